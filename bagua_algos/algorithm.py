@@ -1,0 +1,54 @@
+"""What an algorithm is: its configuration, its state, and what it does at four moments of a
+training step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from bagua_algos.bucket import Bucket
+from bagua_algos.communicator import Communicator
+
+
+@dataclass(kw_only=True)
+class Context:
+    """What an algorithm works on: the buckets of one model, the other workers, and its own state.
+
+    `step` counts the optimizer's steps. `state` is what `Algorithm.init` returned; a checkpoint
+    holds it.
+    """
+
+    buckets: Sequence[Bucket]
+    communicator: Communicator
+    state: Any = field(default=None)
+    step: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """One system relaxation. Subclasses are their own configuration and override the moments they
+    need.
+
+    The engine calls every moment on its communication thread, in the same order on every worker,
+    so that a method may block in a collective while the worker computes. A moment that is not
+    overridden costs nothing.
+    """
+
+    workers_agree: ClassVar[bool] = True
+    """Whether all workers hold equal weights after every step."""
+
+    def init(self, context: Context) -> Any:
+        """Make the state; weights are equal on all workers by now."""
+        return None
+
+    def on_forward(self, context: Context) -> None:
+        """Forward begins. Weights may travel while forward and backward compute."""
+
+    def on_bucket_ready(self, context: Context, bucket: Bucket) -> None:
+        """One bucket's gradients are final on this worker; the rest of backward goes on."""
+
+    def on_backward_end(self, context: Context) -> None:
+        """All gradients are final and all buckets have been launched; the optimizer is next."""
+
+    def on_step_end(self, context: Context) -> None:
+        """The optimizer has updated the weights."""

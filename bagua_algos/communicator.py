@@ -1,0 +1,109 @@
+"""What an algorithm may ask of the other workers, and who hears of it.
+
+Every tensor has the worker axis first: `[w, ...]`, the workers that this process holds (`ranks`).
+A real worker holds itself (w = 1, `process_group.py`); a simulated run holds all of them (w = N,
+`stacked.py`). An algorithm cannot tell the two apart.
+
+Shape suffixes: w workers held here, N workers in all.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+class CommunicationError(RuntimeError):
+    """A collective failed or ran into its time limit; the message names the workers waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One finished communicator operation, as an observer sees it.
+
+    `num_bytes` is what every worker handed in, `seconds` the time it blocked its caller on this
+    process (0 where nothing was measured, as in a simulated run), `peers[r]` the worker that r
+    sent to in an exchange.
+    """
+
+    name: str
+    num_bytes: int
+    world_size: int
+    seconds: float = 0.0
+    peers: tuple[int, ...] | None = None
+
+    @property
+    def bytes_sent(self) -> float:
+        """Payload bytes that one worker puts on the wire, by the bandwidth-optimal algorithm.
+
+        Ring all-reduce: Patarasuk and Yuan 2009. A broadcast is counted as one copy a receiving
+        worker.
+        """
+        others = self.world_size - 1
+        factor = {
+            "all_reduce_mean": 2 * others / self.world_size,
+            "all_to_all": others / self.world_size,
+            "reduce_scatter_mean": others / self.world_size,
+            "all_gather": others,
+            "broadcast": others / self.world_size,
+            "exchange": 1,
+        }[self.name]
+        return factor * self.num_bytes
+
+
+class Observer(Protocol):
+    """Hears of every operation: a counter in a real run, a timeline in a simulated one."""
+
+    def on_operation(self, operation: Operation) -> None:
+        """Called after each operation, on the thread that communicated."""
+        ...
+
+
+class Communicator(Protocol):
+    """MPI-style primitives over the worker axis. All raise `CommunicationError`; all are
+    collective calls.
+    """
+
+    world_size: int
+    ranks: tuple[int, ...]
+    observer: Observer | None
+    clock: Callable[[], float]
+
+    def all_reduce_mean_(self, x_w: Tensor) -> None:
+        """Replace `x[w, ...]` by its mean over all N workers; every worker gets the same bits."""
+        ...
+
+    def all_to_all(self, x_wN: Tensor) -> Tensor:
+        """`x[w, N, ...]` -> `y[w, N, ...]` with `y[i, j]` = row i of worker j."""
+        ...
+
+    def all_gather(self, x_w: Tensor) -> Tensor:
+        """`x[w, ...]` -> `y[w, N, ...]` with `y[i, j]` = x of worker j."""
+        ...
+
+    def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
+        """`x[w, N, ...]` -> `y[w, ...]` with `y[i]` = the mean over all workers of row i."""
+        ...
+
+    def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
+        """Replace `x[w, ...]` by that of worker `source`."""
+        ...
+
+    def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
+        """Send `x` of worker r to worker `peers[r]`, a permutation of all N; returns what
+        arrived, `[w, ...]`.
+        """
+        ...
+
+
+def check_permutation(peers: Sequence[int], world_size: int) -> None:
+    """Raise `ValueError` unless `peers` sends to every worker exactly once."""
+    if sorted(peers) != list(range(world_size)):
+        raise ValueError(f"peers must be a permutation of 0..{world_size - 1}, got {list(peers)}")
+
+
+def num_bytes_per_worker(x_w: Tensor) -> int:
+    """Bytes of one worker's row of `x[w, ...]`."""
+    return math.prod(x_w.shape[1:]) * x_w.element_size()

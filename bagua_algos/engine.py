@@ -1,0 +1,177 @@
+"""Hangs an algorithm on an unmodified model and optimizer.
+
+    backward of layer  L ... 3 2 1     compute, the caller's thread
+             bucket      0   1   2     travels on the communication lane while backward goes on
+
+Autograd tells when a parameter's gradient is final; a bucket whose parameters all are, and whose
+predecessors were launched, is given to the algorithm on the lane. So buckets travel in the same
+order on every worker, whatever order their gradients came in. When backward returns, all
+gradients are final: clipping and optimizers see what they would see without us.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from bagua_algos.algorithm import Algorithm, Context
+from bagua_algos.backward import BackwardTracker
+from bagua_algos.bucket import Bucket, build_buckets
+from bagua_algos.communicator import Communicator
+from bagua_algos.lane import CommunicationLane
+
+DEFAULT_BUCKET_BYTES = 1 << 20
+DEFAULT_TIMEOUT_S = 600.0
+
+
+class Engine:
+    """One algorithm at work on one model and optimizer, on the workers that `communicator` holds.
+
+    The model's weights become those of worker 0. A parameter without a gradient in some backward
+    counts as a gradient of zero there. Reentrant activation checkpointing is not supported.
+    `exposed_communication_s` adds up the seconds that training waited for the lane: communication
+    (and its compression) that compute did not hide.
+
+    Args:
+        model: a real worker's model, or a `StackedModel`.
+        optimizer: over the model's parameters.
+        algorithm: the relaxation.
+        communicator: the other workers.
+        bucket_bytes: a bucket is closed once it holds as much.
+        timeout_s: the longest wait for one bucket.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        algorithm: Algorithm,
+        communicator: Communicator,
+        *,
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self.model = model
+        self.algorithm = algorithm
+        self.exposed_communication_s = 0.0
+        buckets = build_buckets(
+            model.parameters(),
+            num_held=len(communicator.ranks),
+            world_size=communicator.world_size,
+            bucket_bytes=bucket_bytes,
+        )
+        self.context = Context(buckets=buckets, communicator=communicator)
+        self._lane = CommunicationLane(buckets[0].weights.device, timeout_s)
+        self._synchronizing = True
+        self._backward = BackwardTracker(buckets, self._launch_bucket)
+        self._hooks = [
+            model.register_forward_pre_hook(self._before_forward),
+            *self._backward.attach(self._after_gradient),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+        self._start_equal()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of backward passes inside only accumulate locally (as in
+        DistributedDataParallel).
+        """
+        before, self._synchronizing = self._synchronizing, False
+        try:
+            yield
+        finally:
+            self._synchronizing = before
+
+    @contextmanager
+    def consensus(self) -> Iterator[None]:
+        """The model to evaluate or save: within, every worker holds the mean of all workers'
+        weights and buffers.
+
+        A collective call. Buffers stay averaged; weights that differ between workers return
+        afterwards.
+        """
+        communicator = self.context.communicator
+        self._run("averaging of buffers", lambda: average_buffers_(self.model, communicator))
+        if self.algorithm.workers_agree:
+            yield
+            return
+        own = [bucket.weights.clone() for bucket in self.context.buckets]
+        for bucket in self.context.buckets:
+            self._run(
+                "averaging of weights", lambda b=bucket: communicator.all_reduce_mean_(b.weights)
+            )
+        try:
+            yield
+        finally:
+            for bucket, weights in zip(self.context.buckets, own, strict=True):
+                bucket.weights.copy_(weights)
+
+    def close(self) -> None:
+        """Remove every hook and end the lane; the model and the optimizer are plain again."""
+        for hook in self._hooks:
+            hook.remove()
+        self._lane.close()
+
+    def _start_equal(self) -> None:
+        communicator = self.context.communicator
+        for bucket in self.context.buckets:
+            self._run("broadcast of weights", lambda b=bucket: communicator.broadcast_(b.weights))
+        self.context.state = self.algorithm.init(self.context)
+
+    def _before_forward(self, module: nn.Module, args: tuple) -> None:
+        if module.training and torch.is_grad_enabled() and self._overrides("on_forward"):
+            self._lane.submit("on_forward", lambda: self.algorithm.on_forward(self.context))
+
+    def _after_gradient(self, parameter: nn.Parameter) -> None:
+        if not self._synchronizing:
+            return
+        if not self._backward.active:
+            self._backward.begin()
+            # Autograd calls it when the whole pass is done, before backward() returns (DDP and
+            # FSDP do the same).
+            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
+        self._backward.gradient_ready(parameter)
+
+    def _launch_bucket(self, bucket: Bucket) -> None:
+        if self._overrides("on_bucket_ready"):
+            self._lane.submit(
+                f"bucket {bucket.index} of {type(self.algorithm).__name__}",
+                lambda: self.algorithm.on_bucket_ready(self.context, bucket),
+            )
+
+    def _after_backward(self) -> None:
+        self._backward.end()
+        if self._overrides("on_backward_end"):
+            self._lane.submit(
+                "on_backward_end", lambda: self.algorithm.on_backward_end(self.context)
+            )
+        self.exposed_communication_s += self._lane.wait()
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if self._overrides("on_step_end"):
+            self._lane.submit("on_step_end", lambda: self.algorithm.on_step_end(self.context))
+            self.exposed_communication_s += self._lane.wait()
+        self.context.step += 1
+
+    def _run(self, label: str, job: Callable[[], None]) -> None:
+        self._lane.submit(label, job)
+        self._lane.wait()
+
+    def _overrides(self, moment: str) -> bool:
+        return getattr(type(self.algorithm), moment) is not getattr(Algorithm, moment)
+
+
+def average_buffers_(model: nn.Module, communicator: Communicator) -> None:
+    """Replace every floating-point buffer (BatchNorm's moving averages) by its mean over all
+    workers.
+    """
+    num_held = len(communicator.ranks)
+    buffers = [b for b in model.buffers() if b.is_floating_point()]
+    if not buffers:
+        return
+    flat_wn = torch.cat([b.reshape(num_held, -1).float() for b in buffers], dim=1)
+    communicator.all_reduce_mean_(flat_wn)
+    sizes = [b.numel() // num_held for b in buffers]
+    for buffer, mean_wn in zip(buffers, flat_wn.split(sizes, dim=1), strict=True):
+        buffer.copy_(mean_wn.reshape(buffer.shape))

@@ -1,0 +1,74 @@
+"""The communication lane of one worker: a thread, and on a GPU a stream, where jobs run first in,
+first out.
+
+Compute goes on while a job waits for the network: torch's collectives and our kernels release the
+GIL.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+from bagua_algos.communicator import CommunicationError
+
+
+class CommunicationLane:
+    """Runs submitted jobs in order beside the caller's compute.
+
+    Args:
+        device: where the tensors live; on a CUDA device jobs run on a stream of their own.
+        timeout_s: the longest that `wait` waits for one job.
+    """
+
+    def __init__(self, device: torch.device, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="communication")
+        self._pending: deque[tuple[str, Future[None]]] = deque()
+        self._failed = False
+
+    def submit(self, label: str, job: Callable[[], None]) -> None:
+        """Run `job` after all earlier ones and, on a GPU, after the compute enqueued so far."""
+        ready = torch.cuda.current_stream().record_event() if self._stream else None
+        self._pending.append((label, self._executor.submit(self._run, job, ready)))
+
+    def wait(self) -> float:
+        """Wait until all jobs are done; returns the seconds that the caller was held up.
+
+        Raises what the first failed job raised, or `CommunicationError` after `timeout_s`. On a
+        GPU the compute stream waits, not the caller.
+        """
+        started_s = time.perf_counter()
+        while self._pending:
+            label, future = self._pending.popleft()
+            try:
+                future.result(self._timeout_s)
+            except TimeoutError as error:
+                raise CommunicationError(
+                    f"{label} has not finished within {self._timeout_s:g} s"
+                ) from error
+        if self._stream:
+            torch.cuda.current_stream().wait_stream(self._stream)
+        return time.perf_counter() - started_s
+
+    def close(self) -> None:
+        """Drop what has not begun and end the thread once its current job is done."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, job: Callable[[], None], ready: torch.Event | None) -> None:
+        if self._failed:  # the other workers are out of step: one more collective would only hang
+            return
+        try:
+            if self._stream is None:
+                job()
+            else:
+                assert ready is not None
+                with torch.cuda.stream(self._stream):
+                    self._stream.wait_event(ready)
+                    job()
+        except BaseException:
+            self._failed = True
+            raise

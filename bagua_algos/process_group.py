@@ -1,0 +1,159 @@
+"""The communicator of real workers: one process each, `torch.distributed` over NCCL or gloo
+between them.
+
+The only module of this package that imports `torch.distributed`.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import FileStore
+
+from bagua_algos.communicator import (
+    CommunicationError,
+    Observer,
+    Operation,
+    check_permutation,
+    num_bytes_per_worker,
+)
+
+
+class ProcessGroupCommunicator:
+    """This process's worker among those of a `torch.distributed` process group.
+
+    Args:
+        group: the process group; None means the default one, which must be initialised.
+        observer: hears of every operation, with the seconds it took where the device is the CPU.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        observer: Observer | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if not dist.is_initialized():
+            raise ValueError(
+                "torch.distributed is not initialised: "
+                "call init_process_group() first and start with torchrun"
+            )
+        self.group = group
+        self.world_size = dist.get_world_size(group)
+        self.ranks = (dist.get_rank(group),)
+        self.observer = observer
+        self.clock = clock
+
+    def all_reduce_mean_(self, x_w: Tensor) -> None:
+        """See `Communicator`."""
+        with self._operation("all_reduce_mean", x_w):
+            # gloo has no AVG, and NCCL's rounds otherwise: the sum divided once is the same on
+            # both.
+            dist.all_reduce(x_w, group=self.group)
+            x_w.div_(self.world_size)
+
+    def all_to_all(self, x_wN: Tensor) -> Tensor:
+        """See `Communicator`."""
+        y_wN = torch.empty_like(x_wN)
+        with self._operation("all_to_all", x_wN):
+            dist.all_to_all_single(y_wN[0], x_wN[0], group=self.group)
+        return y_wN
+
+    def all_gather(self, x_w: Tensor) -> Tensor:
+        """See `Communicator`."""
+        y_wN = x_w.new_empty(1, self.world_size, *x_w.shape[1:])
+        with self._operation("all_gather", x_w):
+            dist.all_gather_into_tensor(y_wN.flatten(0, 1), x_w, group=self.group)
+        return y_wN
+
+    def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
+        """See `Communicator`. Rows are exchanged and summed here: gloo has no reduce-scatter of
+        its own.
+        """
+        y_wN = torch.empty_like(x_wN)
+        with self._operation("reduce_scatter_mean", x_wN):
+            dist.all_to_all_single(y_wN[0], x_wN[0], group=self.group)
+        return y_wN.mean(1)
+
+    def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
+        """See `Communicator`."""
+        with self._operation("broadcast", x_w):
+            dist.broadcast(x_w, group=self.group, group_src=source)
+
+    def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
+        """See `Communicator`."""
+        check_permutation(peers, self.world_size)
+        rank = self.ranks[0]
+        target, source = peers[rank], list(peers).index(rank)
+        if target == rank:
+            return x_w.clone()
+        y_w = torch.empty_like(x_w)
+        with self._operation("exchange", x_w, tuple(peers)):
+            requests = dist.batch_isend_irecv(
+                [
+                    dist.P2POp(dist.isend, x_w, group=self.group, group_peer=target),
+                    dist.P2POp(dist.irecv, y_w, group=self.group, group_peer=source),
+                ]
+            )
+            for request in requests:
+                request.wait()
+        return y_w
+
+    @contextmanager
+    def _operation(
+        self, name: str, x_w: Tensor, peers: tuple[int, ...] | None = None
+    ) -> Iterator[None]:
+        started_s = self.clock()
+        try:
+            yield
+        except RuntimeError as error:
+            rank = self.ranks[0]
+            others = [peers[rank]] if peers else [r for r in range(self.world_size) if r != rank]
+            raise CommunicationError(
+                f"worker {rank}: {name} with {_named(others)} failed "
+                f"after {self.clock() - started_s:.1f} s: {str(error).splitlines()[0]}"
+            ) from error
+        if self.observer is not None:
+            self.observer.on_operation(
+                Operation(
+                    name=name,
+                    num_bytes=num_bytes_per_worker(x_w),
+                    world_size=self.world_size,
+                    seconds=0.0 if x_w.is_cuda else self.clock() - started_s,
+                    peers=peers,
+                )
+            )
+
+
+def _named(ranks: Sequence[int]) -> str:
+    if not ranks:
+        return "nobody"
+    return ("worker " if len(ranks) == 1 else "workers ") + ", ".join(map(str, ranks))
+
+
+@contextmanager
+def file_rendezvous(
+    path: str, *, backend: str, rank: int, world_size: int, timeout_s: float
+) -> Iterator[ProcessGroupCommunicator]:
+    """The default process group of `world_size` workers on one host, for as long as the context
+    lasts.
+
+    The workers find each other through the file `path`, so that no control traffic crosses the
+    network under test. Every collective ends with `CommunicationError` after `timeout_s` seconds.
+    """
+    dist.init_process_group(
+        backend,
+        store=FileStore(path, world_size),
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    try:
+        yield ProcessGroupCommunicator()
+    finally:
+        dist.destroy_process_group()

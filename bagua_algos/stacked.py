@@ -1,0 +1,81 @@
+"""N simulated workers in one process: what `torch.distributed` does with messages is indexing here.
+
+Values only: no time passes. A timeline that observes the communicator keeps the clocks.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from bagua_algos.communicator import (
+    Observer,
+    Operation,
+    check_permutation,
+    num_bytes_per_worker,
+)
+
+
+class StackedCommunicator:
+    """All `world_size` workers, held by this process: w = N. Raises `ValueError` for fewer than
+    one worker.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        observer: Observer | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
+        self.world_size = world_size
+        self.ranks = tuple(range(world_size))
+        self.observer = observer
+        self.clock = clock
+
+    def all_reduce_mean_(self, x_w: Tensor) -> None:
+        """See `Communicator`."""
+        x_w.copy_((x_w.sum(0, keepdim=True) / self.world_size).expand_as(x_w))
+        self._report("all_reduce_mean", x_w)
+
+    def all_to_all(self, x_wN: Tensor) -> Tensor:
+        """See `Communicator`."""
+        self._report("all_to_all", x_wN)
+        return x_wN.transpose(0, 1).contiguous()
+
+    def all_gather(self, x_w: Tensor) -> Tensor:
+        """See `Communicator`. The rows are one tensor, expanded: read it, do not write to it."""
+        self._report("all_gather", x_w)
+        return x_w.unsqueeze(0).expand(self.world_size, *x_w.shape)
+
+    def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
+        """See `Communicator`."""
+        self._report("reduce_scatter_mean", x_wN)
+        return x_wN.mean(0)
+
+    def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
+        """See `Communicator`."""
+        x_w.copy_(x_w[source].clone().expand_as(x_w))
+        self._report("broadcast", x_w)
+
+    def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
+        """See `Communicator`."""
+        check_permutation(peers, self.world_size)
+        self._report("exchange", x_w, tuple(peers))
+        y_w = torch.empty_like(x_w)
+        y_w[list(peers)] = x_w
+        return y_w
+
+    def _report(self, name: str, x_w: Tensor, peers: tuple[int, ...] | None = None) -> None:
+        assert x_w.shape[0] == self.world_size, (name, x_w.shape, self.world_size)
+        if self.observer is not None:
+            self.observer.on_operation(
+                Operation(
+                    name=name,
+                    num_bytes=num_bytes_per_worker(x_w),
+                    world_size=self.world_size,
+                    peers=peers,
+                )
+            )

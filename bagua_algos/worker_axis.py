@@ -1,0 +1,62 @@
+"""Models on the worker axis: `[w, batch, ...]` in, `[w, batch, ...]` out, for the w workers of
+this process.
+
+One training loop serves both: a real worker's ordinary model (w = 1), and N simulated workers'
+models as one `vmap`.
+"""
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+
+class SingleModel(nn.Module):
+    """The ordinary `model` of one real worker: w = 1. Nothing is copied or changed."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.module = model
+
+    def forward(self, x_wb: Tensor) -> Tensor:
+        """`x[1, batch, ...]` -> `[1, batch, ...]`."""
+        return self.module(x_wb.squeeze(0)).unsqueeze(0)
+
+
+class StackedModel(nn.Module):
+    """N copies of `model` as one module: parameters and buffers `[N, ...]`, `[N, batch, ...]` in
+    and out.
+
+    Parameter names are those of `model`, behind `module.`. The model must be one that
+    `torch.func.vmap` accepts (no control flow that depends on data); dropout draws differently
+    for each worker.
+    """
+
+    def __init__(self, model: nn.Module, num_workers: int) -> None:
+        super().__init__()
+        self.module = copy.deepcopy(model)
+        tied: dict[Tensor, nn.Parameter] = {}  # a weight used in two places stays one weight
+        for part in self.module.modules():
+            for name, parameter in part.named_parameters(recurse=False):
+                if parameter not in tied:
+                    stacked = _stack(parameter.detach(), num_workers)
+                    tied[parameter] = nn.Parameter(stacked, parameter.requires_grad)
+                setattr(part, name, tied[parameter])
+            for name, buffer in part.named_buffers(recurse=False):
+                setattr(part, name, _stack(buffer, num_workers))
+
+    def forward(self, x_wb: Tensor) -> Tensor:
+        """`x[w, batch, ...]` -> `[w, batch, ...]`, row i by worker i's weights."""
+        parameters = dict(self.module.named_parameters())
+        buffers = dict(self.module.named_buffers())
+        return torch.func.vmap(self._one, randomness="different")(parameters, buffers, x_wb)
+
+    def _one(
+        self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x_b: Tensor
+    ) -> Tensor:
+        return torch.func.functional_call(self.module, (dict(parameters), dict(buffers)), (x_b,))
+
+
+def _stack(x: Tensor, num_workers: int) -> Tensor:
+    return x.unsqueeze(0).repeat(num_workers, *[1] * x.dim())

@@ -1,0 +1,71 @@
+"""PyTorch's own data parallelism, untouched, in the same training loop as ours."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bagua_algos.communicator import Communicator
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchDDP:
+    """`DistributedDataParallel` with its defaults and, if given, one of PyTorch's communication
+    hooks.
+
+    Source: torch.nn.parallel.DistributedDataParallel; arXiv 2006.15704.
+    """
+
+    comm_hook: Callable | None = None
+
+
+class DistributedTorchDDP:
+    """`TorchDDP` at work on a model; the same face as `bagua_algos.engine.Engine`.
+
+    `exposed_communication_s` adds up the time from the last gradient of a backward pass to its
+    end, which DDP spends waiting for its buckets.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        algorithm: TorchDDP,
+        communicator: Communicator,
+    ) -> None:
+        self._communicator = communicator
+        self.exposed_communication_s = 0.0
+        self._last_gradient_s = 0.0
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(self._after_gradient)
+            for p in model.parameters()
+            if p.requires_grad
+        ]
+        self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
+        self.model = DistributedDataParallel(model)
+        if algorithm.comm_hook is not None:
+            self.model.register_comm_hook(None, algorithm.comm_hook)
+
+    @contextmanager
+    def consensus(self) -> Iterator[None]:
+        """Worker 0's buffers on every worker, as DDP's next forward would make them; weights
+        agree.
+        """
+        for buffer in self.model.buffers():
+            self._communicator.broadcast_(buffer.unsqueeze(0))
+        yield
+
+    def close(self) -> None:
+        """Remove what was added to the model and the optimizer."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _after_gradient(self, parameter: nn.Parameter) -> None:
+        self._last_gradient_s = time.perf_counter()
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        self.exposed_communication_s += time.perf_counter() - self._last_gradient_s

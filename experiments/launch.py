@@ -1,0 +1,236 @@
+"""Real workers on this host: one process each, forked from one that has imported torch once.
+
+    launcher  --fork-->  hub (owns the bridge)  --fork-->  worker 0, worker 1, ...
+
+Each dies with its parent, by the kernel's hand, so a run leaves nothing behind however it ends.
+Workers speak to the launcher over socket pairs, off the network under test.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from experiments.config import Plan
+from experiments.tasks.base import TaskData
+from experiments.train import Result
+from experiments.worker import Diverged, Failed, Finished, Probed, Row, run_worker
+from netsim import probe
+from netsim.errors import NamespaceError, ProbeError
+from netsim.namespaces import Hub
+from netsim.processes import fork
+
+START_LIMIT_S = 60
+GRACE_S = 1.0
+"""How long a first sign of failure waits for others: the cause is often not the first to be seen."""
+
+END_LIMIT_S = 5
+
+
+class RunFailedError(RuntimeError):
+    """The run has failed; the message is one sentence that names the worker. `details` is for a
+    log.
+    """
+
+    def __init__(self, reason: str, details: str = "") -> None:
+        super().__init__(reason)
+        self.details = details
+
+
+class RunDivergedError(RuntimeError):
+    """The loss became NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The hub's word about a worker: its exit code, minus the signal that killed it."""
+
+    rank: int
+    code: int
+
+
+def launch(
+    plan: Plan,
+    data: TaskData,
+    on_rates: Callable[[list[float] | None], None],
+    on_row: Callable[[dict[str, Any]], None],
+) -> list[Result]:
+    """Run `plan` on real workers behind shaped links; returns their results by rank.
+
+    Args:
+        plan: the run. data: all examples. on_rates: is given the achieved rate of each link in
+        Mbit/s before training; None for one worker. on_row: is given every row of metrics.
+
+    Raises:
+        RunFailedError: the network is not what was asked for, or a worker has died or failed.
+        RunDivergedError: the loss is not finite.
+    """
+    workers = [Pipe() for _ in range(plan.workers)]
+    hub_ours, hub_theirs = Pipe()
+    # The file over which workers find each other has no name: nobody has to remove it.
+    rendezvous = os.memfd_create("relaxlab-rendezvous")
+
+    def run_hub() -> int:
+        _take_signals_by_default()
+        for channel in (hub_ours, *(ours for ours, _ in workers)):
+            channel.close()
+        return _run_hub(plan, data, f"/proc/self/fd/{rendezvous}", workers, hub_theirs)
+
+    hub_pid = fork(run_hub)
+    for channel in (hub_theirs, *(theirs for _, theirs in workers)):
+        channel.close()
+    supervisor = _Supervisor(plan, [ours for ours, _ in workers], hub_ours)
+    try:
+        on_rates(supervisor.await_rates())
+        return supervisor.await_results(on_row)
+    finally:
+        os.close(rendezvous)
+        supervisor.end(hub_pid)
+
+
+class _Supervisor:
+    """The launcher's view of its workers."""
+
+    def __init__(self, plan: Plan, workers: list[Connection], hub: Connection) -> None:
+        self._plan = plan
+        self._workers = workers
+        self._open: dict[Connection, int | None] = {c: r for r, c in enumerate(workers)}
+        self._open[hub] = None
+        self._rates: dict[int, float | None] = {}
+        self._results: dict[int, Result] = {}
+        self._failures: list[Failed] = []
+        self._on_row: Callable[[dict[str, Any]], None] = lambda row: None
+
+    def await_rates(self) -> list[float] | None:
+        """Wait for every worker's probe and hold it against the condition."""
+        self._await(self._rates, START_LIMIT_S, "probed its link")
+        rates = [self._rates[rank] for rank in range(self._plan.workers)]
+        measured = [rate for rate in rates if rate is not None]
+        try:
+            for rate in measured:
+                if self._plan.net.rate_mbit is not None:
+                    probe.check(self._plan.net.rate_mbit, rate)
+        except ProbeError as error:
+            raise RunFailedError(str(error)) from error
+        return measured or None
+
+    def await_results(self, on_row: Callable[[dict[str, Any]], None]) -> list[Result]:
+        """Let the workers train and wait for their results."""
+        self._on_row = on_row
+        for channel in self._workers:
+            with suppress(BrokenPipeError):  # its death is reported by the hub
+                channel.send("train")
+        # Collectives have the limit timeout_s; a long evaluation needs room above it.
+        self._await(self._results, START_LIMIT_S + 10 * self._plan.cluster.timeout_s, "finished")
+        return [self._results[rank] for rank in range(self._plan.workers)]
+
+    def end(self, hub_pid: int) -> None:
+        """Let workers that are done exit; kill the rest. When it returns, no process is left."""
+        if len(self._results) == self._plan.workers:
+            self._drain(time.monotonic() + END_LIMIT_S)
+        with suppress(ProcessLookupError):
+            os.kill(hub_pid, signal.SIGKILL)  # its workers die with it
+        os.waitpid(hub_pid, 0)
+        self._drain(time.monotonic() + END_LIMIT_S)
+        for channel in self._workers:
+            channel.close()
+
+    def _await(self, answers: dict[int, Any], limit_s: float, deed: str) -> None:
+        while len(answers) < self._plan.workers:
+            ready = self._receive(limit_s)
+            if self._failures:
+                self._drain(time.monotonic() + GRACE_S)
+                raise _diagnosis(self._failures)
+            if not ready:
+                silent = [str(r) for r in range(self._plan.workers) if r not in answers]
+                raise RunFailedError(
+                    f"nothing was heard of any worker for {limit_s:g} s; "
+                    f"not yet {deed}: worker {', '.join(silent)}"
+                )
+
+    def _drain(self, deadline: float) -> None:
+        """Hear all until every process is gone or the time is over."""
+        while self._open and (left_s := deadline - time.monotonic()) > 0:
+            self._receive(left_s)
+
+    def _receive(self, limit_s: float) -> bool:
+        ready = wait(list(self._open), limit_s)
+        for channel in ready:
+            assert isinstance(channel, Connection)
+            try:
+                self._take(self._open[channel], channel.recv())
+            except (EOFError, ConnectionError):
+                rank = self._open.pop(channel)
+                if rank is None and len(self._results) < self._plan.workers:
+                    self._fail("the hub of the workers' network died", is_consequence=True)
+        return bool(ready)
+
+    def _take(self, rank: int | None, message: object) -> None:
+        match message:
+            case Row(values):
+                self._on_row(values)
+            case Probed(rate_mbit) if rank is not None:
+                self._rates[rank] = rate_mbit
+            case Finished(result) if rank is not None:
+                self._results[rank] = result
+            case Diverged(reason):
+                raise RunDivergedError(reason)
+            case Failed():
+                self._failures.append(message)
+            case Exited(rank, code) if code < 0:
+                self._fail(f"worker {rank} was killed by {signal.Signals(-code).name}")
+            case Exited(rank, code) if rank not in self._results:
+                self._fail(f"worker {rank} exited with code {code}", is_consequence=True)
+
+    def _fail(self, reason: str, is_consequence: bool = False) -> None:
+        self._failures.append(Failed(reason, is_consequence, details=""))
+
+
+def _diagnosis(failures: list[Failed]) -> RunFailedError:
+    """The first failure that is no other's consequence, else the first of all."""
+    cause = next((f for f in failures if not f.is_consequence), failures[0])
+    return RunFailedError(cause.reason, cause.details)
+
+
+def _run_hub(
+    plan: Plan,
+    data: TaskData,
+    rendezvous: str,
+    workers: list[tuple[Connection, Connection]],
+    launcher: Connection,
+) -> int:
+    """The hub's process: make the network and the workers, then report each one's end."""
+
+    def run(rank: int) -> int:
+        launcher.close()
+        for other, (_, channel) in enumerate(workers):
+            if other != rank:
+                channel.close()
+        addresses = [hub.address(r) for r in range(plan.workers)]
+        return run_worker(plan, data, rank, addresses, rendezvous, workers[rank][1])
+
+    try:
+        hub = Hub(plan.net, plan.workers)
+        ranks = hub.fork_workers(run)
+    except NamespaceError as error:
+        launcher.send(Failed(str(error), is_consequence=False, details=""))
+        return 1
+    for _, channel in workers:
+        channel.close()
+    while ranks:
+        pid, status = os.wait()
+        launcher.send(Exited(ranks.pop(pid), os.waitstatus_to_exitcode(status)))
+    return 0
+
+
+def _take_signals_by_default() -> None:
+    """Ctrl-C reaches every process of the terminal: the launcher alone answers it, and kills the
+    rest.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

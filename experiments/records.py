@@ -1,0 +1,353 @@
+"""What a run writes, and how to read many runs.
+
+    config.yaml        the resolved configuration
+    environment.json   versions, host, git commit, command line, start
+    metrics.jsonl      a JSON object for each logged step and evaluation, while the run lasts
+    metrics.parquet    the same rows, once it has ended
+    summary.json       the run's row in every table
+
+Crash-only: the first thing in the folder is a summary that says "failed", and only `finish`
+replaces it. A file appears whole, by renaming, or is a journal of lines. So a run killed at any
+moment reads as a failed run, with the rows it had logged.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.errors import UserError
+
+if TYPE_CHECKING:  # these take half a second, and a worker needs neither of them
+    import pandas as pd
+    import pyarrow as pa
+
+METRICS: dict[str, type] = {
+    "kind": str,  # "step" or "evaluation"
+    "step": int,
+    "epoch": float,
+    "time_s": float,  # the training clock: it stands still during evaluations
+    "loss": float,
+    "accuracy": float,  # on the validation set
+    "bytes_sent": int,  # a worker's, by its interface's counter
+    "exposed_communication_s": float,
+}
+"""The columns of a metrics row. Any may be missing; a further one holds numbers."""
+
+SUMMARY: dict[str, type] = {
+    "algo": str,
+    "net": str,
+    "task": str,
+    "model": str,
+    "optim": str,
+    "backend": str,  # "sim" for simulated workers
+    "workers": int,
+    "seed": int,
+    "steps": int,
+    "steps_per_s": float,
+    "time_to_accuracy_s": float,  # null when the target was missed
+    "target_accuracy": float,
+    "final_accuracy": float,  # on the test set
+    "validation_accuracy": float,
+    "bytes_sent_per_worker": float,
+    "exposed_communication_s": float,
+    "achieved_rate_mbit": float,  # null when not measured
+    "asked_rate_mbit": float,
+    "status": str,  # "completed", "diverged" or "failed"
+    "reason": str,  # null, or a sentence
+    "evaluated_model": str,
+    "first_step_s": float,
+    "duration_s": float,
+}
+"""The fields of `summary.json`. Each may be null."""
+
+NOT_ENDED = "the run has not ended: it is still running, or its launcher was killed"
+
+_IDENTITY = ("algo", "net", "task", "workers", "seed")  # joined to each row of metrics
+_PACKAGES = (
+    *("torch", "numpy", "numba", "hydra-core", "pyroute2"),
+    *("pandas", "pyarrow", "cupy-cuda12x", "cupy-cuda13x"),
+)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run's folder, to be written. It holds no open file: any process may make one of a path."""
+
+    path: Path
+
+    @classmethod
+    def create(
+        cls, path: str | Path, config: Mapping[str, Any], summary: Mapping[str, Any]
+    ) -> RunFolder:
+        """Starts the record of a run.
+
+        Args:
+            path: the folder; it and its parents are made where they do not exist.
+            config: the resolved configuration, of plain dicts, lists and scalars.
+            summary: the fields of `SUMMARY` that are known already.
+
+        Raises:
+            UserError: the folder already holds a run, or cannot be made.
+        """
+        from omegaconf import OmegaConf
+
+        run = cls(Path(path))
+        if run._file("config.yaml").exists() or run._file("summary.json").exists():
+            raise UserError(
+                f"{path} already holds a run: choose another hydra.run.dir=... or delete it."
+            )
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be made ({error.strerror}): choose another hydra.run.dir=..."
+            ) from error
+        pessimism = {"status": "failed", "reason": NOT_ENDED}
+        run._write_json("summary.json", dict.fromkeys(SUMMARY) | dict(summary) | pessimism)
+        run._write("config.yaml", OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+        run._write_json("environment.json", environment())
+        return run
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Appends a row of `METRICS`, which from then on survives the death of this process.
+
+        Raises:
+            ValueError, TypeError: a value is not of its column's type.
+        """
+        assert not self._file("metrics.parquet").exists(), "log() after finish()"
+        with self._file("metrics.jsonl").open("a") as journal:
+            journal.write(json.dumps(_typed(row, METRICS)) + "\n")
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Ends the record: the metrics in one table, and `summary` over the fields known so far.
+
+        It may be called again, also after a kill at any moment. `summary` holds the status; without
+        a "reason" the reason becomes null.
+        """
+        assert "status" in summary, "a finished run has a status"
+        journal = self._file("metrics.jsonl")
+        if journal.exists():
+            self._write_parquet(_read_journal(journal, []))
+            journal.unlink()
+        elif not self._file("metrics.parquet").exists():
+            self._write_parquet([])
+        known = json.loads(self._file("summary.json").read_text())
+        self._write_json("summary.json", known | {"reason": None} | dict(summary))
+
+    def _file(self, name: str) -> Path:
+        return self.path / name
+
+    def _write(self, name: str, text: str) -> None:
+        unfinished = self._file(name + ".tmp")
+        unfinished.write_text(text)
+        unfinished.replace(self._file(name))
+
+    def _write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        self._write(name, json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+
+    def _write_parquet(self, rows: list[dict[str, Any]]) -> None:
+        from pyarrow import parquet
+
+        unfinished = self._file("metrics.parquet.tmp")
+        parquet.write_table(_table(rows), unfinished)
+        unfinished.replace(self._file("metrics.parquet"))
+
+
+def environment() -> dict[str, Any]:
+    """What this process runs on and from; a fact that cannot be had is None."""
+    commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
+    changes = _git("status", "--porcelain")
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "host": platform.node(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "git_commit": commit,
+        "git_dirty": None if changes is None else bool(changes),
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def load_runs(path: str | Path) -> pd.DataFrame:
+    """One row for each run at or below `path`: its "folder" and the fields of `summary.json`.
+
+    `attrs["problems"]` is a list of sentences on the files that could not be read.
+
+    Raises:
+        UserError: `path` is no folder.
+    """
+    problems: list[str] = []
+    frame = _runs_frame(_read_summaries(Path(path), problems))
+    frame.attrs["problems"] = problems
+    return frame
+
+
+def load_metrics(path: str | Path) -> pd.DataFrame:
+    """All metrics rows of all runs at or below `path`, in the order in which each run logged them.
+
+    The columns are the run's folder, algo, net, task, workers and seed, then those of `METRICS`.
+    `attrs["problems"]` is a list of sentences on the files that could not be read.
+
+    Raises:
+        UserError: `path` is no folder.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    problems: list[str] = []
+    tables = [_table([])]
+    runs = []
+    for summary in _read_summaries(Path(path), problems):
+        table = _read_metrics(Path(summary["folder"]), problems)
+        tables.append(table)
+        runs += [summary] * table.num_rows
+    rows = pa.concat_tables(tables, promote_options="default")
+    metrics = rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    frame = pd.concat([_runs_frame(runs)[["folder", *_IDENTITY]], metrics], axis="columns")
+    frame.attrs["problems"] = problems
+    return frame
+
+
+def time_to_accuracy(rows: Iterable[Mapping[str, Any]], target: float) -> float | None:
+    """The `time_s` of the first evaluation whose accuracy is at least `target`, None if none is."""
+    for row in rows:
+        accuracy = row.get("accuracy")
+        if row.get("kind") == "evaluation" and accuracy is not None and accuracy >= target:
+            return row["time_s"]
+    return None
+
+
+def _typed(values: Mapping[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
+    """Plain Python scalars of the columns' types, without those that are None."""
+    return {k: types.get(k, float)(v) for k, v in values.items() if v is not None}
+
+
+def _finite(value: Any) -> Any:
+    """`value` as JSON can say it: NaN and the infinities as None, NumPy's scalars as Python's."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
+    import pyarrow as pa
+
+    arrow = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    names = dict.fromkeys([*METRICS, *(name for row in rows for name in row)])
+    return pa.table(
+        {
+            name: pa.array([row.get(name) for row in rows], arrow[METRICS.get(name, float)])
+            for name in names
+        }
+    )
+
+
+def _runs_frame(summaries: list[dict[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    dtypes = {"folder": "str"} | {
+        name: {str: "str", int: "Int64", float: "float64"}[kind] for name, kind in SUMMARY.items()
+    }
+    names = dict.fromkeys([*dtypes, *(name for summary in summaries for name in summary)])
+    return pd.DataFrame(
+        {
+            name: pd.Series([s.get(name) for s in summaries], dtype=dtypes.get(name, "object"))
+            for name in names
+        }
+    )
+
+
+def _read_summaries(root: Path, problems: list[str]) -> list[dict[str, Any]]:
+    if not root.is_dir():
+        raise UserError(f"There is no folder {root}: name one that holds runs.")
+    marks = {"summary.json", "metrics.jsonl", "metrics.parquet"}
+    folders = sorted(Path(folder) for folder, _, files in os.walk(root) if marks & set(files))
+    summaries = []
+    for folder in folders:
+        try:
+            summaries.append({"folder": str(folder), **_read_summary(folder / "summary.json")})
+        except (OSError, ValueError, TypeError) as error:
+            problems.append(f"{folder} is left out, its summary.json cannot be read: {error}.")
+    return summaries
+
+
+def _read_summary(file: Path) -> dict[str, Any]:
+    summary = json.loads(file.read_text())
+    if not isinstance(summary, dict) or not {"algo", "status"} <= summary.keys():
+        raise ValueError("not the summary of a run")
+    known = {name: summary[name] for name in SUMMARY if name in summary}
+    return summary | _typed(known, SUMMARY)
+
+
+def _read_metrics(folder: Path, problems: list[str]) -> pa.Table:
+    """The finished table where there is a sound one, else the journal, else no rows."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    file, journal = folder / "metrics.parquet", folder / "metrics.jsonl"
+    if file.exists():
+        try:
+            # read_table() would make columns of a path such as .../algo=bytegrad/net=wan/...
+            with parquet.ParquetFile(file) as table:
+                return table.read().cast(_schema_of(table.schema_arrow.names))
+        except (OSError, pa.ArrowException) as error:
+            problems.append(f"{file} cannot be read: {error}.")
+    return _table(_read_journal(journal, problems) if journal.exists() else [])
+
+
+def _schema_of(names: list[str]) -> pa.Schema:
+    return _table([dict.fromkeys(names)]).select(names).schema
+
+
+def _read_journal(file: Path, problems: list[str]) -> list[dict[str, Any]]:
+    rows = []
+    for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
+        try:
+            rows.append(_typed(json.loads(line), METRICS))
+        except (ValueError, TypeError, AttributeError):
+            problems.append(f"{file}, line {number} cannot be read: it is torn or not a row.")
+    return rows
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of the checkout this file is in; None without git or outside a checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or None

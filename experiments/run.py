@@ -1,0 +1,157 @@
+"""One run from its configuration to its record."""
+
+import statistics
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.config import Plan, make_plan
+from experiments.data import Batches
+from experiments.errors import UserError
+from experiments.launch import RunDivergedError, RunFailedError, launch
+from experiments.progress import ProgressView, progress_view
+from experiments.records import RunFolder, time_to_accuracy
+from experiments.tasks.base import TaskData
+from experiments.train import Result
+from netsim.errors import NamespaceError
+from netsim.namespaces import check_permitted
+
+
+def run(config: DictConfig, folder: Path) -> str:
+    """Plan, launch, record; returns the status that the record has.
+
+    Raises `UserError` before any worker starts, and lets through what stopped the run from
+    outside, both with nothing left undone.
+    """
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork
+    try:
+        plan = make_plan(config)
+        data = _checked(plan)
+        record = RunFolder.create(folder, _plain(config), _known(plan))
+    except UserError:
+        with suppress(OSError):
+            folder.rmdir()  # Hydra has made it; if it is not empty it is not ours
+        raise
+    return _Recorder(plan, record).run(data)
+
+
+class _Recorder:
+    """Launches a plan and keeps its record."""
+
+    def __init__(self, plan: Plan, record: RunFolder) -> None:
+        self._plan = plan
+        self._record = record
+        self._evaluations: list[dict[str, Any]] = []
+        self._summary: dict[str, Any] = {}
+        self._started_s = time.monotonic()
+
+    def run(self, data: TaskData) -> str:
+        """Launch; whatever happens, the record is finished and says what."""
+        name = f"{self._plan.names['algo']} on {self._plan.names['net']}"
+        print(f"{name}: {self._record.path}", flush=True)
+        try:
+            view = progress_view(name, self._plan.max_steps)
+            self._train(data, view)
+            return self._finish("completed")
+        except RunDivergedError as error:
+            return self._finish("diverged", str(error))
+        except RunFailedError as error:
+            if error.details:
+                print(error.details, flush=True)
+            return self._finish("failed", str(error))
+        except BaseException as error:
+            self._finish("failed", f"stopped by {type(error).__name__}: {error}")
+            raise
+
+    def _train(self, data: TaskData, view: ProgressView) -> None:
+        def on_row(row: dict[str, Any]) -> None:
+            if row["step"] == 1:
+                self._summary.setdefault("first_step_s", time.monotonic() - self._started_s)
+            if row["kind"] == "evaluation":
+                self._evaluations.append(row)
+            self._record.log(row)
+            view.show(row)
+
+        # Entered after the fork: a live view has a thread.
+        def on_rates(rates: list[float] | None) -> None:
+            self._on_rates(rates)
+            view.__enter__()
+
+        try:
+            self._add_results(launch(self._plan, data, on_rates, on_row))
+        finally:
+            view.__exit__(None, None, None)
+
+    def _on_rates(self, rates: list[float] | None) -> None:
+        asked = self._plan.net.rate_mbit
+        if rates:
+            self._summary["achieved_rate_mbit"] = statistics.median(rates)
+            print(
+                f"network: asked {'no limit' if asked is None else f'{asked:g} Mbit/s'}, achieved "
+                f"{min(rates):.1f} to {max(rates):.1f} Mbit/s on {len(rates)} links",
+                flush=True,
+            )
+
+    def _add_results(self, results: list[Result]) -> None:
+        first = results[0]
+        self._summary |= {
+            "steps": first.steps,
+            "steps_per_s": first.steps / first.time_s,
+            "final_accuracy": first.test_accuracy,
+            "validation_accuracy": first.validation_accuracy,
+            "bytes_sent_per_worker": statistics.mean(r.bytes_sent for r in results),
+            "exposed_communication_s": statistics.mean(r.exposed_communication_s for r in results),
+        }
+
+    def _finish(self, status: str, reason: str | None = None) -> str:
+        target = self._plan.target_accuracy
+        reached_s = time_to_accuracy(self._evaluations, target) if status == "completed" else None
+        self._record.finish(
+            self._summary
+            | {
+                "time_to_accuracy_s": reached_s,
+                "status": status,
+                "reason": reason,
+                "duration_s": time.monotonic() - self._started_s,
+            }
+        )
+        print(f"{status}{': ' + reason if reason else ''}", flush=True)
+        return status
+
+
+def _checked(plan: Plan) -> TaskData:
+    """The data of a run that can be launched here."""
+    try:
+        check_permitted(plan.net)
+        data = plan.task.load()
+        Batches(
+            num_examples=len(data.train),
+            world_size=plan.workers,
+            ranks=(0,),
+            batch_size=plan.batch_size,
+            seed=plan.seed,
+        )
+    except (NamespaceError, ValueError) as error:
+        raise UserError(str(error)) from error
+    return data
+
+
+def _known(plan: Plan) -> dict[str, Any]:
+    """The fields of the summary that are known before the run."""
+    return plan.names | {
+        "workers": plan.workers,
+        "seed": plan.seed,
+        "target_accuracy": plan.target_accuracy,
+        "asked_rate_mbit": plan.net.rate_mbit,
+        "evaluated_model": "average of the workers' models",
+    }
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}

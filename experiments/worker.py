@@ -1,0 +1,114 @@
+"""What one worker's process does, from the moment its link is up, and what it says to the
+launcher.
+"""
+
+import os
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from bagua_algos.communicator import CommunicationError
+from bagua_algos.process_group import file_rendezvous
+from bagua_algos.worker_axis import SingleModel
+from experiments.config import Plan
+from experiments.tasks.base import TaskData
+from experiments.train import DivergedError, Meter, Result, train
+from netsim import counters, probe
+from netsim.errors import ProbeError
+
+INTERFACE = "eth0"
+
+
+@dataclass(frozen=True)
+class Probed:
+    """The rate that this worker's link achieved, in Mbit/s; None for a single worker."""
+
+    rate_mbit: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of metrics; worker 0 alone sends them."""
+
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The worker is done."""
+
+    result: Result
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """The worker's loss is not finite."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The worker cannot go on. `is_consequence`: only because of what became of another worker."""
+
+    reason: str
+    is_consequence: bool
+    details: str
+
+
+def run_worker(
+    plan: Plan,
+    data: TaskData,
+    rank: int,
+    addresses: list[str],
+    rendezvous: str,
+    launcher: Connection,
+) -> int:
+    """Probe the network, wait for the launcher's word, train; returns the exit code.
+
+    Args:
+        plan: the run.
+        data: all examples.
+        rank: this worker.
+        addresses: of all workers, by rank.
+        rendezvous: a file that all workers share.
+        launcher: hears of everything, and says when training may start.
+    """
+    try:
+        launcher.send(Probed(probe.achieved_rate_mbit(rank, addresses)))
+        launcher.recv()
+        launcher.send(Finished(_train(plan, data, rank, rendezvous, launcher)))
+    except DivergedError as error:
+        launcher.send(Diverged(str(error)))
+    except (CommunicationError, ProbeError) as error:
+        launcher.send(Failed(str(error), is_consequence=True, details=traceback.format_exc()))
+        return 1
+    except Exception as error:
+        reason = f"worker {rank}: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        launcher.send(Failed(reason, is_consequence=False, details=traceback.format_exc()))
+        return 1
+    return 0
+
+
+def _train(plan: Plan, data: TaskData, rank: int, rendezvous: str, launcher: Connection) -> Result:
+    torch.set_num_threads(plan.cluster.threads_per_worker)
+    torch.manual_seed(plan.seed * plan.workers + rank)
+    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE  # else gloo listens on 127.0.0.1
+    with file_rendezvous(
+        rendezvous,
+        backend=plan.backend.process_group,
+        rank=rank,
+        world_size=plan.workers,
+        timeout_s=plan.cluster.timeout_s,
+    ) as communicator:
+        return train(
+            plan,
+            data,
+            SingleModel(plan.model.to(plan.backend.device)),
+            communicator,
+            Meter(lambda: counters.bytes_sent(INTERFACE)),
+            lambda row: launcher.send(Row(row)) if rank == 0 else None,
+        )

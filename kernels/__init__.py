@@ -1,0 +1,1 @@
+"""Compression kernels: a plain torch reference of each, and fast forms equal to it bit for bit."""

@@ -1,0 +1,71 @@
+"""MinMaxUInt8 in plain torch: the specification that every other form must equal bit for bit.
+
+For one chunk c, in float32, `rint` rounding half to even (the compressor of ByteGrad in Bagua):
+
+    mn = min(c), mx = max(c), scale = 255 / (mx - mn + 1e-7)
+    upper = rint(mx * scale), lower = upper - 255
+    code = clamp(min(rint(c * scale), upper) - lower, 0, 255)
+    decoded = (code + lower) / scale
+
+Both clamps are needed. For mn = -mx the smallest element has level -1, which a plain cast wraps to
+255; where |upper| > 2^24, `lower` is rounded and the largest element can have level 256.
+
+A chunk whose codes 0 and 255 do not both decode to finite numbers is not encoded: its header
+becomes NaN, its codes 0, and it decodes to NaN everywhere. That covers NaN, infinity and every
+overflow in the formula above, so divergence stays visible without a host synchronisation.
+
+No product is added to anything, so contraction into fused multiply-adds cannot change a bit.
+Division must be the correctly rounded one, and denormals must not be flushed.
+
+Wire format of a chunk of n elements, little endian: mn and mx as float32 (-0 is written as +0), n
+codes, and zeros up to a multiple of 8 bytes. Equal chunks give equal bytes.
+"""
+
+import torch
+from torch import Tensor
+
+HEADER_BYTES = 8
+ALIGNMENT_BYTES = 8
+
+
+def wire_bytes(n: int) -> int:
+    """Bytes that one chunk of `n` elements takes on the wire: header, codes and padding."""
+    return HEADER_BYTES + -(-n // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def read_header(payload: Tensor) -> tuple[Tensor, Tensor]:
+    """(mn, mx), each float32 [chunks, 1], of a payload uint8 [chunks, wire_bytes(n)]."""
+    # A fresh copy, because the payload may start at an address that float32 does not allow.
+    header = payload[:, :HEADER_BYTES].clone(memory_format=torch.contiguous_format)
+    mn, mx = header.view(torch.float32).split(1, dim=1)
+    return mn, mx
+
+
+def compress(chunks: Tensor, payload: Tensor) -> None:
+    """Encode float32 [chunks, n], n >= 1, into `payload`, uint8 [chunks, wire_bytes(n)]."""
+    end = HEADER_BYTES + chunks.shape[1]
+    mn = chunks.amin(dim=1, keepdim=True) + 0.0  # turns -0 into +0
+    mx = chunks.amax(dim=1, keepdim=True) + 0.0
+    scale, upper, lower = _grid(mn, mx)
+    encodable = torch.isfinite(lower / scale) & torch.isfinite((255 + lower) / scale)
+    codes = (torch.minimum(torch.round(chunks * scale), upper) - lower).clamp(0, 255)
+    header = torch.where(encodable, torch.cat([mn, mx], dim=1), torch.nan)
+
+    payload[:, :HEADER_BYTES] = header.view(torch.uint8)
+    payload[:, HEADER_BYTES:end] = torch.where(encodable, codes, 0)
+    payload[:, end:] = 0
+
+
+def decompress(payload: Tensor, chunks: Tensor) -> None:
+    """Decode uint8 [chunks, wire_bytes(n)] into `chunks`, float32 [chunks, n]."""
+    scale, _, lower = _grid(*read_header(payload))
+    codes = payload[:, HEADER_BYTES : HEADER_BYTES + chunks.shape[1]].float()
+    torch.div(codes + lower, scale, out=chunks)
+
+
+def _grid(mn: Tensor, mx: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    spread = mx - mn + 1e-7
+    # Not `255 / spread`: torch computes that as spread.reciprocal() * 255, which rounds twice.
+    scale = torch.full_like(spread, 255) / spread
+    upper = torch.round(mx * scale)
+    return scale, upper, upper - 255

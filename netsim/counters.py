@@ -1,0 +1,28 @@
+"""Bytes that crossed an interface of this process's network namespace."""
+
+
+def bytes_sent(interface: str = "eth0") -> int:
+    """Bytes sent since the interface was made, headers included. Takes some 20 microseconds.
+
+    A GSO packet (up to 64 KB that TCP hands down at once) has its headers counted once here and
+    once per segment on a wire, so bulk traffic counts up to 4 % less than a wire carries.
+
+    Raises:
+        ValueError: if there is no such interface.
+    """
+    return _counters(interface)[8]
+
+
+def bytes_received(interface: str = "eth0") -> int:
+    """Bytes received since the interface was made; see `bytes_sent`."""
+    return _counters(interface)[0]
+
+
+def _counters(interface: str) -> list[int]:
+    # /sys/class/net shows the namespace in which /sys was mounted, not ours.
+    with open("/proc/net/dev") as table:
+        for line in table:
+            name, _, counters = line.partition(":")
+            if name.strip() == interface:
+                return [int(counter) for counter in counters.split()]
+    raise ValueError(f"There is no interface {interface!r} here to read the counters of.")

@@ -1,0 +1,9 @@
+"""What goes wrong between this package and the host."""
+
+
+class NamespaceError(RuntimeError):
+    """The host refuses a network of workers; the message is one sentence that says what to do."""
+
+
+class ProbeError(RuntimeError):
+    """The network does not do what was asked of it; the message is one sentence with the figures."""

@@ -1,0 +1,107 @@
+"""Netlink: bridges, veth pairs, addresses, routes and queueing disciplines.
+
+The only module that imports pyroute2. Each function acts on the network namespace that the
+process is in, and raises `NamespaceError` if the kernel refuses.
+"""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+from pyroute2.netlink.rtnl.tcmsg import sched_netem
+
+from netsim.errors import NamespaceError
+
+# pyroute2 0.9 sends netem's rate a second time as TCA_RATE, which the kernel refuses.
+sched_netem.fix_request = lambda request: request.pop("rate", None)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def add_bridge(name: str) -> None:
+    """Make a bridge and bring it up."""
+    with _netlink(f"make the bridge {name}; load the kernel module bridge") as ip:
+        ip.link("add", ifname=name, kind="bridge")
+    bring_up(name)
+
+
+def add_veth(name: str, *, peer: str, peer_pid: int) -> None:
+    """Make a pair of interfaces: `name` here, `peer` in the network namespace of a process."""
+    with _netlink(f"make the veth pair {name}; load the kernel module veth") as ip:
+        ip.link("add", ifname=name, kind="veth", peer={"ifname": peer, "net_ns_pid": peer_pid})
+
+
+def join_bridge(name: str, bridge: str) -> None:
+    """Make `name` a port of the bridge."""
+    with _netlink(f"make {name} a port of {bridge}") as ip:
+        ip.link("set", index=_index(ip, name), master=_index(ip, bridge))
+
+
+def bring_up(name: str) -> None:
+    """Bring the interface up."""
+    with _netlink(f"bring up {name}") as ip:
+        ip.link("set", index=_index(ip, name), state="up")
+
+
+def add_address(name: str, address: str, *, prefix_length: int) -> None:
+    """Give the interface an IPv4 address, and with it the route to its subnet."""
+    with _netlink(f"give {name} the address {address}") as ip:
+        ip.addr("add", index=_index(ip, name), address=address, prefixlen=prefix_length)
+
+
+def set_congestion_control(name: str, algorithm: str) -> None:
+    """Make TCP over the interface's subnet use `algorithm`, for both ends of a connection.
+
+    By route, since a network namespace may not set `net.ipv4.tcp_congestion_control`.
+    """
+    with _netlink(f"use {algorithm} on {name}; load the kernel module tcp_{algorithm}") as ip:
+        route = _subnet_route(ip, name)
+        ip.route(
+            "replace",
+            dst=f"{route.get_attr('RTA_DST')}/{route['dst_len']}",
+            prefsrc=route.get_attr("RTA_PREFSRC"),
+            oif=route.get_attr("RTA_OIF"),
+            scope="link",
+            metrics={"cc_algo": algorithm},
+        )
+
+
+def congestion_control(name: str) -> str | None:
+    """TCP's algorithm over the interface's subnet, read from the kernel; None: the host's own."""
+    with _netlink(f"read the routes of {name}") as ip:
+        metrics = _subnet_route(ip, name).get_attr("RTA_METRICS")
+        return metrics.get_attr("RTAX_CC_ALGO") if metrics else None
+
+
+def add_qdisc(name: str, arguments: dict) -> bool:
+    """Hang a discipline (`IPRoute.tc` arguments) on the interface; False: the kernel lacks it."""
+    with _netlink(f"shape {name} by {arguments}") as ip:
+        try:
+            ip.tc("add", index=_index(ip, name), **arguments)
+        except NetlinkError as error:
+            if error.code == errno.ENOENT:
+                return False
+            raise
+    return True
+
+
+@contextmanager
+def _netlink(purpose: str) -> Iterator[IPRoute]:
+    try:
+        with IPRoute() as ip:
+            yield ip
+    except NetlinkError as error:
+        raise NamespaceError(f"The kernel refused ({error.args[1]}) to {purpose}.") from error
+
+
+def _index(ip: IPRoute, name: str) -> int:
+    indices = ip.link_lookup(ifname=name)
+    if not indices:
+        raise NamespaceError(f"There is no interface {name} in this network namespace.")
+    return indices[0]
+
+
+def _subnet_route(ip: IPRoute, name: str):
+    main_table = 254
+    routes = ip.get_routes(family=2, table=main_table, oif=_index(ip, name))
+    return next(iter(routes))
