@@ -13,7 +13,7 @@ import argparse
 import math
 import sys
 import textwrap
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -29,9 +29,12 @@ from rich.text import Text
 from experiments.errors import UserError
 from experiments.records import load_metrics, load_runs
 
-if TYPE_CHECKING:  # imported where it draws: half a second that the table need not wait for
+if TYPE_CHECKING:  # imported where it draws: more than a second, which the table need not wait for
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Row = dict[Any, Any]
+Styles = dict[str, dict[str, Any]]
 
 # What two runs must share for their times to be comparable, and how to say it.
 SITUATION = {
@@ -43,15 +46,16 @@ SITUATION = {
     "target_accuracy": "target accuracy {}",
 }
 # What else tells runs apart, beside the algorithm and the seed.
-DETAIL = {"backend": "{}", "optim": "optimizer {}", "evaluated_model": "evaluated: {}"}
+DETAIL = {"backend": "{}", "optim": "optimizer {}"}
 
+_TITLE = ("task", "model", "net", "workers", "backend")
 _HEADERS = {
     "net": "network",
     "asked_rate_mbit": "Mbit/s asked",
     "target_accuracy": "target",
     "optim": "optimizer",
-    "evaluated_model": "evaluated",
 }
+_WORDS = {"task", "model", "network", "backend", "optimizer", "evaluated", "algorithm", "status"}
 _MARKERS = "osD^vP<>ph"
 _DASHES = ("-", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 
@@ -74,25 +78,24 @@ def compare(path: str | Path, out: str | Path | None = None) -> None:
     console.print(render(settings(runs), runs))
     figure = accuracy_plot(runs, metrics)
     plots = _save(figure, Path(path if out is None else out)) if figure else []
-    notes = [*remarks(runs), *problems, *(f"Plot: {file}" for file in plots)]
-    for note in notes if plots else [*notes, "No run was evaluated: there is nothing to plot."]:
-        console.print(Text(note), soft_wrap=True)
+    ending = [f"Plot: {file}" for file in plots] or ["No plot: no run was evaluated."]
+    for line in [*remarks(runs), *problems, *ending]:
+        console.print(Text(line), soft_wrap=True)
 
 
-def names(runs: pd.DataFrame) -> pd.Series:
+def names(runs: pd.DataFrame) -> list[str]:
     """For each run its algorithm, with the options of its configuration that vary among such runs.
 
     So runs of one algorithm with `bits` of 4 and of 8 are two algorithms, not two seeds of one.
     """
-    configs = {folder: _read_config(Path(folder)) for folder in runs["folder"]}
+    configs = {folder: _read_config(Path(folder)) for folder in runs.folder}
     varying: dict[str, set[str]] = defaultdict(set)
-    for _, group in _groups(runs, [*SITUATION, *DETAIL, "algo"]):
-        varying[group["algo"].iloc[0]] |= _differing([configs[f] for f in group["folder"]])
-    full = [
+    for _, group in runs.groupby([*SITUATION, *DETAIL, "algo"], dropna=False):
+        varying[group.algo.iloc[0]] |= _differing([configs[folder] for folder in group.folder])
+    return [
         " ".join([algo, *(f"{key}={configs[folder].get(key)}" for key in sorted(varying[algo]))])
-        for folder, algo in zip(runs["folder"], runs["algo"], strict=True)
+        for folder, algo in zip(runs.folder, runs.algo, strict=True)
     ]
-    return pd.Series(full, index=runs.index, dtype="str")
 
 
 def settings(runs: pd.DataFrame) -> pd.DataFrame:
@@ -100,17 +103,15 @@ def settings(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: those of SITUATION and DETAIL; "name" (see `names`); "runs" and, of these, "missed";
     the medians, of which `time_to_accuracy_s` is inf where the median run missed, and `low` and
-    `high`, its bootstrap interval, are NaN for fewer than three runs; "status".
+    `high`, its bootstrap interval, are NaN for fewer than three runs; "evaluated_model"; "status".
     Rows are sorted by situation, then by time to accuracy, misses last.
     """
     keys = [*SITUATION, *DETAIL, "name"]
-    groups = [group for _, group in _groups(runs.assign(name=names(runs)), keys)]
+    groups = [g for _, g in runs.assign(name=names(runs)).groupby(keys, dropna=False)]
     what = pd.concat([group[keys].head(1) for group in groups], ignore_index=True)
     table = what.join(pd.DataFrame([_outcome(group) for group in groups]))
-    by_accuracy = table.sort_values("final_accuracy", ascending=False)
-    return by_accuracy.sort_values(
-        [*SITUATION, "time_to_accuracy_s"], kind="stable", ignore_index=True
-    )
+    table = table.sort_values("final_accuracy", ascending=False)
+    return table.sort_values([*SITUATION, "time_to_accuracy_s"], kind="stable", ignore_index=True)
 
 
 def bootstrap_interval(values: Sequence[float], resamples: int = 10_000) -> tuple[float, float]:
@@ -123,22 +124,16 @@ def bootstrap_interval(values: Sequence[float], resamples: int = 10_000) -> tupl
     return float(low), float(high)
 
 
-def describe(runs: pd.DataFrame, columns: Iterable[str]) -> str:
-    """Says the values of those columns of SITUATION and DETAIL that have one value in all runs."""
-    phrases = SITUATION | DETAIL
-    same = [c for c in columns if runs[c].notna().all() and runs[c].nunique() == 1]
-    return ", ".join(phrases[c].format(_shown(c, runs[c].iloc[0])) for c in same)
-
-
 def render(table: pd.DataFrame, runs: pd.DataFrame) -> Table:
     """The rows of `settings(runs)`, to be printed; what all runs share stands above and below."""
-    title = describe(runs, ["task", "model", "net", "workers", "backend"])
-    caption = describe(runs, ["target_accuracy", "optim", "evaluated_model", "asked_rate_mbit"])
-    rendered = Table(title=Text(title, style="bold"), caption=Text(caption + _measured(runs)))
+    caption = [describe(runs, ["target_accuracy", "optim", "asked_rate_mbit"]), *_found(runs)]
+    rendered = Table(
+        title=Text(describe(runs, _TITLE), style="bold"),
+        caption=Text(", ".join(phrase for phrase in caption if phrase)),
+    )
     columns = _columns(table)
-    words = {"algorithm", "status", *(_header(c) for c in ["task", "model", "net", *DETAIL])}
     for header in columns:
-        rendered.add_column(header, justify="left" if header in words else "right")
+        rendered.add_column(header, justify="left" if header in _WORDS else "right")
     situation = table[list(SITUATION)].astype("object").fillna("")
     ends = situation.ne(situation.shift(-1)).any(axis="columns")
     for cells, end in zip(zip(*columns.values(), strict=True), ends, strict=True):
@@ -146,19 +141,26 @@ def render(table: pd.DataFrame, runs: pd.DataFrame) -> Table:
     return rendered
 
 
+def describe(runs: pd.DataFrame, columns: Iterable[str]) -> str:
+    """Says the values of those columns of SITUATION and DETAIL that have one value in all runs."""
+    phrases, first = SITUATION | DETAIL, runs.iloc[0].to_dict()
+    same = [c for c in columns if not _varies(runs, c) and pd.notna(first[c])]
+    return ", ".join(phrases[c].format(_shown(c, first[c])) for c in same)
+
+
 def remarks(runs: pd.DataFrame) -> list[str]:
     """A line for each run that did not complete: its folder, its status and the reason."""
-    ended = runs[runs["status"] != "completed"]
-    reasons = ended["reason"].fillna("no reason was recorded")
+    ended = runs[runs.status != "completed"]
+    reasons = ended.reason.fillna("no reason was recorded")
     return [
         f"{folder} {status}: {reason}"
-        for folder, status, reason in zip(ended["folder"], ended["status"], reasons, strict=True)
+        for folder, status, reason in zip(ended.folder, ended.status, reasons, strict=True)
     ]
 
 
 def accuracy_plot(runs: pd.DataFrame, metrics: pd.DataFrame) -> Figure | None:
     """Accuracy over training time, a panel for each situation; None where no run was evaluated."""
-    evaluations = metrics[(metrics["kind"] == "evaluation") & metrics["accuracy"].notna()]
+    evaluations = metrics.query("kind == 'evaluation' and accuracy.notna()")
     if evaluations.empty:
         return None
     import matplotlib
@@ -166,37 +168,36 @@ def accuracy_plot(runs: pd.DataFrame, metrics: pd.DataFrame) -> Figure | None:
     from matplotlib.figure import Figure
 
     runs = runs.assign(label=labels(runs))
-    situations = [group for _, group in _groups(runs, list(SITUATION))]
+    situations = [group for _, group in runs.groupby(list(SITUATION), dropna=False)]
+    own = [column for column in SITUATION if _varies(runs, column)]
+    styles = _styles(set(runs.label))
     num_columns = min(len(situations), 3)
     num_rows = math.ceil(len(situations) / num_columns)
-    width_in = 4.2 * num_columns + 1.2 + 0.085 * runs["label"].str.len().max()
-    with matplotlib.rc_context(seaborn.axes_style("whitegrid")):
-        figure = Figure(figsize=(width_in, 3.6 * num_rows + 0.6), layout="constrained")
-        panels = figure.subplots(num_rows, num_columns, squeeze=False).flat
-        styles = _styles(runs["label"])
-        for panel, group in zip(panels, situations, strict=False):
+    width_in = max(6.5, 4.2 * num_columns)
+    with matplotlib.rc_context({**seaborn.axes_style("whitegrid")}):
+        figure = Figure(figsize=(width_in, 3.6 * num_rows + 1), layout="constrained")
+        for place, group in enumerate(situations, start=1):
+            panel = figure.add_subplot(num_rows, num_columns, place)
             _draw(panel, group, evaluations, styles)
-            own = [c for c in SITUATION if runs[c].nunique(dropna=False) > 1]
-            panel.set_title(describe(group, own), fontsize="medium")
-        for panel in list(panels)[len(situations) :]:
-            panel.remove()
-        title = describe(runs, ["task", "model", "net", "workers", "backend"])
-        figure.suptitle(textwrap.fill(title, int(9 * width_in)))
-        entries = {e.get_label(): e for p in figure.axes for e in p.get_legend_handles_labels()[0]}
-        figure.legend(handles=list(entries.values()), loc="outside right upper", frameon=False)
+            panel.set_title(textwrap.fill(describe(group, own), 45), fontsize="medium")
+        figure.suptitle(textwrap.fill(describe(runs, _TITLE), int(9 * width_in)))
+        _add_legend(figure, styles)
     return figure
 
 
-def labels(runs: pd.DataFrame) -> pd.Series:
+def labels(runs: pd.DataFrame) -> list[str]:
     """For each run the name of its line: of `names`, with the details that tell it from others."""
-    label = names(runs)
-    for column in DETAIL:
-        varies = runs[column].groupby(label).transform("nunique") > 1
-        if column == "backend":  # simulated is never unlabelled beside measured
-            varies |= runs[column].nunique() > 1
-        shown = pd.Series([_shown(column, value) for value in runs[column]], index=runs.index)
-        label = label.where(~varies, label + ", " + shown)
-    return label
+    rows = runs.assign(name=names(runs))
+    # Simulated is never unlabelled beside measured.
+    everywhere = {"backend"} if _varies(rows, "backend") else set()
+    telling = {
+        name: [c for c in DETAIL if c in everywhere or _varies(group, c)]
+        for name, group in rows.groupby("name")
+    }
+    return [
+        ", ".join([row["name"], *(_shown(c, row[c]) for c in telling[row["name"]])])
+        for row in rows.to_dict("records")
+    ]
 
 
 def curve(evaluations: pd.DataFrame) -> pd.DataFrame:
@@ -209,12 +210,12 @@ def curve(evaluations: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
-    return iter(frame.groupby(keys, dropna=False))
+def _varies(frame: pd.DataFrame, column: str) -> bool:
+    return len(frame.drop_duplicates(column)) > 1
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    """The configuration as {"algo.bits": 8}; empty where it cannot be read."""
+    """The configuration as {"bits": 8, "optim.lr": 0.1}; empty where it cannot be read."""
     try:
         return dict(_flat(yaml.safe_load((folder / "config.yaml").read_text())))
     except (OSError, ValueError, yaml.YAMLError):
@@ -234,9 +235,9 @@ def _differing(configs: list[dict[str, Any]]) -> set[str]:
     return {key for key in keys if len({repr(config.get(key)) for config in configs}) > 1}
 
 
-def _outcome(group: pd.DataFrame) -> dict[str, Any]:
+def _outcome(group: pd.DataFrame) -> Row:
     """What came of the runs of one setting."""
-    times = group["time_to_accuracy_s"].fillna(math.inf).to_numpy()
+    times = group.time_to_accuracy_s.fillna(math.inf).to_numpy()
     low, high = bootstrap_interval(times) if len(group) >= 3 else (math.nan, math.nan)
     return {
         "runs": len(group),
@@ -244,47 +245,46 @@ def _outcome(group: pd.DataFrame) -> dict[str, Any]:
         "time_to_accuracy_s": float(np.median(times)),
         "low": low,
         "high": high,
-        "final_accuracy": group["final_accuracy"].median(),
-        "steps_per_s": group["steps_per_s"].median(),
-        "mb_sent_per_worker": group["bytes_sent_per_worker"].median() / 1e6,
-        "exposed_communication_s": group["exposed_communication_s"].median(),
-        "achieved_rate_mbit": group["achieved_rate_mbit"].median(),
-        "status": _status(group["status"]),
+        "final_accuracy": group.final_accuracy.median(),
+        "steps_per_s": group.steps_per_s.median(),
+        "mb_sent_per_worker": group.bytes_sent_per_worker.median() / 1e6,
+        "exposed_communication_s": group.exposed_communication_s.median(),
+        "achieved_rate_mbit": group.achieved_rate_mbit.median(),
+        "evaluated_model": ", ".join(sorted(set(group.evaluated_model.dropna()))),
+        "status": _status(list(group.status)),
     }
 
 
-def _status(status: pd.Series) -> str:
+def _status(statuses: list[str]) -> str:
     """Such as "completed", "failed" (of one run) or "1 of 3 diverged"."""
-    counts = status[status != "completed"].fillna("failed").value_counts().sort_index()
-    if counts.empty:
-        return "completed"
-    of = len(status)
-    return ", ".join(str(s) if of == 1 else f"{n} of {of} {s}" for s, n in counts.items())
+    broken = Counter(sorted(status for status in statuses if status != "completed"))
+    if len(statuses) == 1 or not broken:
+        return statuses[0]
+    return ", ".join(f"{n} of {len(statuses)} {status}" for status, n in broken.items())
 
 
 def _columns(table: pd.DataFrame) -> dict[str, list[str]]:
     """The cells of the printed table; a column that says nothing is left out."""
-    leading = [c for c in SITUATION | DETAIL if table[c].nunique(dropna=False) > 1]
-    columns = {_header(c): [_shown(c, value) for value in table[c]] for c in leading}
+    rows = table.to_dict("records")
+    leading = [column for column in SITUATION | DETAIL if _varies(table, column)]
+    columns = {_HEADERS.get(c, c): [_shown(c, row[c]) for row in rows] for c in leading}
     if "asked_rate_mbit" in leading:
-        columns["Mbit/s measured"] = _numbers(table["achieved_rate_mbit"], ".4g")
-    columns["algorithm"] = table["name"].tolist()
-    if (table["runs"] > 1).any():
-        columns["seeds"] = [str(n) for n in table["runs"]]
+        columns["Mbit/s measured"] = _numbers(rows, "achieved_rate_mbit", ".4g")
+    columns["algorithm"] = [row["name"] for row in rows]
+    if len({row["evaluated_model"] for row in rows} - {""}) > 1:
+        columns["evaluated"] = [row["evaluated_model"] or "-" for row in rows]
+    if any(row["runs"] > 1 for row in rows):
+        columns["seeds"] = [str(row["runs"]) for row in rows]
     columns |= {
-        "time to accuracy (s)": [_time_cell(row) for _, row in table.iterrows()],
-        "final accuracy (test)": _numbers(table["final_accuracy"], ".4f"),
-        "steps/s": _numbers(table["steps_per_s"], ".4g"),
-        "MB sent per worker": _numbers(table["mb_sent_per_worker"], ",.1f"),
-        "exposed communication (s)": _numbers(table["exposed_communication_s"], ",.1f"),
+        "time to accuracy (s)": [_time_cell(row) for row in rows],
+        "final accuracy (test)": _numbers(rows, "final_accuracy", ".4f"),
+        "steps/s": _numbers(rows, "steps_per_s", ".4g"),
+        "MB sent per worker": _numbers(rows, "mb_sent_per_worker", ",.1f"),
+        "exposed communication (s)": _numbers(rows, "exposed_communication_s", ",.1f"),
     }
-    if (table["status"] != "completed").any():
-        columns["status"] = ["" if s == "completed" else s for s in table["status"]]
+    if any(row["status"] != "completed" for row in rows):
+        columns["status"] = [row["status"].replace("completed", "") for row in rows]
     return columns
-
-
-def _header(column: str) -> str:
-    return _HEADERS.get(column, column)
 
 
 def _shown(column: str, value: Any) -> str:
@@ -295,11 +295,11 @@ def _shown(column: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _numbers(values: pd.Series, form: str) -> list[str]:
-    return ["-" if pd.isna(value) else format(value, form) for value in values]
+def _numbers(rows: list[Row], name: str, form: str) -> list[str]:
+    return ["-" if pd.isna(row[name]) else format(row[name], form) for row in rows]
 
 
-def _time_cell(row: pd.Series) -> str:
+def _time_cell(row: Row) -> str:
     """Such as "41.2", "41.2 (38.0 to 45.1)", "41.2 (38.0 to missed), missed (1/3)" or "missed"."""
     if pd.isna(row["target_accuracy"]):
         return "no target"
@@ -312,50 +312,48 @@ def _time_cell(row: pd.Series) -> str:
     return f"{row['time_to_accuracy_s']:,.1f}{interval}{suffix}"
 
 
-def _measured(runs: pd.DataFrame) -> str:
-    rates = runs["achieved_rate_mbit"].dropna()
-    if rates.empty or runs["asked_rate_mbit"].nunique() > 1:
-        return ""
-    low, high = f"{rates.min():.4g}", f"{rates.max():.4g}"
-    return f", {low if low == high else f'{low} to {high}'} Mbit/s measured"
+def _found(runs: pd.DataFrame) -> list[str]:
+    """What the runs found out themselves, where one phrase can say it of all."""
+    rates, evaluated = runs.achieved_rate_mbit.dropna(), set(runs.evaluated_model.dropna())
+    phrases = []
+    if len(rates) and not _varies(runs, "asked_rate_mbit"):
+        bounds = dict.fromkeys([f"{rates.min():.4g}", f"{rates.max():.4g}"])
+        phrases.append(f"{' to '.join(bounds)} Mbit/s measured")
+    if len(evaluated) == 1:
+        phrases.append(f"evaluated: {evaluated.pop()}")
+    return phrases
 
 
-def _styles(label: pd.Series) -> dict[str, dict[str, Any]]:
+def _styles(names: set[str]) -> Styles:
     """A colour, a marker and a dash for each line, the same in all panels."""
     import seaborn
 
-    cycles = zip(cycle(seaborn.color_palette("colorblind")), cycle(_MARKERS), cycle(_DASHES))
+    looks = zip(cycle(seaborn.color_palette("colorblind")), cycle(_MARKERS), cycle(_DASHES))
     return {
         name: {"color": color, "marker": marker, "linestyle": dash}
-        for name, (color, marker, dash) in zip(sorted(set(label)), cycles, strict=False)
+        for name, (color, marker, dash) in zip(sorted(names), looks, strict=False)
     }
 
 
-def _draw(
-    panel: Axes, runs: pd.DataFrame, evaluations: pd.DataFrame, styles: dict[str, dict[str, Any]]
-) -> None:
+def _draw(panel: Axes, runs: pd.DataFrame, evaluations: pd.DataFrame, styles: Styles) -> None:
     """The lines of one situation, its target, and a cross where a run ended before its time."""
-    target = runs["target_accuracy"].iloc[0]
-    same_task = evaluations[evaluations["task"].isin(runs["task"])]
-    bottom, top = _limits(same_task["accuracy"], target)
-    for label, group in runs.groupby("label"):
-        own = evaluations[evaluations["folder"].isin(group["folder"])]
-        line = curve(own)
-        every = max(1, len(line) // 10)
-        panel.plot(line["time_s"], line["accuracy"], label=label, markevery=every, **styles[label])
-        if len(group) > 1:
-            band = {"color": styles[label]["color"], "alpha": 0.2, "linewidth": 0}
-            panel.fill_between(line["time_s"], line["least"], line["greatest"], **band)
-        broken = group.loc[group["status"] != "completed", "folder"]
-        ends = own[own["folder"].isin(broken)].groupby("folder").tail(1)
-        if not ends.empty:
-            cross = {"marker": "x", "markersize": 10, "markeredgewidth": 2, "linestyle": "none"}
-            heights = ends["accuracy"].clip(lower=bottom)
-            panel.plot(ends["time_s"], heights, color="black", label="diverged or failed", **cross)
+    target = runs.target_accuracy.iloc[0]
+    bottom, top = _limits(evaluations.accuracy[evaluations.task.isin(runs.task)], target)
+    for label, style in styles.items():
+        folders = runs.folder[runs.label == label]
+        line = curve(evaluations[evaluations.folder.isin(folders)])
+        panel.plot("time_s", "accuracy", data=line, markevery=len(line) // 10 or 1, **style)
+        if len(folders) > 1:
+            band = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
+            panel.fill_between("time_s", "least", "greatest", data=line, **band)
+    broken = runs.folder[runs.status != "completed"]
+    ends = evaluations[evaluations.folder.isin(broken)].groupby("folder").tail(1)
+    if len(ends):  # at the lower edge where it lies below
+        heights = ends.accuracy.clip(lower=bottom)
+        panel.plot(ends.time_s, heights, "kx", ms=9, mew=2, clip_on=False, label="ended early")
     if pd.notna(target):
         panel.axhline(target, color="0.3", linestyle="--", linewidth=1, label="target")
-    panel.set(xlabel="training time (s)", ylabel="validation accuracy")
-    panel.set_ylim(bottom, top)
+    panel.set(xlabel="training time (s)", ylabel="validation accuracy", ylim=(bottom, top))
     panel.set_xlim(left=0)
 
 
@@ -364,6 +362,19 @@ def _limits(accuracies: pd.Series, target: float) -> tuple[float, float]:
     low, high = accuracies.quantile(0.25), np.fmax(accuracies.max(), target)
     margin = 0.05 * max(high - low, 0.02)
     return low - margin, high + margin
+
+
+def _add_legend(figure: Figure, styles: Styles) -> None:
+    from matplotlib.lines import Line2D
+
+    entries = {label: Line2D([], [], label=label, **style) for label, style in styles.items()}
+    for panel in figure.axes:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    num_columns = int(figure.get_figwidth() / (0.75 + 0.09 * max(map(len, entries)))) or 1
+    figure.legend(
+        handles=list(entries.values()), loc="outside lower center", ncols=num_columns, frameon=False
+    )
 
 
 def _save(figure: Figure, out: Path) -> list[Path]:

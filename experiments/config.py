@@ -115,14 +115,12 @@ def make_plan(config: DictConfig) -> Plan:
     """
     torch.manual_seed(max(config.seed, 0))
     try:
-        parts = {group: _instantiate(config[group], group) for group in GROUPS}
-        numbers = {f.name: config[f.name] for f in fields(Schema) if f.name not in GROUPS}
-        return Plan(
-            algorithm=parts.pop("algo"),
-            make_optimizer=parts.pop("optim"),
-            **parts,
-            **numbers | {"names": dict(config.names)},
-        )
+        parts: dict[str, Any] = {group: _instantiate(config[group], group) for group in GROUPS}
+        numbers: dict[str, Any] = {f.name: config[f.name] for f in fields(Schema) if f.name not in GROUPS}
+        # Tried here: a bad value shows now, and what torch imports for it is imported once.
+        parts["optim"](parts["model"].parameters())
+        plan: dict[str, Any] = {"algorithm": parts.pop("algo"), "make_optimizer": parts.pop("optim")}
+        return Plan(**plan, **parts, **numbers | {"names": dict(config.names)})
     except ValueError as error:
         raise UserError(str(error)) from error
 

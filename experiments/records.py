@@ -291,7 +291,7 @@ def _read_summaries(root: Path, problems: list[str]) -> list[dict[str, Any]]:
 
 def _read_summary(file: Path) -> dict[str, Any]:
     summary = json.loads(file.read_text())
-    if not isinstance(summary, dict) or not {"algo", "status"} <= summary.keys():
+    if not isinstance(summary, dict) or None in (summary.get("algo"), summary.get("status")):
         raise ValueError("not the summary of a run")
     known = {name: summary[name] for name in SUMMARY if name in summary}
     return summary | _typed(known, SUMMARY)
