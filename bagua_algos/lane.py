@@ -28,7 +28,7 @@ class CommunicationLane:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="communication")
         self._pending: deque[tuple[str, Future[None]]] = deque()
-        self._failed = False
+        self._failure: BaseException | None = None
 
     def submit(self, label: str, job: Callable[[], None]) -> None:
         """Run `job` after all earlier ones and, on a GPU, after the compute enqueued so far."""
@@ -59,8 +59,9 @@ class CommunicationLane:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, job: Callable[[], None], ready: torch.Event | None) -> None:
-        if self._failed:  # the other workers are out of step: one more collective would only hang
-            return
+        if self._failure is not None:
+            # The other workers are out of step by now: one more collective would only hang.
+            raise CommunicationError(f"not tried after: {self._failure}")
         try:
             if self._stream is None:
                 job()
@@ -69,6 +70,6 @@ class CommunicationLane:
                 with torch.cuda.stream(self._stream):
                     self._stream.wait_event(ready)
                     job()
-        except BaseException:
-            self._failed = True
+        except BaseException as error:
+            self._failure = error
             raise

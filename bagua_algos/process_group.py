@@ -22,6 +22,9 @@ from bagua_algos.communicator import (
     num_bytes_per_worker,
 )
 
+# torch 2.13 renamed it and warns of the old name.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 
 class ProcessGroupCommunicator:
     """This process's worker among those of a `torch.distributed` process group.
@@ -68,7 +71,7 @@ class ProcessGroupCommunicator:
         """See `Communicator`."""
         y_wN = x_w.new_empty(1, self.world_size, *x_w.shape[1:])
         with self._operation("all_gather", x_w):
-            dist.all_gather_into_tensor(y_wN.flatten(0, 1), x_w, group=self.group)
+            _all_gather(y_wN.flatten(0, 1), x_w, group=self.group)
         return y_wN
 
     def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:

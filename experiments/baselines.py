@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -48,7 +49,7 @@ class DistributedTorchDDP:
         self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
         self.model = DistributedDataParallel(model)
         if algorithm.comm_hook is not None:
-            self.model.register_comm_hook(None, algorithm.comm_hook)
+            self.model.register_comm_hook(None, _anonymous(algorithm.comm_hook))
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
@@ -69,3 +70,12 @@ class DistributedTorchDDP:
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         self.exposed_communication_s += time.perf_counter() - self._last_gradient_s
+
+
+def _anonymous(hook: Callable) -> Callable:
+    """The same hook, which DDP does not know by its name: it refuses bf16's without NCCL, and gloo can."""
+
+    def comm_hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return hook(state, bucket)
+
+    return comm_hook

@@ -1,7 +1,6 @@
 """One table and one plot for any set of runs.
 
-    python -m experiments.compare results/runs
-    python -m experiments.compare results/runs --out figures
+    python -m experiments.compare results/runs [--out figures]
 
 Runs that differ in nothing but their seed are one row: the medians over them. A run that missed the
 target counts as one that takes for ever; it is never dropped.
@@ -49,23 +48,15 @@ SITUATION = {
 DETAIL = {"backend": "{}", "optim": "optimizer {}"}
 
 _TITLE = ("task", "model", "net", "workers", "backend")
-_HEADERS = {
-    "net": "network",
-    "asked_rate_mbit": "Mbit/s asked",
-    "target_accuracy": "target",
-    "optim": "optimizer",
-}
-_WORDS = {"task", "model", "network", "backend", "optimizer", "evaluated", "algorithm", "status"}
+_HEADERS = {"net": "network", "asked_rate_mbit": "Mbit/s asked", "target_accuracy": "target"}
+_WORDS = {"task", "model", "network", "backend", "optim", "evaluated", "algorithm", "status"}
+_MEDIANS = ("final_accuracy", "steps_per_s", "exposed_communication_s", "achieved_rate_mbit")
 _MARKERS = "osD^vP<>ph"
 _DASHES = ("-", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 
 
 def compare(path: str | Path, out: str | Path | None = None) -> None:
     """Prints the table of all runs at or below `path`; writes accuracy.png and .svg to `out`.
-
-    Args:
-        path: a folder of runs, or one run's.
-        out: the folder for the plot, made where it does not exist; by default `path`.
 
     Raises:
         UserError: there is no such folder, it holds no run, or `out` cannot be written.
@@ -114,10 +105,10 @@ def settings(runs: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values([*SITUATION, "time_to_accuracy_s"], kind="stable", ignore_index=True)
 
 
-def bootstrap_interval(values: Sequence[float], resamples: int = 10_000) -> tuple[float, float]:
+def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95 % percentile-bootstrap interval of the median; values and bounds may be inf."""
     sample = np.asarray(values, dtype=float)
-    picks = np.random.default_rng(0).integers(len(sample), size=(resamples, len(sample)))
+    picks = np.random.default_rng(0).integers(len(sample), size=(10_000, len(sample)))
     medians = np.median(sample[picks], axis=1)
     # Bounds that are medians themselves: one cannot interpolate between a number and inf.
     low, high = np.quantile(medians, [0.025, 0.975], method="inverted_cdf")
@@ -134,10 +125,10 @@ def render(table: pd.DataFrame, runs: pd.DataFrame) -> Table:
     columns = _columns(table)
     for header in columns:
         rendered.add_column(header, justify="left" if header in _WORDS else "right")
-    situation = table[list(SITUATION)].astype("object").fillna("")
-    ends = situation.ne(situation.shift(-1)).any(axis="columns")
-    for cells, end in zip(zip(*columns.values(), strict=True), ends, strict=True):
-        rendered.add_row(*map(Text, cells), end_section=bool(end))
+    situations = table[list(SITUATION)].astype("str").to_numpy().tolist()
+    for i, cells in enumerate(zip(*columns.values(), strict=True)):
+        is_last = situations[i : i + 1] != situations[i + 1 : i + 2]
+        rendered.add_row(*map(Text, cells), end_section=is_last)
     return rendered
 
 
@@ -150,12 +141,8 @@ def describe(runs: pd.DataFrame, columns: Iterable[str]) -> str:
 
 def remarks(runs: pd.DataFrame) -> list[str]:
     """A line for each run that did not complete: its folder, its status and the reason."""
-    ended = runs[runs.status != "completed"]
-    reasons = ended.reason.fillna("no reason was recorded")
-    return [
-        f"{folder} {status}: {reason}"
-        for folder, status, reason in zip(ended.folder, ended.status, reasons, strict=True)
-    ]
+    ended = runs.query("status != 'completed'").fillna({"reason": "no reason was recorded"})
+    return [f"{run['folder']} {run['status']}: {run['reason']}" for run in ended.to_dict("records")]
 
 
 def accuracy_plot(runs: pd.DataFrame, metrics: pd.DataFrame) -> Figure | None:
@@ -173,8 +160,9 @@ def accuracy_plot(runs: pd.DataFrame, metrics: pd.DataFrame) -> Figure | None:
     styles = _styles(set(runs.label))
     num_columns = min(len(situations), 3)
     num_rows = math.ceil(len(situations) / num_columns)
-    width_in = max(6.5, 4.2 * num_columns)
-    with matplotlib.rc_context({**seaborn.axes_style("whitegrid")}):
+    width_in = max(7, 4.2 * num_columns)
+    theme: Any = seaborn.axes_style("whitegrid")
+    with matplotlib.rc_context(theme):
         figure = Figure(figsize=(width_in, 3.6 * num_rows + 1), layout="constrained")
         for place, group in enumerate(situations, start=1):
             panel = figure.add_subplot(num_rows, num_columns, place)
@@ -245,11 +233,8 @@ def _outcome(group: pd.DataFrame) -> Row:
         "time_to_accuracy_s": float(np.median(times)),
         "low": low,
         "high": high,
-        "final_accuracy": group.final_accuracy.median(),
-        "steps_per_s": group.steps_per_s.median(),
         "mb_sent_per_worker": group.bytes_sent_per_worker.median() / 1e6,
-        "exposed_communication_s": group.exposed_communication_s.median(),
-        "achieved_rate_mbit": group.achieved_rate_mbit.median(),
+        **{column: group[column].median() for column in _MEDIANS},
         "evaluated_model": ", ".join(sorted(set(group.evaluated_model.dropna()))),
         "status": _status(list(group.status)),
     }
@@ -274,7 +259,7 @@ def _columns(table: pd.DataFrame) -> dict[str, list[str]]:
     if len({row["evaluated_model"] for row in rows} - {""}) > 1:
         columns["evaluated"] = [row["evaluated_model"] or "-" for row in rows]
     if any(row["runs"] > 1 for row in rows):
-        columns["seeds"] = [str(row["runs"]) for row in rows]
+        columns["runs"] = [str(row["runs"]) for row in rows]
     columns |= {
         "time to accuracy (s)": [_time_cell(row) for row in rows],
         "final accuracy (test)": _numbers(rows, "final_accuracy", ".4f"),
@@ -308,8 +293,7 @@ def _time_cell(row: Row) -> str:
         return missed
     low, high = ("missed" if math.isinf(t) else f"{t:,.1f}" for t in (row["low"], row["high"]))
     interval = f" ({low} to {high})" if row["runs"] >= 3 else ""
-    suffix = f", {missed}" if row["missed"] else ""
-    return f"{row['time_to_accuracy_s']:,.1f}{interval}{suffix}"
+    return f"{row['time_to_accuracy_s']:,.1f}{interval}" + (f", {missed}" if row["missed"] else "")
 
 
 def _found(runs: pd.DataFrame) -> list[str]:
@@ -317,7 +301,7 @@ def _found(runs: pd.DataFrame) -> list[str]:
     rates, evaluated = runs.achieved_rate_mbit.dropna(), set(runs.evaluated_model.dropna())
     phrases = []
     if len(rates) and not _varies(runs, "asked_rate_mbit"):
-        bounds = dict.fromkeys([f"{rates.min():.4g}", f"{rates.max():.4g}"])
+        bounds = dict.fromkeys(f"{rate:.4g}" for rate in (rates.min(), rates.max()))
         phrases.append(f"{' to '.join(bounds)} Mbit/s measured")
     if len(evaluated) == 1:
         phrases.append(f"evaluated: {evaluated.pop()}")
@@ -328,25 +312,27 @@ def _styles(names: set[str]) -> Styles:
     """A colour, a marker and a dash for each line, the same in all panels."""
     import seaborn
 
-    looks = zip(cycle(seaborn.color_palette("colorblind")), cycle(_MARKERS), cycle(_DASHES))
-    return {
-        name: {"color": color, "marker": marker, "linestyle": dash}
-        for name, (color, marker, dash) in zip(sorted(names), looks, strict=False)
-    }
+    looks = zip(
+        sorted(names),
+        *map(cycle, (seaborn.color_palette("colorblind"), _MARKERS, _DASHES)),
+        strict=False,
+    )
+    return {n: {"color": c, "marker": m, "linestyle": dash} for n, c, m, dash in looks}
 
 
 def _draw(panel: Axes, runs: pd.DataFrame, evaluations: pd.DataFrame, styles: Styles) -> None:
     """The lines of one situation, its target, and a cross where a run ended before its time."""
     target = runs.target_accuracy.iloc[0]
-    bottom, top = _limits(evaluations.accuracy[evaluations.task.isin(runs.task)], target)
+    broken = runs.folder[runs.status != "completed"]
+    bottom, top = _limits(evaluations.merge(runs[["task"]].drop_duplicates()), broken, target)
     for label, style in styles.items():
         folders = runs.folder[runs.label == label]
-        line = curve(evaluations[evaluations.folder.isin(folders)])
-        panel.plot("time_s", "accuracy", data=line, markevery=len(line) // 10 or 1, **style)
+        line = curve(evaluations.query("folder in @folders"))
+        every = len(line) // 10 or 1
+        panel.plot(line.time_s, line.accuracy, label=label, markevery=every, **style)
         if len(folders) > 1:
             band = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
-            panel.fill_between("time_s", "least", "greatest", data=line, **band)
-    broken = runs.folder[runs.status != "completed"]
+            panel.fill_between(line.time_s, line.least, line.greatest, **band)
     ends = evaluations[evaluations.folder.isin(broken)].groupby("folder").tail(1)
     if len(ends):  # at the lower edge where it lies below
         heights = ends.accuracy.clip(lower=bottom)
@@ -357,23 +343,27 @@ def _draw(panel: Axes, runs: pd.DataFrame, evaluations: pd.DataFrame, styles: St
     panel.set_xlim(left=0)
 
 
-def _limits(accuracies: pd.Series, target: float) -> tuple[float, float]:
-    """The upper three quarters of the evaluations: where curves start tells them not apart."""
-    low, high = accuracies.quantile(0.25), np.fmax(accuracies.max(), target)
+def _limits(evaluations: pd.DataFrame, broken: pd.Series, target: float) -> tuple[float, float]:
+    """The upper three quarters of the evaluations, with the best of each run that is not broken."""
+    accuracies = evaluations.accuracy
+    best = accuracies[~evaluations.folder.isin(broken)].groupby(evaluations.folder).max()
+    low, high = np.fmin(accuracies.quantile(0.25), best.min()), np.fmax(accuracies.max(), target)
     margin = 0.05 * max(high - low, 0.02)
     return low - margin, high + margin
 
 
 def _add_legend(figure: Figure, styles: Styles) -> None:
-    from matplotlib.lines import Line2D
-
-    entries = {label: Line2D([], [], label=label, **style) for label, style in styles.items()}
+    entries: dict[str, Any] = {}
     for panel in figure.axes:
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-    num_columns = int(figure.get_figwidth() / (0.75 + 0.09 * max(map(len, entries)))) or 1
+        handles, names = panel.get_legend_handles_labels()
+        entries |= zip(names, handles, strict=True)
+    order = [*styles, *sorted(entries.keys() - styles.keys())]
+    fitting = int(figure.get_figwidth() / (0.6 + 0.08 * max(map(len, order))))
     figure.legend(
-        handles=list(entries.values()), loc="outside lower center", ncols=num_columns, frameon=False
+        handles=[entries[name] for name in order],
+        loc="outside lower center",
+        ncols=min(len(order), max(fitting, 1)),
+        frameon=False,
     )
 
 

@@ -59,7 +59,7 @@ class Batches:
         global_batch = self.world_size * self.batch_size
         start = step_in_epoch * global_batch
         batch_bw = permutation[start : start + global_batch].reshape(-1, self.world_size)
-        return np.ascontiguousarray(batch_bw.T[list(self.ranks)])
+        return batch_bw.T.take(self.ranks, axis=0)
 
     def starting_at(self, step: int) -> Iterator[np.ndarray]:
         """The batches from `step` on, without end."""
@@ -94,9 +94,7 @@ def shard(*, num_examples: int, world_size: int, ranks: tuple[int, ...]) -> Shar
 @functools.lru_cache(maxsize=2)
 def _permutation(num_examples: int, seed: int, epoch: int) -> np.ndarray:
     generator = np.random.default_rng(np.random.SeedSequence((seed, epoch)))
-    permutation = generator.permutation(num_examples)
-    permutation.flags.writeable = False  # The cache hands the same array to every caller.
-    return permutation
+    return generator.permutation(num_examples)
 
 
 def _check_ranks(ranks: tuple[int, ...], world_size: int) -> None:

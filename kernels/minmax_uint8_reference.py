@@ -8,7 +8,8 @@ For one chunk c, in float32, `rint` rounding half to even (the compressor of Byt
     decoded = (code + lower) / scale
 
 Both clamps are needed. For mn = -mx the smallest element has level -1, which a plain cast wraps to
-255; where |upper| > 2^24, `lower` is rounded and the largest element can have level 256.
+255; where |upper| > 2^24, `lower` is rounded and the largest element can have level 256. (The
+`min` changes nothing, since rounding is monotone; it is kept to follow Bagua.)
 
 A chunk whose codes 0 and 255 do not both decode to finite numbers is not encoded: its header
 becomes NaN, its codes 0, and it decodes to NaN everywhere. That covers NaN, infinity and every

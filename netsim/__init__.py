@@ -1,0 +1,1 @@
+"""Networks for workers: conditions, and real links on one host that are shaped to follow them."""

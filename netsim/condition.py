@@ -18,8 +18,8 @@ class NetworkCondition:
 
     `queue_ms` is how long the queue in front of the link takes to drain; what finds it full is
     dropped. The default holds the 4 MB that a Linux TCP sender may have in flight (`tcp_wmem`)
-    at 100 Mbit/s, so that one flow never loses a packet to the queue: with 100 ms, CUBIC's
-    recovery from such drops stretches an all-reduce by half. Lower it to study congestion.
+    at 100 Mbit/s, so that one flow never loses a packet to the queue: with 100 ms, some
+    all-reduces took half as long again for CUBIC's recovery. Lower it to study congestion.
 
     Args:
         rate_mbit: 10^6 bits per second, Ethernet headers included; None leaves the link unshaped.
@@ -45,7 +45,7 @@ class NetworkCondition:
         self._check_delay()
         if self.loss_pct > 100:
             raise ValueError(f"loss_pct is a percentage: choose 0 to 100, not {self.loss_pct}.")
-        if self.queue_bytes > _U32_MAX:
+        if self.rate_mbit is not None and self.burst_bytes + self.queue_bytes > _U32_MAX:
             raise ValueError(
                 f"queue_ms={self.queue_ms} at rate_mbit={self.rate_mbit} is {self.queue_bytes} "
                 f"bytes and the kernel holds a queue's length in 32 bits: choose less."
@@ -55,8 +55,8 @@ class NetworkCondition:
         value = getattr(self, name)
         if value is None and name == "rate_mbit":
             return
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or value < 0:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value < math.inf:  # NaN fails every comparison
             raise ValueError(f"{name} has to be a finite number from 0 up, not {value!r}.")
 
     def _check_rate(self) -> None:

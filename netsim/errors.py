@@ -6,4 +6,4 @@ class NamespaceError(RuntimeError):
 
 
 class ProbeError(RuntimeError):
-    """The network does not do what was asked of it; the message is one sentence with the figures."""
+    """The network does not do what was asked; the message is one sentence that says what to do."""

@@ -95,10 +95,9 @@ def _netlink(purpose: str) -> Iterator[IPRoute]:
 
 
 def _index(ip: IPRoute, name: str) -> int:
-    indices = ip.link_lookup(ifname=name)
-    if not indices:
-        raise NamespaceError(f"There is no interface {name} in this network namespace.")
-    return indices[0]
+    for index in ip.link_lookup(ifname=name):
+        return index
+    raise NamespaceError(f"There is no interface {name} in this network namespace.")
 
 
 def _subnet_route(ip: IPRoute, name: str):

@@ -134,7 +134,15 @@ def _send_and_receive(
         elif writable:
             outgoing.shutdown(socket.SHUT_WR)
             senders = []
+    _await_delivery(outgoing, incoming)
     return arrivals
+
+
+def _await_delivery(outgoing: socket.socket, incoming: socket.socket) -> None:
+    """Wait until the next worker has received everything, so that the link is empty again."""
+    incoming.shutdown(socket.SHUT_WR)
+    outgoing.settimeout(_LIMIT_S)
+    outgoing.recv(1)
 
 
 def _median_rate_mbit(arrivals: list[tuple[float, int]], seconds: float, peer: int) -> float:

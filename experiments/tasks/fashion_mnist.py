@@ -59,15 +59,14 @@ class FashionMNIST(ImageClassification):
         return TaskData(train, validation, _read(root, "t10k"))
 
     def _find(self) -> Path:
-        if self.root is None and _is_complete(DEBIAN):
+        if self.root is None and all((DEBIAN / name).is_file() for name in MD5):
             return DEBIAN
         folder = cache.folder() / "fashion-mnist" if self.root is None else Path(self.root)
-        if not _is_complete(folder):
-            download(folder)
+        download_missing(folder)
         return folder
 
 
-def download(folder: Path) -> None:
+def download_missing(folder: Path) -> None:
     """Fetches into `folder` the files it lacks, within about DOWNLOAD_S seconds.
 
     Raises UserError if that fails; a file is stored only whole.
@@ -128,10 +127,6 @@ def _verified(path: Path) -> bytes:
             "Debian package dataset-fashion-mnist, and run again."
         )
     return gzip.decompress(content)
-
-
-def _is_complete(folder: Path) -> bool:
-    return all((folder / name).is_file() for name in MD5)
 
 
 def _is_genuine(content: bytes | bytearray, name: str) -> bool:

@@ -255,7 +255,7 @@ def test_fashion_mnist_downloads_what_is_missing_and_only_once(
 def test_a_download_with_another_checksum_is_not_kept(served: dict[str, bytes], tmp_path: Path):
     served["train-labels-idx1-ubyte.gz"] = b"<html>please log in</html>"
     with pytest.raises(UserError, match=r"labels-idx1-ubyte\.gz has another md5"):
-        fashion_mnist.download(tmp_path)
+        fashion_mnist.download_missing(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["train-images-idx3-ubyte.gz"]
 
 
@@ -263,11 +263,11 @@ def test_a_download_with_another_checksum_is_not_kept(served: dict[str, bytes], 
 def test_a_download_takes_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fashion_mnist, "DOWNLOAD_S", -1)
     with pytest.raises(UserError, match="it took over"):
-        fashion_mnist.download(tmp_path)
+        fashion_mnist.download_missing(tmp_path)
 
 
 def test_fashion_mnist_names_a_corrupt_file(served: dict[str, bytes], tmp_path: Path):
-    fashion_mnist.download(tmp_path)
+    fashion_mnist.download_missing(tmp_path)
     corrupt = tmp_path / "t10k-labels-idx1-ubyte.gz"
     corrupt.write_bytes(served[corrupt.name][:-1])
     with pytest.raises(UserError, match=f"^{corrupt} is corrupt .* delete it"):

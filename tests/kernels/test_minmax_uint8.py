@@ -1,8 +1,5 @@
-"""MinMaxUInt8: every back end against the same properties, and bit for bit against the reference."""
+"""MinMaxUInt8: every back end against one set of properties and, bit for bit, the reference."""
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -14,12 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels import minmax_uint8, minmax_uint8_cpu, minmax_uint8_reference
-from kernels.minmax_uint8 import compress, decompress, wire_bytes
+from kernels import minmax_uint8_cpu, minmax_uint8_reference
+from kernels.minmax_uint8 import wire_bytes
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 SIZES = [1, 7, 8, 9, 1023, 1024, 1025, 1_000_000]
-HALF_DTYPES = [torch.float16, torch.bfloat16]
 reproducible = settings(derandomize=True, deadline=None, max_examples=200)
 
 
@@ -84,7 +80,7 @@ def assert_not_encoded(backend: Backend, *values: float) -> None:
 @st.composite
 def finite_chunks(draw: st.DrawFn) -> Tensor:
     """[2, n] chunks of any width at any offset, so that levels of every size occur."""
-    offset = draw(st.floats(-1e20, 1e20, width=32))
+    offset = draw(st.floats(-(2.0**66), 2.0**66, width=32))
     exponent = draw(st.integers(-30, 20))
     n = draw(st.integers(1, 40))
     unit = draw(hnp.arrays(np.float32, (2, n), elements=st.floats(-1, 1, width=32)))
@@ -96,7 +92,7 @@ def any_floats() -> st.SearchStrategy[Tensor]:
     shapes = st.tuples(st.just(3), st.integers(1, 40))
     bits = hnp.arrays(np.uint32, shapes).map(lambda x: x.view(np.float32))
     floats = hnp.arrays(np.float32, shapes, elements=st.floats(width=32))
-    denormals = hnp.arrays(np.float32, shapes, elements=st.floats(0, 1e-37, width=32))
+    denormals = hnp.arrays(np.float32, shapes, elements=st.floats(0, 2.0**-125, width=32))
     return st.one_of(bits, floats, denormals).map(torch.from_numpy)
 
 
@@ -176,7 +172,7 @@ def test_numbers_on_the_grid_survive_unchanged(
 
 
 @every_backend
-@pytest.mark.parametrize("mx", [1e-3, 1.0, 3.0, 1e30])
+@pytest.mark.parametrize("mx", [1.0, 3.0, 1000.0, 2.0**90])
 def test_symmetric_chunk_does_not_wrap_below_zero(backend: Backend, mx: float) -> None:
     payload = backend.compress(torch.tensor([[-mx, 0.0, mx]]))
     assert codes(payload, 3) == [0, 127, 255]  # the first level is -1, which a cast makes 255
@@ -184,7 +180,7 @@ def test_symmetric_chunk_does_not_wrap_below_zero(backend: Backend, mx: float) -
 
 
 @every_backend
-@pytest.mark.parametrize("value", [1.0, -1.0, 5.0])
+@pytest.mark.parametrize("value", [0.25, 1.0, -1.0])
 def test_far_offset_level_256_does_not_wrap(backend: Backend, value: float) -> None:
     scale = np.float32(255) / np.float32(1e-7)
     upper = np.rint(np.float32(value) * scale)
@@ -248,8 +244,8 @@ def test_not_finite_decodes_to_nan(backend: Backend, bad: float, position: int) 
         pytest.param((-3e38, 3e38), id="mx - mn"),
         pytest.param((1e30, 1e30), id="mx * scale"),
         pytest.param((-1e30, -1e30), id="mn * scale"),
-        pytest.param((1e38, 2e38, FLOAT32_MAX), id="decoded mx"),
-        pytest.param((-FLOAT32_MAX, -1e38), id="decoded mn"),
+        pytest.param((1.3e38, 2e38, FLOAT32_MAX), id="decoded mx"),
+        pytest.param((-FLOAT32_MAX, -1.3e38), id="decoded mn"),
     ],
 )
 def test_overflow_decodes_to_nan(backend: Backend, values: tuple[float, ...]) -> None:
@@ -289,163 +285,3 @@ def test_equals_the_reference_bit_for_bit(backend: Backend, chunks: Tensor) -> N
 def test_decodes_any_bytes_as_the_reference_does(backend: Backend, payload: np.ndarray) -> None:
     decoded, expected = (b.decompress(torch.from_numpy(payload), 11) for b in (backend, REFERENCE))
     torch.testing.assert_close(decoded, expected, rtol=0, atol=0, equal_nan=True)
-
-
-# --- the public functions ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("n", "num_bytes"), [(0, 8), (1, 16), (8, 16), (9, 24), (1024, 1032)])
-def test_wire_bytes(n: int, num_bytes: int) -> None:
-    assert wire_bytes(n) == num_bytes
-    assert compress(torch.zeros(2, n)).shape == (2, num_bytes)
-
-
-@pytest.mark.parametrize("batch", [(), (1,), (4, 3), (2, 0), (2, 1, 3)])
-@pytest.mark.parametrize("n", [0, 1, 13])
-def test_each_slice_is_its_own_chunk(batch: tuple[int, ...], n: int) -> None:
-    x = torch.randn(*batch, n, generator=torch.Generator().manual_seed(0))
-    payload = compress(x)
-    decoded = decompress(payload, n)
-    assert payload.shape == (*batch, wire_bytes(n))
-    assert decoded.shape == x.shape
-    for index in np.ndindex(*batch):
-        assert torch.equal(payload[index], compress(x[index]))
-        assert torch.equal(decoded[index], decompress(payload[index], n))
-
-
-@pytest.mark.parametrize(
-    "view",
-    [
-        pytest.param(lambda x: x.transpose(0, 2), id="transposed"),
-        pytest.param(lambda x: x[:, 1:, 1:-1], id="sliced"),
-        pytest.param(lambda x: x[..., ::3], id="strided"),
-        pytest.param(lambda x: x[:1].expand(4, -1, -1), id="expanded"),
-    ],
-)
-def test_views_that_are_not_contiguous(view) -> None:
-    x = view(torch.randn(4, 5, 16, generator=torch.Generator().manual_seed(0)))
-    assert not x.is_contiguous()
-    payload = compress(x)
-    assert torch.equal(payload, compress(x.contiguous()))
-    swapped = payload.transpose(0, 1)
-    expected = decompress(payload, x.shape[-1]).transpose(0, 1)
-    assert torch.equal(decompress(swapped, x.shape[-1]), expected)
-
-
-def test_payload_may_start_at_any_address() -> None:
-    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
-    payload = compress(x)
-    buffer = torch.empty(payload.numel() + 1, dtype=torch.uint8)
-    shifted = buffer[1:].view_as(payload).copy_(payload)
-    assert torch.equal(decompress(shifted, 8), decompress(payload, 8))
-    assert torch.equal(compress(x, out=shifted), payload)
-
-
-@pytest.mark.parametrize("dtype", HALF_DTYPES)
-def test_half_precision(dtype: torch.dtype) -> None:
-    x = torch.randn(2, 100, generator=torch.Generator().manual_seed(0)).to(dtype)
-    payload = compress(x)
-    assert torch.equal(payload, compress(x.float()))
-    decoded = decompress(payload, 100, dtype)
-    assert decoded.dtype == dtype
-    mn, mx = x.float().amin(1, keepdim=True), x.float().amax(1, keepdim=True)
-    assert torch.equal(decoded, decompress(payload, 100).clamp(mn, mx).to(dtype))
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_largest_float16_does_not_become_infinite(sign: int) -> None:
-    x = sign * torch.tensor([-20000.0, 100.0, 65504.0], dtype=torch.float16)
-    payload = compress(x)
-    assert decompress(payload, 3).abs().max() > 65520  # which float16 rounds to infinity
-    assert torch.isfinite(decompress(payload, 3, torch.float16)).all()
-
-
-@pytest.mark.parametrize("dtype", HALF_DTYPES)
-def test_nan_survives_half_precision(dtype: torch.dtype) -> None:
-    x = torch.tensor([1.0, torch.inf, 2.0], dtype=dtype)
-    assert torch.isnan(decompress(compress(x), 3, dtype)).all()
-
-
-def test_input_that_requires_grad() -> None:
-    x = torch.ones(3, requires_grad=True)
-    decoded = decompress(compress(x), 3)
-    assert not decoded.requires_grad
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF_DTYPES])
-@pytest.mark.parametrize("n", [0, 5])
-def test_writes_into_out(dtype: torch.dtype, n: int) -> None:
-    x = torch.randn(2, n, generator=torch.Generator().manual_seed(0)).to(dtype)
-    payload = torch.full((2, wire_bytes(n)), 0xFF, dtype=torch.uint8)
-    assert compress(x, out=payload) is payload
-    assert torch.equal(payload, compress(x))
-    y = torch.full_like(x, torch.nan)
-    assert decompress(payload, n, dtype, out=y) is y
-    assert torch.equal(y, decompress(payload, n, dtype))
-
-
-@pytest.mark.parametrize(
-    "out",
-    [
-        torch.empty(2, 17, dtype=torch.uint8),
-        torch.empty(16, dtype=torch.uint8),
-        torch.empty(2, 16),
-        torch.empty(16, 2, dtype=torch.uint8).T,
-    ],
-)
-def test_refuses_out_that_does_not_fit(out: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"out must be a contiguous torch.uint8 .* \[2, 16\]"):
-        compress(torch.zeros(2, 8), out=out)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.uint8, torch.bool])
-def test_refuses_other_dtypes(dtype: torch.dtype) -> None:
-    with pytest.raises(ValueError, match=f"not {dtype}"):
-        compress(torch.zeros(4, dtype=dtype))
-    with pytest.raises(ValueError, match=f"not {dtype}"):
-        decompress(compress(torch.zeros(4)), 4, dtype)
-
-
-def test_refuses_wrong_shapes() -> None:
-    payload = compress(torch.zeros(2, 8))
-    with pytest.raises(ValueError, match="got a scalar"):
-        compress(torch.tensor(1.0))
-    with pytest.raises(ValueError, match="cannot be -1"):
-        decompress(payload, -1)
-    with pytest.raises(ValueError, match=r"9 elements has a payload of \[..., 24\] bytes"):
-        decompress(payload, 9)
-    with pytest.raises(ValueError, match="payload is uint8, not torch.float32"):
-        decompress(payload.float(), 8)
-    with pytest.raises(ValueError, match=r"not \[\]"):
-        decompress(torch.tensor(0, dtype=torch.uint8), 8)
-
-
-IMPORT_LOAD_FORK = """
-import os, sys, torch
-from kernels import minmax_uint8
-assert "numba" not in sys.modules
-minmax_uint8.load("cpu")
-minmax_uint8.load(torch.device("cpu"))
-assert "numba" in sys.modules
-child = os.fork()
-x = torch.arange(256.0)
-assert torch.equal(minmax_uint8.decompress(minmax_uint8.compress(x), 256), x)
-if child:
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-@pytest.mark.parametrize("cache", ["fresh", "unwritable"])
-def test_loads_at_request_and_before_a_fork(cache: str, tmp_path) -> None:
-    folder = tmp_path / "cache"
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder)}
-    if cache == "unwritable":
-        folder.write_text("a file, so that no folder can be made here")
-        environment["NUMBA_CACHE_LOCATOR_CLASSES"] = "UserProvidedCacheLocator"
-    subprocess.run([sys.executable, "-c", IMPORT_LOAD_FORK], env=environment, check=True)
-    assert (cache == "fresh") == any(tmp_path.rglob("minmax_uint8_cpu*.nbi"))
-
-
-def test_load_refuses_no_known_device() -> None:
-    with pytest.raises(RuntimeError, match="nowhere"):
-        minmax_uint8.load("nowhere")

@@ -1,0 +1,142 @@
+"""What real and simulated workers are compared in: functions of a communicator alone.
+
+Each returns tensors whose first dimension is the worker axis, so that row r of a simulated run
+stands beside the only row of real worker r.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bagua_algos import Algorithm, AllReduce, ByteGrad
+from bagua_algos.communicator import Communicator
+from bagua_algos.engine import Engine
+from bagua_algos.worker_axis import SingleModel, StackedModel
+
+WORLD_SIZE = 4
+NUM_STEPS = 20
+LEARNING_RATE = 0.05
+MOMENTUM = 0.9
+Tensors = dict[str, Tensor]
+
+
+def make_model() -> nn.Module:
+    """Sizes that divide by nothing, BatchNorm, several buckets of 4 kB."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(13, 37),
+        nn.BatchNorm1d(37),
+        nn.ReLU(),
+        nn.Linear(37, 29),
+        nn.ReLU(),
+        nn.Linear(29, 7),
+    )
+
+
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+
+
+def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
+    """Worker `rank`'s inputs [b, 13] and labels [b] of a step."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    x_b = torch.randn(16, 13, generator=generator)
+    return x_b, (x_b[:, :7] + 0.3 * torch.randn(16, 7, generator=generator)).argmax(1)
+
+
+def on_worker_axis(model: nn.Module, communicator: Communicator) -> nn.Module:
+    num_held = len(communicator.ranks)
+    return SingleModel(model) if num_held == 1 else StackedModel(model, num_held)
+
+
+def losses(outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
+    return (
+        F.cross_entropy(outputs_wbc.flatten(0, 1), y_wb.flatten(), reduction="sum") / y_wb.shape[1]
+    )
+
+
+def train(communicator: Communicator, algorithm: Algorithm) -> Tensors:
+    """Weights and buffers [w, ...] after 20 steps, and the last step's gradients."""
+    model = on_worker_axis(make_model(), communicator)
+    optimizer = make_optimizer(model)
+    engine = Engine(model, optimizer, algorithm, communicator, bucket_bytes=4096, timeout_s=60)
+    assert len(engine.context.buckets) > 1
+    for step in range(NUM_STEPS):
+        batches = [batch(step, rank) for rank in communicator.ranks]
+        x_wb, y_wb = (torch.stack(part) for part in zip(*batches, strict=True))
+        optimizer.zero_grad()
+        losses(model(x_wb), y_wb).backward()
+        optimizer.step()
+    num_held = len(communicator.ranks)
+    with engine.consensus():
+        results = {
+            name: value.detach().reshape(num_held, -1).clone()
+            for name, value in [*model.named_parameters(), *model.named_buffers()]
+        }
+    gradients = [bucket.gradients[:, : bucket.numel].clone() for bucket in engine.context.buckets]
+    engine.close()
+    return results | {"gradients": torch.cat(gradients, 1)}
+
+
+def collectives(communicator: Communicator) -> Tensors:
+    """Every primitive on numbers that tell where they came from."""
+    world_size, ranks = communicator.world_size, torch.tensor(communicator.ranks)
+    rows = ranks[:, None] * 100.0 + torch.arange(5)
+    chunks = (ranks[:, None] * 100.0 + torch.arange(world_size))[..., None] + torch.zeros(3)
+    mean, sent = rows.clone(), rows.clone()
+    communicator.all_reduce_mean_(mean)
+    communicator.broadcast_(sent, source=2)
+    shift = [(rank + 1) % world_size for rank in range(world_size)]
+    codes = chunks.to(torch.uint8)
+    return {
+        "all_reduce_mean_": mean,
+        "broadcast_": sent,
+        "all_to_all": communicator.all_to_all(chunks),
+        "all_to_all of bytes": communicator.all_to_all(codes),
+        "all_gather": communicator.all_gather(rows).clone(),
+        "all_gather of bytes": communicator.all_gather(codes).clone(),
+        "reduce_scatter_mean": communicator.reduce_scatter_mean(chunks),
+        "exchange": communicator.exchange(rows, shift),
+        "exchange with oneself": communicator.exchange(rows, list(range(world_size))),
+    }
+
+
+def accumulation(communicator: Communicator) -> Tensors:
+    """Gradients after two micro-batches, the first inside no_sync, and a parameter that nothing
+    uses.
+    """
+    model = on_worker_axis(
+        nn.ModuleDict({"used": nn.Linear(3, 2), "idle": nn.Linear(5, 1)}), communicator
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.5)
+    used, idle = model.module["used"], model.module["idle"]
+    engine = Engine(model, make_optimizer(model), AllReduce(), communicator, timeout_s=60)
+    scale_w = torch.tensor(communicator.ranks).float() + 1
+    for micro_batch in range(2):
+        loss = (scale_w * (micro_batch + 1) * used.weight.reshape(len(scale_w), -1).sum(1)).sum()
+        if micro_batch == 0:
+            with engine.no_sync():
+                loss.backward()
+        else:
+            loss.backward()
+    engine.close()
+    num_held = len(communicator.ranks)
+    return {
+        "used": used.weight.grad.reshape(num_held, -1),
+        "idle": idle.weight.grad.reshape(num_held, -1),
+    }
+
+
+CASES: dict[str, Callable[[Communicator], Tensors]] = {
+    "collectives": collectives,
+    "all_reduce": lambda communicator: train(communicator, AllReduce()),
+    "byte_grad": lambda communicator: train(communicator, ByteGrad()),
+    "byte_grad_with_error_feedback": lambda communicator: train(
+        communicator, ByteGrad(error_feedback=True)
+    ),
+    "accumulation": accumulation,
+}

@@ -1,0 +1,26 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.bagua_algos.cases import CASES, WORLD_SIZE, Tensors
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory) -> dict[str, Tensors]:
+    """Every case as 4 gloo workers did it, their rows stacked: what `simulated` is, from real
+    messages.
+    """
+    folder = tmp_path_factory.mktemp("real_workers")
+    program = [sys.executable, "-W", "error", "-m", "tests.bagua_algos.real_workers", str(folder)]
+    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    workers = [torch.load(folder / f"{rank}.pt") for rank in range(WORLD_SIZE)]
+    return {
+        name: {key: torch.cat([w[name][key] for w in workers]) for key in workers[0][name]}
+        for name in [*CASES, "torch_ddp"]
+    }
