@@ -18,42 +18,57 @@ from omegaconf.errors import OmegaConfBaseException
 
 from experiments.config import CONFIG_DIR, normalize_overrides
 from experiments.errors import UserError
+from experiments.messages import sentence, usage
 from experiments.run import run
 
 
-class TerminatedError(BaseException):
-    """SIGTERM has come."""
+class Terminated(BaseException):
+    """SIGTERM has come; like KeyboardInterrupt, no `except Exception` may swallow it."""
 
 
 def main() -> int:
     """Run what the command line asks for; returns the exit code."""
     statuses: list[str] = []
+    started: list[bool] = []
 
     @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")
     def app(config: DictConfig) -> None:
-        statuses.append(run(config, Path(HydraConfig.get().runtime.output_dir)))
+        started.append(True)
+        try:
+            statuses.append(run(config, Path(HydraConfig.get().runtime.output_dir)))
+        except UserError as error:
+            sys.exit(_refuse(str(error)))  # not an Exception: Hydra would add lines of its own
 
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(usage())
+        return 0
     signal.signal(signal.SIGTERM, _terminate)
     sys.argv[1:] = normalize_overrides(sys.argv[1:])
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, and the sentence is ours
     try:
         app()
-    except (UserError, HydraException, OmegaConfBaseException) as error:
-        print(f"error: {_sentence(error)}", file=sys.stderr)
-        return 2
+    except (HydraException, OmegaConfBaseException) as error:
+        return _refuse(sentence(error))
+    except OSError as error:
+        if started:
+            raise
+        return _refuse(
+            f"the run's folder cannot be made ({error}): choose another hydra.run.dir=..."
+        )
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except TerminatedError:
+    except Terminated:
         return 128 + signal.SIGTERM
     return 1 if "failed" in statuses else 0
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise TerminatedError
+    raise Terminated("SIGTERM")
 
 
-def _sentence(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _refuse(reason: str) -> int:
+    print(f"error: {reason}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -73,7 +73,9 @@ class DistributedTorchDDP:
 
 
 def _anonymous(hook: Callable) -> Callable:
-    """The same hook, which DDP does not know by its name: it refuses bf16's without NCCL, and gloo can."""
+    """The same hook, which DDP does not know by its name: it refuses bf16's without NCCL, and
+    gloo can.
+    """
 
     def comm_hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         return hook(state, bucket)

@@ -1,4 +1,4 @@
-"""From Hydra's configuration to a plan: every object made, every number checked, nothing started."""
+"""From Hydra's configuration to a plan: all objects made, all numbers checked, nothing started."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -66,8 +66,12 @@ class Cluster:
     timeout_s: float
 
     def __post_init__(self) -> None:
-        _require(self.threads_per_worker >= 1, "threads_per_worker must be at least 1", self)
-        _require(self.timeout_s > 0, "timeout_s must be more than 0", self)
+        if self.threads_per_worker < 1:
+            raise ValueError(
+                f"threads_per_worker must be at least 1, got {self.threads_per_worker}"
+            )
+        if not self.timeout_s > 0:
+            raise ValueError(f"timeout_s must be more than 0, got {self.timeout_s}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +108,7 @@ class Plan:
             raise ValueError(f"seed must be at least 0, got {self.seed}")
         if not 0 < self.target_accuracy <= 1:
             raise ValueError(
-                f"target_accuracy must be a fraction above 0 and up to 1, got {self.target_accuracy}"
+                f"target_accuracy must be a fraction in (0, 1], got {self.target_accuracy}"
             )
 
 
@@ -114,19 +118,23 @@ def make_plan(config: DictConfig) -> Plan:
     Raises `UserError` with one sentence for whatever cannot be.
     """
     torch.manual_seed(max(config.seed, 0))
+    parts = {group: _instantiate(config[group], group) for group in GROUPS}
+    values = {f.name: config[f.name] for f in fields(Schema) if f.name not in GROUPS}
+    values |= {_FIELDS.get(group, group): part for group, part in parts.items()}
+    values["names"] = dict(config.names)
     try:
-        parts: dict[str, Any] = {group: _instantiate(config[group], group) for group in GROUPS}
-        numbers: dict[str, Any] = {f.name: config[f.name] for f in fields(Schema) if f.name not in GROUPS}
         # Tried here: a bad value shows now, and what torch imports for it is imported once.
         parts["optim"](parts["model"].parameters())
-        plan: dict[str, Any] = {"algorithm": parts.pop("algo"), "make_optimizer": parts.pop("optim")}
-        return Plan(**plan, **parts, **numbers | {"names": dict(config.names)})
+        return Plan(**values)
     except ValueError as error:
         raise UserError(str(error)) from error
 
 
+_FIELDS = {"algo": "algorithm", "optim": "make_optimizer"}
+
+
 def normalize_overrides(arguments: Sequence[str]) -> list[str]:
-    """`+algo=x` means `algo=x`: every group stands in the defaults list, so it is never appended."""
+    """`+algo=x` means `algo=x`: every group stands in the defaults list."""
     return [a[1:] if a.startswith("+") and a[1:].split("=")[0] in GROUPS else a for a in arguments]
 
 
@@ -136,8 +144,3 @@ def _instantiate(node: DictConfig, group: str) -> Any:
     except InstantiationException as error:
         cause = error.__cause__ or error
         raise UserError(f"{group}: {str(cause).splitlines()[0]}") from error
-
-
-def _require(condition: bool, message: str, config: object) -> None:
-    if not condition:
-        raise ValueError(f"{message}, got {config}")

@@ -63,8 +63,11 @@ def launch(
     """Run `plan` on real workers behind shaped links; returns their results by rank.
 
     Args:
-        plan: the run. data: all examples. on_rates: is given the achieved rate of each link in
-        Mbit/s before training; None for one worker. on_row: is given every row of metrics.
+        plan: the run.
+        data: all examples.
+        on_rates: is given the achieved rate of each link in Mbit/s, before training; None for
+            one worker.
+        on_row: is given every row of metrics.
 
     Raises:
         RunFailedError: the network is not what was asked for, or a worker has died or failed.
@@ -104,6 +107,7 @@ class _Supervisor:
         self._rates: dict[int, float | None] = {}
         self._results: dict[int, Result] = {}
         self._failures: list[Failed] = []
+        self._heard_of: set[int] = set()
         self._on_row: Callable[[dict[str, Any]], None] = lambda row: None
 
     def await_rates(self) -> list[float] | None:
@@ -145,7 +149,7 @@ class _Supervisor:
             ready = self._receive(limit_s)
             if self._failures:
                 self._drain(time.monotonic() + GRACE_S)
-                raise _diagnosis(self._failures)
+                raise self._diagnosis()
             if not ready:
                 silent = [str(r) for r in range(self._plan.workers) if r not in answers]
                 raise RunFailedError(
@@ -167,7 +171,7 @@ class _Supervisor:
             except (EOFError, ConnectionError):
                 rank = self._open.pop(channel)
                 if rank is None and len(self._results) < self._plan.workers:
-                    self._fail("the hub of the workers' network died", is_consequence=True)
+                    self._fail(Failed("the hub of the workers' network died"))
         return bool(ready)
 
     def _take(self, rank: int | None, message: object) -> None:
@@ -180,21 +184,31 @@ class _Supervisor:
                 self._results[rank] = result
             case Diverged(reason):
                 raise RunDivergedError(reason)
+            case Failed() if rank is not None:
+                self._fail(message, rank)
             case Failed():
-                self._failures.append(message)
+                self._fail(message)
             case Exited(rank, code) if code < 0:
-                self._fail(f"worker {rank} was killed by {signal.Signals(-code).name}")
+                reason = f"worker {rank} was killed by {signal.Signals(-code).name}"
+                self._fail(Failed(reason, is_consequence=False), rank)
             case Exited(rank, code) if rank not in self._results:
-                self._fail(f"worker {rank} exited with code {code}", is_consequence=True)
+                self._fail(Failed(f"worker {rank} exited with code {code}"), rank)
 
-    def _fail(self, reason: str, is_consequence: bool = False) -> None:
-        self._failures.append(Failed(reason, is_consequence, details=""))
+    def _fail(self, failure: Failed, rank: int | None = None) -> None:
+        self._failures.append(failure)
+        if rank is not None:
+            self._heard_of.add(rank)
 
-
-def _diagnosis(failures: list[Failed]) -> RunFailedError:
-    """The first failure that is no other's consequence, else the first of all."""
-    cause = next((f for f in failures if not f.is_consequence), failures[0])
-    return RunFailedError(cause.reason, cause.details)
+    def _diagnosis(self) -> RunFailedError:
+        """The first failure that is no other's consequence; else who has kept silent."""
+        first = self._failures[0]
+        cause = next((f for f in self._failures if not f.is_consequence), None)
+        if cause is not None:
+            return RunFailedError(cause.reason, cause.details)
+        silent = [str(r) for r in range(self._plan.workers) if r not in self._heard_of]
+        if silent and self._heard_of:
+            return RunFailedError(f"worker {', '.join(silent)} is silent; {first.reason}")
+        return RunFailedError(first.reason, first.details)
 
 
 def _run_hub(
@@ -218,7 +232,7 @@ def _run_hub(
         hub = Hub(plan.net, plan.workers)
         ranks = hub.fork_workers(run)
     except NamespaceError as error:
-        launcher.send(Failed(str(error), is_consequence=False, details=""))
+        launcher.send(Failed(str(error), is_consequence=False))
         return 1
     for _, channel in workers:
         channel.close()

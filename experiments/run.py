@@ -64,7 +64,7 @@ class _Recorder:
                 print(error.details, flush=True)
             return self._finish("failed", str(error))
         except BaseException as error:
-            self._finish("failed", f"stopped by {type(error).__name__}: {error}")
+            self._finish("failed", f"stopped by {_named(error)}")
             raise
 
     def _train(self, data: TaskData, view: ProgressView) -> None:
@@ -155,3 +155,9 @@ def _plain(config: DictConfig) -> dict[str, Any]:
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
+
+
+def _named(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "Ctrl-C (SIGINT)"
+    return f"{type(error).__name__}: {error}"

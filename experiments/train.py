@@ -48,8 +48,13 @@ class Meter:
 class Distributed(Protocol):
     """A model and an optimizer in distributed training: an `Engine`, or one of PyTorch's own."""
 
-    model: nn.Module
     exposed_communication_s: float
+    """What training waited for communication that compute did not hide."""
+
+    @property
+    def model(self) -> nn.Module:
+        """To be called in place of the model that was given."""
+        ...
 
     def consensus(self) -> AbstractContextManager[None]:
         """Within, the model is the one to evaluate; a collective call."""
@@ -134,7 +139,7 @@ def train(
             **values,
         }
 
-    for step in range(1, plan.max_steps + 1):  # noqa: B007 (row() reads it)
+    for step in range(1, plan.max_steps + 1):
         with meter.running():
             loss_w = _train_step(
                 plan, data.train, batches.indices(step - 1), distributed, optimizer

@@ -55,8 +55,8 @@ class Failed:
     """The worker cannot go on. `is_consequence`: only because of what became of another worker."""
 
     reason: str
-    is_consequence: bool
-    details: str
+    is_consequence: bool = True
+    details: str = ""
 
 
 def run_worker(

@@ -10,9 +10,10 @@ Error of one element x of an encoded chunk that decodes to float32:
 
 The first term is the quantiser's. The second is four float32 roundings at levels as large as
 m / step: of x * scale, of `lower`, of code + lower and of the quotient. (The middle two are exact
-unless m / step exceeds 2^24; the 1e-4 covers the roundings of scale and of the 256 levels.) So a
-narrow chunk far from zero keeps a few ulps of m, and not half a step. A constant chunk comes back
-within 2^-22 of its value and 2e-10. Zero comes back as zero where mn <= 0 <= mx.
+unless m / step exceeds 2^24; the 1e-4 covers the roundings of scale and of the 256 levels.) The
+second rules where m / step > 2^21: a chunk so far from zero is kept to 2-4 ulps of m, whatever its
+step. A constant chunk comes back within 2^-22 of its value and 2e-10. Zero comes back as zero where
+mn <= 0 <= mx.
 
 A chunk of one value beyond about 1.3e29 overflows in value * scale, and decodes to NaN.
 """

@@ -40,7 +40,8 @@ class NetworkCondition:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            self._check_number(field.name)
+            if field.name != "rate_mbit" or self.rate_mbit is not None:
+                self._check_number(field.name)
         self._check_rate()
         self._check_delay()
         if self.loss_pct > 100:
@@ -53,8 +54,6 @@ class NetworkCondition:
 
     def _check_number(self, name: str) -> None:
         value = getattr(self, name)
-        if value is None and name == "rate_mbit":
-            return
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 <= value < math.inf:  # NaN fails every comparison
             raise ValueError(f"{name} has to be a finite number from 0 up, not {value!r}.")

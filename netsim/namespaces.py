@@ -1,8 +1,8 @@
 """A network of workers on one host: a namespace for each worker, and one that is the hub.
 
-    worker 0  eth0 ---- worker0 \
-    worker 1  eth0 ---- worker1  bridge   (the hub)
-    worker 2  eth0 ---- worker2 /
+    worker 0  eth0 ---- worker0 |
+    worker 1  eth0 ---- worker1 | bridge "hub"
+    worker 2  eth0 ---- worker2 |
 
 The namespaces have no names: they are gone when their processes are, even after SIGKILL, and
 nothing of them is ever seen in the host's own. Works as root and, through a user namespace, as

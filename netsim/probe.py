@@ -52,18 +52,16 @@ def achieved_rate_mbit(rank: int, addresses: list[str], *, seconds: float = 0.6)
     """
     if len(addresses) == 1:
         return None
-    sender, receiver = (rank - 1) % len(addresses), (rank + 1) % len(addresses)
-    with socket.create_server((addresses[rank], PORT)) as server:
-        server.settimeout(_LIMIT_S)
-        outgoing = _connect(receiver, addresses[receiver])
-        with outgoing, _accept(server, sender) as incoming:
-            try:
-                arrivals = _send_and_receive(outgoing, incoming, WARM_UP_S + seconds)
-            except OSError as error:
-                raise ProbeError(
-                    f"The probe from worker {sender} or to worker {receiver} broke off ({error}): "
-                    f"did one of them die?"
-                ) from error
+    sender, receiver = _neighbours(rank, len(addresses))
+    outgoing, incoming = _join_ring(rank, addresses)
+    with outgoing, incoming:
+        try:
+            arrivals = _send_and_receive(outgoing, incoming, WARM_UP_S + seconds)
+        except OSError as error:
+            raise ProbeError(
+                f"The probe from worker {sender} or to worker {receiver} broke off ({error}): "
+                f"did one of them die?"
+            ) from error
     return WIRE_PER_GOODPUT * _median_rate_mbit(arrivals, seconds, sender)
 
 
@@ -84,6 +82,27 @@ def check(asked_mbit: float, achieved_mbit: float, *, tolerance_pct: float = 5) 
             f"The network achieves {achieved_mbit:.1f} Mbit/s where {asked_mbit:g} were asked for "
             f"({deviation:+.1f} %): free the host's processors, or choose another rate_mbit."
         )
+
+
+def _join_ring(rank: int, addresses: list[str]) -> tuple[socket.socket, socket.socket]:
+    """Connections to the next worker and from the one before.
+
+    The server closes here, or it would take the connection that is meant for the next probe.
+    """
+    sender, receiver = _neighbours(rank, len(addresses))
+    with socket.create_server((addresses[rank], PORT)) as server:
+        server.settimeout(_LIMIT_S)
+        outgoing = _connect(receiver, addresses[receiver])
+        try:
+            return outgoing, _accept(server, sender)
+        except ProbeError:
+            outgoing.close()
+            raise
+
+
+def _neighbours(rank: int, num_workers: int) -> tuple[int, int]:
+    """Whom a worker receives from, and whom it sends to."""
+    return (rank - 1) % num_workers, (rank + 1) % num_workers
 
 
 def _connect(peer: int, address: str) -> socket.socket:

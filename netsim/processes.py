@@ -68,7 +68,7 @@ def _enter_network_namespace_rootless() -> None:
 def fork(main: Callable[[], int]) -> int:
     """Fork a child that dies with this process and exits with what `main` returns.
 
-    An exception prints its traceback and exits with 1. Nothing of the parent's is run on exit,
+    An exception prints its traceback and exits with 1 (Ctrl-C silently with 130). Nothing of the parent's is run on exit,
     neither `atexit` nor `finally`. Returns the child's pid.
     """
     parent_pid = os.getpid()
@@ -122,6 +122,8 @@ def _run_and_exit(parent_pid: int, main: Callable[[], int]) -> NoReturn:
     try:
         die_with_parent(parent_pid)
         code = main()
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT  # Ctrl-C reaches every process at once: one traceback will do
     except BaseException:
         traceback.print_exc()
     finally:

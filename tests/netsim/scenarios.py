@@ -4,6 +4,7 @@ A process of its own, because pytest's may have threads (torch starts some), whi
 """
 
 import ctypes
+import encodings.idna  # noqa: F401  (for `ordinary_user`, who may not be able to read it)
 import json
 import os
 import socket
@@ -13,10 +14,10 @@ from collections.abc import Callable
 
 from pyroute2 import IPRoute
 
-from netsim import counters, links, netem
+from netsim import counters, links, netem, probe
 from netsim.condition import NetworkCondition
+from netsim.errors import ProbeError
 from netsim.namespaces import Hub, NamespaceError, check_permitted
-from netsim.probe import achieved_rate_mbit
 from netsim.processes import fork
 
 SLOW = NetworkCondition(rate_mbit=100, queue_ms=200)
@@ -69,9 +70,25 @@ def rates() -> list:
 
     def work(hub: Hub, rank: int) -> list:
         addresses = [hub.address(rank) for rank in range(4)]
-        return [achieved_rate_mbit(rank, addresses) for _ in range(3)]
+        return [probe.achieved_rate_mbit(rank, addresses) for _ in range(3)]
 
     return run(SLOW, 4, work)
+
+
+def silent_neighbour() -> list:
+    """What the probes of workers 1 and 2 say when worker 0 does not take part."""
+    probe._LIMIT_S = 1  # pyright: ignore[reportPrivateUsage]
+
+    def work(hub: Hub, rank: int) -> str | None:
+        if rank == 0:
+            time.sleep(4)
+            return None
+        try:
+            probe.achieved_rate_mbit(rank, [hub.address(rank) for rank in range(3)])
+        except ProbeError as error:
+            return str(error)
+
+    return run(SLOW, 3, work)
 
 
 def failure() -> int:
@@ -169,7 +186,11 @@ def receive(hub: Hub) -> str:
         connection, _ = server.accept()
     with connection:
         connection.settimeout(10)
-        assert len(connection.recv(NUM_BYTES, socket.MSG_WAITALL)) == NUM_BYTES
+        missing = NUM_BYTES
+        while missing:
+            received = len(connection.recv(missing))
+            assert received
+            missing -= received
         connection.send(b"+")
         return algorithm_of(connection)
 

@@ -1,0 +1,37 @@
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCENARIOS = Path(__file__).with_name("scenarios.py")
+
+
+@cache
+def run_scenario(name: str) -> Any:
+    command = [sys.executable, str(SCENARIOS), name]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout)
+
+
+@pytest.fixture
+def scenario() -> Callable[[str], Any]:
+    """Runs a function of `scenarios.py` in a process of its own; its result."""
+    if reason := run_scenario("permitted"):
+        pytest.skip(reason)
+    return run_scenario
+
+
+@pytest.fixture
+def waiting_network(scenario):
+    """A network that waits to be killed: the launcher, and [launcher, hub, *workers]' pids."""
+    command = [sys.executable, str(SCENARIOS), "wait_to_be_killed"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout
+        yield launcher, json.loads(launcher.stdout.readline())
+        launcher.kill()
