@@ -1,0 +1,1 @@
+"""Compose, launch, train, record, compare: the app over `bagua_algos` and `netsim`."""

@@ -17,13 +17,9 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.config import CONFIG_DIR, normalize_overrides
-from experiments.errors import UserError
+from experiments.errors import Terminated, UserError
 from experiments.messages import sentence, usage
 from experiments.run import run
-
-
-class Terminated(BaseException):
-    """SIGTERM has come; like KeyboardInterrupt, no `except Exception` may swallow it."""
 
 
 def main() -> int:
@@ -63,7 +59,7 @@ def main() -> int:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated("SIGTERM")
+    raise Terminated
 
 
 def _refuse(reason: str) -> int:

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from bagua_algos.communicator import Communicator
@@ -77,7 +77,7 @@ def _anonymous(hook: Callable) -> Callable:
     gloo can.
     """
 
-    def comm_hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def comm_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         return hook(state, bucket)
 
     return comm_hook

@@ -1,5 +1,9 @@
-"""The one exception for what a user can cause and mend."""
+"""What ends the program from outside: a user's mistake, or a signal."""
 
 
 class UserError(Exception):
     """Ends the program with exit code 2; its message is one sentence that says what to do."""
+
+
+class Terminated(BaseException):
+    """SIGTERM has come; like KeyboardInterrupt, no `except Exception` may swallow it."""

@@ -14,8 +14,8 @@ def usage() -> str:
         "usage: python -m experiments algo=CHOICE [GROUP=CHOICE] [KEY=VALUE] ...\n"
         "       python -m experiments -m algo=CHOICE,CHOICE ...      every combination in turn\n\n"
         f"groups and their choices, files in conf/:\n{groups}\n\n"
-        "keys: those of conf/config.yaml and, behind the group's name and a dot, of the chosen file,\n"
-        "such as workers=2 or net.rate_mbit=50; --cfg job shows them all. --hydra-help: Hydra's own."
+        "keys: those of conf/config.yaml, such as workers=2, and of the chosen files, such as\n"
+        "net.rate_mbit=50; --cfg job shows them all. --hydra-help: Hydra's own options."
     )
 
 

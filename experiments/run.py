@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.config import Plan, make_plan
 from experiments.data import Batches
-from experiments.errors import UserError
+from experiments.errors import Terminated, UserError
 from experiments.launch import RunDivergedError, RunFailedError, launch
 from experiments.progress import ProgressView, progress_view
 from experiments.records import RunFolder, time_to_accuracy
@@ -158,6 +158,9 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 
 
 def _named(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "Ctrl-C (SIGINT)"
+    match error:
+        case KeyboardInterrupt():
+            return "Ctrl-C (SIGINT)"
+        case Terminated():
+            return "SIGTERM"
     return f"{type(error).__name__}: {error}"

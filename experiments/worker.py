@@ -21,6 +21,9 @@ from netsim.errors import ProbeError
 
 INTERFACE = "eth0"
 
+PROBE, TRAIN = "probe", "train"
+"""What the launcher says to a worker: PROBE any number of times, then TRAIN."""
+
 
 @dataclass(frozen=True)
 class Probed:
@@ -67,7 +70,7 @@ def run_worker(
     rendezvous: str,
     launcher: Connection,
 ) -> int:
-    """Probe the network, wait for the launcher's word, train; returns the exit code.
+    """Probe the network and train as the launcher says; returns the exit code.
 
     Args:
         plan: the run.
@@ -77,9 +80,10 @@ def run_worker(
         rendezvous: a file that all workers share.
         launcher: hears of everything, and says when training may start.
     """
+    probe_s = probe.measuring_seconds(plan.net.rate_mbit)
     try:
-        launcher.send(Probed(probe.achieved_rate_mbit(rank, addresses)))
-        launcher.recv()
+        while launcher.recv() == PROBE:
+            launcher.send(Probed(probe.achieved_rate_mbit(rank, addresses, seconds=probe_s)))
         launcher.send(Finished(_train(plan, data, rank, rendezvous, launcher)))
     except DivergedError as error:
         launcher.send(Diverged(str(error)))

@@ -37,7 +37,7 @@ def achieved_rate_mbit(rank: int, addresses: list[str], *, seconds: float = 0.6)
     """Rate of this worker's link, headers included, as it received from the worker before it.
 
     Every worker has to call it at about the same time. No failure of another worker holds this
-    one for longer than some ten seconds.
+    one for longer than some twenty seconds.
 
     Args:
         rank: this worker.
@@ -131,6 +131,7 @@ def _send_and_receive(
 ) -> list[tuple[float, int]]:
     """Send for a time and receive until the end; (time in s, bytes so far) of each arrival."""
     outgoing.setblocking(False)
+    incoming.setblocking(False)
     # Else megabytes wait in this socket when the time is over, and take as long to drain.
     outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
     buffer = bytearray(1024 * 1024)

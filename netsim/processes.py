@@ -46,6 +46,11 @@ def enter_network_namespace() -> None:
         _unshare(_CLONE_NEWNET)
     except PermissionError:
         _enter_network_namespace_rootless()
+    except OSError as error:
+        raise NamespaceError(
+            f"This host grants no network namespace ({error.strerror}), which a shaped network of "
+            f"workers needs: raise the sysctl user.max_net_namespaces, or run on another host."
+        ) from error
 
 
 def _enter_network_namespace_rootless() -> None:
@@ -68,8 +73,8 @@ def _enter_network_namespace_rootless() -> None:
 def fork(main: Callable[[], int]) -> int:
     """Fork a child that dies with this process and exits with what `main` returns.
 
-    An exception prints its traceback and exits with 1 (Ctrl-C silently with 130). Nothing of the parent's is run on exit,
-    neither `atexit` nor `finally`. Returns the child's pid.
+    An exception prints its traceback and exits with 1; Ctrl-C exits with 130. Nothing of the
+    parent's is run on exit, neither `atexit` nor `finally`. Returns the child's pid.
     """
     parent_pid = os.getpid()
     _flush()  # else parent and child would both print what is buffered

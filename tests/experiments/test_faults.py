@@ -1,0 +1,102 @@
+"""Whatever is killed, all has ended within 10 s, nothing is left, and the record is readable."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.records import load_metrics, load_runs
+from netsim.condition import NetworkCondition
+from netsim.errors import NamespaceError
+from netsim.namespaces import check_permitted
+from tests.experiments import app
+
+LIMIT_S = 10
+
+
+def namespaces_are_forbidden() -> str:
+    try:
+        check_permitted(NetworkCondition())
+    except NamespaceError as error:
+        return str(error)
+    return ""
+
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(bool(namespaces_are_forbidden()), reason=namespaces_are_forbidden()),
+]
+
+
+def host_links() -> list[str]:
+    table = Path("/proc/net/dev").read_text().splitlines()
+    return sorted(line.split(":")[0] for line in table if ":" in line)
+
+
+def leftovers(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if app.is_running(pid)]
+
+
+@pytest.mark.parametrize(
+    ("victim", "sent", "code", "reason"),
+    [
+        ("launcher", signal.SIGINT, 130, "stopped by Ctrl-C (SIGINT)"),
+        ("launcher", signal.SIGTERM, 143, "stopped by SIGTERM"),
+        ("launcher", signal.SIGKILL, -9, "the run has not ended"),
+        ("hub", signal.SIGKILL, 1, "the hub of the workers' network died"),
+        ("worker 2", signal.SIGKILL, 1, "worker 2 was killed by SIGKILL"),
+        ("worker 0", signal.SIGKILL, 1, "worker 0 was killed by SIGKILL"),
+        ("worker 1", signal.SIGSTOP, 1, "worker 1 is silent"),
+    ],
+)
+def test_whatever_is_killed(tmp_path, victim, sent, code, reason):
+    links = host_links()
+    running = app.start(tmp_path, "cluster.timeout_s=4")
+    hub, workers = app.process_tree(running)
+    assert len(workers) == 4
+    pids = {"launcher": running.pid, "hub": hub} | {f"worker {r}": p for r, p in enumerate(workers)}
+    started_s = time.monotonic()
+    os.kill(pids[victim], sent)
+    output, _ = running.communicate(timeout=LIMIT_S)
+    app.wait_for(lambda: not leftovers(list(pids.values())), LIMIT_S, "end of all processes")
+    assert time.monotonic() - started_s < LIMIT_S
+
+    assert running.returncode == code, output
+    record = app.summary(tmp_path)
+    assert record["status"] == "failed"
+    assert reason in record["reason"]
+    if sent != signal.SIGKILL or victim != "launcher":
+        assert record["reason"] in output  # a person reads it too
+    assert "Traceback" not in output
+    assert host_links() == links
+
+    runs, metrics = load_runs(tmp_path), load_metrics(tmp_path)
+    assert list(runs["status"]) == ["failed"]
+    assert runs.attrs["problems"] == [] == metrics.attrs["problems"]
+    assert metrics["bytes_sent"].max() > 0
+
+
+def test_a_loss_that_is_no_number_ends_the_run_as_diverged(tmp_path):
+    ended = app.run(
+        "algo=bytegrad", "net=none", "optim.lr=1e30", f"hydra.run.dir={tmp_path}", "max_steps=5000"
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr  # a result, not an error
+    record = app.summary(tmp_path)
+    assert record["status"] == "diverged"
+    assert "the loss is nan at step" in record["reason"]
+    assert record["time_to_accuracy_s"] is None
+
+
+def test_an_error_in_a_worker_is_shown_with_its_traceback(tmp_path):
+    wrong_model = [
+        *("~model.channels", "~model.hidden", "model._target_=torch.nn.Linear"),
+        *("+model.in_features=5", "+model.out_features=10"),
+    ]
+    ended = app.run("algo=allreduce", "net=none", *wrong_model, f"hydra.run.dir={tmp_path}")
+    assert ended.returncode == 1
+    assert "Traceback" in ended.stdout
+    reason = app.summary(tmp_path)["reason"]
+    assert "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in reason
+    assert reason in ended.stdout
