@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from torch.optim import Optimizer
+
 from bagua_algos.bucket import Bucket
 from bagua_algos.communicator import Communicator
 
 
 @dataclass(kw_only=True)
 class Context:
-    """What an algorithm works on: the buckets of one model, the other workers, and its own state.
+    """What an algorithm works on: the buckets of one model, its optimizer, the other workers, and
+    its own state.
 
     `step` counts the optimizer's steps. `state` is what `Algorithm.init` returned; a checkpoint
     holds it.
@@ -20,6 +23,7 @@ class Context:
 
     buckets: Sequence[Bucket]
     communicator: Communicator
+    optimizer: Optimizer
     state: Any = field(default=None)
     step: int = 0
 

@@ -61,7 +61,7 @@ class Engine:
             world_size=communicator.world_size,
             bucket_bytes=bucket_bytes,
         )
-        self.context = Context(buckets=buckets, communicator=communicator)
+        self.context = Context(buckets=buckets, communicator=communicator, optimizer=optimizer)
         self._lane = CommunicationLane(buckets[0].weights.device, timeout_s)
         self._synchronizing = True
         self._backward = BackwardTracker(buckets, self._launch_bucket)

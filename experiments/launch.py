@@ -37,7 +37,7 @@ from netsim.processes import fork
 NUM_PROBES = 3
 START_LIMIT_S = 60
 GRACE_S = 1.0
-"""How long a first sign of failure waits for others: the cause is often not the first to be seen."""
+"""How long a first sign of failure waits for others: the cause is often not the first seen."""
 
 END_LIMIT_S = 5
 
