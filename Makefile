@@ -1,0 +1,38 @@
+# make demo    real training over a shaped network: one table, one plot
+# make test    format, lint, types, import directions and all tests
+# make bench   speed, printed with its spread
+# Each makes .venv from nothing where it is missing.
+
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO := results/demo/$(shell date +%Y-%m-%d_%H-%M-%S)
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/installed
+	$(BIN)/python -m experiments -m algo=torch_ddp,torch_ddp_bf16,allreduce,bytegrad net=slow_tcp \
+	    hydra.sweep.dir=$(DEMO)
+	$(BIN)/python -m experiments.compare $(DEMO)
+
+test: lint
+	$(BIN)/pytest
+
+lint: .venv/installed
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+
+bench: .venv/installed
+	$(BIN)/python -m experiments.bench
+	$(BIN)/python -m kernels.bench
+
+# torch first: pinned, so that nothing pulls another build of it.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt torch numpy
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build results/runs results/demo
