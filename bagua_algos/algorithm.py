@@ -33,9 +33,10 @@ class Algorithm:
     """One system relaxation. Subclasses are their own configuration and override the moments they
     need.
 
-    The engine calls every moment on its communication thread, in the same order on every worker,
-    so that a method may block in a collective while the worker computes. A moment that is not
-    overridden costs nothing.
+    The engine calls every moment on a communication lane, a thread beside the worker's compute, in
+    the same order on every worker: a method may block in a collective. Buckets may be on two lanes
+    at the same time, unless `on_forward` is overridden too; other moments never overlap. A moment
+    that is not overridden costs nothing.
     """
 
     workers_agree: ClassVar[bool] = True

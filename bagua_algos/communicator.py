@@ -71,6 +71,10 @@ class Communicator(Protocol):
     observer: Observer | None
     clock: Callable[[], float]
 
+    def duplicate(self) -> "Communicator":
+        """The same workers over connections of their own, for operations at the same time."""
+        ...
+
     def all_reduce_mean_(self, x_w: Tensor) -> None:
         """Replace `x[w, ...]` by its mean over all N workers; every worker gets the same bits."""
         ...

@@ -1,16 +1,18 @@
 """Hangs an algorithm on an unmodified model and optimizer.
 
-    backward of layer  L ... 3 2 1     compute, the caller's thread
-             bucket      0   1   2     travels on the communication lane while backward goes on
+    backward of layer  L ... 5 4 3 2 1     compute, the caller's thread
+    lane 0   bucket        0     2         travels while backward goes on,
+    lane 1   bucket          1     3       one bucket's latency behind another's transfer
 
 Autograd tells when a parameter's gradient is final; a bucket whose parameters all are, and whose
-predecessors were launched, is given to the algorithm on the lane. So buckets travel in the same
-order on every worker, whatever order their gradients came in. When backward returns, all
-gradients are final: clipping and optimizers see what they would see without us.
+predecessors were launched, is given to the algorithm on its lane. So the buckets of a lane travel
+in the same order on every worker, whatever order their gradients came in. When backward returns,
+all gradients are final: clipping and optimizers see what they would see without us.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -21,7 +23,7 @@ from bagua_algos.bucket import Bucket, build_buckets
 from bagua_algos.communicator import Communicator
 from bagua_algos.lane import CommunicationLane
 
-DEFAULT_BUCKET_BYTES = 1 << 20
+DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 600.0
 
 
@@ -62,7 +64,10 @@ class Engine:
             bucket_bytes=bucket_bytes,
         )
         self.context = Context(buckets=buckets, communicator=communicator, optimizer=optimizer)
-        self._lane = CommunicationLane(buckets[0].weights.device, timeout_s)
+        device = buckets[0].weights.device
+        num_lanes = min(self._max_lanes(device), len(buckets))
+        self._lanes = [CommunicationLane(device, timeout_s) for _ in range(num_lanes)]
+        self._communicators = [communicator, *(communicator.duplicate() for _ in self._lanes[1:])]
         self._synchronizing = True
         self._backward = BackwardTracker(buckets, self._launch_bucket)
         self._hooks = [
@@ -108,10 +113,18 @@ class Engine:
                 bucket.weights.copy_(weights)
 
     def close(self) -> None:
-        """Remove every hook and end the lane; the model and the optimizer are plain again."""
+        """Remove every hook and end the lanes; the model and the optimizer are plain again."""
         for hook in self._hooks:
             hook.remove()
-        self._lane.close()
+        for lane in self._lanes:
+            lane.close()
+
+    def _max_lanes(self, device: torch.device) -> int:
+        """Two lanes hide latency between processes on CPUs; NCCL wants one order for all."""
+        communicator = self.context.communicator
+        between_processes = len(communicator.ranks) < communicator.world_size
+        is_ordered = self._overrides("on_forward")
+        return 2 if between_processes and device.type == "cpu" and not is_ordered else 1
 
     def _start_equal(self) -> None:
         communicator = self.context.communicator
@@ -121,42 +134,51 @@ class Engine:
 
     def _before_forward(self, module: nn.Module, args: tuple) -> None:
         if module.training and torch.is_grad_enabled() and self._overrides("on_forward"):
-            self._lane.submit("on_forward", lambda: self.algorithm.on_forward(self.context))
+            self._submit("on_forward", lambda: self.algorithm.on_forward(self.context))
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
         if not self._synchronizing:
             return
         if not self._backward.active:
             self._backward.begin()
-            # Autograd calls it when the whole pass is done, before backward() returns (DDP and
-            # FSDP do the same).
+            # Autograd calls it when the whole pass is done, before backward() returns (DDP and FSDP
+            # do the same).
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
         self._backward.gradient_ready(parameter)
 
     def _launch_bucket(self, bucket: Bucket) -> None:
-        if self._overrides("on_bucket_ready"):
-            self._lane.submit(
-                f"bucket {bucket.index} of {type(self.algorithm).__name__}",
-                lambda: self.algorithm.on_bucket_ready(self.context, bucket),
-            )
+        if not self._overrides("on_bucket_ready"):
+            return
+        lane = bucket.index % len(self._lanes)
+        context = replace(self.context, communicator=self._communicators[lane])
+        self._submit(
+            f"bucket {bucket.index} of {type(self.algorithm).__name__}",
+            lambda: self.algorithm.on_bucket_ready(context, bucket),
+            lane,
+        )
 
     def _after_backward(self) -> None:
         self._backward.end()
+        self.exposed_communication_s += self._wait()
         if self._overrides("on_backward_end"):
-            self._lane.submit(
-                "on_backward_end", lambda: self.algorithm.on_backward_end(self.context)
-            )
-        self.exposed_communication_s += self._lane.wait()
+            self._submit("on_backward_end", lambda: self.algorithm.on_backward_end(self.context))
+            self.exposed_communication_s += self._wait()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if self._overrides("on_step_end"):
-            self._lane.submit("on_step_end", lambda: self.algorithm.on_step_end(self.context))
-            self.exposed_communication_s += self._lane.wait()
+            self._submit("on_step_end", lambda: self.algorithm.on_step_end(self.context))
+            self.exposed_communication_s += self._wait()
         self.context.step += 1
 
     def _run(self, label: str, job: Callable[[], None]) -> None:
-        self._lane.submit(label, job)
-        self._lane.wait()
+        self._submit(label, job)
+        self._wait()
+
+    def _submit(self, label: str, job: Callable[[], None], lane: int = 0) -> None:
+        self._lanes[lane].submit(label, job)
+
+    def _wait(self) -> float:
+        return sum(lane.wait() for lane in self._lanes)
 
     def _overrides(self, moment: str) -> bool:
         return getattr(type(self.algorithm), moment) is not getattr(Algorithm, moment)

@@ -33,6 +33,7 @@ class ProcessGroupCommunicator:
         group: the process group; None means the default one, which must be initialised.
         observer: hears of every operation, with the seconds it took where the device is the CPU.
         clock: seconds, monotonic.
+        timeout: the group's own, for duplicates; None means torch's default.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class ProcessGroupCommunicator:
         group: dist.ProcessGroup | None = None,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        timeout: timedelta | None = None,
     ) -> None:
         if not dist.is_initialized():
             raise ValueError(
@@ -51,6 +53,13 @@ class ProcessGroupCommunicator:
         self.ranks = (dist.get_rank(group),)
         self.observer = observer
         self.clock = clock
+        self._timeout = timeout
+
+    def duplicate(self) -> "ProcessGroupCommunicator":
+        """See `Communicator`."""
+        ranks = dist.get_process_group_ranks(self.group or dist.group.WORLD)
+        group = dist.new_group(ranks, timeout=self._timeout, use_local_synchronization=True)
+        return ProcessGroupCommunicator(group, self.observer, self.clock, self._timeout)
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
         """See `Communicator`."""
@@ -149,14 +158,15 @@ def file_rendezvous(
     The workers find each other through the file `path`, so that no control traffic crosses the
     network under test. Every collective ends with `CommunicationError` after `timeout_s` seconds.
     """
+    timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(
         backend,
         store=FileStore(path, world_size),
         rank=rank,
         world_size=world_size,
-        timeout=timedelta(seconds=timeout_s),
+        timeout=timeout,
     )
     try:
-        yield ProcessGroupCommunicator()
+        yield ProcessGroupCommunicator(timeout=timeout)
     finally:
         dist.destroy_process_group()

@@ -35,6 +35,10 @@ class StackedCommunicator:
         self.observer = observer
         self.clock = clock
 
+    def duplicate(self) -> "StackedCommunicator":
+        """See `Communicator`. There are no connections to share."""
+        return self
+
     def all_reduce_mean_(self, x_w: Tensor) -> None:
         """See `Communicator`."""
         x_w.copy_((x_w.sum(0, keepdim=True) / self.world_size).expand_as(x_w))
