@@ -8,19 +8,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments.compare import (
-    accuracy_plot,
-    bootstrap_interval,
-    compare,
-    curve,
-    labels,
-    names,
-    remarks,
-    render,
-    settings,
-)
+from experiments.compare import compare
 from experiments.errors import UserError
+from experiments.plots import accuracy_plot, curve, labels
 from experiments.records import RunFolder, load_metrics, load_runs, time_to_accuracy
+from experiments.tables import bootstrap_interval, names, remarks, render, settings
 
 TARGET = 0.9
 
@@ -292,3 +284,11 @@ def test_command_line_without_runs_ends_with_one_sentence(tmp_path):
     done = run_command(tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"There is no run in {tmp_path}.\n"
+
+
+def test_the_target_is_in_view_also_where_all_evaluations_lie_above_it(tmp_path):
+    write(tmp_path / "run", limit=0.99, target_accuracy=0.5)
+    figure = accuracy_plot(load_runs(tmp_path), load_metrics(tmp_path))
+    assert figure is not None
+    bottom, top = figure.axes[0].get_ylim()
+    assert bottom < 0.5 < top
