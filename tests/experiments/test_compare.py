@@ -287,7 +287,7 @@ def test_command_line_without_runs_ends_with_one_sentence(tmp_path):
 
 
 def test_the_target_is_in_view_also_where_all_evaluations_lie_above_it(tmp_path):
-    write(tmp_path / "run", limit=0.99, target_accuracy=0.5)
+    write(tmp_path, limit=0.99, target_accuracy=0.5)
     figure = accuracy_plot(load_runs(tmp_path), load_metrics(tmp_path))
     assert figure is not None
     bottom, top = figure.axes[0].get_ylim()
