@@ -59,6 +59,7 @@ class ProcessGroupCommunicator:
         """See `Communicator`."""
         ranks = dist.get_process_group_ranks(self.group or dist.group.WORLD)
         group = dist.new_group(ranks, timeout=self._timeout, use_local_synchronization=True)
+        assert isinstance(group, dist.ProcessGroup), "this worker is one of the group's"
         return ProcessGroupCommunicator(group, self.observer, self.clock, self._timeout)
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:

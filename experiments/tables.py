@@ -19,8 +19,6 @@ from rich.text import Text
 
 Row = dict[Any, Any]
 
-Row = dict[Any, Any]
-Styles = dict[str, dict[str, Any]]
 # What two runs must share for their times to be comparable, and how to say it.
 SITUATION = {
     "task": "{}",
