@@ -3,13 +3,13 @@
 Shape suffixes: w workers held here, N workers in all, n = N * c elements of a bucket, c of a chunk.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bagua_algos.communicator import Communicator
-from bagua_algos.compression import Compressor, ErrorFeedback
+from bagua_algos.compression import Compressor, Draw, ErrorFeedback
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +34,14 @@ def compressed_all_reduce_mean_(
     communicator: Communicator,
     compressor: Compressor,
     residuals: Residuals | None = None,
+    draw: Draw | None = None,
 ) -> None:
     """C_LP_S: replace `x[w, n]` by its mean over all workers, compressed twice; every worker gets
     the same bits.
 
     Worker j owns chunk j: it receives everyone's code of it, averages in float32 and sends
-    everyone the code of the mean. With `residuals` both compressions use error feedback. Only the
+    everyone the code of the mean. With `residuals` both compressions use error feedback. A
+    compressor that rounds at random needs a `draw`, and uses its stage and the next. Only the
     first `numel` columns are data.
     """
     # The padding repeats the last element: zeros would widen its chunk's range.
@@ -47,16 +49,21 @@ def compressed_all_reduce_mean_(
     x_wNc = x_wn.view(x_wn.shape[0], communicator.world_size, -1)
     chunk = x_wNc.shape[-1]
     received = communicator.all_to_all(
-        _compress(x_wNc, compressor, residuals.worker if residuals else None)
+        _compress(x_wNc, compressor, residuals.worker if residuals else None, draw)
     )
     mean_wc = compressor.decompress(received, chunk).mean(1)
+    if draw is not None:
+        draw = replace(draw, stage=draw.stage + 1)
     gathered = communicator.all_gather(
-        _compress(mean_wc, compressor, residuals.owner if residuals else None)
+        _compress(mean_wc, compressor, residuals.owner if residuals else None, draw)
     )
-    x_wNc.copy_(compressor.decompress(gathered, chunk))
+    # Every worker gets the same bytes: decoded once for all that this process holds.
+    x_wNc.copy_(compressor.decompress(gathered[:1], chunk))
 
 
-def _compress(x: Tensor, compressor: Compressor, residual: Tensor | None) -> Tensor:
+def _compress(
+    x: Tensor, compressor: Compressor, residual: Tensor | None, draw: Draw | None
+) -> Tensor:
     if residual is None:
-        return compressor.compress(x)
-    return ErrorFeedback(compressor).compress(x, residual)
+        return compressor.compress(x, draw)
+    return ErrorFeedback(compressor).compress(x, residual, draw)

@@ -4,6 +4,7 @@ between them.
 The only module of this package that imports `torch.distributed`.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -129,7 +130,7 @@ class ProcessGroupCommunicator:
             others = [peers[rank]] if peers else [r for r in range(self.world_size) if r != rank]
             raise CommunicationError(
                 f"worker {rank}: {name} with {_named(others)} failed "
-                f"after {self.clock() - started_s:.1f} s: {str(error).splitlines()[0]}"
+                f"after {self.clock() - started_s:.1f} s: {_without_place(error)}"
             ) from error
         if self.observer is not None:
             self.observer.on_operation(
@@ -141,6 +142,11 @@ class ProcessGroupCommunicator:
                     peers=peers,
                 )
             )
+
+
+def _without_place(error: RuntimeError) -> str:
+    """The first line, without gloo's "[/path/of/a/source/file.cc:129]" before it."""
+    return re.sub(r"^\[[^]]*\] *", "", str(error).splitlines()[0])
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -18,10 +18,19 @@ class TorchDDP:
     """`DistributedDataParallel` with its defaults and, if given, one of PyTorch's communication
     hooks.
 
-    Source: torch.nn.parallel.DistributedDataParallel; arXiv 2006.15704.
+    `comm_hook_state` makes the state of a hook that has one, anew for each run. Raises
+    `ValueError` for a state without a hook. Source: torch.nn.parallel.DistributedDataParallel;
+    arXiv 2006.15704.
     """
 
     comm_hook: Callable | None = None
+    comm_hook_state: Callable[[], object] | None = None
+
+    def __post_init__(self) -> None:
+        if self.comm_hook_state is not None and self.comm_hook is None:
+            raise ValueError(
+                f"comm_hook_state={self.comm_hook_state} is the state of no hook: set comm_hook too"
+            )
 
 
 class DistributedTorchDDP:
@@ -49,7 +58,8 @@ class DistributedTorchDDP:
         self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
         self.model = DistributedDataParallel(model)
         if algorithm.comm_hook is not None:
-            self.model.register_comm_hook(None, _anonymous(algorithm.comm_hook))
+            state = algorithm.comm_hook_state() if algorithm.comm_hook_state else None
+            self.model.register_comm_hook(state, _anonymous(algorithm.comm_hook))
 
     @contextmanager
     def consensus(self) -> Iterator[None]:

@@ -134,8 +134,18 @@ _FIELDS = {"algo": "algorithm", "optim": "make_optimizer"}
 
 
 def normalize_overrides(arguments: Sequence[str]) -> list[str]:
-    """`+algo=x` means `algo=x`: every group stands in the defaults list."""
-    return [a[1:] if a.startswith("+") and a[1:].split("=")[0] in GROUPS else a for a in arguments]
+    """`+algo=x` means `algo=x`: every group stands in the defaults list. `algo.topology=ring` means
+    `algo/topology=ring`, since `conf/algo/topology/` holds the choices; `{...}` stays a value.
+    """
+    return [_normalized(argument) for argument in arguments]
+
+
+def _normalized(argument: str) -> str:
+    key, _, value = argument.removeprefix("+").partition("=")
+    group = key.replace(".", "/")
+    if group.split("/")[0] not in GROUPS or not (CONFIG_DIR / group).is_dir():
+        return argument
+    return argument if value.startswith("{") else f"{group}={value}"
 
 
 def _instantiate(node: DictConfig, group: str) -> Any:

@@ -9,6 +9,7 @@ Workers speak to the launcher over socket pairs, off the network under test.
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,14 +30,16 @@ from experiments.worker import (
     Row,
     run_worker,
 )
-from netsim import probe
+from netsim import proof
 from netsim.errors import NamespaceError, ProbeError
 from netsim.namespaces import Hub
 from netsim.processes import fork
+from netsim.proof import LinkReport
+from netsim.tcp import TcpSettings
 
 NUM_PROBES = 3
 START_LIMIT_S = 60
-GRACE_S = 1.0
+GRACE_S = 3.0
 """How long a first sign of failure waits for others: the cause is often not the first seen."""
 
 END_LIMIT_S = 5
@@ -55,6 +58,22 @@ class RunDivergedError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Backend:
+    """The hub's word about what shapes the links."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network of a run: what shapes it, its links (none for one worker), the workers' TCP."""
+
+    backend: str
+    links: list[LinkReport]
+    tcp: TcpSettings
+
+
+@dataclass(frozen=True)
 class Exited:
     """The hub's word about a worker: its exit code, minus the signal that killed it."""
 
@@ -65,7 +84,7 @@ class Exited:
 def launch(
     plan: Plan,
     data: TaskData,
-    on_rates: Callable[[list[float] | None], None],
+    on_network: Callable[[Network], None],
     on_row: Callable[[dict[str, Any]], None],
 ) -> list[Result]:
     """Run `plan` on real workers behind shaped links; returns their results by rank.
@@ -73,8 +92,7 @@ def launch(
     Args:
         plan: the run.
         data: all examples.
-        on_rates: is given the achieved rate of each link in Mbit/s, before training; None for
-            one worker.
+        on_network: is given what the network turned out to be, before training.
         on_row: is given every row of metrics.
 
     Raises:
@@ -97,7 +115,7 @@ def launch(
         channel.close()
     supervisor = _Supervisor(plan, [ours for ours, _ in workers], hub_ours)
     try:
-        on_rates(supervisor.await_rates())
+        on_network(supervisor.await_network())
         return supervisor.await_results(on_row)
     finally:
         os.close(rendezvous)
@@ -112,25 +130,31 @@ class _Supervisor:
         self._workers = workers
         self._open: dict[Connection, int | None] = {c: r for r, c in enumerate(workers)}
         self._open[hub] = None
-        self._rates: dict[int, float | None] = {}
+        self._probed: dict[int, Probed] = {}
+        self._backend = Backend("")
         self._results: dict[int, Result] = {}
         self._failures: list[Failed] = []
         self._heard_of: set[int] = set()
         self._on_row: Callable[[dict[str, Any]], None] = lambda row: None
 
-    def await_rates(self) -> list[float] | None:
+    def await_network(self) -> Network:
         """Have the workers probe their links until these are what was asked for.
 
         A busy host can disturb a probe, and nothing makes a link look better than it is: so a
         network is refused only after `NUM_PROBES`.
         """
-        rates, refusal = self._probe()
-        for _ in range(NUM_PROBES - 1):
-            if refusal is not None:
-                rates, refusal = self._probe()
-        if refusal is not None:
-            raise RunFailedError(str(refusal))
-        return rates or None
+        refusal = ""
+        for _ in range(NUM_PROBES):
+            self._probed.clear()
+            self._say(PROBE)
+            self._await(self._probed, START_LIMIT_S, "probed its link")
+            links = [p.link for _, p in sorted(self._probed.items()) if p.link is not None]
+            try:
+                proof.check(self._plan.net, links)
+                return Network(self._backend.name, links, self._probed[0].tcp)
+            except ProbeError as error:
+                refusal = str(error)
+        raise RunFailedError(refusal)
 
     def await_results(self, on_row: Callable[[dict[str, Any]], None]) -> list[Result]:
         """Let the workers train and wait for their results."""
@@ -155,24 +179,6 @@ class _Supervisor:
         for channel in self._workers:
             with suppress(BrokenPipeError):  # its death is reported by the hub
                 channel.send(word)
-
-    def _probe(self) -> tuple[list[float], ProbeError | None]:
-        """The rates of all links by rank, and what is wrong with them if anything is."""
-        self._rates.clear()
-        self._say(PROBE)
-        self._await(self._rates, START_LIMIT_S, "probed its link")
-        rates = [rate for _, rate in sorted(self._rates.items()) if rate is not None]
-        return rates, self._refusal(rates)
-
-    def _refusal(self, rates: list[float]) -> ProbeError | None:
-        if self._plan.net.rate_mbit is None:
-            return None
-        try:
-            for rate in rates:
-                probe.check(self._plan.net.rate_mbit, rate)
-        except ProbeError as error:
-            return error
-        return None
 
     def _await(self, answers: dict[int, Any], limit_s: float, deed: str) -> None:
         while len(answers) < self._plan.workers:
@@ -208,8 +214,10 @@ class _Supervisor:
         match message:
             case Row(values):
                 self._on_row(values)
-            case Probed(rate_mbit) if rank is not None:
-                self._rates[rank] = rate_mbit
+            case Backend():
+                self._backend = message
+            case Probed() if rank is not None:
+                self._probed[rank] = message
             case Finished(result) if rank is not None:
                 self._results[rank] = result
             case Diverged(reason):
@@ -235,10 +243,19 @@ class _Supervisor:
         cause = next((f for f in self._failures if not f.is_consequence), None)
         if cause is not None:
             return RunFailedError(cause.reason, cause.details)
-        silent = [str(r) for r in range(self._plan.workers) if r not in self._heard_of]
-        if silent and self._heard_of:
-            return RunFailedError(f"worker {', '.join(silent)} is silent; {first.reason}")
+        silent = self._silent()
+        if silent:
+            return RunFailedError(f"worker {', '.join(map(str, silent))} is silent; {first.reason}")
         return RunFailedError(first.reason, first.details)
+
+    def _silent(self) -> list[int]:
+        """Who has said nothing; if all have, whom more than half of the others cannot reach."""
+        ranks = range(self._plan.workers)
+        unheard = [rank for rank in ranks if rank not in self._heard_of]
+        if unheard:
+            return unheard if self._heard_of else []
+        votes = Counter(rank for failure in self._failures for rank in failure.unreachable)
+        return [rank for rank in ranks if votes[rank] > (self._plan.workers - 1) / 2]
 
 
 def _run_hub(
@@ -255,20 +272,20 @@ def _run_hub(
         for other, (_, channel) in enumerate(workers):
             if other != rank:
                 channel.close()
-        addresses = [hub.address(r) for r in range(plan.workers)]
-        return run_worker(plan, data, rank, addresses, rendezvous, workers[rank][1])
+        return run_worker(plan, data, rank, hub, rendezvous, workers[rank][1])
 
     try:
         hub = Hub(plan.net, plan.workers)
+        launcher.send(Backend(hub.backend))
         ranks = hub.fork_workers(run)
-    except NamespaceError as error:
+        for _, channel in workers:
+            channel.close()
+        while ranks:
+            pid, status = os.wait()
+            launcher.send(Exited(ranks.pop(pid), os.waitstatus_to_exitcode(status)))
+    except NamespaceError as error:  # also when a switch in user space has died meanwhile
         launcher.send(Failed(str(error), is_consequence=False))
         return 1
-    for _, channel in workers:
-        channel.close()
-    while ranks:
-        pid, status = os.wait()
-        launcher.send(Exited(ranks.pop(pid), os.waitstatus_to_exitcode(status)))
     return 0
 
 

@@ -3,6 +3,7 @@
 import statistics
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.config import Plan, make_plan
 from experiments.data import Batches
 from experiments.errors import Terminated, UserError
-from experiments.launch import RunDivergedError, RunFailedError, launch
+from experiments.launch import Network, RunDivergedError, RunFailedError, launch
 from experiments.progress import ProgressView, progress_view
 from experiments.records import RunFolder, time_to_accuracy
 from experiments.tasks.base import TaskData
@@ -77,24 +78,28 @@ class _Recorder:
             view.show(row)
 
         # Entered after the fork: a live view has a thread.
-        def on_rates(rates: list[float] | None) -> None:
-            self._on_rates(rates)
+        def on_network(network: Network) -> None:
+            self._on_network(network)
             view.__enter__()
 
         try:
-            self._add_results(launch(self._plan, data, on_rates, on_row))
+            self._add_results(launch(self._plan, data, on_network, on_row))
         finally:
             view.__exit__(None, None, None)
 
-    def _on_rates(self, rates: list[float] | None) -> None:
-        asked = self._plan.net.rate_mbit
-        if rates:
+    def _on_network(self, network: Network) -> None:
+        self._summary |= {
+            "net_backend": network.backend,
+            "congestion_control": network.tcp.congestion_control,
+            "tcp": asdict(network.tcp),
+            "links": [asdict(link) for link in network.links],
+        }
+        if network.links:
+            rates = [link.achieved_rate_mbit for link in network.links]
             self._summary["achieved_rate_mbit"] = statistics.median(rates)
-            print(
-                f"network: asked {'no limit' if asked is None else f'{asked:g} Mbit/s'}, achieved "
-                f"{min(rates):.1f} to {max(rates):.1f} Mbit/s on {len(rates)} links",
-                flush=True,
-            )
+            rtts = [link.achieved_rtt_ms for link in network.links]
+            self._summary["achieved_rtt_ms"] = statistics.median(rtts)
+            print(_described(self._plan, network), flush=True)
 
     def _add_results(self, results: list[Result]) -> None:
         first = results[0]
@@ -126,7 +131,7 @@ class _Recorder:
 def _checked(plan: Plan) -> TaskData:
     """The data of a run that can be launched here."""
     try:
-        check_permitted(plan.net)
+        check_permitted(plan.net, plan.workers)
         data = plan.task.load()
         Batches(
             num_examples=len(data.train),
@@ -164,3 +169,17 @@ def _named(error: BaseException) -> str:
         case Terminated():
             return "SIGTERM"
     return f"{type(error).__name__}: {error}"
+
+
+def _described(plan: Plan, network: Network) -> str:
+    """Such as "network by tbf: asked 100 Mbit/s, RTT 0 ms; achieved 99.7 to 99.9, 0.1 to 0.2"."""
+    asked = network.links[0]
+    rate = "no limit" if plan.net.rate_mbit is None else f"{asked.asked_rate_mbit:g} Mbit/s"
+    rates = [link.achieved_rate_mbit for link in network.links]
+    rtts = [link.achieved_rtt_ms for link in network.links]
+    return (
+        f"network by {network.backend}, {len(network.links)} links: "
+        f"asked {rate}, RTT {asked.asked_rtt_ms:g} ms; "
+        f"achieved {min(rates):.1f} to {max(rates):.1f} Mbit/s, "
+        f"RTT {min(rtts):.1f} to {max(rtts):.1f} ms"
+    )

@@ -16,10 +16,13 @@ from bagua_algos.worker_axis import SingleModel
 from experiments.config import Plan
 from experiments.tasks.base import TaskData
 from experiments.train import DivergedError, Meter, Result, train
-from netsim import counters, probe
+from netsim import counters, proof, tcp
 from netsim.errors import ProbeError
-
-INTERFACE = "eth0"
+from netsim.links import INTERFACE
+from netsim.namespaces import Hub
+from netsim.proof import LinkReport
+from netsim.reachability import unreachable
+from netsim.tcp import TcpSettings
 
 PROBE, TRAIN = "probe", "train"
 """What the launcher says to a worker: PROBE any number of times, then TRAIN."""
@@ -27,9 +30,10 @@ PROBE, TRAIN = "probe", "train"
 
 @dataclass(frozen=True)
 class Probed:
-    """The rate that this worker's link achieved, in Mbit/s; None for a single worker."""
+    """What this worker's link turned out to be; None for a single worker. And its TCP."""
 
-    rate_mbit: float | None
+    link: LinkReport | None
+    tcp: TcpSettings
 
 
 @dataclass(frozen=True)
@@ -55,20 +59,19 @@ class Diverged:
 
 @dataclass(frozen=True)
 class Failed:
-    """The worker cannot go on. `is_consequence`: only because of what became of another worker."""
+    """The worker cannot go on. `is_consequence`: only because of what became of another worker.
+
+    `unreachable` are the ranks whose network does not answer this worker's.
+    """
 
     reason: str
     is_consequence: bool = True
     details: str = ""
+    unreachable: tuple[int, ...] = ()
 
 
 def run_worker(
-    plan: Plan,
-    data: TaskData,
-    rank: int,
-    addresses: list[str],
-    rendezvous: str,
-    launcher: Connection,
+    plan: Plan, data: TaskData, rank: int, network: Hub, rendezvous: str, launcher: Connection
 ) -> int:
     """Probe the network and train as the launcher says; returns the exit code.
 
@@ -76,19 +79,23 @@ def run_worker(
         plan: the run.
         data: all examples.
         rank: this worker.
-        addresses: of all workers, by rank.
+        network: that joins the workers.
         rendezvous: a file that all workers share.
         launcher: hears of everything, and says when training may start.
     """
-    probe_s = probe.measuring_seconds(plan.net.rate_mbit)
+    addresses = [network.address(r) for r in range(plan.workers)]
     try:
         while launcher.recv() == PROBE:
-            launcher.send(Probed(probe.achieved_rate_mbit(rank, addresses, seconds=probe_s)))
+            link = proof.measure(plan.net, rank, addresses)
+            launcher.send(Probed(link, tcp.read()))
+        network.start_clock()
         launcher.send(Finished(_train(plan, data, rank, rendezvous, launcher)))
     except DivergedError as error:
         launcher.send(Diverged(str(error)))
     except (CommunicationError, ProbeError) as error:
-        launcher.send(Failed(str(error), is_consequence=True, details=traceback.format_exc()))
+        silent = unreachable(rank, addresses)
+        details = traceback.format_exc()
+        launcher.send(Failed(str(error), details=details, unreachable=tuple(silent)))
         return 1
     except Exception as error:
         reason = f"worker {rank}: {type(error).__name__}: {str(error).strip().splitlines()[0]}"

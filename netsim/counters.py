@@ -18,6 +18,14 @@ def bytes_received(interface: str = "eth0") -> int:
     return _counters(interface)[0]
 
 
+def datagrams_arrived() -> int:
+    """UDP datagrams that came to this namespace, but for those that wait in a socket."""
+    with open("/proc/net/snmp") as table:
+        names, values = [line.split() for line in table if line.startswith("Udp:")]
+    counts = dict(zip(names[1:], map(int, values[1:]), strict=True))
+    return counts["InDatagrams"] + counts["InErrors"]  # errors: a socket was full
+
+
 def _counters(interface: str) -> list[int]:
     # /sys/class/net shows the namespace in which /sys was mounted, not ours.
     with open("/proc/net/dev") as table:

@@ -14,6 +14,9 @@ from pyroute2.netlink.rtnl.tcmsg import sched_netem
 
 from netsim.errors import NamespaceError
 
+INTERFACE = "eth0"
+"""A worker's end of its link, in its own namespace."""
+
 # pyroute2 0.9 sends netem's rate a second time as TCA_RATE, which the kernel refuses.
 sched_netem.fix_request = lambda request: request.pop("rate", None)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -25,10 +28,27 @@ def add_bridge(name: str) -> None:
     bring_up(name)
 
 
-def add_veth(name: str, *, peer: str, peer_pid: int) -> None:
+def port_name(rank: int) -> str:
+    """The hub's end of a worker's link."""
+    return f"worker{rank}"
+
+
+def mac_address(rank: int) -> str:
+    """That of a worker's interface: locally administered, its rank in the last two bytes."""
+    return f"02:00:0a:00:{rank >> 8:02x}:{rank & 255:02x}"
+
+
+def add_veth(
+    name: str, *, peer: str, peer_pid: int | None = None, peer_mac: str | None = None
+) -> None:
     """Make a pair of interfaces: `name` here, `peer` in the network namespace of a process."""
+    far_end: dict[str, str | int] = {"ifname": peer}
+    if peer_pid is not None:
+        far_end["net_ns_pid"] = peer_pid
+    if peer_mac is not None:
+        far_end["address"] = peer_mac
     with _netlink(f"make the veth pair {name}; load the kernel module veth") as ip:
-        ip.link("add", ifname=name, kind="veth", peer={"ifname": peer, "net_ns_pid": peer_pid})
+        ip.link("add", ifname=name, kind="veth", peer=far_end)
 
 
 def join_bridge(name: str, bridge: str) -> None:
@@ -83,6 +103,28 @@ def add_qdisc(name: str, arguments: dict) -> bool:
                 return False
             raise
     return True
+
+
+def has_qdisc(arguments: dict) -> bool:
+    """Whether the kernel has a discipline, tried on this namespace's loopback."""
+    if not add_qdisc("lo", arguments):
+        return False
+    with _netlink("take a discipline away") as ip:
+        ip.tc("del", index=_index(ip, "lo"), parent=0xFFFFFFFF)
+    return True
+
+
+def send_single_frames(name: str) -> None:
+    """Have the interface send frame by frame, never 64 KB at once (GSO) of which all are lost."""
+    with _netlink(f"switch GSO off on {name}") as ip:
+        ip.link("set", index=_index(ip, name), gso_max_segs=1)
+
+
+def max_segments(name: str) -> int:
+    """How many frames the interface takes at once, read from the kernel."""
+    with _netlink(f"read the properties of {name}") as ip:
+        [link] = ip.get_links(_index(ip, name))
+        return link.get_attr("IFLA_GSO_MAX_SEGS")
 
 
 @contextmanager

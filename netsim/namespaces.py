@@ -1,7 +1,7 @@
 """A network of workers on one host: a namespace for each worker, and one that is the hub.
 
     worker 0  eth0 ---- worker0 |
-    worker 1  eth0 ---- worker1 | bridge "hub"
+    worker 1  eth0 ---- worker1 | a bridge, or the switch in user space
     worker 2  eth0 ---- worker2 |
 
 The namespaces have no names: they are gone when their processes are, even after SIGKILL, and
@@ -19,12 +19,16 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
 
 from netsim.condition import NetworkCondition
 from netsim.errors import NamespaceError
 from netsim.processes import die_with_parent, enter_network_namespace, fork, kill, run_in_child
+
+if TYPE_CHECKING:
+    from netsim.userspace import SwitchShaper
 
 __all__ = ["MAX_WORKERS", "Hub", "NamespaceError", "check_permitted", "die_with_parent"]
 
@@ -33,25 +37,30 @@ MAX_WORKERS = 1023
 
 _FIRST_ADDRESS = IPv4Address("10.0.0.1")
 _PREFIX_LENGTH = 16
-_BRIDGE = "hub"
-_INTERFACE = "eth0"
-# Not the host's default: under loss, BBR and CUBIC differ by a factor of seven.
-_CONGESTION_CONTROL = "cubic"
 _LIMIT_S = 30
 
 
-def check_permitted(condition: NetworkCondition) -> None:
+def check_permitted(condition: NetworkCondition, num_workers: int | None = None) -> None:
     """Do once, in a child that is thrown away, what a run under `condition` will do.
 
+    Args:
+        condition: of the run.
+        num_workers: of the run, to check that the condition speaks of no others; None: unknown.
+
     Raises:
+        ValueError: if the condition names a worker that does not exist.
         NamespaceError: if the host forbids it or lacks something; says what to do.
     """
+    if num_workers is not None:
+        condition.check_num_workers(num_workers)
+    num_trial_workers = max(1, min(num_workers or MAX_WORKERS, condition.max_rank_named + 1))
 
     def attempt() -> str:
-        hub = Hub(condition, num_workers=1)
-        [pid] = hub.fork_workers(lambda rank: 0)
-        if os.waitpid(pid, 0)[1] != 0:
-            raise NamespaceError("A trial worker failed; what it printed says why.")
+        hub = Hub(replace(condition, faults=None), num_workers=num_trial_workers)
+        pids = hub.fork_workers(lambda rank: 0)
+        for pid in pids:
+            if os.waitpid(pid, 0)[1] != 0:
+                raise NamespaceError("A trial worker failed; what it printed says why.")
         return ""
 
     run_in_child(attempt, limit_s=_LIMIT_S)
@@ -63,23 +72,45 @@ class Hub:
     Construct it in a freshly forked process that has one thread and serves for nothing else.
 
     Args:
-        condition: of every worker's link, in both directions.
+        condition: of the workers' links.
         num_workers: 1 to `MAX_WORKERS`.
 
     Raises:
-        ValueError: for a number of workers that a bridge has no ports for.
-        NamespaceError: if the host forbids namespaces or lacks the bridge.
+        ValueError: for a number of workers that a bridge has no ports for, or that has not the
+            ranks which the condition names.
+        NamespaceError: if the host forbids namespaces, or cannot do what the condition asks.
     """
 
     def __init__(self, condition: NetworkCondition, num_workers: int):
         if not 1 <= num_workers <= MAX_WORKERS:
             raise ValueError(f"num_workers has to be 1 to {MAX_WORKERS}, not {num_workers}.")
-        from netsim import links  # pyroute2 takes a tenth of a second to import
+        condition.check_num_workers(num_workers)
+        from netsim import shaper  # imports pyroute2, which takes a tenth of a second
 
         self.condition = condition
         self.num_workers = num_workers
         enter_network_namespace()
-        links.add_bridge(_BRIDGE)
+        self._shaper = shaper.choose(condition, num_workers)
+
+    @property
+    def backend(self) -> str:
+        """The name of what shapes the links, for the record: one of `condition.BACKENDS`."""
+        return self._shaper.name
+
+    @property
+    def switch(self) -> "SwitchShaper | None":
+        """The switch in user space, where that is the back end."""
+        from netsim.userspace import SwitchShaper
+
+        return self._shaper if isinstance(self._shaper, SwitchShaper) else None
+
+    def start_clock(self) -> None:
+        """Begin the time of a schedule, trace or faults: training starts.
+
+        From the hub or any worker, whose copy of this object speaks to the same network. Only the
+        first call counts.
+        """
+        self._shaper.start_clock()
 
     def address(self, rank: int) -> str:
         """The IPv4 address of a worker's eth0."""
@@ -91,7 +122,8 @@ class Hub:
 
         Each child calls `worker_main(rank)` once all links are up, and exits with what it
         returned; an exception prints its traceback and exits with 1. Children die with this
-        process, whose to reap they are.
+        process, whose to reap they are. If a switch joins them and it dies, `NamespaceError` is
+        raised in whatever this process does then.
 
         Returns:
             rank by pid.
@@ -105,10 +137,11 @@ class Hub:
                 workers.append(self._fork_worker(rank, worker_main, workers))
             for worker in workers:
                 worker.await_("entered a namespace of its own")
-                self._connect(worker)
+                self._shaper.add_worker(worker.rank, worker.pid)
                 worker.proceed()
             for worker in workers:
                 worker.await_("brought up its link")
+            self._shaper.start()
             for worker in workers:
                 worker.proceed()
         except BaseException:
@@ -140,23 +173,14 @@ class Hub:
         ours.settimeout(_LIMIT_S)
         return _Worker(rank=rank, pid=pid, channel=ours)
 
-    def _connect(self, worker: "_Worker") -> None:
-        from netsim import links, netem
-
-        port = f"worker{worker.rank}"
-        links.add_veth(port, peer=_INTERFACE, peer_pid=worker.pid)
-        netem.apply(self.condition, port)
-        links.join_bridge(port, _BRIDGE)
-        links.bring_up(port)
-
     def _set_up_worker(self, rank: int) -> None:
-        from netsim import links, netem
+        from netsim import links, tcp
 
         links.bring_up("lo")
-        netem.apply(self.condition, _INTERFACE)
-        links.add_address(_INTERFACE, self.address(rank), prefix_length=_PREFIX_LENGTH)
-        links.bring_up(_INTERFACE)
-        links.set_congestion_control(_INTERFACE, _CONGESTION_CONTROL)
+        self._shaper.set_up_worker(rank)
+        links.add_address(links.INTERFACE, self.address(rank), prefix_length=_PREFIX_LENGTH)
+        links.bring_up(links.INTERFACE)
+        tcp.apply(self.condition, self.num_workers)
 
 
 @dataclass(frozen=True, kw_only=True)

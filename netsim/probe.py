@@ -23,7 +23,7 @@ WARM_UP_S = 0.15
 WIRE_PER_GOODPUT = 1514 / 1448
 """Ethernet, IP and TCP headers (with timestamps), which the shaped rate includes."""
 
-_LIMIT_S = 10
+LIMIT_S = 10
 _UNSENT_BYTES = 128 * 1024
 _BLOCK = bytes(256 * 1024)
 
@@ -53,16 +53,33 @@ def achieved_rate_mbit(rank: int, addresses: list[str], *, seconds: float = 0.6)
     if len(addresses) == 1:
         return None
     sender, receiver = _neighbours(rank, len(addresses))
-    outgoing, incoming = _join_ring(rank, addresses)
+    outgoing, incoming = join_ring(rank, addresses)
     with outgoing, incoming:
         try:
-            arrivals = _send_and_receive(outgoing, incoming, WARM_UP_S + seconds)
+            return ring_rate_mbit(outgoing, incoming, sender, seconds=seconds)
         except OSError as error:
             raise ProbeError(
                 f"The probe from worker {sender} or to worker {receiver} broke off ({error}): "
                 f"did one of them die?"
             ) from error
-    return WIRE_PER_GOODPUT * _median_rate_mbit(arrivals, seconds, sender)
+
+
+def ring_rate_mbit(
+    outgoing: socket.socket,
+    incoming: socket.socket,
+    sender: int,
+    *,
+    seconds: float,
+    warm_up_s: float = WARM_UP_S,
+) -> float:
+    """Rate at which `incoming` brings data, headers included, while `outgoing` sends as much.
+
+    Raises:
+        OSError: if a connection breaks off.
+        ProbeError: if too little comes from the worker `sender`.
+    """
+    arrivals = _send_and_receive(outgoing, incoming, warm_up_s + seconds)
+    return WIRE_PER_GOODPUT * _median_rate_mbit(arrivals, seconds, sender, warm_up_s)
 
 
 def deviation_pct(asked_mbit: float, achieved_mbit: float) -> float:
@@ -84,14 +101,14 @@ def check(asked_mbit: float, achieved_mbit: float, *, tolerance_pct: float = 5) 
         )
 
 
-def _join_ring(rank: int, addresses: list[str]) -> tuple[socket.socket, socket.socket]:
+def join_ring(rank: int, addresses: list[str]) -> tuple[socket.socket, socket.socket]:
     """Connections to the next worker and from the one before.
 
     The server closes here, or it would take the connection that is meant for the next probe.
     """
     sender, receiver = _neighbours(rank, len(addresses))
     with socket.create_server((addresses[rank], PORT)) as server:
-        server.settimeout(_LIMIT_S)
+        server.settimeout(LIMIT_S)
         outgoing = _connect(receiver, addresses[receiver])
         try:
             return outgoing, _accept(server, sender)
@@ -107,7 +124,7 @@ def _neighbours(rank: int, num_workers: int) -> tuple[int, int]:
 
 def _connect(peer: int, address: str) -> socket.socket:
     """Connect to a neighbour, who may not listen yet."""
-    deadline = time.monotonic() + _LIMIT_S
+    deadline = time.monotonic() + LIMIT_S
     while True:
         try:
             return socket.create_connection((address, PORT), timeout=1)
@@ -132,6 +149,8 @@ def _send_and_receive(
     """Send for a time and receive until the end; (time in s, bytes so far) of each arrival."""
     outgoing.setblocking(False)
     incoming.setblocking(False)
+    # CUBIC leaves its slow start early when acknowledgements wait behind data, as they do here.
+    outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     # Else megabytes wait in this socket when the time is over, and take as long to drain.
     outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
     buffer = bytearray(1024 * 1024)
@@ -139,9 +158,9 @@ def _send_and_receive(
     senders, receivers = [outgoing], [incoming]
     end = time.monotonic() + seconds
     while senders or receivers:
-        readable, writable, _ = select.select(receivers, senders, [], _LIMIT_S)
+        readable, writable, _ = select.select(receivers, senders, [], LIMIT_S)
         if not readable and not writable:
-            raise TimeoutError(f"silent for {_LIMIT_S} s")
+            raise TimeoutError(f"silent for {LIMIT_S} s")
         if readable:
             received = incoming.recv_into(buffer)
             if received:
@@ -161,14 +180,16 @@ def _send_and_receive(
 def _await_delivery(outgoing: socket.socket, incoming: socket.socket) -> None:
     """Wait until the next worker has received everything, so that the link is empty again."""
     incoming.shutdown(socket.SHUT_WR)
-    outgoing.settimeout(_LIMIT_S)
+    outgoing.settimeout(LIMIT_S)
     outgoing.recv(1)
 
 
-def _median_rate_mbit(arrivals: list[tuple[float, int]], seconds: float, peer: int) -> float:
+def _median_rate_mbit(
+    arrivals: list[tuple[float, int]], seconds: float, peer: int, warm_up_s: float = WARM_UP_S
+) -> float:
     """Median over the slots of the goodput, each taken from one arrival to another."""
     times = [arrived for arrived, _ in arrivals]
-    begin = times[0] + WARM_UP_S if times else 0
+    begin = times[0] + warm_up_s if times else 0
     bounds = [begin + slot * seconds / NUM_SLOTS for slot in range(NUM_SLOTS + 1)]
     marks = [min(bisect_left(times, bound), len(times) - 1) for bound in bounds]
     if len(set(marks)) <= NUM_SLOTS:

@@ -4,6 +4,7 @@ import ctypes
 import os
 import select
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import NoReturn
 from netsim.errors import NamespaceError
 
 _CLONE_NEWUSER = 0x10000000
+_CLONE_NEWPID = 0x20000000
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -28,7 +30,8 @@ def die_with_parent(parent_pid: int) -> None:
     """
     if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent_pid:
+    # 0: the parent is outside of this process's PID namespace.
+    if os.getppid() not in (parent_pid, 0):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -120,6 +123,40 @@ def run_in_child(function: Callable[[], str], *, limit_s: float = 20) -> str:
     if answered[0]:
         raise NamespaceError(answered[1:].decode())
     return answered[1:].decode()
+
+
+def run_in_pid_namespace(main: Callable[[], int]) -> int:
+    """What `main` returns in a child with which all that it has started dies, however it ends.
+
+    The child is the first of a new PID namespace. It may call exec.
+
+    Raises:
+        NamespaceError: if the host forbids PID namespaces.
+    """
+    try:
+        _unshare(_CLONE_NEWPID)
+    except OSError as error:
+        raise NamespaceError(
+            f"This host grants no PID namespace ({error.strerror}), without which a command's "
+            f"children would outlive it: raise the sysctl user.max_pid_namespaces."
+        ) from error
+    ours, theirs = socket.socketpair()
+
+    def run() -> int:
+        ours.close()
+        with theirs:
+            theirs.send(b"+")  # this process dies with its parent from now on
+            if not theirs.recv(1):
+                return 1
+        return main()
+
+    with ours:
+        child_pid = fork(run)
+        theirs.close()
+        if ours.recv(1):
+            ours.send(b"+")
+    code = os.waitstatus_to_exitcode(os.waitpid(child_pid, 0)[1])
+    return code if code >= 0 else 128 - code
 
 
 def _run_and_exit(parent_pid: int, main: Callable[[], int]) -> NoReturn:

@@ -2,15 +2,19 @@
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
 
 from bagua_algos import AllReduce, CompressedAllReduce
+from bagua_algos.topology import Complete, RandomMatching, Ring, ShiftOne
 from experiments.config import CONFIG_DIR, GROUPS, Plan, make_plan, normalize_overrides
 from experiments.errors import UserError
 from experiments.messages import choices
 from netsim.condition import NetworkCondition
 
 EVERY_CHOICE = [f"{group}={choice}" for group in GROUPS for choice in choices(group)]
+NESTED = sorted(path for group in GROUPS for path in (CONFIG_DIR / group).glob("*/*.yaml"))
 
 
 def plan_of(*overrides: str) -> Plan:
@@ -30,6 +34,42 @@ def test_every_choice_can_be_made(choice):
     assert header.startswith("# python -m experiments "), "a YAML begins with the command to use it"
     words = header.removeprefix("# python -m experiments ").split()
     plan_of(*normalize_overrides(words))
+
+
+@pytest.mark.parametrize("path", NESTED, ids=lambda p: str(p.relative_to(CONFIG_DIR)))
+def test_every_choice_of_a_part_can_be_made(path):
+    header, *_ = path.read_text().splitlines()
+    assert header.startswith("# python -m experiments "), "a YAML begins with the command to use it"
+    words = header.removeprefix("# python -m experiments ").split()
+    group, part = path.parts[-3:-1]
+    assert f"{group}.{part}={path.stem}" in words
+    made = getattr(plan_of(*normalize_overrides(words)).algorithm, part)
+    assert type(made).__name__.lower() == path.stem.replace("_", "")
+
+
+def test_a_part_is_chosen_by_its_name_or_by_its_values():
+    def topology(*words):
+        return plan_of(*normalize_overrides(words)).algorithm.topology
+
+    assert topology("+algo=decentralized") == Ring()
+    assert topology("+algo=decentralized", "algo.topology=shift_one") == ShiftOne()
+    assert topology("algo.topology=complete", "algo=choco_sgd") == Complete()
+    seeded = ("algo=sgp", "algo.topology=random_matching", "seed=3")
+    assert topology(*seeded) == RandomMatching(seed=3)
+    assert topology(*seeded, "algo.topology.seed=5") == RandomMatching(seed=5)
+    values = "algo.topology={_target_:bagua_algos.topology.Complete}"
+    assert topology("algo=decentralized", values) == Complete()
+
+
+def test_a_topology_that_an_algorithm_cannot_use_is_refused_with_the_reason():
+    with pytest.raises(UserError, match=r"algo: .*must be Ring, not Exponential"):
+        plan_of("algo=low_precision_decentralized", "algo/topology=exponential")
+
+
+def test_a_star_means_the_algorithms_and_not_their_parts():
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        config_loader = GlobalHydra.instance().config_loader()
+        assert "topology" not in config_loader.get_group_options("algo", ObjectType.CONFIG)
 
 
 def test_every_group_has_a_choice_and_every_folder_is_a_group():
@@ -76,3 +116,11 @@ def test_numbers_that_no_run_can_have_are_refused_by_name(override):
 def test_a_plus_before_a_group_means_the_group():
     given = ["-m", "+algo=a,b", "+foo=1", "net=x", "+net.delay_ms=1"]
     assert normalize_overrides(given) == ["-m", "algo=a,b", "+foo=1", "net=x", "+net.delay_ms=1"]
+
+
+def test_a_dot_before_a_folder_of_choices_means_the_choice():
+    given = ["algo.topology=ring,exponential", "+algo.topology=ring", "algo.topology.seed=1"]
+    meant = ["algo/topology=ring,exponential", "algo/topology=ring", "algo.topology.seed=1"]
+    assert normalize_overrides(given) == meant
+    as_they_are = ["algo.topology={_target_:a.B}", "algo/topology=ring", "algo.interval=2", "-m"]
+    assert normalize_overrides(as_they_are) == as_they_are

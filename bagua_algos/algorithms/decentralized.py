@@ -1,0 +1,76 @@
+"""Decentralized SGD: workers average their weights with few others, while they compute.
+
+    m_i <- sum_j A_ij x_j            travels while forward and backward compute g_i at x_i
+    x_i <- optimizer(m_i, g_i)       with SGD: m_i - lr g_i
+
+A is the topology's matrix (BAGUA's D_FP_S). Models differ between workers; their mean moves as in
+SGD on the mean gradient.
+
+Paper: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?" (D-PSGD),
+arXiv 1705.09056, Algorithm 1. Differs from the paper: A may change with every communication and
+need not be symmetric; any optimizer (its own state is not averaged; weight decay acts on m); with
+`interval` > 1 the steps between are local.
+"""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from bagua_algos.algorithm import Algorithm, Context
+from bagua_algos.topology import Ring, Topology, mix
+
+
+@dataclass(kw_only=True)
+class DecentralizedState:
+    """`num_backwards` counts backward passes that ended, which all workers have in common;
+    `mixed` are the averages that wait for the end of the current one, one a bucket.
+    """
+
+    num_backwards: int = 0
+    mixed: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decentralized(Algorithm):
+    """Decentralized, full precision, synchronous; averages at every `interval`-th step."""
+
+    workers_agree = False
+
+    topology: Topology = field(default_factory=Ring)
+    interval: int = 1
+
+    def __post_init__(self) -> None:
+        if self.interval < 1:
+            raise ValueError(f"interval must be at least 1 step, got {self.interval}")
+        if not self.topology.is_doubly_stochastic:
+            raise ValueError(
+                f"decentralized SGD needs a doubly stochastic topology (arXiv 1705.09056), "
+                f"which {type(self.topology).__name__} is not: take SGP"
+            )
+
+    def init(self, context: Context) -> DecentralizedState:
+        """Nothing travels yet. Raises `ValueError` for a number of workers that the topology
+        cannot connect.
+        """
+        self.topology.mixing(0, context.communicator.world_size)
+        return DecentralizedState()
+
+    def on_forward(self, context: Context) -> None:
+        """Average the weights, beside the computation that reads them."""
+        state: DecentralizedState = context.state
+        # With gradient accumulation one backward ends after several forwards: the first averages.
+        if state.mixed or state.num_backwards % self.interval:
+            return
+        mixing = self.topology.mixing(
+            state.num_backwards // self.interval, context.communicator.world_size
+        )
+        state.mixed = [mix(b.weights, mixing, context.communicator) for b in context.buckets]
+
+    def on_backward_end(self, context: Context) -> None:
+        """The average replaces the weights that the gradients are of."""
+        state: DecentralizedState = context.state
+        if state.mixed:
+            for bucket, mixed_wn in zip(context.buckets, state.mixed, strict=True):
+                bucket.weights.copy_(mixed_wn)
+        state.mixed = []
+        state.num_backwards += 1

@@ -1,0 +1,136 @@
+"""Local SGD: workers train apart and meet every `interval` steps; gradients do not travel.
+
+    x_i <- optimizer(x_i, g_i)              every step, on every worker by itself
+    x_i <- mean_j x_j                       every `interval` steps; or, with an outer optimizer,
+    d   = mean_j (x0 - x_j)                 in full precision or by its codes
+    x_i <- x0 <- outer(x0, d)               SlowMo, DiLoCo (`bagua_algos.outer_optimizer`)
+
+In the first `start_step` steps gradients are all-reduced instead (post-local SGD).
+
+Papers: Stich, "Local SGD Converges Fast", arXiv 1805.09767, algorithm 1; Lin et al., "Don't Use
+Large Mini-Batches, Use Local SGD" (post-local), arXiv 1808.07217; Wang et al., "SlowMo", arXiv
+1910.00643, algorithm 1; Douillard et al., "DiLoCo", arXiv 2311.08105, algorithm 1. Differs from the
+papers: nothing in the uncompressed rules. The inner optimizer's own buffers (momentum, Adam's
+moments) stay local and are kept across meetings: the first two papers have none, SlowMo leaves the
+choice open (reset, maintain or average; this is "maintain"), DiLoCo does as we do. Each parameter
+group has its own inner learning rate, as it is at the meeting. Codes of d are averaged by C_LP_S
+(BAGUA, arXiv 2107.01499), so every worker ends with the same bits.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bagua_algos.algorithm import Algorithm, Context
+from bagua_algos.bucket import Bucket
+from bagua_algos.compression import Compressor, Draw
+from bagua_algos.outer_optimizer import OuterOptimizer
+from bagua_algos.parameter_groups import Stretch, stretches
+from bagua_algos.primitives import Residuals, compressed_all_reduce_mean_
+
+
+@dataclass(kw_only=True)
+class OuterState:
+    """One bucket of the outer optimizer: `anchor` (x0) and `momentum`, `[w, n]` and equal on all
+    workers, and what codes of the outer gradient have left out.
+    """
+
+    anchor: Tensor
+    momentum: Tensor
+    residuals: Residuals | None
+    stretches: list[Stretch]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSGD(Algorithm):
+    """Weights averaged every `interval` steps, counted from `start_step`, before which gradients
+    are all-reduced.
+
+    State: with an outer optimizer, an `OuterState` a bucket; without one, nothing.
+
+    Raises:
+        ValueError: a number out of range; a compressor without an outer optimizer, whose gradient
+            it would compress; error feedback without a compressor.
+    """
+
+    workers_agree: ClassVar[bool] = False
+
+    interval: int = 8
+    start_step: int = 0
+    outer: OuterOptimizer | None = None
+    compressor: Compressor | None = None
+    error_feedback: bool = False
+
+    def __post_init__(self) -> None:
+        if self.interval < 1:
+            raise ValueError(f"interval must be at least 1 step, got {self.interval}")
+        if self.start_step < 0:
+            raise ValueError(f"start_step must be at least 0, got {self.start_step}")
+        if self.compressor is not None and self.outer is None:
+            raise ValueError(
+                f"{self.compressor} would compress the outer gradient, but there is no outer "
+                "optimizer: give outer=Nesterov(lr=1, momentum=0) for the plain mean"
+            )
+        if self.error_feedback and self.compressor is None:
+            raise ValueError("error_feedback=True needs a compressor, got compressor=None")
+
+    def init(self, context: Context) -> list[OuterState] | None:
+        """The outer optimizer's state, at rest; `ValueError` for a weight that no optimizer has."""
+        if self.outer is None:
+            return None
+        world_size = context.communicator.world_size
+        return [
+            OuterState(
+                anchor=bucket.weights.clone(),
+                momentum=torch.zeros_like(bucket.weights),
+                residuals=Residuals.zeros_like(bucket.weights, world_size)
+                if self.error_feedback
+                else None,
+                stretches=stretches(bucket, context.optimizer),
+            )
+            for bucket in context.buckets
+        ]
+
+    def on_bucket_ready(self, context: Context, bucket: Bucket) -> None:
+        """Average the bucket's gradients as long as workers train together."""
+        if context.step < self.start_step:
+            context.communicator.all_reduce_mean_(bucket.gradients)
+
+    def on_step_end(self, context: Context) -> None:
+        """Average the weights where the interval ends."""
+        num_local_steps = context.step + 1 - self.start_step
+        if num_local_steps == 0 and self.outer is not None:
+            for bucket in context.buckets:  # from here on workers go apart
+                context.state[bucket.index].anchor.copy_(bucket.weights)
+        if num_local_steps > 0 and num_local_steps % self.interval == 0:
+            for bucket in context.buckets:
+                self._meet(context, bucket)
+
+    def _meet(self, context: Context, bucket: Bucket) -> None:
+        if self.outer is None:
+            context.communicator.all_reduce_mean_(bucket.weights)
+            return
+        state: OuterState = context.state[bucket.index]
+        # The weights' storage holds the outer gradient for a moment: training waits, none sees it.
+        outer_gradient = torch.sub(state.anchor, bucket.weights, out=bucket.weights)
+        if self.compressor is None:
+            context.communicator.all_reduce_mean_(outer_gradient)
+        else:
+            compressed_all_reduce_mean_(
+                outer_gradient,
+                bucket.numel,
+                context.communicator,
+                self.compressor,
+                state.residuals,
+                Draw(ranks=context.communicator.ranks, step=context.step, bucket=bucket.index),
+            )
+        for stretch in state.stretches:
+            self.outer.step_(
+                state.anchor[stretch.columns],
+                outer_gradient[stretch.columns],
+                state.momentum[stretch.columns],
+                float(stretch.options(context.optimizer)["lr"]),
+            )
+        bucket.weights.copy_(state.anchor)

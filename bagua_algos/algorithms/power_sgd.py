@@ -1,0 +1,142 @@
+"""PowerSGD: gradient matrices travel as two thin factors, by one step of power iteration each
+training step.
+
+    M_j = g_j + e_j                    a parameter's gradient as a matrix [n, m]
+    P   = orthonormal(mean_j M_j Q)    [n, r]
+    Q   = mean_j M_j^T P               [m, r], kept: the next step's power iteration starts there
+    g   = P Q^T,  e_j = M_j - g
+    x  <- optimizer(x, g)
+
+Paper: Vogels et al., "PowerSGD", arXiv 1905.13727, Algorithms 1 and 2. As in PyTorch's
+powerSGD_hook, a parameter travels as it is if its factors would not save `min_compression_rate`
+(biases always do), and so does everything for the first `warmup_steps`. Differs from the paper: QR
+in place of Gram-Schmidt, so that a column of zeros neither divides by zero nor stays zero for ever;
+momentum is the optimizer's. Differs from the hook: Q is not orthonormalised before its use (the
+columns span the same, so only rounding changes), and a bucket's uncompressed parameters share the
+message of its Ps: two all-reduces a bucket, not three.
+
+Shape suffixes: w workers held here, n rows, m columns, r rank; all after the first factor agree
+on every worker, so Q is held once, [1, m, r].
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bagua_algos.algorithm import Algorithm, Context
+from bagua_algos.bucket import Bucket
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Factors:
+    """State of one bucket: what was left out, `residual[w, numel]` (None without error feedback),
+    and `q`, `[1, m, r]` for each compressed parameter.
+    """
+
+    residual: Tensor | None
+    q: list[Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerSGD(Algorithm):
+    """Centralized, low rank, synchronous. State: `Factors`, one a bucket.
+
+    Raises `ValueError` for a rank below one or a negative rate or number of steps.
+    """
+
+    rank: int = 2
+    error_feedback: bool = True
+    min_compression_rate: float = 2.0
+    warmup_steps: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"rank must be at least 1, got {self.rank}")
+        if not self.min_compression_rate >= 0:
+            raise ValueError(
+                f"min_compression_rate must be at least 0, got {self.min_compression_rate}"
+            )
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps must be at least 0, got {self.warmup_steps}")
+
+    def init(self, context: Context) -> list[Factors]:
+        """No residual, and random Qs, the same on every worker."""
+        generator = torch.Generator().manual_seed(self.seed)
+        num_held = len(context.communicator.ranks)
+        return [self._factors(bucket, num_held, generator) for bucket in context.buckets]
+
+    def on_bucket_ready(self, context: Context, bucket: Bucket) -> None:
+        """Replace the bucket's gradients by the product of their averaged factors."""
+        if context.step < self.warmup_steps:
+            context.communicator.all_reduce_mean_(bucket.gradients)
+            return
+        state: Factors = context.state[bucket.index]
+        gradients_wn = bucket.gradients[:, : bucket.numel]
+        if state.residual is not None:
+            gradients_wn.add_(state.residual)
+            state.residual.copy_(gradients_wn)
+        matrices, others = self._split(gradients_wn, bucket, len(context.communicator.ranks))
+        # Cast: a bucket may be narrower than its factors, for which QR has no 16-bit form.
+        left = [matrix @ q.to(matrix) for matrix, q in zip(matrices, state.q, strict=True)]
+        means = _mean([*left, *others], context)
+        for other, mean in zip(others, means[len(left) :], strict=True):
+            other.copy_(mean)
+        if matrices:
+            ps = [torch.linalg.qr(mean.to(_factor_dtype(mean))).Q for mean in means[: len(left)]]
+            right = [m.mT @ p.to(m) for m, p in zip(matrices, ps, strict=True)]
+            for m, p, q, mean in zip(matrices, ps, state.q, _mean(right, context), strict=True):
+                q.copy_(mean)
+                m.copy_(p @ q.mT)
+        if state.residual is not None:
+            state.residual.sub_(gradients_wn)
+
+    def _factors(self, bucket: Bucket, num_held: int, generator: torch.Generator) -> Factors:
+        gradients_wn = bucket.gradients[:, : bucket.numel]
+        matrices, _ = self._split(gradients_wn, bucket, num_held)
+        return Factors(
+            residual=torch.zeros_like(gradients_wn) if self.error_feedback else None,
+            q=[
+                torch.randn(1, m, min(n, m, self.rank), generator=generator).to(
+                    bucket.gradients.device, _factor_dtype(bucket.gradients)
+                )
+                for n, m in (matrix.shape[1:] for matrix in matrices)
+            ],
+        )
+
+    def _split(
+        self, gradients_wn: Tensor, bucket: Bucket, num_held: int
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Views: the parameters to compress `[w, n, m]`, and the others `[w, numel]`."""
+        shapes = [p.shape[1:] if num_held > 1 else p.shape for p in bucket.parameters]
+        matrices, others = [], []
+        flat = gradients_wn.split([shape.numel() for shape in shapes], dim=1)
+        for x_wn, shape in zip(flat, shapes, strict=True):
+            if self._pays(shape):
+                matrices.append(x_wn.unflatten(1, (shape[0], -1)))
+            else:
+                others.append(x_wn)
+        return matrices, others
+
+    def _pays(self, shape: torch.Size) -> bool:
+        if len(shape) < 2:
+            return False
+        n, m = shape[0], math.prod(shape[1:])
+        sent = (n + m) * min(n, m, self.rank)
+        return sent * self.min_compression_rate < n * m
+
+
+def _factor_dtype(x: Tensor) -> torch.dtype:
+    """That of `x`, and float32 at least."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _mean(parts: Sequence[Tensor], context: Context) -> list[Tensor]:
+    """Means `[1, ...]` over all workers of `parts[w, ...]`, in one message."""
+    message_wk = torch.cat([part.flatten(1) for part in parts], dim=1)
+    context.communicator.all_reduce_mean_(message_wk)
+    flat = message_wk[:1].split([part[0].numel() for part in parts], dim=1)
+    return [x.view(1, *part.shape[1:]) for x, part in zip(flat, parts, strict=True)]

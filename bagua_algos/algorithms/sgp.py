@@ -1,0 +1,86 @@
+"""Stochastic gradient push: averaging over one-way messages; the weights are a ratio of two sums.
+
+    z_i <- optimizer(z_i, g_i)                  g_i at z_i, which are the model's weights
+    x_i <- sum_j A_ij (x_j + change of z_j)     columns of A sum to 1, rows need not
+    w_i <- sum_j A_ij w_j                       starts at 1, and stays so if rows sum to 1
+    z_i <- x_i / w_i
+
+With `overlap` x travels while forward and backward compute, as in decentralized SGD, and a change
+is added where it arose: x_i <- (sum_j A_ij x_j) + change of z_i.
+
+Paper: Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", arXiv 1811.10792,
+Algorithm 1. Differs from the paper: w is not sent, because everyone knows A, and so everyone's w;
+any optimizer (it acts on z, so weight decay belongs to the gradient at z); the paper's overlap lets
+a message arrive a step late, here it is always of the current step.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from bagua_algos.algorithm import Algorithm, Context
+from bagua_algos.topology import Exponential, Mixing, Topology, mix, of_held
+
+
+@dataclass(kw_only=True)
+class PushSum:
+    """`numerators`: x of each bucket, `[w, n]`. `denominators`: w of all N workers. `mixed`: the x
+    of each bucket that have arrived early and wait for the step's end.
+    """
+
+    numerators: list[Tensor]
+    denominators: Tensor
+    mixed: list[Tensor] = field(default_factory=list)
+    num_mixings: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGP(Algorithm):
+    """Decentralized, full precision, synchronous, over any topology."""
+
+    workers_agree = False
+
+    topology: Topology = field(default_factory=Exponential)
+    overlap: bool = False
+
+    def init(self, context: Context) -> PushSum:
+        """The weights over one. Raises `ValueError` for a number of workers that the topology
+        cannot connect.
+        """
+        world_size = context.communicator.world_size
+        self.topology.mixing(0, world_size)
+        return PushSum(
+            numerators=[bucket.weights.clone() for bucket in context.buckets],
+            denominators=torch.ones(world_size, dtype=torch.float64),
+        )
+
+    def on_forward(self, context: Context) -> None:
+        """With overlap: x travels beside the computation, once a step."""
+        state: PushSum = context.state
+        if self.overlap and not state.mixed:
+            mixing = self._mixing(context)
+            state.mixed = [mix(x, mixing, context.communicator) for x in state.numerators]
+
+    def on_step_end(self, context: Context) -> None:
+        """What the optimizer did to z is done to x; x and w are mixed; the weights become their
+        ratio.
+        """
+        state, communicator, mixing = context.state, context.communicator, self._mixing(context)
+        before = state.denominators.tolist()
+        state.denominators = torch.from_numpy(mixing.matrix()) @ state.denominators
+        after = state.denominators.tolist()
+        for index, bucket in enumerate(context.buckets):
+            z, x = bucket.weights, state.numerators[index]
+            old_z = (x / of_held(before, communicator, x)).to(z.dtype)
+            if self.overlap:
+                x = (state.mixed[index] - old_z) + z
+            else:
+                x = mix((x - old_z) + z, mixing, communicator)  # x - old_z is 0 where w is 1
+            state.numerators[index] = x
+            z.copy_(x / of_held(after, communicator, x))
+        state.mixed = []
+        state.num_mixings += 1
+
+    def _mixing(self, context: Context) -> Mixing:
+        return self.topology.mixing(context.state.num_mixings, context.communicator.world_size)

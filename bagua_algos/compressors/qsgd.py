@@ -1,0 +1,61 @@
+"""QSGD: 2, 4 or 8 bits an element, rounded at random so that the code is right in the mean."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bagua_algos.compression import Draw
+from kernels import qsgd_reference
+from kernels.philox_reference import uniforms
+
+
+@dataclass(frozen=True, kw_only=True)
+class QSGD:
+    """Levels from -s to s times the group's greatest magnitude, s = 2^(bits - 1) - 1 (arXiv
+    1610.02132).
+
+    Groups of `group_size` consecutive elements of a chunk have a norm each, as in the paper's
+    experiments: fewer bits need smaller groups, since a level is a fraction 1 / s of the norm. A
+    chunk with NaN or infinity decodes to NaN. Raises `ValueError` for other bits than 2, 4 and 8,
+    an empty group, or a seed that does not fit in 32 bits.
+    """
+
+    bits: int = 4
+    group_size: int = 512
+    seed: int = 0
+    unbiased: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.bits not in (2, 4, 8):
+            raise ValueError(f"bits must be 2, 4 or 8, got {self.bits}")
+        if self.group_size < 1:
+            raise ValueError(f"group_size must be at least 1, got {self.group_size}")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be in [0, 2^32), got {self.seed}")
+
+    def wire_bytes(self, num_elements: int) -> int:
+        """See `Compressor`: 4 bytes a group and `bits` bits an element, padded to a multiple of 4
+        bytes.
+        """
+        return qsgd_reference.wire_bytes(num_elements, self.bits, self.group_size)
+
+    def compress(self, x: Tensor, draw: Draw | None = None) -> Tensor:
+        """See `Compressor`. Raises `ValueError` without a `draw` that names the workers of
+        `x[w, ..., n]`.
+        """
+        if draw is None or len(draw.ranks) != x.shape[0]:
+            raise ValueError(
+                f"QSGD rounds at random: compress() of {list(x.shape)} needs a draw that names "
+                f"the {x.shape[0]} workers in its first dimension, got {draw}"
+            )
+        streams = torch.tensor(
+            [(draw.step, draw.bucket, rank) for rank in draw.ranks], device=x.device
+        )
+        noise = uniforms(x[0].numel(), streams, (self.seed, draw.stage)).view(x.shape)
+        return qsgd_reference.compress(x, noise, self.bits, self.group_size)
+
+    def decompress(self, payload: Tensor, num_elements: int) -> Tensor:
+        """See `Compressor`."""
+        return qsgd_reference.decompress(payload, num_elements, self.bits, self.group_size)

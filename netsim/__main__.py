@@ -1,0 +1,131 @@
+"""Shape a network and prove it, or run a program of one's own in it.
+
+    python -m netsim probe net=wan workers=4
+    python -m netsim serve net=slow_tcp workers=4 net.delay_ms=20 -- COMMAND...
+    python -m netsim serve net=slow_tcp -- torchrun --nproc-per-node 4 examples/train.py
+
+`serve` starts COMMAND once per worker, in that worker's namespace; see `serve.serve`. The exit
+code is the command's, and 2 where the network is refused.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from netsim import proof
+from netsim.condition import NetworkCondition
+from netsim.errors import NamespaceError, ProbeError
+from netsim.presets import preset_names, read_condition
+from netsim.processes import fork, kill
+from netsim.proof import LinkReport
+
+_USAGE = (
+    "usage: python -m netsim probe|serve net=NAME [workers=N] [net.KEY=VALUE...] [-- COMMAND...]"
+)
+_REFUSED = 2
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        return _run(arguments)
+    except (NamespaceError, ProbeError, ValueError) as error:
+        print(f"netsim: {error}", file=sys.stderr)
+        return _REFUSED
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _run(arguments: list[str]) -> int:
+    own, command = arguments, []
+    if "--" in arguments:
+        end = arguments.index("--")
+        own, command = arguments[:end], arguments[end + 1 :]
+    if not own or own[0] not in ("probe", "serve"):
+        raise ValueError(_USAGE)
+    if bool(command) != (own[0] == "serve"):
+        raise ValueError("serve takes a command after --, and probe takes none.")
+    condition, num_workers = parse(own[1:])
+    if own[0] == "probe":
+        return _probe(condition, num_workers)
+    from netsim.serve import serve
+
+    return _in_child(lambda: serve(condition, num_workers, command))
+
+
+def parse(words: list[str]) -> tuple[NetworkCondition, int]:
+    """The condition and the number of workers that `net=`, `net.KEY=` and `workers=` give.
+
+    Raises:
+        ValueError: for any other word, or a value that is wrong.
+    """
+    name, num_workers, overrides = None, 4, []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not (key in ("net", "workers") or key.startswith("net.")):
+            raise ValueError(f"{word!r} is not understood. {_USAGE}")
+        if key == "net":
+            name = value
+        elif key == "workers":
+            if not value.isdecimal():
+                raise ValueError(f"workers has to be a number from 1 up, not {value!r}.")
+            num_workers = int(value)
+        else:
+            overrides.append(word.removeprefix("net."))
+    if name is None:
+        raise ValueError(f"Name a network by net=: {', '.join(preset_names())}.")
+    return read_condition(name, overrides), num_workers
+
+
+def _probe(condition: NetworkCondition, num_workers: int) -> int:
+    from netsim.trial import measure_network
+
+    report = measure_network(condition, num_workers)
+    print(f"back end: {report.backend}")
+    for link in report.links:
+        print(describe(link))
+    for rank, tcp in enumerate(report.tcp[:1]):
+        settings = ", ".join(f"{name}={value}" for name, value in tcp.items())
+        print(f"TCP of worker {rank}: {settings}")
+    proof.check(condition, report.links)
+    return 0
+
+
+def describe(link: LinkReport) -> str:
+    """A link's numbers on one line: asked against achieved."""
+    asked = "no limit" if link.asked_rate_mbit is None else f"{link.asked_rate_mbit:g}"
+    words = [
+        f"worker {link.sender} -> {link.receiver}:",
+        f"rate {asked} / {link.achieved_rate_mbit:.1f} Mbit/s,",
+        f"round trip {link.asked_rtt_ms:g} / {link.achieved_rtt_ms:.2f} ms",
+    ]
+    if link.achieved_loss_pct is not None:
+        lost = f"({link.num_lost} of {link.num_sent})"
+        words[-1] += ","
+        words.append(f"loss {link.asked_loss_pct:.3g} / {link.achieved_loss_pct:.3g} % {lost}")
+    return " ".join(words)
+
+
+def _in_child(run: Callable[[], int]) -> int:
+    """The exit code of a child that becomes the hub; it is gone when this returns."""
+
+    def child() -> int:
+        try:
+            return run()
+        except (NamespaceError, ProbeError, ValueError) as error:
+            print(f"netsim: {error}", file=sys.stderr)
+            return _REFUSED
+
+    pid = fork(child)
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except BaseException:
+        with suppress(ProcessLookupError):
+            kill(pid)
+        raise
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

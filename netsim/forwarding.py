@@ -1,0 +1,146 @@
+"""Which packet goes where and when: the switch without its sockets."""
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import Protocol
+
+from netsim.condition import NetworkCondition
+from netsim.links import mac_address
+from netsim.wire import VNET_HEADER, Link, wire_bytes
+
+_TARGET = slice(VNET_HEADER.size, VNET_HEADER.size + 6)
+_SHORTEST = VNET_HEADER.size + 14
+
+
+class Sender(Protocol):
+    """Takes packets with a virtio header; False: it did not."""
+
+    def send(self, packet: bytes) -> bool:
+        """Hand over one packet."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    links: tuple[Link, ...]
+    port: Sender
+
+
+class Forwarder:
+    """Carries packets between the workers' ports over links that follow the condition.
+
+    Args:
+        condition: of the links.
+        ports: of the workers, by rank.
+    """
+
+    def __init__(self, condition: NetworkCondition, ports: list[Sender]) -> None:
+        self.num_forwarded = 0
+        self.num_refused = 0
+        self._condition = condition
+        self._ups = [Link(condition.link(r, "up"), 2 * r) for r in range(len(ports))]
+        self._downs = [Link(condition.link(r, "down"), 2 * r + 1) for r in range(len(ports))]
+        num_nodes = condition.node(len(ports) - 1) + 1
+        self._node_ups = [Link(condition.node_link("up"), -2 * n - 2) for n in range(num_nodes)]
+        self._node_downs = [Link(condition.node_link("down"), -2 * n - 3) for n in range(num_nodes)]
+        self._ports = ports
+        self._ranks = {bytes.fromhex(mac_address(r).replace(":", "")): r for r in range(len(ports))}
+        self._waiting: list[tuple[float, int, float, int, bytes, int, _Path]] = []
+        self._serials = count()
+        self._paths: dict[tuple[int, int], _Path] = {}
+
+    @property
+    def links(self) -> list[Link]:
+        """All links: of workers and of nodes, up and down."""
+        return [*self._ups, *self._downs, *self._node_ups, *self._node_downs]
+
+    @property
+    def next_due_s(self) -> float | None:
+        """When the first of the packets under way arrives somewhere; None: there is none."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def take(self, rank: int, packet: bytes, now_s: float) -> None:
+        """Accept a packet that a worker has sent. What goes to nobody is dropped."""
+        if len(packet) < _SHORTEST:
+            return
+        target = packet[_TARGET]
+        num_bytes = wire_bytes(packet)
+        if target[0] & 1:  # broadcast, multicast
+            self._flood(rank, packet, num_bytes, now_s)
+            return
+        receiver = self._ranks.get(target, rank)
+        if receiver != rank:
+            self._move(now_s, now_s, 0.0, packet, num_bytes, self._path(rank, receiver), 0)
+
+    def deliver(self, now_s: float) -> None:
+        """Move on every packet that is due."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= now_s:
+            arrival_s, _, arriving_s, stage, packet, num_bytes, path = heappop(waiting)
+            self._move(now_s, arrival_s, arriving_s, packet, num_bytes, path, stage)
+
+    def change(self, at_s: float) -> None:
+        """Make the links what they are at a time since training began."""
+        for rank, (up, down) in enumerate(zip(self._ups, self._downs, strict=True)):
+            up.condition = self._condition.link(rank, "up", at_s)
+            down.condition = self._condition.link(rank, "down", at_s)
+
+    def _move(
+        self,
+        now_s: float,
+        arrival_s: float,
+        arriving_s: float,
+        packet: bytes,
+        num_bytes: int,
+        path: _Path,
+        stage: int,
+    ) -> None:
+        """Over its links until one of them keeps the packet for a time."""
+        for stage in range(stage, len(path.links)):  # noqa: B020
+            crossed = path.links[stage].cross(arrival_s, arriving_s, num_bytes)
+            if crossed is None:
+                return
+            arrival_s, arriving_s = crossed
+            if arrival_s > now_s:
+                event = (
+                    arrival_s,
+                    next(self._serials),
+                    arriving_s,
+                    stage + 1,
+                    packet,
+                    num_bytes,
+                    path,
+                )
+                heappush(self._waiting, event)
+                return
+        if path.port.send(packet):
+            self.num_forwarded += 1
+        else:
+            self.num_refused += 1
+
+    def _flood(self, rank: int, packet: bytes, num_bytes: int, now_s: float) -> None:
+        """To all others: over the sender's uplink once, and then over each path's rest."""
+        crossed = self._ups[rank].cross(now_s, 0.0, num_bytes)
+        if crossed is None:
+            return
+        for other in range(len(self._ports)):
+            if other != rank:
+                path = self._path(rank, other)
+                heappush(
+                    self._waiting,
+                    (crossed[0], next(self._serials), crossed[1], 1, packet, num_bytes, path),
+                )
+
+    def _path(self, sender: int, receiver: int) -> _Path:
+        path = self._paths.get((sender, receiver))
+        if path is None:
+            nodes = self._condition.node(sender), self._condition.node(receiver)
+            between = (self._node_ups[nodes[0]], self._node_downs[nodes[1]])
+            links = (
+                self._ups[sender],
+                *(between if nodes[0] != nodes[1] else ()),
+                self._downs[receiver],
+            )
+            path = self._paths[sender, receiver] = _Path(links, self._ports[receiver])
+        return path

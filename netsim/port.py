@@ -1,0 +1,111 @@
+"""A raw packet socket on one interface, read through a ring of memory shared with the kernel.
+
+The ring holds what a sender may have in flight, without the right to raise a socket's buffer,
+which an ordinary user lacks. Packets come and go with the virtio header before them, so that
+a GSO packet of 64 KB is one. See packet(7) and Documentation/networking/packet_mmap.rst.
+"""
+
+import mmap
+import socket
+import struct
+from collections.abc import Iterator
+
+_SOL_PACKET = 263
+_PACKET_RX_RING = 5
+_PACKET_STATISTICS = 6
+_PACKET_VERSION = 10
+_PACKET_VNET_HDR = 15
+_PACKET_IGNORE_OUTGOING = 23
+_TPACKET_V2 = 1
+_ETH_P_ALL = 3
+
+_KERNELS, _OURS = 0, 1
+"""Whose a slot of the ring is."""
+
+_SLOT_HEADER = struct.Struct("=IIIHH")
+"""tpacket2_hdr: status, length, captured length, offset of the frame, offset of its IP header."""
+
+_STATUS = struct.Struct("=I")
+_VNET_BYTES = 10
+_PAGES_PER_SLOT = 17  # 64 KB, with Ethernet's and the ring's headers
+_SLOTS_PER_BLOCK = 15  # nearly fill 2^8 pages, which the kernel takes at once
+_MAX_BURST = 64
+
+
+class Port:
+    """One interface of this network namespace, for packets with a virtio header.
+
+    Args:
+        interface: which has to be up.
+        single_frames: whether it never carries more than 2 KB at once.
+        num_blocks: of the ring, of about 1 MB each.
+
+    Raises:
+        OSError: if the kernel refuses packet sockets.
+    """
+
+    def __init__(
+        self, interface: str, *, single_frames: bool = False, num_blocks: int = 12
+    ) -> None:
+        # Protocol 0 hears nothing: not of other interfaces either until it is bound to its own.
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
+        for option in (_PACKET_VNET_HDR, _PACKET_IGNORE_OUTGOING):
+            self._socket.setsockopt(_SOL_PACKET, option, 1)
+        self._socket.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V2)
+        block_bytes = _SLOTS_PER_BLOCK * _PAGES_PER_SLOT * mmap.PAGESIZE
+        slot_bytes = mmap.PAGESIZE // 2 if single_frames else _PAGES_PER_SLOT * mmap.PAGESIZE
+        num_slots = num_blocks * (block_bytes // slot_bytes)
+        request = struct.pack("=IIII", block_bytes, num_blocks, slot_bytes, num_slots)
+        self._socket.setsockopt(_SOL_PACKET, _PACKET_RX_RING, request)
+        self._ring = mmap.mmap(self._socket.fileno(), num_blocks * block_bytes)
+        self._slots = [
+            block * block_bytes + slot * slot_bytes
+            for block in range(num_blocks)
+            for slot in range(block_bytes // slot_bytes)
+        ]
+        self._next = 0
+        self._num_unread = 0
+        self._socket.bind((interface, _ETH_P_ALL))
+
+    def fileno(self) -> int:
+        """For `select`."""
+        return self._socket.fileno()
+
+    def packets(self) -> Iterator[bytes]:
+        """What has come since the last call, in order, and no more than a burst of it."""
+        ring, slots = self._ring, self._slots
+        for _ in range(_MAX_BURST):
+            slot = slots[self._next]
+            status, length, captured, begin, _ = _SLOT_HEADER.unpack_from(ring, slot)
+            if not status & _OURS:
+                return
+            packet = ring[slot + begin - _VNET_BYTES : slot + begin + captured]
+            _STATUS.pack_into(ring, slot, _KERNELS)
+            self._next = (self._next + 1) % len(slots)
+            if captured == length:  # else it is larger than any that a link may carry
+                yield packet
+            else:
+                self._num_unread += 1
+
+    def send(self, packet: bytes) -> bool:
+        """Hand a packet with its virtio header to the interface; False: it does not take it."""
+        try:
+            self._socket.send(packet)
+        except OSError:  # the interface is gone, or the headers are nonsense
+            return False
+        return True
+
+    def is_gone(self) -> bool:
+        """Whether the interface has vanished since the last call: its worker has ended."""
+        return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+
+    def num_unread(self) -> int:
+        """Packets that came while the ring was full, or were too large: all since it was made."""
+        answer = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
+        self._num_unread += struct.unpack("=II", answer)[1]
+        return self._num_unread
+
+    def close(self) -> None:
+        """Release the socket and its ring."""
+        self._ring.close()
+        self._socket.close()

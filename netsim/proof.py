@@ -1,0 +1,191 @@
+"""Proof that a network is what was asked for, by the workers themselves before they train.
+
+Each worker exchanges single bytes with the next one for the round trip, then all send to the next
+at once for the rate. TCP slows down for every loss, so where loss was asked for, datagrams are
+sent slightly faster than the link, and both rate and loss come from the counters of the
+receiver's interface, which miss nothing that a busy process would.
+"""
+
+import select
+import socket
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from netsim import datagrams, probe
+from netsim.condition import NetworkCondition
+from netsim.errors import ProbeError
+
+NUM_PINGS = 9
+TOLERANCE_PCT = 5
+TOLERANCE_MS = 1
+LOSS_SIGMAS = 4
+"""How far from its mean a loss may be: chance exceeds it once in 16,000 links."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkReport:
+    """The path from one worker to the next, as asked for and as measured.
+
+    Rates are in 10^6 bits per second with Ethernet headers, None where unshaped; the round trip
+    is by single bytes over TCP. `num_sent` and `num_lost` count datagrams; None without loss.
+    """
+
+    sender: int
+    receiver: int
+    asked_rate_mbit: float | None
+    achieved_rate_mbit: float
+    asked_rtt_ms: float
+    achieved_rtt_ms: float
+    asked_loss_pct: float
+    num_sent: int | None = None
+    num_lost: int | None = None
+
+    @property
+    def achieved_loss_pct(self) -> float | None:
+        """The share of the datagrams that was lost; None without loss."""
+        return None if not self.num_sent else 100 * (self.num_lost or 0) / self.num_sent
+
+
+def measure(condition: NetworkCondition, rank: int, addresses: list[str]) -> LinkReport | None:
+    """Measure the path that leads to this worker from the one before it.
+
+    Every worker has to call it at about the same time. It takes about a second, and longer below
+    50 Mbit/s.
+
+    Args:
+        condition: what was asked for; that of time 0 counts.
+        rank: this worker.
+        addresses: of all the workers, by rank.
+
+    Returns:
+        None for a single worker, who has no link to measure.
+
+    Raises:
+        ProbeError: if a neighbour does not answer, or stops; names it.
+    """
+    if len(addresses) == 1:
+        return None
+    sender = (rank - 1) % len(addresses)
+    receiver = (rank + 1) % len(addresses)
+    there, back = condition.path(sender, rank), condition.path(rank, sender)
+    outgoing, incoming = probe.join_ring(rank, addresses)
+    with outgoing, incoming:
+        try:
+            rtt_ms = _round_trip_ms(incoming, outgoing)
+            loss = None
+            if any(link.loss_pct for link in condition.all_links(len(addresses))):
+                onward = condition.path(rank, receiver).rate_mbit
+                loss = datagrams.exchange(
+                    (addresses[rank], addresses[receiver]),
+                    (incoming, outgoing),
+                    rank=rank,
+                    num_workers=len(addresses),
+                    onward_mbit=onward,
+                    rate_mbit=there.rate_mbit,
+                )
+                rate_mbit = loss.rate_mbit
+            else:
+                # TCP's slow start takes several round trips.
+                warm_up_s = max(probe.WARM_UP_S, 12e-3 * (there.delay_ms + back.delay_ms))
+                seconds = probe.measuring_seconds(there.rate_mbit)
+                rate_mbit = probe.ring_rate_mbit(
+                    outgoing, incoming, sender, seconds=seconds, warm_up_s=warm_up_s
+                )
+        except OSError as error:
+            raise ProbeError(
+                f"The probe from worker {sender} or to worker {receiver} broke off ({error}): "
+                f"did one of them die?"
+            ) from error
+    return LinkReport(
+        sender=sender,
+        receiver=rank,
+        asked_rate_mbit=there.rate_mbit,
+        achieved_rate_mbit=rate_mbit,
+        asked_rtt_ms=there.delay_ms + back.delay_ms,
+        achieved_rtt_ms=rtt_ms,
+        asked_loss_pct=there.loss_pct,
+        num_sent=loss.num_sent if loss else None,
+        num_lost=loss.num_lost if loss else None,
+    )
+
+
+def check(condition: NetworkCondition, reports: Sequence[LinkReport | None]) -> None:
+    """Refuse a network that is not what was asked for.
+
+    Raises:
+        ProbeError: with the numbers, for the first link that is off by more than 5 % in rate,
+            5 % and 1 ms in round trip (and what jitter adds), or by more loss than chance.
+    """
+    for report in reports:
+        if report is None:
+            continue
+        if report.asked_rate_mbit is not None:
+            probe.check(report.asked_rate_mbit, report.achieved_rate_mbit)
+        ends = (report.sender, report.receiver), (report.receiver, report.sender)
+        jitter_ms = sum(condition.path(*pair).jitter_ms for pair in ends)
+        allowed_ms = TOLERANCE_PCT / 100 * report.asked_rtt_ms + TOLERANCE_MS + jitter_ms
+        if abs(report.achieved_rtt_ms - report.asked_rtt_ms) > allowed_ms:
+            raise ProbeError(
+                f"The round trip between workers {report.sender} and {report.receiver} takes "
+                f"{report.achieved_rtt_ms:.2f} ms where {report.asked_rtt_ms:g} were asked for: "
+                f"free the host's processors, or choose another delay_ms."
+            )
+        _check_loss(report)
+
+
+def loss_interval(num_sent: int, loss_pct: float, sigmas: float) -> tuple[float, float]:
+    """How many of the datagrams are lost if chance strays by no more than `sigmas`."""
+    mean = num_sent * loss_pct / 100
+    spread = sigmas * sqrt(mean * (1 - loss_pct / 100)) + 0.5
+    return mean - spread, mean + spread
+
+
+def _check_loss(report: LinkReport) -> None:
+    if report.num_sent is None or report.num_lost is None:
+        return
+    least, most = loss_interval(report.num_sent, report.asked_loss_pct, LOSS_SIGMAS)
+    if not least <= report.num_lost <= most:
+        raise ProbeError(
+            f"Of {report.num_sent} packets from worker {report.sender} to {report.receiver}, "
+            f"{report.num_lost} were lost where loss_pct={report.asked_loss_pct:.3g} makes "
+            f"{max(0, least):.0f} to {most:.0f}: free the host's processors, or choose a lower "
+            f"rate_mbit or another loss_pct."
+        )
+
+
+def _round_trip_ms(incoming: socket.socket, outgoing: socket.socket) -> float:
+    """Median round trip to the worker before, while the next one measures it to this one."""
+    for connection in (incoming, outgoing):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.settimeout(probe.LIMIT_S)
+    times_ms: list[float] = []
+    num_echoed, sent_s = 0, time.monotonic()
+    incoming.send(b"?")
+    while True:
+        # What comes after the last answer belongs to the next measurement.
+        awaited = [incoming] if len(times_ms) < NUM_PINGS else []
+        awaited += [outgoing] if num_echoed < NUM_PINGS else []
+        if not awaited:
+            break
+        readable, _, _ = select.select(awaited, [], [], probe.LIMIT_S)
+        if not readable:
+            raise TimeoutError(f"silent for {probe.LIMIT_S} s")
+        if outgoing in readable:
+            outgoing.send(_receive(outgoing))
+            num_echoed += 1
+        if incoming in readable:
+            _receive(incoming)
+            times_ms.append(1e3 * (time.monotonic() - sent_s))
+            sent_s = time.monotonic()
+            if len(times_ms) < NUM_PINGS:
+                incoming.send(b"?")
+    return statistics.median(times_ms)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    if word := connection.recv(1):
+        return word
+    raise ConnectionError("the connection was closed")

@@ -1,0 +1,123 @@
+"""Runs someone else's program in every worker's namespace: one process a worker."""
+
+import os
+import socket
+import sys
+
+from netsim import proof
+from netsim.condition import NetworkCondition
+from netsim.errors import ProbeError
+from netsim.links import INTERFACE
+from netsim.namespaces import Hub
+from netsim.processes import run_in_pid_namespace
+
+PORT = 29_500
+_NOT_FOUND = 127
+
+
+def serve(condition: NetworkCondition, num_workers: int, command: list[str]) -> int:
+    """Prove the network, then run the command once per worker; returns the exit code.
+
+    Each has RANK, WORLD_SIZE, LOCAL_RANK=0, MASTER_ADDR and MASTER_PORT in its environment, and
+    the interface for gloo and NCCL. Where the command is torchrun, each worker starts one
+    torchrun, a node of one process: see `of_one_node`. The time of the condition begins when the
+    commands do. The first that fails ends the others.
+
+    To be called in a freshly forked process, which becomes the hub.
+
+    Raises:
+        NamespaceError, ProbeError, ValueError: if the network cannot be made, or is not what was asked for.
+    """
+    hub = Hub(condition, num_workers)
+    addresses = [hub.address(rank) for rank in range(num_workers)]
+    of_one_node(command, 0, addresses)
+    ours, theirs = socket.socketpair()
+
+    def work(rank: int) -> int:
+        ours.close()
+        try:
+            proof.check(condition, [proof.measure(condition, rank, addresses)])
+        except ProbeError as error:
+            theirs.send(str(error).encode() + b"\n")
+            return 2
+        theirs.send(b"\n")
+        theirs.close()
+        return run_in_pid_namespace(lambda: _execute(rank, addresses, command))
+
+    ranks = hub.fork_workers(work)
+    theirs.close()
+    with ours:
+        _await_proof(ours, num_workers)
+    hub.start_clock()
+    while ranks:
+        pid, status = os.wait()
+        rank, code = ranks.pop(pid), os.waitstatus_to_exitcode(status)
+        if code:
+            print(f"netsim: worker {rank} ended with exit code {code}", file=sys.stderr)
+            return code if code > 0 else 128 - code
+    return 0
+
+
+def of_one_node(command: list[str], rank: int, addresses: list[str]) -> list[str]:
+    """A torchrun command for all workers as that of one, who is a node of one process.
+
+    Raises:
+        ValueError: if it is to start another number of processes than there are workers.
+    """
+    if os.path.basename(command[0]) != "torchrun":
+        return command
+    rest, num_processes = _without_option(command[1:], "nproc-per-node")
+    if num_processes is not None and num_processes != str(len(addresses)):
+        raise ValueError(
+            f"torchrun is to start {num_processes} processes for {len(addresses)} workers: choose "
+            f"--nproc-per-node {len(addresses)}, or workers={num_processes}."
+        )
+    node = f"--nnodes={len(addresses)} --node-rank={rank} --nproc-per-node=1"
+    meeting = f"--master-addr={addresses[0]} --master-port={PORT} --local-addr={addresses[rank]}"
+    return [command[0], *node.split(), *meeting.split(), *rest]
+
+
+def environment(rank: int, addresses: list[str]) -> dict[str, str]:
+    """What a worker's command finds in its environment besides the caller's own."""
+    return {
+        "RELAXLAB_RANK": str(rank),
+        "RANK": str(rank),
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(len(addresses)),
+        "MASTER_ADDR": addresses[0],
+        "MASTER_PORT": str(PORT),
+        "GLOO_SOCKET_IFNAME": INTERFACE,
+        "NCCL_SOCKET_IFNAME": INTERFACE,
+    }
+
+
+def _await_proof(channel: socket.socket, num_workers: int) -> None:
+    words = b""
+    while words.count(b"\n") < num_workers and (word := channel.recv(4096)):
+        words += word
+    errors = [line.decode() for line in words.splitlines() if line]
+    if errors:
+        raise ProbeError(errors[0])
+    if words.count(b"\n") < num_workers:
+        raise ProbeError("A worker died while it measured its link; what it printed says why.")
+
+
+def _execute(rank: int, addresses: list[str], command: list[str]) -> int:
+    arguments = of_one_node(command, rank, addresses)
+    try:
+        os.execvpe(arguments[0], arguments, os.environ | environment(rank, addresses))
+    except OSError as error:
+        print(f"netsim: cannot run {arguments[0]}: {error.strerror}", file=sys.stderr)
+    return _NOT_FOUND
+
+
+def _without_option(arguments: list[str], name: str) -> tuple[list[str], str | None]:
+    """Arguments without `--name VALUE` or `--name=VALUE`, in either spelling; and the value."""
+    for index, argument in enumerate(arguments):
+        option, has_value, value = argument.partition("=")
+        if option.replace("_", "-") == f"--{name}":
+            end = index + (1 if has_value else 2)
+            return arguments[:index] + arguments[end:], value or arguments[end - 1]
+        if not argument.startswith("-"):
+            break  # the script, whose arguments are its own
+    return arguments, None

@@ -1,0 +1,89 @@
+"""TCP as the workers use it: set for a condition, and read back from the kernel."""
+
+from dataclasses import dataclass
+from itertools import permutations
+
+from netsim import links
+from netsim.condition import NetworkCondition
+from netsim.errors import NamespaceError
+from netsim.links import INTERFACE
+
+BUFFER_RATIO = 4
+"""Buffers hold this many bandwidth-delay products: CUBIC needs about two, and Linux counts its
+own overhead in."""
+
+_MAX_BYTES = 2**31 - 1
+_SAMPLE = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class TcpSettings:
+    """What holds in a worker's namespace, as the kernel tells it.
+
+    Args:
+        congestion_control: of its routes; None: the host's own, whichever that is.
+        wmem_max_bytes: to which a connection's send buffer may grow.
+        rmem_max_bytes: to which a connection's receive buffer may grow.
+        max_segments: how many frames are handed down at once (GSO); 1 where loss was asked for.
+    """
+
+    congestion_control: str | None
+    wmem_max_bytes: int
+    rmem_max_bytes: int
+    max_segments: int
+
+
+def bandwidth_delay_bytes(condition: NetworkCondition, num_workers: int) -> int:
+    """The largest product of rate and round trip between any two workers, at any time."""
+    largest = 0.0
+    # Workers beyond the named ones are all alike.
+    ranks = range(min(num_workers, max(_SAMPLE, 2 + condition.max_rank_named)))
+    for sender, receiver in permutations(ranks, 2):
+        for at_s in condition.times_s:
+            there = condition.path(sender, receiver, at_s)
+            back = condition.path(receiver, sender, at_s)
+            rtt_ms = there.delay_ms + there.jitter_ms + back.delay_ms + back.jitter_ms
+            largest = max(largest, (there.rate_mbit or 0) * 1e3 / 8 * rtt_ms)
+    return round(largest)
+
+
+def apply(condition: NetworkCondition, num_workers: int) -> None:
+    """Set algorithm and buffers in this worker's namespace, once its link is up.
+
+    Raises:
+        NamespaceError: if the kernel lacks the algorithm, or refuses the buffers.
+    """
+    if condition.congestion_control is not None:
+        links.set_congestion_control(INTERFACE, condition.congestion_control)
+    wanted = min(_MAX_BYTES, BUFFER_RATIO * bandwidth_delay_bytes(condition, num_workers))
+    for name in ("tcp_wmem", "tcp_rmem"):
+        least, default, most = _read(name)
+        if most < wanted:
+            _write(name, f"{least} {default} {wanted}")
+
+
+def read() -> TcpSettings:
+    """The settings in this worker's namespace."""
+    return TcpSettings(
+        congestion_control=links.congestion_control(INTERFACE),
+        wmem_max_bytes=_read("tcp_wmem")[2],
+        rmem_max_bytes=_read("tcp_rmem")[2],
+        max_segments=links.max_segments(INTERFACE),
+    )
+
+
+def _read(name: str) -> list[int]:
+    with open(f"/proc/sys/net/ipv4/{name}") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def _write(name: str, value: str) -> None:
+    try:
+        # Unbuffered: else a refusal shows when the file is closed, after everything seemed well.
+        with open(f"/proc/sys/net/ipv4/{name}", "wb", buffering=0) as file:
+            file.write(value.encode())
+    except OSError as error:
+        raise NamespaceError(
+            f"The kernel refused ({error.strerror}) net.ipv4.{name} = {value} in a worker's "
+            f"namespace: mount /proc/sys for writing, or lower rate_mbit or delay_ms."
+        ) from error

@@ -1,0 +1,49 @@
+import pytest
+import torch
+
+from bagua_algos import AllReduce
+from tests.bagua_algos.gradient_oracle import NUM_PARAMETERS, Recorder, oracle, train
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4, 8])
+def test_all_reduce_is_the_mean(world_size):
+    expected = oracle(world_size, lambda _, gradients: gradients.mean(0))
+    torch.testing.assert_close(train(world_size, AllReduce())[0], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4, 8])
+@pytest.mark.parametrize(("wire", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_a_narrow_wire_rounds_as_torchs_hook_does(world_size, wire, dtype):
+    """torch's hook casts, divides, and adds up in the wire's type; the quotients of a power of two
+    are exact, so there only the sum's rounding remains.
+    """
+
+    def hook(_, gradients):
+        return gradients.to(dtype).div_(world_size).sum(0).float()
+
+    ours, exact = train(world_size, AllReduce(wire=wire))[0], train(world_size, AllReduce())[0]
+    theirs = oracle(world_size, hook)
+    if world_size in (2, 4, 8) and wire == "bf16":
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    distance = (theirs - exact).norm()
+    assert 0 < (ours - exact).norm() < 2 * distance
+    assert (ours - theirs).norm() < 2 * distance
+
+
+def test_one_worker_with_a_narrow_wire_is_plain_torch_up_to_the_cast():
+    expected = oracle(1, lambda _, gradients: gradients[0].bfloat16().float())
+    torch.testing.assert_close(train(1, AllReduce(wire="bf16"))[0], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("wire", "num_bytes"), [(None, 4), ("bf16", 2), ("fp16", 2)])
+def test_messages_are_as_wide_as_the_wire(wire, num_bytes):
+    recorder = Recorder()
+    train(4, AllReduce(wire=wire), num_steps=1, observer=recorder)
+    padded = -(-NUM_PARAMETERS // 64) * 64
+    assert recorder.operations == [("all_reduce_mean", num_bytes * padded)]
+
+
+@pytest.mark.parametrize("wire", ["fp8_e4m3", "fp32", "BF16"])
+def test_a_wire_that_cannot_add_up_is_refused(wire):
+    with pytest.raises(ValueError, match=f"wire must be bf16, fp16 or None, got '{wire}'.*Cast"):
+        AllReduce(wire=wire)

@@ -1,0 +1,154 @@
+import numpy as np
+import pytest
+import torch
+
+from bagua_algos.stacked import StackedCommunicator
+from bagua_algos.topology import (
+    Complete,
+    Exchange,
+    Exponential,
+    Mixing,
+    RandomMatching,
+    Ring,
+    ShiftOne,
+    StaticExponential,
+    mix,
+)
+from tests.bagua_algos.gossip import Recorder, Star
+
+ALL = [Complete(), Ring(), Exponential(), StaticExponential(), ShiftOne(), RandomMatching(seed=3)]
+SIZES = [1, 2, 3, 4, 5, 7, 8, 12]
+STEPS = range(9)
+
+
+def cases(topologies):
+    """All with all numbers of workers that they allow."""
+    return [
+        pytest.param(topology, size, id=f"{type(topology).__name__}-{size}")
+        for topology in topologies
+        for size in SIZES
+        if not (isinstance(topology, ShiftOne) and size % 2)
+        if not (isinstance(topology, Star) and size == 1)
+    ]
+
+
+def matrices(topology, world_size):
+    return [topology.mixing(step, world_size).matrix() for step in STEPS]
+
+
+@pytest.mark.parametrize(("topology", "world_size"), cases([*ALL, Star()]))
+def test_what_a_topology_says_of_itself_holds(topology, world_size):
+    all_matrices = matrices(topology, world_size)
+    for A in all_matrices:
+        assert (A >= 0).all()
+        np.testing.assert_allclose(A.sum(0), 1)
+        if topology.is_doubly_stochastic:
+            np.testing.assert_allclose(A.sum(1), 1)
+        if topology.is_symmetric:
+            np.testing.assert_array_equal(A, A.T)
+        if topology.is_static:
+            np.testing.assert_array_equal(A, all_matrices[0])
+
+
+@pytest.mark.parametrize("topology", ALL)
+def test_what_it_does_not_say_of_itself_does_not_hold_either(topology):
+    all_matrices = matrices(topology, 8)
+    assert topology.is_symmetric == all(np.array_equal(A, A.T) for A in all_matrices)
+    assert topology.is_static == all(np.array_equal(A, all_matrices[0]) for A in all_matrices)
+
+
+@pytest.mark.parametrize(("topology", "world_size"), cases(ALL))
+def test_everyone_is_heard_of_by_everyone_in_time(topology, world_size):
+    product = np.eye(world_size)
+    for step in range(200):
+        product = topology.mixing(step, world_size).matrix() @ product
+    np.testing.assert_allclose(product, 1 / world_size, atol=1e-3)
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8, 16])
+def test_exponential_averages_exactly_in_log2_steps(world_size):
+    product = np.eye(world_size)
+    for step in range(world_size.bit_length() - 1):
+        product = Exponential().mixing(step + 5, world_size).matrix() @ product
+    np.testing.assert_array_equal(product, np.full((world_size, world_size), 1 / world_size))
+
+
+def test_shift_one_is_baguas_formula():
+    n = 6
+    for s in STEPS:
+        (exchange,) = ShiftOne().mixing(s, n).exchanges
+        for rank, peer in enumerate(exchange.peers):
+            if rank < n // 2:
+                assert peer == ((s + rank) % (n // 2)) + n // 2
+            else:
+                assert peer == (rank - n // 2 - s) % (n // 2)
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 7])
+def test_shift_one_refuses_an_odd_number_of_workers(world_size):
+    with pytest.raises(ValueError, match=f"even number of them, got {world_size}"):
+        ShiftOne().mixing(0, world_size)
+
+
+def test_random_matching_pairs_all_but_one_of_an_odd_number_and_follows_its_seed():
+    def peers(seed, world_size):
+        topology = RandomMatching(seed=seed)
+        return [topology.mixing(step, world_size).exchanges[0].peers for step in STEPS]
+
+    assert peers(1, 8) == peers(1, 8)
+    assert peers(1, 8) != peers(2, 8)
+    assert len(set(peers(1, 8))) > 5
+    for world_size, alone in ((8, 0), (7, 1)):
+        for of_step in peers(1, world_size):
+            assert all(of_step[peer] == rank for rank, peer in enumerate(of_step))
+            assert sum(peer == rank for rank, peer in enumerate(of_step)) == alone
+    with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
+        RandomMatching(seed=-1)
+
+
+def test_weights_on_a_ring():
+    def row(world_size):
+        return Ring().mixing(0, world_size).matrix()[0].tolist()
+
+    third = 1 / 3
+    assert row(1) == [1]
+    assert row(2) == [1 / 2, 1 / 2]
+    assert row(3) == [third, third, third]
+    assert row(5) == [third, third, 0, 0, third]
+
+
+@pytest.mark.parametrize(("topology", "world_size"), cases([*ALL, Star()]))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_mix_is_the_matrix(topology, world_size, dtype):
+    torch.manual_seed(0)
+    x_wn = torch.randn(world_size, 11).to(dtype)
+    before = x_wn.clone()
+    for step in STEPS:
+        mixing = topology.mixing(step, world_size)
+        mixed = mix(x_wn, mixing, StackedCommunicator(world_size))
+        expected = torch.from_numpy(mixing.matrix()) @ x_wn.double()
+        # An all-reduce stays in its type.
+        tight = dtype != torch.bfloat16 or not mixing.averages_all
+        torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=1e-6 if tight else 0.02)
+        assert torch.equal(x_wn, before)
+
+
+def test_the_mean_of_all_is_an_all_reduce_and_anything_else_whole_messages():
+    def operations(topology, world_size):
+        recorder = Recorder()
+        communicator = StackedCommunicator(world_size, observer=recorder)
+        mix(torch.ones(world_size, 10), topology.mixing(0, world_size), communicator)
+        return [(operation.name, operation.bytes_sent) for operation in recorder.operations]
+
+    assert operations(Complete(), 8) == [("all_reduce_mean", 70)]
+    assert operations(Ring(), 3) == [("all_reduce_mean", 4 / 3 * 40)]
+    assert operations(Ring(), 8) == [("exchange", 40)] * 2
+    assert operations(Exponential(), 8) == [("exchange", 40)]
+    assert operations(StaticExponential(), 8) == [("exchange", 40)] * 3
+
+
+def test_a_mixing_that_loses_mass_or_repeats_a_receiver_is_refused():
+    with pytest.raises(ValueError, match=r"column .* must sum to 1, got \[1.0, 0.5\]"):
+        Mixing(self_weights=(1.0, 0.5))
+    with pytest.raises(ValueError, match="permutation"):
+        Mixing(self_weights=(0.5, 0.5), exchanges=(Exchange(peers=(1, 1), weights=(0.5, 0.5)),))
