@@ -1,21 +1,40 @@
-"""System relaxations for distributed training, each written once for real and for simulated
-workers.
+"""System relaxations for distributed training, each written once for real and simulated workers.
 
 model, optimizer = bagua_algos.distribute(model, optimizer, bagua_algos.ByteGrad())
 """
 
 from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.algorithms import AllReduce, ByteGrad, CompressedAllReduce
+from bagua_algos.algorithms import (
+    SGP,
+    AllReduce,
+    ByteGrad,
+    ChocoSGD,
+    CompressedAllReduce,
+    Decentralized,
+    LocalSGD,
+    LowPrecisionDecentralized,
+    PowerSGD,
+    QAdam,
+    TopK,
+)
 from bagua_algos.communicator import CommunicationError
 from bagua_algos.distribute import consensus, distribute, no_sync, release
 
 __all__ = [
+    "SGP",
     "Algorithm",
     "AllReduce",
     "ByteGrad",
+    "ChocoSGD",
     "CommunicationError",
     "CompressedAllReduce",
     "Context",
+    "Decentralized",
+    "LocalSGD",
+    "LowPrecisionDecentralized",
+    "PowerSGD",
+    "QAdam",
+    "TopK",
     "consensus",
     "distribute",
     "no_sync",

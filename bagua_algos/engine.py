@@ -10,9 +10,11 @@ in the same order on every worker, whatever order their gradients came in. When 
 all gradients are final: clipping and optimizers see what they would see without us.
 """
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -111,6 +113,15 @@ class Engine:
         finally:
             for bucket, weights in zip(self.context.buckets, own, strict=True):
                 bucket.weights.copy_(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the model's and the optimizer's: the algorithm's state."""
+        return {"state": self.context.state, "step": self.context.step}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from another engine's `state_dict`, of the same workers."""
+        self.context.state = copy.deepcopy(state_dict["state"])
+        self.context.step = state_dict["step"]
 
     def close(self) -> None:
         """Remove every hook and end the lanes; the model and the optimizer are plain again."""

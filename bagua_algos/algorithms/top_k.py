@@ -7,6 +7,9 @@ clipping and warm-up it is Deep Gradient Compression (DGC).
     v_j[S_j] = 0,  u_j[S_j] = 0                 momentum factor masking
     x  <- optimizer(x, mean_j v_j[S_j])         zero where nobody sent
 
+A gradient waits about 1 / ratio steps: where the learning rate suits a step and not their sum,
+training diverges, and a smaller rate, a greater ratio or warm-up is the cure.
+
 Papers: top-k with error feedback: Stich et al., arXiv 1809.07599, Algorithm 1; DGC: Lin et al.,
 arXiv 1712.01887, section 3. Clipping is local, to clip_norm / sqrt(N); warm-up lets the
 ratio fall exponentially. Differs from DGC: the largest are chosen in a bucket, not in a layer, and

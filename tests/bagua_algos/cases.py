@@ -10,15 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bagua_algos import Algorithm, AllReduce, ByteGrad
+from bagua_algos import Algorithm, AllReduce
 from bagua_algos.communicator import Communicator
 from bagua_algos.engine import Engine
 from bagua_algos.worker_axis import SingleModel, StackedModel
+from tests.bagua_algos.rows import OPTIMIZERS, ROWS, make_optimizer
 
 WORLD_SIZE = 4
 NUM_STEPS = 20
-LEARNING_RATE = 0.05
-MOMENTUM = 0.9
 Tensors = dict[str, Tensor]
 
 
@@ -33,10 +32,6 @@ def make_model() -> nn.Module:
         nn.ReLU(),
         nn.Linear(29, 7),
     )
-
-
-def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
 
 
 def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
@@ -57,10 +52,14 @@ def losses(outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
     )
 
 
-def train(communicator: Communicator, algorithm: Algorithm) -> Tensors:
-    """Weights and buffers [w, ...] after 20 steps, and the last step's gradients."""
+def train(
+    communicator: Communicator,
+    algorithm: Algorithm,
+    optimizer_of: Callable[[nn.Module], torch.optim.Optimizer] = make_optimizer,
+) -> Tensors:
+    """The consensus' weights and buffers [w, ...] after 20 steps, and the last step's gradients."""
     model = on_worker_axis(make_model(), communicator)
-    optimizer = make_optimizer(model)
+    optimizer = optimizer_of(model)
     engine = Engine(model, optimizer, algorithm, communicator, bucket_bytes=4096, timeout_s=60)
     assert len(engine.context.buckets) > 1
     for step in range(NUM_STEPS):
@@ -131,12 +130,15 @@ def accumulation(communicator: Communicator) -> Tensors:
     }
 
 
+def row(name: str) -> Callable[[Communicator], Tensors]:
+    """Training by one row of the suite over all algorithms."""
+    return lambda communicator: train(
+        communicator, ROWS[name](), OPTIMIZERS.get(name, make_optimizer)
+    )
+
+
 CASES: dict[str, Callable[[Communicator], Tensors]] = {
     "collectives": collectives,
-    "all_reduce": lambda communicator: train(communicator, AllReduce()),
-    "byte_grad": lambda communicator: train(communicator, ByteGrad()),
-    "byte_grad_with_error_feedback": lambda communicator: train(
-        communicator, ByteGrad(error_feedback=True)
-    ),
     "accumulation": accumulation,
+    **{name: row(name) for name in ROWS},
 }

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bagua_algos.stacked import StackedCommunicator
 from tests.bagua_algos.cases import CASES, WORLD_SIZE, Tensors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,3 +25,9 @@ def real(tmp_path_factory) -> dict[str, Tensors]:
         name: {key: torch.cat([w[name][key] for w in workers]) for key in workers[0][name]}
         for name in [*CASES, "torch_ddp"]
     }
+
+
+@pytest.fixture(scope="session")
+def simulated() -> dict[str, Tensors]:
+    """Every case on 4 simulated workers."""
+    return {name: case(StackedCommunicator(WORLD_SIZE)) for name, case in CASES.items()}

@@ -23,7 +23,7 @@ def test_a_narrow_wire_rounds_as_torchs_hook_does(world_size, wire, dtype):
 
     ours, exact = train(world_size, AllReduce(wire=wire))[0], train(world_size, AllReduce())[0]
     theirs = oracle(world_size, hook)
-    if world_size in (2, 4, 8) and wire == "bf16":
+    if world_size != 3 and wire == "bf16":  # fp16's quotients may underflow
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
     distance = (theirs - exact).norm()
     assert 0 < (ours - exact).norm() < 2 * distance

@@ -6,22 +6,14 @@ import torch
 from bagua_algos import AllReduce, ByteGrad
 from bagua_algos.stacked import StackedCommunicator
 from tests.bagua_algos.cases import (
-    CASES,
-    LEARNING_RATE,
-    MOMENTUM,
     NUM_STEPS,
     WORLD_SIZE,
     batch,
     losses,
     make_model,
-    make_optimizer,
     train,
 )
-
-
-@pytest.fixture(scope="module")
-def simulated():
-    return {name: case(StackedCommunicator(WORLD_SIZE)) for name, case in CASES.items()}
+from tests.bagua_algos.rows import LEARNING_RATE, MOMENTUM, make_optimizer
 
 
 def test_collectives_move_the_same_numbers(real, simulated):
