@@ -42,6 +42,12 @@ class Algorithm:
     workers_agree: ClassVar[bool] = True
     """Whether all workers hold equal weights after every step."""
 
+    def check(self, world_size: int, optimizer: Optimizer) -> None:
+        """Raise `ValueError` where it cannot train so many workers, or by this optimizer.
+
+        Called before anything is started, and again by the engine.
+        """
+
     def init(self, context: Context) -> Any:
         """Make the state; weights are equal on all workers by now."""
         return None

@@ -56,6 +56,7 @@ class Engine:
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
+        algorithm.check(communicator.world_size, optimizer)
         self.model = model
         self.algorithm = algorithm
         self.exposed_communication_s = 0.0

@@ -124,8 +124,11 @@ def make_plan(config: DictConfig) -> Plan:
     values["names"] = dict(config.names)
     try:
         # Tried here: a bad value shows now, and what torch imports for it is imported once.
-        parts["optim"](parts["model"].parameters())
-        return Plan(**values)
+        optimizer = parts["optim"](parts["model"].parameters())
+        plan = Plan(**values)
+        if isinstance(plan.algorithm, Algorithm):
+            plan.algorithm.check(plan.workers, optimizer)
+        return plan
     except ValueError as error:
         raise UserError(str(error)) from error
 

@@ -29,7 +29,7 @@ def sentence(error: Exception) -> str:
     text = " ".join(str(error).split())
     if match := re.search(r"You must specify '(\w+)'", text):
         return f"{match[1]} is missing: {_choose(match[1])}"
-    if match := re.search(r"Could not find '(\w+)/([^']+)'", text):
+    if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
         return f"there is no {match[1]} named {match[2]!r}: {_choose(match[1])}"
     if match := re.search(r"Could not override '([^']+)'", text):
         return (

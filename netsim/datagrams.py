@@ -10,15 +10,15 @@ import time
 from dataclasses import dataclass
 
 from netsim import counters
-from netsim.link import FRAME_BYTES
+from netsim.link import FRAME_BYTES, LinkCondition
 
 _PORT = 29_998
 _SECONDS = 0.4
-_OVERDRIVE = 1.04
+_OVERDRIVE = 0.04
 """Faster than the link by so little that its queue does not fill."""
 
 _DATAGRAM = bytes(1472)
-_DEFAULT_RATE_MBIT = 50
+DEFAULT_RATE_MBIT = 50
 _SAMPLE_S = 0.002
 _SETTLE_S = 0.03
 
@@ -32,28 +32,32 @@ class Arrivals:
     num_lost: int
 
 
+def measuring_seconds(slowest_mbit: float, delay_ms: float) -> float:
+    """How long each half of the workers sends, so that neither single frames nor delay show."""
+    return max(_SECONDS, 10 / slowest_mbit, 8e-3 * delay_ms)
+
+
 def exchange(
     addresses: tuple[str, str],
     neighbours: tuple[socket.socket, socket.socket],
+    ranks: tuple[int, int],
     *,
-    rank: int,
-    num_workers: int,
-    onward_mbit: float | None,
-    rate_mbit: float | None,
+    onward: LinkCondition,
+    seconds: float,
 ) -> Arrivals:
     """Send to the next worker, and count what comes from the one before.
 
     Args:
         addresses: of this worker and of the next.
         neighbours: connections with the worker before and the next.
-        rank: this worker.
-        num_workers: in the ring.
-        onward_mbit: rate of the link to the next worker; None: any.
-        rate_mbit: rate of the link from the worker before; None: any.
+        ranks: of this worker and of the one before.
+        onward: the path to the next worker.
+        seconds: of `measuring_seconds`, the same for all workers.
     """
     incoming, outgoing = neighbours
-    sender = (rank - 1) % num_workers
-    rates = [rate or _DEFAULT_RATE_MBIT for rate in (onward_mbit, rate_mbit)]
+    rank, sender = ranks
+    overdrive = 1 + min(_OVERDRIVE, onward.queue_ms / 2000 / seconds)
+    pace_mbit = overdrive * (onward.rate_mbit or DEFAULT_RATE_MBIT)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         datagrams.bind((addresses[0], _PORT))
         datagrams.setblocking(False)
@@ -61,10 +65,8 @@ def exchange(
         sent, samples = 0, []
         for turn in range(2):
             _meet(incoming, outgoing)
-            rate = rates[0] if rank % 2 == turn else None
-            num_sent, seen = _send(
-                datagrams, (addresses[1], _PORT), rate, max(_SECONDS, 10 / min(rates))
-            )
+            pace = pace_mbit if rank % 2 == turn else None
+            num_sent, seen = _send(datagrams, (addresses[1], _PORT), pace, seconds)
             sent += num_sent
             samples.append(seen)
         outgoing.sendall(sent.to_bytes(8, "big"))
@@ -82,7 +84,7 @@ def _send(
 
     None: send nothing.
     """
-    interval_s = FRAME_BYTES * 8e-6 / (rate_mbit * _OVERDRIVE) if rate_mbit else math.inf
+    interval_s = FRAME_BYTES * 8e-6 / rate_mbit if rate_mbit else math.inf
     begin_s = now_s = time.monotonic()
     num_sent, samples = 0, []
     while now_s < begin_s + seconds:

@@ -26,7 +26,8 @@ def serve(condition: NetworkCondition, num_workers: int, command: list[str]) -> 
     To be called in a freshly forked process, which becomes the hub.
 
     Raises:
-        NamespaceError, ProbeError, ValueError: if the network cannot be made, or is not what was asked for.
+        NamespaceError, ProbeError, ValueError: if the network cannot be made, or is not what was
+            asked for.
     """
     hub = Hub(condition, num_workers)
     addresses = [hub.address(rank) for rank in range(num_workers)]

@@ -96,7 +96,7 @@ def wire_bytes(packet: bytes) -> int:
         return num_bytes
     flags, gso_type, _, segment_bytes, transport, _ = VNET_HEADER.unpack_from(packet)
     header_bytes = transport + 8 if flags & _NEEDS_CSUM else 0  # as for UDP
-    if gso_type & ~_GSO_ECN in _GSO_TCP and header_bytes + 5 < num_bytes:
+    if gso_type & ~_GSO_ECN in _GSO_TCP and transport + 12 < num_bytes:
         header_bytes = transport + 4 * (packet[VNET_HEADER.size + transport + 12] >> 4)
     if not segment_bytes or not 0 < header_bytes < num_bytes:
         return num_bytes

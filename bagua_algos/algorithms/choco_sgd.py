@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from bagua_algos.algorithm import Algorithm, Context
 from bagua_algos.compression import Compressor, Draw, MinMaxUInt8
@@ -55,6 +56,10 @@ class ChocoSGD(Algorithm):
                 "weights must stay and be mutual (arXiv 1902.00340): its topology must be static "
                 f"and symmetric, such as Ring, which {type(self.topology).__name__} is not"
             )
+
+    def check(self, world_size: int, optimizer: Optimizer) -> None:
+        """See `Algorithm`: the topology must connect so many workers."""
+        self.topology.mixing(0, world_size)
 
     def init(self, context: Context) -> list[PublicCopies]:
         """Copies of the weights, which all workers have in common by now."""

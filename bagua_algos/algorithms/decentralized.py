@@ -15,6 +15,7 @@ need not be symmetric; any optimizer (its own state is not averaged; weight deca
 from dataclasses import dataclass, field
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from bagua_algos.algorithm import Algorithm, Context
 from bagua_algos.topology import Ring, Topology, mix
@@ -48,11 +49,12 @@ class Decentralized(Algorithm):
                 f"which {type(self.topology).__name__} is not: take SGP"
             )
 
+    def check(self, world_size: int, optimizer: Optimizer) -> None:
+        """See `Algorithm`: the topology must connect so many workers."""
+        self.topology.mixing(0, world_size)
+
     def init(self, context: Context) -> DecentralizedState:
-        """Nothing travels yet. Raises `ValueError` for a number of workers that the topology
-        cannot connect.
-        """
-        self.topology.mixing(0, context.communicator.world_size)
+        """Nothing travels yet."""
         return DecentralizedState()
 
     def on_forward(self, context: Context) -> None:

@@ -83,11 +83,23 @@ class QAdam(Algorithm):
                 f"got {self.warmup_steps}"
             )
 
+    def check(self, world_size: int, optimizer: Optimizer) -> None:
+        """See `Algorithm`: it stands in for Adam or AdamW, and nothing else."""
+        if type(optimizer) not in (Adam, AdamW):
+            raise ValueError(
+                f"QAdam continues torch.optim.Adam or AdamW, got {type(optimizer).__name__}: "
+                "another optimizer has other moments, or none"
+            )
+        for group in optimizer.param_groups:
+            for option, reason in {
+                "amsgrad": "its second moment is a running maximum, which is not frozen",
+                "maximize": "it ascends; negate the loss instead",
+            }.items():
+                if group[option]:
+                    raise ValueError(f"QAdam does not support {option}=True: {reason}")
+
     def init(self, context: Context) -> QAdamState:
-        """Nothing but the layout yet. Raises `ValueError` for an optimizer that it cannot stand in
-        for.
-        """
-        _check(context.optimizer)
+        """Nothing but the layout yet."""
         return QAdamState(
             stretches=[stretches(b, context.optimizer) for b in context.buckets], moments=[]
         )
@@ -179,18 +191,3 @@ def _flat(bucket: Bucket, optimizer: Optimizer, name: str) -> Tensor:
     parts = [optimizer.state[p][name].reshape(len(flat_wn), -1) for p in bucket.parameters]
     flat_wn[:, : bucket.numel] = torch.cat(parts, 1)
     return flat_wn
-
-
-def _check(optimizer: Optimizer) -> None:
-    if type(optimizer) not in (Adam, AdamW):
-        raise ValueError(
-            f"QAdam continues torch.optim.Adam or AdamW, got {type(optimizer).__name__}: "
-            "another optimizer has other moments, or none"
-        )
-    for group in optimizer.param_groups:
-        for option, reason in {
-            "amsgrad": "its second moment is a running maximum, which is not frozen",
-            "maximize": "it ascends; negate the loss instead",
-        }.items():
-            if group[option]:
-                raise ValueError(f"QAdam does not support {option}=True: {reason}")

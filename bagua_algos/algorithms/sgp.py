@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from bagua_algos.algorithm import Algorithm, Context
 from bagua_algos.topology import Exponential, Mixing, Topology, mix, of_held
@@ -44,12 +45,13 @@ class SGP(Algorithm):
     topology: Topology = field(default_factory=Exponential)
     overlap: bool = False
 
-    def init(self, context: Context) -> PushSum:
-        """The weights over one. Raises `ValueError` for a number of workers that the topology
-        cannot connect.
-        """
-        world_size = context.communicator.world_size
+    def check(self, world_size: int, optimizer: Optimizer) -> None:
+        """See `Algorithm`: the topology must connect so many workers."""
         self.topology.mixing(0, world_size)
+
+    def init(self, context: Context) -> PushSum:
+        """The weights over one."""
+        world_size = context.communicator.world_size
         return PushSum(
             numerators=[bucket.weights.clone() for bucket in context.buckets],
             denominators=torch.ones(world_size, dtype=torch.float64),

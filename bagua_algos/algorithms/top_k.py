@@ -77,10 +77,21 @@ class TopK(Algorithm):
                 stacklevel=3,
             )
 
+    def check(self, world_size: int, optimizer: Optimizer) -> None:
+        """See `Algorithm`: momentum is kept once, here or by the optimizer."""
+        if not self.momentum:
+            return
+        for group in optimizer.param_groups:
+            own = group.get("momentum", 0) or group.get("betas", (0,))[0]
+            if own:
+                raise ValueError(
+                    f"the optimizer's own momentum is {own}, and TopK(momentum=...) keeps "
+                    "momentum itself: a delayed gradient would gain it twice (arXiv 1712.01887, "
+                    "section 3.2); set the optimizer's to 0"
+                )
+
     def init(self, context: Context) -> list[Memory]:
-        """Nothing unsent and no velocity. Raises `ValueError` for momentum on both sides."""
-        if self.momentum:
-            _refuse_momentum(context.optimizer)
+        """Nothing unsent and no velocity."""
 
         def zeros(bucket: Bucket) -> Tensor:
             return torch.zeros_like(bucket.gradients[:, : bucket.numel])
@@ -143,14 +154,3 @@ def _clip_(context: Context, max_norm: float) -> None:
     scale_w = (max_norm / norms_bw.norm(dim=0)).clamp(max=1.0)
     for bucket in context.buckets:
         bucket.gradients.mul_(scale_w.unsqueeze(1))
-
-
-def _refuse_momentum(optimizer: Optimizer) -> None:
-    for group in optimizer.param_groups:
-        own = group.get("momentum", 0) or group.get("betas", (0,))[0]
-        if own:
-            raise ValueError(
-                f"the optimizer's own momentum is {own}, and TopK(momentum=...) keeps momentum "
-                "itself: a delayed gradient would gain it twice (arXiv 1712.01887, section 3.2); "
-                "set the optimizer's to 0"
-            )

@@ -14,7 +14,7 @@ SCENARIOS = Path(__file__).with_name("scenarios.py")
 @cache
 def run_scenario(name: str) -> Any:
     command = [sys.executable, str(SCENARIOS), name]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)
 

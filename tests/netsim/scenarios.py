@@ -7,18 +7,26 @@ import ctypes
 import encodings.idna  # noqa: F401  (for `ordinary_user`, who may not be able to read it)
 import json
 import os
+import random
+import signal
 import socket
+import struct
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 
 from pyroute2 import IPRoute
 
-from netsim import counters, links, netem, probe
+from netsim import counters, links, netem, probe, processes, proof, shaper, tcp  # noqa: F401
 from netsim.condition import NetworkCondition
 from netsim.errors import ProbeError
+from netsim.link import LinkCondition
 from netsim.namespaces import Hub, NamespaceError, check_permitted
 from netsim.processes import fork
+from netsim.trial import run_workers
 
 SLOW = NetworkCondition(rate_mbit=100, queue_ms=200)
 NUM_BYTES = 1_000_000
@@ -34,12 +42,216 @@ def permitted() -> str | None:
 
 
 def delay() -> dict:
-    """Whether the kernel has netem, and what it says of a condition that needs it."""
+    """Whether the kernel has netem, and what it says of a condition that insists on it."""
+    asked = NetworkCondition(rate_mbit=100, delay_ms=5, loss_pct=0.5, backend="netem")
+    has_netem = processes.run_in_child(lambda: "yes" if kernel_has_netem() else "") == "yes"
     try:
-        check_permitted(NetworkCondition(rate_mbit=100, delay_ms=5, jitter_ms=1, loss_pct=0.5))
+        check_permitted(asked)
     except NamespaceError as error:
-        return {"has_netem": netem.has_qdisc("netem"), "error": str(error)}
-    return {"has_netem": netem.has_qdisc("netem"), "error": None}
+        return {"has_netem": has_netem, "error": str(error)}
+    return {"has_netem": has_netem, "error": None}
+
+
+def kernel_has_netem() -> bool:
+    processes.enter_network_namespace()
+    return links.has_qdisc(netem.qdisc(LinkCondition(delay_ms=1)))
+
+
+def backends() -> dict:
+    """Which back end serves which condition."""
+    conditions = {
+        "rate": NetworkCondition(rate_mbit=100),
+        "forced": NetworkCondition(rate_mbit=100, backend="switch"),
+        "delay": NetworkCondition(delay_ms=5),
+        "trace": NetworkCondition(trace="cellular.csv"),
+        "nodes": NetworkCondition(nodes={"size": 2, "between": {"rate_mbit": 10}}),
+    }
+    return {name: run_workers(c, 3, lambda hub, rank: 0).backend for name, c in conditions.items()}
+
+
+def switched() -> dict:
+    """`LinkReport`s of three workers with a delay, their TCP, and the switch's counters."""
+    asked = NetworkCondition(rate_mbit=20, delay_ms=10, backend="switch")
+
+    def work(hub: Hub, rank: int) -> list:
+        report = proof.measure(asked, rank, [hub.address(r) for r in range(3)])
+        assert report is not None
+        return [asdict(report), asdict(tcp.read())]
+
+    results = run_workers(asked, 3, work, switch_counters)
+    return {"workers": results.values, "counters": results.hub}
+
+
+def two_nodes() -> list:
+    """Whether workers of two nodes, joined by bridges and a slow link, reach each other."""
+    asked = NetworkCondition(rate_mbit=100, nodes={"size": 2, "between": {"rate_mbit": 10}})
+    return run_workers(asked, 3, lambda hub, rank: reach(hub, rank, 3)).values
+
+
+def fuzzed() -> dict:
+    """Worker 1 sends garbage; afterwards 0 and 2 still reach each other through the switch."""
+
+    def work(hub: Hub, rank: int) -> bool:
+        if rank == 1:
+            send_garbage()
+        return reach(hub, rank, 3)
+
+    results = run_workers(NetworkCondition(backend="switch"), 3, work, switch_counters)
+    return {"reached": results.values, "counters": results.hub}
+
+
+def outage() -> list:
+    """Round trips in s of single bytes over a link that goes down 0.3 s after the clock starts."""
+    fault = {"worker": 1, "at_s": 0.3, "for_s": 1.0}
+
+    def work(hub: Hub, rank: int) -> list:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+            datagrams.bind((hub.address(rank), 5000))
+            datagrams.settimeout(4)
+            if rank == 1:
+                while datagrams.recvfrom(16)[0] != b"end":
+                    datagrams.sendto(b"!", (hub.address(0), 5000))
+                return []
+            datagrams.settimeout(0.05)
+            hub.start_clock()
+            begin, answered = time.monotonic(), []
+            while (now := time.monotonic() - begin) < 1.8:
+                datagrams.sendto(b"?", (hub.address(1), 5000))
+                with suppress(TimeoutError):
+                    datagrams.recv(16)
+                    answered.append(now)
+                time.sleep(0.01)
+            for _ in range(5):
+                datagrams.sendto(b"end", (hub.address(1), 5000))
+            return answered
+
+    return run_workers(NetworkCondition(faults=[fault]), 2, work).values[0]
+
+
+def dead_switch() -> str:
+    """What the hub raises when someone kills the switch."""
+
+    def run_hub() -> int:
+        hub = Hub(NetworkCondition(backend="switch"), 2)
+        pids = hub.fork_workers(lambda rank: time.sleep(30) or 0)
+        assert hub.switch is not None
+        os.kill(hub.switch.pid, signal.SIGKILL)
+        try:
+            os.waitpid(next(iter(pids)), 0)
+        except NamespaceError as error:
+            os.write(writer, str(error).encode())
+        return 0
+
+    reader, writer = os.pipe()
+    hub_pid = fork(run_hub)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+    os.waitpid(hub_pid, 0)
+    return said
+
+
+def random_kills(num_cycles: int = 8) -> list:
+    """Holdings before and after networks of which a process, drawn at random, is killed."""
+    chosen = random.Random(0)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        before = holdings() | {"files": os.listdir(folder)}
+        for _ in range(num_cycles):
+            kill_one(chosen)
+        return [before, holdings() | {"files": os.listdir(folder)}]
+
+
+def kill_one(chosen: random.Random) -> None:
+    """Make a network and kill one of its processes; returns when the last is gone."""
+    reader, writer = os.pipe()
+    launcher = fork(lambda: hold_network(writer))
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        pids = [launcher, *json.loads(pipe.readline())]
+        os.kill(chosen.choice(pids), signal.SIGKILL)
+        assert not pipe.read(), "the end of the pipe is the end of all that hold it"
+    os.waitpid(launcher, 0)
+    deadline = time.monotonic() + 5
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < deadline, pids
+        time.sleep(0.002)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def many_random_kills() -> list:
+    return random_kills(200)
+
+
+def hold_network(writer: int) -> int:
+    """The launcher: its hub, switch and workers live until one of them is killed."""
+
+    def run_hub() -> int:
+        hub = Hub(NetworkCondition(rate_mbit=100, backend="switch"), 2)
+        pids = hub.fork_workers(lambda rank: time.sleep(60) or 0)
+        assert hub.switch is not None
+        os.write(writer, json.dumps([os.getpid(), hub.switch.pid, *pids]).encode() + b"\n")
+        with suppress(NamespaceError):
+            os.wait()
+        return 1
+
+    os.waitpid(fork(run_hub), 0)
+    return 1
+
+
+def send_garbage() -> None:
+    """Truncated, giant and foreign frames, and a storm of ARP."""
+    chosen = random.Random(1)
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as raw:
+        raw.bind(("eth0", 0))
+        own, other = (bytes.fromhex(f"02000a0000{rank:02x}") for rank in (1, 2))
+        for _ in range(300):
+            target = chosen.choice([other, own, b"\xff" * 6, chosen.randbytes(6)])
+            ether_type = chosen.choice([b"\x08\x06", b"\x08\x00", b"\x86\xdd", b"\x12\x34"])
+            length = chosen.choice([0, 1, 20, 46, 1500])
+            with suppress(OSError):  # a frame that the kernel refuses does not reach the switch
+                raw.send(target + own + ether_type + chosen.randbytes(length))
+        for _ in range(2000):
+            raw.send(b"\xff" * 6 + own + b"\x08\x06" + bytes(28))
+    giant_header = struct.pack("=BBHHHH", 1, 1, 60000, 1, 34, 16)
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as raw:
+        raw.setsockopt(263, 15, 1)  # PACKET_VNET_HDR
+        raw.bind(("eth0", 0))
+        for length in (14, 60, 1500, 30000, 65000):
+            with suppress(OSError):
+                raw.send(giant_header + other + own + b"\x08\x00" + chosen.randbytes(length))
+
+
+def reach(hub: Hub, rank: int, num_workers: int) -> bool:
+    """Whether a byte gets from each worker to the next."""
+    with socket.create_server((hub.address(rank), 5000)) as server:
+        server.settimeout(10)
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                next_address = hub.address((rank + 1) % num_workers), 5000
+                outgoing = socket.create_connection(next_address, timeout=10)
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+        incoming, _ = server.accept()
+    with outgoing, incoming:
+        outgoing.send(b"+")
+        arrived = incoming.recv(1) == b"+"
+        incoming.send(b"+")  # who exits earlier takes the link, and what it still holds, away
+        return arrived and outgoing.recv(1) == b"+"
+
+
+def switch_counters(hub: Hub) -> dict:
+    assert hub.switch is not None
+    return asdict(hub.switch.counters())
 
 
 def traffic() -> list:
@@ -77,7 +289,7 @@ def rates() -> list:
 
 def silent_neighbour() -> list:
     """What the probes of workers 1 and 2 say when worker 0 does not take part."""
-    probe._LIMIT_S = 1  # pyright: ignore[reportPrivateUsage]
+    probe.LIMIT_S = 1
 
     def work(hub: Hub, rank: int) -> str | None:
         if rank == 0:

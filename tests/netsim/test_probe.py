@@ -8,15 +8,14 @@ def test_a_single_worker_has_no_link_to_measure():
     assert probe.achieved_rate_mbit(0, ["10.0.0.1"]) is None
 
 
-def test_slots_are_measured_between_arrivals_and_their_median_counts(monkeypatch):
-    monkeypatch.setattr(probe, "WARM_UP_S", 1)
+def test_slots_are_measured_between_arrivals_and_their_median_counts():
     rates_mbyte = [100, 1, 9, 1]  # the warm-up, and three slots of a second
     arrivals, num_bytes = [(5.0, 0)], 0
     for second, rate in enumerate(rates_mbyte):
         for tenth in range(1, 11):
             num_bytes += rate * 100_000
             arrivals.append((5 + second + tenth / 10, num_bytes))
-    assert probe._median_rate_mbit(arrivals, 3, peer=1) == pytest.approx(8)
+    assert probe._median_rate_mbit(arrivals, 3, peer=1, warm_up_s=1) == pytest.approx(8)
 
 
 @pytest.mark.parametrize("arrivals", [[], [(0.0, 1000)], [(0.0, 1000), (0.2, 2000), (0.7, 3000)]])

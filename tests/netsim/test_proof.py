@@ -1,0 +1,50 @@
+from dataclasses import replace
+
+import pytest
+
+from netsim import proof
+from netsim.condition import NetworkCondition
+from netsim.errors import ProbeError
+from netsim.proof import LinkReport
+
+CONDITION = NetworkCondition(rate_mbit=100, delay_ms=10, loss_pct=1)
+GOOD = LinkReport(
+    sender=2,
+    receiver=3,
+    asked_rate_mbit=100,
+    achieved_rate_mbit=97,
+    asked_rtt_ms=20,
+    achieved_rtt_ms=21.9,
+    asked_loss_pct=1,
+    num_sent=10_000,
+    num_lost=110,
+)
+
+
+def test_a_single_worker_has_no_link_to_measure():
+    assert proof.measure(CONDITION, 0, ["10.0.0.1"]) is None
+    proof.check(CONDITION, [None])
+
+
+def test_a_network_as_asked_for_passes():
+    proof.check(CONDITION, [GOOD, replace(GOOD, asked_rate_mbit=None, achieved_rate_mbit=9000)])
+
+
+@pytest.mark.parametrize(
+    ("off", "numbers"),
+    [
+        ({"achieved_rate_mbit": 90}, r"90\.0 Mbit/s where 100 were"),
+        ({"achieved_rtt_ms": 22.1}, r"workers 2 and 3 takes 22\.10 ms where 20 were"),
+        ({"achieved_rtt_ms": 17.9}, r"takes 17\.90 ms"),
+        ({"num_lost": 150}, "Of 10000 packets from worker 2 to 3, 150 were lost .* 60 to 140"),
+        ({"num_lost": 0}, "0 were lost"),
+    ],
+)
+def test_a_link_that_is_off_is_refused_with_the_numbers(off, numbers):
+    with pytest.raises(ProbeError, match=numbers):
+        proof.check(CONDITION, [GOOD, replace(GOOD, **off)])
+
+
+def test_jitter_widens_what_a_round_trip_may_take():
+    condition = replace(CONDITION, jitter_ms=5)
+    proof.check(condition, [replace(GOOD, achieved_rtt_ms=31)])

@@ -1,0 +1,89 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from netsim.__main__ import main, parse
+from netsim.serve import environment, of_one_node
+
+ADDRESSES = ["10.0.0.1", "10.0.0.2"]
+
+
+def netsim(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "netsim", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_each_worker_starts_a_torchrun_of_one_process():
+    command = ["/bin/torchrun", "--nproc_per_node=2", "train.py", "--nproc-per-node", "7"]
+    arguments = of_one_node(command, 1, ADDRESSES)
+    assert arguments[:4] == ["/bin/torchrun", "--nnodes=2", "--node-rank=1", "--nproc-per-node=1"]
+    assert arguments[-3:] == ["train.py", "--nproc-per-node", "7"]
+    assert "--master-addr=10.0.0.1" in arguments
+    assert "--nproc_per_node=2" not in arguments
+
+
+def test_torchrun_has_as_many_processes_as_there_are_workers():
+    with pytest.raises(ValueError, match=r"start 4 processes for 2 workers: .* or workers=4"):
+        of_one_node(["torchrun", "--nproc-per-node", "4", "train.py"], 0, ADDRESSES)
+
+
+def test_another_command_stays_as_it_is_and_finds_its_place_in_the_environment():
+    assert of_one_node(["python", "train.py"], 1, ADDRESSES) == ["python", "train.py"]
+    found = environment(1, ADDRESSES)
+    assert found["RANK"] == "1"
+    assert found["WORLD_SIZE"] == "2"
+    assert found["MASTER_ADDR"] == "10.0.0.1"
+    assert found["GLOO_SOCKET_IFNAME"] == "eth0"
+
+
+def test_a_command_line_overrides_a_preset():
+    condition, num_workers = parse(
+        ["net=slow_tcp", "workers=3", "net.delay_ms=20", "net.workers={1: {rate_mbit: 5}}"]
+    )
+    assert num_workers == 3
+    assert condition.delay_ms == 20
+    assert condition.link(1, "up").rate_mbit == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "usage: python -m netsim"),
+        (["probe"], "Name a network by net=: cellular, "),
+        (["probe", "net=moon"], "There is no network 'moon': choose from cellular, "),
+        (["probe", "net=wan", "net.speed=1"], "net has no key 'speed'"),
+        (["probe", "net=wan", "net.delay_ms=-1"], "delay_ms has to be a finite number"),
+        (["probe", "net=wan", "workers=none"], "workers has to be a number"),
+        (["probe", "net=wan", "--fast"], "'--fast' is not understood"),
+        (["serve", "net=wan"], "serve takes a command after --"),
+    ],
+)
+def test_a_wrong_command_line_is_answered_in_a_sentence(arguments, reason, capsys):
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"netsim: {reason}")
+
+
+@pytest.mark.root
+def test_a_command_runs_once_per_worker_and_gives_its_exit_code(scenario):
+    assert scenario("permitted") is None
+    ended = netsim("serve", "net=none", "workers=2", "--", "sh", "-c", "echo rank $RANK; sleep 0.5")
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.split()) == ["0", "1", "rank", "rank"]
+    failed = netsim("serve", "net=none", "workers=2", "--", "sh", "-c", "exit $((RANK + 4))")
+    assert failed.returncode in (4, 5)
+    assert "ended with exit code" in failed.stderr
+
+
+@pytest.mark.root
+def test_what_a_command_has_started_ends_with_the_launcher(scenario, tmp_path):
+    assert scenario("permitted") is None
+    lock = tmp_path / "fifo"
+    os.mkfifo(lock)
+    # A grandchild in a session of its own holds the pipe open for as long as it lives.
+    script = f"setsid sleep 77 > {lock} & wait"
+    command = [sys.executable, "-m", "netsim", "serve", "net=none", "workers=1", "--"]
+    with subprocess.Popen([*command, "sh", "-c", script]) as launcher, open(lock) as pipe:
+        launcher.kill()
+        assert pipe.read() == ""
