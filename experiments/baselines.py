@@ -18,19 +18,22 @@ class TorchDDP:
     """`DistributedDataParallel` with its defaults and, if given, one of PyTorch's communication
     hooks.
 
-    `comm_hook_state` makes the state of a hook that has one, anew for each run. Raises
-    `ValueError` for a state without a hook. Source: torch.nn.parallel.DistributedDataParallel;
-    arXiv 2006.15704.
+    `comm_hook_state` makes the state of a hook that has one, anew for each run. `bucket_cap_mb`
+    is DDP's own (MiB; None for its default). Raises `ValueError` for a state without a hook or a
+    bucket without room. Source: torch.nn.parallel.DistributedDataParallel; arXiv 2006.15704.
     """
 
     comm_hook: Callable | None = None
     comm_hook_state: Callable[[], object] | None = None
+    bucket_cap_mb: float | None = None
 
     def __post_init__(self) -> None:
         if self.comm_hook_state is not None and self.comm_hook is None:
             raise ValueError(
                 f"comm_hook_state={self.comm_hook_state} is the state of no hook: set comm_hook too"
             )
+        if self.bucket_cap_mb is not None and not self.bucket_cap_mb > 0:
+            raise ValueError(f"bucket_cap_mb must be more than 0 or null, got {self.bucket_cap_mb}")
 
 
 class DistributedTorchDDP:
@@ -56,7 +59,7 @@ class DistributedTorchDDP:
             if p.requires_grad
         ]
         self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
-        self.model = DistributedDataParallel(model)
+        self.model = DistributedDataParallel(model, bucket_cap_mb=algorithm.bucket_cap_mb)
         if algorithm.comm_hook is not None:
             state = algorithm.comm_hook_state() if algorithm.comm_hook_state else None
             self.model.register_comm_hook(state, _anonymous(algorithm.comm_hook))

@@ -184,7 +184,10 @@ class _Supervisor:
         while len(answers) < self._plan.workers:
             ready = self._receive(limit_s)
             if self._failures:
-                self._drain(time.monotonic() + GRACE_S)
+                deadline = time.monotonic() + GRACE_S
+                while self._open and len(self._heard_of) < self._plan.workers:
+                    if not self._receive(max(0.0, deadline - time.monotonic())):
+                        break
                 raise self._diagnosis()
             if not ready:
                 silent = [str(r) for r in range(self._plan.workers) if r not in answers]

@@ -6,7 +6,7 @@ import os
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -96,12 +96,18 @@ def run_worker(
         silent = unreachable(rank, addresses)
         details = traceback.format_exc()
         launcher.send(Failed(str(error), details=details, unreachable=tuple(silent)))
-        return 1
+        _stay(launcher)
     except Exception as error:
         reason = f"worker {rank}: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
         launcher.send(Failed(reason, is_consequence=False, details=traceback.format_exc()))
         return 1
     return 0
+
+
+def _stay(launcher: Connection) -> NoReturn:
+    """Keep this worker's network alive, for the others to tell whom they cannot reach."""
+    launcher.recv()  # without a limit: the launcher's death is this process's
+    raise AssertionError("the launcher has nothing more to say")
 
 
 def _train(plan: Plan, data: TaskData, rank: int, rendezvous: str, launcher: Connection) -> Result:

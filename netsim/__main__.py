@@ -2,6 +2,7 @@
 
     python -m netsim probe net=wan workers=4
     python -m netsim serve net=slow_tcp workers=4 net.delay_ms=20 -- COMMAND...
+    python -m netsim validate --out results/validation/network.md
     python -m netsim serve net=slow_tcp -- torchrun --nproc-per-node 4 examples/train.py
 
 `serve` starts COMMAND once per worker, in that worker's namespace; see `serve.serve`. The exit
@@ -13,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from netsim import proof
 from netsim.condition import NetworkCondition
@@ -39,6 +41,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if len(arguments) == 3 and arguments[:2] == ["validate", "--out"]:
+        from netsim.validate import validate
+
+        return validate(Path(arguments[2]))
     own, command = arguments, []
     if "--" in arguments:
         end = arguments.index("--")

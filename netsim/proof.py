@@ -116,7 +116,7 @@ def _arrivals(
         return datagrams.exchange(
             (addresses[rank], addresses[(rank + 1) % len(ring)]),
             neighbours,
-            (rank, sender),
+            rank=rank,
             onward=ring[rank],
             seconds=datagrams.measuring_seconds(slowest, longest_ms),
         )

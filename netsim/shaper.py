@@ -58,7 +58,8 @@ def choose(condition: NetworkCondition, num_workers: int) -> Shaper:
             f"leave out schedule, trace and faults."
         )
     discipline = tbf if name == "tbf" else netem
-    if not all(link.is_ideal for link in every_link) and not _has(name):
+    is_needed = condition.backend or not all(link.is_ideal for link in every_link)
+    if is_needed and not _has(name):
         raise NamespaceError(f"This kernel has no queueing discipline {name}: {discipline.ESCAPE}.")
     return KernelShaper(condition, num_workers, name, discipline.qdisc)
 

@@ -12,7 +12,7 @@ import select
 import signal
 import socket
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 
 from netsim import links, tbf
@@ -31,6 +31,9 @@ MAX_WORKERS = 500
 _RING_BYTES = 1024**3
 _ANSWER_LIMIT_S = 10
 _PR_SET_TIMERSLACK = 29
+_PR_SET_NAME = 15
+PROCESS_NAME = "netsim-switch"
+"""What `ps` and /proc/PID/comm call the switch, a child of the hub beside the workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,11 +150,14 @@ class SwitchShaper:
         _hurry()
         block_bytes = 2**20
         num_blocks = max(1, min(12, _RING_BYTES // block_bytes // self._num_workers))
-        ports = [
-            Port(port_name(rank), single_frames=self._single_frames, num_blocks=num_blocks)
-            for rank in range(self._num_workers)
-        ]
-        return _Switch(self._condition, ports, self._switchs).run()
+        with self._switchs, ExitStack() as stack:
+            ports = [
+                Port(port_name(rank), single_frames=self._single_frames, num_blocks=num_blocks)
+                for rank in range(self._num_workers)
+            ]
+            for port in ports:
+                stack.callback(port.close)
+            return _Switch(self._condition, ports, self._switchs).run()
 
 
 class _Switch:
@@ -230,7 +236,9 @@ def _close_all_but(kept: int) -> None:
 
 def _hurry() -> None:
     """No timer rounded, no pause for garbage, and first in line where the user may have that."""
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_NAME, PROCESS_NAME.encode(), 0, 0, 0)
     gc.freeze()
     gc.disable()
     with suppress(PermissionError):

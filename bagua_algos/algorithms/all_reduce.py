@@ -8,6 +8,8 @@ the paper: BatchNorm buffers are averaged when a model is evaluated or saved, no
 every forward (a mean of moving averages is the moving average of the means). Differs from PyTorch's
 bf16_compress_hook and fp16_compress_hook: the sum is divided, not the summands, so that small
 gradients do not underflow in fp16; a sum of magnitude beyond 65504 is infinite instead.
+A simulated run rounds a narrow sum once where real workers round it at every hop:
+its gradients are a little more exact than theirs.
 """
 
 from dataclasses import dataclass

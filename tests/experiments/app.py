@@ -50,7 +50,7 @@ def children(pid: int) -> list[int]:
 
 
 def process_tree(app: subprocess.Popen[str]) -> tuple[int, list[int]]:
-    """The pids of the hub and of its workers, by rank."""
+    """The pids of the hub and of its children: the workers by rank, and a switch if it has one."""
     (hub,) = children(app.pid)
     return hub, children(hub)
 

@@ -46,6 +46,7 @@ def leftovers(pids: list[int]) -> list[int]:
         ("launcher", signal.SIGTERM, 143, "stopped by SIGTERM"),
         ("launcher", signal.SIGKILL, -9, "the run has not ended"),
         ("hub", signal.SIGKILL, 1, "the hub of the workers' network died"),
+        ("switch", signal.SIGKILL, 1, "The switch"),
         ("worker 2", signal.SIGKILL, 1, "worker 2 was killed by SIGKILL"),
         ("worker 0", signal.SIGKILL, 1, "worker 0 was killed by SIGKILL"),
         ("worker 1", signal.SIGSTOP, 1, "worker 1 is silent"),
@@ -53,10 +54,11 @@ def leftovers(pids: list[int]) -> list[int]:
 )
 def test_whatever_is_killed(tmp_path, victim, sent, code, reason):
     links = host_links()
-    running = app.start(tmp_path, "cluster.timeout_s=4")
+    running = app.start(tmp_path, "cluster.timeout_s=4", "net.backend=switch")
     hub, workers = app.process_tree(running)
-    assert len(workers) == 4
-    pids = {"launcher": running.pid, "hub": hub} | {f"worker {r}": p for r, p in enumerate(workers)}
+    names = ["worker 0", "worker 1", "worker 2", "worker 3", "switch"]
+    assert len(workers) == len(names)
+    pids = {"launcher": running.pid, "hub": hub} | dict(zip(names, workers, strict=True))
     started_s = time.monotonic()
     os.kill(pids[victim], sent)
     output, _ = running.communicate(timeout=LIMIT_S)

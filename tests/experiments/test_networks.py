@@ -1,0 +1,72 @@
+"""Runs over networks that are more than a rate, and links that go down."""
+
+import pytest
+
+from experiments.records import load_runs
+from tests.experiments import app
+
+pytestmark = pytest.mark.root
+
+FEW_STEPS = ("max_steps=4", "eval_every=4", "log_every=2")
+
+
+def test_what_the_network_turned_out_to_be_is_recorded(tmp_path):
+    ended = app.run(
+        *("algo=bytegrad", "net=wan", "net.rate_mbit=80", "workers=2", *FEW_STEPS),
+        f"hydra.run.dir={tmp_path}",
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    record = app.summary(tmp_path)
+    assert record["status"] == "completed"
+    assert record["net_backend"] in ("netem", "switch")
+    assert record["congestion_control"] == "cubic"
+    assert abs(record["achieved_rate_mbit"] - 80) < 0.05 * 80
+    assert abs(record["achieved_rtt_ms"] - 50) < 0.05 * 50 + 1
+    assert [link["receiver"] for link in record["links"]] == [0, 1]
+    assert record["tcp"]["max_segments"] == 1  # loss hits single frames
+    assert load_runs(tmp_path).loc[0, "net_backend"] == record["net_backend"]
+
+
+def test_a_link_that_stays_down_ends_the_run_by_the_name_of_its_worker(tmp_path):
+    ended = app.run(
+        *("algo=allreduce", "net=slow_tcp", "max_steps=5000", "cluster.timeout_s=4"),
+        *("net.faults=[{worker: 1, at_s: 2, for_s: 100}]", f"hydra.run.dir={tmp_path}"),
+    )
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    record = app.summary(tmp_path)
+    assert record["status"] == "failed"
+    assert record["reason"].startswith("worker 1 is silent; worker ")
+    assert "Traceback" not in ended.stdout + ended.stderr
+
+
+def test_a_link_that_comes_back_in_time_only_costs_time(tmp_path):
+    ended = app.run(
+        *("algo=allreduce", "net=slow_tcp", "net.rate_mbit=500", "max_steps=60", "workers=2"),
+        *("net.faults=[{worker: 1, at_s: 0.5, for_s: 1.5}]", f"hydra.run.dir={tmp_path}"),
+        "eval_every=60",
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    record = app.summary(tmp_path)
+    assert record["status"] == "completed"
+    assert record["steps"] / record["steps_per_s"] > 1.5
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("net.loss_pct=101", "loss_pct"),
+        ("net.backend=token_ring", "token_ring"),
+        ("net.workers={9: {rate_mbit: 10}}", "9"),
+        ("net.faults=[{worker: 9, at_s: 1, for_s: 1}]", "9"),
+        ("net.schedule=[{at_s: 5, rat_mbit: 10}]", "rat_mbit"),
+        ("net.trace=/nonexistent.csv", "/nonexistent.csv"),
+    ],
+)
+def test_networks_that_cannot_be_are_refused_with_one_sentence(tmp_path, override, sentence):
+    folder = tmp_path / "run"
+    ended = app.run("algo=allreduce", "net=slow_tcp", override, f"hydra.run.dir={folder}")
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    assert ended.stderr.startswith("error: ")
+    assert ended.stderr.count("\n") == 1
+    assert sentence in ended.stderr
+    assert not folder.exists()
