@@ -37,7 +37,7 @@ from netsim.processes import fork
 from netsim.proof import LinkReport
 from netsim.tcp import TcpSettings
 
-NUM_PROBES = 3
+NUM_PROBES = 5
 START_LIMIT_S = 60
 GRACE_S = 3.0
 """How long a first sign of failure waits for others: the cause is often not the first seen."""

@@ -49,6 +49,11 @@ class LinkReport:
     num_lost: int | None = None
 
     @property
+    def asks(self) -> bool:
+        """Whether anything was asked for: an unshaped link is what the host makes of it."""
+        return self.asked_rate_mbit is not None or self.asked_rtt_ms > 0 or self.asked_loss_pct > 0
+
+    @property
     def achieved_loss_pct(self) -> float | None:
         """The share of the datagrams that was lost; None without loss."""
         return None if not self.num_sent else 100 * (self.num_lost or 0) / self.num_sent
@@ -140,7 +145,7 @@ def check(condition: NetworkCondition, reports: Sequence[LinkReport | None]) -> 
             5 % and 1 ms in round trip (and what jitter adds), or by more loss than chance.
     """
     for report in reports:
-        if report is None:
+        if report is None or not report.asks:
             continue
         if report.asked_rate_mbit is not None:
             probe.check(report.asked_rate_mbit, report.achieved_rate_mbit)

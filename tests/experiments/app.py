@@ -28,7 +28,12 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         text=True,
     )
     journal = folder / "metrics.jsonl"
-    wait_for(lambda: journal.exists() and journal.read_text().count("\n") > 2, 90, "training")
+
+    def trains() -> bool:
+        assert app.poll() is None, app.communicate()[0]
+        return journal.exists() and journal.read_text().count("\n") > 2
+
+    wait_for(trains, 90, "training")
     return app
 
 

@@ -54,7 +54,7 @@ def leftovers(pids: list[int]) -> list[int]:
 )
 def test_whatever_is_killed(tmp_path, victim, sent, code, reason):
     links = host_links()
-    running = app.start(tmp_path, "cluster.timeout_s=4", "net.backend=switch")
+    running = app.start(tmp_path, "cluster.timeout_s=4", "net=none", "net.backend=switch")
     hub, workers = app.process_tree(running)
     names = ["worker 0", "worker 1", "worker 2", "worker 3", "switch"]
     assert len(workers) == len(names)

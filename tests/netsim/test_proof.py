@@ -48,3 +48,10 @@ def test_a_link_that_is_off_is_refused_with_the_numbers(off, numbers):
 def test_jitter_widens_what_a_round_trip_may_take():
     condition = replace(CONDITION, jitter_ms=5)
     proof.check(condition, [replace(GOOD, achieved_rtt_ms=31)])
+
+
+def test_where_nothing_was_asked_for_nothing_is_refused():
+    unshaped = replace(GOOD, asked_rate_mbit=None, asked_rtt_ms=0, asked_loss_pct=0, num_sent=None)
+    proof.check(NetworkCondition(), [unshaped])
+    with pytest.raises(ProbeError):
+        proof.check(NetworkCondition(rate_mbit=100), [replace(unshaped, asked_rate_mbit=100)])
