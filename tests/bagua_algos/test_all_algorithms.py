@@ -28,14 +28,13 @@ EXACT = 1e-5
 # Codes differ where a sum that was added in another order lies at a rounding tie, or has another
 # sign; momentum keeps the difference. Weights are about 0.3.
 TIES = {
-    "byte_grad_with_error_feedback": 1e-3,
-    "low_precision_decentralized": 1e-3,
-    "choco_sgd_complete": 5e-3,
+    **dict.fromkeys(("byte_grad", "byte_grad_with_error_feedback", "allreduce_fp8"), 5e-3),
+    **dict.fromkeys(("qsgd", "qsgd_2_bits", "top_k", "top_k_warm_up_and_clipping", "dgc"), 5e-3),
+    **dict.fromkeys(("low_precision_decentralized", "choco_sgd", "choco_sgd_complete"), 5e-3),
+    **dict.fromkeys(("diloco_int8", "qadam"), 5e-3),
     "all_reduce_bf16": 1e-2,  # gloo adds up in 8 bits of mantissa, the simulator in 24
     "all_reduce_fp16": 5e-3,
-    "ef_signsgd": 2e-2,
-    "one_bit_adam": 2e-2,
-    "one_bit_adam_preconditioned": 2e-2,
+    **dict.fromkeys(("ef_signsgd", "one_bit_adam", "one_bit_adam_preconditioned"), 2e-2),
 }
 # What a single worker has nobody to relax with.
 PLAIN_ALONE = (
