@@ -11,9 +11,9 @@ from tests.experiments import app
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "algo is missing: choose algo=allreduce, bytegrad"),
+        ([], "algo is missing: choose algo=allreduce, "),
         (["+algo=nope"], "there is no algo named 'nope': choose algo=allreduce"),
-        (["algo=bytegrad", "net=nope"], "there is no net named 'nope': choose net=lan_1g"),
+        (["algo=bytegrad", "net=nope"], "there is no net named 'nope': choose net=cellular"),
         (
             ["algo=bytegrad", "task=nope"],
             "there is no task named 'nope': choose task=fashion_mnist",
