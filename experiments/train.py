@@ -126,29 +126,17 @@ def train(
         batch_size=plan.batch_size,
         seed=plan.seed,
     )
+    rows = _Rows(batches.steps_per_epoch, meter, distributed, report)
     step, accuracy = 0, 0.0
-
-    def row(kind: str, **values: float) -> dict[str, Any]:
-        return {
-            "kind": kind,
-            "step": step,
-            "epoch": step / batches.steps_per_epoch,
-            "time_s": meter.time_s,
-            "bytes_sent": meter.bytes_sent,
-            "exposed_communication_s": distributed.exposed_communication_s,
-            **values,
-        }
-
     for step in range(1, plan.max_steps + 1):
         with meter.running():
-            loss_w = _train_step(
-                plan, data.train, batches.indices(step - 1), distributed, optimizer
-            )
+            indices_wb = batches.indices(step - 1)
+            loss_w = _train_step(plan, data.train, indices_wb, distributed, optimizer)
         if step == 1 or step % plan.log_every == 0:
-            report(row("step", loss=_finite_mean(loss_w, step)))
+            rows.report("step", step, loss=_finite_mean(loss_w, step))
         if step % plan.eval_every == 0 or step == plan.max_steps:
             accuracy = evaluate(plan, data.validation, distributed, communicator)
-            report(row("evaluation", accuracy=accuracy))
+            rows.report("evaluation", step, accuracy=accuracy)
             if plan.stop_at_target and accuracy >= plan.target_accuracy:
                 break
     test_accuracy = evaluate(plan, data.test, distributed, communicator)
@@ -161,6 +149,29 @@ def train(
         validation_accuracy=accuracy,
         test_accuracy=test_accuracy,
     )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of metrics, as the meter stands."""
+
+    steps_per_epoch: int
+    meter: Meter
+    distributed: Distributed
+    send: Callable[[dict[str, Any]], None]
+
+    def report(self, kind: str, step: int, **values: float) -> None:
+        self.send(
+            {
+                "kind": kind,
+                "step": step,
+                "epoch": step / self.steps_per_epoch,
+                "time_s": self.meter.time_s,
+                "bytes_sent": self.meter.bytes_sent,
+                "exposed_communication_s": self.distributed.exposed_communication_s,
+                **values,
+            }
+        )
 
 
 def _train_step(
