@@ -7,6 +7,7 @@ from bagua_algos.algorithm import Algorithm, Context
 from bagua_algos.algorithms import (
     SGP,
     AllReduce,
+    AsyncModelAverage,
     ByteGrad,
     ChocoSGD,
     CompressedAllReduce,
@@ -24,6 +25,7 @@ __all__ = [
     "SGP",
     "Algorithm",
     "AllReduce",
+    "AsyncModelAverage",
     "ByteGrad",
     "ChocoSGD",
     "CommunicationError",

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from torch.optim import Optimizer
 
+from bagua_algos.background import Background
 from bagua_algos.bucket import Bucket
 from bagua_algos.communicator import Communicator
 
@@ -18,7 +19,7 @@ class Context:
     its own state.
 
     `step` counts the optimizer's steps. `state` is what `Algorithm.init` returned; a checkpoint
-    holds it.
+    holds it. `background` is there for an algorithm that `uses_background`.
     """
 
     buckets: Sequence[Bucket]
@@ -26,6 +27,7 @@ class Context:
     optimizer: Optimizer
     state: Any = field(default=None)
     step: int = 0
+    background: Background | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,12 @@ class Algorithm:
 
     workers_agree: ClassVar[bool] = True
     """Whether all workers hold equal weights after every step."""
+
+    depends_on_timing: ClassVar[bool] = False
+    """Whether the network's and the workers' speed changes what is computed, not only when."""
+
+    uses_background: ClassVar[bool] = False
+    """Whether it does something that no step waits for."""
 
     def check(self, world_size: int, optimizer: Optimizer) -> None:
         """Raise `ValueError` where it cannot train so many workers, or by this optimizer.
@@ -63,3 +71,8 @@ class Algorithm:
 
     def on_step_end(self, context: Context) -> None:
         """The optimizer has updated the weights."""
+
+    def on_pause(self, context: Context) -> None:
+        """Training stands still: evaluation, a checkpoint or the end is next. What goes on in the
+        background ends here; workers may have done different numbers of steps.
+        """

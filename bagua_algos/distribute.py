@@ -58,9 +58,13 @@ def consensus(model: nn.Module) -> AbstractContextManager[None]:
 
 
 def release(model: nn.Module) -> None:
-    """End distributed training: the model and its optimizer are plain again."""
-    _engine(model).close()
+    """End distributed training: the model and its optimizer are plain again. A collective call."""
+    engine = _engine(model)
     del _ENGINES[model]
+    try:
+        engine.pause()
+    finally:
+        engine.close()
 
 
 def _engine(model: nn.Module) -> Engine:

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from bagua_algos.algorithm import Algorithm, Context
+from bagua_algos.background import Background
 from bagua_algos.backward import BackwardTracker
 from bagua_algos.bucket import Bucket, build_buckets
 from bagua_algos.communicator import Communicator
@@ -69,8 +70,14 @@ class Engine:
         self.context = Context(buckets=buckets, communicator=communicator, optimizer=optimizer)
         device = buckets[0].weights.device
         num_lanes = min(self._max_lanes(device), len(buckets))
-        self._lanes = [CommunicationLane(device, timeout_s) for _ in range(num_lanes)]
-        self._communicators = [communicator, *(communicator.duplicate() for _ in self._lanes[1:])]
+        self._lanes = [CommunicationLane(communicator, device, timeout_s)]
+        while len(self._lanes) < num_lanes:
+            self._lanes.append(CommunicationLane(communicator.duplicate(), device, timeout_s))
+        self._background_lanes = []
+        if algorithm.uses_background:
+            lane = CommunicationLane(communicator.duplicate(), device, timeout_s)
+            self._background_lanes.append(lane)
+            self.context.background = Background(lane)
         self._synchronizing = True
         self._backward = BackwardTracker(buckets, self._launch_bucket)
         self._hooks = [
@@ -91,6 +98,15 @@ class Engine:
         finally:
             self._synchronizing = before
 
+    def pause(self) -> None:
+        """End what the algorithm does in the background; the next step takes it up again.
+
+        A collective call, for before an evaluation, a checkpoint and the end.
+        """
+        if self._overrides("on_pause"):
+            self._submit("on_pause", lambda: self.algorithm.on_pause(self.context))
+            self.exposed_communication_s += self._wait()
+
     @contextmanager
     def consensus(self) -> Iterator[None]:
         """The model to evaluate or save: within, every worker holds the mean of all workers'
@@ -99,6 +115,7 @@ class Engine:
         A collective call. Buffers stay averaged; weights that differ between workers return
         afterwards.
         """
+        self.pause()
         communicator = self.context.communicator
         self._run("averaging of buffers", lambda: average_buffers_(self.model, communicator))
         if self.algorithm.workers_agree:
@@ -116,7 +133,10 @@ class Engine:
                 bucket.weights.copy_(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside the model's and the optimizer's: the algorithm's state."""
+        """What a checkpoint needs beside the model's and the optimizer's: the algorithm's state.
+
+        To be called after `pause`.
+        """
         return {"state": self.context.state, "step": self.context.step}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -125,10 +145,13 @@ class Engine:
         self.context.step = state_dict["step"]
 
     def close(self) -> None:
-        """Remove every hook and end the lanes; the model and the optimizer are plain again."""
+        """Remove every hook and end the lanes; the model and the optimizer are plain again.
+
+        `pause` first: what still goes on in the background is left to its end.
+        """
         for hook in self._hooks:
             hook.remove()
-        for lane in self._lanes:
+        for lane in self._lanes + self._background_lanes:
             lane.close()
 
     def _max_lanes(self, device: torch.device) -> int:
@@ -162,7 +185,7 @@ class Engine:
         if not self._overrides("on_bucket_ready"):
             return
         lane = bucket.index % len(self._lanes)
-        context = replace(self.context, communicator=self._communicators[lane])
+        context = replace(self.context, communicator=self._lanes[lane].communicator)
         self._submit(
             f"bucket {bucket.index} of {type(self.algorithm).__name__}",
             lambda: self.algorithm.on_bucket_ready(context, bucket),

@@ -12,28 +12,36 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from bagua_algos.communicator import CommunicationError
+from bagua_algos.communicator import CommunicationError, Communicator
 
 
 class CommunicationLane:
     """Runs submitted jobs in order beside the caller's compute.
 
     Args:
+        communicator: for the jobs of this lane only.
         device: where the tensors live; on a CUDA device jobs run on a stream of their own.
         timeout_s: the longest that `wait` waits for one job.
     """
 
-    def __init__(self, device: torch.device, timeout_s: float) -> None:
+    def __init__(self, communicator: Communicator, device: torch.device, timeout_s: float) -> None:
+        self.communicator = communicator
+        self.failure: BaseException | None = None
+        """What the first failed job raised; no later one is tried."""
         self._timeout_s = timeout_s
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="communication")
         self._pending: deque[tuple[str, Future[None]]] = deque()
-        self._failure: BaseException | None = None
 
     def submit(self, label: str, job: Callable[[], None]) -> None:
         """Run `job` after all earlier ones and, on a GPU, after the compute enqueued so far."""
         ready = torch.cuda.current_stream().record_event() if self._stream else None
         self._pending.append((label, self._executor.submit(self._run, job, ready)))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every job is done, well or not."""
+        return all(future.done() for _, future in self._pending)
 
     def wait(self) -> float:
         """Wait until all jobs are done; returns the seconds that the caller was held up.
@@ -59,9 +67,9 @@ class CommunicationLane:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, job: Callable[[], None], ready: torch.Event | None) -> None:
-        if self._failure is not None:
+        if self.failure is not None:
             # The other workers are out of step by now: one more collective would only hang.
-            raise CommunicationError(f"not tried after: {self._failure}")
+            raise CommunicationError(f"not tried after: {self.failure}")
         try:
             if self._stream is None:
                 job()
@@ -71,5 +79,5 @@ class CommunicationLane:
                     self._stream.wait_event(ready)
                     job()
         except BaseException as error:
-            self._failure = error
+            self.failure = error
             raise

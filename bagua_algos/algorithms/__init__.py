@@ -1,6 +1,7 @@
 """One algorithm a file."""
 
 from bagua_algos.algorithms.all_reduce import AllReduce
+from bagua_algos.algorithms.async_model_average import AsyncModelAverage
 from bagua_algos.algorithms.choco_sgd import ChocoSGD
 from bagua_algos.algorithms.compressed_all_reduce import ByteGrad, CompressedAllReduce
 from bagua_algos.algorithms.decentralized import Decentralized
@@ -14,6 +15,7 @@ from bagua_algos.algorithms.top_k import TopK
 __all__ = [
     "SGP",
     "AllReduce",
+    "AsyncModelAverage",
     "ByteGrad",
     "ChocoSGD",
     "CompressedAllReduce",

@@ -1,0 +1,160 @@
+"""Asynchronous model averaging: workers train alone, and their weights are averaged behind their
+backs.
+
+    s_i = x_i                    a worker's weights at the end of a step, `interval_ms` after the
+                                 last time
+    r   = mean_j s_j             in the background, once all have begun the round
+    x_i <- x_i + r - s_i         at the end of the first step after that
+
+Compute never waits: a worker's updates since s_i survive, and a slow or silent worker delays the
+averages of the others, not their steps. In the first `warmup_steps` steps gradients are
+all-reduced.
+
+Paper: Gan et al., "BAGUA", arXiv 2107.01499, section 3.4 (asynchronous model averaging). Differs
+from the paper: nothing in the rule. Differs from its code: weights change only at the end of a
+step, so nobody reads a half-written average; a pause (evaluation, checkpoint, the end) ends the
+background by itself, however many rounds each worker has begun; a worker that stops does not stop
+the others.
+"""
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bagua_algos.algorithm import Algorithm, Context
+from bagua_algos.background import Background
+from bagua_algos.bucket import Bucket
+
+
+@dataclass(kw_only=True)
+class AsyncState:
+    """The round that each worker has begun last.
+
+    `in_flight` bool `[w]`: begun and not yet taken up; `began_s` float64 `[w]`: when, NaN after a
+    pause; `num_rounds` int64 `[w]`. One tensor a bucket, `[w, n]`: `snapshots` (s), `corrections`
+    (r - s).
+    """
+
+    in_flight: Tensor
+    began_s: Tensor
+    num_rounds: Tensor
+    snapshots: list[Tensor]
+    corrections: list[Tensor]
+    has_warned: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncModelAverage(Algorithm):
+    """Averages weights in the background, a new round `interval_ms` after the last one began at the
+    earliest.
+
+    State: an `AsyncState`.
+
+    Raises:
+        ValueError: a negative interval or number of warm-up steps.
+    """
+
+    workers_agree: ClassVar[bool] = False
+    depends_on_timing: ClassVar[bool] = True
+    uses_background: ClassVar[bool] = True
+
+    interval_ms: float = 500.0
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.interval_ms < math.inf:
+            raise ValueError(f"interval_ms must be at least 0 and finite, got {self.interval_ms}")
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps must be at least 0, got {self.warmup_steps}")
+
+    def init(self, context: Context) -> AsyncState:
+        """No round has begun."""
+        num_held = len(context.communicator.ranks)
+        return AsyncState(
+            in_flight=torch.zeros(num_held, dtype=torch.bool),
+            began_s=torch.full((num_held,), math.nan, dtype=torch.float64),
+            num_rounds=torch.zeros(num_held, dtype=torch.int64),
+            snapshots=[torch.zeros_like(bucket.weights) for bucket in context.buckets],
+            corrections=[torch.zeros_like(bucket.weights) for bucket in context.buckets],
+        )
+
+    def on_bucket_ready(self, context: Context, bucket: Bucket) -> None:
+        """Average the bucket's gradients during warm-up."""
+        if context.step < self.warmup_steps:
+            context.communicator.all_reduce_mean_(bucket.gradients)
+
+    def on_step_end(self, context: Context) -> None:
+        """Take up the average that has arrived, and begin the next round if it is time."""
+        state: AsyncState = context.state
+        background = _background(context)
+        if context.step < self.warmup_steps or state.has_warned:
+            return
+        if background.failure is not None:
+            state.has_warned = True
+            warnings.warn(
+                f"averaging has ended, each worker trains on alone: {background.failure}",
+                stacklevel=2,
+            )
+            return
+        _take_up(context, state.in_flight & background.done_w())
+        now_s = background.now_w()
+        state.began_s = torch.where(state.began_s.isnan(), now_s, state.began_s)
+        is_due = now_s - state.began_s >= self.interval_ms / 1e3
+        self._begin(context, ~state.in_flight & is_due)
+
+    def on_pause(self, context: Context) -> None:
+        """Let every worker begin as many rounds as the furthest one has, and take up the last."""
+        state: AsyncState = context.state
+        background = _background(context)
+        if background.failure is not None:
+            raise background.failure
+        most = context.communicator.all_gather(state.num_rounds.unsqueeze(1)).max()
+        is_behind = state.num_rounds < most
+        if (state.in_flight & is_behind).any():
+            background.wait()
+        _take_up(context, state.in_flight & is_behind)
+        self._begin(context, is_behind)
+        background.wait()
+        _take_up(context, state.in_flight)
+        state.began_s.fill_(math.nan)
+
+    def _begin(self, context: Context, workers: Tensor) -> None:
+        """Take the snapshots of `workers`; the round starts when all held here have begun it."""
+        if not workers.any():
+            return
+        state: AsyncState = context.state
+        state.began_s = torch.where(workers, _background(context).now_w(), state.began_s)
+        state.num_rounds += workers
+        state.in_flight |= workers
+        for bucket, snapshot in zip(context.buckets, state.snapshots, strict=True):
+            snapshot[workers] = bucket.weights[workers]
+        if state.in_flight.all():
+            _background(context).submit("a round of averaging", lambda: _average(context))
+
+
+def _average(context: Context) -> None:
+    communicator = _background(context).communicator
+    for snapshot, correction in zip(
+        context.state.snapshots, context.state.corrections, strict=True
+    ):
+        correction.copy_(snapshot)
+        communicator.all_reduce_mean_(correction)
+        correction.sub_(snapshot)
+
+
+def _take_up(context: Context, workers: Tensor) -> None:
+    if not workers.any():
+        return
+    state: AsyncState = context.state
+    for bucket, correction in zip(context.buckets, state.corrections, strict=True):
+        bucket.weights[workers] += correction[workers]
+    state.in_flight &= ~workers
+
+
+def _background(context: Context) -> Background:
+    assert context.background is not None, "the engine makes it for algorithms that use it"
+    return context.background
