@@ -50,7 +50,7 @@ def no_sync(model: nn.Module) -> AbstractContextManager[None]:
     return _engine(model).no_sync()
 
 
-def consensus(model: nn.Module) -> AbstractContextManager[None]:
+def consensus(model: nn.Module) -> AbstractContextManager[float]:
     """Within, the model is the one to evaluate or save: the mean of all workers'. A collective
     call.
     """

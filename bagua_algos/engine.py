@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bagua_algos.algorithm import Algorithm, Context
 from bagua_algos.background import Background
@@ -108,18 +108,19 @@ class Engine:
             self.exposed_communication_s += self._wait()
 
     @contextmanager
-    def consensus(self) -> Iterator[None]:
+    def consensus(self) -> Iterator[float]:
         """The model to evaluate or save: within, every worker holds the mean of all workers'
         weights and buffers.
 
-        A collective call. Buffers stay averaged; weights that differ between workers return
-        afterwards.
+        Yields the spread of the workers' weights about that mean: the root of their mean squared
+        distance, over the mean's norm. A collective call. Buffers stay averaged; weights that
+        differ between workers return afterwards.
         """
         self.pause()
         communicator = self.context.communicator
         self._run("averaging of buffers", lambda: average_buffers_(self.model, communicator))
         if self.algorithm.workers_agree:
-            yield
+            yield 0.0
             return
         own = [bucket.weights.clone() for bucket in self.context.buckets]
         for bucket in self.context.buckets:
@@ -127,7 +128,7 @@ class Engine:
                 "averaging of weights", lambda b=bucket: communicator.all_reduce_mean_(b.weights)
             )
         try:
-            yield
+            yield self._spread(own)
         finally:
             for bucket, weights in zip(self.context.buckets, own, strict=True):
                 bucket.weights.copy_(weights)
@@ -204,6 +205,18 @@ class Engine:
             self._submit("on_step_end", lambda: self.algorithm.on_step_end(self.context))
             self.exposed_communication_s += self._wait()
         self.context.step += 1
+
+    def _spread(self, own: list[Tensor]) -> float:
+        pairs = [
+            (weights, bucket.weights)
+            for weights, bucket in zip(own, self.context.buckets, strict=True)
+        ]
+        squares_w = sum((x - mean).double().square().sum(1, keepdim=True) for x, mean in pairs)
+        assert isinstance(squares_w, Tensor)
+        communicator = self.context.communicator
+        self._run("averaging of spreads", lambda: communicator.all_reduce_mean_(squares_w))
+        norm = sum(mean[0].double().square().sum().item() for _, mean in pairs)
+        return (squares_w[0].item() / norm) ** 0.5 if norm else 0.0
 
     def _run(self, label: str, job: Callable[[], None]) -> None:
         self._submit(label, job)
