@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments.config import CONFIG_DIR, normalize_overrides
 from experiments.errors import Terminated, UserError
 from experiments.messages import sentence, usage
+from experiments.resume import with_saved_overrides
 from experiments.run import run
 
 
@@ -31,7 +32,9 @@ def main() -> int:
     def app(config: DictConfig) -> None:
         started.append(True)
         try:
-            statuses.append(run(config, Path(HydraConfig.get().runtime.output_dir)))
+            hydra_config = HydraConfig.get()
+            folder = Path(hydra_config.runtime.output_dir)
+            statuses.append(run(config, folder, hydra_config.overrides.task))
         except UserError as error:
             sys.exit(_refuse(str(error)))  # not an Exception: Hydra would add lines of its own
 
@@ -39,10 +42,12 @@ def main() -> int:
         print(usage())
         return 0
     signal.signal(signal.SIGTERM, _terminate)
-    sys.argv[1:] = normalize_overrides(sys.argv[1:])
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, and the sentence is ours
     try:
+        sys.argv[1:] = normalize_overrides(with_saved_overrides(sys.argv[1:]))
         app()
+    except UserError as error:
+        return _refuse(str(error))
     except (HydraException, OmegaConfBaseException) as error:
         return _refuse(sentence(error))
     except OSError as error:

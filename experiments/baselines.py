@@ -1,9 +1,10 @@
 """PyTorch's own data parallelism, untouched, in the same training loop as ours."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,6 +36,9 @@ class TorchDDP:
         if self.bucket_cap_mb is not None and not self.bucket_cap_mb > 0:
             raise ValueError(f"bucket_cap_mb must be more than 0 or null, got {self.bucket_cap_mb}")
 
+    def check(self, world_size: int, optimizer: torch.optim.Optimizer) -> None:
+        """It trains any number of workers by any optimizer."""
+
 
 class DistributedTorchDDP:
     """`TorchDDP` at work on a model; the same face as `bagua_algos.engine.Engine`.
@@ -64,14 +68,28 @@ class DistributedTorchDDP:
             state = algorithm.comm_hook_state() if algorithm.comm_hook_state else None
             self.model.register_comm_hook(state, _anonymous(algorithm.comm_hook))
 
+    def no_sync(self) -> AbstractContextManager[None]:
+        """DDP's own."""
+        return self.model.no_sync()
+
+    def pause(self) -> None:
+        """Nothing goes on beside training."""
+
     @contextmanager
-    def consensus(self) -> Iterator[None]:
+    def consensus(self) -> Iterator[float]:
         """Worker 0's buffers on every worker, as DDP's next forward would make them; weights
         agree.
         """
         for buffer in self.model.buffers():
             self._communicator.broadcast_(buffer.unsqueeze(0))
-        yield
+        yield 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: `TorchDDP` with a hook that has a state cannot be resumed."""
+        return {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Nothing to load."""
 
     def close(self) -> None:
         """Remove what was added to the model and the optimizer."""

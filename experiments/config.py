@@ -20,8 +20,12 @@ from netsim.condition import NetworkCondition
 
 CONFIG_DIR = Path(__file__).resolve().parents[1] / "conf"
 
-GROUPS = ("algo", "net", "task", "model", "optim", "backend", "cluster")
+GROUPS = ("algo", "net", "task", "model", "optim", "schedule", "backend", "cluster")
 """The groups of `conf/`; each becomes an object, by its `_target_`."""
+
+
+PRECISIONS = ("float32", "bfloat16")
+"""What matrices are multiplied in; weights and gradients are float32."""
 
 
 @dataclass
@@ -33,6 +37,7 @@ class Schema:
     task: Any = MISSING
     model: Any = MISSING
     optim: Any = MISSING
+    schedule: Any = MISSING
     backend: Any = MISSING
     cluster: Any = MISSING
     workers: int = MISSING
@@ -44,6 +49,11 @@ class Schema:
     target_accuracy: float = MISSING
     stop_at_target: bool = MISSING
     bucket_bytes: int = MISSING
+    precision: str = MISSING
+    accumulate: int = MISSING
+    clip_norm: float | None = MISSING
+    checkpoint_every: int = MISSING
+    resume: str | None = MISSING
     names: dict[str, str] = field(default_factory=dict)
 
 
@@ -84,6 +94,7 @@ class Plan:
     task: Task
     model: nn.Module
     make_optimizer: Callable[..., torch.optim.Optimizer]
+    make_schedule: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
     backend: Backend
     cluster: Cluster
     workers: int
@@ -95,45 +106,75 @@ class Plan:
     target_accuracy: float
     stop_at_target: bool
     bucket_bytes: int
+    precision: str
+    accumulate: int
+    clip_norm: float | None
+    checkpoint_every: int
+    folder: Path
+    resume: Path | None
 
     def __post_init__(self) -> None:
         for name in (
             *("workers", "batch_size", "max_steps", "eval_every", "log_every"),
-            "bucket_bytes",
+            *("bucket_bytes", "accumulate"),
         ):
             value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, got {self.seed}")
+        for name in ("seed", "checkpoint_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"accumulate={self.accumulate} micro-batches must divide "
+                f"batch_size={self.batch_size}"
+            )
+        if self.precision not in PRECISIONS:
+            raise ValueError(
+                f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision}"
+            )
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ValueError(f"clip_norm must be more than 0 or null, got {self.clip_norm}")
         if not 0 < self.target_accuracy <= 1:
             raise ValueError(
                 f"target_accuracy must be a fraction in (0, 1], got {self.target_accuracy}"
             )
 
 
-def make_plan(config: DictConfig) -> Plan:
+def make_plan(config: DictConfig, folder: Path) -> Plan:
     """Instantiate everything that `config` names, the model with weights drawn from `seed`.
 
-    Raises `UserError` with one sentence for whatever cannot be.
+    `folder` is the run's. Raises `UserError` with one sentence for whatever cannot be.
     """
     torch.manual_seed(max(config.seed, 0))
     parts = {group: _instantiate(config[group], group) for group in GROUPS}
     values = {f.name: config[f.name] for f in fields(Schema) if f.name not in GROUPS}
     values |= {_FIELDS.get(group, group): part for group, part in parts.items()}
     values["names"] = dict(config.names)
+    values["folder"] = folder
+    values["resume"] = None if config.resume is None else Path(config.resume)
     try:
         # Tried here: a bad value shows now, and what torch imports for it is imported once.
         optimizer = parts["optim"](parts["model"].parameters())
+        parts["schedule"](optimizer)
         plan = Plan(**values)
-        if isinstance(plan.algorithm, Algorithm):
-            plan.algorithm.check(plan.workers, optimizer)
+        plan.algorithm.check(plan.workers, optimizer)
+        _check_resumable(plan)
         return plan
     except ValueError as error:
         raise UserError(str(error)) from error
 
 
-_FIELDS = {"algo": "algorithm", "optim": "make_optimizer"}
+def _check_resumable(plan: Plan) -> None:
+    has_hidden_state = isinstance(plan.algorithm, TorchDDP) and plan.algorithm.comm_hook_state
+    if has_hidden_state and (plan.checkpoint_every or plan.resume):
+        raise ValueError(
+            f"{plan.names['algo']}: PyTorch does not save the state of its hook, so the run cannot "
+            "be resumed: leave checkpoint_every=0"
+        )
+
+
+_FIELDS = {"algo": "algorithm", "optim": "make_optimizer", "schedule": "make_schedule"}
 
 
 def normalize_overrides(arguments: Sequence[str]) -> list[str]:

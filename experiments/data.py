@@ -4,8 +4,6 @@ Shapes: w workers held by this process, b examples a batch, s places of the larg
 """
 
 import functools
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,10 +58,6 @@ class Batches:
         start = step_in_epoch * global_batch
         batch_bw = permutation[start : start + global_batch].reshape(-1, self.world_size)
         return batch_bw.T.take(self.ranks, axis=0)
-
-    def starting_at(self, step: int) -> Iterator[np.ndarray]:
-        """The batches from `step` on, without end."""
-        return map(self.indices, itertools.count(step))
 
 
 class Shard(NamedTuple):

@@ -21,7 +21,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +40,7 @@ METRICS: dict[str, type] = {
     "time_s": float,  # the training clock: it stands still during evaluations
     "loss": float,
     "accuracy": float,  # on the validation set
+    "spread": float,  # of the workers' weights, at an evaluation
     "bytes_sent": int,  # a worker's, by its interface's counter
     "exposed_communication_s": float,
 }
@@ -67,6 +68,8 @@ SUMMARY: dict[str, type] = {
     "status": str,  # "completed", "diverged" or "failed"
     "reason": str,  # null, or a sentence
     "evaluated_model": str,
+    "spread": float,  # of the workers' weights about it, at the end
+    "resumed_from": str,  # the folder of the run it goes on with
     "first_step_s": float,
     "duration_s": float,
 }
@@ -89,7 +92,11 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, path: str | Path, config: Mapping[str, Any], summary: Mapping[str, Any]
+        cls,
+        path: str | Path,
+        config: Mapping[str, Any],
+        summary: Mapping[str, Any],
+        overrides: Sequence[str] = (),
     ) -> RunFolder:
         """Starts the record of a run.
 
@@ -97,6 +104,7 @@ class RunFolder:
             path: the folder; it and its parents are made where they do not exist.
             config: the resolved configuration, of plain dicts, lists and scalars.
             summary: the fields of `SUMMARY` that are known already.
+            overrides: what the command line changed of the configuration.
 
         Raises:
             UserError: the folder already holds a run, or cannot be made.
@@ -117,7 +125,7 @@ class RunFolder:
         pessimism = {"status": "failed", "reason": NOT_ENDED}
         run._write_json("summary.json", dict.fromkeys(SUMMARY) | dict(summary) | pessimism)
         run._write("config.yaml", OmegaConf.to_yaml(OmegaConf.create(dict(config))))
-        run._write_json("environment.json", environment())
+        run._write_json("environment.json", environment() | {"overrides": list(overrides)})
         return run
 
     def log(self, row: Mapping[str, Any]) -> None:
@@ -221,6 +229,12 @@ def load_metrics(path: str | Path) -> pd.DataFrame:
     frame = pd.concat([_runs_frame(runs)[["folder", *_IDENTITY]], metrics], axis="columns")
     frame.attrs["problems"] = problems
     return frame
+
+
+def load_rows(folder: str | Path) -> list[dict[str, Any]]:
+    """The metrics rows of the run in `folder`, as logged; none where they cannot be read."""
+    rows = _read_metrics(Path(folder), []).to_pylist()
+    return [{k: v for k, v in row.items() if v is not None} for row in rows]
 
 
 def time_to_accuracy(rows: Iterable[Mapping[str, Any]], target: float) -> float | None:

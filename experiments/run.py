@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -16,39 +17,47 @@ from experiments.errors import Terminated, UserError
 from experiments.launch import Network, RunDivergedError, RunFailedError, launch
 from experiments.progress import ProgressView, progress_view
 from experiments.records import RunFolder, time_to_accuracy
+from experiments.resume import check_resumable, rows_until
 from experiments.tasks.base import TaskData
 from experiments.train import Result
 from netsim.errors import NamespaceError
 from netsim.namespaces import check_permitted
 
 
-def run(config: DictConfig, folder: Path) -> str:
+def run(config: DictConfig, folder: Path, overrides: Sequence[str] = ()) -> str:
     """Plan, launch, record; returns the status that the record has.
+
+    `overrides` are what the command line changed, for the record.
 
     Raises `UserError` before any worker starts, and lets through what stopped the run from
     outside, both with nothing left undone.
     """
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     try:
-        plan = make_plan(config)
+        plan = make_plan(config, folder)
         data = _checked(plan)
-        record = RunFolder.create(folder, _plain(config), _known(plan))
+        recorder = _Recorder(plan, _plain(config), overrides)
     except UserError:
         with suppress(OSError):
             folder.rmdir()  # Hydra has made it; if it is not empty it is not ours
         raise
-    return _Recorder(plan, record).run(data)
+    return recorder.run(data)
 
 
 class _Recorder:
     """Launches a plan and keeps its record."""
 
-    def __init__(self, plan: Plan, record: RunFolder) -> None:
+    def __init__(self, plan: Plan, config: dict[str, Any], overrides: Sequence[str]) -> None:
         self._plan = plan
-        self._record = record
         self._evaluations: list[dict[str, Any]] = []
         self._summary: dict[str, Any] = {}
         self._started_s = time.monotonic()
+        earlier = []
+        if plan.resume is not None:
+            earlier = rows_until(plan.resume, check_resumable(config, plan.resume, plan.workers))
+        self._record = RunFolder.create(plan.folder, config, _known(plan), overrides)
+        for row in earlier:
+            self._take(row)
 
     def run(self, data: TaskData) -> str:
         """Launch; whatever happens, the record is finished and says what."""
@@ -70,11 +79,8 @@ class _Recorder:
 
     def _train(self, data: TaskData, view: ProgressView) -> None:
         def on_row(row: dict[str, Any]) -> None:
-            if row["step"] == 1:
-                self._summary.setdefault("first_step_s", time.monotonic() - self._started_s)
-            if row["kind"] == "evaluation":
-                self._evaluations.append(row)
-            self._record.log(row)
+            self._summary.setdefault("first_step_s", time.monotonic() - self._started_s)
+            self._take(row)
             view.show(row)
 
         # Entered after the fork: a live view has a thread.
@@ -86,6 +92,11 @@ class _Recorder:
             self._add_results(launch(self._plan, data, on_network, on_row))
         finally:
             view.__exit__(None, None, None)
+
+    def _take(self, row: dict[str, Any]) -> None:
+        if row["kind"] == "evaluation":
+            self._evaluations.append(row)
+        self._record.log(row)
 
     def _on_network(self, network: Network) -> None:
         self._summary |= {
@@ -110,6 +121,7 @@ class _Recorder:
             "validation_accuracy": first.validation_accuracy,
             "bytes_sent_per_worker": statistics.mean(r.bytes_sent for r in results),
             "exposed_communication_s": statistics.mean(r.exposed_communication_s for r in results),
+            "spread": first.spread,
         }
 
     def _finish(self, status: str, reason: str | None = None) -> str:
@@ -153,6 +165,7 @@ def _known(plan: Plan) -> dict[str, Any]:
         "target_accuracy": plan.target_accuracy,
         "asked_rate_mbit": plan.net.rate_mbit,
         "evaluated_model": "average of the workers' models",
+        "resumed_from": None if plan.resume is None else str(plan.resume),
     }
 
 

@@ -1,27 +1,25 @@
-"""The one training loop, for real and simulated workers alike.
+"""The one training loop, for real and simulated workers alike."""
 
-Shapes: w workers held by this process, b examples of each.
-"""
-
+import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bagua_algos.communicator import Communicator
-from bagua_algos.engine import Engine
-from experiments.baselines import DistributedTorchDDP, TorchDDP
+from experiments.checkpoint import Checkpoints
 from experiments.config import Plan
-from experiments.data import Batches, shard
-from experiments.tasks.base import PADDING, Split, TaskData
-
-EVALUATION_BATCH = 500
-"""Examples of one worker that are evaluated at once."""
+from experiments.data import Batches
+from experiments.distributed import Distributed, distribute
+from experiments.evaluation import evaluate
+from experiments.step import Step
+from experiments.tasks.base import TaskData
 
 
 class DivergedError(RuntimeError):
@@ -45,30 +43,10 @@ class Meter:
         self.time_s += time.perf_counter() - started_s
 
 
-class Distributed(Protocol):
-    """A model and an optimizer in distributed training: an `Engine`, or one of PyTorch's own."""
-
-    exposed_communication_s: float
-    """What training waited for communication that compute did not hide."""
-
-    @property
-    def model(self) -> nn.Module:
-        """To be called in place of the model that was given."""
-        ...
-
-    def consensus(self) -> AbstractContextManager[None]:
-        """Within, the model is the one to evaluate; a collective call."""
-        ...
-
-    def close(self) -> None:
-        """The model and the optimizer are plain again."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """What one worker's training came to, over `steps` steps; evaluations take no time and no
-    bytes.
+    bytes. `spread` is how far the workers' weights were apart at the end.
     """
 
     steps: int
@@ -77,22 +55,7 @@ class Result:
     exposed_communication_s: float
     validation_accuracy: float
     test_accuracy: float
-
-
-def distribute(
-    plan: Plan, model: nn.Module, optimizer: torch.optim.Optimizer, communicator: Communicator
-) -> Distributed:
-    """Hang the plan's algorithm on `model` and `optimizer`."""
-    if isinstance(plan.algorithm, TorchDDP):
-        return DistributedTorchDDP(model, optimizer, plan.algorithm, communicator)
-    return Engine(
-        model,
-        optimizer,
-        plan.algorithm,
-        communicator,
-        bucket_bytes=plan.bucket_bytes,
-        timeout_s=2 * plan.cluster.timeout_s,
-    )
+    spread: float
 
 
 def train(
@@ -119,6 +82,7 @@ def train(
     """
     optimizer = plan.make_optimizer(model.parameters())
     distributed = distribute(plan, model, optimizer, communicator)
+    state = _State(model, Step(plan, data.train, distributed, optimizer), meter)
     batches = Batches(
         num_examples=len(data.train),
         world_size=plan.workers,
@@ -127,19 +91,24 @@ def train(
         seed=plan.seed,
     )
     rows = _Rows(batches.steps_per_epoch, meter, distributed, report)
-    step, accuracy = 0, 0.0
-    for step in range(1, plan.max_steps + 1):
+    step = state.resume(plan, communicator)
+    accuracy = math.nan
+    while step < plan.max_steps:
+        step += 1
         with meter.running():
-            indices_wb = batches.indices(step - 1)
-            loss_w = _train_step(plan, data.train, indices_wb, distributed, optimizer)
+            loss_w = state.take_step(batches.indices(step - 1))
         if step == 1 or step % plan.log_every == 0:
             rows.report("step", step, loss=_finite_mean(loss_w, step))
         if step % plan.eval_every == 0 or step == plan.max_steps:
-            accuracy = evaluate(plan, data.validation, distributed, communicator)
-            rows.report("evaluation", step, accuracy=accuracy)
+            with meter.running():
+                distributed.pause()
+            accuracy, spread = evaluate(plan, data.validation, distributed, communicator)
+            rows.report("evaluation", step, accuracy=accuracy, spread=spread)
             if plan.stop_at_target and accuracy >= plan.target_accuracy:
                 break
-    test_accuracy = evaluate(plan, data.test, distributed, communicator)
+        if plan.checkpoint_every and step % plan.checkpoint_every == 0:
+            state.save(plan, communicator, step)
+    test = evaluate(plan, data.test, distributed, communicator)
     distributed.close()
     return Result(
         steps=step,
@@ -147,8 +116,60 @@ def train(
         bytes_sent=meter.bytes_sent,
         exposed_communication_s=distributed.exposed_communication_s,
         validation_accuracy=accuracy,
-        test_accuracy=test_accuracy,
+        test_accuracy=test.accuracy,
+        spread=test.spread,
     )
+
+
+@dataclass(frozen=True)
+class _State:
+    """All that a checkpoint holds."""
+
+    model: nn.Module
+    take_step: Step
+    meter: Meter
+
+    def save(self, plan: Plan, communicator: Communicator, step: int) -> None:
+        """Write a checkpoint of this process; a collective call."""
+        distributed = self.take_step.distributed
+        with self.meter.running():
+            distributed.pause()
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.take_step.optimizer.state_dict(),
+            "step": self.take_step.state_dict(),
+            "distributed": distributed.state_dict(),
+            "generator": torch.get_rng_state(),
+            "time_s": self.meter.time_s,
+            "bytes_sent": self.meter.bytes_sent,
+            "exposed_communication_s": distributed.exposed_communication_s,
+        }
+        _checkpoints(plan.folder, communicator).save(step, state)
+
+    def resume(self, plan: Plan, communicator: Communicator) -> int:
+        """Go on where the run that `plan` resumes, if any, wrote its last checkpoint; returns its
+        step.
+        """
+        if plan.resume is None:
+            return 0
+        distributed = self.take_step.distributed
+        checkpoints = _checkpoints(plan.resume, communicator)
+        step = checkpoints.latest()
+        state = checkpoints.load(step)
+        self.model.load_state_dict(state["model"])
+        self.take_step.optimizer.load_state_dict(state["optimizer"])
+        self.take_step.load_state_dict(state["step"])
+        distributed.load_state_dict(state["distributed"])
+        torch.set_rng_state(state["generator"])
+        self.meter.time_s = state["time_s"]
+        self.meter.bytes_sent = state["bytes_sent"]
+        distributed.exposed_communication_s = state["exposed_communication_s"]
+        return step
+
+
+def _checkpoints(run: Path, communicator: Communicator) -> Checkpoints:
+    num_processes = communicator.world_size // len(communicator.ranks)
+    return Checkpoints(run, communicator.ranks[0], num_processes)
 
 
 @dataclass(frozen=True)
@@ -172,50 +193,6 @@ class _Rows:
                 **values,
             }
         )
-
-
-def _train_step(
-    plan: Plan,
-    split: Split,
-    indices_wb: np.ndarray,
-    distributed: Distributed,
-    optimizer: torch.optim.Optimizer,
-) -> Tensor:
-    """One step of every worker held here; returns their losses `[w]`."""
-    x_wb, y_wb = _examples(plan, split, indices_wb)
-    optimizer.zero_grad()
-    loss_w = plan.task.loss(distributed.model(x_wb), y_wb)
-    loss_w.sum().backward()  # workers do not mix: each one's gradient is that of its own loss
-    optimizer.step()
-    return loss_w.detach()
-
-
-def evaluate(
-    plan: Plan, split: Split, distributed: Distributed, communicator: Communicator
-) -> float:
-    """Accuracy of the consensus model on `split`, each worker evaluating its shard; a collective
-    call.
-    """
-    examples = shard(num_examples=len(split), world_size=plan.workers, ranks=communicator.ranks)
-    model = distributed.model
-    with distributed.consensus(), torch.no_grad():
-        model.eval()
-        correct_w = torch.zeros(len(communicator.ranks), 1, dtype=torch.float64)
-        for start in range(0, examples.indices.shape[1], EVALUATION_BATCH):
-            part = slice(start, start + EVALUATION_BATCH)
-            x_wb, y_wb = _examples(plan, split, examples.indices[:, part])
-            y_wb[~torch.from_numpy(examples.mask[:, part])] = PADDING
-            correct_w += plan.task.num_correct(model(x_wb), y_wb).cpu().unsqueeze(1)
-        model.train()
-    correct_w = correct_w.to(plan.backend.device)
-    communicator.all_reduce_mean_(correct_w)
-    return correct_w[0].item() * plan.workers / len(split)
-
-
-def _examples(plan: Plan, split: Split, indices_wb: np.ndarray) -> tuple[Tensor, Tensor]:
-    device = plan.backend.device
-    x_wb = torch.from_numpy(split.x[indices_wb]).to(device)
-    return plan.task.inputs(x_wb), torch.from_numpy(split.y[indices_wb]).to(device)
 
 
 def _finite_mean(loss_w: Tensor, step: int) -> float:

@@ -1,5 +1,7 @@
 """Every YAML in conf/ is composed and instantiated."""
 
+from pathlib import Path
+
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -15,13 +17,14 @@ from netsim.condition import NetworkCondition
 
 EVERY_CHOICE = [f"{group}={choice}" for group in GROUPS for choice in choices(group)]
 NESTED = sorted(path for group in GROUPS for path in (CONFIG_DIR / group).glob("*/*.yaml"))
+FOLDER = Path("a run's folder, which a plan does not touch")
 
 
 def plan_of(*overrides: str) -> Plan:
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         config = compose("config", ["algo=allreduce", *overrides], return_hydra_config=True)
         HydraConfig.instance().set_config(config)
-        return make_plan(config)
+        return make_plan(config, FOLDER)
 
 
 @pytest.mark.parametrize("choice", EVERY_CHOICE)

@@ -51,10 +51,9 @@ def test_equal_global_batches_on_any_number_of_workers():
 
 def test_indices_do_not_depend_on_the_steps_before():
     b = batches()
-    in_order = list(itertools.islice(b.starting_at(0), 40))
+    in_order = [batches().indices(step) for step in range(40)]
     for step in (33, 0, 12):
         np.testing.assert_array_equal(b.indices(step), in_order[step])
-    np.testing.assert_array_equal(next(b.starting_at(17)), in_order[17])
 
 
 def test_seeds_and_epochs_give_different_orders():

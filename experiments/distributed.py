@@ -1,0 +1,67 @@
+"""A model and an optimizer in distributed training: by an algorithm of ours, or by PyTorch."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from bagua_algos.communicator import Communicator
+from bagua_algos.engine import Engine
+from experiments.baselines import DistributedTorchDDP, TorchDDP
+from experiments.config import Plan
+
+
+class Distributed(Protocol):
+    """What the training loop asks of it: an `Engine`, or one of PyTorch's own."""
+
+    exposed_communication_s: float
+    """What training waited for communication that compute did not hide."""
+
+    @property
+    def model(self) -> nn.Module:
+        """To be called in place of the model that was given."""
+        ...
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Within, gradients accumulate and do not travel."""
+        ...
+
+    def pause(self) -> None:
+        """End what goes on beside training; a collective call."""
+        ...
+
+    def consensus(self) -> AbstractContextManager[float]:
+        """Within, the model is the one to evaluate; yields the workers' spread about it. A
+        collective call.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the model's and the optimizer's; after `pause`."""
+        ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from another's `state_dict`."""
+        ...
+
+    def close(self) -> None:
+        """The model and the optimizer are plain again."""
+        ...
+
+
+def distribute(
+    plan: Plan, model: nn.Module, optimizer: torch.optim.Optimizer, communicator: Communicator
+) -> Distributed:
+    """Hang the plan's algorithm on `model` and `optimizer`."""
+    if isinstance(plan.algorithm, TorchDDP):
+        return DistributedTorchDDP(model, optimizer, plan.algorithm, communicator)
+    return Engine(
+        model,
+        optimizer,
+        plan.algorithm,
+        communicator,
+        bucket_bytes=plan.bucket_bytes,
+        timeout_s=2 * plan.cluster.timeout_s,
+    )

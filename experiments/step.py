@@ -1,0 +1,86 @@
+"""One training step of every worker held by this process.
+
+Shapes: w workers held by this process, b examples of each.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.config import Plan
+from experiments.distributed import Distributed
+from experiments.tasks.base import Split
+
+
+def examples(plan: Plan, split: Split, indices_wb: np.ndarray) -> tuple[Tensor, Tensor]:
+    """The model's inputs `[w, b, ...]` and the labels `[w, b]`, on the plan's device."""
+    device = plan.backend.device
+    x_wb = torch.from_numpy(split.x[indices_wb]).to(device)
+    return plan.task.inputs(x_wb), torch.from_numpy(split.y[indices_wb]).to(device)
+
+
+@dataclass
+class Step:
+    """Forward and backward by micro-batches in the plan's precision, clipping, the optimizer, the
+    learning rate.
+    """
+
+    plan: Plan
+    split: Split
+    distributed: Distributed
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.schedule = self.plan.make_schedule(self.optimizer)
+
+    def __call__(self, indices_wb: np.ndarray) -> Tensor:
+        """Take the step on the examples `indices_wb`; returns each worker's loss before it `[w]`.
+
+        The gradient is that of the mean over the batch, however many micro-batches it is cut into.
+        """
+        self.optimizer.zero_grad()
+        parts = np.split(indices_wb, self.plan.accumulate, axis=1)
+        losses_w = [
+            self._accumulate(part, is_last=index == len(parts) - 1)
+            for index, part in enumerate(parts)
+        ]
+        if self.plan.clip_norm is not None:
+            clip_norms_(self.optimizer, len(indices_wb), self.plan.clip_norm)
+        self.optimizer.step()
+        self.schedule.step()
+        return torch.stack(losses_w).sum(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the optimizer's."""
+        return {"schedule": self.schedule.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from another's `state_dict`."""
+        self.schedule.load_state_dict(state_dict["schedule"])
+
+    def _accumulate(self, indices_wb: np.ndarray, *, is_last: bool) -> Tensor:
+        x_wb, y_wb = examples(self.plan, self.split, indices_wb)
+        dtype = getattr(torch, self.plan.precision)
+        with nullcontext() if is_last else self.distributed.no_sync():
+            with torch.autocast(x_wb.device.type, dtype, enabled=dtype is not torch.float32):
+                outputs_wb = self.distributed.model(x_wb)
+            loss_w = self.plan.task.loss(outputs_wb.float(), y_wb) / self.plan.accumulate
+            loss_w.sum().backward()  # workers do not mix: each one's gradient is of its own loss
+        return loss_w.detach()
+
+
+def clip_norms_(optimizer: torch.optim.Optimizer, num_held: int, max_norm: float) -> None:
+    """Scale each worker's gradients to a norm of at most `max_norm`, as
+    `torch.nn.utils.clip_grad_norm_` does one worker's.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    gradients = [p.grad.view(num_held, -1) for p in parameters if p.grad is not None]
+    norms_w = torch.stack([g.norm(dim=1) for g in gradients]).norm(dim=0)
+    scale_w = (max_norm / (norms_w + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(scale_w.unsqueeze(1))
