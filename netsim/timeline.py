@@ -1,0 +1,232 @@
+"""The clocks of simulated workers: what a training step costs each of them.
+
+    compute   | forward |      backward      |  wait  | optimizer | wait |
+    lane 0     <forward>     <bucket 0> <bucket 2>                <step end>
+    lane 1                       <bucket 1>
+    background               <a round that nobody waits for          ...
+
+Max-plus algebra over one number for each worker and lane: a job starts at the later of its
+gradients' being ready and its lane's being free, and training waits for the latest lane. So a step
+costs O(workers), and no event is kept for a message.
+
+A training loop that computes the values of all workers calls it live, as the communicator's
+observer; without values, `replay` repeats the jobs of a step that is known.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsim.compute import ComputeTimes
+from netsim.lanes import Event, Kernel, Lanes, Mark, Ready
+from netsim.link_table import Array
+from netsim.model import CostModel, Operation
+
+Moment = Literal["forward", "bucket_ready", "backward_end", "step_end"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What an algorithm does at one moment: operations, and seconds of kernels between them."""
+
+    moment: Moment
+    bucket: int | None = None
+    work: Sequence[Operation | float] = ()
+
+
+class _Stage(IntEnum):
+    """What compute has reached; passing on from one waits for the lanes."""
+
+    OUTSIDE = 0
+    FORWARD = 1
+    BACKWARD = 2
+    BACKWARD_END = 3
+    STEP_END = 4
+
+
+_STAGES = {
+    "forward": _Stage.FORWARD,
+    "bucket_ready": _Stage.BACKWARD,
+    "backward_end": _Stage.BACKWARD_END,
+    "step_end": _Stage.STEP_END,
+}
+
+
+class Timeline:
+    """N workers' clocks, at 0 when training begins. Operations outside a step are waited for.
+
+    `exposed_communication_s [N]` adds up what compute waited for within steps; `num_steps` counts
+    those that have ended.
+
+    Args:
+        model: of what operations cost.
+        compute: what a step's compute takes.
+        num_lanes: that the engine uses: 2 between processes on CPUs, else 1.
+        records_events: whether to keep `events`, for a picture; takes memory with every step.
+    """
+
+    def __init__(
+        self,
+        model: CostModel,
+        compute: ComputeTimes,
+        *,
+        num_lanes: int = 2,
+        records_events: bool = False,
+    ) -> None:
+        self.num_steps = 0
+        self.exposed_communication_s: Array = np.zeros(model.world_size)
+        self._compute = compute
+        self._num_lanes = num_lanes
+        self._lanes = Lanes(model, num_lanes + 1, records_events=records_events)
+        self._records_events = records_events
+        self._stage = _Stage.OUTSIDE
+        self._now_s: Array = np.zeros(model.world_size)
+        self._factors: Array = np.ones(model.world_size)
+        self._backward_began_s = self._now_s
+        self._lane = 0
+        self._background: Mark | None = None
+
+    @property
+    def time_s(self) -> Array:
+        """`[N]`: each worker's compute clock."""
+        return self._now_s
+
+    @property
+    def bytes_sent(self) -> Array:
+        """`[N]`: on the wire, headers included and acknowledgements left out."""
+        return self._lanes.bytes_sent
+
+    @property
+    def events(self) -> list[Event]:
+        """All that happened, if it is recorded."""
+        return self._lanes.events
+
+    def begin_step(self) -> None:
+        """Forward begins. Raises `ValueError` if a trace of compute times is over."""
+        assert self._stage == _Stage.OUTSIDE, "end_step() comes first"
+        self._end_background()
+        self._factors = self._compute.variation.factors(self.num_steps, len(self._now_s))
+        self._stage = _Stage.FORWARD
+        self._lane = 0
+
+    def begin_job(self, moment: Moment, bucket: int | None = None) -> None:
+        """The operations and kernels that follow are of this job, on the lane that is its own.
+
+        Jobs come in the order of their moments, and of their buckets.
+        """
+        assert self._stage != _Stage.OUTSIDE, "begin_step() comes first"
+        self._end_background()
+        self._reach(_STAGES[moment])
+        if moment == "bucket_ready":
+            assert bucket is not None
+            self._now_s = self._backward_began_s + self._factors * self._compute.ready_s(bucket)
+        self._begin(0 if bucket is None else bucket % self._num_lanes)
+
+    def begin_background(self) -> Mark:
+        """What follows, up to the next job, is a round beside training, from each worker's compute
+        clock on; training does not wait for it.
+        """
+        self._end_background()
+        self._begin(self._num_lanes)
+        self._background = Mark()
+        return self._background
+
+    def on_operation(self, operation: Operation) -> None:
+        """See `Observer` of `bagua_algos.communicator`."""
+        is_setup = self._stage == _Stage.OUTSIDE and self._background is None
+        if is_setup:
+            self._begin(0)
+        self._lanes.put(self._lane, operation)
+        if is_setup:
+            self._join()
+
+    def kernel(self, seconds: float) -> None:
+        """The job computes for so long on a worker of factor 1."""
+        self._lanes.put(self._lane, Kernel(seconds * self._factors))
+
+    def is_done(self, background: Mark) -> NDArray[np.bool_]:
+        """`[N]`: whether a round is over at each worker's compute clock.
+
+        What has been reported so far happens for it; links are shared as if nothing followed.
+        """
+        return self._end_of(background) <= self._now_s
+
+    def wait(self, background: Mark) -> None:
+        """Compute waits until a round is over."""
+        self._wait_until(self._end_of(background))
+
+    def end_step(self) -> None:
+        """All is waited for, background rounds apart, and the next step can begin."""
+        self._end_background()
+        self._reach(_Stage.STEP_END)
+        self._join()
+        self._stage = _Stage.OUTSIDE
+        self._begin(0)
+        self.num_steps += 1
+
+    def replay(self, jobs: Iterable[Job]) -> None:
+        """One whole step of known jobs."""
+        self.begin_step()
+        for job in jobs:
+            self.begin_job(job.moment, job.bucket)
+            for work in job.work:
+                if isinstance(work, int | float):
+                    self.kernel(work)
+                else:
+                    self.on_operation(work)
+        self.end_step()
+
+    def _begin(self, lane: int) -> None:
+        self._lane = lane
+        self._lanes.put(lane, Ready(self._now_s))
+
+    def _end_background(self) -> None:
+        if self._background is not None:
+            self._lanes.put(self._num_lanes, self._background)
+            self._background = None
+
+    def _end_of(self, background: Mark) -> Array:
+        if background is self._background:
+            self._end_background()
+            self._begin(0)
+        self._lanes.run()
+        assert background.end_s is not None
+        return background.end_s
+
+    def _reach(self, stage: _Stage) -> None:
+        """Let compute go on to a stage; it never goes back."""
+        assert stage >= self._stage, f"{stage.name} comes before {self._stage.name}"
+        while self._stage < stage:
+            self._stage = _Stage(self._stage + 1)
+            if self._stage == _Stage.BACKWARD:
+                self._pass("forward", self._compute.forward_s)
+                self._backward_began_s = self._now_s
+            elif self._stage == _Stage.BACKWARD_END:
+                self._now_s = self._backward_began_s
+                self._pass("backward", self._compute.backward_s)
+                self._join()
+            elif self._stage == _Stage.STEP_END:
+                self._join()
+                self._pass("optimizer", self._compute.optimizer_s)
+
+    def _pass(self, name: str, seconds: float) -> None:
+        before_s = self._now_s
+        self._now_s = before_s + seconds * self._factors
+        if self._records_events:
+            spans = zip(before_s.tolist(), self._now_s.tolist(), strict=True)
+            self.events.extend(Event(r, -1, name, *span) for r, span in enumerate(spans))
+
+    def _join(self) -> None:
+        """Compute waits for all lanes but the background."""
+        self._lanes.run()
+        latest_s = np.max([self._lanes.times_s(lane) for lane in range(self._num_lanes)], axis=0)
+        self._wait_until(latest_s)
+
+    def _wait_until(self, end_s: Array) -> None:
+        before_s, self._now_s = self._now_s, np.maximum(self._now_s, end_s)
+        if self._stage != _Stage.OUTSIDE:
+            self.exposed_communication_s += self._now_s - before_s

@@ -1,0 +1,68 @@
+"""What the hosts and their communication library add to a network: the constants of one back end.
+
+`netsim.calibrate` replaces them by measurements; they are plain numbers, as in YAML.
+"""
+
+from dataclasses import dataclass, fields
+
+from netsim.link import check_number
+from netsim.tcp_throughput import INITIAL_WINDOW_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transport:
+    """How a library moves messages over TCP. The defaults are gloo's, measured with 4 processes on
+    2 cores.
+
+    Args:
+        operation_s: what starting and ending one operation takes, however small it is.
+        message_s: added to every one-way delay: a thread is woken, a packet passes two stacks.
+        bytes_per_s: that a host moves at the most, however fast its link is.
+        num_segments: into which a ring cuts each of its pieces, all in flight at the same time.
+        rendezvous: whether data leaves only when the receiver has sent word that it is ready.
+        socket_bytes: that a sender hands over at once; then it is done, if a message has no more.
+        sharing: part of a link's rate that many flows at once use until the last of them is done;
+            they never share it evenly.
+        has_trees: whether all-reduce takes a double binary tree where that is faster.
+        initial_window_bytes: of TCP.
+        slow_start_after_idle: whether pauses close TCP's windows, as the sysctl of that name says.
+
+    Raises:
+        ValueError: for a value that no transport can have.
+    """
+
+    operation_s: float = 5e-4
+    message_s: float = 2.5e-4
+    bytes_per_s: float = 8.5e8
+    num_segments: int = 2
+    rendezvous: bool = True
+    socket_bytes: float = 1.2e6
+    sharing: float = 0.87
+    has_trees: bool = False
+    initial_window_bytes: float = INITIAL_WINDOW_BYTES
+    slow_start_after_idle: bool = True
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.type is float:
+                check_number(field.name, getattr(self, field.name))
+        for name in ("bytes_per_s", "initial_window_bytes"):
+            if not getattr(self, name):
+                raise ValueError(f"{name}=0 moves nothing: choose more.")
+        if not 0 < self.sharing <= 1:
+            raise ValueError(f"sharing is a part of the rate: choose 0 to 1, not {self.sharing}.")
+        if self.num_segments < 1:
+            raise ValueError(f"num_segments has to be at least 1, not {self.num_segments}.")
+
+
+GLOO = Transport()
+NCCL = Transport(
+    operation_s=3e-5,
+    message_s=1e-5,
+    bytes_per_s=2e10,
+    num_segments=8,
+    rendezvous=False,
+    sharing=0.95,
+    has_trees=True,
+)
+"""Estimates, not measurements: 8 is NCCL_STEPS, its buffers on each connection."""
