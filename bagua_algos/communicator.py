@@ -10,9 +10,12 @@ Shape suffixes: w workers held here, N workers in all.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from bagua_algos.hierarchy import Hierarchy
 
 
 class CommunicationError(RuntimeError):
@@ -23,16 +26,21 @@ class CommunicationError(RuntimeError):
 class Operation:
     """One finished communicator operation, as an observer sees it.
 
-    `num_bytes` is what every worker handed in, `seconds` the time it blocked its caller on this
-    process (0 where nothing was measured, as in a simulated run), `peers[r]` the worker that r
-    sent to in an exchange.
+    `num_bytes` is what every worker handed in, `ranks` are the workers that took part, `seconds`
+    the time it blocked its caller on this process (0 where nothing was measured, as in a simulated
+    run), and `peers[i]` the worker that `ranks[i]` sent to in an exchange.
     """
 
     name: str
     num_bytes: int
-    world_size: int
+    ranks: tuple[int, ...]
     seconds: float = 0.0
     peers: tuple[int, ...] | None = None
+
+    @property
+    def world_size(self) -> int:
+        """How many took part."""
+        return len(self.ranks)
 
     @property
     def bytes_sent(self) -> float:
@@ -64,15 +72,29 @@ class Observer(Protocol):
 class Communicator(Protocol):
     """MPI-style primitives over the worker axis. All raise `CommunicationError`; all are
     collective calls.
+
+    `ranks` are the workers held here, each a number below `world_size`. Where the communicator is
+    a part of another, `members[r]` is the number of worker r among all; otherwise r itself.
+    `hierarchy` is there where nodes are known, and levels that differ.
     """
 
     world_size: int
     ranks: tuple[int, ...]
+    members: tuple[int, ...]
+    nodes: "Nodes | None"
+    hierarchy: "Hierarchy | None"
     observer: Observer | None
     clock: Callable[[], float]
 
     def duplicate(self) -> "Communicator":
         """The same workers over connections of their own, for operations at the same time."""
+        ...
+
+    def split(self, parts: Sequence[Sequence[int]]) -> "list[Part]":
+        """The parts that this process holds workers of, each a world of its own.
+
+        `parts` share all workers out among them, in ascending order each (`check_parts`).
+        """
         ...
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
@@ -100,6 +122,52 @@ class Communicator(Protocol):
         arrived, `[w, ...]`.
         """
         ...
+
+
+Nodes = tuple[tuple[int, ...], ...]
+"""The workers of each node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Some of a communicator's workers among themselves: their own `communicator`, and which `rows`
+    of `x[w, ...]` are theirs.
+    """
+
+    communicator: Communicator
+    rows: slice | list[int]
+
+    def run_(self, x_w: Tensor, operation: Callable[[Tensor, Communicator], None]) -> None:
+        """Let `operation` change this part's rows of `x[w, ...]` in place."""
+        x_p = x_w[self.rows]
+        operation(x_p, self.communicator)
+        if not isinstance(self.rows, slice):  # the rows are a copy
+            x_w[self.rows] = x_p
+
+
+class Relay:
+    """The observer of a part: whoever observes the whole at the time."""
+
+    def __init__(self, whole: Communicator) -> None:
+        self._whole = whole
+
+    def on_operation(self, operation: Operation) -> None:
+        """See `Observer`."""
+        if self._whole.observer is not None:
+            self._whole.observer.on_operation(operation)
+
+
+def check_parts(parts: Sequence[Sequence[int]], world_size: int) -> None:
+    """Raise `ValueError` unless every worker is in one of `parts`, each of them in ascending
+    order.
+    """
+    everyone = sorted(rank for part in parts for rank in part)
+    is_ascending = all(list(part) == sorted(part) and len(part) > 0 for part in parts)
+    if everyone != list(range(world_size)) or not is_ascending:
+        raise ValueError(
+            f"every worker of 0..{world_size - 1} must be in exactly one part (or node), in "
+            f"ascending order, got {[list(part) for part in parts]}"
+        )
 
 
 def check_permutation(peers: Sequence[int], world_size: int) -> None:

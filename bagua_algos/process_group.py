@@ -5,6 +5,7 @@ The only module of this package that imports `torch.distributed`.
 """
 
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,11 +18,16 @@ from torch._C._distributed_c10d import FileStore
 
 from bagua_algos.communicator import (
     CommunicationError,
+    Nodes,
     Observer,
     Operation,
+    Part,
+    Relay,
+    check_parts,
     check_permutation,
     num_bytes_per_worker,
 )
+from bagua_algos.hierarchy import make_hierarchy
 
 # torch 2.13 renamed it and warns of the old name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -34,7 +40,12 @@ class ProcessGroupCommunicator:
         group: the process group; None means the default one, which must be initialised.
         observer: hears of every operation, with the seconds it took where the device is the CPU.
         clock: seconds, monotonic.
-        timeout: the group's own, for duplicates; None means torch's default.
+        timeout: the group's own, for duplicates and parts; None means torch's default.
+        nodes: which workers share one, for hierarchical primitives; with it, making a
+            communicator is a collective call. `nodes_by_host` finds out.
+
+    Raises:
+        ValueError: torch.distributed is not initialised, or nodes do not share all workers out.
     """
 
     def __init__(
@@ -43,6 +54,7 @@ class ProcessGroupCommunicator:
         observer: Observer | None = None,
         clock: Callable[[], float] = time.perf_counter,
         timeout: timedelta | None = None,
+        nodes: Nodes | None = None,
     ) -> None:
         if not dist.is_initialized():
             raise ValueError(
@@ -52,24 +64,53 @@ class ProcessGroupCommunicator:
         self.group = group
         self.world_size = dist.get_world_size(group)
         self.ranks = (dist.get_rank(group),)
+        self.members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
         self.observer = observer
         self.clock = clock
         self._timeout = timeout
+        self.nodes = nodes
+        self.hierarchy = make_hierarchy(self, nodes)
 
     def duplicate(self) -> "ProcessGroupCommunicator":
         """See `Communicator`."""
-        ranks = dist.get_process_group_ranks(self.group or dist.group.WORLD)
-        group = dist.new_group(ranks, timeout=self._timeout, use_local_synchronization=True)
+        return ProcessGroupCommunicator(
+            self._new_group(range(self.world_size)),
+            self.observer,
+            self.clock,
+            self._timeout,
+            self.nodes,
+        )
+
+    def split(self, parts: Sequence[Sequence[int]]) -> list[Part]:
+        """See `Communicator`: the one part that this worker is in."""
+        check_parts(parts, self.world_size)
+        [part] = [part for part in parts if self.ranks[0] in part]
+        communicator = ProcessGroupCommunicator(
+            self._new_group(part), Relay(self), self.clock, self._timeout
+        )
+        return [Part(communicator=communicator, rows=slice(0, 1))]
+
+    def _new_group(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+        # torch names a group by its workers and by how many this process has made: every worker
+        # has to make as many groups as the others, or they would wait for each other by two names.
+        group = dist.new_group(
+            [self.members[rank] for rank in ranks],
+            timeout=self._timeout,
+            use_local_synchronization=True,
+        )
         assert isinstance(group, dist.ProcessGroup), "this worker is one of the group's"
-        return ProcessGroupCommunicator(group, self.observer, self.clock, self._timeout)
+        return group
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
         """See `Communicator`."""
         with self._operation("all_reduce_mean", x_w):
             # gloo has no AVG, and NCCL's rounds otherwise: the sum divided once is the same on
-            # both.
-            dist.all_reduce(x_w, group=self.group)
-            x_w.div_(self.world_size)
+            # both. But a sum of fp16 may be beyond its range, where the mean is not.
+            if x_w.dtype == torch.float16:
+                dist.all_reduce(x_w.div_(self.world_size), group=self.group)
+            else:
+                dist.all_reduce(x_w, group=self.group)
+                x_w.div_(self.world_size)
 
     def all_to_all(self, x_wN: Tensor) -> Tensor:
         """See `Communicator`."""
@@ -126,10 +167,10 @@ class ProcessGroupCommunicator:
         try:
             yield
         except RuntimeError as error:
-            rank = self.ranks[0]
-            others = [peers[rank]] if peers else [r for r in range(self.world_size) if r != rank]
+            rank, own = self.ranks[0], self.members[self.ranks[0]]
+            others = [self.members[peers[rank]]] if peers else [r for r in self.members if r != own]
             raise CommunicationError(
-                f"worker {rank}: {name} with {_named(others)} failed "
+                f"worker {own}: {name} with {_named(others)} failed "
                 f"after {self.clock() - started_s:.1f} s: {_without_place(error)}"
             ) from error
         if self.observer is not None:
@@ -137,9 +178,9 @@ class ProcessGroupCommunicator:
                 Operation(
                     name=name,
                     num_bytes=num_bytes_per_worker(x_w),
-                    world_size=self.world_size,
+                    ranks=self.members,
                     seconds=0.0 if x_w.is_cuda else self.clock() - started_s,
-                    peers=peers,
+                    peers=peers and tuple(self.members[peer] for peer in peers),
                 )
             )
 
@@ -155,15 +196,32 @@ def _named(ranks: Sequence[int]) -> str:
     return ("worker " if len(ranks) == 1 else "workers ") + ", ".join(map(str, ranks))
 
 
+def nodes_by_host() -> Nodes:
+    """The workers of torch's default group that have the same host name; a collective call."""
+    hosts = [""] * dist.get_world_size()
+    dist.all_gather_object(hosts, socket.gethostname())
+    return tuple(
+        tuple(rank for rank, other in enumerate(hosts) if other == host)
+        for host in dict.fromkeys(hosts)
+    )
+
+
 @contextmanager
 def file_rendezvous(
-    path: str, *, backend: str, rank: int, world_size: int, timeout_s: float
+    path: str,
+    *,
+    backend: str,
+    rank: int,
+    world_size: int,
+    timeout_s: float,
+    nodes: Nodes | None = None,
 ) -> Iterator[ProcessGroupCommunicator]:
     """The default process group of `world_size` workers on one host, for as long as the context
     lasts.
 
     The workers find each other through the file `path`, so that no control traffic crosses the
     network under test. Every collective ends with `CommunicationError` after `timeout_s` seconds.
+    `nodes` says which workers share one.
     """
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(
@@ -174,6 +232,6 @@ def file_rendezvous(
         timeout=timeout,
     )
     try:
-        yield ProcessGroupCommunicator(timeout=timeout)
+        yield ProcessGroupCommunicator(timeout=timeout, nodes=nodes)
     finally:
         dist.destroy_process_group()

@@ -10,16 +10,23 @@ import torch
 from torch import Tensor
 
 from bagua_algos.communicator import (
+    Nodes,
     Observer,
     Operation,
+    Part,
+    Relay,
+    check_parts,
     check_permutation,
     num_bytes_per_worker,
 )
+from bagua_algos.hierarchy import make_hierarchy
 
 
 class StackedCommunicator:
-    """All `world_size` workers, held by this process: w = N. Raises `ValueError` for fewer than
-    one worker.
+    """All `world_size` workers, held by this process: w = N.
+
+    `nodes` says which workers share one, for hierarchical primitives. Raises `ValueError` for fewer
+    than one worker, and for nodes that do not share all of them out.
     """
 
     def __init__(
@@ -27,21 +34,35 @@ class StackedCommunicator:
         world_size: int,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        nodes: Nodes | None = None,
     ) -> None:
         if world_size < 1:
             raise ValueError(f"world_size must be at least 1, got {world_size}")
         self.world_size = world_size
-        self.ranks = tuple(range(world_size))
+        self.ranks = self.members = tuple(range(world_size))
         self.observer = observer
         self.clock = clock
+        self.nodes = nodes
+        self.hierarchy = make_hierarchy(self, nodes)
 
     def duplicate(self) -> "StackedCommunicator":
         """See `Communicator`. There are no connections to share."""
         return self
 
+    def split(self, parts: Sequence[Sequence[int]]) -> list[Part]:
+        """See `Communicator`: all of them are held here."""
+        check_parts(parts, self.world_size)
+        return [self._part(part) for part in parts]
+
     def all_reduce_mean_(self, x_w: Tensor) -> None:
-        """See `Communicator`."""
-        x_w.copy_((x_w.sum(0, keepdim=True) / self.world_size).expand_as(x_w))
+        """See `Communicator`. Narrow types are rounded as real workers round them, at each hop."""
+        if x_w.dtype == torch.float16:
+            x_w.div_(self.world_size)  # before: their sum may be beyond the type's range
+            x_w.copy_(_rounded_sum(x_w).expand_as(x_w))
+        elif x_w.dtype == torch.bfloat16:
+            x_w.copy_((_rounded_sum(x_w) / self.world_size).expand_as(x_w))
+        else:
+            x_w.copy_((x_w.sum(0, keepdim=True) / self.world_size).expand_as(x_w))
         self._report("all_reduce_mean", x_w)
 
     def all_to_all(self, x_wN: Tensor) -> Tensor:
@@ -72,6 +93,13 @@ class StackedCommunicator:
         y_w[list(peers)] = x_w
         return y_w
 
+    def _part(self, part: Sequence[int]) -> Part:
+        communicator = StackedCommunicator(len(part), Relay(self), self.clock)
+        communicator.members = tuple(self.members[rank] for rank in part)
+        is_stretch = part[-1] - part[0] == len(part) - 1
+        rows = slice(part[0], part[-1] + 1) if is_stretch else list(part)
+        return Part(communicator=communicator, rows=rows)
+
     def _report(self, name: str, x_w: Tensor, peers: tuple[int, ...] | None = None) -> None:
         assert x_w.shape[0] == self.world_size, (name, x_w.shape, self.world_size)
         if self.observer is not None:
@@ -79,7 +107,15 @@ class StackedCommunicator:
                 Operation(
                     name=name,
                     num_bytes=num_bytes_per_worker(x_w),
-                    world_size=self.world_size,
-                    peers=peers,
+                    ranks=self.members,
+                    peers=peers and tuple(self.members[peer] for peer in peers),
                 )
             )
+
+
+def _rounded_sum(x_w: Tensor) -> Tensor:
+    """The sum over all workers, `[1, ...]`, rounded to its type after each addition."""
+    total = x_w[:1].clone()
+    for row in x_w[1:]:
+        total += row
+    return total

@@ -6,9 +6,9 @@ Columns of A sum to 1, so the sum over all workers is kept. In all topologies he
 is doubly stochastic), so workers that agree keep their value, and their mean is kept.
 
 Paper: Ying et al., "Exponential Graph is Provably Efficient for Decentralized Deep Training",
-arXiv 2110.13363, compares them. `mix` is BAGUA's D_FP_S (arXiv 2107.01499).
+arXiv 2110.13363, compares them. `bagua_algos.primitives` mixes by them.
 
-Shape suffixes: w workers held here, N workers in all, n elements.
+Shape suffix: N workers in all.
 """
 
 from abc import ABC, abstractmethod
@@ -18,10 +18,8 @@ from functools import cache, cached_property
 from typing import ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from bagua_algos.communicator import Communicator, check_permutation
+from bagua_algos.communicator import check_permutation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,28 +61,6 @@ class Mixing:
         return len(self.exchanges) == num_workers - 1 and np.allclose(
             self.matrix(), 1 / num_workers
         )
-
-
-def of_held(weights: Sequence[float], communicator: Communicator, like: Tensor) -> Tensor:
-    """The `weights` of the workers held here, as a factor `[w, 1]` of `like[w, n]`, in float32 at
-    least.
-    """
-    dtype = torch.promote_types(like.dtype, torch.float32)
-    held = [weights[rank] for rank in communicator.ranks]
-    return torch.tensor(held, dtype=dtype, device=like.device).unsqueeze(1)
-
-
-def mix(x_wn: Tensor, mixing: Mixing, communicator: Communicator) -> Tensor:
-    """A x `[w, n]`, a new tensor: an all-reduce where it is the mean of all, which sends least."""
-    if mixing.averages_all:
-        mean_wn = x_wn.clone()
-        communicator.all_reduce_mean_(mean_wn)
-        return mean_wn
-    mixed_wn = of_held(mixing.self_weights, communicator, x_wn) * x_wn
-    for exchange in mixing.exchanges:
-        arrived_wn = communicator.exchange(x_wn, exchange.peers)
-        mixed_wn += of_held(exchange.weights, communicator, x_wn) * arrived_wn
-    return mixed_wn
 
 
 @dataclass(frozen=True, kw_only=True)

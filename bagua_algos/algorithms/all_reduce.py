@@ -6,10 +6,8 @@
 Paper: Li et al., "PyTorch Distributed", arXiv 2006.15704 (bucketing and overlap). Differs from
 the paper: BatchNorm buffers are averaged when a model is evaluated or saved, not broadcast at
 every forward (a mean of moving averages is the moving average of the means). Differs from PyTorch's
-bf16_compress_hook and fp16_compress_hook: the sum is divided, not the summands, so that small
-gradients do not underflow in fp16; a sum of magnitude beyond 65504 is infinite instead.
-A simulated run rounds a narrow sum once where real workers round it at every hop:
-its gradients are a little more exact than theirs.
+bf16_compress_hook: the sum is divided, not the summands (in fp16 the summands are, as in its
+fp16_compress_hook, since a sum beyond 65504 would be infinite).
 """
 
 from dataclasses import dataclass
@@ -17,6 +15,8 @@ from dataclasses import dataclass
 from bagua_algos.algorithm import Algorithm, Context
 from bagua_algos.bucket import Bucket
 from bagua_algos.compressors.cast import WIRE_DTYPES
+from bagua_algos.hierarchy import levels
+from bagua_algos.primitives import all_reduce_mean_
 
 SUMMABLE = ("bf16", "fp16")
 """Types in which a network can add gradients up."""
@@ -31,6 +31,7 @@ class AllReduce(Algorithm):
     """
 
     wire: str | None = None
+    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if self.wire is not None and self.wire not in SUMMABLE:
@@ -39,11 +40,15 @@ class AllReduce(Algorithm):
                 "CompressedAllReduce with Cast (algo=allreduce_fp8)"
             )
 
+    def init(self, context: Context) -> None:
+        """Nothing; `ValueError` where it is hierarchical and nodes are not known."""
+        levels(context.communicator, self.hierarchical)
+
     def on_bucket_ready(self, context: Context, bucket: Bucket) -> None:
         """Average the bucket's gradients."""
         if self.wire is None:
-            context.communicator.all_reduce_mean_(bucket.gradients)
+            all_reduce_mean_(bucket.gradients, context.communicator, self.hierarchical)
             return
         narrow_wn = bucket.gradients.to(WIRE_DTYPES[self.wire])
-        context.communicator.all_reduce_mean_(narrow_wn)
+        all_reduce_mean_(narrow_wn, context.communicator, self.hierarchical)
         bucket.gradients.copy_(narrow_wn)

@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.compression import Compressor, Draw, MinMaxUInt8
-from bagua_algos.topology import Ring, Topology, of_held
+from bagua_algos.compression import Compressor, Draw, MinMaxUInt8, relative_error
+from bagua_algos.hierarchy import of_held
+from bagua_algos.topology import Ring, Topology
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -55,6 +56,13 @@ class ChocoSGD(Algorithm):
                 "CHOCO-SGD adds up its neighbours' codes over all steps, so that neighbours and "
                 "weights must stay and be mutual (arXiv 1902.00340): its topology must be static "
                 f"and symmetric, such as Ring, which {type(self.topology).__name__} is not"
+            )
+        error = relative_error(self.compressor)
+        if error >= 1:
+            raise ValueError(
+                f"CHOCO-SGD needs a code that errs by less than it is given (arXiv 1902.00340, "
+                f"assumption 1), and {self.compressor} errs by {error:.2g} of it: choose a finer "
+                "one, or one that is biased, such as Largest"
             )
 
     def check(self, world_size: int, optimizer: Optimizer) -> None:

@@ -20,16 +20,13 @@ gradients, not steps lr * g, so what was left out is applied at the rate of the 
 the mean is compressed too, where QSGD and EF-SignSGD send every worker's code to everyone.
 """
 
-import warnings
 from dataclasses import dataclass
 
 from bagua_algos.algorithm import Algorithm, Context
 from bagua_algos.bucket import Bucket
-from bagua_algos.compression import Compressor, Draw, MinMaxUInt8
+from bagua_algos.compression import Compressor, Draw, MinMaxUInt8, warn_of_bias
+from bagua_algos.hierarchy import levels
 from bagua_algos.primitives import Residuals, compressed_all_reduce_mean_
-
-FEW_BITS = 4
-"""A biased code of fewer bits an element than this is not to be used without error feedback."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,29 +40,20 @@ class CompressedAllReduce(Algorithm):
 
     compressor: Compressor
     error_feedback: bool = False
+    hierarchical: bool = False
 
     def __post_init__(self) -> None:
-        name, bits = type(self.compressor).__name__, _bits_per_element(self.compressor)
-        if not self.error_feedback and not self.compressor.unbiased and bits < FEW_BITS:
-            warnings.warn(
-                f"{name} is biased and keeps {bits:.2g} bits an element: without error feedback "
-                "training may not converge (arXiv 1901.09847); set error_feedback=true",
-                stacklevel=3,
-            )
-        if self.error_feedback and self.compressor.unbiased:
-            warnings.warn(
-                f"{name} is unbiased, and what it leaves out can be larger than what it was given:"
-                " error feedback would let that grow (arXiv 1901.09847 asks for a contraction); "
-                "set error_feedback=false",
-                stacklevel=3,
-            )
+        warn_of_bias(self.compressor, self.error_feedback)
 
     def init(self, context: Context) -> list[Residuals] | None:
         """Residuals of zero where error feedback is on."""
+        levels(context.communicator, self.hierarchical)  # raises
         if not self.error_feedback:
             return None
-        world_size = context.communicator.world_size
-        return [Residuals.zeros_like(b.gradients, world_size) for b in context.buckets]
+        return [
+            Residuals.zeros_like(bucket.gradients, context.communicator, self.hierarchical)
+            for bucket in context.buckets
+        ]
 
     def on_bucket_ready(self, context: Context, bucket: Bucket) -> None:
         """Average the bucket's gradients by their codes."""
@@ -76,13 +64,10 @@ class CompressedAllReduce(Algorithm):
             self.compressor,
             context.state[bucket.index] if context.state else None,
             Draw(ranks=context.communicator.ranks, step=context.step, bucket=bucket.index),
+            self.hierarchical,
         )
 
 
 def ByteGrad(*, error_feedback: bool = False) -> CompressedAllReduce:
     """Compressed all-reduce by BAGUA's name for it: gradients in MinMaxUInt8."""
     return CompressedAllReduce(compressor=MinMaxUInt8(), error_feedback=error_feedback)
-
-
-def _bits_per_element(compressor: Compressor, num_elements: int = 1 << 20) -> float:
-    return 8 * compressor.wire_bytes(num_elements) / num_elements

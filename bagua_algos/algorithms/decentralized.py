@@ -4,7 +4,8 @@
     x_i <- optimizer(m_i, g_i)       with SGD: m_i - lr g_i
 
 A is the topology's matrix (BAGUA's D_FP_S). Models differ between workers; their mean moves as in
-SGD on the mean gradient.
+SGD on the mean gradient. Hierarchical, a node's workers average with each other and their leader
+with other nodes' leaders: A is of nodes.
 
 Paper: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?" (D-PSGD),
 arXiv 1705.09056, Algorithm 1. Differs from the paper: A may change with every communication and
@@ -18,7 +19,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.topology import Ring, Topology, mix
+from bagua_algos.hierarchy import levels
+from bagua_algos.primitives import mix
+from bagua_algos.topology import Mixing, Ring, Topology
 
 
 @dataclass(kw_only=True)
@@ -33,12 +36,16 @@ class DecentralizedState:
 
 @dataclass(frozen=True, kw_only=True)
 class Decentralized(Algorithm):
-    """Decentralized, full precision, synchronous; averages at every `interval`-th step."""
+    """Decentralized, full precision, synchronous; averages at every `interval`-th step.
+
+    Raises `ValueError` for an interval below one, and a topology that is not doubly stochastic.
+    """
 
     workers_agree = False
 
     topology: Topology = field(default_factory=Ring)
     interval: int = 1
+    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if self.interval < 1:
@@ -51,10 +58,12 @@ class Decentralized(Algorithm):
 
     def check(self, world_size: int, optimizer: Optimizer) -> None:
         """See `Algorithm`: the topology must connect so many workers."""
-        self.topology.mixing(0, world_size)
+        if not self.hierarchical:
+            self.topology.mixing(0, world_size)
 
     def init(self, context: Context) -> DecentralizedState:
-        """Nothing travels yet."""
+        """Nothing travels yet; `ValueError` where the topology cannot connect the nodes."""
+        self._mixing(context, 0)
         return DecentralizedState()
 
     def on_forward(self, context: Context) -> None:
@@ -63,10 +72,11 @@ class Decentralized(Algorithm):
         # With gradient accumulation one backward ends after several forwards: the first averages.
         if state.mixed or state.num_backwards % self.interval:
             return
-        mixing = self.topology.mixing(
-            state.num_backwards // self.interval, context.communicator.world_size
-        )
-        state.mixed = [mix(b.weights, mixing, context.communicator) for b in context.buckets]
+        mixing = self._mixing(context, state.num_backwards // self.interval)
+        state.mixed = [
+            mix(bucket.weights, mixing, context.communicator, self.hierarchical)
+            for bucket in context.buckets
+        ]
 
     def on_backward_end(self, context: Context) -> None:
         """The average replaces the weights that the gradients are of."""
@@ -76,3 +86,7 @@ class Decentralized(Algorithm):
                 bucket.weights.copy_(mixed_wn)
         state.mixed = []
         state.num_backwards += 1
+
+    def _mixing(self, context: Context, step: int) -> Mixing:
+        num_parties = levels(context.communicator, self.hierarchical).num_parties
+        return self.topology.mixing(step, num_parties)

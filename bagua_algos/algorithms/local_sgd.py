@@ -25,10 +25,11 @@ from torch import Tensor
 
 from bagua_algos.algorithm import Algorithm, Context
 from bagua_algos.bucket import Bucket
-from bagua_algos.compression import Compressor, Draw
+from bagua_algos.compression import Compressor, Draw, warn_of_bias
+from bagua_algos.hierarchy import levels
 from bagua_algos.outer_optimizer import OuterOptimizer
 from bagua_algos.parameter_groups import Stretch, stretches
-from bagua_algos.primitives import Residuals, compressed_all_reduce_mean_
+from bagua_algos.primitives import Residuals, all_reduce_mean_, compressed_all_reduce_mean_
 
 
 @dataclass(kw_only=True)
@@ -62,6 +63,7 @@ class LocalSGD(Algorithm):
     outer: OuterOptimizer | None = None
     compressor: Compressor | None = None
     error_feedback: bool = False
+    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if self.interval < 1:
@@ -75,17 +77,21 @@ class LocalSGD(Algorithm):
             )
         if self.error_feedback and self.compressor is None:
             raise ValueError("error_feedback=True needs a compressor, got compressor=None")
+        if self.compressor is not None:
+            warn_of_bias(self.compressor, self.error_feedback)
 
     def init(self, context: Context) -> list[OuterState] | None:
         """The outer optimizer's state, at rest; `ValueError` for a weight that no optimizer has."""
+        levels(context.communicator, self.hierarchical)  # raises
         if self.outer is None:
             return None
-        world_size = context.communicator.world_size
         return [
             OuterState(
                 anchor=bucket.weights.clone(),
                 momentum=torch.zeros_like(bucket.weights),
-                residuals=Residuals.zeros_like(bucket.weights, world_size)
+                residuals=Residuals.zeros_like(
+                    bucket.weights, context.communicator, self.hierarchical
+                )
                 if self.error_feedback
                 else None,
                 stretches=stretches(bucket, context.optimizer),
@@ -96,7 +102,7 @@ class LocalSGD(Algorithm):
     def on_bucket_ready(self, context: Context, bucket: Bucket) -> None:
         """Average the bucket's gradients as long as workers train together."""
         if context.step < self.start_step:
-            context.communicator.all_reduce_mean_(bucket.gradients)
+            all_reduce_mean_(bucket.gradients, context.communicator, self.hierarchical)
 
     def on_step_end(self, context: Context) -> None:
         """Average the weights where the interval ends."""
@@ -110,13 +116,13 @@ class LocalSGD(Algorithm):
 
     def _meet(self, context: Context, bucket: Bucket) -> None:
         if self.outer is None:
-            context.communicator.all_reduce_mean_(bucket.weights)
+            all_reduce_mean_(bucket.weights, context.communicator, self.hierarchical)
             return
         state: OuterState = context.state[bucket.index]
         # The weights' storage holds the outer gradient for a moment: training waits, none sees it.
         outer_gradient = torch.sub(state.anchor, bucket.weights, out=bucket.weights)
         if self.compressor is None:
-            context.communicator.all_reduce_mean_(outer_gradient)
+            all_reduce_mean_(outer_gradient, context.communicator, self.hierarchical)
         else:
             compressed_all_reduce_mean_(
                 outer_gradient,
@@ -125,6 +131,7 @@ class LocalSGD(Algorithm):
                 self.compressor,
                 state.residuals,
                 Draw(ranks=context.communicator.ranks, step=context.step, bucket=bucket.index),
+                self.hierarchical,
             )
         for stretch in state.stretches:
             self.outer.step_(

@@ -14,44 +14,34 @@ Paper: Tang et al., "Communication Compression for Decentralized Training" (DCD-
 the code may be biased (MinMaxUInt8 rounds to the nearest), and the mean of the workers then moves a
 little off the mean gradient's way. Known failure: it diverges with noisy codes, such as an unbiased
 random sparsification (the paper bounds the error that Q may make); CHOCO-SGD takes those.
+Hierarchical, all this is between node leaders, x is the mean of a node's workers.
 """
 
+import warnings
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
 from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.communicator import Communicator
-from bagua_algos.compression import Compressor, Draw, MinMaxUInt8
-from bagua_algos.topology import Mixing, Ring, Topology, of_held
+from bagua_algos.compression import Compressor, Draw, MinMaxUInt8, relative_error
+from bagua_algos.hierarchy import levels
+from bagua_algos.primitives import Replicas, compressed_mix_
+from bagua_algos.topology import Mixing, Ring, Topology
 
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Replicas:
-    """One bucket's weights as everyone knows them, `[w, numel]` in float32: a worker's `own`, and
-    those of the neighbours that its exchanges hear from.
-    """
-
-    own: Tensor
-    neighbours: list[Tensor]
-
-    def averaged(self, mixing: Mixing, communicator: Communicator) -> Tensor:
-        """What the topology makes of the replicas, `[w, numel]`."""
-        average = of_held(mixing.self_weights, communicator, self.own) * self.own
-        for exchange, neighbour in zip(mixing.exchanges, self.neighbours, strict=True):
-            average += of_held(exchange.weights, communicator, neighbour) * neighbour
-        return average
+MAX_RELATIVE_ERROR = 0.5
+"""The theorem's (1 - rho) / (2 mu), of the best connected ring: rho = 0, mu = 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LowPrecisionDecentralized(Algorithm):
-    """Decentralized, low precision, synchronous. State: the replicas, one set a bucket."""
+    """Decentralized, low precision, synchronous. State: the replicas, one set a bucket.
+
+    Raises `ValueError` for another topology than a ring; warns of a code that is too coarse.
+    """
 
     workers_agree = False
 
     compressor: Compressor = field(default_factory=MinMaxUInt8)
     topology: Topology = field(default_factory=Ring)
+    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.topology, Ring):
@@ -60,34 +50,37 @@ class LowPrecisionDecentralized(Algorithm):
                 "of the same two at every step (arXiv 1803.06443): its topology must be Ring, "
                 f"not {type(self.topology).__name__}; CHOCO-SGD and Decentralized take others"
             )
+        error = relative_error(self.compressor)
+        if error >= MAX_RELATIVE_ERROR:
+            warnings.warn(
+                f"{type(self.compressor).__name__} errs by {error:.2g} of what it is given, and no "
+                f"ring is proved to bear {MAX_RELATIVE_ERROR} or more (arXiv 1803.06443, theorem "
+                "1): training may diverge; choose a finer code, or ChocoSGD",
+                stacklevel=3,
+            )
 
     def init(self, context: Context) -> list[Replicas]:
         """Replicas of the weights, which all workers have in common by now."""
-        num_neighbours = len(self._mixing(context).exchanges)
-        replicas = []
-        for bucket in context.buckets:
-            weights = bucket.weights[:, : bucket.numel]
-            own, *neighbours = (
-                weights.to(torch.float32, copy=True) for _ in range(1 + num_neighbours)
-            )
-            replicas.append(Replicas(own=own, neighbours=neighbours))
-        return replicas
+        communicator, mixing = context.communicator, self._mixing(context)
+        return [
+            Replicas.of(bucket.weights[:, : bucket.numel], mixing, communicator, self.hierarchical)
+            for bucket in context.buckets
+        ]
 
     def on_step_end(self, context: Context) -> None:
         """Exchange the codes of the change, and take the replica for the weights."""
         communicator, mixing = context.communicator, self._mixing(context)
-        if not mixing.exchanges:
-            return
         for bucket, replicas in zip(context.buckets, context.state, strict=True):
-            x = bucket.weights[:, : bucket.numel]
-            z = x + replicas.averaged(mixing, communicator) - 2 * replicas.own
-            draw = Draw(ranks=communicator.ranks, step=context.step, bucket=bucket.index)
-            payload = self.compressor.compress(z, draw)
-            replicas.own.add_(self.compressor.decompress(payload, bucket.numel))
-            for exchange, neighbour in zip(mixing.exchanges, replicas.neighbours, strict=True):
-                arrived = communicator.exchange(payload, exchange.peers)
-                neighbour.add_(self.compressor.decompress(arrived, bucket.numel))
-            x.copy_(replicas.own)
+            compressed_mix_(
+                bucket.weights[:, : bucket.numel],
+                replicas,
+                mixing,
+                communicator,
+                self.compressor,
+                Draw(ranks=communicator.ranks, step=context.step, bucket=bucket.index),
+                self.hierarchical,
+            )
 
     def _mixing(self, context: Context) -> Mixing:
-        return self.topology.mixing(0, context.communicator.world_size)
+        num_parties = levels(context.communicator, self.hierarchical).num_parties
+        return self.topology.mixing(0, num_parties)

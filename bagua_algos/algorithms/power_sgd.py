@@ -20,6 +20,7 @@ on every worker, so Q is held once, [1, m, r].
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ from torch import Tensor
 
 from bagua_algos.algorithm import Algorithm, Context
 from bagua_algos.bucket import Bucket
+from bagua_algos.hierarchy import levels
+from bagua_algos.primitives import all_reduce_mean_
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -52,6 +55,7 @@ class PowerSGD(Algorithm):
     min_compression_rate: float = 2.0
     warmup_steps: int = 0
     seed: int = 0
+    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -62,9 +66,17 @@ class PowerSGD(Algorithm):
             )
         if self.warmup_steps < 0:
             raise ValueError(f"warmup_steps must be at least 0, got {self.warmup_steps}")
+        if not self.error_feedback:
+            warnings.warn(
+                f"rank {self.rank} drops the rest of every gradient for good without error "
+                "feedback, and training may not converge (arXiv 1905.13727, section 3); set "
+                "error_feedback=true",
+                stacklevel=3,
+            )
 
     def init(self, context: Context) -> list[Factors]:
         """No residual, and random Qs, the same on every worker."""
+        levels(context.communicator, self.hierarchical)  # raises
         generator = torch.Generator().manual_seed(self.seed)
         num_held = len(context.communicator.ranks)
         return [self._factors(bucket, num_held, generator) for bucket in context.buckets]
@@ -72,7 +84,7 @@ class PowerSGD(Algorithm):
     def on_bucket_ready(self, context: Context, bucket: Bucket) -> None:
         """Replace the bucket's gradients by the product of their averaged factors."""
         if context.step < self.warmup_steps:
-            context.communicator.all_reduce_mean_(bucket.gradients)
+            all_reduce_mean_(bucket.gradients, context.communicator, self.hierarchical)
             return
         state: Factors = context.state[bucket.index]
         gradients_wn = bucket.gradients[:, : bucket.numel]
@@ -82,13 +94,14 @@ class PowerSGD(Algorithm):
         matrices, others = self._split(gradients_wn, bucket, len(context.communicator.ranks))
         # Cast: a bucket may be narrower than its factors, for which QR has no 16-bit form.
         left = [matrix @ q.to(matrix) for matrix, q in zip(matrices, state.q, strict=True)]
-        means = _mean([*left, *others], context)
+        means = self._mean([*left, *others], context)
         for other, mean in zip(others, means[len(left) :], strict=True):
             other.copy_(mean)
         if matrices:
             ps = [torch.linalg.qr(mean.to(_factor_dtype(mean))).Q for mean in means[: len(left)]]
             right = [m.mT @ p.to(m) for m, p in zip(matrices, ps, strict=True)]
-            for m, p, q, mean in zip(matrices, ps, state.q, _mean(right, context), strict=True):
+            means = self._mean(right, context)
+            for m, p, q, mean in zip(matrices, ps, state.q, means, strict=True):
                 q.copy_(mean)
                 m.copy_(p @ q.mT)
         if state.residual is not None:
@@ -111,7 +124,7 @@ class PowerSGD(Algorithm):
         self, gradients_wn: Tensor, bucket: Bucket, num_held: int
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Views: the parameters to compress `[w, n, m]`, and the others `[w, numel]`."""
-        shapes = [p.shape[1:] if num_held > 1 else p.shape for p in bucket.parameters]
+        shapes = [_shape_of_one(p, num_held) for p in bucket.parameters]
         matrices, others = [], []
         flat = gradients_wn.split([shape.numel() for shape in shapes], dim=1)
         for x_wn, shape in zip(flat, shapes, strict=True):
@@ -120,6 +133,13 @@ class PowerSGD(Algorithm):
             else:
                 others.append(x_wn)
         return matrices, others
+
+    def _mean(self, parts: Sequence[Tensor], context: Context) -> list[Tensor]:
+        """Means `[1, ...]` over all workers of `parts[w, ...]`, in one message."""
+        message_wk = torch.cat([part.flatten(1) for part in parts], dim=1)
+        all_reduce_mean_(message_wk, context.communicator, self.hierarchical)
+        flat = message_wk[:1].split([part[0].numel() for part in parts], dim=1)
+        return [x.view(1, *part.shape[1:]) for x, part in zip(flat, parts, strict=True)]
 
     def _pays(self, shape: torch.Size) -> bool:
         if len(shape) < 2:
@@ -134,9 +154,12 @@ def _factor_dtype(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _mean(parts: Sequence[Tensor], context: Context) -> list[Tensor]:
-    """Means `[1, ...]` over all workers of `parts[w, ...]`, in one message."""
-    message_wk = torch.cat([part.flatten(1) for part in parts], dim=1)
-    context.communicator.all_reduce_mean_(message_wk)
-    flat = message_wk[:1].split([part[0].numel() for part in parts], dim=1)
-    return [x.view(1, *part.shape[1:]) for x, part in zip(flat, parts, strict=True)]
+def _shape_of_one(parameter: Tensor, num_held: int) -> torch.Size:
+    """The shape that one worker's part of `parameter` has as a matrix.
+
+    Without ones in front, which would make it a single row: a stacked model of one worker has one.
+    """
+    shape = parameter.shape[1:] if num_held > 1 else parameter.shape
+    while len(shape) > 1 and shape[0] == 1:
+        shape = shape[1:]
+    return shape

@@ -23,10 +23,11 @@ through warm-up rests, where the paper would divide by eps.
 After the switch the user's optimizer.step() finds no gradients and changes nothing; gradients are
 None once backward returns, so clipping them has no effect, and a GradScaler, whose factor would
 enter the momenta, fails with torch's "No inf checks were recorded". Adam's moments have moved from
-the optimizer to the algorithm's state, and do not return.
+the optimizer to the algorithm's state, and return when training ends.
 """
 
 import math
+import warnings
 from dataclasses import dataclass, field
 
 import torch
@@ -35,9 +36,10 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from bagua_algos.algorithm import Algorithm, Context
 from bagua_algos.bucket import Bucket
-from bagua_algos.compression import Compressor, Draw, MinMaxUInt8
+from bagua_algos.compression import Compressor, Draw, MinMaxUInt8, warn_of_bias
+from bagua_algos.hierarchy import levels
 from bagua_algos.parameter_groups import Stretch, stretches
-from bagua_algos.primitives import Residuals, compressed_all_reduce_mean_
+from bagua_algos.primitives import Residuals, all_reduce_mean_, compressed_all_reduce_mean_
 
 
 @dataclass(kw_only=True)
@@ -75,12 +77,20 @@ class QAdam(Algorithm):
     compressor: Compressor = field(default_factory=MinMaxUInt8)
     error_feedback: bool = False
     precondition: bool = False
+    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if self.warmup_steps < 1:
             raise ValueError(
                 "warmup_steps must be at least 1, for Adam's second moment to be known, "
                 f"got {self.warmup_steps}"
+            )
+        warn_of_bias(self.compressor, self.error_feedback)
+        if self.precondition and isinstance(self.compressor, MinMaxUInt8):
+            warnings.warn(
+                "MinMaxUInt8 spaces its levels by a chunk's extremes, and precondition=true makes "
+                "them extreme: set precondition=false, which is for codes of signs",
+                stacklevel=3,
             )
 
     def check(self, world_size: int, optimizer: Optimizer) -> None:
@@ -100,6 +110,7 @@ class QAdam(Algorithm):
 
     def init(self, context: Context) -> QAdamState:
         """Nothing but the layout yet."""
+        levels(context.communicator, self.hierarchical)  # raises
         return QAdamState(
             stretches=[stretches(b, context.optimizer) for b in context.buckets], moments=[]
         )
@@ -108,7 +119,7 @@ class QAdam(Algorithm):
         """Average the bucket's gradients; after the switch its momenta, by their codes."""
         state: QAdamState = context.state
         if not state.moments:
-            context.communicator.all_reduce_mean_(bucket.gradients)
+            all_reduce_mean_(bucket.gradients, context.communicator, self.hierarchical)
             return
         moments = state.moments[bucket.index]
         for stretch in state.stretches[bucket.index]:
@@ -126,6 +137,7 @@ class QAdam(Algorithm):
             self.compressor,
             moments.residuals,
             Draw(ranks=context.communicator.ranks, step=context.step, bucket=bucket.index),
+            self.hierarchical,
         )
 
     def on_backward_end(self, context: Context) -> None:
@@ -145,6 +157,29 @@ class QAdam(Algorithm):
         elif context.step + 1 >= self.warmup_steps:
             self._switch(context)
 
+    def on_close(self, context: Context) -> None:
+        """Give Adam's moments back to the user's optimizer."""
+        state: QAdamState = context.state
+        for bucket, moments in zip(context.buckets, state.moments, strict=False):
+            m, v = torch.zeros_like(moments.m), torch.zeros_like(moments.m)
+            for stretch in state.stretches[bucket.index]:
+                options, columns = stretch.options(context.optimizer), stretch.columns
+                denominator = moments.denominator[columns]
+                denominator = denominator.masked_fill(denominator.isinf(), options["eps"])
+                m[columns] = moments.m[columns] * (denominator if self.precondition else 1)
+                # As Adam will correct it: by all its steps, where v was frozen at the switch.
+                correction = 1 - float(options["betas"][1]) ** state.num_steps
+                v[columns] = (denominator - options["eps"]).square() * correction
+            sizes = [p.numel() // len(m) for p in bucket.parameters]
+            parts = (x[:, : bucket.numel].split(sizes, 1) for x in (m, v))
+            for parameter, exp_avg, exp_avg_sq in zip(bucket.parameters, *parts, strict=True):
+                context.optimizer.state[parameter] = {
+                    "step": torch.tensor(float(state.num_steps)),
+                    "exp_avg": exp_avg.reshape(parameter.shape).to(parameter.dtype),
+                    "exp_avg_sq": exp_avg_sq.reshape(parameter.shape).to(parameter.dtype),
+                }
+        state.moments = []
+
     def _update_weights(self, context: Context, bucket: Bucket) -> None:
         state: QAdamState = context.state
         moments = state.moments[bucket.index]
@@ -163,7 +198,7 @@ class QAdam(Algorithm):
     def _switch(self, context: Context) -> None:
         """Take Adam's moments over from the user's optimizer."""
         state: QAdamState = context.state
-        optimizer, world_size = context.optimizer, context.communicator.world_size
+        optimizer = context.optimizer
         parameters = [p for bucket in context.buckets for p in bucket.parameters]
         state.num_steps = max(int(optimizer.state[p]["step"]) for p in parameters)
         for bucket in context.buckets:
@@ -178,7 +213,9 @@ class QAdam(Algorithm):
                 Moments(
                     m=m / denominator if self.precondition else m,
                     denominator=denominator,
-                    residuals=Residuals.zeros_like(m, world_size) if self.error_feedback else None,
+                    residuals=Residuals.zeros_like(m, context.communicator, self.hierarchical)
+                    if self.error_feedback
+                    else None,
                 )
             )
         for parameter in parameters:

@@ -21,7 +21,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.topology import Exponential, Mixing, Topology, mix, of_held
+from bagua_algos.hierarchy import of_held
+from bagua_algos.primitives import mix
+from bagua_algos.topology import Exponential, Mixing, Topology
 
 
 @dataclass(kw_only=True)

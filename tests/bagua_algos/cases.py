@@ -17,6 +17,15 @@ from bagua_algos.worker_axis import SingleModel, StackedModel
 from tests.bagua_algos.rows import OPTIMIZERS, ROWS, make_optimizer
 
 WORLD_SIZE = 4
+NODES = {
+    1: ((0,),),
+    2: ((0,), (1,)),
+    3: ((0, 2), (1,)),
+    4: ((0, 1, 2), (3,)),
+    8: ((0, 1, 2), (3, 4), (5,), (6, 7)),
+}
+"""Which of so many workers share a node: unequal where they can be."""
+
 NUM_STEPS = 20
 Tensors = dict[str, Tensor]
 

@@ -1,17 +1,12 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from bagua_algos.stacked import StackedCommunicator
-from tests.bagua_algos.cases import CASES, WORLD_SIZE, Tensors
+from tests.bagua_algos.cases import CASES, NODES, WORLD_SIZE, Tensors
+from tests.bagua_algos.gloo import run_program
 
 # As the real workers: sums in one order.
 torch.set_num_threads(1)
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -20,17 +15,17 @@ def real(tmp_path_factory) -> dict[str, Tensors]:
     messages.
     """
     folder = tmp_path_factory.mktemp("real_workers")
-    program = [sys.executable, "-W", "error", "-m", "tests.bagua_algos.real_workers", str(folder)]
-    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    workers = [torch.load(folder / f"{rank}.pt") for rank in range(WORLD_SIZE)]
+    workers = run_program("tests.bagua_algos.real_workers", folder, WORLD_SIZE)
     return {
         name: {key: torch.cat([w[name][key] for w in workers]) for key in workers[0][name]}
-        for name in [*CASES, "torch_ddp"]
+        for name in [*CASES, "torch_ddp", "hosts"]
     }
 
 
 @pytest.fixture(scope="session")
 def simulated() -> dict[str, Tensors]:
     """Every case on 4 simulated workers."""
-    return {name: case(StackedCommunicator(WORLD_SIZE)) for name, case in CASES.items()}
+    return {
+        name: case(StackedCommunicator(WORLD_SIZE, nodes=NODES[WORLD_SIZE]))
+        for name, case in CASES.items()
+    }

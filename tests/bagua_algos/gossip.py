@@ -3,33 +3,21 @@ own, and models in a loop, both without any code of an algorithm.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from bagua_algos import Algorithm
-from bagua_algos.communicator import Operation
 from bagua_algos.engine import Engine
 from bagua_algos.stacked import StackedCommunicator
 from bagua_algos.topology import Exchange, Mixing, Topology
 from tests.bagua_algos.cases import batch, losses, make_model, make_optimizer, on_worker_axis
+from tests.bagua_algos.recorder import Recorder
 
 DIMENSION = 37
 NUM_STEPS = 20
-
-
-@dataclass
-class Recorder:
-    operations: list[Operation] = field(default_factory=list)
-
-    def on_operation(self, operation: Operation) -> None:
-        self.operations.append(operation)
-
-    @property
-    def bytes_sent(self) -> float:
-        return sum(operation.bytes_sent for operation in self.operations)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,21 +15,12 @@ from bagua_algos.algorithm import Context
 from bagua_algos.engine import Engine
 from bagua_algos.stacked import StackedCommunicator
 from tests.bagua_algos.cases import batch, losses, make_model, on_worker_axis
+from tests.bagua_algos.recorder import Recorder
 
 NUM_STEPS = 20
 ONE_BUCKET = 1 << 20
 NUM_PARAMETERS = sum(p.numel() for p in make_model().parameters())
 SHAPES = [p.shape for p in reversed(list(make_model().parameters()))]
-
-
-class Recorder:
-    """An observer that keeps (name, bytes handed in) of each operation."""
-
-    def __init__(self) -> None:
-        self.operations: list[tuple[str, int]] = []
-
-    def on_operation(self, operation) -> None:
-        self.operations.append((operation.name, operation.num_bytes))
 
 
 def sgd(model: nn.Module, momentum: float) -> torch.optim.Optimizer:

@@ -5,16 +5,17 @@ Also the oracle of C_LP_S and its two codes, in plain torch.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from bagua_algos import Algorithm
-from bagua_algos.communicator import Communicator, Operation
+from bagua_algos.communicator import Communicator
 from bagua_algos.engine import Engine
 from bagua_algos.stacked import StackedCommunicator
 from tests.bagua_algos.cases import on_worker_axis
+from tests.bagua_algos.checkpoint import carry_over
+from tests.bagua_algos.recorder import Recorder
 
 SIZE = 37
 ALIGNMENT = 16
@@ -41,20 +42,6 @@ class Quadratic(nn.Module):
 
     def forward(self, c_bd: Tensor) -> Tensor:
         return torch.cat(list(self.parts)) - c_bd
-
-
-@dataclass
-class Recorder:
-    """An observer that keeps what it hears."""
-
-    operations: list[Operation] = field(default_factory=list)
-
-    def on_operation(self, operation: Operation) -> None:
-        self.operations.append(operation)
-
-    @property
-    def bytes_sent(self) -> float:
-        return sum(operation.bytes_sent for operation in self.operations)
 
 
 class Training:
@@ -97,20 +84,15 @@ class Training:
             [p.detach().reshape(num_held, -1) for p in self.model.parameters()], 1
         ).clone()
 
-    def checkpoint(self) -> dict:
-        """All state, as plain Python and tensors hold it."""
-        return {
-            "weights": [b.weights.clone() for b in self.context.buckets],
-            "optimizer": self.optimizer.state_dict(),
-            "algorithm": self.context.state,
-            "step": self.context.step,
-        }
 
-    def restore(self, checkpoint: dict) -> None:
-        for bucket, weights in zip(self.context.buckets, checkpoint["weights"], strict=True):
-            bucket.weights.copy_(weights)
-        self.optimizer.load_state_dict(checkpoint["optimizer"])
-        self.context.state, self.context.step = checkpoint["algorithm"], checkpoint["step"]
+def interrupted(make: Callable[[], Training], at: int, stop: int) -> Tensor:
+    """x `[w, SIZE]` after `stop` steps, the last of them by a training that has loaded a checkpoint
+    of the first `at`.
+    """
+    stopped, resumed = make(), make()
+    stopped.steps(0, at)
+    carry_over(stopped, resumed)
+    return resumed.steps(at, stop)
 
 
 def min_max(chunk: Tensor) -> Tensor:

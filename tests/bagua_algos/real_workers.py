@@ -1,29 +1,27 @@
-"""Runs all cases on 4 real gloo workers: `python -m tests.bagua_algos.real_workers FOLDER`.
+"""Runs cases on real gloo workers: `python -m tests.bagua_algos.real_workers FOLDER 4 [CASE ...]`.
 
-A program of its own, since it forks: torch is imported once, before there are threads. Also runs
-what only real workers can, PyTorch's own DistributedDataParallel.
+Without names all of them, and what only real workers can do (`REAL_ONLY`).
 """
 
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_algos.process_group import ProcessGroupCommunicator, file_rendezvous
-from netsim.processes import fork
+from bagua_algos.process_group import ProcessGroupCommunicator, nodes_by_host
 from tests.bagua_algos.cases import (
     CASES,
+    NODES,
     NUM_STEPS,
-    WORLD_SIZE,
     Tensors,
     batch,
     losses,
     make_model,
     make_optimizer,
 )
+from tests.bagua_algos.gloo import fork_workers
+from tests.bagua_algos.recorder import Recorder
 
 
 def torch_ddp(communicator: ProcessGroupCommunicator) -> Tensors:
@@ -38,39 +36,24 @@ def torch_ddp(communicator: ProcessGroupCommunicator) -> Tensors:
     return {name: p.detach().reshape(1, -1) for name, p in model.named_parameters()}
 
 
-class Recorder:
-    """An observer that adds up the predicted bytes of each operation."""
-
-    def __init__(self) -> None:
-        self.bytes_sent = 0.0
-
-    def on_operation(self, operation) -> None:
-        self.bytes_sent += operation.bytes_sent
+def hosts(communicator: ProcessGroupCommunicator) -> Tensors:
+    """All run on this one."""
+    return {"nodes": torch.tensor(nodes_by_host())}
 
 
-def run_worker(rank: int, folder: Path, store: str) -> int:
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    with file_rendezvous(
-        store, backend="gloo", rank=rank, world_size=WORLD_SIZE, timeout_s=60
-    ) as communicator:
-        results = {}
-        for name, case in [*CASES.items(), ("torch_ddp", torch_ddp)]:
-            communicator.observer = Recorder()
-            results[name] = case(communicator)
-            results[name]["predicted bytes"] = torch.tensor([communicator.observer.bytes_sent])
-    torch.save(results, folder / f"{rank}.pt")
-    return 0
+REAL_ONLY = {"torch_ddp": torch_ddp, "hosts": hosts}
 
 
-def main(folder: Path) -> int:
-    with tempfile.TemporaryDirectory() as rendezvous:
-        store = str(Path(rendezvous) / "store")
-        pids = [
-            fork(lambda rank=rank: run_worker(rank, folder, store)) for rank in range(WORLD_SIZE)
-        ]
-        return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
+def run(names: list[str], communicator: ProcessGroupCommunicator) -> dict[str, Tensors]:
+    cases, results = CASES | REAL_ONLY, {}
+    for name in names or cases:
+        communicator.observer = recorder = Recorder()
+        results[name] = cases[name](communicator)
+        results[name]["predicted bytes"] = torch.tensor([recorder.bytes_sent])
+    return results
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    folder, world_size, names = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    nodes = NODES[world_size]
+    sys.exit(fork_workers(lambda workers: run(names, workers), folder, world_size, nodes=nodes))

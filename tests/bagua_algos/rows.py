@@ -4,12 +4,18 @@ import torch
 from torch import nn
 
 from bagua_algos import AllReduce, ByteGrad
-from tests.bagua_algos import rows_compression, rows_decentralized, rows_local_and_adam
+from tests.bagua_algos import (
+    rows_compression,
+    rows_decentralized,
+    rows_hierarchical,
+    rows_local_and_adam,
+)
 
 ROWS = {
     "all_reduce": AllReduce,
     "byte_grad": ByteGrad,
     "byte_grad_with_error_feedback": lambda: ByteGrad(error_feedback=True),
+    **rows_hierarchical.ROWS,
     **rows_compression.ROWS,
     **rows_compression.ROWS_WITHOUT_MOMENTUM,
     **rows_decentralized.ROWS,
@@ -31,4 +37,5 @@ def without_momentum(model: nn.Module) -> torch.optim.Optimizer:
 OPTIMIZERS = {
     **dict.fromkeys(rows_compression.ROWS_WITHOUT_MOMENTUM, without_momentum),
     **rows_local_and_adam.OPTIMIZERS,
+    **rows_hierarchical.OPTIMIZERS,
 }

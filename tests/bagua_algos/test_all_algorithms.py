@@ -2,18 +2,20 @@
 
 import importlib
 import inspect
-import io
 import pkgutil
+from functools import cache
 
 import pytest
 import torch
 
 import bagua_algos.algorithms
-from bagua_algos import Algorithm
+from bagua_algos import Algorithm, LocalSGD
 from bagua_algos.engine import Engine
 from bagua_algos.stacked import StackedCommunicator
 from experiments.config import CONFIG_DIR
 from tests.bagua_algos.cases import (
+    CASES,
+    NODES,
     NUM_STEPS,
     WORLD_SIZE,
     batch,
@@ -21,9 +23,12 @@ from tests.bagua_algos.cases import (
     make_model,
     on_worker_axis,
 )
+from tests.bagua_algos.checkpoint import carry_over
+from tests.bagua_algos.gloo import run_program
 from tests.bagua_algos.rows import OPTIMIZERS, ROWS, make_optimizer
 
 EXACT = 1e-5
+WORLD_SIZES = (2, 3, 4, 8)
 
 # Codes differ where a sum that was added in another order lies at a rounding tie, or has another
 # sign; momentum keeps the difference. Weights are about 0.3.
@@ -31,15 +36,30 @@ TIES = {
     **dict.fromkeys(("byte_grad", "byte_grad_with_error_feedback", "allreduce_fp8"), 5e-3),
     **dict.fromkeys(("qsgd", "qsgd_2_bits", "top_k", "top_k_warm_up_and_clipping", "dgc"), 5e-3),
     **dict.fromkeys(("low_precision_decentralized", "choco_sgd", "choco_sgd_complete"), 5e-3),
-    **dict.fromkeys(("diloco_int8", "qadam"), 5e-3),
-    "all_reduce_bf16": 1e-2,  # gloo adds up in 8 bits of mantissa, the simulator in 24
+    **dict.fromkeys(("diloco_int8", "qadam", "qadam_hierarchical"), 5e-3),
+    **dict.fromkeys(("byte_grad_hierarchical", "qsgd_hierarchical"), 5e-3),
+    "low_precision_decentralized_hierarchical": 5e-3,
+    "all_reduce_bf16": 1e-2,  # gloo adds up in another order, and rounds each time
     "all_reduce_fp16": 5e-3,
+    "ef_signsgd_hierarchical": 2e-2,
     **dict.fromkeys(("ef_signsgd", "one_bit_adam", "one_bit_adam_preconditioned"), 2e-2),
 }
 # What a single worker has nobody to relax with.
 PLAIN_ALONE = (
     *("all_reduce", "decentralized", "decentralized_random", "sgp", "sgp_overlapped"),
-    *("local_sgd", "post_local_sgd"),
+    *("local_sgd", "post_local_sgd", "async_model_average"),
+    *("all_reduce_hierarchical", "decentralized_hierarchical"),
+)
+# What 3 real workers run, for numbers that do not divide; 4 of them run everything.
+OF_THREE = (
+    *(
+        "collectives",
+        "all_reduce",
+        "all_reduce_hierarchical",
+        "byte_grad",
+        "byte_grad_hierarchical",
+    ),
+    *("low_precision_decentralized", "decentralized_hierarchical", "sgp", "top_k", "power_sgd"),
 )
 
 
@@ -47,7 +67,7 @@ class Training:
     """A model in training by one row, on simulated workers."""
 
     def __init__(self, name: str, world_size: int = WORLD_SIZE) -> None:
-        self.communicator = StackedCommunicator(world_size)
+        self.communicator = StackedCommunicator(world_size, nodes=NODES[world_size])
         self.model = on_worker_axis(make_model(), self.communicator)
         self.optimizer = OPTIMIZERS.get(name, make_optimizer)(self.model)
         self.engine = Engine(
@@ -72,34 +92,46 @@ class Training:
         num_held = self.communicator.world_size
         return torch.cat([p.detach().reshape(num_held, -1) for p in self.model.parameters()], 1)
 
-    def save(self) -> io.BytesIO:
-        file = io.BytesIO()
-        parts = (self.model.state_dict(), self.optimizer.state_dict(), self.engine.state_dict())
-        torch.save(parts, file)
-        file.seek(0)
-        return file
 
-    def load(self, file: io.BytesIO) -> None:
-        model, optimizer, engine = torch.load(file, weights_only=False)
-        self.model.load_state_dict(model)
-        self.optimizer.load_state_dict(optimizer)
-        self.engine.load_state_dict(engine)
+@cache
+def trained(name: str, world_size: int = WORLD_SIZE) -> Training:
+    training = Training(name, world_size)
+    training.run(range(NUM_STEPS))
+    return training
 
 
-@pytest.fixture(scope="module")
-def trained() -> dict[str, Training]:
-    trainings = {name: Training(name) for name in ROWS}
-    for training in trainings.values():
-        training.run(range(NUM_STEPS))
-    return trainings
+def is_allowed(name: str, world_size: int) -> bool:
+    """Whether the algorithm of a row can train so many workers."""
+    optimizer = OPTIMIZERS.get(name, make_optimizer)(make_model())
+    try:
+        ROWS[name]().check(world_size, optimizer)
+    except ValueError:
+        return False
+    return True
 
 
-@pytest.mark.parametrize("name", ROWS)
+every_row_and_size = pytest.mark.parametrize(
+    ("name", "world_size"),
+    [(name, size) for name in ROWS for size in WORLD_SIZES if is_allowed(name, size)],
+)
+
+
+@pytest.mark.parametrize("name", [n for n in ROWS if not ROWS[n]().depends_on_timing])
 def test_real_workers_train_as_simulated_ones(real, simulated, name):
     for key, expected in simulated[name].items():
         if key != "gradients":
             atol = TIES.get(name, EXACT)
             torch.testing.assert_close(real[name][key], expected, rtol=0, atol=atol)
+
+
+def test_three_real_workers_train_as_three_simulated_ones(tmp_path):
+    workers = run_program("tests.bagua_algos.real_workers", tmp_path, 3, *OF_THREE)
+    for name in OF_THREE:
+        simulated = CASES[name](StackedCommunicator(3, nodes=NODES[3]))
+        for key, expected in simulated.items():
+            rows = torch.cat([worker[name][key] for worker in workers])
+            if key != "gradients":
+                torch.testing.assert_close(rows, expected, rtol=0, atol=TIES.get(name, EXACT))
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -109,14 +141,15 @@ def test_the_consensus_of_real_workers_is_one_model_bit_for_bit(real, name):
             assert torch.equal(rows, rows[:1].expand_as(rows)), key
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_workers_agree_where_the_algorithm_says_so(trained, name):
-    weights = trained[name].weights()
+@every_row_and_size
+def test_workers_agree_where_the_algorithm_says_so(name, world_size):
+    training = trained(name, world_size)
+    weights = training.weights()
     agree = torch.equal(weights, weights[:1].expand_as(weights))
-    if trained[name].engine.algorithm.workers_agree:
+    if training.engine.algorithm.workers_agree:
         assert agree
-    elif name not in ("post_local_sgd", "local_sgd", "slowmo", "diloco", "diloco_int8"):
-        assert not agree  # those have just averaged
+    elif world_size == WORLD_SIZE and not isinstance(training.engine.algorithm, LocalSGD):
+        assert not agree  # it has just averaged
 
 
 @pytest.mark.parametrize("name", PLAIN_ALONE)
@@ -135,19 +168,19 @@ def test_one_worker_is_the_plain_optimizer(name):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_the_same_run_gives_the_same_bits(trained, name):
+def test_the_same_run_gives_the_same_bits(name):
     again = Training(name)
     again.run(range(NUM_STEPS))
-    assert torch.equal(again.weights(), trained[name].weights())
+    assert torch.equal(again.weights(), trained(name).weights())
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_a_checkpoint_continues_bit_for_bit(trained, name):
-    before, after = Training(name), Training(name)
-    before.run(range(7))
-    after.load(before.save())
-    after.run(range(7, NUM_STEPS))
-    assert torch.equal(after.weights(), trained[name].weights())
+@every_row_and_size
+def test_a_checkpoint_continues_bit_for_bit(name, world_size):
+    stopped, resumed = Training(name, world_size), Training(name, world_size)
+    stopped.run(range(7))
+    carry_over(stopped, resumed)
+    resumed.run(range(7, NUM_STEPS))
+    assert torch.equal(resumed.weights(), trained(name, world_size).weights())
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -8,6 +8,7 @@ from bagua_algos.algorithms.choco_sgd import ChocoSGD
 from bagua_algos.algorithms.decentralized import Decentralized
 from bagua_algos.algorithms.low_precision_decentralized import LowPrecisionDecentralized
 from bagua_algos.compression import MinMaxUInt8
+from bagua_algos.compressors import QSGD
 from bagua_algos.topology import (
     Complete,
     Exponential,
@@ -20,7 +21,6 @@ from tests.bagua_algos.gossip import (
     DIMENSION,
     NUM_STEPS,
     Oracle,
-    Recorder,
     assert_equal_but_for_ties,
     descend,
     follows_sgd_on_the_mean_gradient,
@@ -29,6 +29,7 @@ from tests.bagua_algos.gossip import (
     spread,
     train,
 )
+from tests.bagua_algos.recorder import Recorder
 
 LEARNING_RATE, GAMMA = 0.1, 0.7
 
@@ -130,7 +131,8 @@ def test_the_coarsest_code_converges_with_a_small_step_and_diverges_with_a_large
 def test_a_sparse_random_code_converges_here_and_diverges_in_dcd():
     choco = ChocoSGD(compressor=RandomTenth(scale=1), gamma=0.1)
     assert distance_from_the_mean_optimum(choco) < 0.6
-    dcd = LowPrecisionDecentralized(compressor=RandomTenth(scale=10))
+    with pytest.warns(UserWarning, match=r"RandomTenth errs by .* 1803\.06443"):
+        dcd = LowPrecisionDecentralized(compressor=RandomTenth(scale=10))
     assert not distance_from_the_mean_optimum(dcd) < 100
 
 
@@ -153,6 +155,12 @@ def test_it_sends_a_code_to_each_neighbour(topology, world_size, num_messages):
 def test_a_step_size_out_of_range_is_refused(gamma):
     with pytest.raises(ValueError, match=f"gamma must be .* got {gamma}"):
         ChocoSGD(gamma=gamma)
+
+
+@pytest.mark.parametrize("compressor", [QSGD(bits=2), RandomTenth(scale=10)])
+def test_a_code_that_errs_by_more_than_it_is_given_is_refused(compressor):
+    with pytest.raises(ValueError, match=r"errs by less than it is given .*1902\.00340.* errs by"):
+        ChocoSGD(compressor=compressor)
 
 
 @pytest.mark.parametrize(

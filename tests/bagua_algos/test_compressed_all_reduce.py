@@ -10,13 +10,13 @@ from bagua_algos.compressors import QSGD, Cast, SignScale
 from kernels.philox_reference import uniforms
 from tests.bagua_algos.gradient_oracle import (
     NUM_PARAMETERS,
-    Recorder,
     averages,
     distance_on_a_quadratic,
     given_gradients,
     oracle,
     train,
 )
+from tests.bagua_algos.recorder import Recorder
 
 EF_SIGNSGD = CompressedAllReduce(compressor=SignScale(), error_feedback=True)
 FP8 = CompressedAllReduce(compressor=Cast(wire="fp8_e4m3"))
@@ -113,7 +113,7 @@ def test_messages_are_as_long_as_predicted(algorithm):
     train(4, algorithm, num_steps=1, observer=recorder)
     chunk = -(-NUM_PARAMETERS // 64) * 16
     num_bytes = algorithm.compressor.wire_bytes(chunk)
-    assert recorder.operations == [("all_to_all", 4 * num_bytes), ("all_gather", num_bytes)]
+    assert recorder.messages == [("all_to_all", 4 * num_bytes), ("all_gather", num_bytes)]
 
 
 @pytest.mark.parametrize("algorithm", [EF_SIGNSGD, FP8, qsgd(2), qsgd(4), qsgd(8)], ids=str)

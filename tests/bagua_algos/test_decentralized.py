@@ -16,7 +16,6 @@ from tests.bagua_algos.cases import batch, losses, make_model, make_optimizer, o
 from tests.bagua_algos.gossip import (
     NUM_STEPS,
     Oracle,
-    Recorder,
     Star,
     descend,
     follows_sgd_on_the_mean_gradient,
@@ -24,6 +23,7 @@ from tests.bagua_algos.gossip import (
     spread,
     train,
 )
+from tests.bagua_algos.recorder import Recorder
 
 ALL = [Complete(), Ring(), Exponential(), StaticExponential(), ShiftOne(), RandomMatching(seed=3)]
 

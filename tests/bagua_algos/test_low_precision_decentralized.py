@@ -4,12 +4,12 @@ import torch
 from bagua_algos.algorithms.decentralized import Decentralized
 from bagua_algos.algorithms.low_precision_decentralized import LowPrecisionDecentralized
 from bagua_algos.compression import MinMaxUInt8
+from bagua_algos.compressors import QSGD, SignScale
 from bagua_algos.topology import Complete, Exponential
 from tests.bagua_algos.gossip import (
     DIMENSION,
     NUM_STEPS,
     Oracle,
-    Recorder,
     assert_equal_but_for_ties,
     descend,
     minmax_uint8,
@@ -17,6 +17,7 @@ from tests.bagua_algos.gossip import (
     spread,
     train,
 )
+from tests.bagua_algos.recorder import Recorder
 
 LEARNING_RATE = 0.1
 
@@ -94,3 +95,11 @@ def test_it_sends_a_code_to_each_neighbour(world_size, num_messages):
 def test_other_topologies_are_refused_with_the_reason(topology):
     with pytest.raises(ValueError, match=f"replica .* must be Ring, not {type(topology).__name__}"):
         LowPrecisionDecentralized(topology=topology)
+
+
+@pytest.mark.parametrize("compressor", [SignScale(), QSGD(bits=2)])
+def test_a_code_too_coarse_for_any_ring_warns(compressor):
+    name = type(compressor).__name__
+    with pytest.warns(UserWarning, match=rf"{name} errs by .* 1803\.06443.*may diverge"):
+        LowPrecisionDecentralized(compressor=compressor)
+    LowPrecisionDecentralized(compressor=QSGD(bits=4))  # and finer ones do not

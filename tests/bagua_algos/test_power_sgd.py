@@ -1,23 +1,24 @@
-import subprocess
-import sys
-from pathlib import Path
+from contextlib import nullcontext
 
 import pytest
 import torch
+from torch import nn
 
 from bagua_algos import AllReduce
 from bagua_algos.algorithms.power_sgd import PowerSGD
+from bagua_algos.engine import Engine
+from bagua_algos.stacked import StackedCommunicator
+from bagua_algos.worker_axis import SingleModel, StackedModel
+from tests.bagua_algos.gloo import run_program
 from tests.bagua_algos.gradient_oracle import (
     NUM_PARAMETERS,
     SHAPES,
-    Recorder,
     distance_on_a_quadratic,
     oracle,
     train,
 )
-from tests.bagua_algos.torch_power_sgd import DTYPE, RANK, START_STEP, WORLD_SIZE, first_q
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.bagua_algos.recorder import Recorder
+from tests.bagua_algos.torch_power_sgd import DTYPE, RANK, START_STEP, first_q
 
 
 def gram_schmidt(p):
@@ -77,24 +78,23 @@ def test_power_sgd_equals_its_oracle(world_size, rank):
 @pytest.mark.timeout(120)
 def test_torchs_hook_computes_the_same(tmp_path):
     """Two gloo workers under DistributedDataParallel with powerSGD_hook, from the same first Qs."""
-    program = [sys.executable, "-m", "tests.bagua_algos.torch_power_sgd", str(tmp_path)]
-    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    theirs = run_program("tests.bagua_algos.torch_power_sgd", tmp_path, 2, strict=False)
 
     def with_the_same_q(context):
         for q in context.state[0].q:
             q.copy_(first_q(q.shape[1]))
 
     algorithm = PowerSGD(rank=RANK, warmup_steps=START_STEP)
-    ours = train(WORLD_SIZE, algorithm, prepare=with_the_same_q, dtype=DTYPE)[0]
-    torch.testing.assert_close(ours, torch.load(tmp_path / "0.pt"), rtol=0, atol=1e-10)
-    apart = (ours - train(WORLD_SIZE, AllReduce(), dtype=DTYPE)[0]).abs().max()
+    ours = train(2, algorithm, prepare=with_the_same_q, dtype=DTYPE)[0]
+    torch.testing.assert_close(ours, theirs[0], rtol=0, atol=1e-10)
+    apart = (ours - train(2, AllReduce(), dtype=DTYPE)[0]).abs().max()
     assert apart > 0.01, "nothing was compressed"
 
 
 @pytest.mark.parametrize("error_feedback", [True, False])
 def test_full_rank_leaves_nothing_out(error_feedback):
-    algorithm = PowerSGD(rank=100, min_compression_rate=0, error_feedback=error_feedback)
+    with nullcontext() if error_feedback else pytest.warns(UserWarning, match="for good"):
+        algorithm = PowerSGD(rank=100, min_compression_rate=0, error_feedback=error_feedback)
     torch.testing.assert_close(train(4, algorithm), train(4, AllReduce()), rtol=0, atol=1e-4)
 
 
@@ -117,10 +117,27 @@ def test_two_messages_a_bucket_as_long_as_the_factors():
     right = sum(2 * m for _, m in compressed.values())
     others = NUM_PARAMETERS - sum(n * m for n, m in compressed.values())
     assert len(compressed) == 3
-    assert recorder.operations == [
+    assert recorder.messages == [
         ("all_reduce_mean", 4 * (left + others)),
         ("all_reduce_mean", 4 * right),
     ]
+
+
+@pytest.mark.parametrize("of_one", [nn.Identity(), nn.Conv2d(3, 1, 9)])
+def test_a_stacked_model_of_one_worker_is_compressed_as_a_real_one(of_one):
+    """Its parameters have a dimension in front that is no row."""
+
+    def shapes_of_q(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        engine = Engine(model, optimizer, PowerSGD(rank=1), StackedCommunicator(1))
+        engine.close()
+        return [q.shape for factors in engine.context.state for q in factors.q]
+
+    def model():
+        return nn.Sequential(nn.Linear(20, 30), of_one)
+
+    assert shapes_of_q(StackedModel(model(), 1)) == shapes_of_q(SingleModel(model()))
+    assert len(shapes_of_q(SingleModel(model()))) == 1 + isinstance(of_one, nn.Conv2d)
 
 
 def test_a_gradient_of_zeros_is_no_division_by_zero_and_does_not_stay():

@@ -5,6 +5,7 @@ from bagua_algos.communicator import check_permutation
 from bagua_algos.compression import ErrorFeedback, MinMaxUInt8
 from bagua_algos.primitives import Residuals, compressed_all_reduce_mean_
 from bagua_algos.stacked import StackedCommunicator
+from tests.bagua_algos.recorder import Recorder
 
 NUM_WORKERS, NUMEL, PADDED = 4, 50, 64
 
@@ -14,14 +15,6 @@ def gradients(offset=0.0):
     x_wn = torch.zeros(NUM_WORKERS, PADDED)
     x_wn[:, :NUMEL] = torch.randn(NUM_WORKERS, NUMEL) + offset
     return x_wn
-
-
-class Recorder:
-    def __init__(self):
-        self.num_bytes = []
-
-    def on_operation(self, operation):
-        self.num_bytes.append(operation.num_bytes)
 
 
 def test_the_mean_is_right_up_to_the_two_codes():
@@ -47,7 +40,10 @@ def test_messages_are_as_long_as_predicted():
     communicator = StackedCommunicator(NUM_WORKERS, observer=recorder)
     compressed_all_reduce_mean_(gradients(), NUMEL, communicator, compressor)
     chunk_bytes = compressor.wire_bytes(PADDED // NUM_WORKERS)
-    assert recorder.num_bytes == [NUM_WORKERS * chunk_bytes, chunk_bytes]
+    assert recorder.messages == [
+        ("all_to_all", NUM_WORKERS * chunk_bytes),
+        ("all_gather", chunk_bytes),
+    ]
 
 
 def test_what_was_sent_and_the_residuals_add_up_to_what_there_was():
@@ -65,7 +61,7 @@ def test_error_feedback_makes_the_sum_over_time_exact():
     num_steps, errors = 200, {}
     for name in ("with", "without"):
         total = torch.zeros(PADDED)
-        residuals = Residuals.zeros_like(gradients(), NUM_WORKERS) if name == "with" else None
+        residuals = Residuals.zeros_like(gradients(), communicator) if name == "with" else None
         for _ in range(num_steps):
             x_wn = gradients()
             compressed_all_reduce_mean_(x_wn, NUMEL, communicator, compressor, residuals)
@@ -81,6 +77,19 @@ def test_one_workers_nan_is_everyones():
     x_wn[2, 7] = float("nan")
     compressed_all_reduce_mean_(x_wn, NUMEL, StackedCommunicator(NUM_WORKERS), MinMaxUInt8())
     assert x_wn[:, 7].isnan().all()
+
+
+def test_error_feedback_forgets_a_gradient_that_overflowed():
+    """Or one infinity, which a loss scale meets now and then, would be there for ever."""
+    communicator, compressor = StackedCommunicator(NUM_WORKERS), MinMaxUInt8()
+    residuals = Residuals.zeros_like(gradients(), communicator)
+    overflowed = gradients()
+    overflowed[1, 3] = float("inf")
+    for x_wn in (overflowed, gradients()):
+        compressed_all_reduce_mean_(x_wn, NUMEL, communicator, compressor, residuals)
+    assert overflowed[:, 3].isnan().all()
+    step = (gradients().max() - gradients().min()).item() / 255
+    assert (x_wn - gradients().mean(0))[:, :NUMEL].abs().max() < 2 * step
 
 
 @pytest.mark.parametrize("peers", [[0, 0, 1, 2], [0, 1, 2], [1, 2, 3, 4]])

@@ -1,4 +1,3 @@
-import io
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +16,7 @@ from tests.bagua_algos.quadratic import (
     CompressedMean,
     Quadratic,
     Training,
+    interrupted,
     min_max,
     sign_scale,
     start,
@@ -230,14 +230,8 @@ def test_gradients_accumulate_over_micro_batches():
 def test_a_checkpoint_continues_bit_for_bit(at):
     algorithm = QAdam(warmup_steps=WARMUP, compressor=SignScale(), error_feedback=True)
     unbroken = Training(4, algorithm, adamw).steps(0, NUM_STEPS)
-    file = io.BytesIO()
-    stopped = Training(4, algorithm, adamw)
-    stopped.steps(0, at)
-    torch.save(stopped.checkpoint(), file)
-    file.seek(0)
-    resumed = Training(4, algorithm, adamw)
-    resumed.restore(torch.load(file, weights_only=False))
-    assert torch.equal(resumed.steps(at, NUM_STEPS), unbroken)
+    resumed = interrupted(lambda: Training(4, algorithm, adamw), at, NUM_STEPS)
+    assert torch.equal(resumed, unbroken)
 
 
 def test_the_same_seed_gives_the_same_bits():
@@ -361,3 +355,35 @@ def test_an_optimizer_that_it_cannot_continue_is_refused(make_optimizer, message
 def test_no_warm_up_is_refused():
     with pytest.raises(ValueError, match="got 0"):
         QAdam(warmup_steps=0)
+
+
+def test_few_biased_bits_without_error_feedback_warn():
+    with pytest.warns(UserWarning, match="SignScale is biased and keeps 1 bits"):
+        QAdam(compressor=SignScale())
+
+
+def test_preconditioning_for_a_code_of_extremes_warns():
+    with pytest.warns(UserWarning, match="spaces its levels by a chunk's extremes"):
+        QAdam(precondition=True)
+
+
+@pytest.mark.parametrize("precondition", [False, True])
+def test_when_training_ends_adam_has_its_moments_back(precondition):
+    """One more step of ours, and one of torch's own Adam on the mean gradient, end alike."""
+    algorithm = QAdam(warmup_steps=WARMUP, compressor=Lossless(), precondition=precondition)
+    expected = Training(3, algorithm, adamw, 20, SIZE - 20).steps(0, NUM_STEPS + 1)
+    training = Training(3, algorithm, adamw, 20, SIZE - 20)
+    x = training.steps(0, NUM_STEPS)
+    training.engine.close()
+    algorithm.on_close(training.context)
+    gradient = sum(x[0] - target(NUM_STEPS, rank) for rank in range(3)) / 3
+    parts = gradient.split([20, SIZE - 20])
+    for parameter, part in zip(training.model.parameters(), parts, strict=True):
+        moments = training.optimizer.state[parameter]
+        # Adam would renew v, which we have frozen: let it be renewed by itself.
+        part_squared = moments["exp_avg_sq"] / (1 - BETAS[1] ** NUM_STEPS)
+        moments["exp_avg_sq"] = part_squared * (1 - BETAS[1] ** (NUM_STEPS + 1)) / BETAS[1]
+        moments["exp_avg_sq"] -= (1 - BETAS[1]) / BETAS[1] * part.square()
+        parameter.grad = part.expand(3, -1).clone()
+    training.optimizer.step()
+    torch.testing.assert_close(training.x, expected, rtol=0, atol=1e-5)

@@ -6,7 +6,6 @@ from bagua_algos.topology import Complete, Exponential, Ring, ShiftOne, StaticEx
 from tests.bagua_algos.gossip import (
     NUM_STEPS,
     Oracle,
-    Recorder,
     Star,
     descend,
     follows_sgd_on_the_mean_gradient,
@@ -14,6 +13,7 @@ from tests.bagua_algos.gossip import (
     spread,
     train,
 )
+from tests.bagua_algos.recorder import Recorder
 
 
 def oracle(topology, world_size, overlap):

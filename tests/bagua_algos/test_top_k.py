@@ -9,13 +9,13 @@ from bagua_algos.engine import Engine
 from bagua_algos.stacked import StackedCommunicator
 from tests.bagua_algos.gradient_oracle import (
     NUM_PARAMETERS,
-    Recorder,
     averages,
     distance_on_a_quadratic,
     given_gradients,
     oracle,
     train,
 )
+from tests.bagua_algos.recorder import Recorder
 
 DGC = TopK(ratio=0.03, momentum=0.9, clip_norm=20.0, warmup_steps=5)
 
@@ -106,7 +106,7 @@ def test_messages_are_eight_bytes_an_element_sent_and_clipping_changes_only_when
         recorder = Recorder()
         train(4, algorithm, num_steps=2, observer=recorder)
         num_bytes = 8 * math.ceil(0.01 * NUM_PARAMETERS)
-        assert recorder.operations == [("all_gather", num_bytes)] * 2
+        assert recorder.messages == [("all_gather", num_bytes)] * 2
 
 
 def test_warm_up_sends_less_every_step_and_ends_at_the_ratio():

@@ -1,8 +1,6 @@
 import numpy as np
 import pytest
-import torch
 
-from bagua_algos.stacked import StackedCommunicator
 from bagua_algos.topology import (
     Complete,
     Exchange,
@@ -12,9 +10,8 @@ from bagua_algos.topology import (
     Ring,
     ShiftOne,
     StaticExponential,
-    mix,
 )
-from tests.bagua_algos.gossip import Recorder, Star
+from tests.bagua_algos.gossip import Star
 
 ALL = [Complete(), Ring(), Exponential(), StaticExponential(), ShiftOne(), RandomMatching(seed=3)]
 SIZES = [1, 2, 3, 4, 5, 7, 8, 12]
@@ -115,36 +112,6 @@ def test_weights_on_a_ring():
     assert row(2) == [1 / 2, 1 / 2]
     assert row(3) == [third, third, third]
     assert row(5) == [third, third, 0, 0, third]
-
-
-@pytest.mark.parametrize(("topology", "world_size"), cases([*ALL, Star()]))
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_mix_is_the_matrix(topology, world_size, dtype):
-    torch.manual_seed(0)
-    x_wn = torch.randn(world_size, 11).to(dtype)
-    before = x_wn.clone()
-    for step in STEPS:
-        mixing = topology.mixing(step, world_size)
-        mixed = mix(x_wn, mixing, StackedCommunicator(world_size))
-        expected = torch.from_numpy(mixing.matrix()) @ x_wn.double()
-        # An all-reduce stays in its type.
-        tight = dtype != torch.bfloat16 or not mixing.averages_all
-        torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=1e-6 if tight else 0.02)
-        assert torch.equal(x_wn, before)
-
-
-def test_the_mean_of_all_is_an_all_reduce_and_anything_else_whole_messages():
-    def operations(topology, world_size):
-        recorder = Recorder()
-        communicator = StackedCommunicator(world_size, observer=recorder)
-        mix(torch.ones(world_size, 10), topology.mixing(0, world_size), communicator)
-        return [(operation.name, operation.bytes_sent) for operation in recorder.operations]
-
-    assert operations(Complete(), 8) == [("all_reduce_mean", 70)]
-    assert operations(Ring(), 3) == [("all_reduce_mean", 4 / 3 * 40)]
-    assert operations(Ring(), 8) == [("exchange", 40)] * 2
-    assert operations(Exponential(), 8) == [("exchange", 40)]
-    assert operations(StaticExponential(), 8) == [("exchange", 40)] * 3
 
 
 def test_a_mixing_that_loses_mass_or_repeats_a_receiver_is_refused():

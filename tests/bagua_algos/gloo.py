@@ -1,0 +1,65 @@
+"""Real gloo workers, forked by a program of their own: torch is imported once, before there are
+threads.
+
+A program calls `fork_workers`, a test calls `run_program`.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bagua_algos.communicator import Nodes
+from bagua_algos.process_group import ProcessGroupCommunicator, file_rendezvous
+from netsim.processes import fork
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def fork_workers(
+    main: Callable[[ProcessGroupCommunicator], Any],
+    folder: Path,
+    world_size: int,
+    *,
+    nodes: Nodes | None = None,
+    timeout_s: float = 60,
+) -> int:
+    """What `main` returns on worker r is saved as `folder / r.pt`; the highest exit code of all."""
+
+    def run_worker(rank: int, store: str) -> int:
+        torch.set_num_threads(1)
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        with file_rendezvous(
+            store,
+            backend="gloo",
+            rank=rank,
+            world_size=world_size,
+            timeout_s=timeout_s,
+            nodes=nodes,
+        ) as communicator:
+            torch.save(main(communicator), folder / f"{rank}.pt")
+        return 0
+
+    with tempfile.TemporaryDirectory() as rendezvous:
+        store = str(Path(rendezvous) / "store")
+        pids = [fork(lambda rank=rank: run_worker(rank, store)) for rank in range(world_size)]
+        return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
+
+
+def run_program(
+    module: str, folder: Path, world_size: int, *arguments: str, strict: bool = True
+) -> list[Any]:
+    """Run `python -m module folder world_size arguments`; what its workers have returned, by rank.
+
+    `strict`: a warning is an error.
+    """
+    warnings = ["-W", "error"] if strict else []
+    program = [sys.executable, *warnings, "-m", module, str(folder), str(world_size), *arguments]
+    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return [torch.load(folder / f"{rank}.pt") for rank in range(world_size)]
