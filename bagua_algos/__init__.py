@@ -19,7 +19,7 @@ from bagua_algos.algorithms import (
     TopK,
 )
 from bagua_algos.communicator import CommunicationError
-from bagua_algos.distribute import consensus, distribute, no_sync, release
+from bagua_algos.distribute import consensus, distribute, empty_backward, no_sync, release
 
 __all__ = [
     "SGP",
@@ -39,6 +39,7 @@ __all__ = [
     "TopK",
     "consensus",
     "distribute",
+    "empty_backward",
     "no_sync",
     "release",
 ]

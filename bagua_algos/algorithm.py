@@ -1,5 +1,5 @@
-"""What an algorithm is: its configuration, its state, and what it does at four moments of a
-training step.
+"""What an algorithm is: its configuration, its state, and what it does at the moments of
+a training step.
 """
 
 from collections.abc import Sequence
@@ -69,10 +69,19 @@ class Algorithm:
     def on_backward_end(self, context: Context) -> None:
         """All gradients are final and all buckets have been launched; the optimizer is next."""
 
+    def on_step_begin(self, context: Context) -> None:
+        """The optimizer's step begins, after all that the user did to the gradients."""
+
     def on_step_end(self, context: Context) -> None:
         """The optimizer has updated the weights."""
 
     def on_pause(self, context: Context) -> None:
         """Training stands still: evaluation, a checkpoint or the end is next. What goes on in the
         background ends here; workers may have done different numbers of steps.
+        """
+
+    def on_close(self, context: Context) -> None:
+        """Training by this algorithm ends: the optimizer goes on alone, with what this gives back.
+
+        Not a collective call, and on the caller's thread.
         """

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointFunction
 from torch.utils.hooks import RemovableHandle
 
 from bagua_algos.bucket import Bucket
+from bagua_algos.call_stack import running
 
 
 class BackwardTracker:
@@ -29,12 +32,36 @@ class BackwardTracker:
 
     def attach(self, on_gradient: Callable[[nn.Parameter], None]) -> list[RemovableHandle]:
         """Have autograd call `on_gradient(parameter)` whenever a gradient has been accumulated."""
-        return [p.register_post_accumulate_grad_hook(on_gradient) for p in self._places]
+        hooks = [p.register_post_accumulate_grad_hook(on_gradient) for p in self._places]
+        for parameter, (_, view) in self._places.items():
+            if not view.is_contiguous():
+                hooks.append(parameter.register_hook(self._accumulate_apart(parameter, view)))
+        return hooks
 
-    @property
-    def active(self) -> bool:
-        """Whether a backward pass has begun and not ended."""
-        return bool(self._missing)
+    def enter(self) -> bool:
+        """To be called with each gradient, before `gradient_ready`: whether it is the first of a
+        backward pass, which then begins.
+
+        Raises `ValueError` where the pass before was broken off, and within reentrant activation
+        checkpointing, whose backward passes are many, each of which would end as if it were the
+        last.
+        """
+        number = torch._C._current_graph_task_id()
+        if not self._missing:
+            if running(CheckpointFunction.backward):
+                raise ValueError(
+                    "reentrant activation checkpointing is not supported: "
+                    "call torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
+                )
+            self.begin()
+            self._number = number
+            return True
+        if number != self._number:
+            raise ValueError(
+                "the last backward pass was broken off by an error, with some buckets on their "
+                "way and others not: release() the model and distribute() it again, on all workers"
+            )
+        return False
 
     def begin(self) -> None:
         """A backward pass begins: no gradient is final yet."""
@@ -46,6 +73,10 @@ class BackwardTracker:
         bucket, view = self._places[parameter]
         if parameter.grad is not view:  # zero_grad(set_to_none=True) had dropped the view
             assert parameter.grad is not None
+            if parameter.grad.is_sparse:
+                raise ValueError(
+                    "sparse gradients are not supported: make the layer without sparse=True"
+                )
             view.copy_(parameter.grad)
             parameter.grad = view
         self._missing[bucket.index].discard(parameter)
@@ -53,12 +84,30 @@ class BackwardTracker:
             self._launch(self._buckets[self._next])
             self._next += 1
 
-    def end(self) -> None:
-        """The pass is over: parameters that it left out have a gradient of zero, or what had
-        accumulated before.
+    def end(self) -> list[nn.Parameter]:
+        """The pass is over: parameters that it left out have what had accumulated before, or else a
+        gradient of zero. Returns the latter.
         """
+        unused = []
         for parameter in [p for missing in self._missing for p in missing]:
             if parameter.grad is None:
                 parameter.grad = self._places[parameter][1].zero_()
+                unused.append(parameter)
             self.gradient_ready(parameter)
         self._missing = []
+        return unused
+
+    def _accumulate_apart(
+        self, parameter: nn.Parameter, view: Tensor
+    ) -> Callable[[Tensor], Tensor | None]:
+        """Several workers' rows of a bucket lie apart, where autograd wants to add up one block and
+        warns (its "gradient layout contract"): there the sum is made here.
+        """
+
+        def on_incoming(gradient: Tensor) -> Tensor | None:
+            if parameter.grad is not view:
+                return None
+            parameter.grad = None
+            return gradient + view
+
+        return on_incoming

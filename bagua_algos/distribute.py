@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import torch
 from torch import nn
+from torch.amp import GradScaler
 
 from bagua_algos.algorithm import Algorithm
 from bagua_algos.communicator import Communicator
@@ -25,12 +26,23 @@ def distribute(
     *,
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    find_unused_parameters: bool = False,
+    grad_scaler: GradScaler | None = None,
 ) -> tuple[Model, Optimizer]:
     """Train `model` with the other workers by `algorithm`; returns the same model and the same
     optimizer.
 
-    The workers are those of torch's default process group unless a `communicator` is given.
-    Raises `ValueError` where that group is not initialised or the model is distributed already.
+    The workers are those of torch's default process group unless a `communicator` is given. The
+    rest is as for `bagua_algos.engine.Engine`. A `GradScaler` must be given here to be used. An
+    algorithm that only averages gradients and keeps nothing, such as `AllReduce`, also works
+    without: an infinity reaches all workers by itself, and buckets travel during backward as ever.
+
+    Every worker's loss counts the same. Where batches differ in size, the mean over all examples is
+    that of `loss * num_workers * num_examples / num_examples_of_all_workers`; a worker that has
+    none left calls `empty_backward`.
+
+    Raises `ValueError` where the group is not initialised, the model is distributed already, or the
+    optimizer has parameters that are not the model's.
     """
     if model in _ENGINES:
         raise ValueError("this model is distributed already")
@@ -41,6 +53,8 @@ def distribute(
         communicator or ProcessGroupCommunicator(),
         bucket_bytes=bucket_bytes,
         timeout_s=timeout_s,
+        find_unused_parameters=find_unused_parameters,
+        grad_scaler=grad_scaler,
     )
     return model, optimizer
 
@@ -48,6 +62,13 @@ def distribute(
 def no_sync(model: nn.Module) -> AbstractContextManager[None]:
     """Within, gradients only accumulate locally: for all but the last micro-batch of a step."""
     return _engine(model).no_sync()
+
+
+def empty_backward(model: nn.Module) -> None:
+    """In place of forward and backward, on a worker that has run out of examples before the others:
+    its gradients count as zero in their mean. `optimizer.step()` follows as on every worker.
+    """
+    _engine(model).empty_backward()
 
 
 def consensus(model: nn.Module) -> AbstractContextManager[float]:

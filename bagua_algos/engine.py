@@ -7,24 +7,30 @@
 Autograd tells when a parameter's gradient is final; a bucket whose parameters all are, and whose
 predecessors were launched, is given to the algorithm on its lane. So the buckets of a lane travel
 in the same order on every worker, whatever order their gradients came in. When backward returns,
-all gradients are final: clipping and optimizers see what they would see without us.
+all gradients are final: clipping and optimizers see what they would see without us. With a
+`GradScaler` no bucket is launched before backward has ended: whether a gradient overflowed is not
+known earlier.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 
 from bagua_algos.algorithm import Algorithm, Context
 from bagua_algos.background import Background
 from bagua_algos.backward import BackwardTracker
 from bagua_algos.bucket import Bucket, build_buckets
 from bagua_algos.communicator import Communicator
+from bagua_algos.grad_scaler import ScaledGradients, check_scaler_is_known
 from bagua_algos.lane import CommunicationLane
+from bagua_algos.parameter_groups import check_parameters, check_requires_grad
+from bagua_algos.untrained import average_buffers_, broadcast_untrained_
 
 DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 600.0
@@ -33,8 +39,9 @@ DEFAULT_TIMEOUT_S = 600.0
 class Engine:
     """One algorithm at work on one model and optimizer, on the workers that `communicator` holds.
 
-    The model's weights become those of worker 0. A parameter without a gradient in some backward
-    counts as a gradient of zero there. Reentrant activation checkpointing is not supported.
+    The model's weights and buffers become those of worker 0. Reentrant activation checkpointing is
+    not supported, nor are sparse gradients, nor a change of any parameter's `requires_grad`: all
+    raise `ValueError` in backward.
     `exposed_communication_s` adds up the seconds that training waited for the lane: communication
     (and its compression) that compute did not hide.
 
@@ -45,6 +52,10 @@ class Engine:
         communicator: the other workers.
         bucket_bytes: a bucket is closed once it holds as much.
         timeout_s: the longest wait for one bucket.
+        find_unused_parameters: a parameter without a gradient in some backward counts as a gradient
+            of zero there. With this option it keeps None, as in plain torch, if that is so on all
+            workers: they tell each other in one more all-reduce a backward.
+        grad_scaler: the one that scales the loss, if any (see `bagua_algos.grad_scaler`).
     """
 
     def __init__(
@@ -56,8 +67,11 @@ class Engine:
         *,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        find_unused_parameters: bool = False,
+        grad_scaler: GradScaler | None = None,
     ) -> None:
         algorithm.check(communicator.world_size, optimizer)
+        check_parameters(model, optimizer)
         self.model = model
         self.algorithm = algorithm
         self.exposed_communication_s = 0.0
@@ -79,10 +93,17 @@ class Engine:
             self._background_lanes.append(lane)
             self.context.background = Background(lane)
         self._synchronizing = True
-        self._backward = BackwardTracker(buckets, self._launch_bucket)
+        self._find_unused = find_unused_parameters
+        self._scaled = None
+        if grad_scaler is not None and grad_scaler.is_enabled():
+            self._scaled = ScaledGradients(grad_scaler, buckets)
+        self._overflowed = False
+        self._requires_grad = {p: p.requires_grad for p in model.parameters()}
+        self._backward = BackwardTracker(buckets, self._on_bucket_complete)
         self._hooks = [
             model.register_forward_pre_hook(self._before_forward),
             *self._backward.attach(self._after_gradient),
+            optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
         self._start_equal()
@@ -97,6 +118,14 @@ class Engine:
             yield
         finally:
             self._synchronizing = before
+
+    def empty_backward(self) -> None:
+        """In place of forward and backward where this worker has no examples left: takes part in
+        the others' step with gradients of zero, or what `no_sync` has accumulated.
+        """
+        self._begin_forward()
+        self._backward.begin()
+        self._after_backward()
 
     def pause(self) -> None:
         """End what the algorithm does in the background; the next step takes it up again.
@@ -146,7 +175,8 @@ class Engine:
         self.context.step = state_dict["step"]
 
     def close(self) -> None:
-        """Remove every hook and end the lanes; the model and the optimizer are plain again.
+        """Remove every hook and end the lanes; the model and the optimizer are plain again, and the
+        latter has what the algorithm had taken over.
 
         `pause` first: what still goes on in the background is left to its end.
         """
@@ -154,6 +184,7 @@ class Engine:
             hook.remove()
         for lane in self._lanes + self._background_lanes:
             lane.close()
+        self.algorithm.on_close(self.context)
 
     def _max_lanes(self, device: torch.device) -> int:
         """Two lanes hide latency between processes on CPUs; NCCL wants one order for all."""
@@ -166,21 +197,29 @@ class Engine:
         communicator = self.context.communicator
         for bucket in self.context.buckets:
             self._run("broadcast of weights", lambda b=bucket: communicator.broadcast_(b.weights))
+        self._run("broadcast of buffers", lambda: broadcast_untrained_(self.model, communicator))
         self.context.state = self.algorithm.init(self.context)
 
     def _before_forward(self, module: nn.Module, args: tuple) -> None:
-        if module.training and torch.is_grad_enabled() and self._overrides("on_forward"):
+        if module.training and torch.is_grad_enabled():
+            self._begin_forward()
+
+    def _begin_forward(self) -> None:
+        if self._overrides("on_forward"):
             self._submit("on_forward", lambda: self.algorithm.on_forward(self.context))
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
         if not self._synchronizing:
             return
-        if not self._backward.active:
-            self._backward.begin()
+        if self._backward.enter():
             # Autograd calls it when the whole pass is done, before backward() returns (DDP and FSDP
             # do the same).
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
         self._backward.gradient_ready(parameter)
+
+    def _on_bucket_complete(self, bucket: Bucket) -> None:
+        if self._scaled is None:
+            self._launch_bucket(bucket)
 
     def _launch_bucket(self, bucket: Bucket) -> None:
         if not self._overrides("on_bucket_ready"):
@@ -194,13 +233,60 @@ class Engine:
         )
 
     def _after_backward(self) -> None:
-        self._backward.end()
+        check_requires_grad(self._requires_grad)
+        unused = self._backward.end()
+        if self._scaled is not None:
+            self._overflowed = self._unscale(self._scaled)
+            if self._overflowed:
+                return
+            for bucket in self.context.buckets:
+                self._launch_bucket(bucket)
         self.exposed_communication_s += self._wait()
         if self._overrides("on_backward_end"):
             self._submit("on_backward_end", lambda: self.algorithm.on_backward_end(self.context))
             self.exposed_communication_s += self._wait()
+        if self._scaled is not None:
+            self._scaled.rescale_()
+        if self._find_unused:
+            self._drop_unused(unused)
+
+    def _unscale(self, scaled: ScaledGradients) -> bool:
+        """Whether a gradient has overflowed on any worker; if so, all are infinite now.
+
+        Where steps do not wait for each other, every worker is left to its own scaler.
+        """
+        flags_w = scaled.unscale_()
+        if self.algorithm.uses_background:
+            return False
+        self._average("the overflow check", flags_w)
+        if not flags_w.any():
+            return False
+        scaled.overflow_()
+        return True
+
+    def _drop_unused(self, unused_here: Sequence[nn.Parameter]) -> None:
+        parameters = [p for bucket in self.context.buckets for p in bucket.parameters]
+        idle = set(unused_here)
+        used = torch.tensor([float(p not in idle) for p in parameters])
+        weights = self.context.buckets[0].weights
+        used_wp = used.to(weights.device).repeat(len(weights), 1)
+        self._average("the search for unused parameters", used_wp)
+        for parameter, share in zip(parameters, used_wp[0].tolist(), strict=True):
+            if share == 0:
+                parameter.grad = None
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        # A mean alone takes a scale as it takes anything else, and infinities to all workers.
+        others = ("on_forward", "on_backward_end", "on_step_end")
+        if self.context.state is not None or any(self._overrides(m) for m in others):
+            check_scaler_is_known(self._scaled)
+        if self._overrides("on_step_begin") and not self._overflowed:
+            self._submit("on_step_begin", lambda: self.algorithm.on_step_begin(self.context))
+            self.exposed_communication_s += self._wait()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if self._overflowed:  # a fused optimizer has skipped the step itself
+            return
         if self._overrides("on_step_end"):
             self._submit("on_step_end", lambda: self.algorithm.on_step_end(self.context))
             self.exposed_communication_s += self._wait()
@@ -218,6 +304,11 @@ class Engine:
         norm = sum(mean[0].double().square().sum().item() for _, mean in pairs)
         return (squares_w[0].item() / norm) ** 0.5 if norm else 0.0
 
+    def _average(self, label: str, x_w: Tensor) -> None:
+        communicator = self.context.communicator
+        self._submit(label, lambda: communicator.all_reduce_mean_(x_w))
+        self.exposed_communication_s += self._wait()
+
     def _run(self, label: str, job: Callable[[], None]) -> None:
         self._submit(label, job)
         self._wait()
@@ -230,18 +321,3 @@ class Engine:
 
     def _overrides(self, moment: str) -> bool:
         return getattr(type(self.algorithm), moment) is not getattr(Algorithm, moment)
-
-
-def average_buffers_(model: nn.Module, communicator: Communicator) -> None:
-    """Replace every floating-point buffer (BatchNorm's moving averages) by its mean over all
-    workers.
-    """
-    num_held = len(communicator.ranks)
-    buffers = [b for b in model.buffers() if b.is_floating_point()]
-    if not buffers:
-        return
-    flat_wn = torch.cat([b.reshape(num_held, -1).float() for b in buffers], dim=1)
-    communicator.all_reduce_mean_(flat_wn)
-    sizes = [b.numel() // num_held for b in buffers]
-    for buffer, mean_wn in zip(buffers, flat_wn.split(sizes, dim=1), strict=True):
-        buffer.copy_(mean_wn.reshape(buffer.shape))

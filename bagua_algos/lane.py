@@ -30,18 +30,23 @@ class CommunicationLane:
         """What the first failed job raised; no later one is tried."""
         self._timeout_s = timeout_s
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._enqueued: torch.Event | None = None  # on a GPU: what a job has left to be computed
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="communication")
         self._pending: deque[tuple[str, Future[None]]] = deque()
 
     def submit(self, label: str, job: Callable[[], None]) -> None:
         """Run `job` after all earlier ones and, on a GPU, after the compute enqueued so far."""
+        while self._pending and _succeeded(self._pending[0][1]):
+            self._pending.popleft()  # where nobody ever waits they would pile up
         ready = torch.cuda.current_stream().record_event() if self._stream else None
         self._pending.append((label, self._executor.submit(self._run, job, ready)))
 
     @property
     def is_idle(self) -> bool:
         """Whether every job is done, well or not."""
-        return all(future.done() for _, future in self._pending)
+        # The futures first: each has recorded its event when it is done.
+        is_enqueued = all(future.done() for _, future in self._pending)
+        return is_enqueued and (self._enqueued is None or self._enqueued.query())
 
     def wait(self) -> float:
         """Wait until all jobs are done; returns the seconds that the caller was held up.
@@ -78,6 +83,11 @@ class CommunicationLane:
                 with torch.cuda.stream(self._stream):
                     self._stream.wait_event(ready)
                     job()
+                    self._enqueued = self._stream.record_event()
         except BaseException as error:
             self.failure = error
             raise
+
+
+def _succeeded(future: Future[None]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None

@@ -1,11 +1,14 @@
-"""Which parameter group of the optimizer each stretch of a bucket belongs to.
+"""The optimizer's parameters: those of the model, and which group each stretch of a bucket is in.
 
 A bucket is laid out for communication and knows no groups; an algorithm that updates weights itself
 needs every group's own learning rate, betas and weight decay.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from bagua_algos.bucket import Bucket
@@ -52,3 +55,35 @@ def stretches(bucket: Bucket, optimizer: Optimizer) -> list[Stretch]:
             found.append(Stretch(group, start, stop))
         start = stop
     return found
+
+
+def check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
+    """Raise `ValueError` where a parameter of `model` has no shape yet, or one of `optimizer` is
+    not the model's.
+    """
+    known = set(model.parameters())
+    for parameter in known:
+        if is_lazy(parameter):
+            raise ValueError(
+                "the model has a lazy parameter, which has no shape yet: "
+                "run one forward pass before the model is distributed"
+            )
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter not in known:
+                raise ValueError(
+                    f"the optimizer has a parameter of shape {tuple(parameter.shape)} that is not "
+                    "the model's, so that workers would train it apart: make it the model's, or "
+                    "give it an optimizer of its own"
+                )
+
+
+def check_requires_grad(before: Mapping[nn.Parameter, bool]) -> None:
+    """Raise `ValueError` where a parameter's `requires_grad` is not what it was `before`."""
+    for parameter, required in before.items():
+        if parameter.requires_grad != required:
+            raise ValueError(
+                f"a parameter of shape {tuple(parameter.shape)} was "
+                f"{'frozen' if required else 'unfrozen'} after the model was distributed: "
+                "release() the model, change requires_grad, and distribute() it again"
+            )

@@ -34,9 +34,9 @@ from bagua_algos.bucket import Bucket
 class AsyncState:
     """The round that each worker has begun last.
 
-    `in_flight` bool `[w]`: begun and not yet taken up; `began_s` float64 `[w]`: when, NaN after a
-    pause; `num_rounds` int64 `[w]`. One tensor a bucket, `[w, n]`: `snapshots` (s), `corrections`
-    (r - s).
+    `in_flight` bool `[w]`: begun and not yet taken up; `began_s` float64 `[w]`: when, NaN before
+    the first; `num_rounds` int64 `[w]`. One tensor a bucket, `[w, n]`: `snapshots` (s),
+    `corrections` (r - s).
     """
 
     in_flight: Tensor
@@ -93,6 +93,7 @@ class AsyncModelAverage(Algorithm):
         background = _background(context)
         if context.step < self.warmup_steps or state.has_warned:
             return
+        done_w = background.done_w()  # first: what fails from here on does not count as done
         if background.failure is not None:
             state.has_warned = True
             warnings.warn(
@@ -100,9 +101,11 @@ class AsyncModelAverage(Algorithm):
                 stacklevel=2,
             )
             return
-        _take_up(context, state.in_flight & background.done_w())
+        _take_up(context, state.in_flight & done_w)
         now_s = background.now_w()
-        state.began_s = torch.where(state.began_s.isnan(), now_s, state.began_s)
+        # Not begun yet, or by another process's clock, before a checkpoint.
+        is_unknown = state.began_s.isnan() | (state.began_s > now_s)
+        state.began_s = torch.where(is_unknown, now_s, state.began_s)
         is_due = now_s - state.began_s >= self.interval_ms / 1e3
         self._begin(context, ~state.in_flight & is_due)
 
@@ -120,7 +123,6 @@ class AsyncModelAverage(Algorithm):
         self._begin(context, is_behind)
         background.wait()
         _take_up(context, state.in_flight)
-        state.began_s.fill_(math.nan)
 
     def _begin(self, context: Context, workers: Tensor) -> None:
         """Take the snapshots of `workers`; the round starts when all held here have begun it."""

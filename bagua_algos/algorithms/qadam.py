@@ -20,10 +20,9 @@ Adam's, that of v frozen with v; each parameter group has its own lr, betas, eps
 as they are at the step (eps: at the switch); `precondition`; an element whose gradient was zero all
 through warm-up rests, where the paper would divide by eps.
 
-After the switch the user's optimizer.step() finds no gradients and changes nothing; gradients are
-None once backward returns, so clipping them has no effect, and a GradScaler, whose factor would
-enter the momenta, fails with torch's "No inf checks were recorded". Adam's moments have moved from
-the optimizer to the algorithm's state, and return when training ends.
+After the switch the user's optimizer.step() finds no gradients and changes nothing; those that
+backward leaves behind are this worker's own, and clipping them has no effect. Adam's moments have
+moved from the optimizer to the algorithm's state, and return when training ends.
 """
 
 import math
@@ -140,7 +139,7 @@ class QAdam(Algorithm):
             self.hierarchical,
         )
 
-    def on_backward_end(self, context: Context) -> None:
+    def on_step_begin(self, context: Context) -> None:
         """After the switch, leave nothing for the user's optimizer to do."""
         if context.state.moments:
             for bucket in context.buckets:
@@ -200,7 +199,9 @@ class QAdam(Algorithm):
         state: QAdamState = context.state
         optimizer = context.optimizer
         parameters = [p for bucket in context.buckets for p in bucket.parameters]
-        state.num_steps = max(int(optimizer.state[p]["step"]) for p in parameters)
+        state.num_steps = max(
+            int(optimizer.state[p]["step"]) for p in parameters if optimizer.state[p]
+        )
         for bucket in context.buckets:
             m, v = (_flat(bucket, optimizer, name) for name in ("exp_avg", "exp_avg_sq"))
             denominator = v.sqrt().masked_fill_(v == 0, math.inf)
@@ -219,12 +220,14 @@ class QAdam(Algorithm):
                 )
             )
         for parameter in parameters:
-            del optimizer.state[parameter]
+            optimizer.state.pop(parameter, None)
 
 
 def _flat(bucket: Bucket, optimizer: Optimizer, name: str) -> Tensor:
     """The optimizer's `name` of all parameters of `bucket`, laid out as the bucket is: `[w, n]`."""
     flat_wn = torch.zeros_like(bucket.weights, dtype=torch.float32)
-    parts = [optimizer.state[p][name].reshape(len(flat_wn), -1) for p in bucket.parameters]
+    # A parameter that nothing has used yet has none.
+    moments = [optimizer.state[p].get(name, torch.zeros_like(p)) for p in bucket.parameters]
+    parts = [moment.reshape(len(flat_wn), -1) for moment in moments]
     flat_wn[:, : bucket.numel] = torch.cat(parts, 1)
     return flat_wn

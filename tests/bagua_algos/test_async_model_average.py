@@ -74,13 +74,23 @@ def test_a_pause_takes_up_the_round_in_flight_and_is_idempotent():
     assert not training.engine.context.state.in_flight.any()
 
 
-def test_after_a_pause_the_interval_begins_anew():
+def test_pauses_do_not_put_off_the_next_round():
     training = Alone(AsyncModelAverage(interval_ms=1000))
-    training.step(at_s=0)
-    training.engine.pause()
-    for at_s, rounds in ((100.0, 0), (100.9, 0), (101.0, 1)):
+    for at_s, rounds in ((0.0, 0), (0.4, 0), (0.8, 0), (1.0, 1), (1.4, 1), (2.0, 2)):
         training.step(at_s)
+        training.engine.pause()
         assert training.engine.context.state.num_rounds[0] == rounds
+
+
+def test_a_checkpoint_of_a_clock_that_was_ahead_does_not_stop_the_rounds():
+    before, after = (Alone(AsyncModelAverage(interval_ms=1000)) for _ in range(2))
+    for at_s in (1e6, 1e6 + 1):
+        before.step(at_s)
+    before.engine.pause()
+    after.engine.load_state_dict(before.engine.state_dict())
+    for at_s, rounds in ((0.0, 1), (0.9, 1), (1.0, 2)):
+        after.step(at_s)
+        assert after.engine.context.state.num_rounds[0] == rounds
 
 
 def test_at_a_pause_those_behind_begin_the_rounds_that_the_furthest_has_begun():
@@ -104,6 +114,28 @@ def test_warm_up_is_all_reduce():
         x_w = local_step(x_w, training.targets_w.mean())
         torch.testing.assert_close(training.weights_w, x_w)
     assert training.engine.context.state.num_rounds.sum() == 0
+
+
+class FailsWhenAsked:
+    """A background whose round fails between two questions."""
+
+    failure = None
+
+    def done_w(self):
+        self.failure = RuntimeError("worker 2 is gone")
+        return torch.ones(NUM_WORKERS, dtype=torch.bool)
+
+
+def test_a_round_that_fails_meanwhile_is_not_taken_up():
+    training = Alone(AsyncModelAverage(interval_ms=0))
+    training.step(at_s=0)
+    assert training.engine.context.state.in_flight.all()
+    training.engine.context.background.wait()
+    training.engine.context.background = FailsWhenAsked()
+    x_w = training.weights_w
+    with pytest.warns(UserWarning, match="each worker trains on alone: worker 2 is gone"):
+        training.step(at_s=1)
+    torch.testing.assert_close(training.weights_w, local_step(x_w, training.targets_w))
 
 
 @pytest.mark.parametrize(

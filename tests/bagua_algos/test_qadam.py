@@ -3,7 +3,6 @@ from typing import ClassVar
 
 import pytest
 import torch
-from torch import nn
 
 from bagua_algos.algorithms.qadam import QAdam
 from bagua_algos.compression import MinMaxUInt8
@@ -202,12 +201,11 @@ def test_after_the_switch_the_users_optimizer_changes_nothing():
     assert not training.optimizer.state
     training.optimizer.zero_grad()
     training.backward(WARMUP)
-    assert parameter.grad is None
-    assert nn.utils.clip_grad_norm_(training.model.parameters(), 1.0) == 0
-    training.engine.close()  # no update of ours either
-    before = parameter.detach().clone()
+    found = []
+    training.optimizer.register_step_pre_hook(lambda *_: found.append(parameter.grad))
     training.optimizer.step()
-    assert torch.equal(parameter, before)
+    assert found == [None]
+    assert not training.optimizer.state
 
 
 def test_gradients_accumulate_over_micro_batches():
@@ -328,12 +326,12 @@ def test_bytes_are_as_predicted(compressor):
     assert training.recorder.bytes_sent == 2 * 3 * compressor.wire_bytes(padded // num_workers)
 
 
-def test_a_grad_scaler_fails_after_the_switch_and_does_not_train_on():
+def test_a_grad_scaler_that_the_engine_does_not_know_is_refused():
     training = Training(1, QAdam(warmup_steps=1), adam)
     training.steps(0, 1)
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(training.model(torch.zeros(1, 1, SIZE)).sum()).backward()
-    with pytest.raises(AssertionError, match="No inf checks"):
+    with pytest.raises(ValueError, match="grad_scaler=scaler"):
         scaler.step(training.optimizer)
 
 
