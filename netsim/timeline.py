@@ -148,6 +148,19 @@ class Timeline:
         """The job computes for so long on a worker of factor 1."""
         self._lanes.put(self._lane, Kernel(seconds * self._factors))
 
+    def do(self, work: Iterable[Operation | float]) -> None:
+        """The work of a job: operations, and seconds of kernels."""
+        for item in work:
+            if isinstance(item, int | float):
+                self.kernel(item)
+            else:
+                self.on_operation(item)
+
+    def barrier(self) -> None:
+        """All workers wait for the slowest; outside a step."""
+        assert self._stage == _Stage.OUTSIDE, "end_step() comes first"
+        self._now_s = np.full_like(self._now_s, self._now_s.max())
+
     def is_done(self, background: Mark) -> NDArray[np.bool_]:
         """`[N]`: whether a round is over at each worker's compute clock.
 
@@ -173,11 +186,7 @@ class Timeline:
         self.begin_step()
         for job in jobs:
             self.begin_job(job.moment, job.bucket)
-            for work in job.work:
-                if isinstance(work, int | float):
-                    self.kernel(work)
-                else:
-                    self.on_operation(work)
+            self.do(job.work)
         self.end_step()
 
     def _begin(self, lane: int) -> None:

@@ -280,6 +280,42 @@ def test_live_calls_and_a_replay_are_the_same():
     assert live.bytes_sent.tolist() == replayed.bytes_sent.tolist()
 
 
+def test_work_that_is_done_at_once_is_that_of_its_parts():
+    work = [0.01, all_to_all(0.2), 1, exchange(0.1)]
+    at_once, in_parts = (timeline_of(compute=factors_of(1, 2, 3, 4)) for _ in range(2))
+    for timeline in (at_once, in_parts):
+        timeline.begin_step()
+        timeline.begin_job("backward_end")
+    at_once.do(work)
+    in_parts.kernel(0.01)
+    in_parts.on_operation(all_to_all(0.2))
+    in_parts.kernel(1)
+    in_parts.on_operation(exchange(0.1))
+    for timeline in (at_once, in_parts):
+        timeline.end_step()
+    assert at_once.time_s.tolist() == in_parts.time_s.tolist()
+
+
+def test_at_a_barrier_all_wait_for_the_slowest_and_nothing_is_exposed():
+    timeline = timeline_of(compute=factors_of(1, 2, 1, 3))
+    timeline.replay([])
+    timeline.barrier()
+    assert timeline.time_s == pytest.approx([0.93] * 4)
+    assert timeline.exposed_communication_s.tolist() == [0] * 4
+    timeline.on_operation(all_to_all(0.1))
+    assert timeline.time_s == pytest.approx([0.93 + 0.105] * 4)
+
+
+def test_an_operation_after_a_barrier_waits_for_it():
+    """Also one of those who came to it early."""
+    timeline = timeline_of(compute=factors_of(1, 1, 1, 3))
+    timeline.replay([])
+    timeline.barrier()
+    num_bytes = round(0.1 * SECOND)
+    timeline.on_operation(Operation(name="broadcast", num_bytes=num_bytes, ranks=(0, 1)))
+    assert timeline.time_s == pytest.approx([0.93 + 0.105] * 2 + [0.93] * 2, abs=1e-4)
+
+
 def test_events_tell_who_did_what_when():
     timeline = timeline_of(2, records_events=True)
     run(timeline, "bucket_ready", exchange(0.01, 2))
