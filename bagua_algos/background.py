@@ -7,6 +7,7 @@ from torch import Tensor
 
 from bagua_algos.communicator import Communicator
 from bagua_algos.lane import CommunicationLane
+from bagua_algos.step_observer import Clocks
 
 
 class Background:
@@ -14,10 +15,12 @@ class Background:
 
     Args:
         lane: runs the jobs, in order.
+        clocks: of simulated workers; without them, simulated jobs take no time.
     """
 
-    def __init__(self, lane: CommunicationLane) -> None:
+    def __init__(self, lane: CommunicationLane, clocks: Clocks | None = None) -> None:
         self._lane = lane
+        self._clocks = clocks
 
     @property
     def communicator(self) -> Communicator:
@@ -32,18 +35,25 @@ class Background:
     def submit(self, label: str, job: Callable[[], None]) -> None:
         """Run `job` after all earlier ones."""
         self._lane.submit(label, job)
+        if self._clocks is not None:
+            with self._clocks.background():
+                self._lane.wait()
 
     def now_w(self) -> Tensor:
         """Each worker's clock, seconds, float64 `[w]`."""
+        if self._clocks is not None:
+            return self._clocks.now_w()
         clock_s = self.communicator.clock()
         return torch.full((len(self.communicator.ranks),), clock_s, dtype=torch.float64)
 
     def done_w(self) -> Tensor:
         """Whether all that was submitted is done at each worker's own time, bool `[w]`.
 
-        Where all workers are held here no time passes, so whatever was submitted is done by the
-        next time that anybody asks.
+        Where all workers are held here and no clocks are kept, whatever was submitted is done by
+        the next time that anybody asks.
         """
+        if self._clocks is not None:
+            return self._clocks.background_done_w()
         if len(self.communicator.ranks) == self.communicator.world_size:
             self._lane.wait()
         return torch.full((len(self.communicator.ranks),), self._lane.is_idle)
@@ -51,3 +61,5 @@ class Background:
     def wait(self) -> None:
         """Wait until all jobs are done; raises what the first failed one raised."""
         self._lane.wait()
+        if self._clocks is not None:
+            self._clocks.background_wait()

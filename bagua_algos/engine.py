@@ -27,9 +27,11 @@ from bagua_algos.background import Background
 from bagua_algos.backward import BackwardTracker
 from bagua_algos.bucket import Bucket, build_buckets
 from bagua_algos.communicator import Communicator
+from bagua_algos.elementwise import check_elementwise
 from bagua_algos.grad_scaler import ScaledGradients, check_scaler_is_known
 from bagua_algos.lane import CommunicationLane
 from bagua_algos.parameter_groups import check_parameters, check_requires_grad
+from bagua_algos.step_observer import Clocks, StepObserver
 from bagua_algos.untrained import average_buffers_, broadcast_untrained_
 
 DEFAULT_BUCKET_BYTES = 4 << 20
@@ -43,7 +45,7 @@ class Engine:
     not supported, nor are sparse gradients, nor a change of any parameter's `requires_grad`: all
     raise `ValueError` in backward.
     `exposed_communication_s` adds up the seconds that training waited for the lane: communication
-    (and its compression) that compute did not hide.
+    (and its compression) that compute did not hide. It is simulated where clocks are.
 
     Args:
         model: a real worker's model, or a `StackedModel`.
@@ -56,6 +58,8 @@ class Engine:
             of zero there. With this option it keeps None, as in plain torch, if that is so on all
             workers: they tell each other in one more all-reduce a backward.
         grad_scaler: the one that scales the loss, if any (see `bagua_algos.grad_scaler`).
+        step_observer: hears of every step; one that keeps simulated clocks also tells when what
+            goes on in the background is done.
     """
 
     def __init__(
@@ -69,12 +73,16 @@ class Engine:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         find_unused_parameters: bool = False,
         grad_scaler: GradScaler | None = None,
+        step_observer: StepObserver | None = None,
     ) -> None:
         algorithm.check(communicator.world_size, optimizer)
+        check_elementwise(optimizer, len(communicator.ranks))
         check_parameters(model, optimizer)
         self.model = model
         self.algorithm = algorithm
-        self.exposed_communication_s = 0.0
+        self._exposed_s = 0.0
+        self._observer = step_observer
+        self._clocks = step_observer if isinstance(step_observer, Clocks) else None
         buckets = build_buckets(
             model.parameters(),
             num_held=len(communicator.ranks),
@@ -91,7 +99,7 @@ class Engine:
         if algorithm.uses_background:
             lane = CommunicationLane(communicator.duplicate(), device, timeout_s)
             self._background_lanes.append(lane)
-            self.context.background = Background(lane)
+            self.context.background = Background(lane, self._clocks)
         self._synchronizing = True
         self._find_unused = find_unused_parameters
         self._scaled = None
@@ -102,11 +110,22 @@ class Engine:
         self._backward = BackwardTracker(buckets, self._on_bucket_complete)
         self._hooks = [
             model.register_forward_pre_hook(self._before_forward),
+            model.register_forward_hook(self._after_forward),
             *self._backward.attach(self._after_gradient),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
         self._start_equal()
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """See the class."""
+        simulated_s = 0.0 if self._clocks is None else self._clocks.exposed_communication_s
+        return self._exposed_s + simulated_s
+
+    @exposed_communication_s.setter
+    def exposed_communication_s(self, seconds: float) -> None:
+        self._exposed_s += seconds - self.exposed_communication_s
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -132,9 +151,8 @@ class Engine:
 
         A collective call, for before an evaluation, a checkpoint and the end.
         """
-        if self._overrides("on_pause"):
-            self._submit("on_pause", lambda: self.algorithm.on_pause(self.context))
-            self.exposed_communication_s += self._wait()
+        self._submit_moment("on_pause")
+        self._exposed_s += self._wait()
 
     @contextmanager
     def consensus(self) -> Iterator[float]:
@@ -204,9 +222,14 @@ class Engine:
         if module.training and torch.is_grad_enabled():
             self._begin_forward()
 
+    def _after_forward(self, module: nn.Module, args: tuple, outputs: object) -> None:
+        if self._observer is not None and module.training and torch.is_grad_enabled():
+            self._observer.on_forward_end()
+
     def _begin_forward(self) -> None:
-        if self._overrides("on_forward"):
-            self._submit("on_forward", lambda: self.algorithm.on_forward(self.context))
+        if self._observer is not None:
+            self._observer.on_forward()
+        self._submit_moment("on_forward")
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
         if not self._synchronizing:
@@ -222,15 +245,7 @@ class Engine:
             self._launch_bucket(bucket)
 
     def _launch_bucket(self, bucket: Bucket) -> None:
-        if not self._overrides("on_bucket_ready"):
-            return
-        lane = bucket.index % len(self._lanes)
-        context = replace(self.context, communicator=self._lanes[lane].communicator)
-        self._submit(
-            f"bucket {bucket.index} of {type(self.algorithm).__name__}",
-            lambda: self.algorithm.on_bucket_ready(context, bucket),
-            lane,
-        )
+        self._submit_moment("on_bucket_ready", bucket)
 
     def _after_backward(self) -> None:
         check_requires_grad(self._requires_grad)
@@ -241,10 +256,13 @@ class Engine:
                 return
             for bucket in self.context.buckets:
                 self._launch_bucket(bucket)
-        self.exposed_communication_s += self._wait()
-        if self._overrides("on_backward_end"):
-            self._submit("on_backward_end", lambda: self.algorithm.on_backward_end(self.context))
-            self.exposed_communication_s += self._wait()
+        if self._observer is not None:
+            self._observer.on_backward_end()
+        self._exposed_s += self._wait()
+        self._submit_moment("on_backward_end")
+        self._exposed_s += self._wait()
+        if self._observer is not None:
+            self._observer.on_synchronized()
         if self._scaled is not None:
             self._scaled.rescale_()
         if self._find_unused:
@@ -280,17 +298,18 @@ class Engine:
         others = ("on_forward", "on_backward_end", "on_step_end")
         if self.context.state is not None or any(self._overrides(m) for m in others):
             check_scaler_is_known(self._scaled)
-        if self._overrides("on_step_begin") and not self._overflowed:
-            self._submit("on_step_begin", lambda: self.algorithm.on_step_begin(self.context))
-            self.exposed_communication_s += self._wait()
+        if not self._overflowed:
+            self._submit_moment("on_step_begin")
+            self._exposed_s += self._wait()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if self._overflowed:  # a fused optimizer has skipped the step itself
             return
-        if self._overrides("on_step_end"):
-            self._submit("on_step_end", lambda: self.algorithm.on_step_end(self.context))
-            self.exposed_communication_s += self._wait()
+        self._submit_moment("on_step_end")
+        self._exposed_s += self._wait()
         self.context.step += 1
+        if self._observer is not None:
+            self._observer.on_step_end()
 
     def _spread(self, own: list[Tensor]) -> float:
         pairs = [
@@ -307,17 +326,40 @@ class Engine:
     def _average(self, label: str, x_w: Tensor) -> None:
         communicator = self.context.communicator
         self._submit(label, lambda: communicator.all_reduce_mean_(x_w))
-        self.exposed_communication_s += self._wait()
+        self._exposed_s += self._wait()
 
     def _run(self, label: str, job: Callable[[], None]) -> None:
         self._submit(label, job)
         self._wait()
 
+    def _submit_moment(self, moment: str, bucket: Bucket | None = None) -> None:
+        """Let the algorithm act at a moment, if it does, on the lane of the bucket."""
+        if not self._overrides(moment):
+            return
+        index = None if bucket is None else bucket.index
+        lane = (index or 0) % len(self._lanes)
+        context = replace(self.context, communicator=self._lanes[lane].communicator)
+        arguments = (self.context,) if bucket is None else (context, bucket)
+        observer, act = self._observer, getattr(self.algorithm, moment)
+
+        def job() -> None:
+            if observer is not None:
+                observer.on_job(moment, index)
+            act(*arguments)
+            if observer is not None:
+                observer.on_job_end(moment, index)
+
+        if observer is not None:
+            observer.on_submit(moment, index)
+        what = moment if bucket is None else f"bucket {index}"
+        self._submit(f"{what} of {type(self.algorithm).__name__}", job, lane)
+
     def _submit(self, label: str, job: Callable[[], None], lane: int = 0) -> None:
         self._lanes[lane].submit(label, job)
 
     def _wait(self) -> float:
-        return sum(lane.wait() for lane in self._lanes)
+        waited_s = sum(lane.wait() for lane in self._lanes)
+        return waited_s if self._clocks is None else 0.0
 
     def _overrides(self, moment: str) -> bool:
         return getattr(type(self.algorithm), moment) is not getattr(Algorithm, moment)

@@ -1,5 +1,6 @@
 """From Hydra's configuration to a plan: all objects made, all numbers checked, nothing started."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,9 +14,11 @@ from omegaconf import MISSING, DictConfig
 from torch import nn
 
 from bagua_algos import Algorithm
+from bagua_algos.communicator import Nodes
 from experiments.baselines import TorchDDP
 from experiments.errors import UserError
 from experiments.tasks.base import Task
+from netsim.compute import Variation
 from netsim.condition import NetworkCondition
 
 CONFIG_DIR = Path(__file__).resolve().parents[1] / "conf"
@@ -52,8 +55,11 @@ class Schema:
     precision: str = MISSING
     accumulate: int = MISSING
     clip_norm: float | None = MISSING
+    lr_scale: float = MISSING
     checkpoint_every: int = MISSING
     resume: str | None = MISSING
+    profile: str | None = MISSING
+    trace: bool = MISSING
     names: dict[str, str] = field(default_factory=dict)
 
 
@@ -62,24 +68,50 @@ ConfigStore.instance().store("schema", Schema)
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """How workers talk and where their tensors are: a torch.distributed backend and a device."""
+    """How workers talk and where their tensors are: a torch.distributed backend and a device.
 
-    process_group: str
+    Without a process group, the workers are simulated.
+    """
+
+    process_group: str | None
     device: str
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether one process holds all workers, and time is computed."""
+        return self.process_group is None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The processes of a run. Raises `ValueError` for fewer than one thread or no time at all."""
+    """The processes of a run, and what simulated ones compute with.
+
+    Args:
+        threads_per_worker: of torch.
+        timeout_s: the longest wait for other workers in one collective.
+        sharing: simulated workers that share a device such as this one.
+        straggler: by what part of its compute time a simulated worker 0 is slower than the others.
+        jitter: of simulated compute times; None: all equal.
+
+    Raises:
+        ValueError: fewer than one thread or sharer, no time at all, or a negative straggler.
+    """
 
     threads_per_worker: int
     timeout_s: float
+    sharing: int = 1
+    straggler: float = 0.0
+    jitter: Variation | None = None
 
     def __post_init__(self) -> None:
         if self.threads_per_worker < 1:
             raise ValueError(
                 f"threads_per_worker must be at least 1, got {self.threads_per_worker}"
             )
+        if self.sharing < 1:
+            raise ValueError(f"sharing must be at least 1, got {self.sharing}")
+        if not 0 <= self.straggler < math.inf:
+            raise ValueError(f"straggler must be at least 0 and finite, got {self.straggler}")
         if not self.timeout_s > 0:
             raise ValueError(f"timeout_s must be more than 0, got {self.timeout_s}")
 
@@ -109,9 +141,20 @@ class Plan:
     precision: str
     accumulate: int
     clip_norm: float | None
+    lr_scale: float
     checkpoint_every: int
     folder: Path
     resume: Path | None
+    profile: Path | None
+    trace: bool
+
+    @property
+    def nodes(self) -> Nodes | None:
+        """The workers of each node of the network, if it has nodes."""
+        if self.net.nodes is None:
+            return None
+        size, ranks = self.net.nodes["size"], range(self.workers)
+        return tuple(tuple(ranks[start : start + size]) for start in ranks[::size])
 
     def __post_init__(self) -> None:
         for name in (
@@ -133,6 +176,8 @@ class Plan:
             raise ValueError(
                 f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision}"
             )
+        if not self.lr_scale > 0:
+            raise ValueError(f"lr_scale must be more than 0, got {self.lr_scale}")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(f"clip_norm must be more than 0 or null, got {self.clip_norm}")
         if not 0 < self.target_accuracy <= 1:
@@ -152,7 +197,8 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
     values |= {_FIELDS.get(group, group): part for group, part in parts.items()}
     values["names"] = dict(config.names)
     values["folder"] = folder
-    values["resume"] = None if config.resume is None else Path(config.resume)
+    for name in ("resume", "profile"):
+        values[name] = None if config[name] is None else Path(config[name])
     try:
         # Tried here: a bad value shows now, and what torch imports for it is imported once.
         optimizer = parts["optim"](parts["model"].parameters())
@@ -160,6 +206,18 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
         plan = Plan(**values)
         plan.algorithm.check(plan.workers, optimizer)
         _check_resumable(plan)
+        if plan.cluster.jitter is not None:
+            plan.cluster.jitter.factors(plan.max_steps - 1, plan.workers)
+        if getattr(plan.algorithm, "hierarchical", False) and plan.nodes is None:
+            raise ValueError(
+                "algo.hierarchical=true needs a network with nodes: choose net=two_sites, or "
+                "algo.hierarchical=false"
+            )
+        if plan.backend.is_simulated and isinstance(plan.algorithm, TorchDDP):
+            raise ValueError(
+                f"{plan.names['algo']} is PyTorch's own code, which needs real workers: "
+                "take backend=gloo, or algo=allreduce"
+            )
         return plan
     except ValueError as error:
         raise UserError(str(error)) from error

@@ -9,6 +9,7 @@ from torch import nn
 
 from bagua_algos.communicator import Communicator
 from bagua_algos.engine import Engine
+from bagua_algos.step_observer import StepObserver
 from experiments.baselines import DistributedTorchDDP, TorchDDP
 from experiments.config import Plan
 
@@ -16,8 +17,13 @@ from experiments.config import Plan
 class Distributed(Protocol):
     """What the training loop asks of it: an `Engine`, or one of PyTorch's own."""
 
-    exposed_communication_s: float
-    """What training waited for communication that compute did not hide."""
+    @property
+    def exposed_communication_s(self) -> float:
+        """What training waited for communication that compute did not hide."""
+        ...
+
+    @exposed_communication_s.setter
+    def exposed_communication_s(self, seconds: float) -> None: ...
 
     @property
     def model(self) -> nn.Module:
@@ -52,9 +58,15 @@ class Distributed(Protocol):
 
 
 def distribute(
-    plan: Plan, model: nn.Module, optimizer: torch.optim.Optimizer, communicator: Communicator
+    plan: Plan,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    communicator: Communicator,
+    observer: StepObserver | None = None,
 ) -> Distributed:
-    """Hang the plan's algorithm on `model` and `optimizer`."""
+    """Hang the plan's algorithm on `model` and `optimizer`; `observer` hears of every step of ours,
+    not of PyTorch's.
+    """
     if isinstance(plan.algorithm, TorchDDP):
         return DistributedTorchDDP(model, optimizer, plan.algorithm, communicator)
     return Engine(
@@ -64,4 +76,5 @@ def distribute(
         communicator,
         bucket_bytes=plan.bucket_bytes,
         timeout_s=2 * plan.cluster.timeout_s,
+        step_observer=observer,
     )

@@ -36,7 +36,7 @@ def accuracy_plot(runs: pd.DataFrame, metrics: pd.DataFrame) -> Figure | None:
     runs = runs.assign(label=labels(runs))
     situations = [group for _, group in runs.groupby(list(SITUATION), dropna=False)]
     own = [column for column in SITUATION if varies(runs, column)]
-    styles = _styles(set(runs.label))
+    styles = line_styles(set(runs.label))
     num_columns = min(len(situations), 3)
     num_rows = math.ceil(len(situations) / num_columns)
     width_in = max(7, 4.2 * num_columns)
@@ -77,9 +77,9 @@ def curve(evaluations: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def save_plot(figure: Figure, out: Path) -> list[Path]:
-    """Write accuracy.png and accuracy.svg to `out`. Raises `UserError` where that cannot be."""
-    files = [out / "accuracy.png", out / "accuracy.svg"]
+def save_plot(figure: Figure, out: Path, name: str = "accuracy") -> list[Path]:
+    """Write `name`.png and .svg to `out`. Raises `UserError` where that cannot be."""
+    files = [out / f"{name}.png", out / f"{name}.svg"]
     try:
         out.mkdir(parents=True, exist_ok=True)
         for file in files:
@@ -89,7 +89,7 @@ def save_plot(figure: Figure, out: Path) -> list[Path]:
     return files
 
 
-def _styles(names: set[str]) -> Styles:
+def line_styles(names: set[str]) -> Styles:
     """A colour, a marker and a dash for each line, the same in all panels."""
     import seaborn
 

@@ -59,6 +59,7 @@ SUMMARY: dict[str, type] = {
     "steps_per_s": float,
     "time_to_accuracy_s": float,  # null when the target was missed
     "target_accuracy": float,
+    "lr_scale": float,
     "final_accuracy": float,  # on the test set
     "validation_accuracy": float,
     "bytes_sent_per_worker": float,

@@ -18,8 +18,10 @@ from experiments.launch import Network, RunDivergedError, RunFailedError, launch
 from experiments.progress import ProgressView, progress_view
 from experiments.records import RunFolder, time_to_accuracy
 from experiments.resume import check_resumable, rows_until
+from experiments.simulate import simulate
 from experiments.tasks.base import TaskData
-from experiments.train import Result
+from experiments.trace import TraceFile
+from experiments.train import DivergedError, Result
 from netsim.errors import NamespaceError
 from netsim.namespaces import check_permitted
 
@@ -54,7 +56,8 @@ class _Recorder:
         self._started_s = time.monotonic()
         earlier = []
         if plan.resume is not None:
-            earlier = rows_until(plan.resume, check_resumable(config, plan.resume, plan.workers))
+            num_processes = 1 if plan.backend.is_simulated else plan.workers
+            earlier = rows_until(plan.resume, check_resumable(config, plan.resume, num_processes))
         self._record = RunFolder.create(plan.folder, config, _known(plan), overrides)
         for row in earlier:
             self._take(row)
@@ -66,8 +69,10 @@ class _Recorder:
         try:
             view = progress_view(name, self._plan.max_steps)
             self._train(data, view)
+            if self._plan.trace:
+                TraceFile(self._plan.folder).join()
             return self._finish("completed")
-        except RunDivergedError as error:
+        except (RunDivergedError, DivergedError) as error:
             return self._finish("diverged", str(error))
         except RunFailedError as error:
             if error.details:
@@ -84,12 +89,13 @@ class _Recorder:
             view.show(row)
 
         # Entered after the fork: a live view has a thread.
-        def on_network(network: Network) -> None:
+        def on_network(network: Network | None) -> None:
             self._on_network(network)
             view.__enter__()
 
+        start = simulate if self._plan.backend.is_simulated else launch
         try:
-            self._add_results(launch(self._plan, data, on_network, on_row))
+            self._add_results(start(self._plan, data, on_network, on_row))
         finally:
             view.__exit__(None, None, None)
 
@@ -98,7 +104,10 @@ class _Recorder:
             self._evaluations.append(row)
         self._record.log(row)
 
-    def _on_network(self, network: Network) -> None:
+    def _on_network(self, network: Network | None) -> None:
+        """None: it is simulated."""
+        if network is None:
+            return
         self._summary |= {
             "net_backend": network.backend,
             "congestion_control": network.tcp.congestion_control,
@@ -143,7 +152,8 @@ class _Recorder:
 def _checked(plan: Plan) -> TaskData:
     """The data of a run that can be launched here."""
     try:
-        check_permitted(plan.net, plan.workers)
+        if not plan.backend.is_simulated:
+            check_permitted(plan.net, plan.workers)
         data = plan.task.load()
         Batches(
             num_examples=len(data.train),
@@ -163,6 +173,7 @@ def _known(plan: Plan) -> dict[str, Any]:
         "workers": plan.workers,
         "seed": plan.seed,
         "target_accuracy": plan.target_accuracy,
+        "lr_scale": plan.lr_scale,
         "asked_rate_mbit": plan.net.rate_mbit,
         "evaluated_model": "average of the workers' models",
         "resumed_from": None if plan.resume is None else str(plan.resume),

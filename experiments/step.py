@@ -36,6 +36,8 @@ class Step:
     schedule: torch.optim.lr_scheduler.LRScheduler = field(init=False)
 
     def __post_init__(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] *= self.plan.lr_scale
         self.schedule = self.plan.make_schedule(self.optimizer)
 
     def __call__(self, indices_wb: np.ndarray) -> Tensor:

@@ -1,46 +1,28 @@
 """The one training loop, for real and simulated workers alike."""
 
 import math
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bagua_algos.communicator import Communicator
+from bagua_algos.step_observer import StepObserver
 from experiments.checkpoint import Checkpoints
 from experiments.config import Plan
 from experiments.data import Batches
 from experiments.distributed import Distributed, distribute
 from experiments.evaluation import evaluate
+from experiments.meter import Meter
 from experiments.step import Step
 from experiments.tasks.base import TaskData
 
 
 class DivergedError(RuntimeError):
     """The loss is NaN or infinite: the run is over, and a miss."""
-
-
-class Meter:
-    """A training clock in seconds and a count of bytes sent; both stand still outside `running`."""
-
-    def __init__(self, read_bytes_sent: Callable[[], int]) -> None:
-        self._read_bytes_sent = read_bytes_sent
-        self.time_s = 0.0
-        self.bytes_sent = 0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Count what happens within."""
-        started_s, bytes_before = time.perf_counter(), self._read_bytes_sent()
-        yield
-        self.bytes_sent += self._read_bytes_sent() - bytes_before
-        self.time_s += time.perf_counter() - started_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +47,7 @@ def train(
     communicator: Communicator,
     meter: Meter,
     report: Callable[[dict[str, Any]], None],
+    observer: StepObserver | None = None,
 ) -> Result:
     """Train `model` as planned, on the workers that `communicator` holds.
 
@@ -75,13 +58,14 @@ def train(
         communicator: the other workers.
         meter: runs during steps only.
         report: is given rows of `experiments.records.METRICS`.
+        observer: hears of every step.
 
     Raises:
         DivergedError: the loss is not finite.
         CommunicationError: another worker is gone or silent.
     """
     optimizer = plan.make_optimizer(model.parameters())
-    distributed = distribute(plan, model, optimizer, communicator)
+    distributed = distribute(plan, model, optimizer, communicator, observer)
     state = _State(model, Step(plan, data.train, distributed, optimizer), meter)
     batches = Batches(
         num_examples=len(data.train),
@@ -98,10 +82,11 @@ def train(
         with meter.running():
             loss_w = state.take_step(batches.indices(step - 1))
         if step == 1 or step % plan.log_every == 0:
-            rows.report("step", step, loss=_finite_mean(loss_w, step))
+            rows.report("step", step, loss=_finite_first(loss_w, step))
         if step % plan.eval_every == 0 or step == plan.max_steps:
             with meter.running():
                 distributed.pause()
+            meter.synchronize(communicator)
             accuracy, spread = evaluate(plan, data.validation, distributed, communicator)
             rows.report("evaluation", step, accuracy=accuracy, spread=spread)
             if plan.stop_at_target and accuracy >= plan.target_accuracy:
@@ -161,8 +146,7 @@ class _State:
         self.take_step.load_state_dict(state["step"])
         distributed.load_state_dict(state["distributed"])
         torch.set_rng_state(state["generator"])
-        self.meter.time_s = state["time_s"]
-        self.meter.bytes_sent = state["bytes_sent"]
+        self.meter.restore(state["time_s"], state["bytes_sent"])
         distributed.exposed_communication_s = state["exposed_communication_s"]
         return step
 
@@ -195,8 +179,9 @@ class _Rows:
         )
 
 
-def _finite_mean(loss_w: Tensor, step: int) -> float:
-    loss = loss_w.mean().item()
-    if not np.isfinite(loss):
-        raise DivergedError(f"the loss is {loss} at step {step}")
-    return loss
+def _finite_first(loss_w: Tensor, step: int) -> float:
+    """The loss of the first worker held here: of worker 0, in its own process or in all's."""
+    for loss in loss_w.tolist():
+        if not math.isfinite(loss):
+            raise DivergedError(f"the loss is {loss} at step {step}")
+    return loss_w[0].item()

@@ -14,8 +14,10 @@ from bagua_algos.communicator import CommunicationError
 from bagua_algos.process_group import file_rendezvous
 from bagua_algos.worker_axis import SingleModel
 from experiments.config import Plan
+from experiments.meter import InterfaceMeter
 from experiments.tasks.base import TaskData
-from experiments.train import DivergedError, Meter, Result, train
+from experiments.trace import TraceFile, TraceRecorder
+from experiments.train import DivergedError, Result, train
 from netsim import counters, proof, tcp
 from netsim.errors import ProbeError
 from netsim.links import INTERFACE
@@ -111,6 +113,7 @@ def _stay(launcher: Connection) -> NoReturn:
 
 
 def _train(plan: Plan, data: TaskData, rank: int, rendezvous: str, launcher: Connection) -> Result:
+    assert plan.backend.process_group is not None, "simulated workers have no process"
     torch.set_num_threads(plan.cluster.threads_per_worker)
     torch.manual_seed(plan.seed * plan.workers + rank)
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE  # else gloo listens on 127.0.0.1
@@ -120,12 +123,19 @@ def _train(plan: Plan, data: TaskData, rank: int, rendezvous: str, launcher: Con
         rank=rank,
         world_size=plan.workers,
         timeout_s=plan.cluster.timeout_s,
+        nodes=plan.nodes,
     ) as communicator:
-        return train(
+        recorder = TraceRecorder(rank) if plan.trace else None
+        communicator.observer = recorder
+        result = train(
             plan,
             data,
             SingleModel(plan.model.to(plan.backend.device)),
             communicator,
-            Meter(lambda: counters.bytes_sent(INTERFACE)),
+            InterfaceMeter(lambda: counters.bytes_sent(INTERFACE)),
             lambda row: launcher.send(Row(row)) if rank == 0 else None,
+            recorder,
         )
+    if recorder is not None:
+        TraceFile(plan.folder).write_part(recorder.events, rank)
+    return result

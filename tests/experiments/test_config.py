@@ -1,16 +1,23 @@
 """Every YAML in conf/ is composed and instantiated."""
 
+import shlex
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 
 from bagua_algos import AllReduce, CompressedAllReduce
 from bagua_algos.topology import Complete, RandomMatching, Ring, ShiftOne
-from experiments.config import CONFIG_DIR, GROUPS, Plan, make_plan, normalize_overrides
+from experiments.compose import compose_config
+from experiments.config import (
+    CONFIG_DIR,
+    GROUPS,
+    Plan,
+    make_plan,
+    normalize_overrides,
+)
 from experiments.errors import UserError
 from experiments.messages import choices
 from netsim.condition import NetworkCondition
@@ -21,10 +28,7 @@ FOLDER = Path("a run's folder, which a plan does not touch")
 
 
 def plan_of(*overrides: str) -> Plan:
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        config = compose("config", ["algo=allreduce", *overrides], return_hydra_config=True)
-        HydraConfig.instance().set_config(config)
-        return make_plan(config, FOLDER)
+    return make_plan(compose_config(["algo=allreduce", *overrides]), FOLDER)
 
 
 @pytest.mark.parametrize("choice", EVERY_CHOICE)
@@ -44,10 +48,11 @@ def test_every_choice_can_be_made(choice):
 def test_every_choice_of_a_part_can_be_made(path):
     header, *_ = path.read_text().splitlines()
     assert header.startswith("# python -m experiments "), "a YAML begins with the command to use it"
-    words = header.removeprefix("# python -m experiments ").split()
+    words = shlex.split(header.removeprefix("# python -m experiments "))
     group, part = path.parts[-3:-1]
     assert f"{group}.{part}={path.stem}" in words
-    made = getattr(plan_of(*normalize_overrides(words)).algorithm, part)
+    plan = plan_of(*words)
+    made = getattr(plan.algorithm if group == "algo" else plan.cluster, part)
     assert type(made).__name__.lower() == path.stem.replace("_", "")
 
 
@@ -77,7 +82,8 @@ def test_a_star_means_the_algorithms_and_not_their_parts():
 
 
 def test_every_group_has_a_choice_and_every_folder_is_a_group():
-    assert sorted(p.name for p in CONFIG_DIR.iterdir() if p.is_dir()) == sorted(GROUPS)
+    folders = {p.name for p in CONFIG_DIR.iterdir() if p.is_dir()}
+    assert folders == {*GROUPS, "experiment"}
     assert all(choices(group) for group in GROUPS)
 
 

@@ -1,0 +1,100 @@
+"""A worker whose partners are its own echo: all of an algorithm's work but the network's.
+
+One process stands for one worker of N and computes what it would (every compression, every
+average), on numbers of the right shape; nothing travels. So the kernels of an algorithm can be
+timed, and its operations listed, for any number of workers.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from bagua_algos.communicator import (
+    Nodes,
+    Observer,
+    Operation,
+    Part,
+    check_parts,
+    check_permutation,
+    num_bytes_per_worker,
+)
+from bagua_algos.hierarchy import make_hierarchy
+
+
+class LoopbackCommunicator:
+    """Worker 0 of `world_size`, alone: w = 1. See `Communicator`; what would arrive from another
+    worker is this one's own.
+
+    Raises `ValueError` for fewer than one worker.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        observer: Observer | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        nodes: Nodes | None = None,
+        members: tuple[int, ...] | None = None,
+    ) -> None:
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
+        self.world_size = world_size
+        self.ranks: tuple[int, ...] = (0,)
+        self.members = members or tuple(range(world_size))
+        self.observer = observer
+        self.clock = clock
+        self.nodes = nodes
+        self.hierarchy = make_hierarchy(self, nodes)
+
+    def duplicate(self) -> "LoopbackCommunicator":
+        """See `Communicator`. There are no connections to share."""
+        return self
+
+    def split(self, parts: Sequence[Sequence[int]]) -> list[Part]:
+        """See `Communicator`: worker 0's part."""
+        check_parts(parts, self.world_size)
+        (own,) = (part for part in parts if 0 in part)
+        members = tuple(self.members[rank] for rank in own)
+        communicator = LoopbackCommunicator(len(own), self.observer, self.clock, members=members)
+        return [Part(communicator=communicator, rows=slice(0, 1))]
+
+    def all_reduce_mean_(self, x_w: Tensor) -> None:
+        """The mean of equal numbers."""
+        self._report("all_reduce_mean", x_w)
+
+    def all_to_all(self, x_wN: Tensor) -> Tensor:
+        """Its own rows."""
+        self._report("all_to_all", x_wN)
+        return x_wN.clone()
+
+    def all_gather(self, x_w: Tensor) -> Tensor:
+        """Its own row N times."""
+        self._report("all_gather", x_w)
+        return x_w.unsqueeze(1).repeat(1, self.world_size, *[1] * (x_w.dim() - 1))
+
+    def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
+        """The mean of its own rows."""
+        self._report("reduce_scatter_mean", x_wN)
+        return x_wN.mean(1)
+
+    def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
+        """Nothing changes."""
+        self._report("broadcast", x_w)
+
+    def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
+        """What it sent."""
+        check_permutation(peers, self.world_size)
+        self._report("exchange", x_w, tuple(peers))
+        return x_w.clone()
+
+    def _report(self, name: str, x_w: Tensor, peers: tuple[int, ...] | None = None) -> None:
+        if self.observer is not None:
+            self.observer.on_operation(
+                Operation(
+                    name=name,
+                    num_bytes=num_bytes_per_worker(x_w),
+                    ranks=self.members,
+                    peers=peers and tuple(self.members[peer] for peer in peers),
+                )
+            )

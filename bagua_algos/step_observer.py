@@ -1,0 +1,73 @@
+"""Who hears of a training step as it happens."""
+
+from contextlib import AbstractContextManager
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+class StepObserver(Protocol):
+    """A profile or a trace of a real run, the clocks of a simulated one.
+
+    `moment` is the name of a method of `Algorithm`, `bucket` the index of the bucket where it has
+    one. A step is on_forward, on_forward_end (both for each micro-batch), jobs, on_backward_end,
+    jobs, on_synchronized, a job, on_step_end.
+    """
+
+    def on_forward(self) -> None:
+        """Forward begins. On the training thread, like all but the jobs."""
+        ...
+
+    def on_forward_end(self) -> None:
+        """Forward has ended; the loss and backward are next."""
+        ...
+
+    def on_submit(self, moment: str, bucket: int | None) -> None:
+        """The training thread hands a job to its lane: a bucket's gradients are final."""
+        ...
+
+    def on_job(self, moment: str, bucket: int | None) -> None:
+        """The lane begins the job, on the lane's thread; its operations follow."""
+        ...
+
+    def on_job_end(self, moment: str, bucket: int | None) -> None:
+        """The lane has done the job."""
+        ...
+
+    def on_backward_end(self) -> None:
+        """Backward has computed all gradients; training waits for the lanes next."""
+        ...
+
+    def on_synchronized(self) -> None:
+        """All jobs of the backward pass are done; the optimizer is next."""
+        ...
+
+    def on_step_end(self) -> None:
+        """The optimizer, and the algorithm after it, have changed the weights."""
+        ...
+
+
+@runtime_checkable
+class Clocks(Protocol):
+    """A `StepObserver` that keeps simulated clocks, one a worker."""
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """What training has waited for communication, seconds."""
+        ...
+
+    def now_w(self) -> Tensor:
+        """Each worker's clock, seconds, float64 `[w]`."""
+        ...
+
+    def background(self) -> AbstractContextManager[None]:
+        """The operations within begin at each worker's clock, and no worker waits for them."""
+        ...
+
+    def background_done_w(self) -> Tensor:
+        """Whether the last of them are over at each worker's clock, bool `[w]`."""
+        ...
+
+    def background_wait(self) -> None:
+        """All workers wait until they are over."""
+        ...

@@ -1,0 +1,217 @@
+"""Measures a worker's own work: its training steps with an echo in place of the other workers.
+
+As many processes rehearse at once as workers will share the device, so that they take from each
+other what they will take in the run. No network is involved, and no run of the one to be predicted.
+"""
+
+import os
+import statistics
+import threading
+import time
+from collections import defaultdict
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+
+import torch
+
+from bagua_algos.algorithm import Algorithm
+from bagua_algos.communicator import Operation
+from bagua_algos.engine import Engine
+from bagua_algos.loopback import LoopbackCommunicator
+from bagua_algos.worker_axis import SingleModel
+from experiments.config import Plan
+from experiments.data import Batches
+from experiments.profile import Job, Profile, setting_of
+from experiments.records import environment
+from experiments.step import Step
+from experiments.tasks.base import TaskData
+from netsim.processes import fork
+
+WARM_UP_STEPS = 5
+LIMIT_S = 120
+
+
+def rehearse(plan: Plan, data: TaskData, *, sharing: int, num_steps: int = 40) -> Profile:
+    """Measure `num_steps` steps of one worker of `plan`, `sharing` of them at once.
+
+    To be called before torch has started threads here, since it forks. Raises `RuntimeError` where
+    a process dies or takes too long.
+    """
+    channels = [Pipe(duplex=False) for _ in range(sharing)]
+    children = [
+        fork(lambda channel=theirs: _run(plan, data, num_steps, channel)) for _, theirs in channels
+    ]
+    for _, theirs in channels:
+        theirs.close()
+    profiles = []
+    try:
+        for ours, _ in channels:
+            if not wait([ours], LIMIT_S):
+                raise RuntimeError(f"a rehearsing worker was not done within {LIMIT_S} s")
+            profiles.append(ours.recv())
+    except EOFError as error:
+        raise RuntimeError("a rehearsing worker died; its message is above") from error
+    finally:
+        for pid in children:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+    return _typical(profiles, sharing)
+
+
+def _run(plan: Plan, data: TaskData, num_steps: int, launcher: Connection) -> int:
+    torch.set_num_threads(plan.cluster.threads_per_worker)
+    stopwatch = _Stopwatch()
+    communicator = LoopbackCommunicator(plan.workers, stopwatch, nodes=plan.nodes)
+    model = SingleModel(plan.model.to(plan.backend.device))
+    optimizer = plan.make_optimizer(model.parameters())
+    assert isinstance(plan.algorithm, Algorithm), "PyTorch's own needs real workers"
+    engine = Engine(
+        model,
+        optimizer,
+        plan.algorithm,
+        communicator,
+        bucket_bytes=plan.bucket_bytes,
+        step_observer=stopwatch,
+    )
+    take_step = Step(plan, data.train, engine, optimizer)
+    batches = Batches(
+        num_examples=len(data.train),
+        world_size=plan.workers,
+        ranks=(0,),
+        batch_size=plan.batch_size,
+        seed=plan.seed,
+    )
+    for step in range(WARM_UP_STEPS + num_steps):
+        stopwatch.begin()
+        take_step(batches.indices(step))
+        stopwatch.end(is_counted=step >= WARM_UP_STEPS)
+    launcher.send(stopwatch.profile(plan))
+    deadline_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline_s:  # until it is killed: the others still rehearse
+        take_step(batches.indices(0))
+    return 0
+
+
+class _Stopwatch:
+    """A `StepObserver` and communication observer that takes every phase's time."""
+
+    def __init__(self) -> None:
+        self._phases: dict[str, list[float]] = defaultdict(list)
+        self._ready: dict[int, list[float]] = defaultdict(list)
+        self._jobs: dict[tuple[str, int | None, int], list[list[float]]] = defaultdict(list)
+        self._lane = _Lane()
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._times = {"begin": time.perf_counter()}
+        self._step_ready: dict[int, float] = {}
+        self._step_jobs: list[tuple[str, int | None, list[float]]] = []
+
+    def end(self, *, is_counted: bool) -> None:
+        """The step has ended; one of warming up is not counted."""
+        if not is_counted:
+            return
+        ended_s, t = time.perf_counter(), self._times
+        last_job_s = sum(
+            sum(kernels) for moment, _, kernels in self._step_jobs if moment == "on_step_end"
+        )
+        self._phases["forward"].append(t["forward_end"] - t["begin"])
+        self._phases["backward"].append(t["backward_end"] - t["forward_end"])
+        self._phases["optimizer"].append(ended_s - t["synchronized"] - last_job_s)
+        for bucket, ready_s in self._step_ready.items():
+            self._ready[bucket].append(ready_s - t["forward_end"])
+        for moment, bucket, kernels in self._step_jobs:
+            self._jobs[moment, bucket, len(kernels) - 1].append(kernels)
+
+    def profile(self, plan: Plan) -> Profile:
+        """The medians of all counted steps."""
+        host = environment()
+        return Profile(
+            device=str(host["cpu"]),
+            sharing=1,
+            setting=setting_of(plan),
+            forward_s=statistics.median(self._phases["forward"]),
+            ready_s=tuple(statistics.median(self._ready[k]) for k in sorted(self._ready)),
+            backward_s=statistics.median(self._phases["backward"]),
+            optimizer_s=statistics.median(self._phases["optimizer"]),
+            jobs=tuple(
+                Job(moment=moment, bucket=bucket, kernels_s=_medians(kernels))
+                for (moment, bucket, _), kernels in self._jobs.items()
+            ),
+        )
+
+    def on_forward(self) -> None:
+        pass
+
+    def on_forward_end(self) -> None:
+        self._times.setdefault("forward_end", time.perf_counter())
+
+    def on_submit(self, moment: str, bucket: int | None) -> None:
+        if bucket is not None:
+            self._step_ready[bucket] = time.perf_counter()
+
+    def on_job(self, moment: str, bucket: int | None) -> None:
+        self._lane.kernels_s = []
+        self._lane.since_s = time.perf_counter()
+
+    def on_operation(self, operation: Operation) -> None:
+        self._lane.lap()
+
+    def on_job_end(self, moment: str, bucket: int | None) -> None:
+        self._lane.lap()
+        self._step_jobs.append((moment, bucket, self._lane.kernels_s))
+
+    def on_backward_end(self) -> None:
+        self._times["backward_end"] = time.perf_counter()
+
+    def on_synchronized(self) -> None:
+        self._times["synchronized"] = time.perf_counter()
+
+    def on_step_end(self) -> None:
+        pass
+
+
+class _Lane(threading.local):
+    """What the job of this thread's lane has computed so far; before the first, nothing counts."""
+
+    def __init__(self) -> None:
+        self.kernels_s: list[float] = []
+        self.since_s = 0.0
+
+    def lap(self) -> None:
+        now_s = time.perf_counter()
+        self.kernels_s.append(now_s - self.since_s)
+        self.since_s = now_s
+
+
+def _medians(rows: list[list[float]]) -> tuple[float, ...]:
+    return tuple(statistics.median(column) for column in zip(*rows, strict=True))
+
+
+def _typical(profiles: list[Profile], sharing: int) -> Profile:
+    """The mean of what the workers measured."""
+    first = profiles[0]
+
+    def mean(pick):
+        return statistics.mean(pick(profile) for profile in profiles)
+
+    return Profile(
+        device=first.device,
+        sharing=sharing,
+        setting=first.setting,
+        forward_s=mean(lambda p: p.forward_s),
+        ready_s=tuple(mean(lambda p, k=k: p.ready_s[k]) for k in range(len(first.ready_s))),
+        backward_s=mean(lambda p: p.backward_s),
+        optimizer_s=mean(lambda p: p.optimizer_s),
+        jobs=tuple(
+            Job(
+                moment=job.moment,
+                bucket=job.bucket,
+                kernels_s=tuple(
+                    mean(lambda p, j=j, i=i: p.jobs[j].kernels_s[i])
+                    for i in range(len(job.kernels_s))
+                ),
+            )
+            for j, job in enumerate(first.jobs)
+        ),
+    )

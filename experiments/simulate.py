@@ -1,0 +1,144 @@
+"""Simulated workers: the values of all in one process, their times on simulated clocks.
+
+The training loop, the algorithms and the data are those of real workers. What is not: dropout and
+other random layers draw otherwise, and an evaluation takes no time, as in a real run's record.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from bagua_algos.communicator import Communicator
+from bagua_algos.stacked import StackedCommunicator
+from bagua_algos.worker_axis import StackedModel
+from experiments.clocks import SimulatedClocks
+from experiments.config import Plan
+from experiments.profile import Profile
+from experiments.rehearsal import rehearse
+from experiments.tasks.base import TaskData
+from experiments.trace import TraceFile
+from experiments.train import Result, train
+from netsim.compute import ComputeTimes, Constant, Variation
+from netsim.model import CostModel
+from netsim.timeline import Timeline
+
+PROFILE = "profile.yaml"
+
+
+def simulate(
+    plan: Plan,
+    data: TaskData,
+    on_network: Callable[[None], None],
+    on_row: Callable[[dict[str, Any]], None],
+) -> list[Result]:
+    """Train `plan` on simulated workers; returns the one result that they have in common.
+
+    Its profile is measured first where it names none, and written into the run's folder.
+
+    Args:
+        plan: the run.
+        data: all examples.
+        on_network: is called before training.
+        on_row: is given every row of metrics.
+
+    Raises:
+        UserError: the profile is of something else.
+        DivergedError: the loss is not finite.
+    """
+    profile = get_profile(plan, data)
+    profile.save(plan.folder / PROFILE)
+    on_network(None)
+    result, clocks = train_simulated(plan, data, profile, on_row)
+    if plan.trace:
+        TraceFile(plan.folder).write_part(clocks.timeline.events, 0)
+    return [result]
+
+
+def train_simulated(
+    plan: Plan, data: TaskData, profile: Profile, on_row: Callable[[dict[str, Any]], None]
+) -> tuple[Result, SimulatedClocks]:
+    """As `simulate`, by a profile that is known; returns the clocks, too."""
+    clocks = SimulatedClocks(make_timeline(plan, profile), profile)
+    communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
+    torch.manual_seed(plan.seed)
+    model = StackedModel(plan.model, plan.workers).to(plan.backend.device)
+    result = train(plan, data, model, communicator, SimulatedMeter(clocks), on_row, clocks)
+    return result, clocks
+
+
+def get_profile(plan: Plan, data: TaskData) -> Profile:
+    """The one that `plan` names, else measured now. Raises `UserError` if it is of something
+    else.
+    """
+    if plan.profile is None:
+        return rehearse(plan, data, sharing=plan.cluster.sharing)
+    profile = Profile.load(plan.profile)
+    profile.check(plan)
+    return profile
+
+
+def make_timeline(plan: Plan, profile: Profile) -> Timeline:
+    """The clocks of `plan`'s workers, each as fast as `profile` says."""
+    variation: Variation = plan.cluster.jitter or Constant()
+    if plan.cluster.straggler:
+        variation = Straggling(variation, 1 + plan.cluster.straggler)
+    return Timeline(
+        CostModel(plan.net, plan.workers),
+        ComputeTimes(
+            forward_s=profile.forward_s,
+            backward_s=profile.backward_s,
+            bucket_ready_s=profile.ready_s,
+            optimizer_s=profile.optimizer_s,
+            variation=variation,
+        ),
+        records_events=plan.trace,
+    )
+
+
+@dataclass(frozen=True)
+class Straggling:
+    """A variation of compute times in which worker 0 is slower by a factor."""
+
+    variation: Variation
+    slowdown: float
+
+    def factors(self, step: int, world_size: int) -> np.ndarray:
+        """See `netsim.compute.Variation`."""
+        factors = np.array(self.variation.factors(step, world_size))
+        factors[0] *= self.slowdown
+        return factors
+
+
+class SimulatedMeter:
+    """A `Meter`: the slowest worker's clock, and the bytes that the average worker has sent."""
+
+    def __init__(self, clocks: SimulatedClocks) -> None:
+        self._clocks = clocks
+        self._earlier_s = 0.0
+        self._earlier_bytes = 0
+
+    @property
+    def time_s(self) -> float:
+        """See `Meter`."""
+        return self._earlier_s + self._clocks.now_s()
+
+    @property
+    def bytes_sent(self) -> int:
+        """See `Meter`."""
+        return self._earlier_bytes + round(float(self._clocks.timeline.bytes_sent.mean()))
+
+    def running(self) -> AbstractContextManager[None]:
+        """See `Meter`."""
+        return self._clocks.running()
+
+    def synchronize(self, communicator: Communicator) -> None:
+        """See `Meter`."""
+        self._clocks.timeline.barrier()
+
+    def restore(self, time_s: float, bytes_sent: int) -> None:
+        """See `Meter`."""
+        self._earlier_s, self._earlier_bytes = time_s, bytes_sent

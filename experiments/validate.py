@@ -1,0 +1,187 @@
+"""Simulated time against the real: `python -m experiments.validate --out results/validation`.
+
+Every cell of a grid is run by real workers over a shaped network and predicted beside it. The
+prediction knows a rehearsal of one worker and the condition asked for, and no run over a network.
+Times are means over the steps after the first few, in which connections open.
+"""
+
+import argparse
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from experiments.compose import compose_config
+from experiments.config import Plan, make_plan
+from experiments.launch import launch
+from experiments.plots import line_styles, save_plot
+from experiments.records import environment
+from experiments.rehearsal import rehearse
+from experiments.replay import step_ends_s
+from experiments.simulate import train_simulated
+from experiments.tasks.base import TaskData
+
+ALGORITHMS = ("allreduce", "bytegrad", "qsgd", "decentralized", "local_sgd", "power_sgd")
+RATES_MBIT = (50, 200, 1000)
+DELAYS_MS = (1, 10)
+MODELS = ("cnn", "mlp")
+WORKERS = 4
+NUM_STEPS = 32
+SKIPPED_STEPS = 8
+"""Also the longest period: that of local SGD."""
+
+
+class Cell(NamedTuple):
+    """One point of the grid."""
+
+    algo: str
+    model: str
+    rate_mbit: float
+    delay_ms: float
+
+    @property
+    def overrides(self) -> list[str]:
+        """Of the app's configuration."""
+        return [
+            *(f"algo={self.algo}", f"model={self.model}", f"workers={WORKERS}", "net=slow_tcp"),
+            *(f"net.rate_mbit={self.rate_mbit}", f"net.delay_ms={self.delay_ms}"),
+            *(f"max_steps={NUM_STEPS}", f"eval_every={NUM_STEPS}", "log_every=1"),
+            f"cluster.sharing={WORKERS}",
+        ]
+
+
+GRID = [Cell(*point) for point in itertools.product(ALGORITHMS, MODELS, RATES_MBIT, DELAYS_MS)]
+CI_GRID = [
+    *(Cell(algo, "mlp", 100, 1) for algo in ("allreduce", "bytegrad")),
+    *(Cell(algo, "mlp", 50, 10) for algo in ("decentralized", "local_sgd")),
+]
+
+
+def compare(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+    """Predict and measure every cell; yields rows of milliseconds a step and relative errors."""
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork
+    with tempfile.TemporaryDirectory() as folder:
+        for _, cells_of_one in itertools.groupby(cells, lambda cell: cell[:2]):
+            group = list(cells_of_one)
+            plans = [make_plan(compose_config(cell.overrides), Path(folder)) for cell in group]
+            data = plans[0].task.load()
+            profile = rehearse(plans[0], data, sharing=WORKERS)
+            measured = [_mean_step_s(_measure(plan, data)) for plan in plans]
+            simulated = make_plan(
+                compose_config([*group[0].overrides, "backend=sim"]), Path(folder)
+            )
+            _, clocks = train_simulated(simulated, data, profile, lambda row: None)
+            for cell, plan, measured_s in zip(group, plans, measured, strict=True):
+                predicted_s = _mean_step_s(step_ends_s(plan, profile, clocks.script))
+                yield cell._asdict() | {
+                    "measured_ms": 1e3 * measured_s,
+                    "predicted_ms": 1e3 * predicted_s,
+                    "error": predicted_s / measured_s - 1,
+                }
+
+
+def _measure(plan: Plan, data: TaskData) -> list[float]:
+    """When a real worker has done each step, on its training clock."""
+    ends_s: list[float] = []
+
+    def on_row(row: dict[str, Any]) -> None:
+        if row["kind"] == "step":
+            ends_s.append(row["time_s"])
+
+    launch(plan, data, lambda network: None, on_row)
+    return ends_s
+
+
+def _mean_step_s(ends_s: Sequence[float]) -> float:
+    return (ends_s[-1] - ends_s[SKIPPED_STEPS - 1]) / (len(ends_s) - SKIPPED_STEPS)
+
+
+def summary(rows: pd.DataFrame) -> str:
+    """One sentence on the errors of `compare`'s rows."""
+    errors = rows.error.abs()
+    worst = rows.loc[errors.idxmax()].to_dict()
+    return (
+        f"Mean absolute error {100 * errors.mean():.1f} %, median {100 * errors.median():.1f} %, "
+        f"worst {100 * worst['error']:+.1f} % ({worst['algo']}, {worst['model']}, "
+        f"{worst['rate_mbit']:g} Mbit/s, {worst['delay_ms']:g} ms), over {len(rows)} cells."
+    )
+
+
+def markdown(rows: pd.DataFrame) -> str:
+    """The page: command, machine, summary, and a table of all cells."""
+    host = environment()
+    lines = [
+        "# Simulated time against the real",
+        "",
+        f"`python -m experiments.validate --out results/validation`, {WORKERS} workers, "
+        f"{host['cores']} cores ({host['cpu']}), torch {host['packages']['torch']}, gloo.",
+        "Measured: real workers over shaped links. Predicted: from the rehearsal of one worker "
+        "and the condition asked for.",
+        "",
+        summary(rows),
+        "",
+        "| algorithm | model | Mbit/s | delay (ms) | measured (ms a step) | predicted | error |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        "| {algo} | {model} | {rate_mbit:g} | {delay_ms:g} | {measured_ms:.1f} "
+        "| {predicted_ms:.1f} | {error:+.1%} |".format(**row)
+        for row in rows.to_dict("records")
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def plot(rows: pd.DataFrame, out: Path) -> None:
+    """Predicted over measured, both on logarithmic axes, as `time.png` and `.svg`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 5.4), layout="constrained")
+    axes = figure.add_subplot()
+    for algo, style in line_styles(set(rows.algo)).items():
+        own = rows[rows.algo == algo]
+        axes.loglog(own.measured_ms, own.predicted_ms, **style | {"linestyle": "none"}, label=algo)
+    ends = [rows.measured_ms.min() * 0.8, rows.measured_ms.max() * 1.25]
+    axes.loglog(ends, ends, color="0.3", linewidth=1, label="equal")
+    axes.fill_between(
+        ends, [0.92 * e for e in ends], [1.08 * e for e in ends], color="0.85", label="within 8 %"
+    )
+    axes.set(xlabel="measured (ms a step)", ylabel="predicted (ms a step)")
+    axes.legend(frameon=False)
+    save_plot(figure, out, "time")
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.validate", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--out", type=Path, help="the folder for time.md, .csv, .png and .svg")
+    parser.add_argument("--ci", action="store_true", help="four cells only")
+    arguments = parser.parse_args()
+    cells = CI_GRID if arguments.ci else GRID
+    rows = []
+    with Progress(console=Console(stderr=True)) as progress:
+        for row in progress.track(compare(cells), total=len(cells)):
+            rows.append(row)
+            print(
+                *(f"{value:.4g}" if isinstance(value, float) else value for value in row.values())
+            )
+    frame = pd.DataFrame(rows)
+    print(summary(frame))
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        frame.to_csv(arguments.out / "time.csv", index=False, float_format="%.5g")
+        (arguments.out / "time.md").write_text(markdown(frame))
+        plot(frame, arguments.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
