@@ -18,6 +18,12 @@ def bytes_received(interface: str = "eth0") -> int:
     return _counters(interface)[0]
 
 
+def received(interface: str = "eth0") -> tuple[int, int]:
+    """Bytes and packets received since the interface was made; a GSO packet is one packet."""
+    num_bytes, num_packets, *_ = _counters(interface)
+    return num_bytes, num_packets
+
+
 def datagrams_arrived() -> int:
     """UDP datagrams that came to this namespace, but for those that wait in a socket."""
     with open("/proc/net/snmp") as table:

@@ -1,7 +1,7 @@
 """Which packet goes where and when: the switch without its sockets."""
 
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from itertools import count
 from typing import Protocol
 
@@ -27,6 +27,11 @@ class _Path:
     port: Sender
 
 
+_Event = tuple[float, int, float, int, bytes, int, _Path]
+"""A packet under way: when its last bit arrives, a serial number, how long before that its first
+bit does, how many links lie behind it, itself, its bytes on a wire, and its path."""
+
+
 class Forwarder:
     """Carries packets between the workers' ports over links that follow the condition.
 
@@ -46,9 +51,9 @@ class Forwarder:
         self._node_downs = [Link(condition.node_link("down"), -2 * n - 3) for n in range(num_nodes)]
         self._ports = ports
         self._ranks = {bytes.fromhex(mac_address(r).replace(":", "")): r for r in range(len(ports))}
-        self._waiting: list[tuple[float, int, float, int, bytes, int, _Path]] = []
+        self._waiting: list[_Event] = []
         self._serials = count()
-        self._paths: dict[tuple[int, int], _Path] = {}
+        self._paths: list[dict[bytes, _Path]] = [{} for _ in ports]
 
     @property
     def links(self) -> list[Link]:
@@ -60,25 +65,35 @@ class Forwarder:
         """When the first of the packets under way arrives somewhere; None: there is none."""
         return self._waiting[0][0] if self._waiting else None
 
-    def take(self, rank: int, packet: bytes, now_s: float) -> None:
+    def take(self, rank: int, packet: bytes, arrived_s: float) -> None:
         """Accept a packet that a worker has sent. What goes to nobody is dropped."""
         if len(packet) < _SHORTEST:
             return
         target = packet[_TARGET]
-        num_bytes = wire_bytes(packet)
         if target[0] & 1:  # broadcast, multicast
-            self._flood(rank, packet, num_bytes, now_s)
+            self._flood(rank, packet, arrived_s)
             return
-        receiver = self._ranks.get(target, rank)
-        if receiver != rank:
-            self._move(now_s, now_s, 0.0, packet, num_bytes, self._path(rank, receiver), 0)
+        if path := self._paths[rank].get(target) or self._find_path(rank, target):
+            self._wait(arrived_s, 0.0, 0, packet, wire_bytes(packet), path)
 
-    def deliver(self, now_s: float) -> None:
-        """Move on every packet that is due."""
-        waiting = self._waiting
+    def deliver(self, now_s: float) -> int:
+        """Move on every packet that is due, in the order of time; bytes that have arrived."""
+        waiting, num_bytes_delivered = self._waiting, 0
         while waiting and waiting[0][0] <= now_s:
-            arrival_s, _, arriving_s, stage, packet, num_bytes, path = heappop(waiting)
-            self._move(now_s, arrival_s, arriving_s, packet, num_bytes, path, stage)
+            arrival_s, serial, arriving_s, stage, packet, num_bytes, path = waiting[0]
+            if stage == len(path.links):
+                heappop(waiting)
+                num_bytes_delivered += num_bytes
+                if path.port.send(packet):
+                    self.num_forwarded += 1
+                else:
+                    self.num_refused += 1
+            elif crossed := path.links[stage].cross(arrival_s, arriving_s, num_bytes):
+                event = (crossed[0], serial, crossed[1], stage + 1, packet, num_bytes, path)
+                heapreplace(waiting, event)
+            else:
+                heappop(waiting)
+        return num_bytes_delivered
 
     def change(self, at_s: float) -> None:
         """Make the links what they are at a time since training began."""
@@ -86,61 +101,37 @@ class Forwarder:
             up.condition = self._condition.link(rank, "up", at_s)
             down.condition = self._condition.link(rank, "down", at_s)
 
-    def _move(
+    def _wait(
         self,
-        now_s: float,
         arrival_s: float,
         arriving_s: float,
+        stage: int,
         packet: bytes,
         num_bytes: int,
         path: _Path,
-        stage: int,
     ) -> None:
-        """Over its links until one of them keeps the packet for a time."""
-        for stage in range(stage, len(path.links)):  # noqa: B020
-            crossed = path.links[stage].cross(arrival_s, arriving_s, num_bytes)
-            if crossed is None:
-                return
-            arrival_s, arriving_s = crossed
-            if arrival_s > now_s:
-                event = (
-                    arrival_s,
-                    next(self._serials),
-                    arriving_s,
-                    stage + 1,
-                    packet,
-                    num_bytes,
-                    path,
-                )
-                heappush(self._waiting, event)
-                return
-        if path.port.send(packet):
-            self.num_forwarded += 1
-        else:
-            self.num_refused += 1
+        event = (arrival_s, next(self._serials), arriving_s, stage, packet, num_bytes, path)
+        heappush(self._waiting, event)
 
-    def _flood(self, rank: int, packet: bytes, num_bytes: int, now_s: float) -> None:
+    def _flood(self, rank: int, packet: bytes, arrived_s: float) -> None:
         """To all others: over the sender's uplink once, and then over each path's rest."""
-        crossed = self._ups[rank].cross(now_s, 0.0, num_bytes)
-        if crossed is None:
-            return
-        for other in range(len(self._ports)):
-            if other != rank:
-                path = self._path(rank, other)
-                heappush(
-                    self._waiting,
-                    (crossed[0], next(self._serials), crossed[1], 1, packet, num_bytes, path),
-                )
+        num_bytes = wire_bytes(packet)
+        if crossed := self._ups[rank].cross(arrived_s, 0.0, num_bytes):
+            for other in range(len(self._ports)):
+                if other != rank:
+                    self._wait(*crossed, 1, packet, num_bytes, self._path(rank, other))
+
+    def _find_path(self, rank: int, target: bytes) -> _Path | None:
+        """The way to a MAC address; None: it is the sender's own, or nobody's."""
+        receiver = self._ranks.get(target, rank)
+        if receiver == rank:
+            return None
+        path = self._paths[rank][target] = self._path(rank, receiver)
+        return path
 
     def _path(self, sender: int, receiver: int) -> _Path:
-        path = self._paths.get((sender, receiver))
-        if path is None:
-            nodes = self._condition.node(sender), self._condition.node(receiver)
-            between = (self._node_ups[nodes[0]], self._node_downs[nodes[1]])
-            links = (
-                self._ups[sender],
-                *(between if nodes[0] != nodes[1] else ()),
-                self._downs[receiver],
-            )
-            path = self._paths[sender, receiver] = _Path(links, self._ports[receiver])
-        return path
+        nodes = self._condition.node(sender), self._condition.node(receiver)
+        between = (self._node_ups[nodes[0]], self._node_downs[nodes[1]])
+        crossing = between if nodes[0] != nodes[1] else ()
+        links = (self._ups[sender], *crossing, self._downs[receiver])
+        return _Path(links, self._ports[receiver])

@@ -20,6 +20,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ def check_permitted(condition: NetworkCondition, num_workers: int | None = None)
     """
     if num_workers is not None:
         condition.check_num_workers(num_workers)
+    import_module("netsim.shaper")  # and with it pyroute2, once for this and all later children
     num_trial_workers = max(1, min(num_workers or MAX_WORKERS, condition.max_rank_named + 1))
 
     def attempt() -> str:

@@ -22,8 +22,9 @@ _ETH_P_ALL = 3
 _KERNELS, _OURS = 0, 1
 """Whose a slot of the ring is."""
 
-_SLOT_HEADER = struct.Struct("=IIIHH")
-"""tpacket2_hdr: status, length, captured length, offset of the frame, offset of its IP header."""
+_read_header = struct.Struct("=IIIHHII").unpack_from
+"""tpacket2_hdr: status, length, captured length, offset of the frame, offset of its IP header,
+seconds and nanoseconds of the wall clock when it came."""
 
 _STATUS = struct.Struct("=I")
 _VNET_BYTES = 10
@@ -71,19 +72,23 @@ class Port:
         """For `select`."""
         return self._socket.fileno()
 
-    def packets(self) -> Iterator[bytes]:
-        """What has come since the last call, in order, and no more than a burst of it."""
+    def packets(self) -> Iterator[tuple[float, bytes]]:
+        """What has come since the last call, in order, and no more than a burst of it.
+
+        Each with the time of its arrival by the wall clock, in seconds. It looks at memory alone,
+        without a call of the kernel.
+        """
         ring, slots = self._ring, self._slots
         for _ in range(_MAX_BURST):
             slot = slots[self._next]
-            status, length, captured, begin, _ = _SLOT_HEADER.unpack_from(ring, slot)
+            status, length, captured, begin, _, seconds, nanoseconds = _read_header(ring, slot)
             if not status & _OURS:
                 return
             packet = ring[slot + begin - _VNET_BYTES : slot + begin + captured]
             _STATUS.pack_into(ring, slot, _KERNELS)
             self._next = (self._next + 1) % len(slots)
             if captured == length:  # else it is larger than any that a link may carry
-                yield packet
+                yield seconds + 1e-9 * nanoseconds, packet
             else:
                 self._num_unread += 1
 
@@ -97,6 +102,9 @@ class Port:
 
     def is_gone(self) -> bool:
         """Whether the interface has vanished since the last call: its worker has ended."""
+        status = _read_header(self._ring, self._slots[self._next])[0]
+        if status & _OURS:
+            return False  # not asked while there are packets
         return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
     def num_unread(self) -> int:

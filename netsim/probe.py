@@ -1,30 +1,30 @@
-"""What the network really does, measured by the workers before they train.
+"""The rate of fast links, measured by the workers' TCP before they train.
 
-Worker r sends TCP to worker r+1 and receives from worker r-1, all at the same time and both in
-one loop. How fast the received bytes came is the rate of the link. It is taken in several slots
-of time, of which the median counts: a process that the host keeps waiting makes one slot too slow
-and, by catching up, the next too fast.
+Worker r sends to worker r+1 and receives from worker r-1, all at the same time and both in one
+loop. The sockets hold enough for the kernels to go on while the host keeps a process waiting.
 """
 
 import select
 import socket
-import statistics
 import time
-from bisect import bisect_left
-from itertools import pairwise
 
+from netsim import counters
+from netsim.arrivals import Look, steady_rate_mbit
 from netsim.errors import ProbeError
 
 PORT = 29_999
-NUM_SLOTS = 3
 WARM_UP_S = 0.15
 """Left out at the start: the burst of the token bucket, and TCP's slow start."""
 
-WIRE_PER_GOODPUT = 1514 / 1448
-"""Ethernet, IP and TCP headers (with timestamps), which the shaped rate includes."""
+_HEADERS_BYTES = 66
+"""Ethernet, IP, and TCP with timestamps."""
+
+WIRE_PER_GOODPUT = 1514 / (1514 - _HEADERS_BYTES)
+"""Of full frames: the shaped rate includes the headers."""
 
 LIMIT_S = 10
-_UNSENT_BYTES = 128 * 1024
+_UNSENT_S = 0.05
+_MIN_UNSENT_BYTES = 128 * 1024
 _BLOCK = bytes(256 * 1024)
 
 
@@ -33,53 +33,32 @@ def measuring_seconds(rate_mbit: float | None) -> float:
     return 0.6 if rate_mbit is None else min(max(0.6, 30 / rate_mbit), 10)
 
 
-def achieved_rate_mbit(rank: int, addresses: list[str], *, seconds: float = 0.6) -> float | None:
-    """Rate of this worker's link, headers included, as it received from the worker before it.
-
-    Every worker has to call it at about the same time. No failure of another worker holds this
-    one for longer than some twenty seconds.
-
-    Args:
-        rank: this worker.
-        addresses: of all the workers, by rank.
-        seconds: to measure, after `WARM_UP_S`; see `measuring_seconds`.
-
-    Returns:
-        10^6 bits per second; None for a single worker, who has no link to measure.
-
-    Raises:
-        ProbeError: if a neighbour does not answer, or stops; names it.
-    """
-    if len(addresses) == 1:
-        return None
-    sender, receiver = _neighbours(rank, len(addresses))
-    outgoing, incoming = join_ring(rank, addresses)
-    with outgoing, incoming:
-        try:
-            return ring_rate_mbit(outgoing, incoming, sender, seconds=seconds)
-        except OSError as error:
-            raise ProbeError(
-                f"The probe from worker {sender} or to worker {receiver} broke off ({error}): "
-                f"did one of them die?"
-            ) from error
-
-
 def ring_rate_mbit(
     outgoing: socket.socket,
     incoming: socket.socket,
     sender: int,
     *,
+    onward_mbit: float | None,
     seconds: float,
     warm_up_s: float = WARM_UP_S,
 ) -> float:
     """Rate at which `incoming` brings data, headers included, while `outgoing` sends as much.
 
+    Args:
+        outgoing: to the next worker.
+        incoming: from the worker before.
+        sender: the rank of that worker.
+        onward_mbit: the rate of the link to the next worker.
+        seconds: to measure; see `measuring_seconds`.
+        warm_up_s: left out before that.
+
     Raises:
         OSError: if a connection breaks off.
         ProbeError: if too little comes from the worker `sender`.
     """
-    arrivals = _send_and_receive(outgoing, incoming, warm_up_s + seconds)
-    return WIRE_PER_GOODPUT * _median_rate_mbit(arrivals, seconds, sender, warm_up_s)
+    looks = _send_and_receive(outgoing, incoming, onward_mbit, warm_up_s + seconds)
+    warm_s = looks[0].at_s + warm_up_s
+    return steady_rate_mbit([look for look in looks if look.at_s >= warm_s], sender)
 
 
 def deviation_pct(asked_mbit: float, achieved_mbit: float) -> float:
@@ -117,6 +96,23 @@ def join_ring(rank: int, addresses: list[str]) -> tuple[socket.socket, socket.so
             raise
 
 
+def meet(incoming: socket.socket, outgoing: socket.socket) -> None:
+    """Wait for both neighbours, and for theirs: none of the four is measuring any more.
+
+    Raises:
+        OSError: if a neighbour does not answer.
+    """
+    for connection in (incoming, outgoing):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.settimeout(LIMIT_S)
+    for _ in range(2):
+        for connection in (incoming, outgoing):
+            connection.sendall(b"+")
+        for connection in (incoming, outgoing):
+            if not connection.recv(1):
+                raise ConnectionError("the connection was closed")
+
+
 def _neighbours(rank: int, num_workers: int) -> tuple[int, int]:
     """Whom a worker receives from, and whom it sends to."""
     return (rank - 1) % num_workers, (rank + 1) % num_workers
@@ -144,17 +140,18 @@ def _accept(server: socket.socket, peer: int) -> socket.socket:
 
 
 def _send_and_receive(
-    outgoing: socket.socket, incoming: socket.socket, seconds: float
-) -> list[tuple[float, int]]:
-    """Send for a time and receive until the end; (time in s, bytes so far) of each arrival."""
+    outgoing: socket.socket, incoming: socket.socket, onward_mbit: float | None, seconds: float
+) -> list[Look]:
+    """Send for a time and receive until the end; a look at each arrival."""
     outgoing.setblocking(False)
     incoming.setblocking(False)
     # CUBIC leaves its slow start early when acknowledgements wait behind data, as they do here.
     outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     # Else megabytes wait in this socket when the time is over, and take as long to drain.
-    outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+    unsent_bytes = max(_MIN_UNSENT_BYTES, round(_UNSENT_S * 125_000 * (onward_mbit or 0)))
+    outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
     buffer = bytearray(1024 * 1024)
-    arrivals, num_bytes = [], 0
+    looks = [_look()]
     senders, receivers = [outgoing], [incoming]
     end = time.monotonic() + seconds
     while senders or receivers:
@@ -162,19 +159,26 @@ def _send_and_receive(
         if not readable and not writable:
             raise TimeoutError(f"silent for {LIMIT_S} s")
         if readable:
-            received = incoming.recv_into(buffer)
-            if received:
-                num_bytes += received
-                arrivals.append((time.monotonic(), num_bytes))
-            else:
+            if not incoming.recv_into(buffer):
                 receivers = []
+            looks.append(_look())
         if writable and time.monotonic() < end:
             outgoing.send(_BLOCK)
         elif writable:
             outgoing.shutdown(socket.SHUT_WR)
             senders = []
     _await_delivery(outgoing, incoming)
-    return arrivals
+    return looks
+
+
+def _look() -> Look:
+    """The bytes on a wire of TCP's data, however many frames the kernel counts as one packet.
+
+    Bare acknowledgements count as nothing.
+    """
+    at_s = time.monotonic()
+    num_bytes, num_packets = counters.received()
+    return Look(at_s, (num_bytes - _HEADERS_BYTES * num_packets) * WIRE_PER_GOODPUT)
 
 
 def _await_delivery(outgoing: socket.socket, incoming: socket.socket) -> None:
@@ -182,20 +186,3 @@ def _await_delivery(outgoing: socket.socket, incoming: socket.socket) -> None:
     incoming.shutdown(socket.SHUT_WR)
     outgoing.settimeout(LIMIT_S)
     outgoing.recv(1)
-
-
-def _median_rate_mbit(
-    arrivals: list[tuple[float, int]], seconds: float, peer: int, warm_up_s: float = WARM_UP_S
-) -> float:
-    """Median over the slots of the goodput, each taken from one arrival to another."""
-    times = [arrived for arrived, _ in arrivals]
-    begin = times[0] + warm_up_s if times else 0
-    bounds = [begin + slot * seconds / NUM_SLOTS for slot in range(NUM_SLOTS + 1)]
-    marks = [min(bisect_left(times, bound), len(times) - 1) for bound in bounds]
-    if len(set(marks)) <= NUM_SLOTS:
-        raise ProbeError(
-            f"What worker {peer} sent in {seconds:g} s is too little to measure a rate: measure "
-            f"for longer, or choose a higher rate_mbit."
-        )
-    slots = [(arrivals[i], arrivals[j]) for i, j in pairwise(marks)]
-    return statistics.median(8e-6 * (b[1] - a[1]) / (b[0] - a[0]) for a, b in slots)

@@ -1,29 +1,24 @@
 """Proof that a network is what was asked for, by the workers themselves before they train.
 
-Each worker exchanges single bytes with the next one for the round trip, then all send to the next
-for the rate. Up to 100 Mbit/s, and wherever loss was asked for, these are datagrams, slightly
-faster than the link: TCP slows down for every loss, and starts slowly. They are counted by the
-receiver's kernel, which misses nothing that a busy process would. Faster links take TCP.
+Each worker times the round trip to the one before, and all send to the next for the rate: so every
+worker's uplink and downlink is measured, and those between nodes. Fast links take TCP. Below
+50 Mbit/s, where its large packets are too few, and wherever loss was asked for, which slows TCP
+down, these are datagrams. All is counted and timed by the kernels, which miss nothing that a busy
+process would.
 """
 
-import math
-import select
 import socket
-import statistics
-import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import sqrt
 
-from netsim import datagrams, probe
+from netsim import datagrams, probe, round_trip
 from netsim.condition import NetworkCondition
 from netsim.errors import ProbeError
 from netsim.link import LinkCondition
 
-NUM_PINGS = 9
-MAX_DATAGRAM_RATE_MBIT = 100
-"""Faster ones take more single frames than Python sends."""
-
+MIN_TCP_RATE_MBIT = 50
 TOLERANCE_PCT = 5
 TOLERANCE_MS = 1
 LOSS_SIGMAS = 4
@@ -35,7 +30,7 @@ class LinkReport:
     """The path from one worker to the next, as asked for and as measured.
 
     Rates are in 10^6 bits per second with Ethernet headers, None where unshaped; the round trip
-    is by single bytes over TCP. `num_sent` and `num_lost` count datagrams; None without loss.
+    is that of opening a connection. `num_sent` and `num_lost` count datagrams; None without loss.
     """
 
     sender: int
@@ -62,8 +57,7 @@ class LinkReport:
 def measure(condition: NetworkCondition, rank: int, addresses: list[str]) -> LinkReport | None:
     """Measure the path that leads to this worker from the one before it.
 
-    Every worker has to call it at about the same time. It takes about a second, and longer below
-    50 Mbit/s.
+    Every worker has to call it at about the same time. It takes one to three seconds.
 
     Args:
         condition: what was asked for; that of time 0 counts.
@@ -82,10 +76,12 @@ def measure(condition: NetworkCondition, rank: int, addresses: list[str]) -> Lin
     sender = (rank - 1) % num_workers
     there, back = condition.path(sender, rank), condition.path(rank, sender)
     ring = [condition.path(r, (r + 1) % num_workers) for r in range(num_workers)]
-    outgoing, incoming = probe.join_ring(rank, addresses)
-    with outgoing, incoming:
+    asked_rtt_ms = there.delay_ms + back.delay_ms
+    with round_trip.listen(addresses[rank]), ExitStack() as stack:
+        outgoing, incoming = map(stack.enter_context, probe.join_ring(rank, addresses))
         try:
-            rtt_ms = _round_trip_ms(incoming, outgoing)
+            rtt_ms = round_trip.round_trip_ms(addresses[sender], asked_rtt_ms)
+            probe.meet(incoming, outgoing)
             arrivals = _arrivals(ring, rank, addresses, (incoming, outgoing))
         except OSError as error:
             raise ProbeError(
@@ -98,7 +94,7 @@ def measure(condition: NetworkCondition, rank: int, addresses: list[str]) -> Lin
         receiver=rank,
         asked_rate_mbit=there.rate_mbit,
         achieved_rate_mbit=arrivals.rate_mbit,
-        asked_rtt_ms=there.delay_ms + back.delay_ms,
+        asked_rtt_ms=asked_rtt_ms,
         achieved_rtt_ms=rtt_ms,
         asked_loss_pct=there.loss_pct,
         num_sent=arrivals.num_sent if counted else None,
@@ -112,27 +108,19 @@ def _arrivals(
     addresses: list[str],
     neighbours: tuple[socket.socket, socket.socket],
 ) -> datagrams.Arrivals:
-    """By datagrams where something is lost or all links are slow enough for it, else by TCP."""
-    fastest = max(path.rate_mbit or math.inf for path in ring)
-    longest_ms = max(path.delay_ms for path in ring)
-    sender = (rank - 1) % len(ring)
-    if any(path.loss_pct for path in ring) or fastest <= MAX_DATAGRAM_RATE_MBIT:
-        slowest = min(path.rate_mbit or datagrams.DEFAULT_RATE_MBIT for path in ring)
-        return datagrams.exchange(
-            (addresses[rank], addresses[(rank + 1) % len(ring)]),
-            neighbours,
-            rank=rank,
-            onward=ring[rank],
-            seconds=datagrams.measuring_seconds(slowest, longest_ms),
-        )
+    slowest_mbit = min(path.rate_mbit or MIN_TCP_RATE_MBIT for path in ring)
+    if any(path.loss_pct for path in ring) or slowest_mbit < MIN_TCP_RATE_MBIT:
+        return datagrams.exchange(ring, rank, addresses, neighbours)
     incoming, outgoing = neighbours
+    sender = (rank - 1) % len(ring)
     rate_mbit = probe.ring_rate_mbit(
         outgoing,
         incoming,
         sender,
-        seconds=probe.measuring_seconds(ring[sender].rate_mbit),
+        onward_mbit=ring[rank].rate_mbit,
+        seconds=probe.measuring_seconds(slowest_mbit),
         # TCP's slow start takes several round trips.
-        warm_up_s=max(probe.WARM_UP_S, 24e-3 * longest_ms),
+        warm_up_s=max(probe.WARM_UP_S, 24e-3 * max(path.delay_ms for path in ring)),
     )
     return datagrams.Arrivals(rate_mbit=rate_mbit, num_sent=0, num_lost=0)
 
@@ -179,38 +167,3 @@ def _check_loss(report: LinkReport) -> None:
             f"{max(0, least):.0f} to {most:.0f}: free the host's processors, or choose a lower "
             f"rate_mbit or another loss_pct."
         )
-
-
-def _round_trip_ms(incoming: socket.socket, outgoing: socket.socket) -> float:
-    """Median round trip to the worker before, while the next one measures it to this one."""
-    for connection in (incoming, outgoing):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(probe.LIMIT_S)
-    times_ms: list[float] = []
-    num_echoed, sent_s = 0, time.monotonic()
-    incoming.send(b"?")
-    while True:
-        # What comes after the last answer belongs to the next measurement.
-        awaited = [incoming] if len(times_ms) < NUM_PINGS else []
-        awaited += [outgoing] if num_echoed < NUM_PINGS else []
-        if not awaited:
-            break
-        readable, _, _ = select.select(awaited, [], [], probe.LIMIT_S)
-        if not readable:
-            raise TimeoutError(f"silent for {probe.LIMIT_S} s")
-        if outgoing in readable:
-            outgoing.send(_receive(outgoing))
-            num_echoed += 1
-        if incoming in readable:
-            _receive(incoming)
-            times_ms.append(1e3 * (time.monotonic() - sent_s))
-            sent_s = time.monotonic()
-            if len(times_ms) < NUM_PINGS:
-                incoming.send(b"?")
-    return statistics.median(times_ms)
-
-
-def _receive(connection: socket.socket) -> bytes:
-    if word := connection.recv(1):
-        return word
-    raise ConnectionError("the connection was closed")

@@ -82,7 +82,16 @@ def run_workers(
         os.close(reader)
         try:
             hub = Hub(condition, num_workers)
-            pids = hub.fork_workers(lambda rank: _answer(writer, rank, lambda: work(hub, rank)))
+            all_done, not_done = os.pipe()
+
+            def run_worker(rank: int) -> int:
+                code = _answer(writer, rank, lambda: work(hub, rank))
+                os.close(not_done)
+                os.read(all_done, 1)  # who exits takes the link, and what it still holds, away
+                return code
+
+            pids = hub.fork_workers(run_worker)
+            os.close(not_done)
             while pids:
                 pid, _ = os.wait()
                 del pids[pid]

@@ -1,7 +1,9 @@
 """The switch in user space: one process that carries every packet between the workers' links.
 
 For kernels without netem, and for links that change over time. It needs no bridge and no rights
-but those of the namespace it is in. Its timer is good to some 50 microseconds.
+but those of the namespace it is in. Its timer is good to some 50 microseconds. Under bulk traffic
+it moderates its wake-ups, as network cards do their interrupts: it looks for packets every
+`_NAP_S`, and counts with the time when the kernel got them.
 """
 
 import ctypes
@@ -14,6 +16,7 @@ import socket
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from netsim import links, tbf
 from netsim.condition import NetworkCondition
@@ -28,10 +31,15 @@ MIN_DELAY_MS = 0.05
 MAX_WORKERS = 500
 """`select` takes 1023 descriptors."""
 
+_NAP_S = 2e-4
+_BULK_BYTES = 3000
+"""At once, after which the switch naps: not after a ping, which then comes on time."""
+
 _RING_BYTES = 1024**3
 _ANSWER_LIMIT_S = 10
 _PR_SET_TIMERSLACK = 29
 _PR_SET_NAME = 15
+_M_TRIM_THRESHOLD = -1
 PROCESS_NAME = "netsim-switch"
 """What `ps` and /proc/PID/comm call the switch, a child of the hub beside the workers."""
 
@@ -173,30 +181,34 @@ class _Switch:
         self._change_s: float | None = None
 
     def run(self) -> int:
-        forwarder, ranks = self._forwarder, self._ranks
         while True:
             now_s = time.monotonic()
             if self._change_s is not None and now_s >= self._change_s:
                 self._change(now_s)
-            forwarder.deliver(now_s)
-            dues = [due for due in (forwarder.next_due_s, self._change_s) if due is not None]
-            wait_s = max(0.0, min(dues) - time.monotonic()) if dues else None
-            readable, _, _ = select.select([self._control, *ranks], [], [], wait_s)
-            for source in readable:
-                if isinstance(source, socket.socket):
-                    if not self._obey(self._control.recv(16)):
-                        return 0
-                else:
-                    self._read(source)
+            self._read(now_s)
+            if self._forwarder.deliver(now_s) > _BULK_BYTES:
+                ready, _, _ = select.select([self._control], [], [], _NAP_S)
+            else:
+                ready = self._await_packets()
+            if self._control in ready and not self._obey(self._control.recv(16)):
+                return 0
 
-    def _read(self, port: Port) -> None:
-        rank, num_packets = self._ranks[port], 0
-        now_s = time.monotonic()
-        for packet in port.packets():
-            self._forwarder.take(rank, packet, now_s)
-            num_packets += 1
-        if not num_packets and port.is_gone():
-            del self._ranks[port]
+    def _read(self, now_s: float) -> None:
+        wall_minus_now_s = time.time() - now_s
+        for port, rank in self._ranks.items():
+            for arrived_wall_s, packet in port.packets():
+                arrived_s = min(now_s, arrived_wall_s - wall_minus_now_s)
+                self._forwarder.take(rank, packet, arrived_s)
+
+    def _await_packets(self) -> list[Any]:
+        """What is ready, once a packet has come or is due."""
+        dues = [due for due in (self._forwarder.next_due_s, self._change_s) if due is not None]
+        wait_s = max(0.0, min(dues) - time.monotonic()) if dues else None
+        ready, _, _ = select.select([self._control, *self._ranks], [], [], wait_s)
+        for port in ready:
+            if isinstance(port, Port) and port.is_gone():
+                del self._ranks[port]
+        return ready
 
     def _obey(self, word: bytes) -> bool:
         """False: nobody is left to serve."""
@@ -235,10 +247,11 @@ def _close_all_but(kept: int) -> None:
 
 
 def _hurry() -> None:
-    """No timer rounded, no pause for garbage, and first in line where the user may have that."""
+    """No timer rounded, no pause for garbage, no memory returned; first in line if one may be."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     libc.prctl(_PR_SET_NAME, PROCESS_NAME.encode(), 0, 0, 0)
+    libc.mallopt(_M_TRIM_THRESHOLD, -1)  # packets of 64 KB would be got and given back one by one
     gc.freeze()
     gc.disable()
     with suppress(PermissionError):

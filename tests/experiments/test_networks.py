@@ -1,5 +1,9 @@
 """Runs over networks that are more than a rate, and links that go down."""
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from experiments.records import load_runs
@@ -7,6 +11,7 @@ from tests.experiments import app
 
 pytestmark = pytest.mark.root
 
+NOBODY = 65534
 FEW_STEPS = ("max_steps=4", "eval_every=4", "log_every=2")
 
 
@@ -49,6 +54,41 @@ def test_a_link_that_comes_back_in_time_only_costs_time(tmp_path):
     record = app.summary(tmp_path)
     assert record["status"] == "completed"
     assert record["steps"] / record["steps_per_s"] > 1.5
+
+
+def test_an_ordinary_user_trains_over_the_same_network(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    if os.geteuid() == 0:
+        os.chown(home, NOBODY, NOBODY)
+        for folder in (home.parent, home.parent.parent):  # pytest keeps them to the user
+            os.chmod(folder, 0o755)
+    arguments = ("algo=allreduce", "net=slow_tcp", "workers=2", *FEW_STEPS)
+    ended = as_ordinary_user(home, *app.COMMAND, *arguments, f"hydra.run.dir={home}/run")
+    if "forbids user namespaces" in ended.stderr:
+        pytest.skip(ended.stderr)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    record = app.summary(home / "run")
+    assert record["status"] == "completed"
+    assert record["net_backend"] in ("netem", "switch")
+    assert abs(record["achieved_rate_mbit"] - 100) < 5
+
+
+def as_ordinary_user(home: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user who owns nothing but `home`; skip if they cannot read the code."""
+    user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    options = {"cwd": app.ROOT, "capture_output": True, "text": True, "timeout": 200}
+    environment = os.environ | {"HOME": str(home), "TMPDIR": str(home), "XDG_CACHE_HOME": str(home)}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, env=environment, **options, **user)
+
+    try:
+        readable = run(command[0], "-c", "import torch, experiments").returncode == 0
+    except PermissionError:
+        readable = False
+    if not readable:
+        pytest.skip("An ordinary user of this host cannot read the interpreter or the code.")
+    return run(*command)
 
 
 @pytest.mark.parametrize(

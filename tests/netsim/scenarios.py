@@ -153,6 +153,8 @@ def dead_switch() -> str:
 
 def random_kills(num_cycles: int = 8) -> list:
     """Holdings before and after networks of which a process, drawn at random, is killed."""
+    pr_set_child_subreaper = 36  # whoever of a network is left over becomes a child of this process
+    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
     chosen = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
@@ -169,21 +171,34 @@ def kill_one(chosen: random.Random) -> None:
     os.close(writer)
     with os.fdopen(reader) as pipe:
         pids = [launcher, *json.loads(pipe.readline())]
+        assert len(namespaces()) == 4, "this process's, the hub's, and two workers'"
         os.kill(chosen.choice(pids), signal.SIGKILL)
         assert not pipe.read(), "the end of the pipe is the end of all that hold it"
-    os.waitpid(launcher, 0)
     deadline = time.monotonic() + 5
-    while any(is_running(pid) for pid in pids):
-        assert time.monotonic() < deadline, pids
-        time.sleep(0.002)
+    with suppress(ChildProcessError):
+        while True:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                assert time.monotonic() < deadline, descendants(os.getpid())
+                time.sleep(0.002)
 
 
-def is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+def namespaces() -> list[str]:
+    """Network namespaces that this process or a descendant is in or has open: those that live."""
+    found = set()
+    for pid in [os.getpid(), *descendants(os.getpid())]:
+        with suppress(OSError):  # it has ended
+            names = ["ns/net", *(f"fd/{number}" for number in os.listdir(f"/proc/{pid}/fd"))]
+            for name in names:
+                with suppress(OSError):  # the descriptor that listed them
+                    found.add(os.readlink(f"/proc/{pid}/{name}"))
+    return sorted(link for link in found if link.startswith("net:"))
+
+
+def descendants(pid: int) -> list[int]:
+    with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
+        children = [int(child) for child in file.read().split()]
+        return children + [pid for child in children for pid in descendants(child)]
+    return []
 
 
 def many_random_kills() -> list:
@@ -277,12 +292,13 @@ def hub_qdisc() -> dict:
     return run(SLOW, 1, lambda hub, rank: None, in_hub=lambda: read_qdisc("worker0"))[-1]
 
 
-def rates() -> list:
-    """The achieved rate of each of four workers, measured three times."""
+def proofs() -> list:
+    """`LinkReport`s of four workers, measured three times."""
 
     def work(hub: Hub, rank: int) -> list:
         addresses = [hub.address(rank) for rank in range(4)]
-        return [probe.achieved_rate_mbit(rank, addresses) for _ in range(3)]
+        reports = [proof.measure(SLOW, rank, addresses) for _ in range(3)]
+        return [asdict(report) for report in reports if report is not None]
 
     return run(SLOW, 4, work)
 
@@ -296,7 +312,7 @@ def silent_neighbour() -> list:
             time.sleep(4)
             return None
         try:
-            probe.achieved_rate_mbit(rank, [hub.address(rank) for rank in range(3)])
+            proof.measure(SLOW, rank, [hub.address(rank) for rank in range(3)])
         except ProbeError as error:
             return str(error)
 
@@ -440,6 +456,7 @@ def holdings() -> dict:
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "has_children": has_children,
+        "namespaces": namespaces(),
         "interfaces": interfaces(),
     }
 

@@ -39,6 +39,7 @@ def received(sinks: list[Sink]) -> list[int]:
 def test_a_packet_goes_to_its_target_alone_and_a_broadcast_to_all_others():
     forwarder, sinks = network(NetworkCondition())
     forwarder.take(0, packet(mac(2)), 0)
+    assert forwarder.deliver(0) == 1000
     assert received(sinks) == [0, 0, 1, 0]
     forwarder.take(0, packet(b"\xff" * 6), 0)
     forwarder.deliver(0)
@@ -56,12 +57,32 @@ def test_what_goes_to_oneself_or_nobody_is_dropped():
 def test_a_packet_takes_its_time_once_on_both_links_together():
     forwarder, sinks = network(NetworkCondition(rate_mbit=8, delay_ms=100))
     forwarder.take(0, packet(mac(1)), 0)
+    assert forwarder.deliver(0) == 0
     assert forwarder.next_due_s == pytest.approx(0.101)
     forwarder.deliver(0.1009)
     assert received(sinks) == [0, 0, 0, 0]
     forwarder.deliver(0.1011)
     assert received(sinks) == [0, 1, 0, 0]
     assert forwarder.next_due_s is None
+
+
+def test_packets_that_are_read_late_go_on_in_the_order_of_time():
+    forwarder, sinks = network(NetworkCondition())
+    earlier, later = packet(mac(2), 100), packet(mac(2), 200)
+    forwarder.take(1, later, 1.0002)
+    forwarder.take(0, earlier, 1.0001)
+    forwarder.deliver(2)
+    assert sinks[2].packets == [earlier, later]
+
+
+def test_a_packet_that_is_read_late_does_not_overtake_one_that_is_under_way():
+    forwarder, sinks = network(NetworkCondition(rate_mbit=8))  # 1 us per byte
+    earlier, later = packet(mac(2), 1000), packet(mac(2), 100)
+    forwarder.take(0, earlier, 1)
+    forwarder.deliver(1.0001)
+    forwarder.take(0, later, 1.0002)
+    forwarder.deliver(2)
+    assert sinks[2].packets == [earlier, later]
 
 
 def test_two_senders_share_a_receivers_downlink():
@@ -80,6 +101,7 @@ def test_nodes_add_a_shared_link_between_them():
     between = {"rate_mbit": 8, "delay_ms": 100}
     forwarder, sinks = network(NetworkCondition(nodes={"size": 2, "between": between}))
     forwarder.take(0, packet(mac(1)), 0)
+    forwarder.deliver(0)
     assert received(sinks) == [0, 1, 0, 0]
     for sender in (0, 1):
         for _ in range(5):
@@ -98,6 +120,7 @@ def test_links_change_with_time_and_a_fault_cuts_a_worker_off():
         forwarder.take(0, packet(mac(1)), at_s)
         forwarder.take(1, packet(mac(0)), at_s)
         forwarder.take(2, packet(mac(3)), at_s)
+        forwarder.deliver(at_s)
     assert received(sinks) == [2, 2, 0, 4]
 
 
@@ -107,6 +130,7 @@ def test_the_same_seed_loses_the_same_packets():
         forwarder, sinks = network(NetworkCondition(loss_pct=20))
         for _ in range(500):
             forwarder.take(0, packet(mac(1)), 0)
+        forwarder.deliver(0)
         lost.append(received(sinks)[1])
     assert lost[0] == lost[1]
     assert 350 < lost[0] < 450

@@ -55,3 +55,11 @@ def test_where_nothing_was_asked_for_nothing_is_refused():
     proof.check(NetworkCondition(), [unshaped])
     with pytest.raises(ProbeError):
         proof.check(NetworkCondition(rate_mbit=100), [replace(unshaped, asked_rate_mbit=100)])
+
+
+@pytest.mark.root
+def test_shaped_workers_achieve_the_rate_and_the_round_trip(scenario):
+    """The best of three: a busy host slows a link but never makes it faster for long."""
+    for measured in scenario("proofs")[:4]:
+        assert min(abs(link["achieved_rate_mbit"] - 100) for link in measured) < 5, measured
+        assert 0 < min(link["achieved_rtt_ms"] for link in measured) < 1, measured
