@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class SingleModel(nn.Module):
@@ -38,6 +39,8 @@ class StackedModel(nn.Module):
         self.module = copy.deepcopy(model)
         tied: dict[Tensor, nn.Parameter] = {}  # a weight used in two places stays one weight
         for part in self.module.modules():
+            if isinstance(part, _BatchNorm):
+                part.register_forward_pre_hook(_in_float32)
             for name, parameter in part.named_parameters(recurse=False):
                 if parameter not in tied:
                     stacked = _stack(parameter.detach(), num_workers)
@@ -56,6 +59,12 @@ class StackedModel(nn.Module):
         self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x_b: Tensor
     ) -> Tensor:
         return torch.func.functional_call(self.module, (dict(parameters), dict(buffers)), (x_b,))
+
+
+def _in_float32(part: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    """Under autocast, vmap takes no BatchNorm whose input is narrower than its weights."""
+    (x,) = inputs
+    return (x.float(),) if torch.is_autocast_enabled(x.device.type) else (x,)
 
 
 def _stack(x: Tensor, num_workers: int) -> Tensor:

@@ -27,7 +27,7 @@ GROUPS = ("algo", "net", "task", "model", "optim", "schedule", "backend", "clust
 """The groups of `conf/`; each becomes an object, by its `_target_`."""
 
 
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("float32", "bfloat16", "float16")
 """What matrices are multiplied in; weights and gradients are float32."""
 
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.amp import GradScaler
 
 from bagua_algos.communicator import Communicator
 from bagua_algos.engine import Engine
@@ -62,10 +63,11 @@ def distribute(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     communicator: Communicator,
+    scaler: GradScaler,
     observer: StepObserver | None = None,
 ) -> Distributed:
-    """Hang the plan's algorithm on `model` and `optimizer`; `observer` hears of every step of ours,
-    not of PyTorch's.
+    """Hang the plan's algorithm on `model` and `optimizer`; `scaler` will scale the loss, and
+    `observer` hears of every step of ours, not of PyTorch's.
     """
     if isinstance(plan.algorithm, TorchDDP):
         return DistributedTorchDDP(model, optimizer, plan.algorithm, communicator)
@@ -76,5 +78,6 @@ def distribute(
         communicator,
         bucket_bytes=plan.bucket_bytes,
         timeout_s=2 * plan.cluster.timeout_s,
+        grad_scaler=scaler,
         step_observer=observer,
     )

@@ -14,16 +14,15 @@ from multiprocessing.connection import Connection, wait
 
 import torch
 
-from bagua_algos.algorithm import Algorithm
 from bagua_algos.communicator import Operation
-from bagua_algos.engine import Engine
 from bagua_algos.loopback import LoopbackCommunicator
 from bagua_algos.worker_axis import SingleModel
 from experiments.config import Plan
 from experiments.data import Batches
+from experiments.distributed import distribute
 from experiments.profile import Job, Profile, setting_of
 from experiments.records import environment
-from experiments.step import Step
+from experiments.step import Step, make_scaler
 from experiments.tasks.base import TaskData
 from netsim.processes import fork
 
@@ -64,16 +63,9 @@ def _run(plan: Plan, data: TaskData, num_steps: int, launcher: Connection) -> in
     communicator = LoopbackCommunicator(plan.workers, stopwatch, nodes=plan.nodes)
     model = SingleModel(plan.model.to(plan.backend.device))
     optimizer = plan.make_optimizer(model.parameters())
-    assert isinstance(plan.algorithm, Algorithm), "PyTorch's own needs real workers"
-    engine = Engine(
-        model,
-        optimizer,
-        plan.algorithm,
-        communicator,
-        bucket_bytes=plan.bucket_bytes,
-        step_observer=stopwatch,
-    )
-    take_step = Step(plan, data.train, engine, optimizer)
+    scaler = make_scaler(plan)
+    distributed = distribute(plan, model, optimizer, communicator, scaler, stopwatch)
+    take_step = Step(plan, data.train, distributed, optimizer, scaler)
     batches = Batches(
         num_examples=len(data.train),
         world_size=plan.workers,
@@ -160,6 +152,7 @@ class _Stopwatch:
     def on_job_end(self, moment: str, bucket: int | None) -> None:
         self._lane.lap()
         self._step_jobs.append((moment, bucket, self._lane.kernels_s))
+        self._lane.kernels_s = []
 
     def on_backward_end(self) -> None:
         self._times["backward_end"] = time.perf_counter()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.amp import GradScaler
 
 from experiments.config import Plan
 from experiments.distributed import Distributed
@@ -23,6 +24,11 @@ def examples(plan: Plan, split: Split, indices_wb: np.ndarray) -> tuple[Tensor, 
     return plan.task.inputs(x_wb), torch.from_numpy(split.y[indices_wb]).to(device)
 
 
+def make_scaler(plan: Plan) -> GradScaler:
+    """Keeps float16's gradients in its range; does nothing in another precision."""
+    return GradScaler(plan.backend.device, enabled=plan.precision == "float16")
+
+
 @dataclass
 class Step:
     """Forward and backward by micro-batches in the plan's precision, clipping, the optimizer, the
@@ -33,6 +39,7 @@ class Step:
     split: Split
     distributed: Distributed
     optimizer: torch.optim.Optimizer
+    scaler: GradScaler
     schedule: torch.optim.lr_scheduler.LRScheduler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,18 +59,23 @@ class Step:
             for index, part in enumerate(parts)
         ]
         if self.plan.clip_norm is not None:
+            self.scaler.unscale_(self.optimizer)
             clip_norms_(self.optimizer, len(indices_wb), self.plan.clip_norm)
-        self.optimizer.step()
-        self.schedule.step()
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.scaler.get_scale() >= scale:  # else a gradient has overflowed: no step was taken
+            self.schedule.step()
         return torch.stack(losses_w).sum(0)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the optimizer's."""
-        return {"schedule": self.schedule.state_dict()}
+        return {"schedule": self.schedule.state_dict(), "scaler": self.scaler.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from another's `state_dict`."""
         self.schedule.load_state_dict(state_dict["schedule"])
+        self.scaler.load_state_dict(state_dict["scaler"])
 
     def _accumulate(self, indices_wb: np.ndarray, *, is_last: bool) -> Tensor:
         x_wb, y_wb = examples(self.plan, self.split, indices_wb)
@@ -72,7 +84,8 @@ class Step:
             with torch.autocast(x_wb.device.type, dtype, enabled=dtype is not torch.float32):
                 outputs_wb = self.distributed.model(x_wb)
             loss_w = self.plan.task.loss(outputs_wb.float(), y_wb) / self.plan.accumulate
-            loss_w.sum().backward()  # workers do not mix: each one's gradient is of its own loss
+            # Workers do not mix: each one's gradient is of its own loss.
+            self.scaler.scale(loss_w.sum()).backward()
         return loss_w.detach()
 
 

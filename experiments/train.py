@@ -17,7 +17,7 @@ from experiments.data import Batches
 from experiments.distributed import Distributed, distribute
 from experiments.evaluation import evaluate
 from experiments.meter import Meter
-from experiments.step import Step
+from experiments.step import Step, make_scaler
 from experiments.tasks.base import TaskData
 
 
@@ -65,8 +65,9 @@ def train(
         CommunicationError: another worker is gone or silent.
     """
     optimizer = plan.make_optimizer(model.parameters())
-    distributed = distribute(plan, model, optimizer, communicator, observer)
-    state = _State(model, Step(plan, data.train, distributed, optimizer), meter)
+    scaler = make_scaler(plan)
+    distributed = distribute(plan, model, optimizer, communicator, scaler, observer)
+    state = _State(model, Step(plan, data.train, distributed, optimizer, scaler), meter)
     batches = Batches(
         num_examples=len(data.train),
         world_size=plan.workers,
