@@ -37,6 +37,7 @@ class KernelShaper:
         self.name = name
         self._condition = condition
         self._qdisc = qdisc
+        self._single_frames = any(link.loss_pct for link in condition.all_links(num_workers))
         links.add_bridge(_BRIDGE)
         if condition.nodes is not None:
             for node in range(condition.node(num_workers - 1) + 1):
@@ -52,7 +53,9 @@ class KernelShaper:
         links.bring_up(port)
 
     def set_up_worker(self, rank: int) -> None:
-        """Shape the uplink."""
+        """Shape the uplink, and send frame by frame where loss is asked."""
+        if self._single_frames:
+            links.send_single_frames(INTERFACE)  # else loss hits 64 KB at once
         self._shape(INTERFACE, self._condition.link(rank, "up"))
 
     def start(self) -> None:

@@ -38,7 +38,11 @@ def check(link: LinkCondition) -> None:
 
 
 def _limit_packets(link: LinkCondition) -> int:
-    """The queue in packets. Netem holds a packet during its delay too: that comes on top."""
+    """The queue in packets. Netem holds a packet during its delay too: that comes on top.
+
+    A GSO packet counts as one though it may be 45 frames, so that the queue may last longer than
+    `queue_ms` before it drops; never where loss is asked for, since packets are single frames then.
+    """
     bytes_per_ms = (link.rate_mbit or tbf.MAX_RATE_MBIT) * 1e3 / 8
     in_flight_bytes = (link.delay_ms + link.jitter_ms) * bytes_per_ms
     return ceil((tbf.queue_bytes(link) + in_flight_bytes) / FRAME_BYTES) + 1

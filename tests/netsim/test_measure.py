@@ -1,0 +1,90 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from netsim import guest, measure
+from netsim.condition import NetworkCondition
+from netsim.guest import GuestError
+from netsim.measure import Outcome, Task
+from netsim.proof import LinkReport
+
+LINK = LinkReport(
+    sender=0,
+    receiver=1,
+    asked_rate_mbit=100,
+    achieved_rate_mbit=98,
+    asked_rtt_ms=50,
+    achieved_rtt_ms=51.4,
+    asked_loss_pct=1,
+    num_sent=1000,
+    num_lost=7,
+)
+
+
+def test_the_best_rate_and_round_trip_count_and_all_losses():
+    other = replace(LINK, achieved_rate_mbit=103, achieved_rtt_ms=50.2, num_lost=16)
+    best = replace(LINK, achieved_rtt_ms=50.2, num_sent=2000, num_lost=23)
+    assert measure.best_of([[LINK, LINK], [other, LINK]]) == [
+        best,
+        replace(LINK, num_sent=2000, num_lost=14),
+    ]
+
+
+def test_where_nothing_was_counted_there_is_no_loss():
+    lossless = replace(LINK, num_sent=None, num_lost=None)
+    assert measure.best_of([[lossless], [lossless]]) == [lossless]
+
+
+@pytest.mark.parametrize(
+    ("off", "keeps"),
+    [
+        ({}, True),
+        ({"achieved_rate_mbit": 96.9}, False),
+        ({"achieved_rtt_ms": 51.6}, False),
+        ({"asked_rtt_ms": 10, "achieved_rtt_ms": 10.59}, True),
+        ({"asked_rtt_ms": 10, "achieved_rtt_ms": 10.61}, False),
+        ({"asked_rate_mbit": None, "achieved_rate_mbit": 5000}, True),
+    ],
+)
+def test_limits_are_three_per_cent_or_so_many_milliseconds(off, keeps):
+    assert measure.keeps_limits(replace(LINK, **off)) is keeps
+
+
+def test_tasks_and_outcomes_survive_their_way_to_another_process():
+    condition = NetworkCondition(rate_mbit=10, workers={1: {"delay_ms": 2}})
+    tasks = [Task(condition=condition, num_all_reduces=3)]
+    [task] = measure.tasks_from_json(measure.to_json(tasks))
+    assert task.condition.link(1, "up") == condition.link(1, "up")
+    assert task.num_all_reduces == 3
+    outcomes = [Outcome(links=(LINK,), all_reduce_seconds=(1.5,)), Outcome(refused="no")]
+    assert measure.outcomes_from_json(measure.to_json(outcomes)) == outcomes
+
+
+@pytest.mark.root
+def test_a_network_is_measured_or_it_is_said_why_not(scenario):
+    del scenario  # it skips where the host forbids namespaces
+    rate = NetworkCondition(rate_mbit=100, backend="tbf")
+    tasks = [Task(condition=rate), Task(condition=replace(rate, delay_ms=1))]
+    command = [sys.executable, "-m", "netsim.measure", measure.to_json(tasks)]
+    said = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=200).stdout
+    measured, refused = measure.outcomes_from_json(said.decode())
+    assert [(link.sender, link.receiver) for link in measured.links] == [
+        (3, 0),
+        (0, 1),
+        (1, 2),
+        (2, 3),
+    ]
+    assert all(50 < link.achieved_rate_mbit < 110 for link in measured.links)
+    assert refused.refused is not None
+    assert refused.refused.startswith("backend=tbf knows rates only")
+
+
+def test_without_a_guest_kernel_one_is_told_how_to_get_it(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(GuestError, match="apt-get install user-mode-linux"):
+        guest.run_module("timeit", [], limit_s=1)
+    [outcome] = measure.measure_in_guest([Task(condition=NetworkCondition())])
+    assert outcome.refused is not None
+    assert outcome.refused.startswith("No guest can be started as linux.uml is not installed:")
