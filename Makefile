@@ -25,6 +25,7 @@ lint: .venv/installed
 
 bench: .venv/installed
 	$(BIN)/python -m experiments.bench
+	$(BIN)/python -m experiments.bench_algorithms
 	$(BIN)/python -m kernels.bench
 
 # torch first: pinned, so that nothing pulls another build of it.

@@ -21,6 +21,8 @@ class Background:
     def __init__(self, lane: CommunicationLane, clocks: Clocks | None = None) -> None:
         self._lane = lane
         self._clocks = clocks
+        self.begun_w = torch.zeros(len(lane.communicator.ranks), dtype=torch.bool)
+        """The workers held here that have begun the next job; it runs when all have."""
 
     @property
     def communicator(self) -> Communicator:
@@ -32,12 +34,18 @@ class Background:
         """What ended the lane: later jobs are not tried."""
         return self._lane.failure
 
-    def submit(self, label: str, job: Callable[[], None]) -> None:
-        """Run `job` after all earlier ones."""
-        self._lane.submit(label, job)
-        if self._clocks is not None:
-            with self._clocks.background():
-                self._lane.wait()
+    def begin(self, workers: Tensor, label: str, job: Callable[[], None]) -> None:
+        """Some workers held here (bool `[w]`) begin `job`; it runs once all have."""
+        self.begun_w |= workers
+        if not self.begun_w.all():
+            return
+        self.begun_w = torch.zeros_like(self.begun_w)
+        if self._clocks is None:
+            self._lane.submit(label, job)
+            return
+        with self._clocks.background():
+            self._lane.submit(label, job)
+            self._lane.wait()
 
     def now_w(self) -> Tensor:
         """Each worker's clock, seconds, float64 `[w]`."""
@@ -47,16 +55,16 @@ class Background:
         return torch.full((len(self.communicator.ranks),), clock_s, dtype=torch.float64)
 
     def done_w(self) -> Tensor:
-        """Whether all that was submitted is done at each worker's own time, bool `[w]`.
+        """Whether the last job that it has begun is done at each worker's own time, bool `[w]`.
 
-        Where all workers are held here and no clocks are kept, whatever was submitted is done by
-        the next time that anybody asks.
+        Where all workers are held here and no clocks are kept, whatever runs is done by the next
+        time that anybody asks.
         """
         if self._clocks is not None:
-            return self._clocks.background_done_w()
+            return self._clocks.background_done_w() & ~self.begun_w
         if len(self.communicator.ranks) == self.communicator.world_size:
             self._lane.wait()
-        return torch.full((len(self.communicator.ranks),), self._lane.is_idle)
+        return torch.full_like(self.begun_w, self._lane.is_idle) & ~self.begun_w
 
     def wait(self) -> None:
         """Wait until all jobs are done; raises what the first failed one raised."""

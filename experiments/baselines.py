@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -23,6 +23,8 @@ class TorchDDP:
     is DDP's own (MiB; None for its default). Raises `ValueError` for a state without a hook or a
     bucket without room. Source: torch.nn.parallel.DistributedDataParallel; arXiv 2006.15704.
     """
+
+    depends_on_timing: ClassVar[bool] = False
 
     comm_hook: Callable | None = None
     comm_hook_state: Callable[[], object] | None = None

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,6 +37,8 @@ class SimulatedClocks:
         self.script: list[tuple[Job, ...]] = []
         """The jobs of every step so far: `Timeline.replay` repeats them on another network."""
         self._round: Mark | None = None
+        self.pace_w: np.ndarray | None = None
+        """By what factor each worker is slow in the next step, 0 standing; None: as they vary."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -55,10 +58,22 @@ class SimulatedClocks:
         """What the average worker's compute has waited for its lanes, seconds."""
         return float(self.timeline.exposed_communication_s.mean())
 
+    def next_step(self, steps_w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of each worker's own step `steps_w`, counted from 0: by what factor it is slow, and when
+        it would end if nobody were waited for, seconds.
+        """
+        factors_w = np.empty(len(steps_w))
+        for step in set(steps_w.tolist()):
+            own_w = steps_w == step
+            factors_w[own_w] = self.timeline.compute.variation.factors(step, len(steps_w))[own_w]
+        compute = self.timeline.compute
+        step_s = compute.forward_s + compute.backward_s + compute.optimizer_s
+        return factors_w, self.timeline.time_s + factors_w * step_s
+
     def on_forward(self) -> None:
         """See `StepObserver`; further micro-batches belong to the same step."""
         if self._is_running and not self._is_in_step:
-            self.timeline.begin_step()
+            self.timeline.begin_step(self.pace_w)
             self._is_in_step = True
 
     def on_forward_end(self) -> None:

@@ -59,6 +59,11 @@ class Batches:
         batch_bw = permutation[start : start + global_batch].reshape(-1, self.world_size)
         return batch_bw.T.take(self.ranks, axis=0)
 
+    def indices_at(self, steps: np.ndarray) -> np.ndarray:
+        """As `indices`, where worker `ranks[i]` is at its own step `steps[i]`: int64 [w, b]."""
+        batches = {step: self.indices(step) for step in set(steps.tolist())}
+        return np.stack([batches[step][i] for i, step in enumerate(steps.tolist())])
+
 
 class Shard(NamedTuple):
     """Unequal shards side by side, the shorter ones padded with index 0 where `mask` is false.

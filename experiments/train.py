@@ -1,7 +1,7 @@
 """The one training loop, for real and simulated workers alike."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from experiments.data import Batches
 from experiments.distributed import Distributed, distribute
 from experiments.evaluation import evaluate
 from experiments.meter import Meter
+from experiments.pace import make_pace
 from experiments.step import Step, make_scaler
 from experiments.tasks.base import TaskData
 
@@ -66,6 +67,7 @@ def train(
     """
     optimizer = plan.make_optimizer(model.parameters())
     scaler = make_scaler(plan)
+    advance = make_pace(plan, model, optimizer, observer)
     distributed = distribute(plan, model, optimizer, communicator, scaler, observer)
     state = _State(model, Step(plan, data.train, distributed, optimizer, scaler), meter)
     batches = Batches(
@@ -79,11 +81,11 @@ def train(
     step = state.resume(plan, communicator)
     accuracy = math.nan
     while step < plan.max_steps:
-        step += 1
-        with meter.running():
-            loss_w = state.take_step(batches.indices(step - 1))
-        if step == 1 or step % plan.log_every == 0:
-            rows.report("step", step, loss=_finite_first(loss_w, step))
+        steps = advance(batches, state.take_step, step, _next_stop(plan, step))
+        for loss_w in _metered(meter, steps):
+            step += 1
+            if step == 1 or step % plan.log_every == 0:
+                rows.report("step", step, loss=_finite_first(loss_w, step))
         if step % plan.eval_every == 0 or step == plan.max_steps:
             with meter.running():
                 distributed.pause()
@@ -105,6 +107,21 @@ def train(
         test_accuracy=test.accuracy,
         spread=test.spread,
     )
+
+
+def _next_stop(plan: Plan, step: int) -> int:
+    """The first step after `step` that an evaluation or a checkpoint follows, or the last."""
+    periods = [plan.eval_every, plan.checkpoint_every or plan.eval_every]
+    return min(plan.max_steps, *((step // period + 1) * period for period in periods))
+
+
+def _metered(meter: Meter, steps: Iterator[Tensor]) -> Iterator[Tensor]:
+    while True:
+        with meter.running():
+            loss_w = next(steps, None)
+        if loss_w is None:
+            return
+        yield loss_w
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class Timeline:
     ) -> None:
         self.num_steps = 0
         self.exposed_communication_s: Array = np.zeros(model.world_size)
-        self._compute = compute
+        self.compute = compute
         self._num_lanes = num_lanes
         self._lanes = Lanes(model, num_lanes + 1, records_events=records_events)
         self._records_events = records_events
@@ -105,11 +105,15 @@ class Timeline:
         """All that happened, if it is recorded."""
         return self._lanes.events
 
-    def begin_step(self) -> None:
-        """Forward begins. Raises `ValueError` if a trace of compute times is over."""
+    def begin_step(self, factors: Array | None = None) -> None:
+        """Forward begins, each worker's compute as much slower as `factors` say, by default as the
+        variation does; 0 stands still. Raises `ValueError` if a trace of compute times is over.
+        """
         assert self._stage == _Stage.OUTSIDE, "end_step() comes first"
         self._end_background()
-        self._factors = self._compute.variation.factors(self.num_steps, len(self._now_s))
+        if factors is None:
+            factors = self.compute.variation.factors(self.num_steps, len(self._now_s))
+        self._factors = factors
         self._stage = _Stage.FORWARD
         self._lane = 0
 
@@ -123,7 +127,7 @@ class Timeline:
         self._reach(_STAGES[moment])
         if moment == "bucket_ready":
             assert bucket is not None
-            self._now_s = self._backward_began_s + self._factors * self._compute.ready_s(bucket)
+            self._now_s = self._backward_began_s + self._factors * self.compute.ready_s(bucket)
         self._begin(0 if bucket is None else bucket % self._num_lanes)
 
     def begin_background(self) -> Mark:
@@ -212,15 +216,15 @@ class Timeline:
         while self._stage < stage:
             self._stage = _Stage(self._stage + 1)
             if self._stage == _Stage.BACKWARD:
-                self._pass("forward", self._compute.forward_s)
+                self._pass("forward", self.compute.forward_s)
                 self._backward_began_s = self._now_s
             elif self._stage == _Stage.BACKWARD_END:
                 self._now_s = self._backward_began_s
-                self._pass("backward", self._compute.backward_s)
+                self._pass("backward", self.compute.backward_s)
                 self._join()
             elif self._stage == _Stage.STEP_END:
                 self._join()
-                self._pass("optimizer", self._compute.optimizer_s)
+                self._pass("optimizer", self.compute.optimizer_s)
 
     def _pass(self, name: str, seconds: float) -> None:
         before_s = self._now_s

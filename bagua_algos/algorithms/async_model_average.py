@@ -28,6 +28,8 @@ from torch import Tensor
 from bagua_algos.algorithm import Algorithm, Context
 from bagua_algos.background import Background
 from bagua_algos.bucket import Bucket
+from bagua_algos.hierarchy import levels
+from bagua_algos.primitives import all_reduce_mean_
 
 
 @dataclass(kw_only=True)
@@ -64,6 +66,7 @@ class AsyncModelAverage(Algorithm):
 
     interval_ms: float = 500.0
     warmup_steps: int = 0
+    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.interval_ms < math.inf:
@@ -72,7 +75,8 @@ class AsyncModelAverage(Algorithm):
             raise ValueError(f"warmup_steps must be at least 0, got {self.warmup_steps}")
 
     def init(self, context: Context) -> AsyncState:
-        """No round has begun."""
+        """No round has begun. `ValueError` for hierarchical rounds where nodes are unknown."""
+        levels(context.communicator, self.hierarchical)
         num_held = len(context.communicator.ranks)
         return AsyncState(
             in_flight=torch.zeros(num_held, dtype=torch.bool),
@@ -85,7 +89,7 @@ class AsyncModelAverage(Algorithm):
     def on_bucket_ready(self, context: Context, bucket: Bucket) -> None:
         """Average the bucket's gradients during warm-up."""
         if context.step < self.warmup_steps:
-            context.communicator.all_reduce_mean_(bucket.gradients)
+            all_reduce_mean_(bucket.gradients, context.communicator, self.hierarchical)
 
     def on_step_end(self, context: Context) -> None:
         """Take up the average that has arrived, and begin the next round if it is time."""
@@ -134,17 +138,18 @@ class AsyncModelAverage(Algorithm):
         state.in_flight |= workers
         for bucket, snapshot in zip(context.buckets, state.snapshots, strict=True):
             snapshot[workers] = bucket.weights[workers]
-        if state.in_flight.all():
-            _background(context).submit("a round of averaging", lambda: _average(context))
+        _background(context).begin(
+            workers, "a round of averaging", lambda: _average(context, self.hierarchical)
+        )
 
 
-def _average(context: Context) -> None:
+def _average(context: Context, hierarchical: bool) -> None:
     communicator = _background(context).communicator
     for snapshot, correction in zip(
         context.state.snapshots, context.state.corrections, strict=True
     ):
         correction.copy_(snapshot)
-        communicator.all_reduce_mean_(correction)
+        all_reduce_mean_(correction, communicator, hierarchical)
         correction.sub_(snapshot)
 
 
