@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,11 +9,12 @@ import pytest
 from netsim import guest, measure
 from netsim.condition import NetworkCondition
 from netsim.guest import GuestError
-from netsim.measure import Task
+from netsim.measure import Outcome, Task
 
 # At 100 Mbit/s the guest's one processor takes up to a tenth of an all-reduce itself.
 CONDITION = NetworkCondition(rate_mbit=50, delay_ms=5)
 NUM_ALL_REDUCES = 6
+NUM_ATTEMPTS = 4
 
 pytestmark = [
     pytest.mark.guest,
@@ -29,20 +31,35 @@ def temporary_files(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.root
+@pytest.mark.timeout(600)
 def test_netem_in_a_guest_and_the_switch_agree(scenario):
     del scenario  # it skips where the host forbids namespaces
-    [netem] = measure.measure_in_guest([task("netem")])
-    assert netem.refused is None
-    command = [sys.executable, "-m", "netsim.measure", measure.to_json([task("switch")])]
-    said = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=200).stdout
-    [switch] = measure.outcomes_from_json(said.decode())
-    assert len(netem.links) == len(switch.links) == measure.NUM_WORKERS
-    for ours, theirs in zip(switch.links, netem.links, strict=True):
+    # A busy host only slows down: the fastest of all attempts is the network's own time.
+    fastest_s = dict.fromkeys(("netem", "switch"), math.inf)
+    for _ in range(NUM_ATTEMPTS):
+        outcomes = {"netem": in_guest(task("netem")), "switch": on_host(task("switch"))}
+        for backend, outcome in outcomes.items():
+            assert len(outcome.links) == measure.NUM_WORKERS
+            fastest_s[backend] = min(fastest_s[backend], *outcome.all_reduce_seconds)
+        if fastest_s["switch"] == pytest.approx(fastest_s["netem"], rel=0.1):
+            break
+    assert fastest_s["switch"] == pytest.approx(fastest_s["netem"], rel=0.1)
+    for ours, theirs in zip(outcomes["switch"].links, outcomes["netem"].links, strict=True):
         assert ours.achieved_rtt_ms == pytest.approx(theirs.achieved_rtt_ms, rel=0.1)
         assert ours.achieved_rate_mbit == pytest.approx(theirs.achieved_rate_mbit, rel=0.1)
-    # A busy host only slows down: the fastest is the network's own time.
-    fastest = [min(outcome.all_reduce_seconds) for outcome in (switch, netem)]
-    assert fastest[0] == pytest.approx(fastest[1], rel=0.1)
+
+
+def in_guest(task: Task) -> Outcome:
+    [outcome] = measure.measure_in_guest([task])
+    assert outcome.refused is None
+    return outcome
+
+
+def on_host(task: Task) -> Outcome:
+    command = [sys.executable, "-m", "netsim.measure", measure.to_json([task])]
+    said = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=200).stdout
+    [outcome] = measure.outcomes_from_json(said.decode())
+    return outcome
 
 
 def test_a_guest_cannot_change_the_hosts_files(temporary_files):
