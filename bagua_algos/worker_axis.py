@@ -29,14 +29,19 @@ class StackedModel(nn.Module):
     """N copies of `model` as one module: parameters and buffers `[N, ...]`, `[N, batch, ...]` in
     and out.
 
-    Parameter names are those of `model`, behind `module.`. The model must be one that
-    `torch.func.vmap` accepts (no control flow that depends on data); dropout draws differently
-    for each worker.
+    Parameter names are those of `model`, behind `module.`. Dropout draws differently for each
+    worker.
+
+    Args:
+        model: any that `torch.func.vmap` accepts: no control flow that depends on data.
+        num_workers: N.
+        in_a_loop: compute one worker after the other, which any model can do.
     """
 
-    def __init__(self, model: nn.Module, num_workers: int) -> None:
+    def __init__(self, model: nn.Module, num_workers: int, *, in_a_loop: bool = False) -> None:
         super().__init__()
         self.module = copy.deepcopy(model)
+        self._in_a_loop = in_a_loop
         tied: dict[Tensor, nn.Parameter] = {}  # a weight used in two places stays one weight
         for part in self.module.modules():
             if isinstance(part, _BatchNorm):
@@ -53,12 +58,35 @@ class StackedModel(nn.Module):
         """`x[w, batch, ...]` -> `[w, batch, ...]`, row i by worker i's weights."""
         parameters = dict(self.module.named_parameters())
         buffers = dict(self.module.named_buffers())
-        return torch.func.vmap(self._one, randomness="different")(parameters, buffers, x_wb)
+        if not self._in_a_loop:
+            return torch.func.vmap(self._one, randomness="different")(parameters, buffers, x_wb)
+        rows = [
+            self._one(_row(parameters, worker), _row(buffers, worker), x_b)
+            for worker, x_b in enumerate(x_wb)
+        ]
+        return torch.stack(rows)
 
     def _one(
         self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x_b: Tensor
     ) -> Tensor:
         return torch.func.functional_call(self.module, (dict(parameters), dict(buffers)), (x_b,))
+
+
+def why_not_stacked(model: nn.Module, x_b: Tensor) -> str | None:
+    """What keeps `torch.func.vmap` from computing stacked copies of `model` at once on such inputs;
+    None if it can.
+    """
+    try:
+        with torch.no_grad():
+            StackedModel(model, 2)(torch.stack([x_b, x_b]))
+    except RuntimeError as error:
+        return str(error).strip().splitlines()[0]
+    return None
+
+
+def _row(stacked: Mapping[str, Tensor], worker: int) -> dict[str, Tensor]:
+    """One worker's parameters or buffers: views, so what it changes in place stays."""
+    return {name: x_w[worker] for name, x_w in stacked.items()}
 
 
 def _in_float32(part: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:

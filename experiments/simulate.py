@@ -14,11 +14,12 @@ import torch
 
 from bagua_algos.communicator import Communicator
 from bagua_algos.stacked import StackedCommunicator
-from bagua_algos.worker_axis import StackedModel
+from bagua_algos.worker_axis import StackedModel, why_not_stacked
 from experiments.clocks import SimulatedClocks
 from experiments.config import Plan
 from experiments.profile import Profile
 from experiments.rehearsal import rehearse
+from experiments.step import examples
 from experiments.tasks.base import TaskData
 from experiments.trace import TraceFile
 from experiments.train import Result, train
@@ -65,9 +66,18 @@ def train_simulated(
     clocks = SimulatedClocks(make_timeline(plan, profile), profile)
     communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
     torch.manual_seed(plan.seed)
-    model = StackedModel(plan.model, plan.workers).to(plan.backend.device)
+    model = stack(plan, data).to(plan.backend.device)
     result = train(plan, data, model, communicator, SimulatedMeter(clocks), on_row, clocks)
     return result, clocks
+
+
+def stack(plan: Plan, data: TaskData) -> StackedModel:
+    """All workers' models in one; where they cannot be computed at once, says so."""
+    x_b, _ = examples(plan, data.train, np.arange(min(2, len(data.train))))
+    obstacle = why_not_stacked(plan.model.to(plan.backend.device), x_b)
+    if obstacle is not None:
+        print(f"workers are computed one after the other, since vmap refuses the model: {obstacle}")
+    return StackedModel(plan.model, plan.workers, in_a_loop=obstacle is not None)
 
 
 def get_profile(plan: Plan, data: TaskData) -> Profile:

@@ -1,0 +1,112 @@
+"""What simulated workers cost: `python -m experiments.bench_simulation`.
+
+Steps of stacked workers against as many in a loop, on all cores, in turn; and the memory of many
+workers of the default CNN, each count in a process of its own. It prints, and never judges.
+"""
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from bagua_algos.stacked import StackedCommunicator
+from bagua_algos.worker_axis import StackedModel
+from experiments.compose import compose_config
+from experiments.config import Plan, make_plan
+from experiments.data import Batches
+from experiments.distributed import distribute
+from experiments.step import Step, make_scaler
+from experiments.tasks.base import TaskData
+
+MODEL, WORKERS, BATCH_SIZE = "mlp", 64, 8
+NUM_STEPS = 5
+
+
+def stepper(plan: Plan, data: TaskData, *, in_a_loop: bool) -> Callable[[int], object]:
+    """Takes a step of all-reduce of all workers of `plan`."""
+    communicator = StackedCommunicator(plan.workers)
+    model = StackedModel(plan.model, plan.workers, in_a_loop=in_a_loop)
+    optimizer, scaler = plan.make_optimizer(model.parameters()), make_scaler(plan)
+    engine = distribute(plan, model, optimizer, communicator, scaler)
+    take_step = Step(plan, data.train, engine, optimizer, scaler)
+    batches = Batches(
+        num_examples=len(data.train),
+        world_size=plan.workers,
+        ranks=communicator.ranks,
+        batch_size=plan.batch_size,
+        seed=plan.seed,
+    )
+    return lambda step: take_step(batches.indices(step))
+
+
+def plan_of(model: str, workers: int, batch_size: int) -> Plan:
+    """Simulated workers by all-reduce."""
+    words = ["algo=allreduce", "backend=sim", f"model={model}", f"workers={workers}"]
+    return make_plan(compose_config([*words, f"batch_size={batch_size}"]), Path())
+
+
+def compare_with_a_loop(repeats: int) -> None:
+    """Prints seconds a step of both, and their ratio round by round."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    plan = plan_of(MODEL, WORKERS, BATCH_SIZE)
+    data = plan.task.load()
+    ways = [stepper(plan, data, in_a_loop=in_a_loop) for in_a_loop in (False, True)]
+    seconds: list[list[float]] = []
+    for repeat in range(repeats + 1):
+        took = []
+        for take in ways:
+            started_s = time.perf_counter()
+            for step in range(NUM_STEPS):
+                take(repeat * NUM_STEPS + step)
+            took.append((time.perf_counter() - started_s) / NUM_STEPS)
+        if repeat:  # the first round warms up
+            seconds.append(took)
+    ratios = [loop_s / stacked_s for stacked_s, loop_s in seconds]
+    stacked_ms, loop_ms = (1e3 * statistics.median(column) for column in zip(*seconds, strict=True))
+    print(
+        f"{WORKERS} workers, {MODEL}, batch {BATCH_SIZE}: {stacked_ms:.0f} ms a step stacked, "
+        f"{loop_ms:.0f} in a loop; {statistics.median(ratios):.1f} x faster "
+        f"({min(ratios):.1f} to {max(ratios):.1f} in {len(ratios)} rounds)"
+    )
+
+
+def print_memory(model: str, workers: int) -> None:
+    """Trains two steps, and prints the largest memory that this process had."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    plan = plan_of(model, workers, batch_size=8)
+    take = stepper(plan, plan.task.load(), in_a_loop=False)
+    for step in range(2):
+        take(step)
+    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    print(f"{workers} workers, {model}, batch 8: at most {peak_gb:.2f} GB of memory")
+
+
+def main() -> int:
+    """Measure and print; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.bench_simulation", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")
+    parser.add_argument(
+        "--memory", type=int, metavar="WORKERS", help="only print the memory of these"
+    )
+    arguments = parser.parse_args()
+    if arguments.memory is not None:
+        print_memory("cnn", arguments.memory)
+        return 0
+    compare_with_a_loop(arguments.repeats)
+    for workers in (32, 128):
+        command = [sys.executable, "-m", "experiments.bench_simulation", "--memory", str(workers)]
+        subprocess.run(command, check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
