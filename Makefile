@@ -26,6 +26,8 @@ lint: .venv/installed
 bench: .venv/installed
 	$(BIN)/python -m experiments.bench
 	$(BIN)/python -m experiments.bench_algorithms
+	$(BIN)/python -m experiments.bench_simulation
+	$(BIN)/python -m netsim.bench
 	$(BIN)/python -m kernels.bench
 
 # torch first: pinned, so that nothing pulls another build of it.

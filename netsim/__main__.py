@@ -3,6 +3,7 @@
     python -m netsim probe net=wan workers=4
     python -m netsim serve net=slow_tcp workers=4 net.delay_ms=20 -- COMMAND...
     python -m netsim validate --out results/validation/network.md
+    python -m netsim calibrate --out results/validation/gloo.yaml
     python -m netsim serve net=slow_tcp -- torchrun --nproc-per-node 4 examples/train.py
 
 `serve` starts COMMAND once per worker, in that worker's namespace; see `serve.serve`. The exit
@@ -45,6 +46,10 @@ def _run(arguments: list[str]) -> int:
         from netsim.validate import validate
 
         return validate(Path(arguments[2]))
+    if arguments[:1] == ["calibrate"]:
+        from netsim.calibrate import main as calibrate
+
+        return calibrate(arguments[1:])
     own, command = arguments, []
     if "--" in arguments:
         end = arguments.index("--")

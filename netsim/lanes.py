@@ -2,11 +2,14 @@
 
     lane 0  | ready | kernel | operation | kernel |            first in, first out
     lane 1          | ready | kernel | operation | kernel |
-    links     one clock each: free from then on
 
 What was put into the lanes happens in `run`, the operation that starts first before the others.
-An operation takes its own time on idle links; where a link is still occupied by bytes of another
-lane, its own come after them. So lanes share bandwidth, and one hides the latency of another.
+An operation takes its own time on idle links, and its bytes occupy them from its start on. Where
+those of other lanes are on a link, all share it evenly until the first of them is through; that is
+why an operation under way still ends later when another one starts. For so long the latencies of
+the one that starts are twice what they are on idle links: its messages and words wait in the queue
+that the others keep there, which holds about a delay (see `patterns.ring`). So lanes share
+bandwidth, and one hides the latency of another.
 """
 
 from collections import deque
@@ -14,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from netsim import link_sharing
 from netsim.connections import Connections
 from netsim.link_table import Array, Ranks
 from netsim.model import CostModel, Operation
@@ -57,9 +61,30 @@ Item = Operation | Ready | Kernel | Mark
 
 
 @dataclass(slots=True, eq=False)
+class _Flight:
+    """A lane's last operation, which others may still slow down."""
+
+    name: str
+    ranks: Ranks
+    starts_s: Array
+    ends_s: Array
+    crossed: Ranks  # [links of a path, ranks or 1]
+    drain_s: float | Array
+
+    def delay(self, free_s: Array) -> None:
+        self.ends_s = np.maximum(self.ends_s, free_s[self.crossed].max(0) + self.drain_s)
+
+
+@dataclass(slots=True, eq=False)
 class _Lane:
     times_s: Array
+    """`[N]`, after the last operation."""
+
+    ahead_s: Array
+    """`[N]`, after all that comes before the next operation."""
+
     pending: deque[Item] = field(default_factory=deque)
+    flight: _Flight | None = None
 
 
 class Lanes:
@@ -73,12 +98,24 @@ class Lanes:
 
     def __init__(self, model: CostModel, num_lanes: int, *, records_events: bool) -> None:
         self.bytes_sent: Array = np.zeros(model.world_size)
-        self.events: list[Event] = []
+        self._events: list[Event] = []
         self._records_events = records_events
         self._model = model
-        self._lanes = [_Lane(np.zeros(model.world_size)) for _ in range(num_lanes)]
-        self._free_s = np.zeros(model.at(0)[0].num_links)
+        start_s = np.zeros(model.world_size)
+        self._lanes = [_Lane(start_s, start_s) for _ in range(num_lanes)]
+        self._free_s = np.zeros((num_lanes, model.at(0)[0].num_links))
         self._connections = Connections(model.transport)
+
+    @property
+    def events(self) -> list[Event]:
+        """All that happened, if it is recorded."""
+        under_way = [
+            event
+            for index, lane in enumerate(self._lanes)
+            if lane.flight is not None and self._records_events
+            for event in _events(index, lane.flight)
+        ]
+        return [*self._events, *under_way]
 
     def put(self, lane: int, item: Item) -> None:
         """Add to the end of a lane."""
@@ -86,7 +123,7 @@ class Lanes:
 
     def times_s(self, lane: int) -> Array:
         """`[N]`: when each worker's lane has done all that `run` has seen."""
-        return self._lanes[lane].times_s
+        return self._lanes[lane].ahead_s
 
     def run(self) -> None:
         """Let everything happen that has been put into the lanes.
@@ -94,90 +131,145 @@ class Lanes:
         Raises:
             ValueError: if an operation never ends, or has an unknown name.
         """
-        starts_s = [self._next_start_s(lane) for lane in range(len(self._lanes))]
+        starts_s = [self._look_ahead(lane) for lane in self._lanes]
         while (start_s := min(starts_s)) < np.inf:
-            lane = starts_s.index(start_s)
-            self._operate(lane)
-            starts_s[lane] = self._next_start_s(lane)
+            index = starts_s.index(start_s)
+            for changed in (index, *self._operate(index)):
+                starts_s[changed] = self._look_ahead(self._lanes[changed])
 
-    def _next_start_s(self, index: int) -> float:
+    def settle(self, lane: int) -> None:
+        """What a lane has done so far stays as it is: all wait for it now."""
+        self._pass(lane)
+        self._land(lane)
+
+    def _look_ahead(self, lane: _Lane) -> float:
         """When the lane's next operation starts, once all before it is done; inf: there is none."""
+        lane.ahead_s = lane.times_s
+        for item in lane.pending:
+            if isinstance(item, Ready):
+                lane.ahead_s = np.maximum(lane.ahead_s, item.at_s)
+            elif isinstance(item, Kernel):
+                lane.ahead_s = lane.ahead_s + item.seconds
+            elif isinstance(item, Mark):
+                item.end_s = lane.ahead_s
+            else:
+                return float(lane.ahead_s[self._model.ranks(item)].max())
+        return np.inf
+
+    def _pass(self, index: int) -> None:
+        """Leave behind all that comes before the next operation."""
         lane = self._lanes[index]
-        while lane.pending:
-            item = lane.pending[0]
+        while lane.pending and isinstance(lane.pending[0], Ready | Kernel | Mark):
+            item = lane.pending.popleft()
             if isinstance(item, Ready):
                 lane.times_s = np.maximum(lane.times_s, item.at_s)
             elif isinstance(item, Kernel):
-                self._record(index, "kernel", lane.times_s, lane.times_s + item.seconds)
-                lane.times_s = lane.times_s + item.seconds
-            elif isinstance(item, Mark):
-                item.end_s = lane.times_s
-            else:
-                return float(lane.times_s[self._model.ranks(item)].max())
-            lane.pending.popleft()
-        return np.inf
+                before_s, lane.times_s = lane.times_s, lane.times_s + item.seconds
+                if self._records_events:
+                    everyone = np.arange(len(before_s))
+                    self._events += spans(index, "kernel", everyone, before_s, lane.times_s)
 
-    def _operate(self, index: int) -> None:
+    def _land(self, index: int) -> None:
         lane = self._lanes[index]
+        if lane.flight is not None and self._records_events:
+            self._events += _events(index, lane.flight)
+        lane.flight = None
+
+    def _operate(self, index: int) -> list[int]:
+        """Start a lane's next operation; the other lanes that it slows down."""
+        lane = self._lanes[index]
+        self._pass(index)
+        self._land(index)
         operation = lane.pending.popleft()
         assert not isinstance(operation, Ready | Kernel | Mark)
         ranks = self._model.ranks(operation)
         key = (index, self._model.connections(operation))
         starts_s = lane.times_s
         window_bytes = self._connections.window_bytes(key, float(starts_s[ranks].max()))
-        if operation.peers is None:
-            cost, ends_s = self._collective(operation, starts_s, ranks, window_bytes)
-        else:
-            cost, ends_s = self._exchange(operation, starts_s, ranks, window_bytes)
-        self._connections.used(key, cost, float(ends_s[ranks].max()))
+        start = self._collective if operation.peers is None else self._exchange
+        cost, lane.flight, slowed = start(index, operation, ranks, window_bytes)
+        lane.times_s = starts_s.copy()
+        lane.times_s[lane.flight.ranks] = lane.flight.ends_s
+        self._connections.used(key, cost, float(lane.times_s[ranks].max()))
         self.bytes_sent += cost.sent_bytes * WIRE_PER_PAYLOAD
-        self._record(index, operation.name, starts_s, ends_s, ranks)
-        lane.times_s = ends_s
+        return slowed
 
     def _collective(
-        self, operation: Operation, starts_s: Array, ranks: Ranks, window_bytes: float
-    ) -> tuple[Cost, Array]:
+        self, index: int, operation: Operation, ranks: Ranks, window_bytes: float
+    ) -> tuple[Cost, _Flight, list[int]]:
         """It starts for all when the last has come, and ends for all at the same time."""
-        start_s = starts_s[ranks].max(keepdims=True)
+        starts_s = self._lanes[index].times_s[ranks]
+        start_s = starts_s.max(keepdims=True)
         cost, end_s = self._finish(operation, start_s, window_bytes)
         links = cost.links
+        behind_s, slowed = self._occupy(index, links, start_s, cost)
+        if slowed:
+            latency_s = cost.seconds - cost.busy_s.max()
+            end_s = end_s + _queueing_s(latency_s, behind_s.max())
+        flight = _Flight(operation.name, ranks, starts_s, end_s, links[:, None], cost.drain_s)
         if len(links):
-            free_s = np.maximum(self._free_s[links], start_s) + cost.busy_s[links]
-            self._free_s[links] = free_s
-            end_s = np.maximum(end_s, free_s.max() + cost.drain_s)
-        ends_s = starts_s.copy()
-        ends_s[ranks] = end_s
-        return cost, ends_s
+            flight.delay(self._free_s[index])
+        return cost, flight, slowed
 
     def _exchange(
-        self, operation: Operation, starts_s: Array, ranks: Ranks, window_bytes: float
-    ) -> tuple[Cost, Array]:
+        self, index: int, operation: Operation, ranks: Ranks, window_bytes: float
+    ) -> tuple[Cost, _Flight, list[int]]:
         """Each worker waits for what it receives, and until its own message is handed over; with a
         rendezvous a message leaves only at its receiver's word.
         """
-        begins_s = starts_s[ranks]
-        froms = self._model.senders(operation)
-        assert operation.peers is not None
-        to = np.searchsorted(ranks, operation.peers)
+        times_s = self._lanes[index].times_s
+        begins_s = times_s[ranks]
+        route = self._model.route(operation)
         table, _ = self._model.at(float(begins_s.min()))
         cost = self._model.cost(operation, table, window_bytes)
-        sends_s = starts_s[froms]
+        sends_s = times_s[route.senders]
         if self._model.transport.rendezvous:
             sends_s = np.maximum(sends_s, begins_s + cost.notice_s)
         cost, ends_s = self._finish(operation, sends_s, window_bytes)
-        ends_s = self._share_links(cost, table.crossed(froms, ranks), sends_s, ends_s)
-        ends_s = np.maximum(ends_s, (sends_s + cost.handover_s)[to])
-        after_s = starts_s.copy()
-        after_s[ranks] = np.where(froms == ranks, begins_s, ends_s)
-        return cost, after_s
+        moves, crossed = route.moves, route.crossed
+        first_s = self._first_use_s(crossed, sends_s[moves])
+        behind_s, slowed = self._occupy(index, cost.links, first_s[cost.links], cost)
+        drain_s = np.asarray(cost.drain_s)[moves]
+        if slowed:
+            first_s[cost.links] = behind_s
+            ends_s[moves] += _queueing_s(drain_s, first_s[crossed].max(0))
+        ends_s = np.maximum(ends_s, (sends_s + cost.handover_s)[route.places])
+        flight = _Flight(
+            operation.name, ranks[moves], begins_s[moves], ends_s[moves], crossed, drain_s
+        )
+        flight.delay(self._free_s[index])
+        return cost, flight, slowed
 
-    def _share_links(self, cost: Cost, crossed: Ranks, sends_s: Array, ends_s: Array) -> Array:
-        """The ends `[n]` of messages that cross the links `[4, n]`, behind what is on them."""
-        links = cost.links
-        begins_s = np.full(len(self._free_s), np.inf)
-        np.minimum.at(begins_s, crossed, np.broadcast_to(sends_s, crossed.shape))
-        self._free_s[links] = np.maximum(self._free_s[links], begins_s[links]) + cost.busy_s[links]
-        return np.maximum(ends_s, self._free_s[crossed].max(0) + cost.drain_s)
+    def _first_use_s(self, crossed: Ranks, sends_s: Array) -> Array:
+        """`[links]`: when the first of some messages comes to each link."""
+        first_s = np.full(self._free_s.shape[1], np.inf)
+        first_s[crossed[[0, -1]]] = sends_s
+        np.minimum.at(first_s, crossed[1:-1], np.broadcast_to(sends_s, crossed[1:-1].shape))
+        return first_s
+
+    def _occupy(
+        self, index: int, links: Ranks, begins_s: Array, cost: Cost
+    ) -> tuple[Array, list[int]]:
+        """Put an operation's bytes on links `[l]`.
+
+        Returns:
+            for how long others' bytes would have been there, `[l]`, and these others' lanes.
+        """
+        if not len(links):
+            return begins_s, []
+        before_s = self._free_s[:, links]
+        begins_s = np.maximum(begins_s, before_s[index])
+        after_s = link_sharing.shared(before_s, index, begins_s, cost.busy_s[links])
+        self._free_s[:, links] = after_s
+        slowed = []
+        for other, lane in enumerate(self._lanes):
+            if other != index and lane.flight is not None and (before_s[other] > begins_s).any():
+                lane.flight.delay(self._free_s[other])
+                lane.times_s = lane.times_s.copy()
+                lane.times_s[lane.flight.ranks] = lane.flight.ends_s
+                slowed.append(other)
+        before_s[index] = begins_s
+        return np.maximum(before_s.max(0) - begins_s, 0), slowed
 
     def _finish(
         self, operation: Operation, starts_s: Array, window_bytes: float
@@ -208,12 +300,18 @@ class Lanes:
             )
         return first, ends_s
 
-    def _record(
-        self, lane: int, name: str, starts_s: Array, ends_s: Array, ranks: Ranks | None = None
-    ) -> None:
-        if not self._records_events:
-            return
-        for rank in range(len(starts_s)) if ranks is None else ranks:
-            self.events.append(
-                Event(int(rank), lane, name, float(starts_s[rank]), float(ends_s[rank]))
-            )
+
+def _queueing_s(latency_s: float | Array, behind_s: float | Array) -> Array:
+    """What latencies grow by that are twice as long while others' bytes are on the links."""
+    return np.minimum(latency_s, np.asarray(behind_s) / 2)
+
+
+def spans(lane: int, name: str, ranks: Ranks, starts_s: Array, ends_s: Array) -> list[Event]:
+    """One event for each worker."""
+    ends_s = np.broadcast_to(ends_s, starts_s.shape)
+    values = zip(ranks.tolist(), starts_s.tolist(), ends_s.tolist(), strict=True)
+    return [Event(rank, lane, name, start_s, end_s) for rank, start_s, end_s in values]
+
+
+def _events(index: int, flight: _Flight) -> list[Event]:
+    return spans(index, flight.name, flight.ranks, flight.starts_s, flight.ends_s)

@@ -163,6 +163,12 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
         T = largest (bytes on a link / its rate) / sharing + 2 d
 
     With a rendezvous; without, one d less. The paths are taken to be as long as the longest.
+
+    Gloo's sharing is an average of two cases. Words and data of a pair share one connection: who
+    comes later than a word takes sends data at once, before word of its own being ready, and the
+    pair's two directions then go one after the other. Links are used by 0.62 in this case, and
+    else by 0.9. No queue is behind it: with `queue_ms` 400 or 4000 no packet was dropped, and the
+    same bytes over plain sockets used 0.9 of the links.
     """
     transport, ranks = situation.transport, situation.ranks
     others = len(ranks) - 1
@@ -247,6 +253,12 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
         rtt_s=float(rtt_s.max()),
         window_bytes=situation.opened(num_bytes, rate, rtt_s),
     )
+
+
+def share_host(cost: Cost, bytes_per_s: float) -> Cost:
+    """An operation of workers who together move no more than so many payload bytes per second."""
+    moving_s = float(cost.sent_bytes.sum()) / bytes_per_s
+    return replace(cost, seconds=np.maximum(cost.seconds, moving_s))
 
 
 def _one_number(situation: Situation, num_bytes: float) -> Cost:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim.compute import ComputeTimes
-from netsim.lanes import Event, Kernel, Lanes, Mark, Ready
+from netsim.lanes import Event, Kernel, Lanes, Mark, Ready, spans
 from netsim.link_table import Array
 from netsim.model import CostModel, Operation
 
@@ -83,6 +83,7 @@ class Timeline:
         self._num_lanes = num_lanes
         self._lanes = Lanes(model, num_lanes + 1, records_events=records_events)
         self._records_events = records_events
+        self._compute_events: list[Event] = []
         self._stage = _Stage.OUTSIDE
         self._now_s: Array = np.zeros(model.world_size)
         self._factors: Array = np.ones(model.world_size)
@@ -103,7 +104,7 @@ class Timeline:
     @property
     def events(self) -> list[Event]:
         """All that happened, if it is recorded."""
-        return self._lanes.events
+        return [*self._compute_events, *self._lanes.events]
 
     def begin_step(self, factors: Array | None = None) -> None:
         """Forward begins, each worker's compute as much slower as `factors` say, by default as the
@@ -230,13 +231,15 @@ class Timeline:
         before_s = self._now_s
         self._now_s = before_s + seconds * self._factors
         if self._records_events:
-            spans = zip(before_s.tolist(), self._now_s.tolist(), strict=True)
-            self.events.extend(Event(r, -1, name, *span) for r, span in enumerate(spans))
+            everyone = np.arange(len(before_s))
+            self._compute_events += spans(-1, name, everyone, before_s, self._now_s)
 
     def _join(self) -> None:
         """Compute waits for all lanes but the background."""
         self._lanes.run()
         latest_s = np.max([self._lanes.times_s(lane) for lane in range(self._num_lanes)], axis=0)
+        for lane in range(self._num_lanes):
+            self._lanes.settle(lane)
         self._wait_until(latest_s)
 
     def _wait_until(self, end_s: Array) -> None:

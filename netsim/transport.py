@@ -1,28 +1,38 @@
-"""What the hosts and their communication library add to a network: the constants of one back end.
+"""What the hosts and their communication library add to a network: the constants of one library.
 
-`netsim.calibrate` replaces them by measurements; they are plain numbers, as in YAML.
+`python -m netsim calibrate` measures them for gloo; they are plain numbers, as in YAML.
 """
 
-from dataclasses import dataclass, fields
+import math
+from dataclasses import dataclass, fields, replace
 
 from netsim.link import check_number
 from netsim.tcp_throughput import INITIAL_WINDOW_BYTES
 
+_MOVERS = ("bytes_per_s", "local_bytes_per_s", "switch_bytes_per_s", "initial_window_bytes")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Transport:
-    """How a library moves messages over TCP. The defaults are gloo's, measured with 4 processes on
-    2 cores.
+    """How a library moves messages over TCP. The defaults are gloo's, fitted to 4 processes on 2
+    cores by
+
+        python -m netsim calibrate --out results/validation/gloo.yaml
+
+    but for those that no measurement tells, from `num_segments` on and except `sharing`.
 
     Args:
         operation_s: what starting and ending one operation takes, however small it is.
         message_s: added to every one-way delay: a thread is woken, a packet passes two stacks.
-        bytes_per_s: that a host moves at the most, however fast its link is.
+        bytes_per_s: that a worker moves at the most, however fast its link is.
+        local_bytes_per_s: that all workers move together if they share one host's processors.
+        switch_bytes_per_s: the same, if those also carry every packet through `userspace`'s switch.
+        switch_message_s: that this switch adds to every one-way delay.
         num_segments: into which a ring cuts each of its pieces, all in flight at the same time.
         rendezvous: whether data leaves only when the receiver has sent word that it is ready.
         socket_bytes: that a sender hands over at once; then it is done, if a message has no more.
-        sharing: part of a link's rate that many flows at once use until the last of them is done;
-            they never share it evenly.
+        sharing: part of a link's rate that many flows at once use until the last of them is done,
+            on average: they never share it evenly, and see `patterns.pairs`.
         has_trees: whether all-reduce takes a double binary tree where that is faster.
         initial_window_bytes: of TCP.
         slow_start_after_idle: whether pauses close TCP's windows, as the sysctl of that name says.
@@ -31,13 +41,16 @@ class Transport:
         ValueError: for a value that no transport can have.
     """
 
-    operation_s: float = 5e-4
-    message_s: float = 2.5e-4
-    bytes_per_s: float = 8.5e8
+    operation_s: float = 1e-6
+    message_s: float = 2.04e-4
+    bytes_per_s: float = 1.79e9
+    local_bytes_per_s: float = 3.58e9
+    switch_bytes_per_s: float = 3.89e8
+    switch_message_s: float = 1.35e-4
     num_segments: int = 2
     rendezvous: bool = True
     socket_bytes: float = 1.2e6
-    sharing: float = 0.87
+    sharing: float = 0.616
     has_trees: bool = False
     initial_window_bytes: float = INITIAL_WINDOW_BYTES
     slow_start_after_idle: bool = True
@@ -46,13 +59,25 @@ class Transport:
         for field in fields(self):
             if field.type is float:
                 check_number(field.name, getattr(self, field.name))
-        for name in ("bytes_per_s", "initial_window_bytes"):
+        for name in _MOVERS:
             if not getattr(self, name):
                 raise ValueError(f"{name}=0 moves nothing: choose more.")
         if not 0 < self.sharing <= 1:
             raise ValueError(f"sharing is a part of the rate: choose 0 to 1, not {self.sharing}.")
         if self.num_segments < 1:
             raise ValueError(f"num_segments has to be at least 1, not {self.num_segments}.")
+
+    def behind(self, backend: str | None) -> "Transport":
+        """As it is where such a back end joins the workers."""
+        if backend == "switch":
+            return replace(self, message_s=self.message_s + self.switch_message_s)
+        return self
+
+    def shared_bytes_per_s(self, backend: str | None) -> float:
+        """What all workers move together at the most; None: each has a host of its own."""
+        if backend is None:
+            return math.inf
+        return self.switch_bytes_per_s if backend == "switch" else self.local_bytes_per_s
 
 
 GLOO = Transport()

@@ -5,6 +5,7 @@ segments. Neither knows anything of NumPy or of the code it is compared with.
 """
 
 import heapq
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -16,21 +17,24 @@ class Collective:
     seconds: float
     busy_s: float
     drain_s: float
+    lane: int = -1
+    start_s: float = 0.0
     arrived: dict[int, float] = field(default_factory=dict)
 
 
 class Workers:
     """`jobs` of one step: (seconds after backward's start, lane, list of seconds or collectives).
 
-    A collective starts when its last worker has come to it. Its bytes leave after those of the
-    collectives that started before it.
+    A collective starts when its last worker has come to it. All links are alike; those whose bytes
+    are on them get on equally fast, and latencies are twice as long while others' are.
     """
 
     def __init__(self, factors: list[float], forward_s: float, backward_s: float) -> None:
         self.factors = factors
         self.forward_s = forward_s
         self.backward_s = backward_s
-        self.free_s = 0.0
+        self.on_links: list[list] = []  # [seconds of work left, collective]
+        self.at_s = 0.0
 
     def step(self, begin_s: list[float], jobs, num_lanes: int) -> list[float]:
         """When each worker has done its backward pass and all its jobs."""
@@ -53,8 +57,14 @@ class Workers:
         ]
         events = [(begin_s[worker], lane, worker) for worker, lane in queues]
         heapq.heapify(events)
-        while events:
+        while events or self.on_links:
+            through_s = self._next_through_s()
+            if not events or through_s < events[0][0]:
+                self._get_on(through_s)
+                self._end_least(events)
+                continue
             at_s, lane, worker = heapq.heappop(events)
+            self._get_on(at_s)
             ends_s[worker] = max(ends_s[worker], at_s)
             queue = queues[worker, lane]
             if not queue:
@@ -63,19 +73,36 @@ class Workers:
             if isinstance(item, tuple):
                 heapq.heappush(events, (max(at_s, item[1]), lane, worker))
             elif isinstance(item, Collective):
-                self._arrive(events, item, at_s, lane, worker)
+                self._arrive(item, at_s, lane, worker)
             else:
                 heapq.heappush(events, (at_s + self.factors[worker] * item, lane, worker))
         return ends_s
 
-    def _arrive(self, events, item: Collective, at_s: float, lane: int, worker: int) -> None:
-        item.arrived[worker] = at_s
-        if len(item.arrived) < len(self.factors):
-            return
-        self.free_s = max(self.free_s, at_s) + item.busy_s
-        end_s = max(at_s + item.seconds, self.free_s + item.drain_s)
+    def _next_through_s(self) -> float:
+        if not self.on_links:
+            return math.inf
+        return self.at_s + len(self.on_links) * min(left_s for left_s, _ in self.on_links)
+
+    def _get_on(self, at_s: float) -> None:
+        for entry in self.on_links:
+            entry[0] -= (at_s - self.at_s) / len(self.on_links)
+        self.at_s = at_s
+
+    def _end_least(self, events) -> None:
+        entry = min(self.on_links, key=lambda entry: entry[0])
+        self.on_links.remove(entry)
+        item = entry[1]
+        end_s = max(item.start_s + item.seconds, self.at_s + item.drain_s)
         for participant in range(len(self.factors)):
-            heapq.heappush(events, (end_s, lane, participant))
+            heapq.heappush(events, (end_s, item.lane, participant))
+
+    def _arrive(self, item: Collective, at_s: float, lane: int, worker: int) -> None:
+        item.arrived[worker] = at_s
+        if len(item.arrived) == len(self.factors):
+            item.lane, item.start_s = lane, at_s
+            others_s = sum(left_s for left_s, _ in self.on_links)
+            item.seconds += min(item.seconds - item.busy_s, others_s / 2)
+            self.on_links.append([item.busy_s, item])
 
 
 def ring_seconds(

@@ -206,13 +206,28 @@ def test_a_round_is_over_at_each_worker_s_own_clock():
     assert timeline.time_s[1] == pytest.approx(0.93)
 
 
-def test_a_background_round_takes_bandwidth_from_training():
+def test_training_and_a_background_round_take_bandwidth_from_each_other():
     alone, beside = timeline_of(2), timeline_of(2)
-    beside.begin_background()
+    background = beside.begin_background()
     beside.on_operation(exchange(5, 2))
     for timeline in (alone, beside):
         run(timeline, "backward_end", exchange(0.1, 2))
-    assert beside.time_s.max() - alone.time_s.max() > 4
+    assert beside.time_s - alone.time_s == pytest.approx([0.1] * 2)
+    beside.wait(background)
+    assert beside.time_s == pytest.approx([5 + 0.1 + 0.005] * 2)
+
+
+def test_what_started_first_does_not_keep_a_link_for_itself():
+    """The second is through at 0.2 s, the first, which had 0.3 s left then, at 0.5 s."""
+    compute = ComputeTimes(forward_s=0, backward_s=0, bucket_ready_s=(0, 0))
+    timeline = timeline_of(2, compute=compute, records_events=True)
+    jobs = [
+        Job(moment="bucket_ready", bucket=bucket, work=[exchange(seconds, 2)])
+        for bucket, seconds in enumerate((0.4, 0.1))
+    ]
+    timeline.replay(jobs)
+    ends_s = {event.lane: event.end_s for event in timeline.events if event.name == "exchange"}
+    assert ends_s == {0: pytest.approx(0.505), 1: pytest.approx(0.205)}
 
 
 def test_what_waits_for_a_slow_link_waits_as_long_as_it_lasts():
