@@ -12,9 +12,17 @@ from experiments.simulate import make_timeline
 from netsim.timeline import Job
 
 
-def step_ends_s(plan: Plan, profile: Profile, script: Sequence[Sequence[Job]]) -> list[float]:
-    """When the slowest of `plan`'s workers has done each step of `script`, in seconds."""
-    timeline = make_timeline(plan, profile)
+def step_ends_s(
+    plan: Plan,
+    profile: Profile,
+    script: Sequence[Sequence[Job]],
+    net_backend: str | None = None,
+) -> list[float]:
+    """When the slowest of `plan`'s workers has done each step of `script`, in seconds.
+
+    `net_backend`: see `make_timeline`.
+    """
+    timeline = make_timeline(plan, profile, net_backend)
     ends_s = []
     for jobs in script:
         timeline.replay(jobs)

@@ -91,13 +91,17 @@ def get_profile(plan: Plan, data: TaskData) -> Profile:
     return profile
 
 
-def make_timeline(plan: Plan, profile: Profile) -> Timeline:
-    """The clocks of `plan`'s workers, each as fast as `profile` says."""
+def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) -> Timeline:
+    """The clocks of `plan`'s workers, each as fast as `profile` says.
+
+    `net_backend`, such as "switch", predicts a run whose workers are all on this host, behind links
+    shaped by it; None: each worker has a host of its own.
+    """
     variation: Variation = plan.cluster.jitter or Constant()
     if plan.cluster.straggler:
         variation = Straggling(variation, 1 + plan.cluster.straggler)
     return Timeline(
-        CostModel(plan.net, plan.workers),
+        CostModel(plan.net, plan.workers, backend=net_backend),
         ComputeTimes(
             forward_s=profile.forward_s,
             backward_s=profile.backward_s,

@@ -73,13 +73,14 @@ def compare(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
             plans = [make_plan(compose_config(cell.overrides), Path(folder)) for cell in group]
             data = plans[0].task.load()
             profile = rehearse(plans[0], data, sharing=WORKERS)
-            measured = [_mean_step_s(_measure(plan, data)) for plan in plans]
+            measured = [_measure(plan, data) for plan in plans]
             simulated = make_plan(
                 compose_config([*group[0].overrides, "backend=sim"]), Path(folder)
             )
             _, clocks = train_simulated(simulated, data, profile, lambda row: None)
-            for cell, plan, measured_s in zip(group, plans, measured, strict=True):
-                predicted_s = _mean_step_s(step_ends_s(plan, profile, clocks.script))
+            for cell, plan, (backend, ends_s) in zip(group, plans, measured, strict=True):
+                measured_s = _mean_step_s(ends_s)
+                predicted_s = _mean_step_s(step_ends_s(plan, profile, clocks.script, backend))
                 yield cell._asdict() | {
                     "measured_ms": 1e3 * measured_s,
                     "predicted_ms": 1e3 * predicted_s,
@@ -87,16 +88,17 @@ def compare(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
                 }
 
 
-def _measure(plan: Plan, data: TaskData) -> list[float]:
-    """When a real worker has done each step, on its training clock."""
+def _measure(plan: Plan, data: TaskData) -> tuple[str, list[float]]:
+    """What shapes the network, and when a real worker has done each step, on its training clock."""
+    backends: list[str] = []
     ends_s: list[float] = []
 
     def on_row(row: dict[str, Any]) -> None:
         if row["kind"] == "step":
             ends_s.append(row["time_s"])
 
-    launch(plan, data, lambda network: None, on_row)
-    return ends_s
+    launch(plan, data, lambda network: backends.append(network.backend), on_row)
+    return backends[0], ends_s
 
 
 def _mean_step_s(ends_s: Sequence[float]) -> float:
