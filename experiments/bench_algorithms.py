@@ -29,7 +29,6 @@ from bagua_algos.worker_axis import SingleModel
 from experiments.baselines import TorchDDP
 from experiments.compose import compose_config
 from experiments.config import Plan, make_plan
-from experiments.data import Batches
 from experiments.distributed import distribute
 from experiments.messages import choices
 from experiments.records import environment
@@ -86,13 +85,7 @@ def _stepper(
     if is_distributed:
         engine = distribute(plan, model, optimizer, communicator, scaler)
     take_step = Step(plan, data.train, engine, optimizer, scaler)
-    batches = Batches(
-        num_examples=len(data.train),
-        world_size=WORKERS,
-        ranks=(0,),
-        batch_size=plan.batch_size,
-        seed=plan.seed,
-    )
+    batches = plan.batches(data, (0,))
     return lambda step: take_step(batches.indices(step)), engine
 
 

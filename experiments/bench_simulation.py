@@ -20,7 +20,6 @@ from bagua_algos.stacked import StackedCommunicator
 from bagua_algos.worker_axis import StackedModel
 from experiments.compose import compose_config
 from experiments.config import Plan, make_plan
-from experiments.data import Batches
 from experiments.distributed import distribute
 from experiments.step import Step, make_scaler
 from experiments.tasks.base import TaskData
@@ -36,13 +35,7 @@ def stepper(plan: Plan, data: TaskData, *, in_a_loop: bool) -> Callable[[int], o
     optimizer, scaler = plan.make_optimizer(model.parameters()), make_scaler(plan)
     engine = distribute(plan, model, optimizer, communicator, scaler)
     take_step = Step(plan, data.train, engine, optimizer, scaler)
-    batches = Batches(
-        num_examples=len(data.train),
-        world_size=plan.workers,
-        ranks=communicator.ranks,
-        batch_size=plan.batch_size,
-        seed=plan.seed,
-    )
+    batches = plan.batches(data, communicator.ranks)
     return lambda step: take_step(batches.indices(step))
 
 

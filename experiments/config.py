@@ -16,8 +16,9 @@ from torch import nn
 from bagua_algos import Algorithm
 from bagua_algos.communicator import Nodes
 from experiments.baselines import TorchDDP
+from experiments.data import Batches
 from experiments.errors import UserError
-from experiments.tasks.base import Task
+from experiments.tasks.base import Task, TaskData
 from netsim.compute import Variation
 from netsim.condition import NetworkCondition
 
@@ -155,6 +156,16 @@ class Plan:
             return None
         size, ranks = self.net.nodes["size"], range(self.workers)
         return tuple(tuple(ranks[start : start + size]) for start in ranks[::size])
+
+    def batches(self, data: TaskData, ranks: tuple[int, ...]) -> Batches:
+        """The training batches of the workers `ranks`. Raises `UserError` for too few examples."""
+        return Batches(
+            num_examples=len(data.train),
+            world_size=self.workers,
+            ranks=ranks,
+            batch_size=self.batch_size,
+            seed=self.seed,
+        )
 
     def __post_init__(self) -> None:
         for name in (

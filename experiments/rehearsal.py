@@ -18,7 +18,6 @@ from bagua_algos.communicator import Operation
 from bagua_algos.loopback import LoopbackCommunicator
 from bagua_algos.worker_axis import SingleModel
 from experiments.config import Plan
-from experiments.data import Batches
 from experiments.distributed import distribute
 from experiments.profile import Job, Profile, setting_of
 from experiments.records import environment
@@ -66,13 +65,7 @@ def _run(plan: Plan, data: TaskData, num_steps: int, launcher: Connection) -> in
     scaler = make_scaler(plan)
     distributed = distribute(plan, model, optimizer, communicator, scaler, stopwatch)
     take_step = Step(plan, data.train, distributed, optimizer, scaler)
-    batches = Batches(
-        num_examples=len(data.train),
-        world_size=plan.workers,
-        ranks=(0,),
-        batch_size=plan.batch_size,
-        seed=plan.seed,
-    )
+    batches = plan.batches(data, (0,))
     for step in range(WARM_UP_STEPS + num_steps):
         stopwatch.begin()
         take_step(batches.indices(step))

@@ -12,7 +12,6 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.config import Plan, make_plan
-from experiments.data import Batches
 from experiments.errors import Terminated, UserError
 from experiments.launch import Network, RunDivergedError, RunFailedError, launch
 from experiments.progress import ProgressView, progress_view
@@ -155,13 +154,7 @@ def _checked(plan: Plan) -> TaskData:
         if not plan.backend.is_simulated:
             check_permitted(plan.net, plan.workers)
         data = plan.task.load()
-        Batches(
-            num_examples=len(data.train),
-            world_size=plan.workers,
-            ranks=(0,),
-            batch_size=plan.batch_size,
-            seed=plan.seed,
-        )
+        plan.batches(data, (0,))
     except (NamespaceError, ValueError) as error:
         raise UserError(str(error)) from error
     return data

@@ -13,7 +13,6 @@ from bagua_algos.communicator import Communicator
 from bagua_algos.step_observer import StepObserver
 from experiments.checkpoint import Checkpoints
 from experiments.config import Plan
-from experiments.data import Batches
 from experiments.distributed import Distributed, distribute
 from experiments.evaluation import evaluate
 from experiments.meter import Meter
@@ -70,13 +69,7 @@ def train(
     advance = make_pace(plan, model, optimizer, observer)
     distributed = distribute(plan, model, optimizer, communicator, scaler, observer)
     state = _State(model, Step(plan, data.train, distributed, optimizer, scaler), meter)
-    batches = Batches(
-        num_examples=len(data.train),
-        world_size=plan.workers,
-        ranks=communicator.ranks,
-        batch_size=plan.batch_size,
-        seed=plan.seed,
-    )
+    batches = plan.batches(data, communicator.ranks)
     rows = _Rows(batches.steps_per_epoch, meter, distributed, report)
     step = state.resume(plan, communicator)
     accuracy = math.nan
@@ -87,9 +80,7 @@ def train(
             if step == 1 or step % plan.log_every == 0:
                 rows.report("step", step, loss=_finite_first(loss_w, step))
         if step % plan.eval_every == 0 or step == plan.max_steps:
-            with meter.running():
-                distributed.pause()
-            meter.synchronize(communicator)
+            _wait_for_all(distributed, meter, communicator)
             accuracy, spread = evaluate(plan, data.validation, distributed, communicator)
             rows.report("evaluation", step, accuracy=accuracy, spread=spread)
             if plan.stop_at_target and accuracy >= plan.target_accuracy:
@@ -107,6 +98,13 @@ def train(
         test_accuracy=test.accuracy,
         spread=test.spread,
     )
+
+
+def _wait_for_all(distributed: Distributed, meter: Meter, communicator: Communicator) -> None:
+    """An evaluation is of all workers, and begins when the slowest one is there."""
+    with meter.running():
+        distributed.pause()
+    meter.synchronize(communicator)
 
 
 def _next_stop(plan: Plan, step: int) -> int:
