@@ -26,7 +26,15 @@ class LoopbackCommunicator:
     """Worker 0 of `world_size`, alone: w = 1. See `Communicator`; what would arrive from another
     worker is this one's own.
 
-    Raises `ValueError` for fewer than one worker.
+    Args:
+        world_size: N.
+        observer, clock, nodes: as for other communicators.
+        members: the numbers of the workers among all, where this is a part.
+        meet: is called in every operation, to wait for whom a real worker would wait for; its
+            duplicates take the next ones.
+
+    Raises:
+        ValueError: fewer than one worker.
     """
 
     def __init__(
@@ -36,6 +44,7 @@ class LoopbackCommunicator:
         clock: Callable[[], float] = time.perf_counter,
         nodes: Nodes | None = None,
         members: tuple[int, ...] | None = None,
+        meet: Sequence[Callable[[], object]] = (),
     ) -> None:
         if world_size < 1:
             raise ValueError(f"world_size must be at least 1, got {world_size}")
@@ -45,18 +54,26 @@ class LoopbackCommunicator:
         self.observer = observer
         self.clock = clock
         self.nodes = nodes
+        self._meet, *self._others = meet or [lambda: None]
         self.hierarchy = make_hierarchy(self, nodes)
 
     def duplicate(self) -> "LoopbackCommunicator":
         """See `Communicator`. There are no connections to share."""
-        return self
+        if not self._others:
+            return self
+        meet = [self._others.pop(0)]
+        return LoopbackCommunicator(
+            self.world_size, self.observer, self.clock, self.nodes, self.members, meet
+        )
 
     def split(self, parts: Sequence[Sequence[int]]) -> list[Part]:
         """See `Communicator`: worker 0's part."""
         check_parts(parts, self.world_size)
         (own,) = (part for part in parts if 0 in part)
         members = tuple(self.members[rank] for rank in own)
-        communicator = LoopbackCommunicator(len(own), self.observer, self.clock, members=members)
+        communicator = LoopbackCommunicator(
+            len(own), self.observer, self.clock, members=members, meet=[self._meet]
+        )
         return [Part(communicator=communicator, rows=slice(0, 1))]
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
@@ -89,12 +106,15 @@ class LoopbackCommunicator:
         return x_w.clone()
 
     def _report(self, name: str, x_w: Tensor, peers: tuple[int, ...] | None = None) -> None:
+        started_s = self.clock()
+        self._meet()
         if self.observer is not None:
             self.observer.on_operation(
                 Operation(
                     name=name,
                     num_bytes=num_bytes_per_worker(x_w),
                     ranks=self.members,
+                    seconds=self.clock() - started_s,
                     peers=peers and tuple(self.members[peer] for peer in peers),
                 )
             )

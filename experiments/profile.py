@@ -36,13 +36,15 @@ class Profile:
 
     `forward_s` from the beginning of the step to the end of forward; from there on, `ready_s` until
     each bucket's gradients are final and `backward_s` until all are; `optimizer_s` until the end of
-    the step. The jobs of the lanes are apart. `sharing` workers were on the device at once.
+    the step. The jobs of the lanes are apart. `sharing` workers were on the device at once, and
+    `late_s` is what a worker waited for the last of them.
     """
 
     device: str
     sharing: int
     setting: dict[str, Any]
     forward_s: float
+    late_s: float
     ready_s: tuple[float, ...]
     backward_s: float
     optimizer_s: float

@@ -1,7 +1,9 @@
 """Measures a worker's own work: its training steps with an echo in place of the other workers.
 
 As many processes rehearse at once as workers will share the device, so that they take from each
-other what they will take in the run. No network is involved, and no run of the one to be predicted.
+other what they will take in the run. An echo waits for the other processes where a real operation
+would wait for the other workers: so the one that is late holds up all, as in the run. No network is
+involved, and no run of the one to be predicted.
 """
 
 import os
@@ -9,7 +11,8 @@ import statistics
 import threading
 import time
 from collections import defaultdict
-from multiprocessing import Pipe
+from collections.abc import Callable, Sequence
+from multiprocessing import Barrier, Pipe
 from multiprocessing.connection import Connection, wait
 
 import torch
@@ -27,6 +30,8 @@ from netsim.processes import fork
 
 WARM_UP_STEPS = 5
 LIMIT_S = 120
+NUM_CONNECTIONS = 4
+"""At least as many as an engine has lanes, the background's included."""
 
 
 def rehearse(plan: Plan, data: TaskData, *, sharing: int, num_steps: int = 40) -> Profile:
@@ -36,8 +41,11 @@ def rehearse(plan: Plan, data: TaskData, *, sharing: int, num_steps: int = 40) -
     a process dies or takes too long.
     """
     channels = [Pipe(duplex=False) for _ in range(sharing)]
+    barriers = [Barrier(sharing, timeout=LIMIT_S) for _ in range(NUM_CONNECTIONS)]
+    meet = [barrier.wait for barrier in barriers]
     children = [
-        fork(lambda channel=theirs: _run(plan, data, num_steps, channel)) for _, theirs in channels
+        fork(lambda channel=theirs: _run(plan, data, num_steps, meet, channel))
+        for _, theirs in channels
     ]
     for _, theirs in channels:
         theirs.close()
@@ -56,10 +64,16 @@ def rehearse(plan: Plan, data: TaskData, *, sharing: int, num_steps: int = 40) -
     return _typical(profiles, sharing)
 
 
-def _run(plan: Plan, data: TaskData, num_steps: int, launcher: Connection) -> int:
+def _run(
+    plan: Plan,
+    data: TaskData,
+    num_steps: int,
+    meet: Sequence[Callable[[], object]],
+    launcher: Connection,
+) -> int:
     torch.set_num_threads(plan.cluster.threads_per_worker)
     stopwatch = _Stopwatch()
-    communicator = LoopbackCommunicator(plan.workers, stopwatch, nodes=plan.nodes)
+    communicator = LoopbackCommunicator(plan.workers, stopwatch, nodes=plan.nodes, meet=meet)
     model = SingleModel(plan.model.to(plan.backend.device))
     optimizer = plan.make_optimizer(model.parameters())
     scaler = make_scaler(plan)
@@ -90,23 +104,28 @@ class _Stopwatch:
         """A step begins."""
         self._times = {"begin": time.perf_counter()}
         self._step_ready: dict[int, float] = {}
-        self._step_jobs: list[tuple[str, int | None, list[float]]] = []
+        self._step_jobs: list[_TimedJob] = []
 
     def end(self, *, is_counted: bool) -> None:
         """The step has ended; one of warming up is not counted."""
+        ended_s, t = time.perf_counter(), self._times
         if not is_counted:
             return
-        ended_s, t = time.perf_counter(), self._times
-        last_job_s = sum(
-            sum(kernels) for moment, _, kernels in self._step_jobs if moment == "on_step_end"
-        )
-        self._phases["forward"].append(t["forward_end"] - t["begin"])
-        self._phases["backward"].append(t["backward_end"] - t["forward_end"])
-        self._phases["optimizer"].append(ended_s - t["synchronized"] - last_job_s)
+        last_s = sum(job.duration_s for job in self._step_jobs if job.moment == "on_step_end")
+        phases = {
+            "forward": t["forward_end"] - t["begin"],
+            "backward": t["backward_end"] - t["forward_end"],
+            "optimizer": ended_s - t["synchronized"] - last_s,
+        }
+        exposed_s = sum(job.kernels_after_s(t["backward_end"]) for job in self._step_jobs)
+        phases["late"] = ended_s - t["begin"] - sum(phases.values()) - exposed_s
+        for name, seconds in phases.items():
+            self._phases[name].append(seconds)
         for bucket, ready_s in self._step_ready.items():
             self._ready[bucket].append(ready_s - t["forward_end"])
-        for moment, bucket, kernels in self._step_jobs:
-            self._jobs[moment, bucket, len(kernels) - 1].append(kernels)
+        for job in self._step_jobs:
+            kernels_s = [end_s - start_s for start_s, end_s in job.kernels]
+            self._jobs[job.moment, job.bucket, len(kernels_s) - 1].append(kernels_s)
 
     def profile(self, plan: Plan) -> Profile:
         """The medians of all counted steps."""
@@ -116,6 +135,7 @@ class _Stopwatch:
             sharing=1,
             setting=setting_of(plan),
             forward_s=statistics.median(self._phases["forward"]),
+            late_s=max(0.0, statistics.median(self._phases["late"])),
             ready_s=tuple(statistics.median(self._ready[k]) for k in sorted(self._ready)),
             backward_s=statistics.median(self._phases["backward"]),
             optimizer_s=statistics.median(self._phases["optimizer"]),
@@ -136,16 +156,15 @@ class _Stopwatch:
             self._step_ready[bucket] = time.perf_counter()
 
     def on_job(self, moment: str, bucket: int | None) -> None:
-        self._lane.kernels_s = []
-        self._lane.since_s = time.perf_counter()
+        self._lane.job = _TimedJob(moment, bucket)
 
     def on_operation(self, operation: Operation) -> None:
-        self._lane.lap()
+        self._lane.job.lap(waited_s=operation.seconds)
 
     def on_job_end(self, moment: str, bucket: int | None) -> None:
-        self._lane.lap()
-        self._step_jobs.append((moment, bucket, self._lane.kernels_s))
-        self._lane.kernels_s = []
+        self._lane.job.lap()
+        self._step_jobs.append(self._lane.job)
+        self._lane.job = _TimedJob("", None)  # what is not of a job counts nowhere
 
     def on_backward_end(self) -> None:
         self._times["backward_end"] = time.perf_counter()
@@ -157,17 +176,36 @@ class _Stopwatch:
         pass
 
 
+class _TimedJob:
+    """The kernels of a job so far, each from when to when."""
+
+    def __init__(self, moment: str, bucket: int | None) -> None:
+        self.moment = moment
+        self.bucket = bucket
+        self.kernels: list[tuple[float, float]] = []
+        self._began_s = self._since_s = time.perf_counter()
+
+    @property
+    def duration_s(self) -> float:
+        """Waiting included."""
+        return self._since_s - self._began_s
+
+    def kernels_after_s(self, at_s: float) -> float:
+        """The seconds of kernels that began after a time."""
+        return sum(end_s - start_s for start_s, end_s in self.kernels if start_s >= at_s)
+
+    def lap(self, waited_s: float = 0.0) -> None:
+        """A kernel ends now, or ended before an operation that has just waited so long."""
+        now_s = time.perf_counter()
+        self.kernels.append((self._since_s, now_s - waited_s))
+        self._since_s = now_s
+
+
 class _Lane(threading.local):
-    """What the job of this thread's lane has computed so far; before the first, nothing counts."""
+    """The job of this thread's lane."""
 
     def __init__(self) -> None:
-        self.kernels_s: list[float] = []
-        self.since_s = 0.0
-
-    def lap(self) -> None:
-        now_s = time.perf_counter()
-        self.kernels_s.append(now_s - self.since_s)
-        self.since_s = now_s
+        self.job = _TimedJob("", None)
 
 
 def _medians(rows: list[list[float]]) -> tuple[float, ...]:
@@ -186,6 +224,7 @@ def _typical(profiles: list[Profile], sharing: int) -> Profile:
         sharing=sharing,
         setting=first.setting,
         forward_s=mean(lambda p: p.forward_s),
+        late_s=mean(lambda p: p.late_s),
         ready_s=tuple(mean(lambda p, k=k: p.ready_s[k]) for k in range(len(first.ready_s))),
         backward_s=mean(lambda p: p.backward_s),
         optimizer_s=mean(lambda p: p.optimizer_s),

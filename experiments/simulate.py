@@ -103,7 +103,7 @@ def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) 
     return Timeline(
         CostModel(plan.net, plan.workers, backend=net_backend),
         ComputeTimes(
-            forward_s=profile.forward_s,
+            forward_s=profile.forward_s + profile.late_s,
             backward_s=profile.backward_s,
             bucket_ready_s=profile.ready_s,
             optimizer_s=profile.optimizer_s,

@@ -35,6 +35,7 @@ def profile():
         sharing=1,
         setting={},
         forward_s=0.5,
+        late_s=0.0,
         ready_s=(0.4,),
         backward_s=0.4,
         optimizer_s=0.1,

@@ -92,7 +92,7 @@ def test_a_straggler_delays_those_who_wait_for_it(rehearsed, tmp_path):
     data, profile = rehearsed
     even, _, _ = times_of(data, profile, plan_of(tmp_path, "net=none"))
     late, _, _ = times_of(data, profile, plan_of(tmp_path, "net=none", "cluster.straggler=2"))
-    compute_s = profile.forward_s + profile.backward_s + profile.optimizer_s
+    compute_s = profile.forward_s + profile.late_s + profile.backward_s + profile.optimizer_s
     assert (late[-1] - even[-1]) / 12 == pytest.approx(2 * compute_s, rel=0.2)
 
 
