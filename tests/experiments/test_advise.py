@@ -11,7 +11,7 @@ from experiments.compose import compose_config
 from experiments.config import make_plan
 from experiments.curves import Curve, Outcome, replay, simulate_outcome, train_curve
 from experiments.errors import UserError
-from experiments.ranking import Prediction, is_tie, ranked, ties
+from experiments.ranking import SIMULATOR_ERROR, Prediction, is_tie, ranked, ties
 from experiments.rehearsal import rehearse
 from netsim.condition import NetworkCondition
 from tests.experiments import app
@@ -75,9 +75,10 @@ def test_times_tie_where_seeds_disagree_about_who_is_first():
 
 
 def test_times_that_differ_by_less_than_the_simulators_error_tie():
-    assert is_tie([1.0, 1.0, 1.0], [1.07, 1.07, 1.07])
-    assert not is_tie([1.0, 1.0, 1.0], [1.09, 1.09, 1.09])
-    assert not is_tie([1.09], [1.0])
+    less, more = 1 + 0.9 * SIMULATOR_ERROR, 1 + 1.1 * SIMULATOR_ERROR
+    assert is_tie([1.0, 1.0, 1.0], [less] * 3)
+    assert not is_tie([1.0, 1.0, 1.0], [more] * 3)
+    assert not is_tie([more], [1.0])
 
 
 def test_a_miss_ties_with_no_time():

@@ -11,6 +11,7 @@ from experiments import surface_plot as drawing
 from experiments.candidates import Field
 from experiments.errors import UserError
 from experiments.grid import Grid, spread_out
+from experiments.ranking import SIMULATOR_ERROR
 from experiments.surface import Axes, compute, parse_axis, sentences
 from experiments.surface_plot import surface_plot
 from tests.experiments import app
@@ -69,7 +70,7 @@ def test_where_nobody_reaches_the_target_nobody_is_first():
 
 
 def test_points_at_which_the_first_ties_are_known():
-    close = grid(a=lambda r, d: 1.0, b=lambda r, d: 1 + d / 100, c=never)
+    close = grid(a=lambda r, d: 1.0, b=lambda r, d: 1 + d * SIMULATOR_ERROR / 8, c=never)
     assert [close.ties(0, j) for j in range(3)] == [["b"], [], []]
 
 
