@@ -54,7 +54,8 @@ class LoopbackCommunicator:
         self.observer = observer
         self.clock = clock
         self.nodes = nodes
-        self._meet, *self._others = meet or [lambda: None]
+        self._meet = meet[0] if meet else None
+        self._others = list(meet[1:])
         self.hierarchy = make_hierarchy(self, nodes)
 
     def duplicate(self) -> "LoopbackCommunicator":
@@ -72,7 +73,11 @@ class LoopbackCommunicator:
         (own,) = (part for part in parts if 0 in part)
         members = tuple(self.members[rank] for rank in own)
         communicator = LoopbackCommunicator(
-            len(own), self.observer, self.clock, members=members, meet=[self._meet]
+            len(own),
+            self.observer,
+            self.clock,
+            members=members,
+            meet=[self._meet] if self._meet else [],
         )
         return [Part(communicator=communicator, rows=slice(0, 1))]
 
@@ -106,15 +111,18 @@ class LoopbackCommunicator:
         return x_w.clone()
 
     def _report(self, name: str, x_w: Tensor, peers: tuple[int, ...] | None = None) -> None:
-        started_s = self.clock()
-        self._meet()
+        waited_s = 0.0
+        if self._meet is not None:
+            started_s = self.clock()
+            self._meet()
+            waited_s = self.clock() - started_s
         if self.observer is not None:
             self.observer.on_operation(
                 Operation(
                     name=name,
                     num_bytes=num_bytes_per_worker(x_w),
                     ranks=self.members,
-                    seconds=self.clock() - started_s,
+                    seconds=waited_s,
                     peers=peers and tuple(self.members[peer] for peer in peers),
                 )
             )
