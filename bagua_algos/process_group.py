@@ -114,10 +114,8 @@ class ProcessGroupCommunicator:
 
     def all_to_all(self, x_wN: Tensor) -> Tensor:
         """See `Communicator`."""
-        y_wN = torch.empty_like(x_wN)
         with self._operation("all_to_all", x_wN):
-            dist.all_to_all_single(y_wN[0], x_wN[0], group=self.group)
-        return y_wN
+            return self._to_each_other(x_wN)
 
     def all_gather(self, x_w: Tensor) -> Tensor:
         """See `Communicator`."""
@@ -130,9 +128,8 @@ class ProcessGroupCommunicator:
         """See `Communicator`. Rows are exchanged and summed here: gloo has no reduce-scatter of
         its own.
         """
-        y_wN = torch.empty_like(x_wN)
         with self._operation("reduce_scatter_mean", x_wN):
-            dist.all_to_all_single(y_wN[0], x_wN[0], group=self.group)
+            y_wN = self._to_each_other(x_wN)
         return y_wN.mean(1)
 
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
@@ -149,15 +146,34 @@ class ProcessGroupCommunicator:
             return x_w.clone()
         y_w = torch.empty_like(x_w)
         with self._operation("exchange", x_w, tuple(peers)):
-            requests = dist.batch_isend_irecv(
-                [
-                    dist.P2POp(dist.isend, x_w, group=self.group, group_peer=target),
-                    dist.P2POp(dist.irecv, y_w, group=self.group, group_peer=source),
-                ]
-            )
-            for request in requests:
-                request.wait()
+            self._send_and_receive({target: x_w}, {source: y_w})
         return y_w
+
+    def _to_each_other(self, x_wN: Tensor) -> Tensor:
+        y_wN = torch.empty_like(x_wN)
+        [rank] = self.ranks
+        y_wN[0, rank] = x_wN[0, rank]
+        following = [(rank + i) % self.world_size for i in range(1, self.world_size)]
+        self._send_and_receive(
+            {peer: x_wN[0, peer] for peer in following},
+            {peer: y_wN[0, peer] for peer in reversed(following)},
+        )
+        return y_wN
+
+    def _send_and_receive(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> None:
+        """Receives are posted before sends. A pair's two directions share one connection in gloo,
+        and data leaves only after word that its receiver is ready: word that stood behind data of
+        its own way would make the directions go one after the other.
+        """
+        operations = [
+            *(self._point_to_point(dist.irecv, x, peer) for peer, x in incoming.items()),
+            *(self._point_to_point(dist.isend, x, peer) for peer, x in outgoing.items()),
+        ]
+        for request in dist.batch_isend_irecv(operations):
+            request.wait()
+
+    def _point_to_point(self, operation: Callable[..., object], x: Tensor, peer: int) -> dist.P2POp:
+        return dist.P2POp(operation, x, group=self.group, group_peer=peer)
 
     @contextmanager
     def _operation(

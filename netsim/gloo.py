@@ -149,25 +149,39 @@ def _call(name: str, num_bytes: int, group: "ProcessGroup | Any") -> Callable[[]
     if name == "broadcast":
         return lambda: dist.broadcast(x, group_src=0, group=group)
     y = torch.empty(num_elements * (size if name == "all_gather" else 1))
+    rank = dist.get_rank(group)
     if name == "all_to_all":
-        return lambda: dist.all_to_all_single(y, x, group=group)
+        others = [(rank + i) % size for i in range(1, size)]
+        parts, room = x.chunk(size), y.chunk(size)
+        return lambda: _send_and_receive(
+            {peer: parts[peer] for peer in others},
+            {peer: room[peer] for peer in reversed(others)},
+            group,
+        )
     if name == "all_gather":
         # torch 2.13 renamed it and warns of the old name.
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         return lambda: gather(y, x, group=group)
     assert name == "exchange", name
-    return lambda: _exchange(x, y, group)
+    return lambda: _send_and_receive({(rank + 1) % size: x}, {(rank - 1) % size: y}, group)
 
 
-def _exchange(x: "Tensor", y: "Tensor", group: "ProcessGroup | Any") -> None:
-    """Send to the next worker and receive from the one before."""
+def _send_and_receive(
+    outgoing: "dict[int, Tensor]", incoming: "dict[int, Tensor]", group: "ProcessGroup | Any"
+) -> None:
+    """Receives first, so that word of them does not stand behind data of the same connection."""
     from torch import distributed as dist
 
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
     requests = dist.batch_isend_irecv(
         [
-            dist.P2POp(dist.isend, x, group=group, group_peer=(rank + 1) % size),
-            dist.P2POp(dist.irecv, y, group=group, group_peer=(rank - 1) % size),
+            *(
+                dist.P2POp(dist.irecv, y, group=group, group_peer=peer)
+                for peer, y in incoming.items()
+            ),
+            *(
+                dist.P2POp(dist.isend, x, group=group, group_peer=peer)
+                for peer, x in outgoing.items()
+            ),
         ]
     )
     for request in requests:

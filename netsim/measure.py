@@ -34,11 +34,15 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a task: why it was not measured, or its links and its all-reduces."""
+    """What became of a task: why it was not measured, or its links and its all-reduces.
+
+    `switch_load` is the part of one processor that the switch took meanwhile; None without one.
+    """
 
     refused: str | None = None
     links: tuple[LinkReport, ...] = ()
     all_reduce_seconds: tuple[float, ...] = ()
+    switch_load: float | None = None
 
 
 def measure(tasks: Sequence[Task]) -> list[Outcome]:
@@ -100,6 +104,7 @@ def outcomes_from_json(text: str) -> list[Outcome]:
             refused=values["refused"],
             links=tuple(LinkReport(**link) for link in values["links"]),
             all_reduce_seconds=tuple(values["all_reduce_seconds"]),
+            switch_load=values["switch_load"],
         )
         for values in json.loads(text)
     ]
@@ -107,15 +112,15 @@ def outcomes_from_json(text: str) -> list[Outcome]:
 
 def _measured(task: Task) -> Outcome:
     try:
-        links = _links(task.condition)
-        seconds = []
-        if task.num_all_reduces:
-            seconds = survey.all_reduce_seconds(
-                task.condition, NUM_WORKERS, ALL_REDUCE_BYTES, task.num_all_reduces
-            )
+        outcome = Outcome(links=tuple(_links(task.condition)))
+        if not task.num_all_reduces:
+            return outcome
+        timed = survey.all_reduces(
+            task.condition, NUM_WORKERS, ALL_REDUCE_BYTES, task.num_all_reduces
+        )
     except (NamespaceError, ProbeError) as error:
         return Outcome(refused=str(error))
-    return Outcome(links=tuple(links), all_reduce_seconds=tuple(seconds))
+    return replace(outcome, all_reduce_seconds=tuple(timed.seconds), switch_load=timed.switch_load)
 
 
 def _links(condition: NetworkCondition) -> list[LinkReport]:

@@ -74,22 +74,35 @@ def measure_links(condition: NetworkCondition, num_workers: int) -> list[LinkRep
     return reports
 
 
-def all_reduce_seconds(
+@dataclass(frozen=True, kw_only=True)
+class AllReduces:
+    """How long each of several took, and for how much of that time the switch kept one processor
+    busy; None where no switch is.
+    """
+
+    seconds: list[float]
+    switch_load: float | None
+
+
+def all_reduces(
     condition: NetworkCondition, num_workers: int, num_bytes: int, num_times: int
-) -> list[float]:
-    """How long each of several all-reduces takes; see `ring`.
+) -> AllReduces:
+    """Time several all-reduces one after the other; see `ring`.
 
     Raises:
         NamespaceError: if the network cannot be made, or a worker fails.
     """
 
-    def work(hub: Hub, rank: int) -> list[float]:
+    def work(hub: Hub, rank: int) -> dict[str, Any]:
         addresses = [hub.address(r) for r in range(num_workers)]
+        switch = hub.switch if rank == 0 else None
+        cpu_s = -switch.counters().cpu_s if switch else 0.0
         seconds = ring.all_reduce_seconds(rank, addresses, num_bytes, num_times=num_times)
+        cpu_s += switch.counters().cpu_s if switch else 0.0
         _linger(condition, num_workers)
-        return seconds
+        return {"seconds": seconds, "switch_load": cpu_s / sum(seconds) if switch else None}
 
-    return run_workers(condition, num_workers, work).values[0]
+    return AllReduces(**run_workers(condition, num_workers, work).values[0])
 
 
 def _measure(condition: NetworkCondition, rank: int, addresses: list[str]) -> LinkReport:

@@ -31,7 +31,7 @@ MIN_DELAY_MS = 0.05
 MAX_WORKERS = 500
 """`select` takes 1023 descriptors."""
 
-_NAP_S = 2e-4
+_NAP_S = 4e-4
 _BULK_BYTES = 3000
 """At once, after which the switch naps: not after a ping, which then comes on time."""
 
@@ -130,7 +130,7 @@ class SwitchShaper:
         self._ours.send(b"clock")
 
     def counters(self) -> SwitchCounters:
-        """What the switch has done so far; for the hub's process alone."""
+        """What the switch has done so far; one process of the hub's may ask at a time."""
         return SwitchCounters(**json.loads(self._ask(b"counters")))
 
     def _ask(self, word: bytes) -> bytes:

@@ -67,13 +67,14 @@ def row_of(name: str, backend: str, outcome: Outcome) -> str:
 def all_reduce_row(name: str, backend: str, condition: NetworkCondition, outcome: Outcome) -> str:
     """One network's all-reduces on one back end."""
     if outcome.refused is not None:
-        return f"| {name} | {backend} | {_reason(outcome)} | |"
+        return f"| {name} | {backend} | {_reason(outcome)} | | |"
     seconds = outcome.all_reduce_seconds
     median = statistics.median(seconds)
     theory = ring.seconds_in_theory(condition.path(0, 1), NUM_WORKERS, ALL_REDUCE_BYTES)
     off_pct = 100 * (median / theory - 1)
     took = f"{median:.3f} s ({min(seconds):.3f} to {max(seconds):.3f})"
-    return f"| {name} | {backend} | {took} | {off_pct:+.1f} % of {theory:.3f} s |"
+    load = "-" if outcome.switch_load is None else f"{100 * outcome.switch_load:.0f} %"
+    return f"| {name} | {backend} | {took} | {off_pct:+.1f} % of {theory:.3f} s | {load} |"
 
 
 def _networks() -> dict[str, NetworkCondition]:
@@ -131,10 +132,11 @@ The dc networks are for simulation.
 {chr(10).join(rows)}
 
 Ring all-reduce of {ALL_REDUCE_BYTES / 1e6:g} MB by plain sockets, CUBIC, median and range of \
-{NUM_ALL_REDUCES}:
+{NUM_ALL_REDUCES}, and the part
+of one processor that the switch took:
 
-| network | back end | took | against theory |
-| --- | --- | --- | --- |
+| network | back end | took | against theory | switch |
+| --- | --- | --- | --- | --- |
 {chr(10).join(times)}
 """
 
