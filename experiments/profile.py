@@ -32,7 +32,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One training step of one worker without its communication: medians, in seconds.
+    """One training step of one worker without its communication: means, in seconds.
 
     `forward_s` from the beginning of the step to the end of forward; from there on, `ready_s` until
     each bucket's gradients are final and `backward_s` until all are; `optimizer_s` until the end of

@@ -128,19 +128,19 @@ class _Stopwatch:
             self._jobs[job.moment, job.bucket, len(kernels_s) - 1].append(kernels_s)
 
     def profile(self, plan: Plan) -> Profile:
-        """The medians of all counted steps."""
+        """The means of all counted steps: a run takes the sum of them, the slow ones included."""
         host = environment()
         return Profile(
             device=str(host["cpu"]),
             sharing=1,
             setting=setting_of(plan),
-            forward_s=statistics.median(self._phases["forward"]),
-            late_s=max(0.0, statistics.median(self._phases["late"])),
-            ready_s=tuple(statistics.median(self._ready[k]) for k in sorted(self._ready)),
-            backward_s=statistics.median(self._phases["backward"]),
-            optimizer_s=statistics.median(self._phases["optimizer"]),
+            forward_s=statistics.mean(self._phases["forward"]),
+            late_s=max(0.0, statistics.mean(self._phases["late"])),
+            ready_s=tuple(statistics.mean(self._ready[k]) for k in sorted(self._ready)),
+            backward_s=statistics.mean(self._phases["backward"]),
+            optimizer_s=statistics.mean(self._phases["optimizer"]),
             jobs=tuple(
-                Job(moment=moment, bucket=bucket, kernels_s=_medians(kernels))
+                Job(moment=moment, bucket=bucket, kernels_s=_means(kernels))
                 for (moment, bucket, _), kernels in self._jobs.items()
             ),
         )
@@ -208,8 +208,8 @@ class _Lane(threading.local):
         self.job = _TimedJob("", None)
 
 
-def _medians(rows: list[list[float]]) -> tuple[float, ...]:
-    return tuple(statistics.median(column) for column in zip(*rows, strict=True))
+def _means(rows: list[list[float]]) -> tuple[float, ...]:
+    return tuple(statistics.mean(column) for column in zip(*rows, strict=True))
 
 
 def _typical(profiles: list[Profile], sharing: int) -> Profile:

@@ -4,6 +4,7 @@ The training loop, the algorithms and the data are those of real workers. What i
 other random layers draw otherwise, and an evaluation takes no time, as in a real run's record.
 """
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -109,6 +110,7 @@ def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) 
             optimizer_s=profile.optimizer_s,
             variation=variation,
         ),
+        host_load=min(1.0, plan.workers * plan.cluster.threads_per_worker / (os.cpu_count() or 1)),
         records_events=plan.trace,
     )
 

@@ -35,7 +35,7 @@ FITTED = {
     "local_bytes_per_s": (1e8, 3e9, 1e11),
     "switch_bytes_per_s": (1e7, 3e8, 1e11),
     "switch_message_s": (1e-6, 2e-4, 5e-3),
-    "sharing": (0.3, 0.7, 1.0),
+    "straggling_bytes": (1e3, 1e5, 1e7),
 }
 """The least, a guess and the most. `bytes_per_s` is one processor's part of `local_bytes_per_s`."""
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 FRAME_BYTES = 1514
@@ -71,10 +71,6 @@ class LinkCondition:
     def seconds_per_byte(self) -> float:
         """What a byte takes to leave; 0 for an unshaped link."""
         return 0.0 if self.rate_mbit is None else 8e-6 / self.rate_mbit
-
-    def override(self, values: Mapping[str, Any]) -> "LinkCondition":
-        """This link with some values replaced."""
-        return replace(self, **values) if values else self
 
 
 LINK_FIELDS = tuple(field.name for field in fields(LinkCondition))

@@ -2,24 +2,23 @@
 
 Against 4 gloo processes on 2 cores (`python -m netsim calibrate`, whose table is in
 results/validation/gloo.yaml): over 50 Mbit/s with 10 ms, which no constant was fitted to, half of
-the operations are within 4 % and nine in ten within 14; what misses is all-to-alls of 1.6 MB and
-more, up to 47 % too slow, where the pairs' two directions happened to overlap. The fitted 100 and
-200 Mbit/s are as near. At 1 Gbit/s, where the switch and the workers fill the cores, half are
-within 16 %. Unshaped, where milliseconds hang on who gets a core, broadcasts are up to 4 times too
-slow and the rest is within a factor of 4. These are the least disturbed of 3 rounds on a busy host;
-half of the operations took over a fifth longer in the most disturbed one.
+the operations are within 2 % and nine in ten within 7. The fitted 100 and 200 Mbit/s are as near:
+half within 4 %. At 1 Gbit/s, where the switch and the workers fill the cores, half are within 8 %.
+Unshaped, where milliseconds hang on who gets a core, broadcasts are up to 3 times too slow and the
+rest is within a factor of 3. These are the least disturbed of 3 rounds on a quiet host; half of the
+operations took over 4 % longer in the most disturbed one.
 
 With 1 or 0.1 % of loss, at 100 Mbit/s and 5 ms, CUBIC, predictions are 20 to 30 % too fast: 10 MB
 took 11.8 to 13.4 s and 3.8 to 4.2. The rate that loss leaves is a mean, and all wait for the
 slowest; and TCP's timeouts are not in it.
 
-Two lanes at the same time, at 100 Mbit/s with 1 and 10 ms and at 300 Mbit/s, were from 1 % too slow
-to 26 too fast (two all-to-alls and all-gathers), half within 5; one lane with the same operations
-from 19 % too slow to 31 too fast. On a busier host both were up to 47 % too fast.
+Whole training steps, with two lanes at the same time, are compared in results/validation/time.md.
 
-Not modelled: drops of a queue that overflows (none was seen at 400 ms), TCP's timeouts at the end
-of a message or of an outage, and the burst of a token bucket (70 KB, or 4 ms at the rate), which
-makes small operations over `tbf` many times faster than predicted.
+Not modelled: TCP's windows where slow start has ended early, which over the switch opened so slowly
+that the first 10 to 20 exchanges took up to 1.7 times longer; drops of a queue that overflows (none
+was seen at 400 ms); TCP's timeouts at the end of a message or of an outage; and the burst of a
+token bucket (70 KB, or 4 ms at the rate), which makes small operations over `tbf` many times faster
+than predicted.
 """
 
 from collections.abc import Callable, Hashable
@@ -75,6 +74,9 @@ class Route:
 class CostModel:
     """The costs of operations between N workers under a condition.
 
+    `shared_bytes_per_s` is the payload that all workers together move at the most, inf where each
+    has a host of its own.
+
     Args:
         condition: of the network; its time begins at 0 when training does.
         world_size: N.
@@ -96,7 +98,7 @@ class CostModel:
     ) -> None:
         self.world_size = world_size
         self.transport = transport.behind(backend)
-        self._shared_bytes_per_s = transport.shared_bytes_per_s(backend)
+        self.shared_bytes_per_s = transport.shared_bytes_per_s(backend)
         self._congestion_control = condition.congestion_control
         self._links = LinkSchedule(condition, world_size, transport.bytes_per_s)
         self._everyone: Ranks = np.arange(world_size)
@@ -143,7 +145,7 @@ class CostModel:
             if len(self._costs) >= _MAX_COSTS:
                 self._costs.clear()
             cost = self._make(operation, table, window_bytes)
-            self._costs[key] = patterns.share_host(cost, self._shared_bytes_per_s)
+            self._costs[key] = patterns.share_host(cost, self.shared_bytes_per_s)
         return self._costs[key]
 
     def _make(self, operation: Operation, table: LinkTable, window_bytes: float) -> Cost:

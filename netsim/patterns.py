@@ -105,9 +105,10 @@ def ring(situation: Situation, num_bytes: float, num_hops: int) -> Cost:
     """`num_hops` times, every participant hands a piece of B bytes on to the next.
 
     A piece is p segments of s = B / (p R) seconds. With a rendezvous the next segment on a link
-    waits for the one p before it to arrive, 2 d in all, and for word of that, which stands behind
-    the segment that is still leaving: w = min(max(s - d, 0), d), because the standing queue of TCP
-    holds about d.
+    waits for the one p before it to arrive, 2 d in all, and for word of that. In step, this word
+    leaves at the moment in which another segment of its worker does: whether it comes before or
+    after it, w = 0 or s, is chance where s is more than d, and it comes first where s is less.
+    w = s^2 / (s + d) is what was measured between the two.
 
         hop    = max(slowest link's p s, mean over the ring of s + 2 d + w)      with rendezvous
         hop    = max(slowest link's p s, mean over the ring of s + d)            without
@@ -128,7 +129,7 @@ def ring(situation: Situation, num_bytes: float, num_hops: int) -> Cost:
     segment_s = piece_s / transport.num_segments
     around_s = segment_s + delay_s
     if transport.rendezvous:
-        around_s += note_s + np.clip(segment_s - note_s, 0, note_s)
+        around_s += note_s + segment_s / (1 + note_s / np.maximum(segment_s, 1e-9))
     busy_s = situation.busy_s(ranks, following, num_hops * num_bytes)
     slowest_s = max(float(piece_s.max()), float(busy_s.max()) / num_hops)
     hop_s = max(slowest_s, float(around_s.mean()))
@@ -160,15 +161,10 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
 def pairs(situation: Situation, num_bytes: float) -> Cost:
     """Every participant sends B bytes to each of the others, all at the same time.
 
-        T = largest (bytes on a link / its rate) / sharing + 2 d
+        T = largest (bytes on a link / its rate) + min(B, straggling bytes) / R + 2 d
 
-    With a rendezvous; without, one d less. The paths are taken to be as long as the longest.
-
-    Gloo's sharing is an average of two cases. Words and data of a pair share one connection: who
-    comes later than a word takes sends data at once, before word of its own being ready, and the
-    pair's two directions then go one after the other. Links are used by 0.62 in this case, and
-    else by 0.9. No queue is behind it: with `queue_ms` 400 or 4000 no packet was dropped, and the
-    same bytes over plain sockets used 0.9 of the links.
+    With a rendezvous; without, one d less. The paths are taken to be as long as the longest. Flows
+    do not share a link evenly: when the first is done, the last still has so much to move.
     """
     transport, ranks = situation.transport, situation.ranks
     others = len(ranks) - 1
@@ -178,8 +174,9 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
     rtt_s = delay_s + note_s
     busy_s = _pairwise_busy_s(situation, num_bytes)
     all_flows = situation.rate(path, rtt_s, others)
-    sharing = transport.sharing if others > 1 else 1.0
-    moving_s = max(float(busy_s.max()), float(_seconds(others * num_bytes, all_flows))) / sharing
+    straggling_bytes = min(num_bytes, transport.straggling_bytes) if others > 1 else 0
+    moving_s = max(float(busy_s.max()), float(_seconds(others * num_bytes, all_flows)))
+    moving_s += float(_seconds(straggling_bytes, all_flows))
     cold_s = tcp_throughput.slow_start_wait_s(
         num_bytes, situation.window_bytes, all_flows / others, rtt_s
     )

@@ -12,6 +12,13 @@ BUFFER_RATIO = 4
 """Buffers hold this many bandwidth-delay products: CUBIC needs about two, and Linux counts its
 own overhead in."""
 
+UNSENT_BYTES = 131_072
+"""That a connection takes from its program ahead of sending them. Linux knows no limit but the
+buffer, so that a program goes on while a megabyte of its last message still has to leave, and
+workers that exchange with one peer after the other hold each other up: 4 gloo workers that
+exchanged 1.7 MB with both neighbours at 200 Mbit/s and 10 ms took 188 to 322 ms a step in seven
+runs without a limit, and 189 to 206 in ten with it."""
+
 _MAX_BYTES = 2**31 - 1
 _SAMPLE = 8
 
@@ -24,12 +31,14 @@ class TcpSettings:
         congestion_control: of its routes; None: the host's own, whichever that is.
         wmem_max_bytes: to which a connection's send buffer may grow.
         rmem_max_bytes: to which a connection's receive buffer may grow.
+        unsent_bytes: that a connection takes from its program ahead of sending them.
         max_segments: how many frames are handed down at once (GSO); 1 where loss was asked for.
     """
 
     congestion_control: str | None
     wmem_max_bytes: int
     rmem_max_bytes: int
+    unsent_bytes: int
     max_segments: int
 
 
@@ -48,7 +57,7 @@ def bandwidth_delay_bytes(condition: NetworkCondition, num_workers: int) -> int:
 
 
 def apply(condition: NetworkCondition, num_workers: int) -> None:
-    """Set algorithm and buffers in this worker's namespace, once its link is up.
+    """Set algorithm, buffers and `UNSENT_BYTES` in this worker's namespace, once its link is up.
 
     Raises:
         NamespaceError: if the kernel lacks the algorithm, or refuses the buffers.
@@ -60,6 +69,7 @@ def apply(condition: NetworkCondition, num_workers: int) -> None:
         least, default, most = _read(name)
         if most < wanted:
             _write(name, f"{least} {default} {wanted}")
+    _write("tcp_notsent_lowat", str(UNSENT_BYTES))
 
 
 def read() -> TcpSettings:
@@ -68,6 +78,7 @@ def read() -> TcpSettings:
         congestion_control=links.congestion_control(INTERFACE),
         wmem_max_bytes=_read("tcp_wmem")[2],
         rmem_max_bytes=_read("tcp_rmem")[2],
+        unsent_bytes=_read("tcp_notsent_lowat")[0],
         max_segments=links.max_segments(INTERFACE),
     )
 

@@ -25,6 +25,7 @@ from netsim.compute import ComputeTimes
 from netsim.lanes import Event, Kernel, Lanes, Mark, Ready, spans
 from netsim.link_table import Array
 from netsim.model import CostModel, Operation
+from netsim.tcp_throughput import WIRE_PER_PAYLOAD
 
 Moment = Literal["forward", "bucket_ready", "backward_end", "step_end"]
 
@@ -66,6 +67,8 @@ class Timeline:
         model: of what operations cost.
         compute: what a step's compute takes.
         num_lanes: that the engine uses: 2 between processes on CPUs, else 1.
+        host_load: part of their host's processors that the workers' compute keeps busy, if they
+            share one. Moving bytes takes these, too: no step is shorter than both together.
         records_events: whether to keep `events`, for a picture; takes memory with every step.
     """
 
@@ -75,12 +78,17 @@ class Timeline:
         compute: ComputeTimes,
         *,
         num_lanes: int = 2,
+        host_load: float = 1.0,
         records_events: bool = False,
     ) -> None:
         self.num_steps = 0
         self.exposed_communication_s: Array = np.zeros(model.world_size)
         self.compute = compute
         self._num_lanes = num_lanes
+        self._host_load = host_load
+        self._payload_per_s = model.shared_bytes_per_s
+        self._begin_s: Array = np.zeros(model.world_size)
+        self._bytes_before = 0.0
         self._lanes = Lanes(model, num_lanes + 1, records_events=records_events)
         self._records_events = records_events
         self._compute_events: list[Event] = []
@@ -115,6 +123,8 @@ class Timeline:
         if factors is None:
             factors = self.compute.variation.factors(self.num_steps, len(self._now_s))
         self._factors = factors
+        self._begin_s = self._now_s
+        self._bytes_before = float(self.bytes_sent.sum())
         self._stage = _Stage.FORWARD
         self._lane = 0
 
@@ -182,6 +192,8 @@ class Timeline:
         self._end_background()
         self._reach(_Stage.STEP_END)
         self._join()
+        if self._payload_per_s < np.inf:
+            self._wait_until(self._begin_s + self._host_s())
         self._stage = _Stage.OUTSIDE
         self._begin(0)
         self.num_steps += 1
@@ -193,6 +205,14 @@ class Timeline:
             self.begin_job(job.moment, job.bucket)
             self.do(job.work)
         self.end_step()
+
+    def _host_s(self) -> Array:
+        """What the step's compute and the bytes that it moved take of a host they share, `[N]`."""
+        moved_bytes = (float(self.bytes_sent.sum()) - self._bytes_before) / WIRE_PER_PAYLOAD
+        moving_s = moved_bytes / self._payload_per_s
+        compute = self.compute
+        compute_s = compute.forward_s + compute.backward_s + compute.optimizer_s
+        return moving_s + self._host_load * compute_s * self._factors
 
     def _begin(self, lane: int) -> None:
         self._lane = lane

@@ -19,7 +19,7 @@ class Transport:
 
         python -m netsim calibrate --out results/validation/gloo.yaml
 
-    but for those that no measurement tells, from `num_segments` on and except `sharing`.
+    but for those that no measurement tells, from `num_segments` on and except `straggling_bytes`.
 
     Args:
         operation_s: what starting and ending one operation takes, however small it is.
@@ -31,8 +31,8 @@ class Transport:
         num_segments: into which a ring cuts each of its pieces, all in flight at the same time.
         rendezvous: whether data leaves only when the receiver has sent word that it is ready.
         socket_bytes: that a sender hands over at once; then it is done, if a message has no more.
-        sharing: part of a link's rate that many flows at once use until the last of them is done,
-            on average: they never share it evenly, and see `patterns.pairs`.
+        straggling_bytes: that the last of several flows over a link still has to move when the
+            others are done, see `patterns.pairs`.
         has_trees: whether all-reduce takes a double binary tree where that is faster.
         initial_window_bytes: of TCP.
         slow_start_after_idle: whether pauses close TCP's windows, as the sysctl of that name says.
@@ -42,15 +42,15 @@ class Transport:
     """
 
     operation_s: float = 1e-6
-    message_s: float = 2.04e-4
-    bytes_per_s: float = 1.79e9
-    local_bytes_per_s: float = 3.58e9
-    switch_bytes_per_s: float = 3.89e8
-    switch_message_s: float = 1.35e-4
+    message_s: float = 1.74e-4
+    bytes_per_s: float = 2.51e9
+    local_bytes_per_s: float = 5.02e9
+    switch_bytes_per_s: float = 4.28e8
+    switch_message_s: float = 1.6e-4
     num_segments: int = 2
     rendezvous: bool = True
-    socket_bytes: float = 1.2e6
-    sharing: float = 0.616
+    socket_bytes: float = 131_072  # netsim.tcp.UNSENT_BYTES
+    straggling_bytes: float = 2.87e5
     has_trees: bool = False
     initial_window_bytes: float = INITIAL_WINDOW_BYTES
     slow_start_after_idle: bool = True
@@ -62,8 +62,6 @@ class Transport:
         for name in _MOVERS:
             if not getattr(self, name):
                 raise ValueError(f"{name}=0 moves nothing: choose more.")
-        if not 0 < self.sharing <= 1:
-            raise ValueError(f"sharing is a part of the rate: choose 0 to 1, not {self.sharing}.")
         if self.num_segments < 1:
             raise ValueError(f"num_segments has to be at least 1, not {self.num_segments}.")
 
@@ -87,7 +85,6 @@ NCCL = Transport(
     bytes_per_s=2e10,
     num_segments=8,
     rendezvous=False,
-    sharing=0.95,
     has_trees=True,
 )
 """Estimates, not measurements: 8 is NCCL_STEPS, its buffers on each connection."""

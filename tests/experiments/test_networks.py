@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.records import load_runs
+from netsim.tcp import UNSENT_BYTES
 from tests.experiments import app
 
 pytestmark = pytest.mark.root
@@ -29,6 +30,7 @@ def test_what_the_network_turned_out_to_be_is_recorded(tmp_path):
     assert abs(record["achieved_rtt_ms"] - 50) < 0.05 * 50 + 1
     assert [link["receiver"] for link in record["links"]] == [0, 1]
     assert record["tcp"]["max_segments"] == 1  # loss hits single frames
+    assert record["tcp"]["unsent_bytes"] == UNSENT_BYTES
     assert load_runs(tmp_path).loc[0, "net_backend"] == record["net_backend"]
 
 

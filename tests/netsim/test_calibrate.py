@@ -27,7 +27,7 @@ TRUTH = replace(
     local_bytes_per_s=2e9,
     switch_bytes_per_s=4e8,
     switch_message_s=3e-4,
-    sharing=0.7,
+    straggling_bytes=2e5,
 )
 
 
@@ -54,7 +54,8 @@ def measured(transport: Transport) -> list[Measurement]:
 
 
 def constants(transport: Transport) -> dict[str, float]:
-    names = ("message_s", "local_bytes_per_s", "switch_bytes_per_s", "switch_message_s", "sharing")
+    names = ("message_s", "local_bytes_per_s", "switch_bytes_per_s", "switch_message_s")
+    names += ("straggling_bytes",)
     return {name: getattr(transport, name) for name in names}
 
 
@@ -101,8 +102,8 @@ def test_the_errors_of_each_network_are_told_apart():
 
 def test_a_constant_at_the_end_of_its_range_is_told():
     assert untold(TRUTH) == []
-    [line] = untold(replace(TRUTH, sharing=1.0))
-    assert line == "sharing is at an end of its range: nothing measured tells it"
+    [line] = untold(replace(TRUTH, straggling_bytes=1e7))
+    assert line == "straggling_bytes is at an end of its range: nothing measured tells it"
 
 
 def test_constants_survive_as_yaml():

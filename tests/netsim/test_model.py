@@ -13,6 +13,7 @@ from netsim.condition import NetworkCondition
 from netsim.model import CostModel
 from netsim.patterns import Cost
 from netsim.ring import seconds_in_theory
+from netsim.tcp import UNSENT_BYTES
 from netsim.tcp_throughput import WIRE_PER_PAYLOAD
 from netsim.transport import GLOO, NCCL, Transport
 from tests.netsim.event_oracle import ring_seconds
@@ -20,7 +21,12 @@ from tests.netsim.operations import Operation, of_all
 
 COLLECTIVES = ("all_reduce_mean", "all_to_all", "reduce_scatter_mean", "all_gather", "broadcast")
 IDEAL = Transport(
-    operation_s=0, message_s=0, bytes_per_s=1e30, num_segments=1, rendezvous=False, sharing=1
+    operation_s=0,
+    message_s=0,
+    bytes_per_s=1e30,
+    num_segments=1,
+    rendezvous=False,
+    straggling_bytes=0,
 )
 OPEN = 1e12
 """A congestion window that never waits."""
@@ -53,6 +59,10 @@ def test_gloo_took_about_as_long_in_most_cases(rate_mbit, delay_ms, limit):
     rows = [m for m in MEASURED if (m.rate_mbit, m.delay_ms) == (rate_mbit, delay_ms)]
     assert len(rows) == 21
     assert np.median([abs(error(row, GLOO)) for row in rows]) < limit
+
+
+def test_a_sender_is_done_when_it_has_handed_over_what_tcp_takes():
+    assert GLOO.socket_bytes == UNSENT_BYTES
 
 
 @pytest.mark.parametrize("name", ["all_reduce_mean", "all_gather", "exchange"])
@@ -115,10 +125,9 @@ def test_a_ring_of_equal_links_takes_as_long_as_its_segments(
     )
     operation = of_all("all_reduce_mean", num_bytes, num_workers)
     seconds = seconds_of(operation, condition, num_workers, transport)
-    # A receiver's word waits behind data in the model, up to a delay a segment, and not here.
-    waits = rendezvous and delay_ms / 1000 < piece_s / num_segments
-    word_s = delay_ms / 1000 * (num_workers - 1) * 2 if waits else 0
-    assert expected_s - 1e-9 <= seconds <= expected_s + word_s + 1e-9
+    # A receiver's word waits behind data in the model, up to a segment a hop, and not here.
+    words_s = 2 * (num_workers - 1) * piece_s / num_segments if rendezvous else 0
+    assert expected_s - 1e-9 <= seconds <= expected_s + words_s + 1e-9
 
 
 @pytest.mark.parametrize("slow_mbit", [1, 20, 90])
@@ -280,7 +289,7 @@ def test_refuses_an_operation_of_no_cost():
         ({"local_bytes_per_s": 0}, "local_bytes_per_s=0 moves nothing: choose more"),
         ({"switch_bytes_per_s": 0}, "switch_bytes_per_s=0 moves nothing: choose more"),
         ({"initial_window_bytes": 0}, "initial_window_bytes=0 moves nothing: choose more"),
-        ({"sharing": 1.5}, "sharing is a part of the rate: choose 0 to 1, not 1.5"),
+        ({"straggling_bytes": -1}, "straggling_bytes has to be a finite number from 0 up, not -1"),
         ({"num_segments": 0}, "num_segments has to be at least 1, not 0"),
     ],
 )

@@ -21,7 +21,8 @@ BARE = Transport(
     bytes_per_s=1e30,
     num_segments=1,
     rendezvous=False,
-    sharing=1,
+    straggling_bytes=0,
+    socket_bytes=1.2e6,
     initial_window_bytes=1e12,
 )
 NETWORK = NetworkCondition(rate_mbit=100, delay_ms=5)
@@ -171,6 +172,20 @@ def test_two_lanes_share_the_bandwidth_and_hide_the_latency():
             timeline = timeline_of(4, condition, compute, num_lanes=num_lanes)
             timeline.replay(two_buckets(all_to_all(busy_s)))
             assert timeline.time_s == pytest.approx([expected_s] * 4, rel=1e-4)
+
+
+@pytest.mark.parametrize(("host_load", "step_s"), [(1.0, 0.56), (0.5, 0.405)])
+def test_workers_who_share_a_host_do_not_compute_and_move_bytes_at_the_same_time(host_load, step_s):
+    condition, transport = NetworkCondition(), replace(BARE, switch_bytes_per_s=4e6)
+    model = CostModel(condition, 4, transport, backend="switch")
+    timeline = Timeline(model, COMPUTE, host_load=host_load)
+    quarter = of_all("exchange", 250_000, 4, 1)  # 1 MB by all together takes 0.25 s
+    for _ in range(2):
+        timeline.replay([Job(moment="forward", work=[quarter])])
+    assert timeline.time_s == pytest.approx([2 * step_s] * 4)
+    own_hosts = timeline_of(condition=condition)
+    own_hosts.replay([Job(moment="forward", work=[quarter])])
+    assert own_hosts.time_s == pytest.approx([0.31] * 4)
 
 
 def test_what_is_done_before_training_is_waited_for_and_not_exposed():

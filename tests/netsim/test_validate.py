@@ -36,14 +36,14 @@ def test_a_row_says_why_something_was_not_measured():
     reason = "not measured: backend=tbf knows rates only"
     assert row_of("wan", "tbf", refused) == f"| wan | tbf | {reason} | | |"
     condition = NetworkCondition(rate_mbit=100)
-    assert all_reduce_row("100", "tbf", condition, refused) == f"| 100 | tbf | {reason} | |"
+    assert all_reduce_row("100", "tbf", condition, refused) == f"| 100 | tbf | {reason} | | |"
 
 
 def test_all_reduces_are_held_against_theory():
     condition = NetworkCondition(rate_mbit=100, delay_ms=5)
-    outcome = Outcome(all_reduce_seconds=(1.5, 1.413, 1.3))
+    outcome = Outcome(all_reduce_seconds=(1.5, 1.413, 1.3), switch_load=0.1234)
     row = all_reduce_row("slow", "netem", condition, outcome)
-    assert row == "| slow | netem | 1.413 s (1.300 to 1.500) | +10.0 % of 1.285 s |"
+    assert row == "| slow | netem | 1.413 s (1.300 to 1.500) | +10.0 % of 1.285 s | 12 % |"
 
 
 def test_the_committed_table_has_every_preset_that_can_be_measured_on_every_back_end():
