@@ -1,13 +1,14 @@
 # make demo    real training over a shaped network: one table, one plot
 # make test    format, lint, types, import directions and all tests
 # make bench   speed, printed with its spread
+# make gpu-check   all that needs a GPU, in under 8 minutes: results/gpu/DEVICE.json and a table
 # Each makes .venv from nothing where it is missing.
 
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO := results/demo/$(shell date +%Y-%m-%d_%H-%M-%S)
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench gpu-check clean
 
 demo: .venv/installed
 	$(BIN)/python -m experiments -m algo=torch_ddp,torch_ddp_bf16,allreduce,bytegrad net=slow_tcp \
@@ -30,11 +31,14 @@ bench: .venv/installed
 	$(BIN)/python -m netsim.bench
 	$(BIN)/python -m kernels.bench
 
+gpu-check: .venv/installed
+	$(BIN)/python -m experiments.gpu_check
+
 # torch first: pinned, so that nothing pulls another build of it.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -c constraints.txt torch numpy
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,report]'
 	touch $@
 
 clean:

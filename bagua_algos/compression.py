@@ -6,12 +6,13 @@ wire_bytes(n)]`.
 
 import warnings
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from kernels import minmax_uint8
+from kernels.mean_reference import mean_in_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,10 @@ class Draw:
 
 
 class Compressor(Protocol):
-    """A (lossy) code for chunks of floats, each chunk on its own."""
+    """A (lossy) code for chunks of floats, each chunk on its own.
+
+    The last three methods need no writing: a code has its own where one kernel can do it.
+    """
 
     unbiased: ClassVar[bool]
     """Whether a chunk is decoded to itself in the mean over draws."""
@@ -53,9 +57,39 @@ class Compressor(Protocol):
         """uint8 `[..., wire_bytes(n)]` -> float32 `[..., n]`, n = `num_elements`."""
         ...
 
+    def decompress_into(self, payload: Tensor, out: Tensor) -> None:
+        """uint8 `[..., wire_bytes(n)]` -> `out[..., n]`, of any floating-point type."""
+        out.copy_(self.decompress(payload, out.shape[-1]))
+
+    def decompress_mean(self, payloads: Tensor, num_elements: int) -> Tensor:
+        """uint8 `[..., N, wire_bytes(n)]` -> float32 `[..., n]`: the mean of N decoded chunks,
+        summed from the first to the last.
+        """
+        return mean_in_order(self.decompress(payloads, num_elements))
+
+    def average(self, payloads: Tensor, num_elements: int, draw: Draw | None = None) -> Tensor:
+        """uint8 `[..., N, wire_bytes(n)]` -> `[..., wire_bytes(n)]`: what `compress` makes of
+        `decompress_mean`.
+        """
+        return self.compress(self.decompress_mean(payloads, num_elements), draw)
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether a kernel can write into `x` as it is: float32 without gaps."""
+    return x.dtype == torch.float32 and x.is_contiguous()
+
+
+@runtime_checkable
+class FeedsBack(Protocol):
+    """A compressor that has one kernel for what `ErrorFeedback` does."""
+
+    def compress_with_feedback(self, x: Tensor, residual: Tensor) -> Tensor:
+        """As `ErrorFeedback.compress`, for a `residual` that `is_plain`."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
-class MinMaxUInt8:
+class MinMaxUInt8(Compressor):
     """Eight bits an element, evenly spaced between the chunk's least and greatest (BAGUA, arXiv
     2107.01499).
 
@@ -81,6 +115,20 @@ class MinMaxUInt8:
         """See `Compressor`."""
         return minmax_uint8.decompress(payload, num_elements)
 
+    def decompress_into(self, payload: Tensor, out: Tensor) -> None:
+        """See `Compressor`."""
+        if not is_plain(out):
+            return super().decompress_into(payload, out)
+        minmax_uint8.decompress(payload, out.shape[-1], out=out)
+
+    def decompress_mean(self, payloads: Tensor, num_elements: int) -> Tensor:
+        """See `Compressor`."""
+        return minmax_uint8.decompress_mean(payloads, num_elements)
+
+    def average(self, payloads: Tensor, num_elements: int, draw: Draw | None = None) -> Tensor:
+        """See `Compressor`."""
+        return minmax_uint8.average(payloads, num_elements)
+
 
 @dataclass(frozen=True)
 class ErrorFeedback:
@@ -96,6 +144,8 @@ class ErrorFeedback:
         """`x[..., n]` -> payload; `residual[..., n]` is added to it first and then holds what was
         lost.
         """
+        if is_plain(residual) and isinstance(self.compressor, FeedsBack):
+            return self.compressor.compress_with_feedback(x, residual)
         residual.add_(x)
         payload = self.compressor.compress(residual, draw)
         residual.sub_(self.compressor.decompress(payload, x.shape[-1]))

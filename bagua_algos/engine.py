@@ -32,7 +32,9 @@ from bagua_algos.grad_scaler import ScaledGradients, check_scaler_is_known
 from bagua_algos.lane import CommunicationLane
 from bagua_algos.parameter_groups import check_parameters, check_requires_grad
 from bagua_algos.step_observer import Clocks, StepObserver
+from bagua_algos.stopwatch import make_stopwatch, running
 from bagua_algos.untrained import average_buffers_, broadcast_untrained_
+from bagua_algos.upload import upload
 
 DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 600.0
@@ -45,7 +47,11 @@ class Engine:
     not supported, nor are sparse gradients, nor a change of any parameter's `requires_grad`: all
     raise `ValueError` in backward.
     `exposed_communication_s` adds up the seconds that training waited for the lane: communication
-    (and its compression) that compute did not hide. It is simulated where clocks are.
+    (and its compression) that compute did not hide. It is simulated where clocks are; on a GPU it
+    is what the stream of compute waited, as far as the GPU has come.
+
+    On a GPU the host enqueues a step and waits for none of it, but for the overflow check of a
+    `GradScaler` and the search for unused parameters, on which it depends what is enqueued next.
 
     Args:
         model: a real worker's model, or a `StackedModel`.
@@ -80,7 +86,7 @@ class Engine:
         check_parameters(model, optimizer)
         self.model = model
         self.algorithm = algorithm
-        self._exposed_s = 0.0
+        self._earlier_exposed_s = 0.0
         self._observer = step_observer
         self._clocks = step_observer if isinstance(step_observer, Clocks) else None
         buckets = build_buckets(
@@ -91,6 +97,7 @@ class Engine:
         )
         self.context = Context(buckets=buckets, communicator=communicator, optimizer=optimizer)
         device = buckets[0].weights.device
+        self._exposed = make_stopwatch(device)
         num_lanes = min(self._max_lanes(device), len(buckets))
         self._lanes = [CommunicationLane(communicator, device, timeout_s)]
         while len(self._lanes) < num_lanes:
@@ -121,11 +128,11 @@ class Engine:
     def exposed_communication_s(self) -> float:
         """See the class."""
         simulated_s = 0.0 if self._clocks is None else self._clocks.exposed_communication_s
-        return self._exposed_s + simulated_s
+        return self._earlier_exposed_s + self._exposed.seconds + simulated_s
 
     @exposed_communication_s.setter
     def exposed_communication_s(self, seconds: float) -> None:
-        self._exposed_s += seconds - self.exposed_communication_s
+        self._earlier_exposed_s += seconds - self.exposed_communication_s
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -152,7 +159,7 @@ class Engine:
         A collective call, for before an evaluation, a checkpoint and the end.
         """
         self._submit_moment("on_pause")
-        self._exposed_s += self._wait()
+        self._wait_exposed()
 
     @contextmanager
     def consensus(self) -> Iterator[float]:
@@ -258,9 +265,9 @@ class Engine:
                 self._launch_bucket(bucket)
         if self._observer is not None:
             self._observer.on_backward_end()
-        self._exposed_s += self._wait()
+        self._wait_exposed()
         self._submit_moment("on_backward_end")
-        self._exposed_s += self._wait()
+        self._wait_exposed()
         if self._observer is not None:
             self._observer.on_synchronized()
         if self._scaled is not None:
@@ -287,7 +294,7 @@ class Engine:
         idle = set(unused_here)
         used = torch.tensor([float(p not in idle) for p in parameters])
         weights = self.context.buckets[0].weights
-        used_wp = used.to(weights.device).repeat(len(weights), 1)
+        used_wp = upload(used, weights.device).repeat(len(weights), 1)
         self._average("the search for unused parameters", used_wp)
         for parameter, share in zip(parameters, used_wp[0].tolist(), strict=True):
             if share == 0:
@@ -300,13 +307,13 @@ class Engine:
             check_scaler_is_known(self._scaled)
         if not self._overflowed:
             self._submit_moment("on_step_begin")
-            self._exposed_s += self._wait()
+            self._wait_exposed()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if self._overflowed:  # a fused optimizer has skipped the step itself
             return
         self._submit_moment("on_step_end")
-        self._exposed_s += self._wait()
+        self._wait_exposed()
         self.context.step += 1
         if self._observer is not None:
             self._observer.on_step_end()
@@ -326,7 +333,7 @@ class Engine:
     def _average(self, label: str, x_w: Tensor) -> None:
         communicator = self.context.communicator
         self._submit(label, lambda: communicator.all_reduce_mean_(x_w))
-        self._exposed_s += self._wait()
+        self._wait_exposed()
 
     def _run(self, label: str, job: Callable[[], None]) -> None:
         self._submit(label, job)
@@ -357,9 +364,17 @@ class Engine:
     def _submit(self, label: str, job: Callable[[], None], lane: int = 0) -> None:
         self._lanes[lane].submit(label, job)
 
-    def _wait(self) -> float:
-        waited_s = sum(lane.wait() for lane in self._lanes)
-        return waited_s if self._clocks is None else 0.0
+    def _wait(self) -> None:
+        for lane in self._lanes:
+            lane.wait()
+
+    def _wait_exposed(self) -> None:
+        """As `_wait`, in training, which pays for it."""
+        if self._clocks is not None:
+            self._wait()
+            return
+        with running(self._exposed):
+            self._wait()
 
     def _overrides(self, moment: str) -> bool:
         return getattr(type(self.algorithm), moment) is not getattr(Algorithm, moment)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from bagua_algos.communicator import Communicator, Nodes, check_parts
+from bagua_algos.upload import upload
 
 Primitive = Callable[[Tensor, Communicator], None]
 """Changes `x[p, ...]` in place, by communication among those whose rows these are."""
@@ -132,5 +133,7 @@ def of_held(weights: Sequence[float], communicator: Communicator, like: Tensor) 
     """
     dtype = torch.promote_types(like.dtype, torch.float32)
     held = [weights[rank] for rank in communicator.ranks]
-    factors = torch.tensor(held, dtype=dtype, device=like.device)
-    return factors.view(-1, *[1] * (like.dim() - 1))
+    shape = (len(held), *[1] * (like.dim() - 1))
+    if len(set(held)) == 1:  # a real worker's only one: a number in a kernel's arguments
+        return torch.full(shape, held[0], dtype=dtype, device=like.device)
+    return upload(torch.tensor(held, dtype=dtype).view(shape), like.device)

@@ -5,7 +5,6 @@ Compute goes on while a job waits for the network: torch's collectives and our k
 GIL.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,7 +28,9 @@ class CommunicationLane:
         self.failure: BaseException | None = None
         """What the first failed job raised; no later one is tried."""
         self._timeout_s = timeout_s
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._device = device
+        # Of high priority: short kernels that others wait for go before those of backward.
+        self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self._enqueued: torch.Event | None = None  # on a GPU: what a job has left to be computed
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="communication")
         self._pending: deque[tuple[str, Future[None]]] = deque()
@@ -38,7 +39,7 @@ class CommunicationLane:
         """Run `job` after all earlier ones and, on a GPU, after the compute enqueued so far."""
         while self._pending and _succeeded(self._pending[0][1]):
             self._pending.popleft()  # where nobody ever waits they would pile up
-        ready = torch.cuda.current_stream().record_event() if self._stream else None
+        ready = torch.cuda.current_stream(self._device).record_event() if self._stream else None
         self._pending.append((label, self._executor.submit(self._run, job, ready)))
 
     @property
@@ -48,13 +49,12 @@ class CommunicationLane:
         is_enqueued = all(future.done() for _, future in self._pending)
         return is_enqueued and (self._enqueued is None or self._enqueued.query())
 
-    def wait(self) -> float:
-        """Wait until all jobs are done; returns the seconds that the caller was held up.
+    def wait(self) -> None:
+        """Wait until all jobs are done. On a GPU the caller's stream waits; the caller only until
+        the jobs are enqueued.
 
-        Raises what the first failed job raised, or `CommunicationError` after `timeout_s`. On a
-        GPU the compute stream waits, not the caller.
+        Raises what the first failed job raised, or `CommunicationError` after `timeout_s`.
         """
-        started_s = time.perf_counter()
         while self._pending:
             label, future = self._pending.popleft()
             try:
@@ -64,8 +64,7 @@ class CommunicationLane:
                     f"{label} has not finished within {self._timeout_s:g} s"
                 ) from error
         if self._stream:
-            torch.cuda.current_stream().wait_stream(self._stream)
-        return time.perf_counter() - started_s
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
     def close(self) -> None:
         """Drop what has not begun and end the thread once its current job is done."""

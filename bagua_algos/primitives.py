@@ -78,16 +78,21 @@ def compressed_all_reduce_mean_(
         among.weigh_(x_pn)
         x_pNc = _chunks(x_pn, parties.world_size)
         chunk, draws = x_pNc.shape[-1], _draws(draw, parties)
-        received = parties.all_to_all(
-            _compress(x_pNc, compressor, residuals.worker if residuals else None, draws[0])
-        )
-        mean_pc = compressor.decompress(received, chunk).mean(1)
-        gathered = parties.all_gather(
-            _compress(mean_pc, compressor, residuals.owner if residuals else None, draws[1])
-        )
+        if residuals is None:
+            received = parties.all_to_all(compressor.compress(x_pNc, draws[0]))
+            averages = compressor.average(received, chunk, draws[1])
+        else:
+            feedback = ErrorFeedback(compressor)
+            received = parties.all_to_all(feedback.compress(x_pNc, residuals.worker, draws[0]))
+            mean_pc = compressor.decompress_mean(received, chunk)
+            averages = feedback.compress(mean_pc, residuals.owner, draws[1])
+        gathered = parties.all_gather(averages)
         # Every worker gets the same bytes: decoded once for all that this process holds.
-        mean_1n = compressor.decompress(gathered[:1], chunk).flatten(1)
-        x_pn.copy_(mean_1n[:, : x_pn.shape[1]])
+        compressor.decompress_into(gathered[0], x_pNc[0])
+        mean_n = x_pNc[0].flatten()[: x_pn.shape[1]]
+        x_pn[1:] = mean_n
+        if x_pNc.data_ptr() != x_pn.data_ptr():  # `_chunks` had to copy
+            x_pn[0] = mean_n
 
     among.run_(x_wn, weighted_mean_)
 
@@ -100,14 +105,6 @@ def _chunks(x_pn: Tensor, num_chunks: int) -> Tensor:
     if padding:
         x_pn = torch.cat([x_pn, x_pn[:, -1:].expand(-1, padding)], 1)
     return x_pn.view(x_pn.shape[0], num_chunks, x_pn.shape[1] // num_chunks)
-
-
-def _compress(
-    x: Tensor, compressor: Compressor, residual: Tensor | None, draw: Draw | None
-) -> Tensor:
-    if residual is None:
-        return compressor.compress(x, draw)
-    return ErrorFeedback(compressor).compress(x, residual, draw)
 
 
 def _draws(draw: Draw | None, parties: Communicator) -> tuple[Draw | None, Draw | None]:

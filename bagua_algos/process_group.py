@@ -7,6 +7,7 @@ The only module of this package that imports `torch.distributed`.
 import re
 import socket
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,7 +15,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from bagua_algos.communicator import (
     CommunicationError,
@@ -38,7 +39,8 @@ class ProcessGroupCommunicator:
 
     Args:
         group: the process group; None means the default one, which must be initialised.
-        observer: hears of every operation, with the seconds it took where the device is the CPU.
+        observer: hears of every operation, with the seconds it took where the device is the CPU;
+            on a GPU nobody waits for its end, and the seconds are 0.
         clock: seconds, monotonic.
         timeout: the group's own, for duplicates and parts; None means torch's default.
         nodes: which workers share one, for hierarchical primitives; with it, making a
@@ -99,6 +101,7 @@ class ProcessGroupCommunicator:
             use_local_synchronization=True,
         )
         assert isinstance(group, dist.ProcessGroup), "this worker is one of the group's"
+        _connect(group)
         return group
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
@@ -169,8 +172,9 @@ class ProcessGroupCommunicator:
             *(self._point_to_point(dist.irecv, x, peer) for peer, x in incoming.items()),
             *(self._point_to_point(dist.isend, x, peer) for peer, x in outgoing.items()),
         ]
-        for request in dist.batch_isend_irecv(operations):
-            request.wait()
+        if operations:  # none for a worker alone, which torch refuses
+            for request in dist.batch_isend_irecv(operations):
+                request.wait()
 
     def _point_to_point(self, operation: Callable[..., object], x: Tensor, peer: int) -> dist.P2POp:
         return dist.P2POp(operation, x, group=self.group, group_peer=peer)
@@ -212,6 +216,12 @@ def _named(ranks: Sequence[int]) -> str:
     return ("worker " if len(ranks) == 1 else "workers ") + ", ".join(map(str, ranks))
 
 
+def _connect(group: dist.ProcessGroup | None = None) -> None:
+    """NCCL connects in the first operation, in which all workers have to take part."""
+    if dist.get_backend(group) == dist.Backend.NCCL:
+        dist.all_reduce(torch.zeros(1, device="cuda"), group=group)
+
+
 def nodes_by_host() -> Nodes:
     """The workers of torch's default group that have the same host name; a collective call."""
     hosts = [""] * dist.get_world_size()
@@ -236,18 +246,102 @@ def file_rendezvous(
     lasts.
 
     The workers find each other through the file `path`, so that no control traffic crosses the
-    network under test. Every collective ends with `CommunicationError` after `timeout_s` seconds.
-    `nodes` says which workers share one.
+    network under test. Every collective ends with `CommunicationError` after `timeout_s` seconds;
+    with NCCL it is only enqueued, and the caller has to notice that the GPU does not come by.
+    `nodes` says which workers share one. NCCL's workers have called `torch.cuda.set_device`.
     """
-    timeout = timedelta(seconds=timeout_s)
-    dist.init_process_group(
-        backend,
-        store=FileStore(path, world_size),
+    with rendezvous(
+        FileStore(path, world_size),
+        backend=backend,
         rank=rank,
         world_size=world_size,
-        timeout=timeout,
-    )
+        timeout_s=timeout_s,
+        nodes=nodes,
+    ) as communicator:
+        yield communicator
+
+
+@contextmanager
+def rendezvous(
+    store: Store,
+    *,
+    backend: str,
+    rank: int,
+    world_size: int,
+    timeout_s: float,
+    nodes: Nodes | None = None,
+) -> Iterator[ProcessGroupCommunicator]:
+    """As `file_rendezvous`, of workers on any hosts, through a store of `torch.distributed`'s."""
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
     try:
+        _connect()
         yield ProcessGroupCommunicator(timeout=timeout, nodes=nodes)
-    finally:
-        dist.destroy_process_group()
+    except BaseException:
+        if backend != dist.Backend.NCCL:  # which would first wait for what will never be done
+            dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
+
+
+def connect_store(
+    address: str, port: int, *, makes_it: bool, world_size: int, timeout_s: float
+) -> Store:
+    """The store at an address, where processes of several hosts leave words for each other; one of
+    them `makes_it`, or it is there.
+
+    Raises `CommunicationError` where none is found within `timeout_s`.
+    """
+    try:
+        return TCPStore(
+            address,
+            port,
+            world_size,
+            is_master=makes_it,
+            timeout=timedelta(seconds=timeout_s),
+            wait_for_workers=False,
+        )
+    except RuntimeError as error:
+        raise CommunicationError(
+            f"no store at {address}:{port} within {timeout_s:g} s: {_without_place(error)}"
+        ) from error
+
+
+def meet(store: Store, *, rank: int, world_size: int, timeout_s: float) -> Store:
+    """A part of `store` that those who meet now have for themselves; a collective call.
+
+    The store of torchrun's agent outlives restarts, and holds the words of workers that are gone:
+    whoever read those of a namesake would wait at a dead one's address. So each shows a new name of
+    its own, and worker 0 answers that name with the part's.
+
+    Raises `CommunicationError` where somebody does not come within `timeout_s`.
+    """
+    own = uuid.uuid4().hex
+    try:
+        if rank > 0:
+            store.set(f"name of {rank}", own)
+            part = store.get(f"part of {own}").decode()
+            store.add(f"met in {part}", 1)
+        else:
+            part = own
+            _answer(store, part, world_size, time.monotonic() + timeout_s)
+    except RuntimeError as error:
+        raise CommunicationError(
+            f"worker {rank}: not all {world_size} workers have come within {timeout_s:g} s: "
+            f"{_without_place(error)}"
+        ) from error
+    return PrefixStore(part, store)
+
+
+def _answer(store: Store, part: str, world_size: int, deadline_s: float) -> None:
+    answered: dict[int, bytes] = {}
+    while store.add(f"met in {part}", 0) < world_size - 1:
+        if time.monotonic() > deadline_s:
+            raise RuntimeError("worker 0 waited in vain")
+        for rank in range(1, world_size):
+            key = f"name of {rank}"
+            name = store.get(key) if store.check([key]) else None
+            if name is not None and name != answered.get(rank):
+                store.set(f"part of {name.decode()}", part)
+                answered[rank] = name
+        time.sleep(0.02)

@@ -7,47 +7,42 @@ what the command asks for, 128 + the signal that stopped it.
 import os
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.config import CONFIG_DIR, normalize_overrides
-from experiments.errors import Terminated, UserError
+from experiments.errors import RunsFailed, Terminated, UserError
+from experiments.job import run_job
 from experiments.messages import sentence, usage
+from experiments.place import find_place
 from experiments.resume import with_saved_overrides
-from experiments.run import run
+from experiments.study import Outcome
+from experiments.team import Team, join
+from hydra_plugins.relaxlab.study_sweeper import StudySweeper
 
 
 def main() -> int:
     """Run what the command line asks for; returns the exit code."""
-    statuses: list[str] = []
-    started: list[bool] = []
-
-    @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")
-    def app(config: DictConfig) -> None:
-        started.append(True)
-        try:
-            hydra_config = HydraConfig.get()
-            folder = Path(hydra_config.runtime.output_dir)
-            statuses.append(run(config, folder, hydra_config.overrides.task))
-        except UserError as error:
-            sys.exit(_refuse(str(error)))  # not an Exception: Hydra would add lines of its own
-
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(usage())
         return 0
     signal.signal(signal.SIGTERM, _terminate)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, and the sentence is ours
+    outcomes: list[Outcome] = []
+    started: list[bool] = []
     try:
-        sys.argv[1:] = normalize_overrides(with_saved_overrides(sys.argv[1:]))
-        app()
+        place = find_place(os.environ)
+        _run(None if place is None else join(place), started, outcomes)
     except UserError as error:
         return _refuse(str(error))
+    except RunsFailed as error:
+        print(error, file=sys.stderr)
+        return 1
     except (HydraException, OmegaConfBaseException) as error:
         return _refuse(sentence(error))
     except OSError as error:
@@ -60,7 +55,28 @@ def main() -> int:
         return 128 + signal.SIGINT
     except Terminated:
         return 128 + signal.SIGTERM
-    return 1 if "failed" in statuses else 0
+    return 1 if "failed" in [outcome.status for outcome in outcomes] else 0
+
+
+def _run(team: Team | None, started: list[bool], outcomes: list[Outcome]) -> None:
+    """Have Hydra run what the command line asks for; adds to `started` and `outcomes` what runs in
+    this process.
+    """
+    arguments = sys.argv[1:] if team is None else team.arguments(sys.argv[1:])
+    sys.argv[1:] = normalize_overrides(with_saved_overrides(arguments))
+    Plugins.instance().register(StudySweeper)  # Hydra looks for plugins in fewer places than Python
+
+    @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")
+    def app(config: DictConfig) -> Outcome:
+        started.append(True)
+        outcome = run_job(config, team)
+        outcomes.append(outcome)
+        return outcome
+
+    app()
+    refusal = next((outcome for outcome in outcomes if outcome.status == "refused"), None)
+    if refusal is not None:
+        raise UserError(refusal.reason)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -22,10 +22,10 @@ from experiments.candidates import Candidate, Choice, Field, choose, gather
 from experiments.command import exit_code, prediction_parser
 from experiments.compose import compose_config
 from experiments.config import Plan, make_plan
+from experiments.environment import environment
 from experiments.errors import UserError
 from experiments.measured import check_launchable, measured_times_s
 from experiments.ranking import TIE_RULE, Prediction, ranked
-from experiments.records import environment
 from netsim.condition import NetworkCondition
 
 

@@ -1,6 +1,5 @@
 """PyTorch's own data parallelism, untouched, in the same training loop as ours."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from bagua_algos.communicator import Communicator
+from bagua_algos.stopwatch import make_stopwatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,8 @@ class DistributedTorchDDP:
         communicator: Communicator,
     ) -> None:
         self._communicator = communicator
-        self.exposed_communication_s = 0.0
-        self._last_gradient_s = 0.0
+        self._earlier_exposed_s = 0.0
+        self._exposed = make_stopwatch(next(model.parameters()).device)
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._after_gradient)
             for p in model.parameters()
@@ -69,6 +69,15 @@ class DistributedTorchDDP:
         if algorithm.comm_hook is not None:
             state = algorithm.comm_hook_state() if algorithm.comm_hook_state else None
             self.model.register_comm_hook(state, _anonymous(algorithm.comm_hook))
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """See the class."""
+        return self._earlier_exposed_s + self._exposed.seconds
+
+    @exposed_communication_s.setter
+    def exposed_communication_s(self, seconds: float) -> None:
+        self._earlier_exposed_s += seconds - self.exposed_communication_s
 
     def no_sync(self) -> AbstractContextManager[None]:
         """DDP's own."""
@@ -99,10 +108,10 @@ class DistributedTorchDDP:
             hook.remove()
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
-        self._last_gradient_s = time.perf_counter()
+        self._exposed.start()
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        self.exposed_communication_s += time.perf_counter() - self._last_gradient_s
+        self._exposed.stop()
 
 
 def _anonymous(hook: Callable) -> Callable:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from experiments.records import environment
+from experiments.environment import environment
 
 NUM_STEPS = 300
 LIMIT_S = 300

@@ -29,10 +29,9 @@ from bagua_algos.worker_axis import SingleModel
 from experiments.baselines import TorchDDP
 from experiments.compose import compose_config
 from experiments.config import Plan, make_plan
-from experiments.distributed import distribute
+from experiments.environment import environment
 from experiments.messages import choices
-from experiments.records import environment
-from experiments.step import Step, make_scaler
+from experiments.step import Step, make_scaler, make_step
 from experiments.tasks.base import TaskData
 
 WORKERS = 4
@@ -80,13 +79,14 @@ def _stepper(
 ) -> tuple[Callable[[int], object], object]:
     communicator = LoopbackCommunicator(WORKERS)
     model = SingleModel(copy.deepcopy(plan.model))
-    optimizer, scaler = plan.make_optimizer(model.parameters()), make_scaler(plan)
-    engine: Any = _Plain(model)
+    optimizer = plan.make_optimizer(model.parameters())
     if is_distributed:
-        engine = distribute(plan, model, optimizer, communicator, scaler)
-    take_step = Step(plan, data.train, engine, optimizer, scaler)
+        take_step = make_step(plan, data.train, model, optimizer, communicator)
+    else:
+        plain: Any = _Plain(model)
+        take_step = Step(plan, data.train, plain, optimizer, make_scaler(plan))
     batches = plan.batches(data, (0,))
-    return lambda step: take_step(batches.indices(step)), engine
+    return lambda step: take_step(batches.indices(step)), take_step.distributed
 
 
 class _Plain:

@@ -20,8 +20,7 @@ from bagua_algos.stacked import StackedCommunicator
 from bagua_algos.worker_axis import StackedModel
 from experiments.compose import compose_config
 from experiments.config import Plan, make_plan
-from experiments.distributed import distribute
-from experiments.step import Step, make_scaler
+from experiments.step import make_step
 from experiments.tasks.base import TaskData
 
 MODEL, WORKERS, BATCH_SIZE = "mlp", 64, 8
@@ -32,9 +31,8 @@ def stepper(plan: Plan, data: TaskData, *, in_a_loop: bool) -> Callable[[int], o
     """Takes a step of all-reduce of all workers of `plan`."""
     communicator = StackedCommunicator(plan.workers)
     model = StackedModel(plan.model, plan.workers, in_a_loop=in_a_loop)
-    optimizer, scaler = plan.make_optimizer(model.parameters()), make_scaler(plan)
-    engine = distribute(plan, model, optimizer, communicator, scaler)
-    take_step = Step(plan, data.train, engine, optimizer, scaler)
+    optimizer = plan.make_optimizer(model.parameters())
+    take_step = make_step(plan, data.train, model, optimizer, communicator)
     batches = plan.batches(data, communicator.ranks)
     return lambda step: take_step(batches.indices(step))
 

@@ -1,11 +1,12 @@
 """Checkpoints of a run: what each process of it needs to go on bit for bit.
 
-    RUN/checkpoints/step_00000040/0.pt, 1.pt, ...     one file a process
+    RUN/checkpoints/step_00000040/0_of_2.pt, 1_of_2.pt     one file a process
 
 A file appears whole, by renaming, and a checkpoint is complete when all its files are there: no
 worker waits for another, and whenever all are killed the last complete one stays.
 """
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,10 +41,12 @@ class Checkpoints:
         unfinished = file.with_suffix(".tmp")
         torch.save(state, unfinished)
         unfinished.replace(file)
-        for old in self._steps()[:-KEPT]:
+        for old in _steps(self.run)[:-KEPT]:
             self._file(old).unlink(missing_ok=True)
+            if self.process == 0:
+                self._delete_of_others(old)
             with suppress(OSError):  # another process's file is in it, or it is gone
-                self._folder(old).rmdir()
+                _folder(self.run, old).rmdir()
 
     def load(self, step: int) -> dict[str, Any]:
         """Read this process's file of `step`."""
@@ -54,21 +57,53 @@ class Checkpoints:
 
         Raises `UserError` if there is none.
         """
-        names = {f"{process}.pt" for process in range(self.num_processes)}
-        for step in reversed(self._steps()):
-            if names <= {file.name for file in self._folder(step).iterdir()}:
+        for step in reversed(_steps(self.run)):
+            if self.num_processes in _complete(self.run, step):
                 return step
         raise UserError(
             f"{self.run} holds no complete checkpoint of {self.num_processes} processes: "
             "run it with checkpoint_every=... to write some"
         )
 
-    def _steps(self) -> list[int]:
-        folders = (self.run / "checkpoints").glob("step_*")
-        return sorted(int(folder.name.removeprefix("step_")) for folder in folders)
+    def of_step(self, step: int) -> "Checkpoints":
+        """Those that `step`, a complete one, was written by: as many processes, or another number,
+        of which this process takes the file of one.
+        """
+        numbers = _complete(self.run, step)
+        if self.num_processes in numbers:
+            return self
+        number = max(numbers)
+        return Checkpoints(self.run, self.process % number, number)
 
-    def _folder(self, step: int) -> Path:
-        return self.run / "checkpoints" / f"step_{step:08d}"
+    def _delete_of_others(self, step: int) -> None:
+        """What processes of another number have left, some of whom are no more."""
+        with suppress(FileNotFoundError):
+            for file in list(_folder(self.run, step).iterdir()):
+                if not file.stem.endswith(f"_of_{self.num_processes}"):
+                    file.unlink(missing_ok=True)
 
     def _file(self, step: int) -> Path:
-        return self._folder(step) / f"{self.process}.pt"
+        return _folder(self.run, step) / f"{self.process}_of_{self.num_processes}.pt"
+
+
+def newest(run: Path) -> int | None:
+    """The last step of which all processes, however many, have written their files; None: there is
+    none.
+    """
+    return next((step for step in reversed(_steps(run)) if _complete(run, step)), None)
+
+
+def _steps(run: Path) -> list[int]:
+    folders = (run / "checkpoints").glob("step_*")
+    return sorted(int(folder.name.removeprefix("step_")) for folder in folders)
+
+
+def _folder(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step_{step:08d}"
+
+
+def _complete(run: Path, step: int) -> set[int]:
+    """The numbers of processes of which all have written their files of `step`."""
+    names = {file.name for file in _folder(run, step).iterdir()}
+    numbers = {int(number) for name in names for number in re.findall(r"_of_(\d+)\.pt$", name)}
+    return {n for n in numbers if names >= {f"{process}_of_{n}.pt" for process in range(n)}}

@@ -13,7 +13,8 @@ from rich.text import Text
 from experiments.errors import UserError
 from experiments.plots import accuracy_plot, save_plot
 from experiments.records import load_metrics, load_runs
-from experiments.tables import remarks, render, settings
+from experiments.settings import named, settings
+from experiments.tables import remarks, render
 
 
 def compare(path: str | Path, out: str | Path | None = None) -> None:
@@ -26,6 +27,7 @@ def compare(path: str | Path, out: str | Path | None = None) -> None:
     problems = metrics.attrs["problems"]
     if runs.empty:
         raise UserError(" ".join([f"There is no run in {path}.", *problems]))
+    runs = named(runs)
     console = Console(width=None if sys.stdout.isatty() else 250)
     console.print(render(settings(runs), runs))
     figure = accuracy_plot(runs, metrics)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from bagua_algos.communicator import Nodes
 from experiments.baselines import TorchDDP
 from experiments.data import Batches
 from experiments.errors import UserError
+from experiments.gpu import find_gpus
 from experiments.tasks.base import Task, TaskData
 from netsim.compute import Variation
 from netsim.condition import NetworkCondition
@@ -30,6 +31,12 @@ GROUPS = ("algo", "net", "task", "model", "optim", "schedule", "backend", "clust
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 """What matrices are multiplied in; weights and gradients are float32."""
+
+DEVICES = ("cpu", "cuda")
+"""Where tensors are."""
+
+# Simulated workers are on either.
+_DEVICE_OF: dict[str | None, str] = {"gloo": "cpu", "nccl": "cuda"}
 
 
 @dataclass
@@ -61,6 +68,7 @@ class Schema:
     resume: str | None = MISSING
     profile: str | None = MISSING
     trace: bool = MISSING
+    device: str | None = MISSING
     names: dict[str, str] = field(default_factory=dict)
 
 
@@ -72,15 +80,40 @@ class Backend:
     """How workers talk and where their tensors are: a torch.distributed backend and a device.
 
     Without a process group, the workers are simulated.
+
+    Raises:
+        ValueError: a device that there is not, or that the process group does not serve.
     """
 
     process_group: str | None
     device: str
 
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise ValueError(f"device must be one of {', '.join(DEVICES)}, got {self.device}")
+        needed = _DEVICE_OF.get(self.process_group, self.device)
+        if self.device != needed:
+            raise ValueError(
+                f"device={self.device} is not where {self.process_group} moves tensors, which is "
+                f"{needed}: take backend=nccl for real workers on GPUs, backend=gloo on CPUs"
+            )
+
     @property
     def is_simulated(self) -> bool:
         """Whether one process holds all workers, and time is computed."""
         return self.process_group is None
+
+    @property
+    def has_gpu_workers(self) -> bool:
+        """Whether real workers' processes enqueue what GPUs compute."""
+        return self.process_group is not None and self.device == "cuda"
+
+
+def best_backend() -> Backend:
+    """NCCL where there is a GPU, else gloo."""
+    if find_gpus():
+        return Backend(process_group="nccl", device="cuda")
+    return Backend(process_group="gloo", device="cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +179,8 @@ class Plan:
     checkpoint_every: int
     folder: Path
     resume: Path | None
+    resume_step: int | None = None
+    """The step of the checkpoint to go on from; None: the last that there is."""
     profile: Path | None
     trace: bool
 
@@ -207,10 +242,15 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
     values = {f.name: config[f.name] for f in fields(Schema) if f.name not in GROUPS}
     values |= {_FIELDS.get(group, group): part for group, part in parts.items()}
     values["names"] = dict(config.names)
+    device = values.pop("device")
     values["folder"] = folder
     for name in ("resume", "profile"):
         values[name] = None if config[name] is None else Path(config[name])
     try:
+        if device is not None:
+            values["backend"] = replace(values["backend"], device=device)
+        if values["names"]["backend"] == "auto":
+            values["names"]["backend"] = values["backend"].process_group
         # Tried here: a bad value shows now, and what torch imports for it is imported once.
         optimizer = parts["optim"](parts["model"].parameters())
         parts["schedule"](optimizer)

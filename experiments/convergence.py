@@ -14,8 +14,9 @@ from typing import NamedTuple
 import pandas as pd
 from scipy import stats
 
+from experiments.environment import environment
 from experiments.errors import UserError
-from experiments.records import environment, load_runs
+from experiments.records import load_runs
 from experiments.tables import describe, remarks
 
 BASELINE = "allreduce"

@@ -5,5 +5,9 @@ class UserError(Exception):
     """Ends the program with exit code 2; its message is one sentence that says what to do."""
 
 
+class RunsFailed(Exception):
+    """Ends a sweep of which not all runs are done with exit code 1; its message says what to do."""
+
+
 class Terminated(BaseException):
     """SIGTERM has come; like KeyboardInterrupt, no `except Exception` may swallow it."""

@@ -28,7 +28,10 @@ class Evaluation(NamedTuple):
 def evaluate(
     plan: Plan, split: Split, distributed: Distributed, communicator: Communicator
 ) -> Evaluation:
-    """Evaluate the consensus model on `split`, each worker on its shard; a collective call."""
+    """Evaluate the consensus model on `split`, each worker on its shard; a collective call.
+
+    The accuracy is the share of all labels, of which an example may have several.
+    """
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=communicator.ranks)
     model = distributed.model
     correct_w = torch.zeros(len(communicator.ranks), 1, dtype=torch.float64)
@@ -42,4 +45,4 @@ def evaluate(
         model.train()
     correct_w = correct_w.to(plan.backend.device)
     communicator.all_reduce_mean_(correct_w)
-    return Evaluation(correct_w[0].item() * plan.workers / len(split), spread)
+    return Evaluation(correct_w[0].item() * plan.workers / split.y.size, spread)

@@ -12,8 +12,10 @@ def usage() -> str:
     groups = "\n".join(f"  {group:<8} {', '.join(choices(group))}" for group in GROUPS)
     return (
         "usage: python -m experiments algo=CHOICE [GROUP=CHOICE] [KEY=VALUE] ...\n"
-        "       python -m experiments -m algo=CHOICE,CHOICE ...      every combination in turn\n\n"
-        f"groups and their choices, files in conf/:\n{groups}\n\n"
+        "       python -m experiments -m algo=CHOICE,CHOICE ...      every combination in turn\n"
+        "       python -m experiments -m experiment=CHOICE           a study\n\n"
+        f"groups and their choices, files in conf/:\n{groups}\n"
+        f"  experiment {', '.join(choices('experiment'))}\n\n"
         "keys: those of conf/config.yaml, such as workers=2, and of the chosen files, such as\n"
         "net.rate_mbit=50; --cfg job shows them all. --hydra-help: Hydra's own options."
     )
@@ -29,6 +31,9 @@ def sentence(error: Exception) -> str:
     text = " ".join(str(error).split())
     if match := re.search(r"You must specify '(\w+)'", text):
         return f"{match[1]} is missing: {_choose(match[1])}"
+    if match := re.search(r"Could not find 'hydra/launcher/(\w+)'", text):
+        extra = "slurm" if match[1].startswith("submitit") else match[1]
+        return f"hydra/launcher={match[1]} is not installed: pip install 'relaxlab[{extra}]'"
     if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
         return f"there is no {match[1]} named {match[2]!r}: {_choose(match[1])}"
     if match := re.search(r"Could not override '([^']+)'", text):

@@ -1,9 +1,10 @@
-"""The plot of a set of runs: accuracy over training time, a panel for each situation."""
+"""The curves of a set of runs: accuracy over time, steps or bytes, a panel for each situation."""
 
 from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.errors import UserError
-from experiments.tables import DETAIL, SITUATION, TITLE, describe, names, shown, varies
+from experiments.settings import SITUATION, named, varies
+from experiments.tables import TITLE, describe
 
 if TYPE_CHECKING:  # imported where it draws: more than a second, which a table need not wait for
     from matplotlib.axes import Axes
@@ -20,23 +22,34 @@ if TYPE_CHECKING:  # imported where it draws: more than a second, which a table 
 
 Styles = dict[str, dict[str, Any]]
 
-_MARKERS = "osD^vP<>ph"
+OVER = {"time_s": "training time (s)", "step": "steps", "bytes_sent": "MB sent by a worker"}
+"""What accuracy is drawn over: columns of metrics, and their axes' labels."""
+
+_MARKERS = "osD^vP<>p"
 _DASHES = ("-", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+_HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "oo")
 
 
-def accuracy_plot(runs: pd.DataFrame, metrics: pd.DataFrame) -> Figure | None:
-    """Accuracy over training time, a panel for each situation; None where no run was evaluated."""
-    evaluations = metrics.query("kind == 'evaluation' and accuracy.notna()")
+def accuracy_plot(
+    runs: pd.DataFrame, metrics: pd.DataFrame, over: str = "time_s", styles: Styles | None = None
+) -> Figure | None:
+    """Accuracy over one of OVER, a panel for each situation; None where there is nothing to draw.
+
+    `styles` are of `styles_of`, so that several plots have the same. Over time, runs whose
+    workers shared a GPU are left out.
+    """
+    runs = named(runs)
+    runs = runs.query("not shared_gpu") if over == "time_s" else runs
+    evaluations = _evaluations(runs, metrics, over)
     if evaluations.empty:
         return None
     import matplotlib
     import seaborn
     from matplotlib.figure import Figure
 
-    runs = runs.assign(label=labels(runs))
     situations = [group for _, group in runs.groupby(list(SITUATION), dropna=False)]
     own = [column for column in SITUATION if varies(runs, column)]
-    styles = line_styles(set(runs.label))
+    styles = styles or styles_of(runs)
     num_columns = min(len(situations), 3)
     num_rows = math.ceil(len(situations) / num_columns)
     width_in = max(7, 4.2 * num_columns)
@@ -45,32 +58,19 @@ def accuracy_plot(runs: pd.DataFrame, metrics: pd.DataFrame) -> Figure | None:
         figure = Figure(figsize=(width_in, 3.6 * num_rows + 1), layout="constrained")
         for place, group in enumerate(situations, start=1):
             panel = figure.add_subplot(num_rows, num_columns, place)
-            _draw(panel, group, evaluations, styles)
+            _draw(panel, group, evaluations, over, styles)
             panel.set_title(textwrap.fill(describe(group, own), 45), fontsize="medium")
         figure.suptitle(textwrap.fill(describe(runs, TITLE), int(9 * width_in)))
-        _add_legend(figure, styles)
+        add_legend(figure, [label for label in styles if label in set(runs.label)])
     return figure
 
 
-def labels(runs: pd.DataFrame) -> list[str]:
-    """For each run the name of its line: of `names`, with the details that tell it from others."""
-    rows = runs.assign(name=names(runs))
-    # Simulated is never unlabelled beside measured.
-    everywhere = {"backend"} if varies(rows, "backend") else set()
-    telling = {
-        name: [c for c in DETAIL if c in everywhere or varies(group, c)]
-        for name, group in rows.groupby("name")
-    }
-    return [
-        ", ".join([row["name"], *(shown(c, row[c]) for c in telling[row["name"]])])
-        for row in rows.to_dict("records")
-    ]
-
-
-def curve(evaluations: pd.DataFrame) -> pd.DataFrame:
-    """Of the runs' k-th evaluations: the median time and accuracy, least and greatest accuracy."""
+def curve(evaluations: pd.DataFrame, over: str = "time_s") -> pd.DataFrame:
+    """Of the runs' k-th evaluations: the medians of `over` and of the accuracy, least and greatest
+    accuracy.
+    """
     return evaluations.groupby(evaluations.groupby("folder").cumcount()).agg(
-        time_s=("time_s", "median"),
+        **{over: (over, "median")},
         accuracy=("accuracy", "median"),
         least=("accuracy", "min"),
         greatest=("accuracy", "max"),
@@ -89,57 +89,47 @@ def save_plot(figure: Figure, out: Path, name: str = "accuracy") -> list[Path]:
     return files
 
 
-def line_styles(names: set[str]) -> Styles:
-    """A colour, a marker and a dash for each line, the same in all panels."""
+def line_styles(labels: set[str], names: Mapping[str, str] | None = None) -> Styles:
+    """A colour, a marker and a dash for each line, the same in all panels.
+
+    Labels of one name, by `names`, share the colour.
+    """
     import seaborn
 
-    looks = zip(
-        sorted(names),
-        *map(cycle, (seaborn.color_palette("colorblind"), _MARKERS, _DASHES)),
-        strict=False,
-    )
-    return {n: {"color": c, "marker": m, "linestyle": dash} for n, c, m, dash in looks}
+    names = names or {label: label for label in labels}
+    palette = cycle(seaborn.color_palette("colorblind"))
+    colours = dict(zip(sorted(set(names.values())), palette, strict=False))
+    looks = zip(sorted(labels), cycle(_MARKERS), cycle(_DASHES), strict=False)
+    return {
+        label: {"color": colours[names[label]], "marker": marker, "linestyle": dash}
+        for label, marker, dash in looks
+    }
 
 
-def _draw(panel: Axes, runs: pd.DataFrame, evaluations: pd.DataFrame, styles: Styles) -> None:
-    """The lines of one situation, its target, and a cross where a run ended before its time."""
-    target = runs.target_accuracy.iloc[0]
-    broken = runs.folder[runs.status != "completed"]
-    bottom, top = _limits(evaluations.merge(runs[["task"]].drop_duplicates()), broken, target)
-    for label, style in styles.items():
-        folders = runs.folder[runs.label == label]
-        line = curve(evaluations.query("folder in @folders"))
-        every = len(line) // 10 or 1
-        panel.plot(line.time_s, line.accuracy, label=label, markevery=every, **style)
-        if len(folders) > 1:
-            band = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
-            panel.fill_between(line.time_s, line.least, line.greatest, **band)
-    ends = evaluations[evaluations.folder.isin(broken)].groupby("folder").tail(1)
-    if len(ends):  # at the lower edge where it lies below
-        heights = ends.accuracy.clip(lower=bottom)
-        panel.plot(ends.time_s, heights, "kx", ms=9, mew=2, clip_on=False, label="ended early")
-    if pd.notna(target):
-        panel.axhline(target, color="0.3", linestyle="--", linewidth=1, label="target")
-    panel.set(xlabel="training time (s)", ylabel="validation accuracy", ylim=(bottom, top))
-    panel.set_xlim(left=0)
+def styles_of(runs: pd.DataFrame) -> Styles:
+    """The line styles of runs that are `named`: one colour for each algorithm."""
+    return line_styles(set(runs.label), dict(zip(runs.label, runs["name"], strict=True)))
 
 
-def _limits(evaluations: pd.DataFrame, broken: pd.Series, target: float) -> tuple[float, float]:
-    """The upper three quarters of the evaluations, with the target and each sound run's best."""
-    accuracies = evaluations.accuracy
-    best = accuracies[~evaluations.folder.isin(broken)].groupby(evaluations.folder).max()
-    low = np.fmin(np.fmin(accuracies.quantile(0.25), best.min()), target)
-    high = np.fmax(accuracies.max(), target)
-    margin = 0.05 * max(high - low, 0.02)
-    return low - margin, high + margin
+def area_styles(styles: Styles) -> Styles:
+    """The same colours, lighter, with a hatch for each: of bars and fields."""
+    return {
+        label: {
+            "facecolor": tuple(0.6 * part + 0.4 for part in style["color"]),
+            "hatch": hatch,
+            "edgecolor": "0.25",
+        }
+        for (label, style), hatch in zip(styles.items(), cycle(_HATCHES), strict=False)
+    }
 
 
-def _add_legend(figure: Figure, styles: Styles) -> None:
+def add_legend(figure: Figure, order: list[str]) -> None:
+    """One legend of all panels below them; what `order` does not name stands last."""
     entries: dict[str, Any] = {}
     for panel in figure.axes:
         handles, names = panel.get_legend_handles_labels()
         entries |= zip(names, handles, strict=True)
-    order = [*styles, *sorted(entries.keys() - styles.keys())]
+    order = [*(n for n in order if n in entries), *sorted(entries.keys() - set(order))]
     fitting = int(figure.get_figwidth() / (0.6 + 0.08 * max(map(len, order))))
     figure.legend(
         handles=[entries[name] for name in order],
@@ -147,3 +137,50 @@ def _add_legend(figure: Figure, styles: Styles) -> None:
         ncols=min(len(order), max(fitting, 1)),
         frameon=False,
     )
+
+
+def _evaluations(runs: pd.DataFrame, metrics: pd.DataFrame, over: str) -> pd.DataFrame:
+    """Those of `runs` that can be drawn, each with its run's label, task and status."""
+    sound = metrics.accuracy.notna() & metrics[over].notna()
+    rows = metrics.loc[sound & (metrics["kind"] == "evaluation"), ["folder", over, "accuracy"]]
+    rows = rows.merge(runs[["folder", "label", "task", "status"]], on="folder")
+    return rows.astype({over: float}).assign(
+        **{over: lambda frame: frame[over] / (1e6 if over == "bytes_sent" else 1)}
+    )
+
+
+def _draw(
+    panel: Axes, runs: pd.DataFrame, evaluations: pd.DataFrame, over: str, styles: Styles
+) -> None:
+    """The lines of one situation, its target, and a cross where a run ended before its time."""
+    target = runs.target_accuracy.iloc[0]
+    bottom, top = _limits(evaluations.loc[evaluations.task == runs.task.iloc[0]], target)
+    evaluations = evaluations.loc[evaluations.folder.isin(runs.folder)]
+    for label, rows in evaluations.groupby("label"):
+        line, style = curve(rows, over), styles[str(label)]
+        every = len(line) // 10 or 1
+        panel.plot(line[over], line.accuracy, label=label, markevery=every, **style)
+        if rows.folder.nunique() > 1:
+            band = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
+            panel.fill_between(line[over], line.least, line.greatest, **band)
+    ends = evaluations[evaluations.status != "completed"].groupby("folder").tail(1)
+    if len(ends):  # at the lower edge where it lies below
+        heights = ends.accuracy.clip(lower=bottom)
+        panel.plot(ends[over], heights, "kx", ms=9, mew=2, clip_on=False, label="ended early")
+    if pd.notna(target):
+        panel.axhline(target, color="0.3", linestyle="--", linewidth=1, label="target")
+    panel.set(xlabel=OVER[over], ylabel="validation accuracy", ylim=(bottom, top))
+    panel.set_xlim(left=0)
+
+
+def _limits(evaluations: pd.DataFrame, target: float) -> tuple[float, float]:
+    """The upper three quarters of the evaluations, with the target and each sound run's best."""
+    accuracies = evaluations.accuracy
+    is_sound = evaluations.status == "completed"
+    best = accuracies[is_sound].groupby(evaluations.folder[is_sound]).max()
+    low = np.fmin(np.fmin(accuracies.quantile(0.25), best.min()), target)
+    high = np.fmax(accuracies.max(), target)
+    if np.isnan(low) or np.isnan(high):  # no evaluation of a named task, and no target
+        return 0.0, 1.0
+    margin = 0.05 * max(high - low, 0.02)
+    return low - margin, high + margin

@@ -47,7 +47,7 @@ class LiveProgress:
         """See `ProgressView`."""
         fields = {k: row[k] for k in ("loss", "accuracy") if k in row}
         self._progress.update(
-            self._task, completed=row["step"], megabytes=row["bytes_sent"] / 1e6, **fields
+            self._task, completed=row["step"], megabytes=_megabytes(row), **fields
         )
 
     def __enter__(self) -> Self:
@@ -75,7 +75,7 @@ class PlainProgress:
             left_s = elapsed_s * (self._max_steps / row["step"] - 1)
             print(
                 f"{self._name}: step {row['step']}/{self._max_steps}  loss {self._loss:.4f}  "
-                f"accuracy {row['accuracy']:.3f}  {row['bytes_sent'] / 1e6:.1f} MB sent  "
+                f"accuracy {row['accuracy']:.3f}  {_megabytes(row):.1f} MB sent  "
                 f"ETA {left_s:.0f} s",
                 flush=True,
             )
@@ -85,3 +85,9 @@ class PlainProgress:
 
     def __exit__(self, *exception: object) -> None:
         pass
+
+
+def _megabytes(row: dict[str, Any]) -> float:
+    """NaN where nothing counts the bytes."""
+    sent = row["bytes_sent"]
+    return float("nan") if sent is None else sent / 1e6

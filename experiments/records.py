@@ -13,20 +13,17 @@ moment reads as a failed run, with the rows it had logged.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 import os
-import platform
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.environment import environment
 from experiments.errors import UserError
 
 if TYPE_CHECKING:  # these take half a second, and a worker needs neither of them
@@ -53,6 +50,8 @@ SUMMARY: dict[str, type] = {
     "model": str,
     "optim": str,
     "backend": str,  # "sim" for simulated workers
+    "gpu": str,  # its model; null on CPUs
+    "shared_gpu": bool,  # several workers took turns on one: how long they took is no claim
     "workers": int,
     "seed": int,
     "steps": int,
@@ -71,18 +70,21 @@ SUMMARY: dict[str, type] = {
     "evaluated_model": str,
     "spread": float,  # of the workers' weights about it, at the end
     "resumed_from": str,  # the folder of the run it goes on with
+    "restarts": int,  # how often it went on in its own folder; what was lost is not on its clock
     "first_step_s": float,
     "duration_s": float,
 }
 """The fields of `summary.json`. Each may be null."""
 
 NOT_ENDED = "the run has not ended: it is still running, or its launcher was killed"
+CTRL_C, SIGTERM = "stopped by Ctrl-C (SIGINT)", "stopped by SIGTERM"
+INTERRUPTIONS = (NOT_ENDED, CTRL_C, SIGTERM)
+"""Reasons of a failed run of which no cause lies in the run."""
+
+FILES = ("config.yaml", "environment.json", "metrics.jsonl", "metrics.parquet", "summary.json")
+"""What a run's folder has, some or all."""
 
 _IDENTITY = ("algo", "net", "task", "workers", "seed")  # joined to each row of metrics
-_PACKAGES = (
-    *("torch", "numpy", "numba", "hydra-core", "pyroute2"),
-    *("pandas", "pyarrow", "cupy-cuda12x", "cupy-cuda13x"),
-)
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,6 @@ class RunFolder:
         Raises:
             UserError: the folder already holds a run, or cannot be made.
         """
-        from omegaconf import OmegaConf
-
         run = cls(Path(path))
         if run._file("config.yaml").exists() or run._file("summary.json").exists():
             raise UserError(
@@ -123,10 +123,28 @@ class RunFolder:
             raise UserError(
                 f"{path} cannot be made ({error.strerror}): choose another hydra.run.dir=..."
             ) from error
-        pessimism = {"status": "failed", "reason": NOT_ENDED}
-        run._write_json("summary.json", dict.fromkeys(SUMMARY) | dict(summary) | pessimism)
-        run._write("config.yaml", OmegaConf.to_yaml(OmegaConf.create(dict(config))))
-        run._write_json("environment.json", environment() | {"overrides": list(overrides)})
+        run._begin(config, {"restarts": 0, **summary}, overrides)
+        return run
+
+    @classmethod
+    def reopen(
+        cls,
+        path: Path,
+        config: Mapping[str, Any],
+        summary: Mapping[str, Any],
+        overrides: Sequence[str],
+        rows: Iterable[Mapping[str, Any]],
+    ) -> RunFolder:
+        """Goes on with the record of a run that was ended before its time, after `rows` of its
+        metrics; the rest as `create`.
+        """
+        run = cls(path)
+        restarts = 1
+        with suppress(OSError, ValueError):
+            restarts += json.loads(run._file("summary.json").read_text()).get("restarts") or 0
+        run._write("metrics.jsonl", "".join(_line(row) for row in rows))
+        run._file("metrics.parquet").unlink(missing_ok=True)
+        run._begin(config, {**summary, "restarts": restarts}, overrides)
         return run
 
     def log(self, row: Mapping[str, Any]) -> None:
@@ -137,7 +155,7 @@ class RunFolder:
         """
         assert not self._file("metrics.parquet").exists(), "log() after finish()"
         with self._file("metrics.jsonl").open("a") as journal:
-            journal.write(json.dumps(_typed(row, METRICS)) + "\n")
+            journal.write(_line(row))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Ends the record: the metrics in one table, and `summary` over the fields known so far.
@@ -154,6 +172,14 @@ class RunFolder:
             self._write_parquet([])
         known = json.loads(self._file("summary.json").read_text())
         self._write_json("summary.json", known | {"reason": None} | dict(summary))
+
+    def _begin(
+        self, config: Mapping[str, Any], summary: Mapping[str, Any], overrides: Sequence[str]
+    ) -> None:
+        pessimism = {"status": "failed", "reason": NOT_ENDED}
+        self._write_json("summary.json", dict.fromkeys(SUMMARY) | dict(summary) | pessimism)
+        self._write("config.yaml", config_text(config))
+        self._write_json("environment.json", environment() | {"overrides": list(overrides)})
 
     def _file(self, name: str) -> Path:
         return self.path / name
@@ -174,22 +200,11 @@ class RunFolder:
         unfinished.replace(self._file("metrics.parquet"))
 
 
-def environment() -> dict[str, Any]:
-    """What this process runs on and from; a fact that cannot be had is None."""
-    commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
-    changes = _git("status", "--porcelain")
-    return {
-        "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
-        "host": platform.node(),
-        "cpu": _cpu_model(),
-        "cores": os.cpu_count(),
-        "kernel": platform.release(),
-        "git_commit": commit,
-        "git_dirty": None if changes is None else bool(changes),
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+def config_text(config: Mapping[str, Any]) -> str:
+    """What config.yaml holds for a resolved configuration."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(dict(config)))
 
 
 def load_runs(path: str | Path) -> pd.DataFrame:
@@ -219,15 +234,13 @@ def load_metrics(path: str | Path) -> pd.DataFrame:
     import pyarrow as pa
 
     problems: list[str] = []
-    tables = [_table([])]
-    runs = []
-    for summary in _read_summaries(Path(path), problems):
-        table = _read_metrics(Path(summary["folder"]), problems)
-        tables.append(table)
-        runs += [summary] * table.num_rows
-    rows = pa.concat_tables(tables, promote_options="default")
+    summaries = _read_summaries(Path(path), problems)
+    tables = [_read_metrics(Path(summary["folder"]), problems) for summary in summaries]
+    rows = pa.concat_tables([_table([]), *tables], promote_options="default")
     metrics = rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-    frame = pd.concat([_runs_frame(runs)[["folder", *_IDENTITY]], metrics], axis="columns")
+    runs = _runs_frame(summaries)[["folder", *_IDENTITY]]
+    runs = runs.loc[runs.index.repeat([table.num_rows for table in tables])]
+    frame = pd.concat([runs.reset_index(drop=True), metrics], axis="columns")
     frame.attrs["problems"] = problems
     return frame
 
@@ -250,6 +263,10 @@ def time_to_accuracy(rows: Iterable[Mapping[str, Any]], target: float) -> float 
 def _typed(values: Mapping[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
     """Plain Python scalars of the columns' types, without those that are None."""
     return {k: types.get(k, float)(v) for k, v in values.items() if v is not None}
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(_typed(row, METRICS)) + "\n"
 
 
 def _finite(value: Any) -> Any:
@@ -279,7 +296,8 @@ def _runs_frame(summaries: list[dict[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
     dtypes = {"folder": "str"} | {
-        name: {str: "str", int: "Int64", float: "float64"}[kind] for name, kind in SUMMARY.items()
+        name: {str: "str", int: "Int64", float: "float64", bool: "boolean"}[kind]
+        for name, kind in SUMMARY.items()
     }
     names = dict.fromkeys([*dtypes, *(name for summary in summaries for name in summary)])
     return pd.DataFrame(
@@ -322,14 +340,17 @@ def _read_metrics(folder: Path, problems: list[str]) -> pa.Table:
         try:
             # read_table() would make columns of a path such as .../algo=bytegrad/net=wan/...
             with parquet.ParquetFile(file) as table:
-                return table.read().cast(_schema_of(table.schema_arrow.names))
+                return table.read(use_threads=False).cast(
+                    _schema_of(tuple(table.schema_arrow.names))
+                )
         except (OSError, pa.ArrowException) as error:
             problems.append(f"{file} cannot be read: {error}.")
     return _table(_read_journal(journal, problems) if journal.exists() else [])
 
 
-def _schema_of(names: list[str]) -> pa.Schema:
-    return _table([dict.fromkeys(names)]).select(names).schema
+@lru_cache(maxsize=64)
+def _schema_of(names: tuple[str, ...]) -> pa.Schema:
+    return _table([dict.fromkeys(names)]).select(list(names)).schema
 
 
 def _read_journal(file: Path, problems: list[str]) -> list[dict[str, Any]]:
@@ -340,29 +361,3 @@ def _read_journal(file: Path, problems: list[str]) -> list[dict[str, Any]]:
         except (ValueError, TypeError, AttributeError):
             problems.append(f"{file}, line {number} cannot be read: it is torn or not a row.")
     return rows
-
-
-def _git(*arguments: str) -> str | None:
-    """What git says of the checkout this file is in; None without git or outside a checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _cpu_model() -> str | None:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or None

@@ -3,7 +3,7 @@
 As many processes rehearse at once as workers will share the device, so that they take from each
 other what they will take in the run. An echo waits for the other processes where a real operation
 would wait for the other workers: so the one that is late holds up all, as in the run. No network is
-involved, and no run of the one to be predicted.
+involved, and no run of the one to be predicted. On a GPU the host waits for the end of each phase.
 """
 
 import os
@@ -21,10 +21,10 @@ from bagua_algos.communicator import Operation
 from bagua_algos.loopback import LoopbackCommunicator
 from bagua_algos.worker_axis import SingleModel
 from experiments.config import Plan
-from experiments.distributed import distribute
+from experiments.environment import environment
+from experiments.gpu import place
 from experiments.profile import Job, Profile, setting_of
-from experiments.records import environment
-from experiments.step import Step, make_scaler
+from experiments.step import make_step
 from experiments.tasks.base import TaskData
 from netsim.processes import fork
 
@@ -37,9 +37,11 @@ NUM_CONNECTIONS = 4
 def rehearse(plan: Plan, data: TaskData, *, sharing: int, num_steps: int = 40) -> Profile:
     """Measure `num_steps` steps of one worker of `plan`, `sharing` of them at once.
 
-    To be called before torch has started threads here, since it forks. Raises `RuntimeError` where
-    a process dies or takes too long.
+    To be called before torch has started threads here, or used a GPU, since it forks. Raises
+    `RuntimeError` where a process dies or takes too long, `UserError` where there is no GPU for it.
     """
+    if plan.backend.device == "cuda":
+        place(sharing)  # raises
     channels = [Pipe(duplex=False) for _ in range(sharing)]
     barriers = [Barrier(sharing, timeout=LIMIT_S) for _ in range(NUM_CONNECTIONS)]
     meet = [barrier.wait for barrier in barriers]
@@ -72,43 +74,54 @@ def _run(
     launcher: Connection,
 ) -> int:
     torch.set_num_threads(plan.cluster.threads_per_worker)
-    stopwatch = _Stopwatch()
+    stopwatch = _Stopwatch(_gpu_clock if plan.backend.device == "cuda" else time.perf_counter)
     communicator = LoopbackCommunicator(plan.workers, stopwatch, nodes=plan.nodes, meet=meet)
     model = SingleModel(plan.model.to(plan.backend.device))
     optimizer = plan.make_optimizer(model.parameters())
-    scaler = make_scaler(plan)
-    distributed = distribute(plan, model, optimizer, communicator, scaler, stopwatch)
-    take_step = Step(plan, data.train, distributed, optimizer, scaler)
+    take_step = make_step(plan, data.train, model, optimizer, communicator, stopwatch)
     batches = plan.batches(data, (0,))
     for step in range(WARM_UP_STEPS + num_steps):
         stopwatch.begin()
         take_step(batches.indices(step))
         stopwatch.end(is_counted=step >= WARM_UP_STEPS)
-    launcher.send(stopwatch.profile(plan))
+    launcher.send(stopwatch.profile(plan, _device_name(plan)))
     deadline_s = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline_s:  # until it is killed: the others still rehearse
         take_step(batches.indices(0))
     return 0
 
 
-class _Stopwatch:
-    """A `StepObserver` and communication observer that takes every phase's time."""
+def _device_name(plan: Plan) -> str:
+    return (
+        str(environment()["cpu"]) if plan.backend.device == "cpu" else torch.cuda.get_device_name()
+    )
 
-    def __init__(self) -> None:
+
+def _gpu_clock() -> float:
+    """The time when the GPU has done what the calling thread has enqueued."""
+    torch.cuda.current_stream().synchronize()
+    return time.perf_counter()
+
+
+class _Stopwatch:
+    """A `StepObserver` and communication observer that takes every phase's time, by `clock`."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._phases: dict[str, list[float]] = defaultdict(list)
         self._ready: dict[int, list[float]] = defaultdict(list)
         self._jobs: dict[tuple[str, int | None, int], list[list[float]]] = defaultdict(list)
-        self._lane = _Lane()
+        self._lane = _Lane(clock)
 
     def begin(self) -> None:
         """A step begins."""
-        self._times = {"begin": time.perf_counter()}
+        self._times = {"begin": self._clock()}
         self._step_ready: dict[int, float] = {}
         self._step_jobs: list[_TimedJob] = []
 
     def end(self, *, is_counted: bool) -> None:
         """The step has ended; one of warming up is not counted."""
-        ended_s, t = time.perf_counter(), self._times
+        ended_s, t = self._clock(), self._times
         if not is_counted:
             return
         last_s = sum(job.duration_s for job in self._step_jobs if job.moment == "on_step_end")
@@ -127,11 +140,10 @@ class _Stopwatch:
             kernels_s = [end_s - start_s for start_s, end_s in job.kernels]
             self._jobs[job.moment, job.bucket, len(kernels_s) - 1].append(kernels_s)
 
-    def profile(self, plan: Plan) -> Profile:
+    def profile(self, plan: Plan, device: str) -> Profile:
         """The means of all counted steps: a run takes the sum of them, the slow ones included."""
-        host = environment()
         return Profile(
-            device=str(host["cpu"]),
+            device=device,
             sharing=1,
             setting=setting_of(plan),
             forward_s=statistics.mean(self._phases["forward"]),
@@ -149,14 +161,14 @@ class _Stopwatch:
         pass
 
     def on_forward_end(self) -> None:
-        self._times.setdefault("forward_end", time.perf_counter())
+        self._times.setdefault("forward_end", self._clock())
 
     def on_submit(self, moment: str, bucket: int | None) -> None:
         if bucket is not None:
-            self._step_ready[bucket] = time.perf_counter()
+            self._step_ready[bucket] = self._clock()
 
     def on_job(self, moment: str, bucket: int | None) -> None:
-        self._lane.job = _TimedJob(moment, bucket)
+        self._lane.job = _TimedJob(moment, bucket, self._clock)
 
     def on_operation(self, operation: Operation) -> None:
         self._lane.job.lap(waited_s=operation.seconds)
@@ -164,13 +176,13 @@ class _Stopwatch:
     def on_job_end(self, moment: str, bucket: int | None) -> None:
         self._lane.job.lap()
         self._step_jobs.append(self._lane.job)
-        self._lane.job = _TimedJob("", None)  # what is not of a job counts nowhere
+        self._lane.job = _TimedJob("", None, self._clock)  # what is not of a job counts nowhere
 
     def on_backward_end(self) -> None:
-        self._times["backward_end"] = time.perf_counter()
+        self._times["backward_end"] = self._clock()
 
     def on_synchronized(self) -> None:
-        self._times["synchronized"] = time.perf_counter()
+        self._times["synchronized"] = self._clock()
 
     def on_step_end(self) -> None:
         pass
@@ -179,11 +191,12 @@ class _Stopwatch:
 class _TimedJob:
     """The kernels of a job so far, each from when to when."""
 
-    def __init__(self, moment: str, bucket: int | None) -> None:
+    def __init__(self, moment: str, bucket: int | None, clock: Callable[[], float]) -> None:
         self.moment = moment
         self.bucket = bucket
         self.kernels: list[tuple[float, float]] = []
-        self._began_s = self._since_s = time.perf_counter()
+        self._clock = clock
+        self._began_s = self._since_s = clock()
 
     @property
     def duration_s(self) -> float:
@@ -196,7 +209,7 @@ class _TimedJob:
 
     def lap(self, waited_s: float = 0.0) -> None:
         """A kernel ends now, or ended before an operation that has just waited so long."""
-        now_s = time.perf_counter()
+        now_s = self._clock()
         self.kernels.append((self._since_s, now_s - waited_s))
         self._since_s = now_s
 
@@ -204,8 +217,8 @@ class _TimedJob:
 class _Lane(threading.local):
     """The job of this thread's lane."""
 
-    def __init__(self) -> None:
-        self.job = _TimedJob("", None)
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.job = _TimedJob("", None, clock)
 
 
 def _means(rows: list[list[float]]) -> tuple[float, ...]:

@@ -7,13 +7,15 @@ both are one run's.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from experiments.checkpoint import Checkpoints
+from experiments.config import Plan
 from experiments.errors import UserError
 from experiments.records import load_rows
 
@@ -46,18 +48,34 @@ def check_resumable(config: Mapping[str, Any], run: Path, num_processes: int) ->
     Raises `UserError` if it would be another run, or one that is done.
     """
     step = Checkpoints(run, 0, num_processes).latest()
-    saved = yaml.safe_load((run / "config.yaml").read_text())
-    for key in saved.keys() | config.keys():
-        if key not in FREE and saved.get(key) != config.get(key):
-            raise UserError(
-                f"resume={run} was run with {key}={saved.get(key)}, not {config.get(key)}: "
-                f"only {', '.join(FREE[:-2])} may change"
-            )
+    check_same(config, run)
     if step >= config["max_steps"]:
         raise UserError(
             f"resume={run} is at step {step} already: give max_steps={step + 1} or more"
         )
     return step
+
+
+def check_same(config: Mapping[str, Any], run: Path, free: Sequence[str] = FREE) -> None:
+    """Raise `UserError` where `config` is not that of `run` in what is not `free`."""
+    saved = yaml.safe_load((run / "config.yaml").read_text())
+    for key in saved.keys() | config.keys():
+        if key not in free and saved.get(key) != config.get(key):
+            raise UserError(
+                f"resume={run} was run with {key}={saved.get(key)}, not {config.get(key)}: "
+                f"only {', '.join(FREE[:-2])} may change"
+            )
+
+
+def check_portable(state: object, plan: Plan, num_saved: int) -> None:
+    """Raise `UserError` where an algorithm's `state`, of `num_saved` workers, has tensors: they are
+    laid out for so many.
+    """
+    if any(isinstance(value, torch.Tensor) for value in _leaves(state)):
+        raise UserError(
+            f"the checkpoint has the state of {plan.names['algo']} on {num_saved} workers, which "
+            f"{plan.workers} cannot go on with: start {num_saved}"
+        )
 
 
 def rows_until(run: Path, step: int) -> list[dict[str, Any]]:
@@ -67,3 +85,18 @@ def rows_until(run: Path, step: int) -> list[dict[str, Any]]:
 
 def _key(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """What a nested state is made of."""
+    if isinstance(value, Mapping):
+        items: Iterable[object] = value.values()
+    elif isinstance(value, list | tuple):
+        items = value
+    elif hasattr(value, "__dict__") and not isinstance(value, torch.Tensor):
+        items = vars(value).values()
+    else:
+        items = ()
+        yield value
+    for item in items:
+        yield from _leaves(item)

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -13,9 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.config import Plan, make_plan
 from experiments.errors import Terminated, UserError
+from experiments.gpu import place
 from experiments.launch import Network, RunDivergedError, RunFailedError, launch
 from experiments.progress import ProgressView, progress_view
-from experiments.records import RunFolder, time_to_accuracy
+from experiments.records import CTRL_C, SIGTERM, RunFolder, time_to_accuracy
 from experiments.resume import check_resumable, rows_until
 from experiments.simulate import simulate
 from experiments.tasks.base import TaskData
@@ -36,8 +37,9 @@ def run(config: DictConfig, folder: Path, overrides: Sequence[str] = ()) -> str:
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     try:
         plan = make_plan(config, folder)
-        data = _checked(plan)
-        recorder = _Recorder(plan, _plain(config), overrides)
+        data = load_data(plan)
+        start = simulate if plan.backend.is_simulated else launch
+        recorder = Recorder(plan, plain(config), overrides, start)
     except UserError:
         with suppress(OSError):
             folder.rmdir()  # Hydra has made it; if it is not empty it is not ours
@@ -45,21 +47,51 @@ def run(config: DictConfig, folder: Path, overrides: Sequence[str] = ()) -> str:
     return recorder.run(data)
 
 
-class _Recorder:
-    """Launches a plan and keeps its record."""
+Start = Callable[
+    [Plan, TaskData, Callable[[Network | None], None], Callable[[dict[str, Any]], None]],
+    list[Result],
+]
+"""Runs a plan; returns the workers' results. See `experiments.launch.launch`."""
 
-    def __init__(self, plan: Plan, config: dict[str, Any], overrides: Sequence[str]) -> None:
+
+class Recorder:
+    """Starts a plan and keeps its record.
+
+    Args:
+        plan: the run.
+        config: its configuration, resolved.
+        overrides: what the command line changed of it.
+        start: runs it.
+        known: fields of the summary beside those that follow from the plan.
+        goes_on: whether the plan's folder holds its record already, to be continued.
+
+    Raises:
+        UserError: its folder holds a run already, or the one that it resumes is another.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        config: dict[str, Any],
+        overrides: Sequence[str],
+        start: Start,
+        known: Mapping[str, Any] | None = None,
+        *,
+        goes_on: bool = False,
+    ) -> None:
         self._plan = plan
-        self._evaluations: list[dict[str, Any]] = []
+        self._start = start
         self._summary: dict[str, Any] = {}
         self._started_s = time.monotonic()
-        earlier = []
-        if plan.resume is not None:
-            num_processes = 1 if plan.backend.is_simulated else plan.workers
-            earlier = rows_until(plan.resume, check_resumable(config, plan.resume, num_processes))
-        self._record = RunFolder.create(plan.folder, config, _known(plan), overrides)
+        earlier = _earlier_rows(plan, config)
+        self._evaluations = [row for row in earlier if row["kind"] == "evaluation"]
+        summary = _known(plan) | dict(known or {})
+        if goes_on:
+            self._record = RunFolder.reopen(plan.folder, config, summary, overrides, earlier)
+            return
+        self._record = RunFolder.create(plan.folder, config, summary, overrides)
         for row in earlier:
-            self._take(row)
+            self._record.log(row)
 
     def run(self, data: TaskData) -> str:
         """Launch; whatever happens, the record is finished and says what."""
@@ -68,7 +100,7 @@ class _Recorder:
         try:
             view = progress_view(name, self._plan.max_steps)
             self._train(data, view)
-            if self._plan.trace:
+            if self._plan.trace and not self._plan.backend.has_gpu_workers:
                 TraceFile(self._plan.folder).join()
             return self._finish("completed")
         except (RunDivergedError, DivergedError) as error:
@@ -78,7 +110,7 @@ class _Recorder:
                 print(error.details, flush=True)
             return self._finish("failed", str(error))
         except BaseException as error:
-            self._finish("failed", f"stopped by {_named(error)}")
+            self._finish("failed", _stopped_by(error))
             raise
 
     def _train(self, data: TaskData, view: ProgressView) -> None:
@@ -92,9 +124,8 @@ class _Recorder:
             self._on_network(network)
             view.__enter__()
 
-        start = simulate if self._plan.backend.is_simulated else launch
         try:
-            self._add_results(start(self._plan, data, on_network, on_row))
+            self._add_results(self._start(self._plan, data, on_network, on_row))
         finally:
             view.__exit__(None, None, None)
 
@@ -127,7 +158,7 @@ class _Recorder:
             "steps_per_s": first.steps / first.time_s,
             "final_accuracy": first.test_accuracy,
             "validation_accuracy": first.validation_accuracy,
-            "bytes_sent_per_worker": statistics.mean(r.bytes_sent for r in results),
+            "bytes_sent_per_worker": _mean_if_known([r.bytes_sent for r in results]),
             "exposed_communication_s": statistics.mean(r.exposed_communication_s for r in results),
             "spread": first.spread,
         }
@@ -148,10 +179,15 @@ class _Recorder:
         return status
 
 
-def _checked(plan: Plan) -> TaskData:
-    """The data of a run that can be launched here."""
+def load_data(plan: Plan, *, needs_namespaces: bool = True) -> TaskData:
+    """The data of a run; `needs_namespaces` where its real workers are to be launched here.
+
+    Raises `UserError` where it cannot be run here.
+    """
     try:
-        if not plan.backend.is_simulated:
+        if plan.backend.device == "cuda":
+            place(plan.workers)  # raises
+        if needs_namespaces and not plan.backend.is_simulated:
             check_permitted(plan.net, plan.workers)
         data = plan.task.load()
         plan.batches(data, (0,))
@@ -160,32 +196,57 @@ def _checked(plan: Plan) -> TaskData:
     return data
 
 
+def _earlier_rows(plan: Plan, config: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those of the run that `plan` goes on with."""
+    if plan.resume is None:
+        return []
+    step = plan.resume_step
+    if step is None:
+        num_processes = 1 if plan.backend.is_simulated else plan.workers
+        step = check_resumable(config, plan.resume, num_processes)
+    return rows_until(plan.resume, step)
+
+
+def _mean_if_known(values: Sequence[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if len(known) == len(values) else None
+
+
 def _known(plan: Plan) -> dict[str, Any]:
     """The fields of the summary that are known before the run."""
     return plan.names | {
+        **_known_of_gpus(plan),
         "workers": plan.workers,
         "seed": plan.seed,
         "target_accuracy": plan.target_accuracy,
         "lr_scale": plan.lr_scale,
         "asked_rate_mbit": plan.net.rate_mbit,
         "evaluated_model": "average of the workers' models",
-        "resumed_from": None if plan.resume is None else str(plan.resume),
+        "resumed_from": None if plan.resume in (None, plan.folder) else str(plan.resume),
     }
 
 
-def _plain(config: DictConfig) -> dict[str, Any]:
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+def _known_of_gpus(plan: Plan) -> dict[str, Any]:
+    if plan.backend.device == "cpu":
+        return {"shared_gpu": False}
+    placement = place(1 if plan.backend.is_simulated else plan.workers)
+    return {"gpu": placement.models, "shared_gpu": placement.is_shared}
 
 
-def _named(error: BaseException) -> str:
+def plain(config: DictConfig) -> dict[str, Any]:
+    """`config` resolved, as plain values."""
+    values = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def _stopped_by(error: BaseException) -> str:
     match error:
         case KeyboardInterrupt():
-            return "Ctrl-C (SIGINT)"
+            return CTRL_C
         case Terminated():
-            return "SIGTERM"
-    return f"{type(error).__name__}: {error}"
+            return SIGTERM
+    return f"stopped by {type(error).__name__}: {error}"
 
 
 def _described(plan: Plan, network: Network) -> str:

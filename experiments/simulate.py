@@ -1,7 +1,8 @@
 """Simulated workers: the values of all in one process, their times on simulated clocks.
 
 The training loop, the algorithms and the data are those of real workers. What is not: dropout and
-other random layers draw otherwise, and an evaluation takes no time, as in a real run's record.
+other random layers draw otherwise, and an evaluation takes no time, as in a real run's record. With
+device=cuda all workers are one batch on one GPU, and a rehearsal times a worker's own work on it.
 """
 
 import os
@@ -16,6 +17,7 @@ import torch
 from bagua_algos.communicator import Communicator
 from bagua_algos.stacked import StackedCommunicator
 from bagua_algos.worker_axis import StackedModel, why_not_stacked
+from experiments.apart import run_apart
 from experiments.clocks import SimulatedClocks
 from experiments.config import Plan
 from experiments.profile import Profile
@@ -54,10 +56,15 @@ def simulate(
     profile = get_profile(plan, data)
     profile.save(plan.folder / PROFILE)
     on_network(None)
-    result, clocks = train_simulated(plan, data, profile, on_row)
-    if plan.trace:
-        TraceFile(plan.folder).write_part(clocks.timeline.events, 0)
-    return [result]
+
+    def work(report: Callable[[dict[str, Any]], None]) -> list[Result]:
+        result, clocks = train_simulated(plan, data, profile, report)
+        if plan.trace:
+            TraceFile(plan.folder).write_part(clocks.timeline.events, 0)
+        return [result]
+
+    # In a sweep this process forks the next run's workers.
+    return run_apart(work, on_row) if plan.backend.device == "cuda" else work(on_row)
 
 
 def train_simulated(

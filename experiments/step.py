@@ -9,24 +9,34 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.profiler import record_function
 
+from bagua_algos.communicator import Communicator
+from bagua_algos.step_observer import StepObserver
+from bagua_algos.upload import upload
 from experiments.config import Plan
-from experiments.distributed import Distributed
+from experiments.distributed import Distributed, distribute
 from experiments.tasks.base import Split
 
 
 def examples(plan: Plan, split: Split, indices_wb: np.ndarray) -> tuple[Tensor, Tensor]:
     """The model's inputs `[w, b, ...]` and the labels `[w, b]`, on the plan's device."""
-    device = plan.backend.device
-    x_wb = torch.from_numpy(split.x[indices_wb]).to(device)
-    return plan.task.inputs(x_wb), torch.from_numpy(split.y[indices_wb]).to(device)
+    x_wb, y_wb = (
+        upload(torch.from_numpy(part[indices_wb]), plan.backend.device)
+        for part in (split.x, split.y)
+    )
+    return plan.task.inputs(x_wb), y_wb
 
 
 def make_scaler(plan: Plan) -> GradScaler:
     """Keeps float16's gradients in its range; does nothing in another precision."""
     return GradScaler(plan.backend.device, enabled=plan.precision == "float16")
+
+
+STEP = "training step"
+"""Its name in a profiler's trace."""
 
 
 @dataclass
@@ -51,7 +61,21 @@ class Step:
         """Take the step on the examples `indices_wb`; returns each worker's loss before it `[w]`.
 
         The gradient is that of the mean over the batch, however many micro-batches it is cut into.
+        On a GPU the step is enqueued and the host waits for none of it, but for a `GradScaler`.
         """
+        with record_function(STEP):
+            return self._take(indices_wb)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the optimizer's."""
+        return {"schedule": self.schedule.state_dict(), "scaler": self.scaler.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from another's `state_dict`."""
+        self.schedule.load_state_dict(state_dict["schedule"])
+        self.scaler.load_state_dict(state_dict["scaler"])
+
+    def _take(self, indices_wb: np.ndarray) -> Tensor:
         self.optimizer.zero_grad()
         parts = np.split(indices_wb, self.plan.accumulate, axis=1)
         losses_w = [
@@ -68,15 +92,6 @@ class Step:
             self.schedule.step()
         return torch.stack(losses_w).sum(0)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside the optimizer's."""
-        return {"schedule": self.schedule.state_dict(), "scaler": self.scaler.state_dict()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from another's `state_dict`."""
-        self.schedule.load_state_dict(state_dict["schedule"])
-        self.scaler.load_state_dict(state_dict["scaler"])
-
     def _accumulate(self, indices_wb: np.ndarray, *, is_last: bool) -> Tensor:
         x_wb, y_wb = examples(self.plan, self.split, indices_wb)
         dtype = getattr(torch, self.plan.precision)
@@ -87,6 +102,22 @@ class Step:
             # Workers do not mix: each one's gradient is of its own loss.
             self.scaler.scale(loss_w.sum()).backward()
         return loss_w.detach()
+
+
+def make_step(
+    plan: Plan,
+    split: Split,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    communicator: Communicator,
+    observer: StepObserver | None = None,
+) -> Step:
+    """The steps of the plan's algorithm, which is hung on `model` and `optimizer` (see
+    `experiments.distributed.distribute`).
+    """
+    scaler = make_scaler(plan)
+    distributed = distribute(plan, model, optimizer, communicator, scaler, observer)
+    return Step(plan, split, distributed, optimizer, scaler)
 
 
 def clip_norms_(optimizer: torch.optim.Optimizer, num_held: int, max_norm: float) -> None:

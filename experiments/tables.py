@@ -1,80 +1,28 @@
-"""The table of a set of runs: one row for runs that differ in nothing but their seed.
-
-A run that missed the target counts as one that takes for ever; it is never dropped.
-"""
+"""What people read of `settings`: the cells of tables, and what all runs share."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
 import pandas as pd
-import yaml
 from rich.table import Table
 from rich.text import Text
 
-Row = dict[Any, Any]
+from experiments.intervals import MIN_SEEDS
+from experiments.intervals import bootstrap_interval as bootstrap_interval
+from experiments.settings import COMPARABLE, DETAIL, SITUATION, Row, shown, varies
 
-# What two runs must share for their times to be comparable, and how to say it.
-SITUATION = {
-    "task": "{}",
-    "model": "{}",
-    "net": "network {}",
-    "asked_rate_mbit": "{} Mbit/s asked",
-    "workers": "{} workers",
-    "target_accuracy": "target accuracy {}",
-}
-# What else tells runs apart, beside the algorithm and the seed.
-DETAIL = {"backend": "{}", "optim": "optimizer {}"}
 TITLE = ("task", "model", "net", "workers", "backend")
+WORDS = {
+    *("task", "model", "network", "gpu", "backend", "optim", "algorithm", "evaluated"),
+    *("status", "reason"),
+}
+"""The headers of columns that hold words, not numbers."""
+
 _HEADERS = {"net": "network", "asked_rate_mbit": "Mbit/s asked", "target_accuracy": "target"}
-_WORDS = {"task", "model", "network", "backend", "optim", "evaluated", "algorithm", "status"}
-_MEDIANS = ("final_accuracy", "steps_per_s", "exposed_communication_s", "achieved_rate_mbit")
 
-
-def names(runs: pd.DataFrame) -> list[str]:
-    """For each run its algorithm, with the options of its configuration that vary among such runs.
-
-    So runs of one algorithm with `bits` of 4 and of 8 are two algorithms, not two seeds of one.
-    """
-    configs = {folder: _read_config(Path(folder)) for folder in runs.folder}
-    varying: dict[str, set[str]] = defaultdict(set)
-    for _, group in runs.groupby([*SITUATION, *DETAIL, "algo"], dropna=False):
-        varying[group.algo.iloc[0]] |= _differing([configs[folder] for folder in group.folder])
-    return [
-        " ".join([algo, *(f"{key}={configs[folder].get(key)}" for key in sorted(varying[algo]))])
-        for folder, algo in zip(runs.folder, runs.algo, strict=True)
-    ]
-
-
-def settings(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a setting: the runs (of `load_runs`) that differ in nothing but their seed.
-
-    Columns: those of SITUATION and DETAIL; "name" (see `names`); "runs" and, of these, "missed";
-    the medians, of which `time_to_accuracy_s` is inf where the median run missed, and `low` and
-    `high`, its bootstrap interval, are NaN for fewer than three runs; "evaluated_model"; "status".
-    Rows are sorted by situation, then by time to accuracy, misses last.
-    """
-    keys = [*SITUATION, *DETAIL, "name"]
-    groups = [g for _, g in runs.assign(name=names(runs)).groupby(keys, dropna=False)]
-    what = pd.concat([group[keys].head(1) for group in groups], ignore_index=True)
-    table = what.join(pd.DataFrame([_outcome(group) for group in groups]))
-    table = table.sort_values("final_accuracy", ascending=False)
-    return table.sort_values([*SITUATION, "time_to_accuracy_s"], kind="stable", ignore_index=True)
-
-
-def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % percentile-bootstrap interval of the median; values and bounds may be inf."""
-    sample = np.asarray(values, dtype=float)
-    picks = np.random.default_rng(0).integers(len(sample), size=(10_000, len(sample)))
-    medians = np.median(sample[picks], axis=1)
-    # Bounds that are medians themselves: one cannot interpolate between a number and inf.
-    low, high = np.quantile(medians, [0.025, 0.975], method="inverted_cdf")
-    return float(low), float(high)
+Columns = dict[str, list[str]]
 
 
 def render(table: pd.DataFrame, runs: pd.DataFrame) -> Table:
@@ -84,12 +32,12 @@ def render(table: pd.DataFrame, runs: pd.DataFrame) -> Table:
         title=Text(describe(runs, TITLE), style="bold"),
         caption=Text(", ".join(phrase for phrase in caption if phrase)),
     )
-    columns = _columns(table)
+    columns = leading(table) | outcomes(table, SUMMARY_HEADERS)
     for header in columns:
-        rendered.add_column(header, justify="left" if header in _WORDS else "right")
-    situations = table[list(SITUATION)].astype("str").to_numpy().tolist()
+        rendered.add_column(header, justify="left" if header in WORDS else "right")
+    groups = table.groupby(list(COMPARABLE), dropna=False).ngroup().tolist()
     for i, cells in enumerate(zip(*columns.values(), strict=True)):
-        is_last = situations[i : i + 1] != situations[i + 1 : i + 2]
+        is_last = groups[i : i + 1] != groups[i + 1 : i + 2]
         rendered.add_row(*map(Text, cells), end_section=is_last)
     return rendered
 
@@ -107,104 +55,136 @@ def remarks(runs: pd.DataFrame) -> list[str]:
     return [f"{run['folder']} {run['status']}: {run['reason']}" for run in ended.to_dict("records")]
 
 
-def varies(frame: pd.DataFrame, column: str) -> bool:
-    """Whether the rows differ in `column`."""
-    return len(frame.drop_duplicates(column)) > 1
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    """The configuration as {"bits": 8, "optim.lr": 0.1}; empty where it cannot be read."""
-    try:
-        return dict(_flat(yaml.safe_load((folder / "config.yaml").read_text())))
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
-
-
-def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in node.items() if isinstance(node, dict) else ():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}".removeprefix("algo."), value
-
-
-def _differing(configs: list[dict[str, Any]]) -> set[str]:
-    keys = {key for config in configs for key in config} - {"seed"}
-    return {key for key in keys if len({repr(config.get(key)) for config in configs}) > 1}
-
-
-def _outcome(group: pd.DataFrame) -> Row:
-    """What came of the runs of one setting."""
-    times = group.time_to_accuracy_s.fillna(math.inf).to_numpy()
-    low, high = bootstrap_interval(times) if len(group) >= 3 else (math.nan, math.nan)
-    return {
-        "runs": len(group),
-        "missed": int(np.isinf(times).sum()),
-        "time_to_accuracy_s": float(np.median(times)),
-        "low": low,
-        "high": high,
-        "mb_sent_per_worker": group.bytes_sent_per_worker.median() / 1e6,
-        **{column: group[column].median() for column in _MEDIANS},
-        "evaluated_model": ", ".join(sorted(set(group.evaluated_model.dropna()))),
-        "status": _status(list(group.status)),
-    }
-
-
-def _status(statuses: list[str]) -> str:
-    """Such as "completed", "failed" (of one run) or "1 of 3 diverged"."""
-    broken = Counter(sorted(status for status in statuses if status != "completed"))
-    if len(statuses) == 1 or not broken:
-        return statuses[0]
-    return ", ".join(f"{n} of {len(statuses)} {status}" for status, n in broken.items())
-
-
-def _columns(table: pd.DataFrame) -> dict[str, list[str]]:
-    """The cells of the printed table; a column that says nothing is left out."""
+def leading(table: pd.DataFrame) -> Columns:
+    """The columns that tell one row of `settings` from another; what all share is left out."""
     rows = table.to_dict("records")
-    leading = [column for column in SITUATION | DETAIL if varies(table, column)]
-    columns = {_HEADERS.get(c, c): [shown(c, row[c]) for row in rows] for c in leading}
-    if "asked_rate_mbit" in leading:
-        columns["Mbit/s measured"] = _numbers(rows, "achieved_rate_mbit", ".4g")
+    telling = [column for column in SITUATION | DETAIL if varies(table, column)]
+    columns = {_HEADERS.get(c, c): [shown(c, row[c]) for row in rows] for c in telling}
+    if "asked_rate_mbit" in telling:
+        columns["Mbit/s measured"] = [_number(row["achieved_rate_mbit"], ".4g") for row in rows]
     columns["algorithm"] = [row["name"] for row in rows]
     if len({row["evaluated_model"] for row in rows} - {""}) > 1:
         columns["evaluated"] = [row["evaluated_model"] or "-" for row in rows]
     if any(row["runs"] > 1 for row in rows):
         columns["runs"] = [str(row["runs"]) for row in rows]
-    columns |= {
-        "time to accuracy (s)": [_time_cell(row) for row in rows],
-        "final accuracy (test)": _numbers(rows, "final_accuracy", ".4f"),
-        "steps/s": _numbers(rows, "steps_per_s", ".4g"),
-        "MB sent per worker": _numbers(rows, "mb_sent_per_worker", ",.1f"),
-        "exposed communication (s)": _numbers(rows, "exposed_communication_s", ",.1f"),
-    }
-    if any(row["status"] != "completed" for row in rows):
-        columns["status"] = [row["status"].replace("completed", "") for row in rows]
     return columns
 
 
-def shown(column: str, value: Any) -> str:
-    """A value of a column of `SITUATION` or `DETAIL`, as a person reads it."""
-    if pd.isna(value):
-        return "-"
-    if column == "backend" and value == "sim":
-        return "simulated"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _numbers(rows: list[Row], name: str, form: str) -> list[str]:
-    return ["-" if pd.isna(row[name]) else format(row[name], form) for row in rows]
+def outcomes(table: pd.DataFrame, headers: Sequence[str]) -> Columns:
+    """Those columns of what came of the runs; one that would say nothing is left out."""
+    rows = table.to_dict("records")
+    columns = {header: [CELLS[header](row) for row in rows] for header in headers}
+    silent = {header for header in _OPTIONAL if not set(columns.get(header, [])) - {"", "-"}}
+    if len(table) == 1 or not (table.runs >= MIN_SEEDS).any():
+        silent.add("place")
+    return {header: cells for header, cells in columns.items() if header not in silent}
 
 
 def _time_cell(row: Row) -> str:
     """Such as "41.2", "41.2 (38.0 to 45.1)", "41.2 (38.0 to missed), missed (1/3)" or "missed"."""
     if pd.isna(row["target_accuracy"]):
         return "no target"
+    if row["shared_gpu"]:
+        return "shared GPU"
     missed = f"missed ({row['missed']}/{row['runs']})" if row["runs"] > 1 else "missed"
     if math.isinf(row["time_to_accuracy_s"]):
         return missed
     low, high = ("missed" if math.isinf(t) else f"{t:,.1f}" for t in (row["low"], row["high"]))
-    interval = f" ({low} to {high})" if row["runs"] >= 3 else ""
+    interval = f" ({low} to {high})" if row["runs"] >= MIN_SEEDS else ""
     return f"{row['time_to_accuracy_s']:,.1f}{interval}" + (f", {missed}" if row["missed"] else "")
+
+
+def _speedup_cell(row: Row) -> str:
+    """Such as "2.16", "2.16 (1.90 to 2.40)", "2.16 (1.90 or more)" or "1 (the baseline)"."""
+    if row["is_best_baseline"]:
+        return "1 (the baseline)"
+    if math.isnan(row["speedup"]):
+        return "-"
+    if math.isinf(row["speedup"]):
+        return "the baseline missed"
+    if row["speedup"] == 0:
+        return "missed"
+    low, high = row["speedup_low"], row["speedup_high"]
+    if math.isnan(low):
+        return f"{row['speedup']:.2f}"
+    upper = "or more" if math.isinf(high) else f"to {high:.2f}"
+    return f"{row['speedup']:.2f} ({low:.2f} {upper})"
+
+
+def _place_cell(row: Row) -> str:
+    if math.isnan(row["place"]):
+        return "-"
+    return f"{row['place']:g}" + (", ties with 1" if row["ties_with_first"] else "")
+
+
+def _reached_cell(row: Row) -> str:
+    """Such as "2/3 (21 to 94 %)"."""
+    if pd.isna(row["target_accuracy"]):
+        return "no target"
+    share = f"{row['runs'] - row['missed']}/{row['runs']}"
+    if row["runs"] < MIN_SEEDS:
+        return share
+    return f"{share} ({100 * row['reached_low']:.0f} to {100 * row['reached_high']:.0f} %)"
+
+
+def _accuracy_cell(row: Row) -> str:
+    """Such as "0.9512" or "0.9512 (0.9480 to 0.9533)"."""
+    text = _number(row["final_accuracy"], ".4f")
+    if math.isnan(row["final_low"]):
+        return text
+    return f"{text} ({row['final_low']:.4f} to {row['final_high']:.4f})"
+
+
+def _exposed_cell(row: Row) -> str:
+    return "-" if pd.isna(row["exposed_share"]) else f"{100 * row['exposed_share']:.1f} %"
+
+
+def _way_cell(row: Row, column: str, form: str) -> str:
+    return "missed" if row[column] == math.inf else _number(row[column], form)
+
+
+def _status_cell(row: Row) -> str:
+    return row["status"].replace("completed", "")
+
+
+def _number(value: float, form: str) -> str:
+    return "-" if pd.isna(value) else format(value, form)
+
+
+def _of(column: str, form: str) -> Callable[[Row], str]:
+    return lambda row: _number(row[column], form)
+
+
+CELLS: dict[str, Callable[[Row], str]] = {
+    "time to accuracy (s)": _time_cell,
+    "reached the target": _reached_cell,
+    "speed-up over the best baseline": _speedup_cell,
+    "place": _place_cell,
+    "final accuracy (test)": _of("final_accuracy", ".4f"),
+    "final accuracy (test), interval": _accuracy_cell,
+    "validation accuracy": _of("validation_accuracy", ".4f"),
+    "spread of weights": _of("spread", ".1e"),
+    "steps": _of("steps", ",.0f"),
+    "steps to accuracy": lambda row: _way_cell(row, "steps_to_accuracy", ",.0f"),
+    "MB to accuracy": lambda row: _way_cell(row, "mb_to_accuracy", ",.1f"),
+    "steps/s": _of("steps_per_s", ".4g"),
+    "MB sent per worker": _of("mb_sent_per_worker", ",.1f"),
+    "MB a step": _of("mb_a_step", ".4g"),
+    "of the baseline's": _of("bytes_ratio", ".3f"),
+    "exposed communication (s)": _of("exposed_communication_s", ",.1f"),
+    "of the training time": _exposed_cell,
+    "status": _status_cell,
+}
+"""Every column of outcomes, by its header: what a row of `settings` says there."""
+
+SUMMARY_HEADERS = (
+    *("time to accuracy (s)", "speed-up over the best baseline", "place"),
+    *("final accuracy (test)", "steps/s", "MB sent per worker", "exposed communication (s)"),
+    "status",
+)
+"""What `render` prints."""
+
+_OPTIONAL = ("speed-up over the best baseline", "place", "of the baseline's", "status")
 
 
 def _found(runs: pd.DataFrame) -> list[str]:

@@ -13,11 +13,12 @@ from bagua_algos.communicator import Communicator
 from bagua_algos.step_observer import StepObserver
 from experiments.checkpoint import Checkpoints
 from experiments.config import Plan
-from experiments.distributed import Distributed, distribute
+from experiments.distributed import Distributed
 from experiments.evaluation import evaluate
 from experiments.meter import Meter
 from experiments.pace import make_pace
-from experiments.step import Step, make_scaler
+from experiments.resume import check_portable
+from experiments.step import Step, make_step
 from experiments.tasks.base import TaskData
 
 
@@ -28,12 +29,13 @@ class DivergedError(RuntimeError):
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """What one worker's training came to, over `steps` steps; evaluations take no time and no
-    bytes. `spread` is how far the workers' weights were apart at the end.
+    bytes. `spread` is how far the workers' weights were apart at the end. `bytes_sent` is None
+    where nothing counts them.
     """
 
     steps: int
     time_s: float
-    bytes_sent: int
+    bytes_sent: int | None
     exposed_communication_s: float
     validation_accuracy: float
     test_accuracy: float
@@ -65,10 +67,10 @@ def train(
         CommunicationError: another worker is gone or silent.
     """
     optimizer = plan.make_optimizer(model.parameters())
-    scaler = make_scaler(plan)
     advance = make_pace(plan, model, optimizer, observer)
-    distributed = distribute(plan, model, optimizer, communicator, scaler, observer)
-    state = _State(model, Step(plan, data.train, distributed, optimizer, scaler), meter)
+    take_step = make_step(plan, data.train, model, optimizer, communicator, observer)
+    distributed = take_step.distributed
+    state = _State(model, take_step, meter)
     batches = plan.batches(data, communicator.ranks)
     rows = _Rows(batches.steps_per_epoch, meter, distributed, report)
     step = state.resume(plan, communicator)
@@ -78,7 +80,7 @@ def train(
         for loss_w in _metered(meter, steps):
             step += 1
             if step == 1 or step % plan.log_every == 0:
-                rows.report("step", step, loss=_finite_first(loss_w, step))
+                rows.report_loss(step, loss_w)
         if step % plan.eval_every == 0 or step == plan.max_steps:
             _wait_for_all(distributed, meter, communicator)
             accuracy, spread = evaluate(plan, data.validation, distributed, communicator)
@@ -140,7 +142,7 @@ class _State:
             "optimizer": self.take_step.optimizer.state_dict(),
             "step": self.take_step.state_dict(),
             "distributed": distributed.state_dict(),
-            "generator": torch.get_rng_state(),
+            "generators": [generator.get_state() for generator in _generators(plan)],
             "time_s": self.meter.time_s,
             "bytes_sent": self.meter.bytes_sent,
             "exposed_communication_s": distributed.exposed_communication_s,
@@ -154,17 +156,31 @@ class _State:
         if plan.resume is None:
             return 0
         distributed = self.take_step.distributed
-        checkpoints = _checkpoints(plan.resume, communicator)
-        step = checkpoints.latest()
-        state = checkpoints.load(step)
+        own = _checkpoints(plan.resume, communicator)
+        step = own.latest() if plan.resume_step is None else plan.resume_step
+        saved = own.of_step(step)
+        state = saved.load(step)
         self.model.load_state_dict(state["model"])
         self.take_step.optimizer.load_state_dict(state["optimizer"])
         self.take_step.load_state_dict(state["step"])
+        if saved.num_processes == own.num_processes:
+            for generator, drawn in zip(_generators(plan), state["generators"], strict=True):
+                generator.set_state(drawn)
+        else:
+            check_portable(state["distributed"], plan, saved.num_processes)
         distributed.load_state_dict(state["distributed"])
-        torch.set_rng_state(state["generator"])
         self.meter.restore(state["time_s"], state["bytes_sent"])
         distributed.exposed_communication_s = state["exposed_communication_s"]
         return step
+
+
+def _generators(plan: Plan) -> list[torch.Generator]:
+    """Those that random layers draw from."""
+    on_gpu = plan.backend.device == "cuda"
+    return [
+        torch.default_generator,
+        *([torch.cuda.default_generators[torch.cuda.current_device()]] if on_gpu else []),
+    ]
 
 
 def _checkpoints(run: Path, communicator: Communicator) -> Checkpoints:
@@ -180,6 +196,12 @@ class _Rows:
     meter: Meter
     distributed: Distributed
     send: Callable[[dict[str, Any]], None]
+
+    def report_loss(self, step: int, loss_w: Tensor) -> None:
+        _ = (
+            self.meter.time_s
+        )  # waits for a GPU, with a limit, which reading the loss would not have
+        self.report("step", step, loss=_finite_first(loss_w, step))
 
     def report(self, kind: str, step: int, **values: float) -> None:
         self.send(

@@ -20,9 +20,9 @@ from rich.progress import Progress
 
 from experiments.compose import compose_config
 from experiments.config import Plan, make_plan
+from experiments.environment import environment
 from experiments.launch import launch
 from experiments.plots import line_styles, save_plot
-from experiments.records import environment
 from experiments.rehearsal import rehearse
 from experiments.replay import step_ends_s
 from experiments.simulate import train_simulated

@@ -4,6 +4,7 @@ launcher.
 
 import os
 import traceback
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
@@ -14,7 +15,10 @@ from bagua_algos.communicator import CommunicationError
 from bagua_algos.process_group import file_rendezvous
 from bagua_algos.worker_axis import SingleModel
 from experiments.config import Plan
+from experiments.device_trace import device_trace
+from experiments.gpu import nccl_environment, place
 from experiments.meter import InterfaceMeter
+from experiments.steps_ahead import StepsAhead
 from experiments.tasks.base import TaskData
 from experiments.trace import TraceFile, TraceRecorder
 from experiments.train import DivergedError, Result, train
@@ -28,6 +32,9 @@ from netsim.tcp import TcpSettings
 
 PROBE, TRAIN = "probe", "train"
 """What the launcher says to a worker: PROBE any number of times, then TRAIN."""
+
+STEP_LIMITS = 4
+"""A step on a GPU may take as many times the limit of one collective."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +124,7 @@ def _train(plan: Plan, data: TaskData, rank: int, rendezvous: str, launcher: Con
     torch.set_num_threads(plan.cluster.threads_per_worker)
     torch.manual_seed(plan.seed * plan.workers + rank)
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE  # else gloo listens on 127.0.0.1
+    steps_ahead = _take_gpu(plan, rank) if plan.backend.has_gpu_workers else None
     with file_rendezvous(
         rendezvous,
         backend=plan.backend.process_group,
@@ -125,17 +133,31 @@ def _train(plan: Plan, data: TaskData, rank: int, rendezvous: str, launcher: Con
         timeout_s=plan.cluster.timeout_s,
         nodes=plan.nodes,
     ) as communicator:
-        recorder = TraceRecorder(rank) if plan.trace else None
+        recorder = TraceRecorder(rank) if plan.trace and steps_ahead is None else None
         communicator.observer = recorder
-        result = train(
-            plan,
-            data,
-            SingleModel(plan.model.to(plan.backend.device)),
-            communicator,
-            InterfaceMeter(lambda: counters.bytes_sent(INTERFACE)),
-            lambda row: launcher.send(Row(row)) if rank == 0 else None,
-            recorder,
-        )
+        with device_trace(plan.folder, rank) if plan.trace and steps_ahead else nullcontext():
+            result = train(
+                plan,
+                data,
+                SingleModel(plan.model.to(plan.backend.device)),
+                communicator,
+                InterfaceMeter(
+                    lambda: counters.bytes_sent(INTERFACE), steps_ahead, plan.backend.device
+                ),
+                lambda row: launcher.send(Row(row)) if rank == 0 else None,
+                recorder,
+            )
     if recorder is not None:
         TraceFile(plan.folder).write_part(recorder.events, rank)
     return result
+
+
+def _take_gpu(plan: Plan, rank: int) -> StepsAhead:
+    """From here on this process computes on the worker's GPU, and its NCCL uses the worker's link
+    alone.
+    """
+    placement = place(plan.workers)
+    environment = nccl_environment(rank, is_shared=placement.is_shared, interface=INTERFACE)
+    os.environ.update(environment)
+    torch.cuda.set_device(placement.index(rank))
+    return StepsAhead(STEP_LIMITS * plan.cluster.timeout_s)

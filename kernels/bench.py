@@ -1,99 +1,195 @@
-"""Speed of the CPU kernels on one thread, against the torch reference and against the memory.
+"""Speed of every kernel on this machine's devices, against torch and against the memory.
 
-    python -m kernels.bench [--mbytes 16] [--repeats 15]
+    python -m kernels.bench [--device cpu cuda] [--mbytes 16] [--dtype float32] [--compile]
 
-The limit is the time in which a plain copy would move the same bytes: compression reads the floats
-twice (range, then codes) and writes a quarter; decompression reads a quarter and writes the floats.
-More than 100 % means that a cache held part of what the limit takes to be read from memory. "New
-output" allocates the result in each call: what it adds are the page faults of fresh memory.
+The limit is the time in which a plain copy would move the bytes that a kernel has to: compression
+reads a chunk twice (its range or norm, then its elements) and writes its code, decompression reads
+codes and writes a chunk; means are of 4 codes. More than 100 % means that a cache held part of what
+the limit takes to be read from memory. "New output" allocates the result in each call: on a CPU
+what it adds are the page faults of fresh memory. All forms of a kernel take turns. The clock of one
+CPU thread is its own, so that other work on the machine counts little; that of several is the wall.
 """
 
 import argparse
+import json
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
 import torch
 
-from kernels import minmax_uint8_reference as reference
-from kernels.minmax_uint8 import compress, decompress
+from kernels.bench_cases import cases
 
-Seconds = dict[str, np.ndarray]  # of each measured function: [repeats]
+DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float32, torch.float16, torch.bfloat16)}
+DEFAULT_MBYTES = {"cpu": [16], "cuda": [1, 16, 256, 1024]}
+MIN_REPEATS = 7
 
-_BYTES_MOVED = {"copy": 2.0, "compress": 2.25, "decompress": 1.25}  # per byte of floats
-_NEW = ", new output"
-_TORCH = ", torch"
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One kernel on one device: seconds `[repeats]` of each form of it that could be run."""
+
+    device: str
+    mbytes: int
+    dtype: str
+    kernel: str
+    num_bytes: int
+    """What it has to move."""
+    copy_bytes: int
+    """What the copy moves."""
+    seconds: dict[str, np.ndarray]
+
+    def ratios(self) -> dict[str, np.ndarray]:
+        """What the table shows, `[repeats]` each."""
+        kernel_s = self.seconds["kernel"]
+        bytes_per_s, limit = self.num_bytes / kernel_s, self.copy_bytes / self.seconds["copy"]
+        ratios = {"ms": 1e3 * kernel_s, "GB/s": bytes_per_s / 1e9}
+        for peer in ("eager", "compiled"):
+            if peer in self.seconds:
+                ratios[f"x {peer}"] = self.seconds[peer] / kernel_s
+        return ratios | {"% of limit": 100 * bytes_per_s / limit}
+
+    def record(self) -> dict[str, Any]:
+        """For JSON: medians with their spread."""
+        named = {"device": self.device, "mbytes": self.mbytes, "dtype": self.dtype}
+        return {**named, "kernel": self.kernel} | {
+            name: {"median": float(np.median(v)), "min": float(v.min()), "max": float(v.max())}
+            for name, v in self.ratios().items()
+        }
 
 
 def main() -> None:
-    """Measure, and print one table."""
-    parser = argparse.ArgumentParser(description="Speed of the MinMaxUInt8 kernels on one thread.")
-    parser.add_argument("--mbytes", type=int, default=16, help="size of the chunk of floats, MiB")
-    parser.add_argument("--repeats", type=int, default=15, help="interleaved repeats, 7 or more")
+    """Measure, print a table a device and size, and write them all where `--json` says."""
+    args = _arguments()
+    torch.set_num_threads(args.threads)
+    results: list[Result] = []
+    for device in args.device:
+        print(f"{_name(device)}, torch {torch.__version__}, numba {numba.__version__}")
+        for mbytes in args.mbytes or DEFAULT_MBYTES[device]:
+            print(f"one chunk of {mbytes} MiB {args.dtype}", end="")
+            print(f", {args.threads} thread(s)" * (device == "cpu"), end="")
+            print(f", {args.repeats} interleaved repeats: median (min..max)\n")
+            found = measure(device, mbytes, args.dtype, args.repeats, with_compiled=args.compile)
+            _print_table(found)
+            results += found
+    if args.json is not None:
+        args.json.write_text(json.dumps([result.record() for result in results], indent=1) + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    has_cuda = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description="Speed of every kernel.")
+    parser.add_argument("--device", nargs="+", choices=["cpu", "cuda"])
+    parser.add_argument("--mbytes", nargs="+", type=int, help="sizes of the chunk of numbers, MiB")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--repeats", type=int, default=15, help=f"{MIN_REPEATS} or more")
+    parser.add_argument("--threads", type=int, default=1, help="of the CPU (default 1)")
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="also time torch.compile of the reference, which needs a compiler and minutes",
+    )
+    parser.add_argument("--json", type=Path, help="write what was measured to this file, too")
     args = parser.parse_args()
-    if args.mbytes < 1 or args.repeats < 7:
-        parser.error("--mbytes must be 1 or more, and --repeats 7 or more")
-
-    torch.set_num_threads(1)
-    num_bytes = args.mbytes * 2**20
-    seconds = _measure(_functions(num_bytes), args.repeats)
-    print(_machine())
-    print(f"one chunk of {args.mbytes} MiB float32, one thread, {args.repeats} interleaved repeats")
-    print("median (min..max); GB/s count the floats once, those of the copy every byte moved\n")
-    _print_table(seconds, num_bytes)
+    args.device = args.device or ["cpu"] + ["cuda"] * has_cuda
+    if "cuda" in args.device and not has_cuda:
+        parser.error("--device cuda needs an NVIDIA GPU, and torch finds none")
+    if min(args.mbytes or [1]) < 1 or args.repeats < MIN_REPEATS or args.threads < 1:
+        parser.error(f"--mbytes, --threads must be 1 or more, --repeats {MIN_REPEATS} or more")
+    return args
 
 
-def _functions(num_bytes: int) -> dict[str, Callable[[], object]]:
-    n = num_bytes // 4
-    x = torch.randn(1, n, generator=torch.Generator().manual_seed(0))
-    y = torch.empty_like(x)
-    payload = compress(x)
-    return {
-        "copy": lambda: y.copy_(x),
-        "compress": lambda: compress(x, out=payload),
-        "compress" + _NEW: lambda: compress(x),
-        "compress" + _TORCH: lambda: reference.compress(x, payload),
-        "decompress": lambda: decompress(payload, n, out=y),
-        "decompress" + _NEW: lambda: decompress(payload, n),
-        "decompress" + _TORCH: lambda: reference.decompress(payload, y),
-    }
+def measure(
+    device: str, mbytes: int, dtype: str, repeats: int, *, with_compiled: bool
+) -> list[Result]:
+    """All kernels on one chunk of normally distributed numbers."""
+    n = mbytes * 2**20 // DTYPES[dtype].itemsize
+    generator = torch.Generator(device).manual_seed(0)
+    x = torch.randn(1, n, generator=generator, device=device).to(DTYPES[dtype])
+    y, results = torch.empty_like(x), []
+    for case in cases(x):
+        forms: dict[str, Callable[[], object]] = {"copy": lambda: y.copy_(x), "kernel": case.run}
+        forms["eager"] = lambda case=case: case.reference(*case.arguments)
+        if with_compiled:
+            compiled = torch.compile(case.reference, dynamic=False)
+            forms["compiled"] = lambda case=case, f=compiled: f(*case.arguments)
+        results.append(
+            Result(
+                device=device,
+                mbytes=mbytes,
+                dtype=dtype,
+                kernel=case.name,
+                num_bytes=case.num_bytes,
+                copy_bytes=2 * x.nbytes,
+                seconds=_take_turns(forms, repeats, device),
+            )
+        )
+    return results
 
 
-def _measure(functions: dict[str, Callable[[], object]], repeats: int) -> Seconds:
-    """Time every function once in each repeat, so that a slow moment of the machine hits all."""
-    seconds = {name: np.empty(repeats) for name in functions}
-    for function in functions.values():
-        function()
+def _take_turns(
+    forms: dict[str, Callable[[], object]], repeats: int, device: str
+) -> dict[str, np.ndarray]:
+    """Time every form once in each repeat, so that a slow moment of the machine hits all.
+
+    A peer that does not fit in the device's memory is left out.
+    """
+    for name in list(forms):
+        try:
+            forms[name]()
+        except torch.OutOfMemoryError:
+            if name in ("copy", "kernel"):
+                raise
+            del forms[name]
+    seconds_of = _cuda_seconds if device == "cuda" else _seconds
+    seconds = {name: np.empty(repeats) for name in forms}
     for repeat in range(repeats):
-        for name, function in functions.items():
-            start = time.perf_counter()
-            function()
-            seconds[name][repeat] = time.perf_counter() - start
+        for name, run in forms.items():
+            seconds[name][repeat] = seconds_of(run)
     return seconds
 
 
-def _print_table(seconds: Seconds, num_bytes: int) -> None:
-    copy_gbytes_per_s = _BYTES_MOVED["copy"] * num_bytes / seconds["copy"] / 1e9
-    print(f"{'':<24}{'GB/s':>24}{'x torch eager':>24}{'% of the limit':>24}")
-    print(f"{'copy':<24}{_spread(copy_gbytes_per_s):>24}")
-    for kernel in ("compress", "decompress"):
-        for name in (kernel, kernel + _NEW, kernel + _TORCH):
-            gbytes_per_s = num_bytes / seconds[name] / 1e9
-            speedup = seconds[kernel + _TORCH] / seconds[name]
-            limit_pct = 100 * gbytes_per_s * _BYTES_MOVED[kernel] / copy_gbytes_per_s
-            columns = (gbytes_per_s, speedup, limit_pct)
-            print(f"{name:<24}" + "".join(f"{_spread(column):>24}" for column in columns))
+def _seconds(run: Callable[[], object]) -> float:
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    start = clock()
+    run()
+    return clock() - start
+
+
+def _cuda_seconds(run: Callable[[], object]) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3
+
+
+def _print_table(results: list[Result]) -> None:
+    headings = list(max((result.ratios() for result in results), key=len))
+    print(f"{'':<36}" + "".join(f"{heading:>24}" for heading in headings))
+    copy = results[0]
+    gbytes_per_s = copy.copy_bytes / copy.seconds["copy"] / 1e9
+    copy_ms = 1e3 * copy.seconds["copy"]
+    print(f"{'copy':<36}" + "".join(f"{_spread(v):>24}" for v in (copy_ms, gbytes_per_s)))
+    for result in results:
+        ratios = result.ratios()
+        cells = (_spread(ratios[h]) if h in ratios else "-" for h in headings)
+        print(f"{result.kernel:<36}" + "".join(f"{cell:>24}" for cell in cells))
+    print()
 
 
 def _spread(values: np.ndarray) -> str:
-    return f"{np.median(values):.1f} ({values.min():.1f}..{values.max():.1f})"
+    return f"{np.median(values):.4g} ({values.min():.3g}..{values.max():.3g})"
 
 
-def _machine() -> str:
-    return f"{_cpu_model()}, torch {torch.__version__}, numba {numba.__version__}"
+def _name(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else _cpu_model()
 
 
 def _cpu_model() -> str:

@@ -18,25 +18,21 @@ mn <= 0 <= mx.
 A chunk of one value beyond about 1.3e29 overflows in value * scale, and decodes to NaN.
 """
 
-from types import ModuleType
-
 import torch
 from torch import Tensor
 
-from kernels import minmax_uint8_reference
+from kernels import dispatch
+from kernels.dispatch import backend, output, rows, stacked_rows
 from kernels.minmax_uint8_reference import read_header, wire_bytes
 
-__all__ = ["compress", "decompress", "load", "wire_bytes"]
+__all__ = ["average", "compress", "decompress", "decompress_mean", "load", "wire_bytes"]
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_CODEC, _NAME = "minmax_uint8", "MinMaxUInt8"
 
 
 def load(device: torch.device | str) -> None:
-    """Load or compile the kernels of `device` now instead of at their first use.
-
-    Call it before forking workers, which then share them. Further calls do nothing.
-    """
-    _backend(torch.device(device))
+    """See `kernels.dispatch.load`."""
+    dispatch.load(_CODEC, device)
 
 
 def compress(x: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -50,14 +46,11 @@ def compress(x: Tensor, *, out: Tensor | None = None) -> Tensor:
         ValueError: `x` is not float32, float16 or bfloat16, or has no dimension, or `out` does not
             fit.
     """
-    _check_dtype(x.dtype)
-    if x.dim() == 0:
-        raise ValueError("compress() needs a tensor [..., n], got a scalar; use x.reshape(1)")
-    *batch, n = x.shape
-    payload = _output(out, (*batch, wire_bytes(n)), torch.uint8, x.device)
-    if n == 0:
+    dispatch.check_chunks(_NAME, x)
+    payload = output(out, (*x.shape[:-1], wire_bytes(x.shape[-1])), torch.uint8, x.device)
+    if x.numel() == 0:
         return payload.zero_()
-    _backend(x.device).compress(_rows(x).float(), _rows(payload))
+    backend(_CODEC, x.device).compress(rows(x), rows(payload))
     return payload
 
 
@@ -78,57 +71,43 @@ def decompress(
         ValueError: the payload's type or last dimension is wrong, `n` is negative, `dtype` is not
             float32, float16 or bfloat16, or `out` does not fit.
     """
-    _check_dtype(dtype)
-    _check_payload(payload, n)
-    x = _output(out, (*payload.shape[:-1], n), dtype, payload.device)
-    backend = _backend(payload.device)
+    dispatch.check_dtype(_NAME, dtype)
+    dispatch.check_payload(_NAME, payload, n, wire_bytes(max(n, 0)), stacked=False)
+    x = output(out, (*payload.shape[:-1], n), dtype, payload.device)
+    if x.numel() == 0:
+        return x
+    decode = backend(_CODEC, x.device).decompress
     if dtype == torch.float32:
-        backend.decompress(_rows(payload), _rows(x))
+        decode(rows(payload), rows(x))
     else:
-        wide = torch.empty_like(_rows(x), dtype=torch.float32)
-        backend.decompress(_rows(payload), wide)
-        _rows(x).copy_(wide.clamp_(*read_header(_rows(payload))))
+        wide = torch.empty_like(rows(x), dtype=torch.float32)
+        decode(rows(payload), wide)
+        rows(x).copy_(wide.clamp_(*read_header(rows(payload))))
     return x
 
 
-def _rows(x: Tensor) -> Tensor:
-    """View or copy [..., n] as [chunks, n]."""
-    return x.detach().reshape(x.shape[:-1].numel(), x.shape[-1])
+def decompress_mean(payloads: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
+    """Decode N payloads uint8 [..., N, wire_bytes(n)] of a chunk each, to their mean, float32
+    [..., n]: summed in float32 from the first to the last, then divided by N.
+
+    Returns `out` if given, which must be contiguous. Raises `ValueError` as `decompress` does, and
+    for N = 0.
+    """
+    dispatch.check_payload(_NAME, payloads, n, wire_bytes(max(n, 0)), stacked=True)
+    x = output(out, (*payloads.shape[:-2], n), torch.float32, payloads.device)
+    if x.numel():
+        backend(_CODEC, x.device).decompress_mean(stacked_rows(payloads), rows(x))
+    return x
 
 
-def _output(
-    out: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    if out is None:
-        return torch.empty(shape, dtype=dtype, device=device)
-    if (out.shape, out.dtype, out.device) != (shape, dtype, device) or not out.is_contiguous():
-        raise ValueError(
-            f"out must be a contiguous {dtype} tensor of {list(shape)} on {device}, "
-            f"got {out.dtype}, {list(out.shape)} on {out.device}, strides {out.stride()}"
-        )
-    return out
-
-
-def _backend(device: torch.device) -> ModuleType:
-    if device.type == "cpu":
-        from kernels import minmax_uint8_cpu  # imports Numba, and compiles
-
-        return minmax_uint8_cpu
-    return minmax_uint8_reference
-
-
-def _check_dtype(dtype: torch.dtype) -> None:
-    if dtype not in _DTYPES:
-        raise ValueError(f"MinMaxUInt8 takes float32, float16 or bfloat16, not {dtype}; convert it")
-
-
-def _check_payload(payload: Tensor, n: int) -> None:
-    if n < 0:
-        raise ValueError(f"n is the number of elements in a chunk and cannot be {n}")
-    if payload.dtype != torch.uint8:
-        raise ValueError(f"a MinMaxUInt8 payload is uint8, not {payload.dtype}")
-    if payload.dim() == 0 or payload.shape[-1] != wire_bytes(n):
-        raise ValueError(
-            f"a chunk of {n} elements has a payload of [..., {wire_bytes(n)}] bytes, "
-            f"not {list(payload.shape)}; pass the n that was compressed"
-        )
+def average(payloads: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
+    """What `compress` makes of `decompress_mean`, [..., N, wire_bytes(n)] -> [..., wire_bytes(n)],
+    in one step. `out` and `ValueError` as there.
+    """
+    dispatch.check_payload(_NAME, payloads, n, wire_bytes(max(n, 0)), stacked=True)
+    shape = (*payloads.shape[:-2], wire_bytes(n))
+    payload = output(out, shape, torch.uint8, payloads.device)
+    if payload[..., :n].numel() == 0:
+        return payload.zero_()
+    backend(_CODEC, payload.device).average(stacked_rows(payloads), n, rows(payload))
+    return payload

@@ -1,20 +1,17 @@
-"""MinMaxUInt8 for CPU tensors, by Numba, on one thread and without the GIL.
+"""MinMaxUInt8 for CPU tensors, by Numba, without the GIL, on as many threads as torch uses.
 
 Importing this module compiles the kernels, or loads them from Numba's cache. Import it before
-forking (`kernels.minmax_uint8.load`), so that the children inherit them.
+forking (`kernels.minmax_uint8.load`), so that the children inherit them. The functions are those of
+`kernels.minmax_uint8_reference`; outputs are contiguous.
 """
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.minmax_uint8_reference import HEADER_BYTES, read_header
+from kernels.jit import from_bits, jit, num_pieces, numbers, place, to_bits, widen
+from kernels.threads import share_pieces
 
-# Constants of the compiled code live in this file: Numba's cache sees no change in any other.
 _CODES = 8  # where the codes start in a payload
 _TOP = np.float32(255)
 _EPSILON = np.float32(1e-7)
@@ -24,35 +21,52 @@ _INT32_MIN = np.int32(-0x80000000)
 
 
 def compress(chunks: Tensor, payload: Tensor) -> None:
-    """Encode float32 [chunks, n], n >= 1, into `payload`, uint8 [chunks, wire_bytes(n)].
-
-    `payload` is contiguous.
-    """
-    header = torch.empty(chunks.shape[0], 2)
-    _compress(chunks.contiguous().numpy(), header.numpy(), payload.numpy())
-    payload[:, :HEADER_BYTES] = header.view(torch.uint8)
+    """See the reference."""
+    x = numbers(chunks)
+    ranges = _new_ranges(x)
+    share_pieces(_find_ranges, (x, ranges), x.shape)
+    _encode_all(x, ranges, payload.numpy())
 
 
 def decompress(payload: Tensor, chunks: Tensor) -> None:
-    """Decode uint8 [chunks, wire_bytes(n)] into `chunks`, float32 [chunks, n] and contiguous."""
-    header = torch.cat(read_header(payload), dim=1)
-    _decompress(header.numpy(), payload.contiguous().numpy(), chunks.numpy())
+    """See the reference."""
+    decompress_mean(payload.unsqueeze(1), chunks)
 
 
-def _jit(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    # error_model: Python's raises ZeroDivisionError where IEEE arithmetic gives infinity.
-    options = {"nogil": True, "error_model": "numpy"}
-
-    def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
-        try:
-            return numba.njit(signature, cache=True, **options)(function)
-        except (RuntimeError, OSError):  # neither this folder nor the user's cache is writable
-            return numba.njit(signature, **options)(function)
-
-    return compile_
+def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
+    """See the reference."""
+    codes, means = payloads.contiguous().numpy(), chunks.numpy()
+    share_pieces(_decode_mean, (_read_headers(codes), codes, means), means.shape)
 
 
-@_jit("int32(int32)")
+def average(payloads: Tensor, n: int, payload: Tensor) -> None:
+    """See the reference: two passes, over the codes and over their mean."""
+    codes, means = payloads.contiguous().numpy(), torch.empty(len(payloads), n).numpy()
+    ranges = _new_ranges(means)
+    arguments = (_read_headers(codes), codes, means, ranges)
+    share_pieces(_decode_mean_and_range, arguments, means.shape)
+    _encode_all(means, ranges, payload.numpy())
+
+
+def _new_ranges(x: np.ndarray) -> np.ndarray:
+    """Room for the least and the greatest of every piece."""
+    return np.empty((len(x), num_pieces(x.shape[1]), 2), np.int32)
+
+
+def _read_headers(payloads: np.ndarray) -> np.ndarray:
+    """float32 `[rows, N, 2]`, copied, for a payload may start at any address."""
+    return np.ascontiguousarray(payloads[..., :_CODES]).view(np.float32)
+
+
+def _encode_all(x: np.ndarray, ranges: np.ndarray, payload: np.ndarray) -> None:
+    headers = np.empty((len(x), 2), np.float32)
+    _make_headers(ranges, headers)
+    payload[:, :_CODES] = headers.view(np.uint8)
+    payload[:, _CODES + x.shape[1] :] = 0
+    share_pieces(_encode, (x, headers, payload), x.shape)
+
+
+@jit("int32(int32)")
 def _swap_order(bits):
     """Map the bits of a float32 to an integer that sorts like the float, and back.
 
@@ -62,49 +76,81 @@ def _swap_order(bits):
     return np.int32(bits ^ np.int32(np.int32(bits >> 31) & _INT32_MAX))
 
 
-@_jit("void(float32[::1], float32[::1])")
-def _find_range(chunk, header):
-    smallest, largest = _INT32_MAX, _INT32_MIN
-    chunk_bits = chunk.view(np.int32)
-    # Indexed: `for bits in chunk_bits` does not vectorise (7 times slower).
-    for i in range(chunk_bits.size):
-        key = _swap_order(chunk_bits[i])
-        smallest, largest = min(smallest, key), max(largest, key)
-    header_bits = header.view(np.int32)
-    header_bits[0], header_bits[1] = _swap_order(smallest), _swap_order(largest)
-    header += _ZERO  # turns -0 into +0
+@jit("void({x}[:, ::1], int32[:, :, ::1], int64, int64)")
+def _find_ranges(chunks, ranges, first, last):
+    for piece in range(first, last):
+        row, start, stop = place(piece, chunks.shape[1])
+        chunk = chunks[row, start:stop]
+        smallest, largest = _INT32_MAX, _INT32_MIN
+        # Indexed: `for x in chunk` does not vectorise (7 times slower).
+        for i in range(chunk.size):
+            key = _swap_order(to_bits(widen(chunk[i])))
+            smallest, largest = min(smallest, key), max(largest, key)
+        bounds = ranges[row, piece - row * ranges.shape[1]]
+        bounds[0], bounds[1] = smallest, largest
 
 
-@_jit("UniTuple(float32, 3)(float32, float32)")
+@jit("UniTuple(float32, 3)(float32, float32)")
 def _grid(mn, mx):
     scale = _TOP / (mx - mn + _EPSILON)
     upper = np.rint(mx * scale)
     return scale, upper, upper - _TOP
 
 
-@_jit("void(float32[:, ::1], float32[:, ::1], uint8[:, ::1])")
-def _compress(chunks, headers, payload):
-    num_chunks, n = chunks.shape
-    for row in range(num_chunks):
-        chunk, header, codes = chunks[row], headers[row], payload[row, _CODES:]
-        _find_range(chunk, header)
-        scale, upper, lower = _grid(header[0], header[1])
+@jit("void(int32[:, :, ::1], float32[:, ::1])")
+def _make_headers(ranges, headers):
+    for row in range(len(headers)):
+        smallest, largest = ranges[row, 0, 0], ranges[row, 0, 1]
+        for piece in range(1, ranges.shape[1]):
+            smallest = min(smallest, ranges[row, piece, 0])
+            largest = max(largest, ranges[row, piece, 1])
+        # The sums turn -0 into +0.
+        mn = from_bits(_swap_order(smallest)) + _ZERO
+        mx = from_bits(_swap_order(largest)) + _ZERO
+        scale, _, lower = _grid(mn, mx)
         if np.isfinite(lower / scale) and np.isfinite((_TOP + lower) / scale):
-            for i in range(n):
-                level = min(np.rint(chunk[i] * scale), upper) - lower
-                # By way of int32, for which there is a vector instruction.
-                codes[i] = np.uint8(np.int32(min(max(level, _ZERO), _TOP)))
-            codes[n:] = 0
+            headers[row, 0], headers[row, 1] = mn, mx
         else:
-            header[:] = np.nan
+            headers[row] = np.nan
+
+
+@jit("void({x}[:, ::1], float32[:, ::1], uint8[:, ::1], int64, int64)")
+def _encode(chunks, headers, payload, first, last):
+    for piece in range(first, last):
+        row, start, stop = place(piece, chunks.shape[1])
+        chunk, codes = chunks[row, start:stop], payload[row, _CODES + start : _CODES + stop]
+        if np.isnan(headers[row, 0]):
             codes[:] = 0
+            continue
+        scale, upper, lower = _grid(headers[row, 0], headers[row, 1])
+        for i in range(chunk.size):
+            level = min(np.rint(widen(chunk[i]) * scale), upper) - lower
+            # By way of int32, for which there is a vector instruction.
+            codes[i] = np.uint8(np.int32(min(max(level, _ZERO), _TOP)))
 
 
-@_jit("void(float32[:, ::1], uint8[:, ::1], float32[:, ::1])")
-def _decompress(headers, payload, chunks):
-    num_chunks, n = chunks.shape
-    for row in range(num_chunks):
-        chunk, codes = chunks[row], payload[row, _CODES:]
-        scale, _, lower = _grid(headers[row, 0], headers[row, 1])
-        for i in range(n):
-            chunk[i] = (np.float32(codes[i]) + lower) / scale
+@jit("void(float32[:, :, ::1], uint8[:, :, ::1], float32[:, ::1], int64, int64)")
+def _decode_mean(headers, payloads, chunks, first, last):
+    num_codes = payloads.shape[1]
+    for piece in range(first, last):
+        row, start, stop = place(piece, chunks.shape[1])
+        chunk = chunks[row, start:stop]
+        for j in range(num_codes):
+            codes = payloads[row, j, _CODES + start : _CODES + stop]
+            scale, _, lower = _grid(headers[row, j, 0], headers[row, j, 1])
+            if j == 0:
+                for i in range(chunk.size):
+                    chunk[i] = (np.float32(codes[i]) + lower) / scale
+            else:
+                for i in range(chunk.size):
+                    chunk[i] += (np.float32(codes[i]) + lower) / scale
+        if num_codes > 1:
+            for i in range(chunk.size):
+                chunk[i] /= np.float32(num_codes)
+
+
+@jit("void(float32[:, :, ::1], uint8[:, :, ::1], float32[:, ::1], int32[:, :, ::1], int64, int64)")
+def _decode_mean_and_range(headers, payloads, chunks, ranges, first, last):
+    for piece in range(first, last):
+        _decode_mean(headers, payloads, chunks, piece, piece + 1)
+        _find_ranges(chunks, ranges, piece, piece + 1)

@@ -25,6 +25,8 @@ codes, and zeros up to a multiple of 8 bytes. Equal chunks give equal bytes.
 import torch
 from torch import Tensor
 
+from kernels.mean_reference import mean_in_order
+
 HEADER_BYTES = 8
 ALIGNMENT_BYTES = 8
 
@@ -43,8 +45,10 @@ def read_header(payload: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def compress(chunks: Tensor, payload: Tensor) -> None:
-    """Encode float32 [chunks, n], n >= 1, into `payload`, uint8 [chunks, wire_bytes(n)]."""
-    end = HEADER_BYTES + chunks.shape[1]
+    """Encode [chunks, n], n >= 1, of float32 or a 16-bit float into `payload`, uint8 [chunks,
+    wire_bytes(n)].
+    """
+    chunks, end = chunks.float(), HEADER_BYTES + chunks.shape[1]
     mn = chunks.amin(dim=1, keepdim=True) + 0.0  # turns -0 into +0
     mx = chunks.amax(dim=1, keepdim=True) + 0.0
     scale, upper, lower = _grid(mn, mx)
@@ -62,6 +66,23 @@ def decompress(payload: Tensor, chunks: Tensor) -> None:
     scale, _, lower = _grid(*read_header(payload))
     codes = payload[:, HEADER_BYTES : HEADER_BYTES + chunks.shape[1]].float()
     torch.div(codes + lower, scale, out=chunks)
+
+
+def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
+    """Decode uint8 [chunks, N, wire_bytes(n)], and write the mean of the N (`mean_in_order`) into
+    `chunks`, float32 [chunks, n].
+    """
+    num_rows, num_codes = payloads.shape[:2]
+    decoded = chunks.new_empty(num_rows * num_codes, chunks.shape[1])
+    decompress(payloads.flatten(0, 1), decoded)
+    chunks.copy_(mean_in_order(decoded.unflatten(0, (num_rows, num_codes))))
+
+
+def average(payloads: Tensor, n: int, payload: Tensor) -> None:
+    """Encode what `decompress_mean` decodes: the owner's step of the compressed all-reduce."""
+    chunks = torch.empty(payloads.shape[0], n, device=payloads.device)
+    decompress_mean(payloads, chunks)
+    compress(chunks, payload)
 
 
 def _grid(mn: Tensor, mx: Tensor) -> tuple[Tensor, Tensor, Tensor]:

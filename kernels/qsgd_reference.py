@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.bit_packing_reference import pack, packed_bytes, unpack
+from kernels.mean_reference import divide, mean_in_order
+from kernels.philox_reference import uniforms
 
 NORM_BYTES = 4
 ALIGNMENT_BYTES = 4
@@ -32,27 +34,56 @@ def wire_bytes(n: int, bits: int, group_size: int) -> int:
     return NORM_BYTES * -(-n // group_size) + codes
 
 
-def compress(x: Tensor, uniforms: Tensor, bits: int, group_size: int) -> Tensor:
-    """Encode floats [..., n] with draws [..., n] to uint8 [..., wire_bytes(n)]."""
-    n, s = x.shape[-1], 2 ** (bits - 1) - 1
-    norms = _groups(x.float().abs(), group_size).amax(-1)
+def compress(
+    chunks: Tensor,
+    payload: Tensor,
+    streams: Tensor,
+    key: tuple[int, int],
+    bits: int,
+    group_size: int,
+) -> None:
+    """Encode [chunks, n], n >= 1, of float32 or a 16-bit float into `payload`, uint8 [chunks,
+    wire_bytes].
+
+    The chunks are those of w workers, equally many each, one worker's after the other's; worker
+    i draws `philox_reference.uniforms` of `streams[i]`, int64 [w, 3], one for every element of its
+    chunks in their order.
+    """
+    (num_rows, n), s = chunks.shape, 2 ** (bits - 1) - 1
+    x = chunks.float()
+    draws = uniforms(num_rows * n // len(streams), streams, key).view(num_rows, n)
+    norms = _groups(x.abs(), group_size).amax(-1)
     encodable = norms.isfinite().all(-1, keepdim=True)
     # A group of zeros is divided by 1, and what is not encoded takes no part.
     divisor = _spread(norms.where((norms > 0) & encodable, 1.0), group_size, n)
-    y = x.float().where(encodable, 0.0).abs() / divisor * s
-    level = y.floor() + (uniforms < y - y.floor())
+    y = x.where(encodable, 0.0).abs() / divisor * s
+    level = y.floor() + (draws < y - y.floor())
     codes = pack((s + level.copysign(x)).to(torch.uint8), bits)
-    header = norms.where(encodable, torch.nan).view(torch.uint8)
-    padding = wire_bytes(n, bits, group_size) - header.shape[-1] - codes.shape[-1]
-    return torch.cat([header, F.pad(codes, (0, padding))], -1)
+    start = NORM_BYTES * norms.shape[1]
+    end = start + codes.shape[1]
+    payload[:, :start] = norms.where(encodable, torch.nan).view(torch.uint8)
+    payload[:, start:end] = codes
+    payload[:, end:] = 0
 
 
-def decompress(payload: Tensor, n: int, bits: int, group_size: int) -> Tensor:
-    """Decode uint8 [..., wire_bytes(n)] to float32 [..., n]."""
-    s = 2 ** (bits - 1) - 1
-    header, codes = payload.tensor_split([NORM_BYTES * -(-n // group_size)], -1)
+def decompress(payload: Tensor, chunks: Tensor, bits: int, group_size: int) -> None:
+    """Decode uint8 [chunks, wire_bytes] into `chunks`, float32 [chunks, n]."""
+    n, s = chunks.shape[1], 2 ** (bits - 1) - 1
+    header, codes = payload.tensor_split([NORM_BYTES * -(-n // group_size)], 1)
+    # A fresh copy, because the payload may start at an address that float32 does not allow.
     norms = header.clone(memory_format=torch.contiguous_format).view(torch.float32)
-    return _spread(norms, group_size, n) * ((unpack(codes, n, bits).float() - s) / s)
+    levels = divide(unpack(codes, n, bits).float() - s, s)
+    torch.mul(_spread(norms, group_size, n), levels, out=chunks)
+
+
+def decompress_mean(payloads: Tensor, chunks: Tensor, bits: int, group_size: int) -> None:
+    """Decode uint8 [chunks, N, wire_bytes], and write the mean of the N (`mean_in_order`) into
+    `chunks`, float32 [chunks, n].
+    """
+    num_rows, num_codes = payloads.shape[:2]
+    decoded = chunks.new_empty(num_rows * num_codes, chunks.shape[1])
+    decompress(payloads.flatten(0, 1), decoded, bits, group_size)
+    chunks.copy_(mean_in_order(decoded.unflatten(0, (num_rows, num_codes))))
 
 
 def _groups(x: Tensor, group_size: int) -> Tensor:

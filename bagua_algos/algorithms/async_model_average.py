@@ -119,7 +119,8 @@ class AsyncModelAverage(Algorithm):
         background = _background(context)
         if background.failure is not None:
             raise background.failure
-        most = context.communicator.all_gather(state.num_rounds.unsqueeze(1)).max()
+        rounds_w = state.num_rounds.unsqueeze(1).to(context.buckets[0].weights.device)
+        most = context.communicator.all_gather(rounds_w).max().cpu()  # NCCL takes what is on a GPU
         is_behind = state.num_rounds < most
         if (state.in_flight & is_behind).any():
             background.wait()
@@ -136,8 +137,9 @@ class AsyncModelAverage(Algorithm):
         state.began_s = torch.where(workers, _background(context).now_w(), state.began_s)
         state.num_rounds += workers
         state.in_flight |= workers
+        rows = _rows(workers)
         for bucket, snapshot in zip(context.buckets, state.snapshots, strict=True):
-            snapshot[workers] = bucket.weights[workers]
+            snapshot[rows] = bucket.weights[rows]
         _background(context).begin(
             workers, "a round of averaging", lambda: _average(context, self.hierarchical)
         )
@@ -157,9 +159,17 @@ def _take_up(context: Context, workers: Tensor) -> None:
     if not workers.any():
         return
     state: AsyncState = context.state
+    rows = _rows(workers)
     for bucket, correction in zip(context.buckets, state.corrections, strict=True):
-        bucket.weights[workers] += correction[workers]
+        bucket.weights[rows] += correction[rows]
     state.in_flight &= ~workers
+
+
+def _rows(workers: Tensor) -> Tensor | slice:
+    """Where the workers of bool `[w]` are, as an index. All of them, such as a real worker alone,
+    are a slice: for an index of the host's a GPU would have the host wait.
+    """
+    return slice(None) if workers.all() else workers
 
 
 def _background(context: Context) -> Background:

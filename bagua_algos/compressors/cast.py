@@ -6,19 +6,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.compression import Draw
+from bagua_algos.compression import Compressor, Draw, is_plain
+from kernels import fp8
 
-WIRE_DTYPES = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp8_e4m3": torch.float8_e4m3fn,
-    "fp8_e5m2": torch.float8_e5m2,
-}
-SCALE_BYTES = 4
+WIRE_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, **fp8.WIRE_DTYPES}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cast:
+class Cast(Compressor):
     """Every element rounded to the nearest of type `wire`: bf16, fp16, fp8_e4m3 or fp8_e5m2.
 
     The 8-bit types reach too few magnitudes for a gradient as it is: their chunk is divided by
@@ -33,54 +28,43 @@ class Cast:
     def __post_init__(self) -> None:
         if self.wire not in WIRE_DTYPES:
             raise ValueError(f"wire must be one of {', '.join(WIRE_DTYPES)}, got {self.wire!r}")
+        if self._scaled:
+            fp8.load("cpu")  # compiled once, before workers are forked
 
     def wire_bytes(self, num_elements: int) -> int:
         """See `Compressor`: 2 bytes an element; or 1 and 4 bytes of scale, padded to a multiple
         of 4 bytes.
         """
-        if not self._scaled:
-            return 2 * num_elements
-        return SCALE_BYTES + -(-num_elements // 4) * 4
+        return fp8.wire_bytes(num_elements) if self._scaled else 2 * num_elements
 
     def compress(self, x: Tensor, draw: Draw | None = None) -> Tensor:
         """See `Compressor`."""
-        if not self._scaled:
-            codes = x.to(self._dtype)
-            encodable = codes.isfinite().all(-1, keepdim=True)
-            return codes.where(encodable, torch.nan).contiguous().view(torch.uint8)
-        x = x.float()
-        info = torch.finfo(torch.float32)
-        scale = _amax(x).div(torch.finfo(self._dtype).max).clamp(min=info.tiny)
-        encodable = scale.isfinite()
-        codes = torch.where(encodable, x / scale, 0.0).to(self._dtype).view(torch.uint8)
-        header = scale.where(encodable, torch.nan).view(torch.uint8)
-        padding = header.new_zeros(*x.shape[:-1], -x.shape[-1] % 4)
-        return torch.cat([header, codes, padding], -1)
+        if self._scaled:
+            return fp8.compress(x, self.wire)
+        codes = x.to(WIRE_DTYPES[self.wire])
+        encodable = codes.isfinite().all(-1, keepdim=True)
+        return codes.where(encodable, torch.nan).contiguous().view(torch.uint8)
 
     def decompress(self, payload: Tensor, num_elements: int) -> Tensor:
         """See `Compressor`."""
-        # Copies, because a payload may start at an address that a wider type does not allow.
-        if not self._scaled:
-            return _copy(payload).view(self._dtype).float()
-        header, codes = payload.tensor_split([SCALE_BYTES], -1)
-        scale = _copy(header).view(torch.float32)
-        return _copy(codes[..., :num_elements]).view(self._dtype).float() * scale
+        if self._scaled:
+            return fp8.decompress(payload, num_elements, self.wire)
+        # A copy, because a payload may start at an address that a wider type does not allow.
+        codes = payload.clone(memory_format=torch.contiguous_format)
+        return codes.view(WIRE_DTYPES[self.wire]).float()
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        return WIRE_DTYPES[self.wire]
+    def decompress_into(self, payload: Tensor, out: Tensor) -> None:
+        """See `Compressor`."""
+        if not (self._scaled and is_plain(out)):
+            return super().decompress_into(payload, out)
+        fp8.decompress(payload, out.shape[-1], self.wire, out=out)
+
+    def decompress_mean(self, payloads: Tensor, num_elements: int) -> Tensor:
+        """See `Compressor`."""
+        if self._scaled:
+            return fp8.decompress_mean(payloads, num_elements, self.wire)
+        return super().decompress_mean(payloads, num_elements)
 
     @property
     def _scaled(self) -> bool:
-        return self._dtype.itemsize == 1
-
-
-def _amax(x: Tensor) -> Tensor:
-    """max |x| over `x[..., n]`, `[..., 1]`; 0 where n = 0, NaN where there is one."""
-    if x.shape[-1] == 0:
-        return x.new_zeros(*x.shape[:-1], 1)
-    return x.abs().amax(-1, keepdim=True)
-
-
-def _copy(x: Tensor) -> Tensor:
-    return x.clone(memory_format=torch.contiguous_format)
+        return self.wire in fp8.WIRE_DTYPES

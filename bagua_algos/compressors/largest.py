@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.compression import Draw
+from bagua_algos.compression import Compressor, Draw
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,7 +39,7 @@ class Sparse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Largest:
+class Largest(Compressor):
     """Keeps the `ratio` of a chunk's elements that are greatest in magnitude, at least one (top-k;
     arXiv 1809.07599).
 

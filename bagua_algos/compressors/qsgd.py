@@ -6,13 +6,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.compression import Draw
-from kernels import qsgd_reference
-from kernels.philox_reference import uniforms
+from bagua_algos.compression import Compressor, Draw, is_plain
+from bagua_algos.upload import upload
+from kernels import qsgd
 
 
 @dataclass(frozen=True, kw_only=True)
-class QSGD:
+class QSGD(Compressor):
     """Levels from -s to s times the group's greatest magnitude, s = 2^(bits - 1) - 1 (arXiv
     1610.02132).
 
@@ -34,12 +34,13 @@ class QSGD:
             raise ValueError(f"group_size must be at least 1, got {self.group_size}")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must be in [0, 2^32), got {self.seed}")
+        qsgd.load("cpu")  # compiled once, before workers are forked
 
     def wire_bytes(self, num_elements: int) -> int:
         """See `Compressor`: 4 bytes a group and `bits` bits an element, padded to a multiple of 4
         bytes.
         """
-        return qsgd_reference.wire_bytes(num_elements, self.bits, self.group_size)
+        return qsgd.wire_bytes(num_elements, self.bits, self.group_size)
 
     def compress(self, x: Tensor, draw: Draw | None = None) -> Tensor:
         """See `Compressor`. Raises `ValueError` without a `draw` that names the workers of
@@ -50,12 +51,24 @@ class QSGD:
                 f"QSGD rounds at random: compress() of {list(x.shape)} needs a draw that names "
                 f"the {x.shape[0]} workers in its first dimension, got {draw}"
             )
-        streams = torch.tensor(
-            [(draw.step, draw.bucket, rank) for rank in draw.ranks], device=x.device
+        streams = torch.tensor([(draw.step, draw.bucket, rank) for rank in draw.ranks])
+        key = (self.seed, draw.stage)
+        return qsgd.compress(
+            x, upload(streams, x.device), key, bits=self.bits, group_size=self.group_size
         )
-        noise = uniforms(x[0].numel(), streams, (self.seed, draw.stage)).view(x.shape)
-        return qsgd_reference.compress(x, noise, self.bits, self.group_size)
 
     def decompress(self, payload: Tensor, num_elements: int) -> Tensor:
         """See `Compressor`."""
-        return qsgd_reference.decompress(payload, num_elements, self.bits, self.group_size)
+        return qsgd.decompress(payload, num_elements, bits=self.bits, group_size=self.group_size)
+
+    def decompress_into(self, payload: Tensor, out: Tensor) -> None:
+        """See `Compressor`."""
+        if not is_plain(out):
+            return super().decompress_into(payload, out)
+        qsgd.decompress(payload, out.shape[-1], bits=self.bits, group_size=self.group_size, out=out)
+
+    def decompress_mean(self, payloads: Tensor, num_elements: int) -> Tensor:
+        """See `Compressor`."""
+        return qsgd.decompress_mean(
+            payloads, num_elements, bits=self.bits, group_size=self.group_size
+        )

@@ -5,12 +5,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from bagua_algos.compression import Draw
-from kernels import sign_scale_reference
+from bagua_algos.compression import Compressor, Draw, is_plain
+from kernels import sign_scale
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignScale:
+class SignScale(Compressor):
     """D(c) = mean |c| * sign(c), where zero counts as positive (arXiv 1901.09847).
 
     Needs error feedback: alone it does not converge on some convex functions (section 3 there). A
@@ -19,16 +19,33 @@ class SignScale:
 
     unbiased: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        sign_scale.load("cpu")  # compiled once, before workers are forked
+
     def wire_bytes(self, num_elements: int) -> int:
         """See `Compressor`: 4 bytes of scale and a bit an element, padded to a multiple of 4
         bytes.
         """
-        return sign_scale_reference.wire_bytes(num_elements)
+        return sign_scale.wire_bytes(num_elements)
 
     def compress(self, x: Tensor, draw: Draw | None = None) -> Tensor:
         """See `Compressor`."""
-        return sign_scale_reference.compress(x)
+        return sign_scale.compress(x)
+
+    def compress_with_feedback(self, x: Tensor, residual: Tensor) -> Tensor:
+        """See `FeedsBack`."""
+        return sign_scale.compress_with_feedback(x, residual)
 
     def decompress(self, payload: Tensor, num_elements: int) -> Tensor:
         """See `Compressor`."""
-        return sign_scale_reference.decompress(payload, num_elements)
+        return sign_scale.decompress(payload, num_elements)
+
+    def decompress_into(self, payload: Tensor, out: Tensor) -> None:
+        """See `Compressor`."""
+        if not is_plain(out):
+            return super().decompress_into(payload, out)
+        sign_scale.decompress(payload, out.shape[-1], out=out)
+
+    def decompress_mean(self, payloads: Tensor, num_elements: int) -> Tensor:
+        """See `Compressor`."""
+        return sign_scale.decompress_mean(payloads, num_elements)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from experiments.tasks.base import IMAGE_SIZE
+from experiments.tasks.images import IMAGE_SIZE
 
 
 class MLP(nn.Sequential):

@@ -1,6 +1,10 @@
-"""What a task is, and what the tasks of 28x28 grey images share.
+"""What a task is, and what all tasks share whose labels are classes.
 
-Shapes: w workers held by this process, b examples of each, c classes, m examples of a split.
+An example is a row of one array, whatever it is made of: texts and recordings of unequal length are
+padded with zeros to one length, and what is padding can be told from the row itself.
+
+Shapes: w workers held by this process, b examples of each, c classes, m examples of a split; [...]
+is nothing where an example has one label, and its places where it has one at each of them.
 """
 
 from dataclasses import dataclass
@@ -10,15 +14,13 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-IMAGE_SIZE = 28
-
 PADDING = -1
 """The label of a row that only fills up a batch: never correct, and without a loss."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Examples as they are stored: writable arrays x uint8 [m, 28, 28] and labels y int64 [m]."""
+    """Examples as they are stored: writable arrays x [m, ...] and labels y int64 [m, ...]."""
 
     x: np.ndarray
     y: np.ndarray
@@ -48,14 +50,14 @@ class Task(Protocol):
         ...
 
     def load(self) -> TaskData:
-        """Reads the data with NumPy alone, so that it may run before a process forks.
+        """Reads the data without torch's threads, so that it may run before a process forks.
 
         Raises UserError where the data is missing or corrupt.
         """
         ...
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Stored examples [..., 28, 28] as the model's normalised inputs [..., 1, 28, 28]."""
+        """Stored examples, behind any leading dimensions, as the model takes them."""
         ...
 
     def loss(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
@@ -63,21 +65,16 @@ class Task(Protocol):
         ...
 
     def num_correct(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
-        """How many examples each worker gets right [w]."""
+        """How many labels each worker gets right [w]."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageClassification:
-    """All of a `Task` over 28x28 grey images but its data: a subclass adds `load` and statistics.
+class Classification:
+    """The loss and the metric of a `Task`: a subclass adds `load`, `inputs` and `num_classes`.
 
     Raises ValueError if the target is outside (0, 1].
     """
-
-    num_classes: ClassVar[int] = 10
-    mean: ClassVar[float]
-    """Of the training images' pixels, scaled to [0, 1]."""
-    std: ClassVar[float]
 
     target_accuracy: float
 
@@ -87,20 +84,20 @@ class ImageClassification:
                 f"target_accuracy is a fraction in (0, 1], but got {self.target_accuracy}."
             )
 
-    def inputs(self, x: Tensor) -> Tensor:
-        """Images uint8 [..., 28, 28] as float32 [..., 1, 28, 28] of zero mean, unit variance."""
-        return x.unsqueeze(-3).float().sub_(255 * self.mean).div_(255 * self.std)
-
     def loss(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
-        """The mean cross entropy of each worker's labelled rows [w], in nats."""
-        losses_wb = F.cross_entropy(
-            outputs_wbc.flatten(0, 1), y_wb.flatten(), reduction="none", ignore_index=PADDING
-        ).view_as(y_wb)
-        return losses_wb.sum(1) / (y_wb != PADDING).sum(1).clamp(min=1)
+        """The mean cross entropy of each worker's labels [w], in nats.
+
+        Takes outputs [w, b, ..., c] and labels [w, b, ...].
+        """
+        losses = F.cross_entropy(
+            outputs_wbc.flatten(0, -2), y_wb.flatten(), reduction="none", ignore_index=PADDING
+        )
+        num_labels_w = (y_wb != PADDING).flatten(1).sum(1)
+        return losses.view(len(y_wb), -1).sum(1) / num_labels_w.clamp(min=1)
 
     def num_correct(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
         """How often each worker's largest output is at the label, int64 [w]."""
-        return (outputs_wbc.argmax(-1) == y_wb).sum(1)
+        return (outputs_wbc.argmax(-1) == y_wb).flatten(1).sum(1)
 
 
 def stratified(split: Split, *, per_class: tuple[int, ...], seed: int) -> list[Split]:
@@ -114,4 +111,13 @@ def stratified(split: Split, *, per_class: tuple[int, ...], seed: int) -> list[S
         rank_in_class[members] = np.arange(members.sum())
     part_of = np.searchsorted(np.cumsum(per_class), rank_in_class, side="right")
     parts = (order[part_of == part] for part in range(len(per_class)))
+    return [Split(split.x[part], split.y[part]) for part in parts]
+
+
+def shuffled(split: Split, *, sizes: tuple[int, ...], seed: int) -> list[Split]:
+    """Disjoint random parts of `split`; part i has `sizes[i]` examples."""
+    assert sum(sizes) <= len(split)
+    order = np.random.default_rng(seed).permutation(len(split))
+    ends = np.cumsum(sizes)
+    parts = (order[end - size : end] for end, size in zip(ends, sizes, strict=True))
     return [Split(split.x[part], split.y[part]) for part in parts]

@@ -19,7 +19,8 @@ import numpy as np
 
 from experiments.errors import UserError
 from experiments.tasks import cache
-from experiments.tasks.base import ImageClassification, Split, TaskData, stratified
+from experiments.tasks.base import Split, TaskData, stratified
+from experiments.tasks.images import ImageClassification
 
 MD5 = {
     "train-images-idx3-ubyte.gz": "cf8536b0aa1a6ac5fa3f23001093305c",

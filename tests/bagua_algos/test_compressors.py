@@ -111,6 +111,38 @@ def test_what_was_sent_and_the_residual_add_up_to_what_there_was(compressor):
     torch.testing.assert_close(compressor.decompress(payload, 50) + residual, expected)
 
 
+@pytest.mark.parametrize("compressor", [MinMaxUInt8(), *COMPRESSORS], ids=str)
+def test_means_are_of_what_is_decoded(compressor):
+    payload = compressor.compress(numbers(50), DRAW)
+    decoded = compressor.decompress(payload, 50)
+    mean = compressor.decompress_mean(payload, 50)
+    assert torch.equal(mean, (decoded[:, 0] + decoded[:, 1] + decoded[:, 2] + decoded[:, 3]) / 4)
+    code = compressor.average(payload, 50, DRAW)
+    assert torch.equal(code, compressor.compress(mean, DRAW))
+
+
+@pytest.mark.parametrize("compressor", [MinMaxUInt8(), *COMPRESSORS], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_decodes_into_what_stands(compressor, dtype):
+    payload = compressor.compress(numbers(50), DRAW)
+    expected = compressor.decompress(payload, 50).to(dtype)
+    whole, strided = torch.empty(3, 4, 50, dtype=dtype), torch.empty(3, 4, 100, dtype=dtype)
+    for out in (whole, strided[..., ::2]):
+        compressor.decompress_into(payload, out)
+        assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_kernel_for_error_feedback_changes_nothing(dtype):
+    class WithoutOne:
+        compress, decompress = SignScale().compress, SignScale().decompress
+
+    x, residuals = numbers(50).to(dtype), [numbers(50, seed=1).to(dtype) for _ in range(2)]
+    with_one = ErrorFeedback(SignScale()).compress(x, residuals[0])
+    assert torch.equal(with_one, ErrorFeedback(WithoutOne()).compress(x, residuals[1]))
+    assert torch.equal(*residuals)
+
+
 @pytest.mark.parametrize(
     "compressor", [c for c in [MinMaxUInt8(), *COMPRESSORS] if not c.unbiased], ids=str
 )

@@ -10,9 +10,11 @@ from rich.console import Console
 
 from experiments.compare import compare
 from experiments.errors import UserError
-from experiments.plots import accuracy_plot, curve, labels
+from experiments.intervals import bootstrap_interval
+from experiments.plots import accuracy_plot, curve
 from experiments.records import RunFolder, load_metrics, load_runs, time_to_accuracy
-from experiments.tables import bootstrap_interval, names, remarks, render, settings
+from experiments.settings import named, settings
+from experiments.tables import remarks, render
 
 TARGET = 0.9
 
@@ -157,7 +159,7 @@ def test_runs_with_other_options_are_not_seeds_of_one_another(tmp_path):
         write(tmp_path, "bytegrad", options={"bits": bits, "same": 1})
     write(tmp_path, "allreduce")
     runs = load_runs(tmp_path)
-    assert list(names(runs)) == ["bytegrad bits=4", "bytegrad bits=8", "allreduce"]
+    assert list(named(runs)["name"]) == ["bytegrad bits=4", "bytegrad bits=8", "allreduce"]
     assert settings(runs)["runs"].tolist() == [1, 1, 1]
 
 
@@ -166,7 +168,7 @@ def test_simulated_runs_are_labelled(tmp_path):
     assert "4 workers, simulated" in printed(tmp_path)
     assert "simulated" in plot(tmp_path).get_suptitle()
     write(tmp_path, backend="gloo")
-    assert list(labels(load_runs(tmp_path))) == ["allreduce, simulated", "allreduce, gloo"]
+    assert list(named(load_runs(tmp_path)).label) == ["allreduce, simulated", "allreduce, gloo"]
     assert "│ simulated │" in printed(tmp_path)
 
 

@@ -35,7 +35,7 @@ def plan_of(*overrides: str) -> Plan:
 def test_every_choice_can_be_made(choice):
     group, name = choice.split("=")
     plan = plan_of(choice)
-    if group in plan.names:
+    if group in plan.names and name != "auto":
         assert plan.names[group] == name
     lines = (CONFIG_DIR / group / f"{name}.yaml").read_text().splitlines()
     header = lines[lines[0] == "# @package _global_"]  # which has to come first

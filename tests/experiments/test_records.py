@@ -7,13 +7,13 @@ import pytest
 import yaml
 from pyarrow import parquet
 
+from experiments.environment import environment
 from experiments.errors import UserError
 from experiments.records import (
     METRICS,
     NOT_ENDED,
     SUMMARY,
     RunFolder,
-    environment,
     load_metrics,
     load_runs,
     time_to_accuracy,
@@ -67,7 +67,7 @@ def test_config_and_environment_survive(run):
 
 
 def test_environment_outside_a_checkout(monkeypatch, tmp_path):
-    monkeypatch.setattr("experiments.records.__file__", str(tmp_path / "records.py"))
+    monkeypatch.setattr("experiments.environment.__file__", str(tmp_path / "environment.py"))
     assert (environment()["git_commit"], environment()["git_dirty"]) == (None, None)
 
 
@@ -79,7 +79,7 @@ def test_environment_knows_the_commit_and_whether_it_was_changed(monkeypatch, tm
 
     git("init")
     git("commit", "--allow-empty", "-m", "first")
-    monkeypatch.setattr("experiments.records.__file__", str(tmp_path / "records.py"))
+    monkeypatch.setattr("experiments.environment.__file__", str(tmp_path / "environment.py"))
     assert environment()["git_commit"] == git("rev-parse", "HEAD")
     assert environment()["git_dirty"] is False
     (tmp_path / "records.py").touch()

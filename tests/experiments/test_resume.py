@@ -54,7 +54,7 @@ def flat(value, prefix=""):
 def test_a_killed_run_is_resumed(tmp_path):
     killed, resumed = tmp_path / "killed", tmp_path / "resumed"
     run = app.start(killed, "model=mlp", "checkpoint_every=5", "log_every=1", "net=none")
-    app.wait_for(lambda: len(list(killed.glob("checkpoints/*/3.pt"))) > 1, 60, "checkpoint")
+    app.wait_for(lambda: len(list(killed.glob("checkpoints/*/3_of_4.pt"))) > 1, 60, "checkpoint")
     os.kill(run.pid, signal.SIGKILL)
     run.communicate(timeout=20)
     step = Checkpoints(killed, 0, 4).latest()

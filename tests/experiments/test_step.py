@@ -7,8 +7,7 @@ from bagua_algos.worker_axis import StackedModel
 from experiments.compose import compose_config
 from experiments.config import make_plan
 from experiments.data import Batches
-from experiments.distributed import distribute
-from experiments.step import Step, clip_norms_, make_scaler
+from experiments.step import clip_norms_, make_step
 
 WORKERS = 3
 
@@ -23,9 +22,7 @@ class Training:
         communicator = StackedCommunicator(WORKERS)
         self.model = StackedModel(self.plan.model, WORKERS)
         optimizer = self.plan.make_optimizer(self.model.parameters())
-        scaler = make_scaler(self.plan)
-        engine = distribute(self.plan, self.model, optimizer, communicator, scaler)
-        self.take_step = Step(self.plan, data.train, engine, optimizer, scaler)
+        self.take_step = make_step(self.plan, data.train, self.model, optimizer, communicator)
         self.batches = Batches(
             num_examples=len(data.train),
             world_size=WORKERS,

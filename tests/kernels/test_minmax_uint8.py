@@ -1,7 +1,6 @@
 """MinMaxUInt8: every back end against one set of properties and, bit for bit, the reference."""
 
 from dataclasses import dataclass
-from types import ModuleType
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -11,49 +10,33 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels import minmax_uint8_cpu, minmax_uint8_reference
 from kernels.minmax_uint8 import wire_bytes
+from tests.kernels import backends
+from tests.kernels.backends import MINMAX
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 SIZES = [1, 7, 8, 9, 1023, 1024, 1025, 1_000_000]
 reproducible = settings(derandomize=True, max_examples=200)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Backend:
-    """One implementation on one device, with new outputs that hold rubbish beforehand."""
+    """This codec on one of the back ends."""
 
-    module: ModuleType
-    device: str = "cpu"
+    on: backends.Backend
 
     def compress(self, chunks: Tensor) -> Tensor:
-        payload = torch.full(
-            (chunks.shape[0], wire_bytes(chunks.shape[1])), 0xFF, dtype=torch.uint8
-        )
-        on_device = payload.to(self.device)
-        self.module.compress(chunks.to(self.device), on_device)
-        return on_device.cpu()
+        return self.on.compress(MINMAX, chunks)
 
     def decompress(self, payload: Tensor, n: int) -> Tensor:
-        chunks = torch.empty(payload.shape[0], n, device=self.device)
-        self.module.decompress(payload.to(self.device), chunks)
-        return chunks.cpu()
+        return self.on.decompress(MINMAX, payload, n)
 
     def round_trip(self, *values: float) -> list[float]:
         return self.decompress(self.compress(torch.tensor([values])), len(values))[0].tolist()
 
 
-REFERENCE = Backend(module=minmax_uint8_reference)
-needs_cuda = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
-FAST = [
-    pytest.param(Backend(module=minmax_uint8_cpu), id="numba"),
-    pytest.param(
-        Backend(module=minmax_uint8_reference, device="cuda"), id="cuda", marks=needs_cuda
-    ),
-]
+REFERENCE = Backend(backends.REFERENCE)
+FAST = [pytest.param(Backend(p.values[0]), id=p.id, marks=p.marks) for p in backends.FAST]
 every_backend = pytest.mark.parametrize("backend", [pytest.param(REFERENCE, id="reference"), *FAST])
 
 

@@ -1,6 +1,8 @@
+import numpy as np
 import pytest
 import torch
 
+from kernels.philox_cpu import draw_words
 from kernels.philox_reference import philox4x32, uniforms
 
 ONES = 0xFFFFFFFF
@@ -22,6 +24,19 @@ ONES = 0xFFFFFFFF
 def test_known_answers(counter, key, expected):
     words = philox4x32([torch.tensor([c]) for c in counter], key)
     assert tuple(word.item() for word in words) == expected
+    by_numba = np.zeros(4, np.uint32)
+    draw_words(by_numba, counter[0], np.array(counter[1:]), *key)
+    assert tuple(by_numba.tolist()) == expected
+
+
+@pytest.mark.parametrize("first", [0, 5, 2**32 - 100])
+def test_counters_follow_one_another(first):
+    stream, key = (2, 2**32 - 1, 7), (9, 11)
+    counters = torch.arange(first, first + 50)
+    expected = torch.stack(philox4x32((counters, *map(torch.tensor, stream)), key), 1)
+    words = np.zeros(200, np.uint32)
+    draw_words(words, first, np.array(stream), *key)
+    assert words.tolist() == expected.flatten().tolist()
 
 
 def test_uniforms_are_uniform_and_below_one():

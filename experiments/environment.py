@@ -1,0 +1,60 @@
+"""What a run or a measurement was made on and from."""
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = (
+    *("torch", "numpy", "numba", "hydra-core", "pyroute2"),
+    *("pandas", "pyarrow", "cupy-cuda12x", "cupy-cuda13x"),
+)
+
+
+def environment() -> dict[str, Any]:
+    """What this process runs on and from; a fact that cannot be had is None."""
+    commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
+    changes = _git("status", "--porcelain")
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "host": platform.node(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "git_commit": commit,
+        "git_dirty": None if changes is None else bool(changes),
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of the checkout this file is in; None without git or outside a checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or None

@@ -1,0 +1,261 @@
+"""All that needs a GPU, in one command: `make gpu-check`, or `python -m experiments.gpu_check`.
+
+    tests           those marked gpu
+    kernels         python -m kernels.bench --device cuda
+    shared GPU      two workers on one GPU, by NCCL over a shaped link, traced
+    stacked         simulated workers as one batch
+
+It takes less than 8 minutes: every part has a limit. Writes results/gpu/DEVICE.json and .md, with
+figures that were measured now and none else. Exit codes: 0 all parts passed, 1 one has failed, 2
+there is no GPU, and nothing is written.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from experiments.device_trace import read_device_trace
+from experiments.environment import environment
+from experiments.gpu import Gpu, find_gpus, why_no_gpu
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results" / "gpu"
+SOCKETS = "NET/Socket"
+"""NCCL's word for a connection through the worker's own network namespace."""
+
+Figures = dict[str, Any]
+
+
+class PartFailedError(RuntimeError):
+    """A part did what it should not; one sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One command, and what is read of the folder that it leaves.
+
+    `read` raises `PartFailedError`, `OSError` or `ValueError` where it is not what it should be.
+    """
+
+    name: str
+    command: Callable[[Path], list[str]]
+    limit_s: float
+    read: Callable[[Path], Figures]
+    environment: Callable[[Path], Mapping[str, str]] = field(default=lambda folder: {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """`figures` where it passed, else the `reason`."""
+
+    seconds: float
+    figures: Figures = field(default_factory=dict)
+    reason: str | None = None
+
+
+def run_part(part: Part, folder: Path) -> Outcome:
+    """Run one in `folder`, which is empty."""
+    started_s = time.monotonic()
+
+    def outcome(**what: Any) -> Outcome:
+        return Outcome(seconds=round(time.monotonic() - started_s, 1), **what)
+
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", *part.command(folder)],
+            cwd=ROOT,
+            env=os.environ | part.environment(folder),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=part.limit_s,
+        )
+        if done.returncode:
+            last = (done.stdout.strip().splitlines() or ["it printed nothing"])[-1]
+            return outcome(reason=f"exit code {done.returncode}: {last}")
+        return outcome(figures=part.read(folder))
+    except subprocess.TimeoutExpired:
+        return outcome(reason=f"not done within {part.limit_s:g} s")
+    except (PartFailedError, OSError, ValueError, KeyError, ElementTree.ParseError) as error:
+        return outcome(reason=f"{type(error).__name__}: {error}")
+
+
+def read_tests(folder: Path) -> Figures:
+    """How many tests passed and were skipped."""
+    suites = ElementTree.parse(folder / "tests.xml").getroot().iter("testsuite")
+    counts = Counter[str]()
+    for suite in suites:
+        counts.update({name: int(suite.get(name, "0")) for name in ("tests", "skipped")})
+    if not counts["tests"] - counts["skipped"]:
+        raise PartFailedError(f"no test ran, of {counts['tests']} that are marked gpu")
+    return {"passed": counts["tests"] - counts["skipped"], "skipped": counts["skipped"]}
+
+
+def read_kernels(folder: Path) -> Figures:
+    """The results of the bench, as it wrote them."""
+    return {"results": json.loads((folder / "kernels.json").read_text())}
+
+
+def read_shared(folder: Path) -> Figures:
+    """What two workers on one GPU sent, by which transport, and what their trace shows.
+
+    No time is among it: the workers take turns on the GPU.
+    """
+    summary = json.loads((folder / "summary.json").read_text())
+    if not summary["shared_gpu"]:
+        raise PartFailedError("the record does not say that the workers shared a GPU")
+    log = "\n".join(file.read_text() for file in folder.glob("nccl.*.log"))
+    transports = Counter(re.findall(r"Channel .* via (\w+(?:/\w+)?)", log))
+    if set(transports) != {SOCKETS}:
+        raise PartFailedError(f"NCCL used {dict(transports)}, not {SOCKETS} alone")
+    steps = [read_device_trace(file) for file in sorted(folder.glob("trace.*.json"))]
+    waits = sum((Counter(worker.host_waits) for worker in steps), Counter[str]())
+    if waits:
+        raise PartFailedError(f"the host waited for the GPU within steps: {dict(waits)}")
+    version = re.search(r"NCCL version (\S+)", log)
+    return _of(summary, "steps", "final_accuracy", "bytes_sent_per_worker", "shared_gpu") | {
+        "nccl": version and version[1],
+        "connections": dict(transports),
+        "host_waits_in_steps": 0,
+        "steps_traced": [worker.num_steps for worker in steps],
+        "hidden_share_of_communication": [
+            worker.communication_s and worker.hidden_s / worker.communication_s for worker in steps
+        ],
+    }
+
+
+def read_stacked(folder: Path) -> Figures:
+    """What simulated workers came to, and how long all of it took."""
+    summary = json.loads((folder / "summary.json").read_text())
+    return _of(summary, "workers", "steps", "final_accuracy", "first_step_s", "duration_s")
+
+
+def _of(summary: Mapping[str, Any], *names: str) -> Figures:
+    return {name: summary[name] for name in names}
+
+
+def _experiment(*words: str) -> Callable[[Path], list[str]]:
+    return lambda folder: ["experiments", *words, f"hydra.run.dir={folder}"]
+
+
+def _one_gpu(folder: Path) -> dict[str, str]:
+    first, *_ = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
+    return {
+        "CUDA_VISIBLE_DEVICES": first,
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_FILE": str(folder / "nccl.%p.log"),
+    }
+
+
+PARTS = (
+    Part(
+        name="tests",
+        command=lambda folder: ["pytest", "-q", "-m", "gpu", f"--junitxml={folder / 'tests.xml'}"],
+        limit_s=120,
+        read=read_tests,
+    ),
+    Part(
+        name="kernels",
+        command=lambda folder: [
+            *("kernels.bench", "--device", "cuda", "--json", str(folder / "kernels.json")),
+        ],
+        limit_s=120,
+        read=read_kernels,
+    ),
+    Part(
+        name="shared GPU",
+        command=_experiment(
+            *("algo=bytegrad", "net=slow_tcp", "backend=nccl", "workers=2", "trace=true"),
+            *("max_steps=20", "eval_every=20", "bucket_bytes=262144"),
+        ),
+        limit_s=130,
+        read=read_shared,
+        environment=_one_gpu,
+    ),
+    Part(
+        name="stacked",
+        command=_experiment(
+            *("algo=bytegrad", "net=wan", "backend=sim", "device=cuda", "workers=32"),
+            *("max_steps=50", "eval_every=50", "model=mlp"),
+        ),
+        limit_s=80,
+        read=read_stacked,
+    ),
+)
+
+
+def check(gpu: Gpu, parts: tuple[Part, ...] = PARTS, results: Path = RESULTS) -> bool:
+    """Run all parts and write what they came to; returns whether all have passed."""
+    outcomes: dict[str, Outcome] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, part in enumerate(parts):
+            print(f"{part.name}: at most {part.limit_s:g} s", flush=True)
+            folder = Path(scratch) / str(number)
+            folder.mkdir()
+            outcomes[part.name] = run_part(part, folder)
+    record = {
+        "device": gpu.name,
+        "memory_bytes": gpu.memory_bytes,
+        "cuda": torch.version.cuda,
+        "environment": environment(),
+        "parts": {
+            name: {"passed": o.reason is None, "seconds": o.seconds}
+            | ({"figures": o.figures} if o.reason is None else {"reason": o.reason})
+            for name, o in outcomes.items()
+        },
+    }
+    name = re.sub(r"[^a-z0-9]+", "-", gpu.name.lower()).strip("-")
+    table = _table(gpu, outcomes)
+    results.mkdir(parents=True, exist_ok=True)
+    (results / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+    (results / f"{name}.md").write_text(table)
+    Console(soft_wrap=True, markup=False, highlight=False).print(table)
+    print(results / f"{name}.json")
+    return all(outcome.reason is None for outcome in outcomes.values())
+
+
+def _table(gpu: Gpu, outcomes: Mapping[str, Outcome]) -> str:
+    lines = [f"# {gpu.name}", "", "| part | outcome | s | figures |", "| --- | --- | ---: | --- |"]
+    for name, outcome in outcomes.items():
+        word = "passed" if outcome.reason is None else f"failed: {outcome.reason}"
+        figures = ", ".join(f"{key} {_shown(value)}" for key, value in outcome.figures.items())
+        cells = (name, word, f"{outcome.seconds:g}", figures)
+        lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | dict) and len(str(value)) > 200:
+        return f"({len(value)} entries)"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def main() -> int:
+    """Check the first GPU; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.gpu_check", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.parse_args()
+    gpus = find_gpus()
+    if not gpus:
+        print(f"gpu-check measured nothing, since {why_no_gpu()}.", file=sys.stderr)
+        return 2
+    return 0 if check(gpus[0]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

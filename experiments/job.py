@@ -1,0 +1,48 @@
+"""One run as Hydra asks for it: in this process, or wherever a launcher has it run."""
+
+import multiprocessing
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from experiments.errors import UserError
+from experiments.hold import hold
+from experiments.placed import run_placed
+from experiments.run import run
+from experiments.study import Outcome, Standing, clear, read_record
+from experiments.team import Team
+from netsim.processes import die_with_parent
+
+
+def run_job(config: DictConfig, team: Team | None = None) -> Outcome:
+    """Run `config`, with the processes of `team` if torchrun or srun has started some.
+
+    An outcome "refused" says that nothing was run, because of what `config` asks for.
+    """
+    hydra = HydraConfig.get()
+    folder, overrides = Path(hydra.runtime.output_dir), hydra.overrides.task
+    try:
+        if team is not None:
+            return Outcome(status=run_placed(config, folder, overrides, team))
+        if hydra.mode == RunMode.MULTIRUN:
+            return _run_of_study(config, folder, overrides)
+        return Outcome(status=run(config, folder, overrides))
+    except UserError as error:
+        return Outcome(status="refused", reason=str(error))
+
+
+def _run_of_study(config: DictConfig, folder: Path, overrides: Sequence[str]) -> Outcome:
+    """A cluster may start one run twice: after it was preempted, or by two commands."""
+    launcher = multiprocessing.parent_process()
+    if launcher is not None and launcher.pid is not None:  # joblib's workers would go on alone
+        die_with_parent(launcher.pid)
+    with hold(folder):
+        record = read_record(folder, is_held=False)
+        if record is not None and record.standing is Standing.DONE:
+            return Outcome(status=record.status, reason=record.reason)
+        if record is not None and record.standing is Standing.INTERRUPTED:
+            clear(folder)
+        return Outcome(status=run(config, folder, overrides))

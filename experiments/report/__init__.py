@@ -1,0 +1,1 @@
+"""Tables, plots, a notebook and a page: `python -m experiments.report DIR`."""

@@ -1,0 +1,68 @@
+"""Tables, plots, an executed notebook and a page from a folder of runs.
+
+python -m experiments.report results/runs [--out results/reports/tradeoff]
+"""
+
+import argparse
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from experiments.errors import UserError
+from experiments.records import load_runs
+
+EXTRA = ("jinja2", "nbformat", "nbclient", "nbconvert", "ipykernel")
+"""What the notebook needs: the extra "report"."""
+
+
+def report(path: str | Path, out: str | Path) -> list[Path]:
+    """Report the runs at or below `path` in the folder `out`; returns the notebook and the page.
+
+    Raises:
+        UserError: there is no run, `out` cannot be written, or the extra "report" is missing.
+        ReportError: the notebook has failed.
+    """
+    _check_extra()
+    from experiments.report import notebook as notebooks
+
+    path, out = Path(path), Path(out)
+    runs = load_runs(path)
+    if runs.empty:
+        raise UserError(" ".join([f"There is no run in {path}.", *runs.attrs["problems"]]))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "report.ipynb").touch()
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror}): choose --out.") from error
+    notebook = notebooks.make_notebook(os.path.relpath(path, out), title=out.resolve().name)
+    notebooks.execute(notebook, out)
+    return notebooks.save(notebook, out)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.report", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("dir", metavar="DIR", help="a folder of runs")
+    parser.add_argument("--out", help="the folder to write; by default results/reports/DIR's name")
+    arguments = parser.parse_args()
+    out = arguments.out or Path("results/reports", Path(arguments.dir).resolve().name)
+    try:
+        for file in report(arguments.dir, out):
+            print(file)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _check_extra() -> None:
+    missing = [name for name in EXTRA if find_spec(name) is None]
+    if missing:
+        raise UserError(f"A report needs {', '.join(missing)}: pip install 'relaxlab[report]'.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""The best algorithm over networks, as a heat map."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from experiments.report.section import Section
+from experiments.report.study import Study
+from experiments.report.words import counted, factor, kinds, listed, sentence, wrapped
+from experiments.settings import COMPARABLE, comparable, shown, varies
+from experiments.tables import describe
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_ROWS, MAX_COLUMNS = 16, 12
+
+_NAME_WIDTH = 18
+_NETWORK = ["net", "asked_rate_mbit"]
+_REST = [column for column in COMPARABLE if column not in _NETWORK]
+
+
+def best_over_networks(study: Study) -> Section:
+    """Which algorithm is first on which network."""
+    table = study.table.query("not shared_gpu and target_accuracy.notna()")
+    firsts = _firsts(table)
+    if firsts.empty or len(firsts[_NETWORK].drop_duplicates()) < 2:
+        return Section(finding="The runs are of one network, or of none with a target: no map.")
+    figure, left_out = _figure(firsts, study)
+    return Section(
+        finding=" ".join(_finding(mark, rows) for mark, rows in kinds(firsts)),
+        notes=[left_out] if left_out else [],
+        figures={"best_over_networks": figure},
+    )
+
+
+def _firsts(table: pd.DataFrame) -> pd.DataFrame:
+    """The first row of each comparable group, with the number of rows that tie with it."""
+    if table.empty:
+        return table
+    return pd.concat(
+        [group.head(1).assign(num_ties=group.ties_with_first.sum()) for group in comparable(table)]
+    )
+
+
+def _finding(mark: str, firsts: pd.DataFrame) -> str:
+    reached = firsts.query("place == 1")
+    if reached.empty:
+        return sentence(["no algorithm reaches a target on any network"], mark)
+    nets = {
+        str(label): listed(dict.fromkeys(map(_network, rows.to_dict("records"))))
+        for label, rows in reached.groupby("label")
+    }
+    if len(nets) == 1:
+        [label] = nets
+        num_nets = len(firsts[_NETWORK].drop_duplicates())
+        what = f"{label} is first on each of {counted(num_nets, 'network')}"
+        return sentence([what], mark, names=nets)
+    order = reached.label.value_counts().index
+    said = [f"{label} is first on {nets[label]}" for label in order]
+    return sentence(said, mark, names=nets)
+
+
+def _network(row: dict[Any, Any]) -> str:
+    """Such as "wan" or "slow_tcp, 50 Mbit/s": a network and the rate asked of it."""
+    net, rate = shown("net", row["net"]), row["asked_rate_mbit"]
+    return net if pd.isna(rate) else f"{net}, {rate:g} Mbit/s"
+
+
+def _figure(firsts: pd.DataFrame, study: Study) -> tuple[Figure, str]:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    firsts = firsts.assign(column=[_network(row) for row in firsts.to_dict("records")])
+    varying = [column for column in _REST if varies(firsts, column)]
+    firsts = firsts.assign(
+        row=[describe(firsts.loc[[i]], varying) or "all runs" for i in firsts.index]
+    )
+    rates = firsts.asked_rate_mbit.fillna(math.inf).groupby(firsts.column).min()
+    columns = list(rates.sort_values(kind="stable").index)
+    rows = list(dict.fromkeys(firsts.row))
+    hidden = max(len(columns) - MAX_COLUMNS, 0), max(len(rows) - MAX_ROWS, 0)
+    columns, rows = columns[:MAX_COLUMNS], rows[:MAX_ROWS]
+    longest = max(len(word) for label in firsts.label for word in label.split())
+    size_in = 2.6 + max(1.5, 0.085 * longest) * len(columns), 1.9 + 0.8 * len(rows)
+    theme: Any = {"hatch.linewidth": 0.4}
+    with matplotlib.rc_context(theme):
+        figure = Figure(figsize=size_in, layout="constrained")
+        axes = figure.add_subplot()
+        fields = firsts.query("column in @columns and row in @rows")
+        for field in fields.to_dict("records"):
+            _draw(axes, columns.index(field["column"]), rows.index(field["row"]), field, study)
+        _frame(axes, columns, rows)
+        same = [c for c in ("task", "model", "workers", "backend") if c not in varying]
+        figure.suptitle(textwrap.fill(describe(firsts, same), int(9 * size_in[0])))
+        figure.draw_without_rendering()
+    said = f"The map leaves out {hidden[0]} networks and {hidden[1]} rows, which the tables have."
+    return figure, said if any(hidden) else ""
+
+
+def _draw(axes: Axes, x: int, y: int, field: dict[Any, Any], study: Study) -> None:
+    """A field in the colour of the algorithm that is first there, and by name."""
+    from matplotlib.patches import Rectangle
+
+    is_reached = field["place"] == 1
+    empty: dict[str, Any] = {"facecolor": "0.9", "edgecolor": "0.25"}
+    look = study.areas[field["label"]] if is_reached else empty
+    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, linewidth=0.8, **look))
+    text = wrapped(field["label"], _NAME_WIDTH) + _below(field) if is_reached else "all missed"
+    box = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+    axes.text(x, y, text, ha="center", va="center", fontsize="small", bbox=box)
+
+
+def _below(field: dict[Any, Any]) -> str:
+    """The speed-up and the ties of a field."""
+    lines = []
+    if field["is_best_baseline"]:
+        lines.append("the baseline")
+    elif 0 < field["speedup"] < math.inf:
+        lines.append(f"{factor(field['speedup'])} x the baseline")
+    if field["num_ties"]:
+        lines.append(f"ties with {counted(field['num_ties'], 'other')}")
+    return "".join("\n" + line for line in lines)
+
+
+def _frame(axes: Axes, columns: list[str], rows: list[str]) -> None:
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+    axes.set_xticks(range(len(columns)), [column.replace(", ", "\n") for column in columns])
+    axes.set_yticks(range(len(rows)), [textwrap.fill(row, 30) for row in rows])
+    axes.tick_params(length=0)
+    axes.set_xlabel("network, from the slowest")

@@ -1,0 +1,95 @@
+"""The notebook of a report: made of a template, executed, exported to one HTML page."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
+from nbconvert import HTMLExporter
+from nbformat import NotebookNode
+from traitlets.config import Config
+
+import experiments
+
+TIMEOUT_S = 600
+"""The longest that a cell may take."""
+
+_CELL = re.compile(r"^# %%(.*)\n", re.MULTILINE)
+
+
+class ReportError(RuntimeError):
+    """The notebook did not run to its end; the message says where, with the traceback of a cell."""
+
+
+def make_notebook(runs: str, title: str) -> NotebookNode:
+    """The notebook, not executed. `runs` is the folder as seen from that of the notebook."""
+    text = (resources.files("experiments.report") / "templates/notebook.py").read_text()
+    cells = [_cell(kind.strip(), source.strip()) for kind, source in _parts(text)]
+    for number, cell in enumerate(cells):
+        cell.id = f"cell-{number}"  # else random: a report would never be the same twice
+        if "parameters" in cell.metadata.get("tags", []):
+            cell.source = f"RUNS = {runs!r}"
+        cell.source = cell.source.replace("$title", title)
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+
+
+def execute(notebook: NotebookNode, folder: Path) -> None:
+    """Run all cells in `folder`, in place. Raises `ReportError`."""
+    with TemporaryDirectory() as sockets:
+        # Not over TCP, whose ports everybody on the machine could reach.
+        transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}
+        client = NotebookClient(
+            notebook,
+            timeout=TIMEOUT_S,
+            resources={"metadata": {"path": str(folder)}},
+            config=Config({"KernelManager": transport}),
+        )
+        try:
+            client.execute(env=_environment())
+        except (CellExecutionError, CellTimeoutError, RuntimeError) as error:
+            raise ReportError(str(error)) from error
+
+
+def save(notebook: NotebookNode, folder: Path) -> list[Path]:
+    """Write report.ipynb, and report.html without the code."""
+    files = [folder / "report.ipynb", folder / "report.html"]
+    nbformat.write(notebook, files[0])
+    files[1].write_text(_page(notebook))
+    return files
+
+
+def _parts(text: str) -> Iterator[tuple[str, str]]:
+    """The kind and the source of each cell; what stands before the first is no cell."""
+    pieces = _CELL.split(text)[1:]
+    yield from zip(pieces[::2], pieces[1::2], strict=True)
+
+
+def _cell(kind: str, source: str) -> NotebookNode:
+    if kind == "[markdown]":
+        return nbformat.v4.new_markdown_cell(re.sub(r"^# ?", "", source, flags=re.MULTILINE))
+    return nbformat.v4.new_code_cell(source, metadata={"tags": [kind]} if kind else {})
+
+
+def _environment() -> dict[str, str]:
+    """The kernel finds this very package, wherever it starts."""
+    home = str(Path(experiments.__file__).parents[1])
+    path = os.environ.get("PYTHONPATH")
+    return os.environ | {"PYTHONPATH": os.pathsep.join([home, *([path] if path else [])])}
+
+
+def _page(notebook: NotebookNode) -> str:
+    """One file that needs nothing else: no script, no font, no style from elsewhere."""
+    exporter = HTMLExporter(template_name="basic", exclude_input=True, exclude_output_prompt=True)
+    body, _ = exporter.from_notebook_node(notebook)
+    title = notebook.cells[0].source.splitlines()[0].lstrip("# ")
+    page = (resources.files("experiments.report") / "templates/page.html").read_text()
+    return page.replace("$title", html.escape(title)).replace("$body", body)

@@ -1,0 +1,105 @@
+"""A section of a report: a finding, tables and figures, and the files they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from experiments.plots import save_plot
+from experiments.tables import WORDS, Columns
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas.io.formats.style import Styler
+
+MAX_ROWS = 500
+"""As many rows of a table are shown; its CSV has all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageTable:
+    """A table as people read it, `cells`, and its `numbers`, for programs.
+
+    `emphasized` rows, by their positions, are set in bold type.
+    """
+
+    caption: str
+    cells: Columns
+    numbers: pd.DataFrame
+    emphasized: Sequence[int] = ()
+
+    def save(self, out: Path, name: str) -> None:
+        """Write `name`.csv, .md and .tex."""
+        self.numbers.to_csv(out / f"{name}.csv", index=False)
+        (out / f"{name}.md").write_text(self.markdown())
+        (out / f"{name}.tex").write_text(self.latex())
+
+    def markdown(self) -> str:
+        """A pipe table below its caption."""
+        rules = ["---" if header in WORDS else "---:" for header in self.cells]
+        rows = [list(self.cells), rules, *self._shown().to_numpy().tolist()]
+        lines = ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in rows]
+        return "\n".join([self._full_caption(), "", *lines, ""])
+
+    def latex(self) -> str:
+        """A tabular with rules of booktabs, below its caption as a comment."""
+        columns = "".join("l" if header in WORDS else "r" for header in self.cells)
+        style = self._styler("latex").hide(axis="index")
+        return f"% {self._full_caption()}\n" + style.to_latex(hrules=True, column_format=columns)
+
+    def html(self) -> str:
+        """For a page or a notebook."""
+        shown = self._shown()
+        kinds = {h: "word" if h in WORDS else "number" for h in shown}
+        classes = pd.DataFrame([kinds] * len(shown), columns=shown.columns)
+        classes.loc[list(self.emphasized)] += " first"
+        style = self._styler("html").hide(axis="index").set_td_classes(classes)
+        style = style.set_caption(self._full_caption()).set_table_styles(_LOOK)
+        return style.to_html(table_attributes='class="study"')
+
+    def _styler(self, escape: str) -> Styler:
+        style = self._shown().style
+        style.format(escape=escape).format_index(escape=escape, axis=1)
+        style.cell_ids = False
+        return style
+
+    def _shown(self) -> pd.DataFrame:
+        return pd.DataFrame(self.cells, dtype="object").head(MAX_ROWS)
+
+    def _full_caption(self) -> str:
+        num_rows = len(self.numbers)
+        left_out = f" The first {MAX_ROWS} of {num_rows} rows." if num_rows > MAX_ROWS else ""
+        return self.caption + left_out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """What the data say on one subject: a sentence, further `notes`, tables and figures by name."""
+
+    finding: str
+    notes: Sequence[str] = ()
+    tables: Mapping[str, PageTable] = field(default_factory=dict)
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+
+    def save(self, out: Path) -> None:
+        """Write every table as .csv, .md and .tex, every figure as .png and .svg."""
+        for name, table in self.tables.items():
+            table.save(out, name)
+        for name, figure in self.figures.items():
+            save_plot(figure, out, name)
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")
+
+
+_LOOK: Any = [
+    {"selector": "td.number", "props": "text-align: right"},
+    {"selector": "td.word, th.col_heading", "props": "text-align: left"},
+    {"selector": "td.first", "props": "font-weight: bold"},
+    {"selector": "caption", "props": "caption-side: top; text-align: left"},
+]

@@ -1,0 +1,107 @@
+"""VADER movie snippets: is a sentence of a film review kind or not?
+
+Hutto and Gilbert: VADER, a parsimonious rule-based model for sentiment analysis of social media
+text, ICWSM 2014: 10,605 sentences of film reviews (Pang and Lee, 2004), each rated by 20 people
+from -4 to 4. Those whose mean rating is at least 0.5 away from 0 are kept; its sign is the label.
+The file is in the source distribution of vaderSentiment 3.3.2.
+
+Texts are tokens of MiniLM's own vocabulary, for which the package of its weights is needed.
+"""
+
+import io
+import tarfile
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from experiments.errors import UserError
+from experiments.models import minilm
+from experiments.tasks import fetch
+from experiments.tasks.base import Classification, Split, TaskData, shuffled
+from experiments.tasks.cache import cached
+
+REQUIREMENT = "vaderSentiment==3.3.2"
+MEMBERS = ("hutto_ICWSM_2014.tar.gz", "movieReviewSnippets_GroundTruth.txt")
+SHA256 = "c8293b0d942e90e223ea2c0955d969040d1a1be514a978b9af0698940bd13350"
+MAX_TOKENS = 48
+"""Longer texts are cut."""
+SIZES = (8_000, 1_000, 1_072)
+"""Of the training, validation and test parts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovieSnippets(Classification):
+    """Sentences: 8,000 to train, 1,000 to validate and 1,072 to test; 1 is positive, 0 negative.
+
+    An example is its tokens [MAX_TOKENS], padded with 0.
+
+    Args:
+        source: the source distribution of vaderSentiment 3.3.2, where it has been downloaded by
+            hand.
+    """
+
+    num_classes: ClassVar[int] = 2
+
+    target_accuracy: float = 0.85
+    source: str | None = None
+
+    def load(self) -> TaskData:
+        """Reads the splits; raises UserError if the texts or the vocabulary cannot be had."""
+        snippets = cached(
+            f"movie_snippets-{SHA256[:16]}-{MAX_TOKENS}", lambda: encode(*parse(self.content()))
+        )
+        return TaskData(*shuffled(snippets, sizes=SIZES, seed=0))
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Tokens int16 [..., MAX_TOKENS] as int64."""
+        return x.long()
+
+    def content(self) -> bytes:
+        """The file of snippets; raises UserError if it cannot be had or is another."""
+        content = fetch.archive(self.source, fetch.source_distribution(REQUIREMENT))
+        for name in MEMBERS:
+            content = _member(content, name)
+        return fetch.verified(content, SHA256, MEMBERS[-1])
+
+
+def parse(content: bytes) -> tuple[list[str], np.ndarray]:
+    """Texts, and labels int64 [m], of lines of a number, the mean rating and the text."""
+    lines = content.decode("utf-8").splitlines()
+    rows = [line.split("\t", 2) for line in lines]
+    clear = [(text, float(rating) > 0) for _, rating, text in rows if abs(float(rating)) >= 0.5]
+    return [text for text, _ in clear], np.array([positive for _, positive in clear], np.int64)
+
+
+def encode(texts: list[str], labels: np.ndarray) -> Split:
+    """Texts as rows of tokens.
+
+    Raises UserError where the vocabulary, or the package that applies it, is not installed.
+    """
+    folder = minilm.package_folder()
+    try:
+        from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise UserError(f"the task movie_snippets needs tokenizers: {minilm.INSTALL}") from error
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(MAX_TOKENS)
+    tokens = np.full((len(texts), MAX_TOKENS), minilm.PADDING_TOKEN, np.int16)
+    for row, text in zip(tokens, texts, strict=True):
+        ids = tokenizer.encode(text).ids  # one by one: a batch would start threads, before a fork
+        row[: len(ids)] = ids
+    return Split(tokens, labels)
+
+
+def _member(archive: bytes, name: str) -> bytes:
+    """The file `name`, in whatever folder, of a tar.gz. Raises UserError where there is none."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            for member in files:
+                file = files.extractfile(member) if member.name.endswith(f"/{name}") else None
+                if file is not None:
+                    return file.read()
+    except tarfile.TarError:
+        pass
+    raise UserError(f"task.source holds no {name}: give the source of {REQUIREMENT}, or null")

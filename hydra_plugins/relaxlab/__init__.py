@@ -1,0 +1,1 @@
+"""What relaxlab adds to Hydra, which takes plugins from this namespace alone."""

@@ -1,0 +1,126 @@
+"""Hydra's sweeper of this project: it gives the launcher what is not done yet."""
+
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from experiments.errors import UserError
+from experiments.records import config_text
+from experiments.side_by_side import check_side_by_side, jobs_at_once, needs_host
+from experiments.study import Job, Study, identity
+
+OmegaConf.register_new_resolver("identity", identity, replace=True)
+
+
+class StudySweeper(BasicSweeper):
+    """Every combination, as Hydra's own `BasicSweeper`, but for those that are done.
+
+    Args:
+        max_batch_size: how many runs the launcher is given at a time; None: all.
+        params: what is swept beside the command line, by key.
+        retry_failed: whether what has failed is run again.
+    """
+
+    def __init__(
+        self,
+        max_batch_size: int | None = None,
+        params: dict[str, str] | None = None,
+        retry_failed: bool = False,
+    ) -> None:
+        super().__init__(max_batch_size, params)
+        self._retry_failed = retry_failed
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        """See `Sweeper`. joblib runs as many at a time as may share this host, unless told."""
+        launcher, overrides = config.hydra.launcher, config.hydra.overrides.hydra
+        is_told = any(override.startswith("hydra.launcher.n_jobs=") for override in overrides)
+        if "n_jobs" in launcher and not is_told:
+            launcher.n_jobs = jobs_at_once(config)
+        super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
+
+    def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
+        """Run what `arguments` ask for.
+
+        Raises:
+            UserError: nothing was run, because of what they ask for.
+            RunsFailed: not all runs are done.
+        """
+        assert self.config is not None
+        root = Path(self.config.hydra.sweep.dir).absolute()
+        jobs = list(self._jobs(root, arguments))
+        check_side_by_side(jobs, self.config.hydra.launcher)
+        study = Study(root, jobs)
+        todo = study.begin(retry_failed=self._retry_failed)
+        returns: list[Sequence[JobReturn]] = []
+        trouble = ""
+        try:
+            self._launch(todo, returns)
+        except Exception as error:
+            traceback.print_exc()
+            trouble = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        _tell_refusals(returns, num_asked=len(todo))
+        study.end(trouble)
+        return returns
+
+    def _launch(self, jobs: list[Job], returns: list[Sequence[JobReturn]]) -> None:
+        """Add to `returns` what the launcher returns. Raises what it or a run has raised."""
+        assert self.launcher is not None
+        size = self.max_batch_size or max(1, len(jobs))
+        for start in range(0, len(jobs), size):
+            overrides = [list(job.overrides) for job in jobs[start : start + size]]
+            returned = self.launcher.launch(overrides, initial_job_idx=start)
+            _ = [job_return.return_value for job_return in returned]  # raises what the run raised
+            returns.append(returned)
+
+    def _jobs(self, root: Path, arguments: list[str]) -> Iterator[Job]:
+        """Every combination, composed. Raises Hydra's errors for one that does not fit."""
+        assert self.config is not None and self.hydra_context is not None
+        loader = self.hydra_context.config_loader
+        parser = OverridesParser.create(config_loader=loader)
+        overrides = parser.parse_overrides([*self._parse_config(), *arguments])
+        [combinations] = self.split_arguments(overrides, None)
+        of_sweep = HydraConfig.instance().cfg
+        for number, combination in enumerate(combinations):
+            config = loader.load_sweep_config(self.config, combination)
+            with open_dict(config):
+                config.hydra.job.num, config.hydra.job.id = number, str(number)
+            HydraConfig.instance().set_config(config)
+            yield _job(root, config, combination)
+        HydraConfig.instance().cfg = of_sweep
+
+
+def _job(root: Path, config: DictConfig, overrides: Sequence[str]) -> Job:
+    """That of a composed configuration. Its folder below `root` has a name of its own, the same in
+    every sweep.
+    """
+    of_task = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    plain = OmegaConf.to_container(of_task, resolve=True)
+    assert isinstance(plain, dict)
+    key = identity(config_text({str(k): v for k, v in plain.items()}))
+    subdir = f"{config.hydra.sweep.subdir}_{key}"
+    where = [f"hydra.sweep.dir={_quoted(str(root))}", f"hydra.sweep.subdir={_quoted(subdir)}"]
+    return Job(overrides=(*overrides, *where), identity=key, needs_host=needs_host(config))
+
+
+def _tell_refusals(returns: list[Sequence[JobReturn]], *, num_asked: int) -> None:
+    """Print why runs were refused; raises `UserError` if all were."""
+    outcomes = [job_return.return_value for returned in returns for job_return in returned]
+    reasons = [outcome.reason for outcome in outcomes if outcome.status == "refused"]
+    if reasons and len(reasons) == num_asked:
+        raise UserError("; ".join(dict.fromkeys(reasons)))
+    for reason in reasons:
+        print(f"refused: {reason}")
+
+
+def _quoted(text: str) -> str:
+    """As a value on Hydra's command line."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

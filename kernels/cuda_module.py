@@ -1,0 +1,147 @@
+"""CUDA kernels through CuPy: compiled once, run on torch's tensors and torch's stream, no copies.
+
+CuPy is imported by the first launch. NVRTC compiles a `.cu` for the device then, and CuPy keeps the
+result on disk (`~/.cupy/kernel_cache`).
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TYPE_NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+OPTIONS = ("-std=c++17", "--fmad=false")
+
+# As in tiles.cuh.
+_PER_THREAD = 16
+_MAX_THREADS = 256
+_WARP = 32
+
+_MAX_BLOCKS = 2**20  # of kernels that stride over what is left: any number is right
+_BLOCKS_PER_PROCESSOR = 4  # as many as run at a time, see KERNEL in tiles.cuh
+_MANY_TILES = 1024  # twice as many as an H200 works on at a time
+_MAX_TILES_PER_PIECE = 8
+_STATE_WORDS = 4  # sizeof(RowState) / 8, two_passes.cuh
+
+_FOLDER = Path(__file__).parent
+_INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How `rows` chunks of `n` elements, both at least 1, are cut into pieces of a block each.
+
+    A tile is what a block holds in its registers: a multiple of `step` elements, but for a chunk's
+    last. A piece is one tile or, where there are many, several. Nothing else decides: sums over a
+    chunk have the same order on every device.
+    """
+
+    rows: int
+    n: int
+    step: int = 1
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: as few warps as hold a chunk, 8 at most."""
+        return min(_MAX_THREADS, _WARP * -(-self.n // (_WARP * _PER_THREAD)))
+
+    @property
+    def tile_size(self) -> int:
+        """Elements of a tile."""
+        return _PER_THREAD * self.threads // self.step * self.step
+
+    @property
+    def tiles_per_row(self) -> int:
+        """Tiles of a chunk."""
+        return -(-self.n // self.tile_size)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of all chunks."""
+        return self.rows * self.tiles_per_row
+
+    @property
+    def piece_size(self) -> int:
+        """Elements of a piece."""
+        return self.tile_size * min(max(1, self.tiles // _MANY_TILES), _MAX_TILES_PER_PIECE)
+
+    @property
+    def pieces_per_row(self) -> int:
+        """Pieces of a chunk."""
+        return -(-self.n // self.piece_size)
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of all chunks."""
+        return self.rows * self.pieces_per_row
+
+
+@dataclass(frozen=True)
+class CudaModule:
+    """The kernels of one `.cu` file of this package."""
+
+    file: str
+
+    def launch(
+        self, kernel: str, args: tuple[Tensor | int, ...], tiling: Tiling, *, blocks: int = 0
+    ) -> None:
+        """Run `kernel` with so many blocks, else one a tile, on the current stream of the device of
+        the tensors.
+
+        Arguments are pointers (a tensor's, or 0 for none) and 64-bit integers.
+        """
+        self._launch(kernel, args, min(blocks or tiling.tiles, _MAX_BLOCKS), tiling.threads)
+
+    def launch_two_passes(
+        self, kernel: str, args: tuple[Tensor | int, ...], tiling: Tiling, device: torch.device
+    ) -> None:
+        """Run a kernel of two_passes.cuh; its last arguments, size and lag, are added here."""
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+        blocks = min(2 * tiling.pieces, _BLOCKS_PER_PROCESSOR * processors)
+        lag = min(tiling.pieces, max(tiling.pieces_per_row, blocks))
+        self._launch(kernel, (*args, tiling.piece_size, lag), blocks, tiling.threads)
+
+    def _launch(
+        self, kernel: str, args: tuple[Tensor | int, ...], blocks: int, threads: int
+    ) -> None:
+        cupy = import_module("cupy")
+        device = next(arg.device for arg in args if isinstance(arg, Tensor))
+        values = tuple(arg.data_ptr() if isinstance(arg, Tensor) else arg for arg in args)
+        with torch.cuda.device(device), cupy.cuda.Device(device.index), _stream(device):
+            _function(self.file, kernel)((blocks,), (threads,), values)
+
+
+def row_states(rows: int, device: torch.device) -> Tensor:
+    """Zeroed scratch: a `RowState` (two_passes.cuh) for each row, and one before them."""
+    return torch.zeros(1 + rows, _STATE_WORDS, dtype=torch.int64, device=device)
+
+
+def read_source(file: str) -> str:
+    """The text of a file of this package with its includes in their places.
+
+    CuPy knows compiled code by its text and options: it would miss a change in an included file.
+    """
+    return _INCLUDE.sub(lambda include: read_source(include[1]), (_FOLDER / file).read_text())
+
+
+@cache
+def _module(file: str) -> Any:
+    return import_module("cupy").RawModule(code=read_source(file), options=OPTIONS)
+
+
+@cache
+def _function(file: str, kernel: str) -> Any:
+    return _module(file).get_function(kernel)
+
+
+def _stream(device: torch.device) -> Any:
+    cupy = import_module("cupy")
+    stream = torch.cuda.current_stream(device)
+    if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14, which deprecates the other
+        return cupy.cuda.Stream.from_external(stream)
+    return cupy.cuda.ExternalStream(stream.cuda_stream, device.index)

@@ -1,0 +1,107 @@
+"""What the codecs' public functions share: checks, outputs, and the choice of a back end."""
+
+import importlib
+import importlib.util
+import warnings
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def load(codec: str, device: torch.device | str) -> None:
+    """Load or compile the kernels of `codec` on `device` now instead of at their first use.
+
+    Call it before forking workers, which then share them. Further calls do nothing.
+    """
+    _backend(codec, torch.device(device).type)
+
+
+def backend(codec: str, device: torch.device) -> ModuleType:
+    """The functions of `codec` for tensors on `device`."""
+    return _backend(codec, device.type)
+
+
+def rows(x: Tensor) -> Tensor:
+    """View or copy `[..., n]` as `[chunks, n]`."""
+    return x.detach().reshape(x.shape[:-1].numel(), x.shape[-1])
+
+
+def stacked_rows(payloads: Tensor) -> Tensor:
+    """View or copy `[..., N, B]` as `[chunks, N, B]`."""
+    *batch, num_codes, num_bytes = payloads.shape
+    return payloads.detach().reshape(torch.Size(batch).numel(), num_codes, num_bytes)
+
+
+def output(
+    out: Tensor | None,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    name: str = "out",
+) -> Tensor:
+    """`out`, or a new tensor where there is none.
+
+    Raises:
+        ValueError: `out`, called `name`, is another than is needed, or not contiguous.
+    """
+    if out is None:
+        return torch.empty(shape, dtype=dtype, device=device)
+    if (out.shape, out.dtype, out.device) != (shape, dtype, device) or not out.is_contiguous():
+        raise ValueError(
+            f"{name} must be a contiguous {dtype} tensor of {list(shape)} on {device}, "
+            f"got {out.dtype}, {list(out.shape)} on {out.device}, strides {out.stride()}"
+        )
+    return out
+
+
+def check_chunks(codec: str, x: Tensor) -> None:
+    """Raise `ValueError` unless `x` is `[..., n]` of a type that the codecs take."""
+    check_dtype(codec, x.dtype)
+    if x.dim() == 0:
+        raise ValueError("compress() needs a tensor [..., n], got a scalar; use x.reshape(1)")
+
+
+def check_dtype(codec: str, dtype: torch.dtype) -> None:
+    """Raise `ValueError` for another type than float32, float16 and bfloat16."""
+    if dtype not in _DTYPES:
+        raise ValueError(f"{codec} takes float32, float16 or bfloat16, not {dtype}; convert it")
+
+
+def check_payload(codec: str, payload: Tensor, n: int, num_bytes: int, *, stacked: bool) -> None:
+    """Raise `ValueError` unless `payload` is uint8 `[..., num_bytes]` for chunks of `n` elements;
+    where it is `stacked`, `[..., N, num_bytes]` with N >= 1.
+    """
+    if n < 0:
+        raise ValueError(f"n is the number of elements in a chunk and cannot be {n}")
+    if payload.dtype != torch.uint8:
+        raise ValueError(f"a {codec} payload is uint8, not {payload.dtype}")
+    if payload.dim() < 1 + stacked or payload.shape[-1] != num_bytes:
+        raise ValueError(
+            f"a chunk of {n} elements has a payload of [..., {'N, ' * stacked}{num_bytes}] bytes, "
+            f"not {list(payload.shape)}; pass the n that was compressed"
+        )
+    if stacked and payload.shape[-2] == 0:
+        raise ValueError(f"the mean of no payloads, {list(payload.shape)}, is not defined")
+
+
+@cache
+def _backend(codec: str, device_type: str) -> ModuleType:
+    return importlib.import_module(f"kernels.{codec}_{_form(device_type)}")
+
+
+def _form(device_type: str) -> str:
+    if device_type == "cpu":
+        return "cpu"
+    if device_type == "cuda":
+        if importlib.util.find_spec("cupy") is not None:
+            return "cuda"
+        warnings.warn(
+            "CuPy is not installed, so kernels on the GPU are plain torch: "
+            "install the extra cuda12 or cuda13 of this package",
+            stacklevel=4,
+        )
+    return "reference"

@@ -1,0 +1,103 @@
+"""QSGD: 2, 4 or 8 bits an element, rounded at random so that the code is right in the mean.
+
+The formula, the wire format and what is done about NaN and infinity are those of
+`kernels.qsgd_reference`. Every device gives the same bytes: what an element draws is a function of
+its place (`kernels.philox_reference`).
+"""
+
+import torch
+from torch import Tensor
+
+from kernels import dispatch
+from kernels.dispatch import backend, output, rows, stacked_rows
+from kernels.qsgd_reference import wire_bytes
+
+__all__ = ["compress", "decompress", "decompress_mean", "load", "wire_bytes"]
+
+_CODEC, _NAME = "qsgd", "QSGD"
+
+
+def load(device: torch.device | str) -> None:
+    """See `kernels.dispatch.load`."""
+    dispatch.load(_CODEC, device)
+
+
+def compress(
+    x: Tensor,
+    streams: Tensor,
+    key: tuple[int, int],
+    *,
+    bits: int,
+    group_size: int,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Encode `x` [w, ..., n], where every slice x[..., :] is a chunk, in groups of `group_size`
+    elements with a norm each. Worker i draws the numbers of `streams[i]`, int64 [w, 3] of 32 bits
+    each, and `key`, two times 32 bits; element j of all its elements draws the j-th.
+
+    Returns a payload uint8 [w, ..., wire_bytes(n, bits, group_size)] on the device of `x`: `out` if
+    given, which must be contiguous.
+
+    Raises:
+        ValueError: `bits` is not 2, 4 or 8, or a group empty, `x` is not float32, float16 or
+            bfloat16, there is not one stream for each worker, or `out` does not fit.
+    """
+    _check_code(bits, group_size)
+    dispatch.check_chunks(_NAME, x)
+    if x.dim() < 2 or streams.shape != (len(x), 3) or streams.dtype != torch.int64:
+        raise ValueError(
+            f"x [w, ..., n] needs streams int64 [w, 3], got {list(x.shape)} and {streams.dtype} "
+            f"{list(streams.shape)}"
+        )
+    shape = (*x.shape[:-1], wire_bytes(x.shape[-1], bits, group_size))
+    payload = output(out, shape, torch.uint8, x.device)
+    if x.numel() == 0:
+        return payload.zero_()
+    backend(_CODEC, x.device).compress(rows(x), rows(payload), streams, key, bits, group_size)
+    return payload
+
+
+def decompress(
+    payload: Tensor, n: int, *, bits: int, group_size: int, out: Tensor | None = None
+) -> Tensor:
+    """Decode a payload uint8 [..., wire_bytes(n, bits, group_size)] to float32 [..., n], on the
+    payload's device.
+
+    Returns `out` if given, which must be contiguous.
+
+    Raises:
+        ValueError: `bits` is not 2, 4 or 8, or a group empty, the payload's type or last dimension
+            is wrong, `n` is negative, or `out` does not fit.
+    """
+    _check_code(bits, group_size)
+    num_bytes = wire_bytes(max(n, 0), bits, group_size)
+    dispatch.check_payload(_NAME, payload, n, num_bytes, stacked=False)
+    x = output(out, (*payload.shape[:-1], n), torch.float32, payload.device)
+    if x.numel():
+        backend(_CODEC, x.device).decompress(rows(payload), rows(x), bits, group_size)
+    return x
+
+
+def decompress_mean(
+    payloads: Tensor, n: int, *, bits: int, group_size: int, out: Tensor | None = None
+) -> Tensor:
+    """Decode N payloads uint8 [..., N, wire_bytes(n, bits, group_size)] of a chunk each, to their
+    mean, float32 [..., n]: summed in float32 from the first to the last, then divided by N.
+
+    Returns `out` if given, which must be contiguous. Raises `ValueError` as `decompress` does, and
+    for N = 0.
+    """
+    _check_code(bits, group_size)
+    num_bytes = wire_bytes(max(n, 0), bits, group_size)
+    dispatch.check_payload(_NAME, payloads, n, num_bytes, stacked=True)
+    x = output(out, (*payloads.shape[:-2], n), torch.float32, payloads.device)
+    if x.numel():
+        backend(_CODEC, x.device).decompress_mean(stacked_rows(payloads), rows(x), bits, group_size)
+    return x
+
+
+def _check_code(bits: int, group_size: int) -> None:
+    if bits not in (2, 4, 8):
+        raise ValueError(f"bits must be 2, 4 or 8, got {bits}")
+    if group_size < 1:
+        raise ValueError(f"group_size must be at least 1, got {group_size}")

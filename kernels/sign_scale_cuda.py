@@ -1,0 +1,52 @@
+"""SignScale for CUDA tensors. Chunks hold at least one element; outputs are contiguous."""
+
+import torch
+from torch import Tensor
+
+from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling, row_states
+
+_MODULE = CudaModule("sign_scale.cu")
+
+
+def compress(chunks: Tensor, payload: Tensor) -> None:
+    """Encode [chunks, n] of float32 or a 16-bit float into `payload`, uint8 [chunks,
+    wire_bytes(n)].
+    """
+    chunks, tiling = chunks.contiguous(), Tiling(*chunks.shape)
+    scratch = _scratch(tiling, chunks.device)
+    args = chunks, payload, *scratch, tiling.rows, tiling.n, tiling.piece_size
+    _MODULE.launch(f"compress_{TYPE_NAMES[chunks.dtype]}", args, tiling, blocks=tiling.pieces)
+
+
+def compress_with_feedback(chunks: Tensor, residual: Tensor, payload: Tensor) -> None:
+    """Encode residual + chunks; `residual`, float32 [chunks, n], then holds what the code left out.
+
+    What is not finite becomes 0 there.
+    """
+    chunks, tiling, kind = chunks.contiguous(), Tiling(*chunks.shape), TYPE_NAMES[chunks.dtype]
+    if tiling.tiles_per_row == 1:  # which a block holds
+        args = chunks, residual, payload, tiling.rows, tiling.n
+        _MODULE.launch(f"feedback_rows_{kind}", args, tiling)
+    else:
+        scratch = _scratch(tiling, chunks.device)
+        args = chunks, residual, payload, *scratch, tiling.rows, tiling.n
+        _MODULE.launch_two_passes(f"feedback_tiles_{kind}", args, tiling, chunks.device)
+
+
+def decompress(payload: Tensor, chunks: Tensor) -> None:
+    """Decode uint8 [chunks, wire_bytes(n)] into `chunks`, float32 [chunks, n]."""
+    decompress_mean(payload.unsqueeze(1), chunks)
+
+
+def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
+    """Decode uint8 [chunks, N, wire_bytes(n)], and write the mean of the N into `chunks`, float32
+    [chunks, n].
+    """
+    tiling = Tiling(*chunks.shape)
+    args = payloads.contiguous(), chunks, tiling.rows, tiling.n, payloads.shape[1]
+    _MODULE.launch("decompress_mean", args, tiling)
+
+
+def _scratch(tiling: Tiling, device: torch.device) -> tuple[Tensor, Tensor]:
+    sums = torch.empty(tiling.pieces, dtype=torch.float64, device=device)
+    return sums, row_states(tiling.rows, device)

@@ -1,0 +1,104 @@
+"""Folders as recorded runs leave them, of made-up numbers that follow from the arguments alone."""
+
+import json
+import math
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import yaml
+from pyarrow import parquet
+
+from experiments import records
+
+TARGET = 0.9
+NETS = {"slow_tcp": 100.0, "wan": 50.0, "lan_1g": 1000.0, "dc_10g": 10000.0}
+ALGOS = {  # MB a step, the rate of learning
+    "torch_ddp": (1.6, 1.0),
+    "torch_ddp_bf16": (0.8, 1.0),
+    "torch_ddp_powersgd": (0.2, 0.8),
+    "allreduce": (1.6, 1.0),
+    "bytegrad": (0.4, 0.97),
+    "local_sgd": (0.1, 0.7),
+}
+
+
+def write_run(
+    folder, algo="allreduce", net="wan", seed=0, workers=4, limit=0.98, num_rows=20, **fields
+):
+    """A run of `num_rows` evaluations, 10 steps apart; returns its summary.
+
+    Its accuracy approaches `limit`, sooner for an algorithm that learns faster, and its steps take
+    as long as its bytes need. `fields` are of the summary; `options`, of the algorithm.
+    """
+    options = fields.pop("options", {})
+    mb_a_step, rate = ALGOS[algo]
+    chance = np.random.default_rng([seed, workers, len(algo), len(net)])
+    pace = 1 + 0.05 * chance.standard_normal()
+    step_s = pace * (0.02 + 8 * mb_a_step / NETS[net])
+    metrics = []
+    for k in range(1, num_rows + 1):
+        accuracy = limit - 0.9 * math.exp(-0.3 * rate * k) + 0.001 * chance.standard_normal()
+        row = {"step": 10 * k, "epoch": k / 4, "time_s": 10 * k * step_s}
+        row |= {"bytes_sent": int(1e7 * mb_a_step * k), "exposed_communication_s": k * step_s}
+        metrics += [
+            row | {"kind": "step", "loss": 1 - accuracy},
+            row | {"kind": "evaluation", "accuracy": accuracy, "spread": 0.0},
+        ]
+    summary = dict.fromkeys(records.SUMMARY) | {
+        **{"algo": algo, "net": net, "task": "mnist5k", "model": "cnn", "optim": "sgd"},
+        **{"backend": "gloo", "workers": workers, "seed": seed, "status": "completed"},
+        **{"steps": 10 * num_rows, "steps_per_s": 1 / step_s, "target_accuracy": TARGET},
+        **{"final_accuracy": metrics[-1]["accuracy"] - 0.01, "spread": 0.0},
+        **{"validation_accuracy": metrics[-1]["accuracy"], "lr_scale": 1.0},
+        **{"bytes_sent_per_worker": metrics[-1]["bytes_sent"], "asked_rate_mbit": NETS[net]},
+        **{"exposed_communication_s": num_rows * step_s, "achieved_rate_mbit": 0.99 * NETS[net]},
+        "time_to_accuracy_s": records.time_to_accuracy(metrics, TARGET),
+        "evaluated_model": "average of the workers' models",
+        **fields,
+    }
+    if summary["status"] != "completed":
+        summary["time_to_accuracy_s"] = None
+    config = {"seed": seed, "workers": workers, "algo": {"_target_": _target(algo)} | options}
+    environment = {"cpu": "A CPU", "cores": 2, "packages": {"torch": "2.13.0"}}
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "environment.json").write_text(json.dumps(environment))
+    parquet.write_table(records._table(metrics), folder / "metrics.parquet")
+    return summary
+
+
+def _target(algo):
+    if algo.startswith("torch_ddp"):
+        return "experiments.baselines.TorchDDP"
+    return f"bagua_algos.algorithms.{algo}.Made"
+
+
+def write_study(root, num_seeds=3):
+    """Every algorithm on every network: 72 runs, of which one failed, one diverged and one missed
+    the target.
+    """
+    odd = {
+        ("bytegrad", "wan", 1): {"status": "failed", "reason": "worker 2 died", "num_rows": 4},
+        ("local_sgd", "lan_1g", 2): {"status": "diverged", "reason": "the loss is nan at step 70"},
+        ("allreduce", "slow_tcp", 0): {"limit": 0.85},
+    }
+    for algo, net, seed in product(ALGOS, NETS, range(num_seeds)):
+        write_run(root / f"{algo}_{net}_s{seed}", algo, net, seed, **odd.get((algo, net, seed), {}))
+
+
+def write_trace(folder: Path, num_workers=2, num_steps=5, step_us=30_000.0):
+    """A trace of equal steps."""
+    parts = (  # lane, name, begin, end: parts of a step
+        *((-1, "forward", 0.0, 0.2), (-1, "backward", 0.2, 0.6), (-1, "wait", 0.6, 0.9)),
+        *((-1, "optimizer", 0.9, 1.0), (0, "kernel", 0.4, 0.5), (0, "all_to_all", 0.5, 0.85)),
+    )
+    events = [
+        {"name": name, "ph": "X", "pid": worker, "tid": lane + 1}
+        | {"ts": (step + begin) * step_us, "dur": (end - begin) * step_us}
+        for worker in range(num_workers)
+        for step in range(num_steps)
+        for lane, name, begin, end in parts
+    ]
+    (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))

@@ -1,0 +1,263 @@
+import json
+import math
+import statistics
+from collections import defaultdict
+
+import pandas as pd
+import pytest
+from pyarrow import parquet
+
+from experiments.errors import UserError
+from experiments.report import accuracy, networks, overview, profiles, scaling, times, traffic
+from experiments.report.profiles import factors
+from experiments.report.study import Study
+from tests.experiments.recorded import ALGOS, NETS, TARGET, write_run, write_study
+
+SECTIONS = [
+    *(overview.overview, times.time_to_accuracy, accuracy.curves, accuracy.final_accuracy),
+    *(traffic.bytes_sent, traffic.exposed_communication, networks.best_over_networks),
+    *(scaling.scaling, profiles.performance_profile, overview.incomplete),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("study")
+    write_study(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def study(folder):
+    return Study.load(folder)
+
+
+def first_at_target(folder, run):
+    """The row of the first evaluation at the target, from the parquet; None for a miss."""
+    rows = parquet.ParquetFile(folder / run / "metrics.parquet").read().to_pylist()
+    return next((r for r in rows if r["accuracy"] is not None and r["accuracy"] >= TARGET), None)
+
+
+def test_the_numbers_of_the_tables_are_those_of_the_parquet(folder, study, tmp_path):
+    for section in (times.time_to_accuracy, accuracy.curves):
+        section(study).save(tmp_path)
+    seconds = pd.read_csv(tmp_path / "time_to_accuracy.csv").set_index(["name", "net"])
+    way = pd.read_csv(tmp_path / "way_to_accuracy.csv").set_index(["name", "net"])
+    assert len(seconds) == len(way) == len(ALGOS) * len(NETS)
+    broken = {"bytegrad_wan_s1", "local_sgd_lan_1g_s2"}
+    for algo, net in seconds.index:
+        runs = [f"{algo}_{net}_s{seed}" for seed in range(3)]
+        firsts = [None if run in broken else first_at_target(folder, run) for run in runs]
+        times_s = [math.inf if first is None else first["time_s"] for first in firsts]
+        row = seconds.loc[algo, net]
+        assert row.time_to_accuracy_s == statistics.median(times_s)
+        assert (row.low, row.high) == (min(times_s), max(times_s))
+        assert (row.runs, row.missed) == (3, firsts.count(None))
+        sent = [math.inf if first is None else first["bytes_sent"] / 1e6 for first in firsts]
+        assert way.loc[algo, net].mb_to_accuracy == statistics.median(sent)
+        steps = [math.inf if first is None else first["step"] for first in firsts]
+        assert way.loc[algo, net].steps_to_accuracy == statistics.median(steps)
+
+
+def test_speed_up_is_over_the_fastest_of_pytorchs_own(study):
+    for net, rows in study.table.groupby("net"):
+        rows = rows.set_index("name")
+        best = min((rows.time_to_accuracy_s[n], n) for n in ALGOS if n.startswith("torch_ddp"))
+        assert set(rows.baseline) == {best[1]}
+        ratio = best[0] / rows.time_to_accuracy_s["bytegrad"]
+        assert rows.speedup["bytegrad"] == pytest.approx(ratio), net
+        assert rows.speedup[best[1]] == 1
+
+
+def test_ties_are_named(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", "allreduce", seed=seed)
+        write_run(tmp_path / f"t{seed}", "torch_ddp", seed=seed)
+        write_run(tmp_path / f"b{seed}", "bytegrad", seed=seed)
+    study = Study.load(tmp_path)
+    finding = times.time_to_accuracy(study).finding
+    assert finding.startswith(f"bytegrad reaches the target of {TARGET:g} first, in ")
+    assert "as fast as torch_ddp, the best baseline" in finding and "tie" not in finding
+    for seed in range(3):
+        write_run(tmp_path / f"q{seed}", "bytegrad", seed=seed, workers=4, options={"bits": 4})
+    tied = times.time_to_accuracy(Study.load(tmp_path))
+    assert tied.finding.startswith("bytegrad bits=4 reaches")
+    assert tied.finding.endswith(", and ties with bytegrad bits=None.")
+    places = tied.tables["time_to_accuracy"].cells["place"]
+    assert places[:2] == ["1", "1, ties with 1"]
+
+
+def test_fewer_than_three_seeds_are_called_so(tmp_path):
+    write_run(tmp_path / "a", "allreduce")
+    write_run(tmp_path / "b", "bytegrad")
+    study = Study.load(tmp_path)
+    assert "fewer than 3 seeds" in times.time_to_accuracy(study).finding
+    assert "2 settings of 2 with fewer than 3 seeds" in " ".join(overview.overview(study).notes)
+    assert study.table.ties_with_first.sum() == 0
+
+
+def test_simulated_and_measured_are_never_compared(tmp_path):
+    for seed in range(3):
+        for algo in ("allreduce", "bytegrad"):
+            write_run(tmp_path / f"s_{algo}{seed}", algo, seed=seed, backend="sim")
+            write_run(tmp_path / f"m_{algo}{seed}", algo, "dc_10g", seed, asked_rate_mbit=50.0)
+        write_run(tmp_path / f"d{seed}", "torch_ddp", "dc_10g", seed, asked_rate_mbit=50.0)
+    study = Study.load(tmp_path)
+    baselines = study.table.groupby("backend").baseline.unique()
+    assert baselines["sim"].tolist() == ["allreduce, simulated"]
+    assert baselines["gloo"].tolist() == ["torch_ddp, gloo"]
+    for section in (times.time_to_accuracy, traffic.bytes_sent, traffic.exposed_communication):
+        finding = section(study).finding
+        assert finding.startswith("Simulated: ") and " Measured: " in finding
+    cells = times.time_to_accuracy(study).tables["time_to_accuracy"].cells
+    assert set(cells["backend"]) == {"simulated", "gloo"}
+    assert "6 simulated and 9 measured" in overview.overview(study).finding
+
+
+def test_a_simulated_study_says_so(tmp_path):
+    write_run(tmp_path / "a", backend="sim")
+    study = Study.load(tmp_path)
+    assert times.time_to_accuracy(study).finding.startswith("Simulated: ")
+    figure = times.time_to_accuracy(study).figures["time_to_accuracy"]
+    assert "simulated" in figure.get_suptitle()
+
+
+def test_workers_that_share_a_gpu_make_no_claim_on_time(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", "torch_ddp", seed=seed)
+        write_run(tmp_path / f"b{seed}", "bytegrad", seed=seed, shared_gpu=True)
+    study = Study.load(tmp_path)
+    section = times.time_to_accuracy(study)
+    assert section.finding.startswith("torch_ddp reaches")
+    page = section.tables["time_to_accuracy"]
+    assert page.cells["time to accuracy (s)"][1] == "shared GPU"
+    [row] = page.numbers[page.numbers.shared_gpu].to_dict("records")
+    assert math.isnan(row["time_to_accuracy_s"]) and math.isnan(row["speedup"])
+    assert row["reached"] == 1
+    assert "3 runs of workers that shared a GPU" in " ".join(overview.overview(study).notes)
+    curves = accuracy.curves(study).figures
+    lines = {
+        name: {line.get_label() for line in figure.axes[0].get_lines()}
+        for name, figure in curves.items()
+    }
+    assert "bytegrad" not in lines["accuracy_over_time"]
+    assert "bytegrad" in lines["accuracy_over_steps"] & lines["accuracy_over_bytes"]
+
+
+def test_a_profile_counts_a_miss_as_infinity_and_takes_who_was_run_everywhere():
+    rows = [
+        *(("a", "lan", 1.0), ("b", "lan", 2.0), ("a", "wan", math.inf), ("b", "wan", 5.0)),
+        ("c", "lan", 0.5),
+    ]
+    same = {"task": "t", "model": "m", "asked_rate_mbit": 1.0, "workers": 4, "gpu": None}
+    table = pd.DataFrame(
+        [{"label": label, "net": net, "time_to_accuracy_s": s} | same for label, net, s in rows]
+    ).assign(target_accuracy=0.9, backend="gloo")
+    ratios = factors(table)
+    assert ratios.to_dict("list") == {"a": [1.0, math.inf], "b": [2.0, 1.0]}
+    assert ratios.attrs["left_out"] == ["c"]
+
+
+def test_findings_are_of_the_data(folder, study, tmp_path):
+    finding = times.time_to_accuracy(study).finding
+    firsts = defaultdict(int)
+    for _, rows in study.table.groupby("net"):
+        firsts[rows["name"].iloc[0]] += 1
+    assert finding.startswith("of 4 situations, first is ")
+    for name, number in firsts.items():
+        assert f"{name} in {number}" in finding
+    assert networks.best_over_networks(study).finding.count(" is first on ") == len(firsts)
+    assert overview.incomplete(study).finding == "1 run diverged and 1 run failed."
+    for section in SECTIONS:
+        assert section(study).finding.endswith(".")
+
+
+def test_every_algorithm_has_one_colour_in_all_figures(study):
+    colours = defaultdict(set)
+    for figure in accuracy.curves(study).figures.values():
+        for panel in figure.axes:
+            for line in panel.get_lines():
+                colours[line.get_label()].add(str(line.get_color()))
+    assert all(len(colours[algo]) == 1 for algo in ALGOS)
+    assert len({colour for algo in ALGOS for colour in colours[algo]}) == len(ALGOS)
+
+
+def test_scaling_compares_a_workers_speed(tmp_path):
+    for workers, steps_per_s in ((2, 10.0), (8, 5.0)):
+        write_run(tmp_path / f"{workers}", workers=workers, steps_per_s=steps_per_s)
+    section = scaling.scaling(Study.load(tmp_path))
+    assert "allreduce keeps 50 % of a worker's speed" in section.finding
+    [panel] = section.figures["scaling"].axes
+    line = next(line for line in panel.get_lines() if line.get_label() == "allreduce")
+    assert list(line.get_ydata()) == [20.0, 40.0]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"status": "failed", "reason": "worker 1 died"},
+        {"status": "diverged", "num_rows": 1},
+        {"limit": 0.5},
+        {"target_accuracy": None, "time_to_accuracy_s": None},
+        {"shared_gpu": True},
+        {"asked_rate_mbit": None, "achieved_rate_mbit": None},
+        {"steps": None, "bytes_sent_per_worker": None, "exposed_communication_s": None},
+        {"bytes_sent_per_worker": 0, "time_to_accuracy_s": 0.0},
+    ],
+)
+def test_one_run_of_any_kind_is_reported(tmp_path, fields):
+    write_run(tmp_path / "runs" / "run", **fields)
+    study = Study.load(tmp_path / "runs")
+    for section in SECTIONS:
+        section(study).save(tmp_path)
+    assert (tmp_path / "time_to_accuracy.md").read_text().count("\n| ") == 3
+
+
+def test_a_summary_of_little_more_than_an_algorithm_is_reported(tmp_path):
+    write_run(tmp_path / "run")
+    summary = {"algo": "allreduce", "status": "failed"}
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    study = Study.load(tmp_path)
+    for section in SECTIONS:
+        section(study).save(tmp_path)
+    assert "the runs have no target" in times.time_to_accuracy(study).finding
+
+
+def test_no_run_is_a_users_error(tmp_path):
+    with pytest.raises(UserError, match="There is no run in"):
+        Study.load(tmp_path)
+
+
+def test_what_cannot_be_read_is_named_and_skipped(tmp_path):
+    write_run(tmp_path / "sound")
+    for name in ("half", "foreign", "torn", "traced"):
+        write_run(tmp_path / name)
+    (tmp_path / "half" / "summary.json").write_text('{"algo": "allr')
+    (tmp_path / "foreign" / "summary.json").write_text('{"name": "a package"}')
+    (tmp_path / "torn" / "metrics.parquet").write_bytes(b"PAR1")
+    (tmp_path / "torn" / "config.yaml").write_text("{:")
+    (tmp_path / "torn" / "environment.json").write_bytes(b"\xff")
+    study = Study.load(tmp_path)
+    assert len(study.runs) == 3
+    section = overview.incomplete(study)
+    assert section.finding == "3 files could not be read."
+    said = " ".join(section.notes)
+    assert all(str(tmp_path / name) in said for name in ("half", "foreign", "torn"))
+    for section in SECTIONS:
+        section(study).save(tmp_path)
+
+
+def test_many_situations_and_algorithms_are_drawn_in_part_and_said_to_be(tmp_path):
+    for workers in range(2, 16):
+        for bits in range(12):
+            folder = tmp_path / f"{workers}_{bits}"
+            write_run(folder, workers=workers, options={"bits": bits}, num_rows=2)
+    study = Study.load(tmp_path)
+    drawn = study.drawn()
+    assert drawn.left_out == (
+        "The figures leave out 2 situations of 14 and 2 algorithms of 12, which the tables have."
+    )
+    assert len(list(drawn.groups())) == 12 and drawn.runs.label.nunique() == 10
+    assert len(drawn.runs) == 120
+    assert len(study.table) == 168

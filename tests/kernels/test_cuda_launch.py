@@ -1,0 +1,144 @@
+"""The launch code of the CUDA kernels against a device module that only takes notes."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from kernels import cuda_module, minmax_uint8_cuda
+from kernels.cuda_module import Tiling
+
+PROCESSORS = 132
+
+
+class RecordingCuda:
+    """Stands in for `cupy` and the parts of `torch.cuda` that a launch needs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, version: int) -> None:
+        self.active: list[str] = []
+        self.modules: list[tuple[str, tuple[str, ...]]] = []
+        self.launches: list[SimpleNamespace] = []
+        self.cuda = SimpleNamespace(Stream=SimpleNamespace())
+        self.cuda.Device = lambda index: self._note(f"cupy device {index}")
+        if version >= 14:
+            self.cuda.Stream.from_external = lambda s: self._note(f"stream {s.cuda_stream}")
+        else:
+            self.cuda.ExternalStream = lambda pointer, index: self._note(f"stream {pointer}")
+        stream = SimpleNamespace(cuda_stream=77)
+        properties = SimpleNamespace(multi_processor_count=PROCESSORS)
+        monkeypatch.setitem(sys.modules, "cupy", self)
+        monkeypatch.setattr(torch.cuda, "device", lambda d: self._note(f"torch device {d}"))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+        cuda_module._module.cache_clear()
+        cuda_module._function.cache_clear()
+
+    @contextmanager
+    def _note(self, what: str) -> Iterator[None]:
+        self.active.append(what)
+        yield
+        self.active.remove(what)
+
+    def RawModule(self, *, code: str, options: tuple[str, ...]) -> Any:
+        self.modules.append((code, options))
+        return SimpleNamespace(get_function=self._function)
+
+    def _function(self, name: str) -> Any:
+        def launch(grid: tuple[int], block: tuple[int], args: tuple[int, ...]) -> None:
+            launched = SimpleNamespace(
+                name=name, blocks=grid[0], threads=block[0], args=args, active=list(self.active)
+            )
+            self.launches.append(launched)
+
+        return launch
+
+
+@pytest.fixture(params=[13, 14])
+def recorded(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RecordingCuda]:
+    yield RecordingCuda(monkeypatch, version=request.param)
+    cuda_module._module.cache_clear()
+    cuda_module._function.cache_clear()
+
+
+def test_runs_on_the_current_stream_of_the_tensors_device(recorded: RecordingCuda) -> None:
+    chunks, payload = torch.zeros(3, 100), torch.zeros(3, 112, dtype=torch.uint8)
+    minmax_uint8_cuda.compress(chunks, payload)
+    (launch,) = recorded.launches
+    assert launch.active == ["torch device cpu", "cupy device None", "stream 77"]
+    assert recorded.active == []
+    assert launch.args == (chunks.data_ptr(), payload.data_ptr(), 3, 100)
+    assert (launch.name, launch.blocks, launch.threads) == ("compress_rows_f32", 3, 32)
+
+
+def test_compiles_a_file_once(recorded: RecordingCuda) -> None:
+    chunks, payload = torch.zeros(1, 8), torch.zeros(1, 16, dtype=torch.uint8)
+    for _ in range(2):
+        minmax_uint8_cuda.compress(chunks, payload)
+        minmax_uint8_cuda.decompress(payload, chunks)
+    ((code, options),) = recorded.modules
+    assert '#include "' not in code
+    assert "--use_fast_math" not in options
+    assert len(recorded.launches) == 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "threads", "tiles", "pieces"),
+    [
+        (1, 1, 32, 1, 1),
+        (2, 512, 32, 2, 2),
+        (2, 513, 64, 2, 2),
+        (5, 4096, 256, 5, 5),
+        (5, 4097, 256, 10, 10),
+        (1024, 4097, 256, 2048, 1024),  # pieces of two tiles
+        (1, 2**33 + 1, 256, 2**21 + 1, 2**18 + 1),  # of eight
+    ],
+)
+def test_tiling(rows: int, n: int, threads: int, tiles: int, pieces: int) -> None:
+    tiling = Tiling(rows, n)
+    assert (tiling.threads, tiling.tiles, tiling.pieces) == (threads, tiles, pieces)
+    assert tiling.tile_size * tiling.tiles_per_row >= n
+    assert tiling.piece_size * tiling.pieces_per_row >= n
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "blocks", "size", "lag"),
+    [
+        (1, 4097, 4, 4096, 2),  # two tickets a piece
+        (1, 4096 * 1000, 4 * PROCESSORS, 4096, 1000),
+        (500, 8192, 4 * PROCESSORS, 4096, 4 * PROCESSORS),
+        (600, 8192 * 8192, 4 * PROCESSORS, 8 * 4096, 2048),
+    ],
+)
+def test_two_passes_lag_a_row_at_least(
+    recorded: RecordingCuda, rows: int, n: int, blocks: int, size: int, lag: int
+) -> None:
+    tiling, tensor = Tiling(rows, n), torch.zeros(1)
+    module = cuda_module.CudaModule("fp8.cu")
+    module.launch_two_passes("kernel", (tensor, 5), tiling, tensor.device)
+    (launch,) = recorded.launches
+    assert (launch.blocks, launch.threads) == (blocks, 256)
+    assert launch.args == (tensor.data_ptr(), 5, size, lag)
+
+
+def test_blocks_stay_within_the_device_s_limits(recorded: RecordingCuda) -> None:
+    module = cuda_module.CudaModule("fp8.cu")
+    module.launch("kernel", (torch.zeros(1),), Tiling(2**40, 1))
+    assert recorded.launches[0].blocks < 2**31
+
+
+IMPORT_ALL = """
+import sys
+from kernels import fp8_cuda, minmax_uint8_cuda, qsgd_cuda, sign_scale_cuda
+assert "cupy" not in sys.modules
+"""
+
+
+def test_importing_needs_no_cupy() -> None:
+    subprocess.run([sys.executable, "-c", IMPORT_ALL], check=True)
