@@ -37,7 +37,8 @@ class Draw:
 class Compressor(Protocol):
     """A (lossy) code for chunks of floats, each chunk on its own.
 
-    The last three methods need no writing: a code has its own where one kernel can do it.
+    Derive from it: the last three methods then need no writing; a code has its own where one kernel
+    can do it.
     """
 
     unbiased: ClassVar[bool]

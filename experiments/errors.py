@@ -11,3 +11,9 @@ class RunsFailed(Exception):
 
 class Terminated(BaseException):
     """SIGTERM has come; like KeyboardInterrupt, no `except Exception` may swallow it."""
+
+
+class ReportError(RuntimeError):
+    """A report's notebook did not run to its end; the message says where, with the traceback of a
+    cell.
+    """

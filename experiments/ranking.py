@@ -9,7 +9,7 @@ import numpy as np
 from experiments.curves import Outcome
 from experiments.tables import bootstrap_interval
 
-SIMULATOR_ERROR = 0.13
+SIMULATOR_ERROR = 0.06
 """By how much a predicted time may be off: see `experiments.validate`."""
 
 TIE_RULE = (

@@ -9,7 +9,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from experiments.errors import UserError
+from experiments.errors import ReportError, UserError
 from experiments.records import load_runs
 
 EXTRA = ("jinja2", "nbformat", "nbclient", "nbconvert", "ipykernel")
@@ -55,6 +55,9 @@ def main() -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
+    except ReportError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bagua_algos.algorithms.qadam import QAdam
-from bagua_algos.compression import MinMaxUInt8
+from bagua_algos.compression import Compressor, MinMaxUInt8
 from bagua_algos.compressors import QSGD, SignScale
 from bagua_algos.engine import Engine
 from bagua_algos.stacked import StackedCommunicator
@@ -27,7 +27,7 @@ WARMUP, NUM_STEPS = 10, 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lossless:
+class Lossless(Compressor):
     """Floats as their bytes."""
 
     unbiased: ClassVar[bool] = True

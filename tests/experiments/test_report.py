@@ -163,7 +163,7 @@ def test_findings_are_of_the_data(folder, study, tmp_path):
     firsts = defaultdict(int)
     for _, rows in study.table.groupby("net"):
         firsts[rows["name"].iloc[0]] += 1
-    assert finding.startswith("of 4 situations, first is ")
+    assert finding.startswith("Of 4 situations, first is ")
     for name, number in firsts.items():
         assert f"{name} in {number}" in finding
     assert networks.best_over_networks(study).finding.count(" is first on ") == len(firsts)
@@ -221,7 +221,7 @@ def test_a_summary_of_little_more_than_an_algorithm_is_reported(tmp_path):
     study = Study.load(tmp_path)
     for section in SECTIONS:
         section(study).save(tmp_path)
-    assert "the runs have no target" in times.time_to_accuracy(study).finding
+    assert "The runs have no target" in times.time_to_accuracy(study).finding
 
 
 def test_no_run_is_a_users_error(tmp_path):

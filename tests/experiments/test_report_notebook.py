@@ -53,7 +53,7 @@ def test_the_page_needs_nothing_from_elsewhere(reported):
     assert "<script" not in page and '<link rel="stylesheet"' not in page
     assert not re.findall(r"(?:src|href)=\"(?!data:|#)[^\"]*\"", page)
     assert page.count("<h2") == 10 and page.count("<img") == 6
-    assert "of 4 situations, first is" in page
+    assert "Of 4 situations, first is" in page
     assert len(re.findall(r"<img[^>]* alt=\"[^\"]", page)) == 6
 
 
