@@ -172,15 +172,15 @@ def _cuda_seconds(run: Callable[[], object]) -> float:
 
 def _print_table(results: list[Result]) -> None:
     headings = list(max((result.ratios() for result in results), key=len))
-    print(f"{'':<36}" + "".join(f"{heading:>24}" for heading in headings))
+    print(f"{'':<38}" + "".join(f"{heading:>24}" for heading in headings))
     copy = results[0]
     gbytes_per_s = copy.copy_bytes / copy.seconds["copy"] / 1e9
     copy_ms = 1e3 * copy.seconds["copy"]
-    print(f"{'copy':<36}" + "".join(f"{_spread(v):>24}" for v in (copy_ms, gbytes_per_s)))
+    print(f"{'copy':<38}" + "".join(f"{_spread(v):>24}" for v in (copy_ms, gbytes_per_s)))
     for result in results:
         ratios = result.ratios()
         cells = (_spread(ratios[h]) if h in ratios else "-" for h in headings)
-        print(f"{result.kernel:<36}" + "".join(f"{cell:>24}" for cell in cells))
+        print(f"{result.kernel:<38}" + "".join(f"{cell:>24}" for cell in cells))
     print()
 
 
