@@ -72,6 +72,18 @@ class CodeShapes:
         self.traffic.num_bytes += payload.nbytes + x.nbytes
         return x
 
+    def decompress_into(self, payload: Tensor, out: Tensor) -> None:
+        """See `Compressor`: and a copy."""
+        out.copy_(self.decompress(payload, out.shape[-1]))
+
+    def decompress_mean(self, payloads: Tensor, num_elements: int) -> Tensor:
+        """See `Compressor`: and a mean, as BAGUA's kernels, which do not decode and sum at once."""
+        return self.decompress(payloads, num_elements).mean(-2)
+
+    def average(self, payloads: Tensor, num_elements: int, draw: Draw | None = None) -> Tensor:
+        """See `Compressor`: the three kernels one after the other."""
+        return self.compress(self.decompress_mean(payloads, num_elements), draw)
+
 
 def fused_step_bytes(optimizer: Optimizer) -> int:
     """What a step of an optimizer that has its state moves in one kernel: it reads weights,
