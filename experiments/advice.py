@@ -11,8 +11,8 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from experiments.intervals import bootstrap_interval
 from experiments.ranking import Prediction, is_tie, ties
-from experiments.tables import bootstrap_interval
 
 BASELINE = "allreduce"
 

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from experiments.intervals import bootstrap_interval
 from experiments.ranking import is_tie
-from experiments.tables import bootstrap_interval
 
 Array = NDArray[np.float64]
 

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.intervals import MIN_SEEDS
-from experiments.intervals import bootstrap_interval as bootstrap_interval
 from experiments.settings import COMPARABLE, DETAIL, SITUATION, Row, shown, varies
 
 TITLE = ("task", "model", "net", "workers", "backend")

@@ -5,6 +5,7 @@ import importlib.util
 import warnings
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,6 +87,43 @@ def check_payload(codec: str, payload: Tensor, n: int, num_bytes: int, *, stacke
         )
     if stacked and payload.shape[-2] == 0:
         raise ValueError(f"the mean of no payloads, {list(payload.shape)}, is not defined")
+
+
+def decode(
+    codec: str,
+    name: str,
+    payload: Tensor,
+    n: int,
+    num_bytes: int,
+    out: Tensor | None,
+    *options: Any,
+) -> Tensor:
+    """Check `payload` `[..., num_bytes]` and decode it to float32 `[..., n]`, into `out` if given.
+
+    `options` are the back end's. Raises `ValueError` as `check_payload` and `output`.
+    """
+    check_payload(name, payload, n, num_bytes, stacked=False)
+    x = output(out, (*payload.shape[:-1], n), torch.float32, payload.device)
+    if x.numel():
+        backend(codec, x.device).decompress(rows(payload), rows(x), *options)
+    return x
+
+
+def decode_mean(
+    codec: str,
+    name: str,
+    payloads: Tensor,
+    n: int,
+    num_bytes: int,
+    out: Tensor | None,
+    *options: Any,
+) -> Tensor:
+    """As `decode`, of `[..., N, num_bytes]`: the mean of the N."""
+    check_payload(name, payloads, n, num_bytes, stacked=True)
+    x = output(out, (*payloads.shape[:-2], n), torch.float32, payloads.device)
+    if x.numel():
+        backend(codec, x.device).decompress_mean(stacked_rows(payloads), rows(x), *options)
+    return x
 
 
 @cache

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
-from kernels.dispatch import backend, output, rows, stacked_rows
+from kernels.dispatch import backend, output, rows
 from kernels.fp8_reference import WIRE_DTYPES, wire_bytes
 
 __all__ = ["WIRE_DTYPES", "compress", "decompress", "decompress_mean", "load", "wire_bytes"]
@@ -51,11 +51,7 @@ def decompress(payload: Tensor, n: int, wire: str, *, out: Tensor | None = None)
             negative, or `out` does not fit.
     """
     _check_wire(wire)
-    dispatch.check_payload(_NAME, payload, n, wire_bytes(max(n, 0)), stacked=False)
-    x = output(out, (*payload.shape[:-1], n), torch.float32, payload.device)
-    if x.numel():
-        backend(_CODEC, x.device).decompress(rows(payload), rows(x), wire)
-    return x
+    return dispatch.decode(_CODEC, _NAME, payload, n, wire_bytes(max(n, 0)), out, wire)
 
 
 def decompress_mean(payloads: Tensor, n: int, wire: str, *, out: Tensor | None = None) -> Tensor:
@@ -66,11 +62,7 @@ def decompress_mean(payloads: Tensor, n: int, wire: str, *, out: Tensor | None =
     for N = 0.
     """
     _check_wire(wire)
-    dispatch.check_payload(_NAME, payloads, n, wire_bytes(max(n, 0)), stacked=True)
-    x = output(out, (*payloads.shape[:-2], n), torch.float32, payloads.device)
-    if x.numel():
-        backend(_CODEC, x.device).decompress_mean(stacked_rows(payloads), rows(x), wire)
-    return x
+    return dispatch.decode_mean(_CODEC, _NAME, payloads, n, wire_bytes(max(n, 0)), out, wire)
 
 
 def _check_wire(wire: str) -> None:

@@ -93,11 +93,7 @@ def decompress_mean(payloads: Tensor, n: int, *, out: Tensor | None = None) -> T
     Returns `out` if given, which must be contiguous. Raises `ValueError` as `decompress` does, and
     for N = 0.
     """
-    dispatch.check_payload(_NAME, payloads, n, wire_bytes(max(n, 0)), stacked=True)
-    x = output(out, (*payloads.shape[:-2], n), torch.float32, payloads.device)
-    if x.numel():
-        backend(_CODEC, x.device).decompress_mean(stacked_rows(payloads), rows(x))
-    return x
+    return dispatch.decode_mean(_CODEC, _NAME, payloads, n, wire_bytes(max(n, 0)), out)
 
 
 def average(payloads: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
-from kernels.dispatch import backend, output, rows, stacked_rows
+from kernels.dispatch import backend, output, rows
 from kernels.qsgd_reference import wire_bytes
 
 __all__ = ["compress", "decompress", "decompress_mean", "load", "wire_bytes"]
@@ -71,11 +71,7 @@ def decompress(
     """
     _check_code(bits, group_size)
     num_bytes = wire_bytes(max(n, 0), bits, group_size)
-    dispatch.check_payload(_NAME, payload, n, num_bytes, stacked=False)
-    x = output(out, (*payload.shape[:-1], n), torch.float32, payload.device)
-    if x.numel():
-        backend(_CODEC, x.device).decompress(rows(payload), rows(x), bits, group_size)
-    return x
+    return dispatch.decode(_CODEC, _NAME, payload, n, num_bytes, out, bits, group_size)
 
 
 def decompress_mean(
@@ -89,11 +85,7 @@ def decompress_mean(
     """
     _check_code(bits, group_size)
     num_bytes = wire_bytes(max(n, 0), bits, group_size)
-    dispatch.check_payload(_NAME, payloads, n, num_bytes, stacked=True)
-    x = output(out, (*payloads.shape[:-2], n), torch.float32, payloads.device)
-    if x.numel():
-        backend(_CODEC, x.device).decompress_mean(stacked_rows(payloads), rows(x), bits, group_size)
-    return x
+    return dispatch.decode_mean(_CODEC, _NAME, payloads, n, num_bytes, out, bits, group_size)
 
 
 def _check_code(bits: int, group_size: int) -> None:

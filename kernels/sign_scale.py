@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
-from kernels.dispatch import backend, output, rows, stacked_rows
+from kernels.dispatch import backend, output, rows
 from kernels.sign_scale_reference import wire_bytes
 
 __all__ = [
@@ -72,11 +72,7 @@ def decompress(payload: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
         ValueError: the payload's type or last dimension is wrong, `n` is negative, or `out` does
             not fit.
     """
-    dispatch.check_payload(_NAME, payload, n, wire_bytes(max(n, 0)), stacked=False)
-    x = output(out, (*payload.shape[:-1], n), torch.float32, payload.device)
-    if x.numel():
-        backend(_CODEC, x.device).decompress(rows(payload), rows(x))
-    return x
+    return dispatch.decode(_CODEC, _NAME, payload, n, wire_bytes(max(n, 0)), out)
 
 
 def decompress_mean(payloads: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
@@ -86,8 +82,4 @@ def decompress_mean(payloads: Tensor, n: int, *, out: Tensor | None = None) -> T
     Returns `out` if given, which must be contiguous. Raises `ValueError` as `decompress` does, and
     for N = 0.
     """
-    dispatch.check_payload(_NAME, payloads, n, wire_bytes(max(n, 0)), stacked=True)
-    x = output(out, (*payloads.shape[:-2], n), torch.float32, payloads.device)
-    if x.numel():
-        backend(_CODEC, x.device).decompress_mean(stacked_rows(payloads), rows(x))
-    return x
+    return dispatch.decode_mean(_CODEC, _NAME, payloads, n, wire_bytes(max(n, 0)), out)
