@@ -106,6 +106,19 @@ class CudaModule:
         lag = min(tiling.pieces, max(tiling.pieces_per_row, blocks))
         self._launch(kernel, (*args, tiling.piece_size, lag), blocks, tiling.threads)
 
+    def launch_compress(self, kind: str, chunks: Tensor, payload: Tensor) -> None:
+        """Encode `chunks` [chunks, n] into `payload`: by one block a row where it holds a row, else
+        in two passes.
+        """
+        chunks, tiling = chunks.contiguous(), Tiling(*chunks.shape)
+        if tiling.tiles_per_row == 1:
+            args = chunks, payload, tiling.rows, tiling.n
+            self.launch(f"compress_rows_{kind}", args, tiling)
+        else:
+            states = row_states(tiling.rows, chunks.device)
+            args = chunks, payload, states, tiling.rows, tiling.n
+            self.launch_two_passes(f"compress_tiles_{kind}", args, tiling, chunks.device)
+
     def _launch(
         self, kernel: str, args: tuple[Tensor | int, ...], blocks: int, threads: int
     ) -> None:

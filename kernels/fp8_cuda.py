@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling, row_states
+from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling
 
 _MODULE = CudaModule("fp8.cu")
 
@@ -11,15 +11,7 @@ def compress(chunks: Tensor, payload: Tensor, wire: str) -> None:
     """Encode [chunks, n] of float32 or a 16-bit float into `payload`, uint8 [chunks,
     wire_bytes(n)].
     """
-    chunks, tiling = chunks.contiguous(), Tiling(*chunks.shape)
-    kind = f"{wire}_{TYPE_NAMES[chunks.dtype]}"
-    if tiling.tiles_per_row == 1:  # which a block holds
-        args = chunks, payload, tiling.rows, tiling.n
-        _MODULE.launch(f"compress_rows_{kind}", args, tiling)
-    else:
-        states = row_states(tiling.rows, chunks.device)
-        args = chunks, payload, states, tiling.rows, tiling.n
-        _MODULE.launch_two_passes(f"compress_tiles_{kind}", args, tiling, chunks.device)
+    _MODULE.launch_compress(f"{wire}_{TYPE_NAMES[chunks.dtype]}", chunks, payload)
 
 
 def decompress(payload: Tensor, chunks: Tensor, wire: str) -> None:

@@ -12,14 +12,7 @@ def compress(chunks: Tensor, payload: Tensor) -> None:
     """Encode [chunks, n] of float32 or a 16-bit float into `payload`, uint8 [chunks,
     wire_bytes(n)].
     """
-    chunks, tiling, kind = chunks.contiguous(), Tiling(*chunks.shape), TYPE_NAMES[chunks.dtype]
-    if tiling.tiles_per_row == 1:  # which a block holds
-        args = chunks, payload, tiling.rows, tiling.n
-        _MODULE.launch(f"compress_rows_{kind}", args, tiling)
-    else:
-        states = row_states(tiling.rows, chunks.device)
-        args = chunks, payload, states, tiling.rows, tiling.n
-        _MODULE.launch_two_passes(f"compress_tiles_{kind}", args, tiling, chunks.device)
+    _MODULE.launch_compress(TYPE_NAMES[chunks.dtype], chunks, payload)
 
 
 def decompress(payload: Tensor, chunks: Tensor) -> None:
