@@ -14,10 +14,11 @@ from hydra.errors import HydraException
 from experiments.command import say
 from experiments.compose import compose_config
 from experiments.config import Plan, make_plan, normalize_overrides
-from experiments.curves import Curve, Outcome, replay, simulate_outcome, train_curve
+from experiments.curve import Curve
 from experiments.data import Batches
 from experiments.errors import UserError
 from experiments.messages import choices, sentence
+from experiments.outcomes import Outcome, replay, simulate_outcome, train_curve
 from experiments.profile import Profile
 from experiments.simulate import get_profile
 from experiments.tasks.base import TaskData
@@ -68,7 +69,7 @@ class Candidate:
     def _train(self, plan: Plan) -> Curve:
         started_s = time.monotonic()
         curve = train_curve(plan, self.data, self.profile)
-        accuracy = max(curve.accuracies.values(), default=0.0)
+        accuracy = max((row["accuracy"] for row in curve.evaluations), default=0.0)
         self._say(plan, f"for every network: accuracy {accuracy:.3f}", started_s)
         return curve
 

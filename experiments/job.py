@@ -28,13 +28,15 @@ def run_job(config: DictConfig, team: Team | None = None) -> Outcome:
         if team is not None:
             return Outcome(status=run_placed(config, folder, overrides, team))
         if hydra.mode == RunMode.MULTIRUN:
-            return _run_of_study(config, folder, overrides)
+            return _run_of_study(config, folder, overrides, Path(hydra.sweep.dir))
         return Outcome(status=run(config, folder, overrides))
     except UserError as error:
         return Outcome(status="refused", reason=str(error))
 
 
-def _run_of_study(config: DictConfig, folder: Path, overrides: Sequence[str]) -> Outcome:
+def _run_of_study(
+    config: DictConfig, folder: Path, overrides: Sequence[str], study: Path
+) -> Outcome:
     """A cluster may start one run twice: after it was preempted, or by two commands."""
     launcher = multiprocessing.parent_process()
     if launcher is not None and launcher.pid is not None:  # joblib's workers would go on alone
@@ -45,4 +47,4 @@ def _run_of_study(config: DictConfig, folder: Path, overrides: Sequence[str]) ->
             return Outcome(status=record.status, reason=record.reason)
         if record is not None and record.standing is Standing.INTERRUPTED:
             clear(folder)
-        return Outcome(status=run(config, folder, overrides))
+        return Outcome(status=run(config, folder, overrides, study))

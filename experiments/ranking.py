@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.curves import Outcome
 from experiments.intervals import bootstrap_interval
+from experiments.outcomes import Outcome
 
 SIMULATOR_ERROR = 0.06
 """By how much a predicted time may be off: see `experiments.validate`."""

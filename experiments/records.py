@@ -70,6 +70,7 @@ SUMMARY: dict[str, type] = {
     "evaluated_model": str,
     "spread": float,  # of the workers' weights about it, at the end
     "resumed_from": str,  # the folder of the run it goes on with
+    "replayed_from": str,  # the run of its study whose values it has; its own are times and bytes
     "restarts": int,  # how often it went on in its own folder; what was lost is not on its clock
     "first_step_s": float,
     "duration_s": float,

@@ -22,14 +22,18 @@ from experiments.simulate import simulate
 from experiments.tasks.base import TaskData
 from experiments.trace import TraceFile
 from experiments.train import DivergedError, Result
+from experiments.trainings import simulate_once
 from netsim.errors import NamespaceError
 from netsim.namespaces import check_permitted
 
 
-def run(config: DictConfig, folder: Path, overrides: Sequence[str] = ()) -> str:
+def run(
+    config: DictConfig, folder: Path, overrides: Sequence[str] = (), study: Path | None = None
+) -> str:
     """Plan, launch, record; returns the status that the record has.
 
-    `overrides` are what the command line changed, for the record.
+    `overrides` are what the command line changed, for the record; `study` is the folder of the
+    study that this run belongs to, if any.
 
     Raises `UserError` before any worker starts, and lets through what stopped the run from
     outside, both with nothing left undone.
@@ -38,8 +42,8 @@ def run(config: DictConfig, folder: Path, overrides: Sequence[str] = ()) -> str:
     try:
         plan = make_plan(config, folder)
         data = load_data(plan)
-        start = simulate if plan.backend.is_simulated else launch
-        recorder = Recorder(plan, plain(config), overrides, start)
+        start, known = _starter(plan, plain(config), study)
+        recorder = Recorder(plan, plain(config), overrides, start, known)
     except UserError:
         with suppress(OSError):
             folder.rmdir()  # Hydra has made it; if it is not empty it is not ours
@@ -52,6 +56,15 @@ Start = Callable[
     list[Result],
 ]
 """Runs a plan; returns the workers' results. See `experiments.launch.launch`."""
+
+
+def _starter(
+    plan: Plan, config: dict[str, Any], study: Path | None
+) -> tuple[Start, dict[str, Any]]:
+    """What runs `plan`, and what its summary says of that."""
+    if not plan.backend.is_simulated:
+        return launch, {}
+    return (simulate, {}) if study is None else simulate_once(plan, config, study)
 
 
 class Recorder:

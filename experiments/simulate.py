@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from bagua_algos.worker_axis import StackedModel, why_not_stacked
 from experiments.apart import run_apart
 from experiments.clocks import SimulatedClocks
 from experiments.config import Plan
+from experiments.curve import Curve, Row
 from experiments.profile import Profile
 from experiments.rehearsal import rehearse
 from experiments.step import examples
@@ -37,7 +37,8 @@ def simulate(
     plan: Plan,
     data: TaskData,
     on_network: Callable[[None], None],
-    on_row: Callable[[dict[str, Any]], None],
+    on_row: Callable[[Row], None],
+    keep: Callable[[Curve, Profile], None] | None = None,
 ) -> list[Result]:
     """Train `plan` on simulated workers; returns the one result that they have in common.
 
@@ -48,6 +49,7 @@ def simulate(
         data: all examples.
         on_network: is called before training.
         on_row: is given every row of metrics.
+        keep: is given the training, and the profile it went by.
 
     Raises:
         UserError: the profile is of something else.
@@ -57,10 +59,18 @@ def simulate(
     profile.save(plan.folder / PROFILE)
     on_network(None)
 
-    def work(report: Callable[[dict[str, Any]], None]) -> list[Result]:
-        result, clocks = train_simulated(plan, data, profile, report)
+    def work(report: Callable[[Row], None]) -> list[Result]:
+        rows: list[Row] = []
+
+        def on_row(row: Row) -> None:
+            rows.append(row)
+            report(row)
+
+        result, clocks = train_simulated(plan, data, profile, on_row)
         if plan.trace:
             TraceFile(plan.folder).write_part(clocks.timeline.events, 0)
+        if keep is not None:
+            keep(Curve(rows=rows, script=clocks.script, result=result), profile)
         return [result]
 
     # In a sweep this process forks the next run's workers.
@@ -68,7 +78,7 @@ def simulate(
 
 
 def train_simulated(
-    plan: Plan, data: TaskData, profile: Profile, on_row: Callable[[dict[str, Any]], None]
+    plan: Plan, data: TaskData, profile: Profile, on_row: Callable[[Row], None]
 ) -> tuple[Result, SimulatedClocks]:
     """As `simulate`, by a profile that is known; returns the clocks, too."""
     clocks = SimulatedClocks(make_timeline(plan, profile), profile)

@@ -1,6 +1,4 @@
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -9,8 +7,8 @@ from experiments.advice import Advice
 from experiments.candidates import choose, gather
 from experiments.compose import compose_config
 from experiments.config import make_plan
-from experiments.curves import Curve, Outcome, replay, simulate_outcome, train_curve
 from experiments.errors import UserError
+from experiments.outcomes import Outcome, replay, simulate_outcome, train_curve
 from experiments.ranking import SIMULATOR_ERROR, Prediction, is_tie, ranked, ties
 from experiments.rehearsal import rehearse
 from netsim.condition import NetworkCondition
@@ -51,8 +49,7 @@ def plan_of(folder, *overrides):
 
 
 def advise(*arguments):
-    command = [sys.executable, "-W", "error", "-m", "experiments.advise", *arguments]
-    return subprocess.run(command, cwd=app.ROOT, capture_output=True, text=True, timeout=200)
+    return app.run(*arguments, module="experiments.advise")
 
 
 def test_the_fastest_is_first_and_misses_are_last_the_most_accurate_before_others():
@@ -135,13 +132,6 @@ def test_a_table_shows_ranks_intervals_misses_and_ties():
     assert "simulated, 3 seeds" in page
 
 
-def test_a_curve_reaches_the_target_at_the_first_evaluation_above_it():
-    curve = Curve(accuracies={5: 0.5, 10: 0.9, 15: 0.8}, script=[()] * 15)
-    assert curve.steps_to(0.7) == 10
-    assert curve.steps_to(0.95) is None
-    assert Curve(accuracies={5: 0.5}, script=[]).steps_to(0.1) is None  # it diverged
-
-
 @pytest.mark.parametrize("algo", ["local_sgd", "decentralized"])
 def test_a_replay_is_the_simulation_on_that_network(algo, tmp_path):
     torch.set_num_threads(1)
@@ -153,7 +143,8 @@ def test_a_replay_is_the_simulation_on_that_network(algo, tmp_path):
     profile = rehearse(here, data, sharing=1, num_steps=5)
     curve = train_curve(here, data, profile)
     replayed, simulated = replay(there, profile, curve), simulate_outcome(there, data, profile)
-    assert replayed.num_steps == simulated.num_steps == curve.steps_to(0.5)
+    first = next(row for row in curve.evaluations if row["accuracy"] >= 0.5)
+    assert replayed.has_reached and replayed.num_steps == simulated.num_steps == first["step"]
     assert replayed.accuracy == simulated.accuracy
     assert replayed.time_s == pytest.approx(simulated.time_s)
     assert replayed.exposed_communication_s == pytest.approx(simulated.exposed_communication_s)

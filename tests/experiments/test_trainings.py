@@ -1,0 +1,96 @@
+import pytest
+import torch
+
+from experiments.compose import compose_config
+from experiments.config import make_plan
+from experiments.records import load_rows
+from experiments.run import plain, run
+from experiments.trainings import FOLDER, simulate_once
+from tests.experiments import app
+
+SMALL = ("backend=sim", "model=mlp", "workers=4", "max_steps=6", "eval_every=3", "log_every=1")
+TIMES = ("time_s", "exposed_communication_s")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def config_of(*overrides):
+    return compose_config([*SMALL, *overrides])
+
+
+def record(study, name, *overrides):
+    """Run it in `study`; its summary and rows."""
+    assert run(config_of(*overrides), study / name, study=study) == "completed"
+    return app.summary(study / name), load_rows(study / name)
+
+
+def values_of(rows):
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+
+
+@pytest.mark.parametrize("algo", ["bytegrad", "local_sgd"])
+def test_a_training_serves_another_network(algo, tmp_path):
+    slow = ("cluster.straggler=1", "cluster/jitter=lognormal")
+    first, rows = record(tmp_path, "first", f"algo={algo}", "net=slow_tcp")
+    again, rows_again = record(tmp_path, "again", f"algo={algo}", "net=wan", *slow)
+    assert (first["replayed_from"], again["replayed_from"]) == (None, "first")
+    assert again["net"] == "wan"
+    assert values_of(rows_again) == values_of(rows)
+    for name in ("final_accuracy", "validation_accuracy", "spread", "steps"):
+        assert again[name] == first[name]
+    # As if it had been trained there, by the same profile.
+    profile = f"profile={tmp_path / 'first' / 'profile.yaml'}"
+    alone, rows_alone = record(tmp_path, "alone", f"algo={algo}", "net=wan", profile, *slow)
+    assert alone["replayed_from"] is None
+    assert values_of(rows_again) == values_of(rows_alone)
+    for name in TIMES:
+        times = [row[name] for row in rows_alone]
+        assert [row[name] for row in rows_again] == pytest.approx(times)
+    assert again["steps_per_s"] == pytest.approx(alone["steps_per_s"])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("algo=async",),  # its values depend on timing
+        ("algo=bytegrad", "seed=1"),
+        ("algo=bytegrad", "lr_scale=2"),
+        ("algo=bytegrad", "checkpoint_every=3"),
+    ],
+)
+def test_what_changes_values_is_trained(other, tmp_path):
+    record(tmp_path, "first", "algo=bytegrad" if "async" not in other[0] else other[0])
+    summary, _ = record(tmp_path, "other", *other, "net=wan")
+    assert summary["replayed_from"] is None
+
+
+def test_workers_of_other_nodes_are_trained(tmp_path):
+    local = ("algo=local_sgd", "algo.hierarchical=true")
+    record(tmp_path, "first", *local, "net=two_sites")
+    pairs = "net.nodes={size: 1, rate_mbit: 1000.0, delay_ms: 1.0}"
+    summary, _ = record(tmp_path, "pairs", *local, "net=two_sites", pairs)
+    assert summary["replayed_from"] is None
+    summary, _ = record(tmp_path, "slower", *local, "net=two_sites", "net.rate_mbit=20")
+    assert summary["replayed_from"] == "first"
+
+
+def test_a_training_that_cannot_be_read_is_made_again(tmp_path):
+    record(tmp_path, "first", "algo=bytegrad")
+    (kept,) = (tmp_path / FOLDER).iterdir()
+    whole = kept.read_bytes()
+    for name, content in (("torn", whole[:1000]), ("empty", b""), ("foreign", b"profile: 1\n")):
+        kept.write_bytes(content)
+        summary, _ = record(tmp_path, name, "algo=bytegrad", "net=wan")
+        assert summary["replayed_from"] is None
+    summary, _ = record(tmp_path, "last", "algo=bytegrad", "net=lan_1g")
+    assert summary["replayed_from"] == "foreign"
+
+
+def test_a_training_that_diverged_serves_nobody(tmp_path):
+    config = config_of("algo=allreduce", "lr_scale=1e30")
+    assert run(config, tmp_path / "one", study=tmp_path) == "diverged"
+    plan = make_plan(config, tmp_path / "two")
+    assert simulate_once(plan, plain(config), tmp_path)[1] == {}
