@@ -1,21 +1,49 @@
 """The app as a user starts it, and the processes that it makes."""
 
+import atexit
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-W", "error", "-m", "experiments"]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
-    command = [*COMMAND, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+def run(
+    *arguments: object, module: str = "experiments.__main__", limit_s: float = 200
+) -> subprocess.CompletedProcess[str]:
+    """Run it, or another module's command, to its end. After `limit_s` it is killed."""
+    words = [str(argument) for argument in arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        output, errors = Path(folder, "output"), Path(folder, "errors")
+        forks = _forks()
+        assert forks.stdin is not None and forks.stdout is not None
+        forks.stdin.write(json.dumps([module, words, str(output), str(errors)]) + "\n")
+        forks.stdin.flush()
+        if not select.select([forks.stdout], [], [], limit_s)[0]:
+            for pid in children(forks.pid):
+                os.kill(pid, signal.SIGKILL)
+        code = int(forks.stdout.readline())
+        texts = [file.read_text() if file.exists() else "" for file in (output, errors)]
+    return subprocess.CompletedProcess([module, *words], code, *texts)
+
+
+@cache
+def _forks() -> subprocess.Popen[str]:
+    """See `tests.experiments.forks`: one for all tests, and gone with them."""
+    command = [sys.executable, "-W", "error", "-m", "tests.experiments.forks"]
+    pipe = subprocess.PIPE
+    forks = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+    atexit.register(forks.communicate)  # closes its input
+    return forks
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:

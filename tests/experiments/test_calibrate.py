@@ -1,16 +1,9 @@
-import subprocess
-import sys
-
 from experiments.profile import Profile
 from tests.experiments import app
 
-COMMAND = [sys.executable, "-W", "error", "-m", "experiments.calibrate"]
-
 
 def calibrate(*words):
-    return subprocess.run(
-        [*COMMAND, *words], cwd=app.ROOT, capture_output=True, text=True, timeout=120
-    )
+    return app.run(*words, module="experiments.calibrate")
 
 
 def test_a_profile_that_was_measured_once_times_a_run(tmp_path):

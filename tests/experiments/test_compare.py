@@ -1,7 +1,5 @@
 import math
 import statistics
-import subprocess
-import sys
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,6 +13,7 @@ from experiments.plots import accuracy_plot, curve
 from experiments.records import RunFolder, load_metrics, load_runs, time_to_accuracy
 from experiments.settings import named, settings
 from experiments.tables import remarks, render
+from tests.experiments import app
 
 TARGET = 0.9
 
@@ -269,8 +268,7 @@ def test_a_folder_that_cannot_be_written_is_a_users_error(tmp_path):
 
 
 def run_command(*arguments):
-    command = [sys.executable, "-m", "experiments.compare", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+    return app.run(*arguments, module="experiments.compare")
 
 
 def test_command_line(tmp_path):

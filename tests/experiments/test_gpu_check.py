@@ -3,21 +3,27 @@
 import json
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
 
+from experiments.errors import UserError
 from experiments.gpu import Gpu
 from experiments.gpu_check import (
-    PARTS,
+    LIMIT_S,
     RESULTS,
     ROOT,
     SOCKETS,
     Part,
     PartFailedError,
     check,
+    main,
     read_shared,
     read_tests,
+    run_part,
 )
 from tests.experiments.test_device_trace import event, steps
 
@@ -42,8 +48,50 @@ def test_without_a_gpu_it_says_one_sentence_and_writes_nothing():
     assert before == (RESULTS.exists() and sorted(RESULTS.iterdir()))
 
 
-def test_all_parts_together_take_less_than_eight_minutes():
-    assert sum(each.limit_s for each in PARTS) <= 460
+def test_all_parts_together_take_less_than_eight_minutes(tmp_path, monkeypatch):
+    assert LIMIT_S < 8 * 60
+    monkeypatch.setattr("experiments.gpu_check.LIMIT_S", 1.0)
+    sleep = "import time; time.sleep(60)"
+    parts = tuple(part(str(number), sleep) for number in range(3))
+    started_s = time.monotonic()
+    assert not check(GPU, parts, tmp_path)
+    assert time.monotonic() - started_s < 30
+    outcomes = json.loads((tmp_path / "nvidia-h200-made-up.json").read_text())["parts"]
+    assert outcomes["0"]["reason"].startswith("not done within")
+    assert outcomes["2"]["reason"] == "no time was left for it"
+
+
+def test_nothing_that_a_part_started_goes_on_after_it(tmp_path):
+    child = "import subprocess; subprocess.Popen(['sleep', '76.5'])"
+    assert run_part(part("leaves one", child), tmp_path).reason is None
+    commands = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            commands.append(file.read_bytes())
+    assert commands
+    assert b"sleep\x0076.5\x00" not in commands
+
+
+def test_what_passed_is_on_disk_before_the_next_part_begins(tmp_path):
+    seen = []
+
+    def read(folder):
+        seen.append(sorted(file.name for file in tmp_path.iterdir()))
+        return {}
+
+    check(GPU, (part("one", "pass", read=read), part("two", "pass", read=read)), tmp_path)
+    assert seen == [[], ["nvidia-h200-made-up.json", "nvidia-h200-made-up.md"]]
+
+
+def test_a_driver_that_does_not_answer_is_one_sentence(monkeypatch, capsys):
+    def no_answer():
+        raise UserError("the GPU driver did not answer within 60 s")
+
+    monkeypatch.setattr("experiments.gpu_check.find_gpus", no_answer)
+    monkeypatch.setattr(sys, "argv", ["gpu_check"])
+    assert main() == 2
+    [sentence] = capsys.readouterr().err.splitlines()
+    assert "did not answer" in sentence
 
 
 def test_figures_are_written_where_a_part_passed_and_nowhere_else(tmp_path, capsys):
@@ -65,7 +113,8 @@ def test_figures_are_written_where_a_part_passed_and_nowhere_else(tmp_path, caps
     assert all("figures" not in outcomes[name] for name in ("bad", "wrong", "late"))
     assert outcomes["bad"]["reason"] == "exit code 1: SystemExit: no such thing"
     assert outcomes["wrong"]["reason"] == "PartFailedError: it sent by shared memory"
-    assert outcomes["late"]["reason"] == "not done within 0.5 s"
+    assert outcomes["late"]["reason"].startswith("not done within 0.5 s")
+    assert "SystemExit: no such thing" in outcomes["bad"]["printed"][-1]
     table = (tmp_path / "nvidia-h200-made-up.md").read_text()
     assert "| good | passed |" in table
     assert "answer 42" in table

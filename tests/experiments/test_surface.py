@@ -1,6 +1,4 @@
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -159,8 +157,7 @@ def test_an_axis_that_is_none_is_refused(text):
 
 
 def surface(*arguments):
-    command = [sys.executable, "-W", "error", "-m", "experiments.surface", *arguments]
-    return subprocess.run(command, cwd=app.ROOT, capture_output=True, text=True, timeout=200)
+    return app.run(*arguments, module="experiments.surface")
 
 
 def test_the_command_writes_the_picture_and_the_table(tmp_path):
