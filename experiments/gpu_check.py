@@ -1,19 +1,22 @@
 """All that needs a GPU, in one command: `make gpu-check`, or `python -m experiments.gpu_check`.
 
+    versions        of the driver, CUDA, NCCL and CuPy
     tests           those marked gpu
     kernels         python -m kernels.bench --device cuda
     shared GPU      two workers on one GPU, by NCCL over a shaped link, traced
     stacked         simulated workers as one batch
+    compiled        the kernels beside torch.compile of their references
 
-It takes less than 8 minutes: every part has a limit. Writes results/gpu/DEVICE.json and .md, with
-figures that were measured now and none else. Exit codes: 0 all parts passed, 1 one has failed, 2
-there is no GPU, and nothing is written.
+It takes less than 8 minutes: every part has a limit, and all have one together. After each part it
+writes results/gpu/DEVICE.json and .md, with figures that were measured now and none else. Exit
+codes: 0 all parts passed, 1 one has failed, 2 there is no GPU, and nothing is written.
 """
 
 import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,21 +24,28 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from experiments.device_trace import read_device_trace
 from experiments.environment import environment
+from experiments.errors import UserError
 from experiments.gpu import Gpu, find_gpus, why_no_gpu
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "gpu"
+LIMIT_S = 470.0
+"""For all parts together."""
 SOCKETS = "NET/Socket"
 """NCCL's word for a connection through the worker's own network namespace."""
+
+_SHORTEST_S = 0.1  # of a part that is worth its start
+_ENDING_S = 5.0  # for a part that was told to end
+_LINES_KEPT = 40
 
 Figures = dict[str, Any]
 
@@ -46,7 +56,7 @@ class PartFailedError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One command, and what is read of the folder that it leaves.
+    """One command, and what is read of the folder that it leaves, its output.txt among it.
 
     `read` raises `PartFailedError`, `OSError` or `ValueError` where it is not what it should be.
     """
@@ -60,38 +70,73 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`figures` where it passed, else the `reason`."""
+    """`figures` where it passed, else the `reason` and the end of what it printed."""
 
     seconds: float
     figures: Figures = field(default_factory=dict)
     reason: str | None = None
+    printed: list[str] = field(default_factory=list)
+
+    def record(self) -> Figures:
+        """For JSON."""
+        passed = self.reason is None
+        told = {"figures": self.figures} if passed else {"reason": self.reason}
+        return {"passed": passed, "seconds": self.seconds} | told | {"printed": self.printed}
 
 
-def run_part(part: Part, folder: Path) -> Outcome:
-    """Run one in `folder`, which is empty."""
+def run_part(part: Part, folder: Path, left_s: float = LIMIT_S) -> Outcome:
+    """Run one in `folder`, which is empty, for no longer than `left_s`."""
+    limit_s = min(part.limit_s, left_s)
+    if limit_s < _SHORTEST_S:
+        return Outcome(seconds=0.0, reason="no time was left for it")
     started_s = time.monotonic()
+    output = folder / "output.txt"
+    figures, reason = {}, _run(part, folder, output, limit_s)
+    if reason is None:
+        try:
+            figures = part.read(folder)
+        except (PartFailedError, OSError, ValueError, KeyError, ElementTree.ParseError) as error:
+            reason = f"{type(error).__name__}: {error}"
+    printed = output.read_text(errors="replace").strip().splitlines()
+    if reason is not None and printed:
+        reason = f"{reason}: {printed[-1]}"
+    return Outcome(
+        seconds=round(time.monotonic() - started_s, 1),
+        figures=figures,
+        reason=reason,
+        printed=[] if reason is None else printed[-_LINES_KEPT:],
+    )
 
-    def outcome(**what: Any) -> Outcome:
-        return Outcome(seconds=round(time.monotonic() - started_s, 1), **what)
 
-    try:
-        done = subprocess.run(
+def _run(part: Part, folder: Path, output: Path, limit_s: float) -> str | None:
+    """Why it failed, if it did. Nothing that it has started is left."""
+    with output.open("w") as file:
+        process = subprocess.Popen(
             [sys.executable, "-m", *part.command(folder)],
             cwd=ROOT,
             env=os.environ | part.environment(folder),
-            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
             stderr=subprocess.STDOUT,
-            text=True,
-            timeout=part.limit_s,
+            start_new_session=True,
         )
-        if done.returncode:
-            last = (done.stdout.strip().splitlines() or ["it printed nothing"])[-1]
-            return outcome(reason=f"exit code {done.returncode}: {last}")
-        return outcome(figures=part.read(folder))
+    try:
+        code = process.wait(limit_s)
+        return f"exit code {code}" if code else None
     except subprocess.TimeoutExpired:
-        return outcome(reason=f"not done within {part.limit_s:g} s")
-    except (PartFailedError, OSError, ValueError, KeyError, ElementTree.ParseError) as error:
-        return outcome(reason=f"{type(error).__name__}: {error}")
+        process.send_signal(signal.SIGINT)  # what it has found so far, it may still write
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDING_S)
+        return f"not done within {limit_s:g} s"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def read_versions(folder: Path) -> Figures:
+    """What the part printed, as JSON in its last line."""
+    return json.loads((folder / "output.txt").read_text().strip().splitlines()[-1])
 
 
 def read_tests(folder: Path) -> Figures:
@@ -161,7 +206,28 @@ def _one_gpu(folder: Path) -> dict[str, str]:
     }
 
 
+_VERSIONS = """
+import json, subprocess
+import torch
+asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+versions = {"driver": subprocess.run(asked, capture_output=True, text=True).stdout.strip()}
+versions |= {"cuda": torch.version.cuda, "nccl": list(torch.cuda.nccl.version())}
+versions |= {"capability": list(torch.cuda.get_device_capability())}
+try:
+    import cupy
+    versions |= {"cupy": cupy.__version__, "nvrtc": list(cupy.cuda.nvrtc.getVersion())}
+except Exception as error:
+    versions |= {"cupy": f"{type(error).__name__}: {error}"}
+print(json.dumps(versions))
+"""
+
 PARTS = (
+    Part(
+        name="versions",
+        command=lambda folder: ["timeit", "-n1", "-r1", _VERSIONS],
+        limit_s=60,
+        read=read_versions,
+    ),
     Part(
         name="tests",
         command=lambda folder: ["pytest", "-q", "-m", "gpu", f"--junitxml={folder / 'tests.xml'}"],
@@ -195,37 +261,50 @@ PARTS = (
         limit_s=80,
         read=read_stacked,
     ),
+    Part(
+        name="compiled",
+        command=lambda folder: [
+            *("kernels.bench", "--device", "cuda", "--mbytes", "64", "--compile"),
+            *("--json", str(folder / "kernels.json")),
+        ],
+        limit_s=120,
+        read=read_kernels,
+    ),
 )
 
 
 def check(gpu: Gpu, parts: tuple[Part, ...] = PARTS, results: Path = RESULTS) -> bool:
     """Run all parts and write what they came to; returns whether all have passed."""
+    started_s, made_on = time.monotonic(), environment()
     outcomes: dict[str, Outcome] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for number, part in enumerate(parts):
             print(f"{part.name}: at most {part.limit_s:g} s", flush=True)
             folder = Path(scratch) / str(number)
             folder.mkdir()
-            outcomes[part.name] = run_part(part, folder)
+            left_s = LIMIT_S - (time.monotonic() - started_s)
+            outcomes[part.name] = run_part(part, folder, left_s)
+            file = _write(results, gpu, made_on, outcomes)
+    Console(soft_wrap=True, markup=False, highlight=False).print(_table(gpu, outcomes))
+    print(file)
+    return all(outcome.reason is None for outcome in outcomes.values())
+
+
+def _write(
+    results: Path, gpu: Gpu, made_on: Mapping[str, Any], outcomes: Mapping[str, Outcome]
+) -> Path:
+    """What there is so far; returns the JSON file."""
     record = {
         "device": gpu.name,
         "memory_bytes": gpu.memory_bytes,
-        "cuda": torch.version.cuda,
-        "environment": environment(),
-        "parts": {
-            name: {"passed": o.reason is None, "seconds": o.seconds}
-            | ({"figures": o.figures} if o.reason is None else {"reason": o.reason})
-            for name, o in outcomes.items()
-        },
+        "environment": made_on,
+        "parts": {name: outcome.record() for name, outcome in outcomes.items()},
     }
-    name = re.sub(r"[^a-z0-9]+", "-", gpu.name.lower()).strip("-")
-    table = _table(gpu, outcomes)
     results.mkdir(parents=True, exist_ok=True)
-    (results / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
-    (results / f"{name}.md").write_text(table)
-    Console(soft_wrap=True, markup=False, highlight=False).print(table)
-    print(results / f"{name}.json")
-    return all(outcome.reason is None for outcome in outcomes.values())
+    file = results / f"{re.sub(r'[^a-z0-9]+', '-', gpu.name.lower()).strip('-')}.json"
+    file.write_text(json.dumps(record, indent=2) + "\n")
+    file.with_suffix(".md").write_text(_table(gpu, outcomes))
+    return file
 
 
 def _table(gpu: Gpu, outcomes: Mapping[str, Outcome]) -> str:
@@ -250,9 +329,13 @@ def main() -> int:
         prog="python -m experiments.gpu_check", description=(__doc__ or "").split("\n")[0]
     )
     parser.parse_args()
-    gpus = find_gpus()
-    if not gpus:
-        print(f"gpu-check measured nothing, since {why_no_gpu()}.", file=sys.stderr)
+    try:
+        gpus = find_gpus()
+        reason = None if gpus else why_no_gpu()
+    except UserError as error:  # the driver does not answer
+        gpus, reason = (), str(error)
+    if reason is not None:
+        print(f"gpu-check measured nothing, since {reason}.", file=sys.stderr)
         return 2
     return 0 if check(gpus[0]) else 1
 

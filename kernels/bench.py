@@ -11,6 +11,7 @@ CPU thread is its own, so that other work on the machine counts little; that of 
 """
 
 import argparse
+import importlib.util
 import json
 import platform
 import time
@@ -77,8 +78,9 @@ def main() -> None:
             found = measure(device, mbytes, args.dtype, args.repeats, with_compiled=args.compile)
             _print_table(found)
             results += found
-    if args.json is not None:
-        args.json.write_text(json.dumps([result.record() for result in results], indent=1) + "\n")
+            if args.json is not None:  # each time: a later size may be cut short
+                records = [result.record() for result in results]
+                args.json.write_text(json.dumps(records, indent=1) + "\n")
 
 
 def _arguments() -> argparse.Namespace:
@@ -99,6 +101,8 @@ def _arguments() -> argparse.Namespace:
     args.device = args.device or ["cpu"] + ["cuda"] * has_cuda
     if "cuda" in args.device and not has_cuda:
         parser.error("--device cuda needs an NVIDIA GPU, and torch finds none")
+    if "cuda" in args.device and importlib.util.find_spec("cupy") is None:
+        parser.error("--device cuda needs CuPy: install the extra cuda12 or cuda13")
     if min(args.mbytes or [1]) < 1 or args.repeats < MIN_REPEATS or args.threads < 1:
         parser.error(f"--mbytes, --threads must be 1 or more, --repeats {MIN_REPEATS} or more")
     return args

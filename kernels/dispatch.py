@@ -12,6 +12,8 @@ from torch import Tensor
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
+_OLDEST = (8, 0)  # reductions of a warp in one instruction, blocks.cuh
+
 
 def load(codec: str, device: torch.device | str) -> None:
     """Load or compile the kernels of `codec` on `device` now instead of at their first use.
@@ -135,11 +137,17 @@ def _form(device_type: str) -> str:
     if device_type == "cpu":
         return "cpu"
     if device_type == "cuda":
-        if importlib.util.find_spec("cupy") is not None:
+        obstacle = _why_no_kernels()
+        if obstacle is None:
             return "cuda"
-        warnings.warn(
-            "CuPy is not installed, so kernels on the GPU are plain torch: "
-            "install the extra cuda12 or cuda13 of this package",
-            stacklevel=4,
-        )
+        warnings.warn(f"{obstacle}, so kernels on the GPU are plain torch", stacklevel=4)
     return "reference"
+
+
+def _why_no_kernels() -> str | None:
+    """What keeps the CUDA kernels from running on the current GPU."""
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed (the extra cuda12 or cuda13 of this package brings it)"
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < _OLDEST:
+        return f"the GPU is older than compute capability {_OLDEST[0]}.{_OLDEST[1]}"
+    return None
