@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from experiments.advice import Advice
-from experiments.candidates import Candidate, Choice, Field, choose, gather
+from experiments.candidates import Candidate, Choice, Field, check_nodes, choose, gather
 from experiments.command import exit_code, prediction_parser
 from experiments.compose import compose_config
 from experiments.config import Plan, make_plan
@@ -62,9 +62,13 @@ def advise(
         kept = [override for override in choice.others if not _is_of_net(override)]
         choice = choice._replace(others=[*kept, *networks[0].split()])
 
-    def check(plan: Plan) -> None:
+    def check(plans: Sequence[Plan]) -> None:
+        conditions = [other.condition for other in others] or [plans[0].net]
+        for plan in plans:
+            for condition in conditions:
+                check_nodes(plan, condition)
         if num_verified:
-            check_launchable([other.condition for other in others] or [plan.net], plan.workers)
+            check_launchable(conditions, plans[0].workers)
 
     given = []
     with tempfile.TemporaryDirectory() as folder:

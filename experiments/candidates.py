@@ -51,15 +51,10 @@ class Candidate:
     def outcomes(self, net: NetworkCondition) -> list[Outcome]:
         """One for each seed, on a network.
 
-        Raises `UserError` where it averages within nodes, and the network has others.
+        Raises `UserError` as `check_nodes` does.
         """
+        check_nodes(self.plans[0], net)
         there = [replace(plan, net=net) for plan in self.plans]
-        is_hierarchical = getattr(self.plans[0].algorithm, "hierarchical", False)
-        if is_hierarchical and there[0].nodes != self.plans[0].nodes:
-            raise UserError(
-                f"{self.algo} averages within nodes: compare networks with the same nodes only, or "
-                "take algo.hierarchical=false"
-            )
         if self.depends_on_timing:
             return [self._simulate(plan) for plan in there]
         self._curves = self._curves or [self._train(plan) for plan in self.plans]
@@ -83,6 +78,18 @@ class Candidate:
     def _say(self, plan: Plan, what: str, started_s: float) -> None:
         took_s = time.monotonic() - started_s
         say(f"trained {self.algo}, seed {plan.seed}, {what} ({took_s:.0f} s)")
+
+
+def check_nodes(plan: Plan, net: NetworkCondition) -> None:
+    """Raise `UserError` where `plan` averages within nodes, and the network `net` has others, or
+    none.
+    """
+    is_hierarchical = getattr(plan.algorithm, "hierarchical", False)
+    if is_hierarchical and replace(plan, net=net).nodes != plan.nodes:
+        raise UserError(
+            f"{plan.names['algo']} averages within nodes: compare networks with the same nodes "
+            "only, or take algo.hierarchical=false"
+        )
 
 
 class Choice(NamedTuple):
@@ -136,7 +143,7 @@ def gather(
     folder: Path,
     *,
     shares_host: bool = False,
-    check: Callable[[Plan], None] = lambda plan: None,
+    check: Callable[[Sequence[Plan]], None] = lambda plans: None,
 ) -> Field:
     """Make and rehearse the candidates of `choice`, with the seeds from its own on.
 
@@ -145,7 +152,8 @@ def gather(
         num_seeds: of each.
         folder: of runs that need one.
         shares_host: whether all workers compute on this host, as real runs here do.
-        check: is given a plan before anything takes time, and may raise `UserError`.
+        check: is given a plan of each algorithm before anything takes time, and may raise
+            `UserError`.
 
     Raises:
         UserError: an algorithm that was named cannot be simulated so, or none can.
@@ -154,7 +162,7 @@ def gather(
         raise UserError(f"--seeds must be at least 1, got {num_seeds}")
     torch.set_num_threads(1)  # a pool of threads would not survive the forks of a rehearsal
     plans, left_out = _plans(choice, num_seeds, folder, shares_host)
-    check(plans[0][0])
+    check([own[0] for own in plans])
     data = _load(plans[0][0])
     profiles = _profiles([own[0] for own in plans], data)
     pairs = zip(plans, profiles, strict=True)

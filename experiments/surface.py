@@ -167,7 +167,8 @@ def main() -> int:
     return exit_code(command)
 
 
-def _check_constant(plan: Plan) -> None:
+def _check_constant(plans: Sequence[Plan]) -> None:
+    plan = plans[0]
     if plan.net.trace is not None or plan.net.schedule is not None:
         raise UserError(
             f"net={plan.names['net']} changes over time, so it has no one rate and "

@@ -237,6 +237,11 @@ def test_first_choices_are_run_for_real():
     [
         (("net=nonsense",), "there is no net named 'nonsense'"),
         (("algo=allreduce", "--on", "workers=3"), "--on takes overrides of net"),
+        (("algo=allreduce", "algo.hierarchical=true", *SMALL), "needs a network with nodes"),
+        (
+            ("algo=bytegrad", "algo.hierarchical=true", "--on=net=two_sites", "--on=net=lan_1g"),
+            "bytegrad averages within nodes",
+        ),
     ],
 )
 def test_the_command_refuses_with_exit_code_2(arguments, complaint):
