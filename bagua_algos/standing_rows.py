@@ -11,7 +11,8 @@ from torch import Tensor, nn
 class StandingRows:
     """Construct it before the engine: hooks of the optimizer run in their order.
 
-    What is one number for all workers, as Adam's count of steps, counts every step of any.
+    What is one number for all workers, as Adam's count of steps, counts every step of any: it is
+    the caller's to put back.
 
     Args:
         model: a `StackedModel`: parameters and buffers `[w, ...]`.

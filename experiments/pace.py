@@ -5,6 +5,10 @@ they average. A simulation that lets them step together would give each of them 
 have known yet, or too late; so it lets no worker go beyond the earliest moment at which it might
 hear of another.
 
+An optimizer of stacked workers keeps some numbers once for all of them, such as Adam's count of
+steps and the learning rate. So those who take a step at once have done equally many; who has done
+the fewest goes first, and the numbers are put back to what they were after as many steps.
+
 Shapes: w workers held by this process.
 """
 
@@ -20,6 +24,7 @@ from bagua_algos.step_observer import StepObserver
 from experiments.clocks import SimulatedClocks
 from experiments.config import Plan
 from experiments.data import Batches
+from experiments.shared_numbers import SharedNumbers
 from experiments.step import Step
 
 Pace = Callable[[Batches, Step, int, int], Iterator[Tensor]]
@@ -60,13 +65,18 @@ class OwnPace:
         assert isinstance(take_step.distributed, Engine)
         background = take_step.distributed.context.background
         assert background is not None, "who depends on timing averages in the background"
+        numbers = SharedNumbers(take_step.optimizer, take_step.schedule, start)
         steps_w = np.full(len(batches.ranks), start)
         while (steps_w < end).any():
             factors_w, moves_w = self._next(steps_w, end, background.begun_w.numpy())
+            fewest = int(steps_w[moves_w].min())
+            moves_w &= steps_w == fewest
+            numbers.recall(fewest)
             self._rows.keep(torch.from_numpy(~moves_w))
             self._clocks.pace_w = np.where(moves_w, factors_w, 0.0)
             losses_w = take_step(batches.indices_at(np.minimum(steps_w, end - 1)))
             steps_w += moves_w
+            numbers.remember(fewest + 1, oldest=int(steps_w.min()))
             if moves_w[0]:
                 yield losses_w
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR
 
 from bagua_algos import AsyncModelAverage
 from bagua_algos.communicator import Operation
@@ -23,10 +25,19 @@ from netsim.model import CostModel
 from netsim.timeline import Timeline
 
 NUM_STEPS = 40
-LEARNING_RATE, MOMENTUM = 0.02, 0.5
 INTERVAL_S = 2.5
 STEP_S = 1.0
 NET = NetworkCondition(rate_mbit=100, delay_ms=300)  # a round takes a step or two
+
+OPTIMIZERS = {
+    "sgd": lambda parameters: SGD(parameters, lr=0.02, momentum=0.5),
+    "adam": lambda parameters: Adam(parameters, lr=0.05),
+    "adamw": lambda parameters: AdamW(parameters, lr=0.05, weight_decay=0.1),
+}
+SCHEDULES = {
+    "constant": lambda optimizer: ConstantLR(optimizer, factor=1.0, total_iters=0),
+    "cosine": lambda optimizer: CosineAnnealingLR(optimizer, T_max=NUM_STEPS),
+}
 
 
 def profile():
@@ -45,12 +56,13 @@ def profile():
 
 @dataclass
 class Worker:
-    """One worker of the oracle: a weight that is pulled towards a target."""
+    """One worker of the oracle: a weight that its own optimizer pulls towards a target."""
 
     target: float
     factors: list[float]
-    x: float
-    momentum: float = 0.0
+    weight: nn.Parameter
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
     at_s: float = 0.0
     steps: int = 0
     began_s: float | None = None
@@ -61,11 +73,16 @@ class Worker:
     def ends_s(self):
         return self.at_s + STEP_S * self.factors[self.steps]
 
+    @property
+    def x(self):
+        return self.weight.item()
+
     def step(self):
         self.at_s = self.ends_s
         self.steps += 1
-        self.momentum = MOMENTUM * self.momentum + (self.x - self.target)
-        self.x -= LEARNING_RATE * self.momentum
+        self.weight.grad = self.weight.detach() - self.target
+        self.optimizer.step()
+        self.schedule.step()
 
 
 class Round:
@@ -87,7 +104,7 @@ def oracle(workers, round_s):
         worker.step()
         last = rounds[worker.num_rounds - 1]
         if worker.is_in_flight and last.done_s <= worker.at_s:
-            worker.x += last.mean - last.snapshots[id(worker)][0]
+            worker.weight.data += last.mean - last.snapshots[id(worker)][0]
             worker.is_in_flight = False
         worker.began_s = worker.at_s if worker.began_s is None else worker.began_s
         if not worker.is_in_flight and worker.at_s - worker.began_s >= INTERVAL_S:
@@ -110,7 +127,7 @@ class PulledStep:
     distributed: Engine
     optimizer: torch.optim.Optimizer
     targets: torch.Tensor
-    clocks: SimulatedClocks
+    schedule: torch.optim.lr_scheduler.LRScheduler
 
     def __call__(self, indices):
         self.optimizer.zero_grad()
@@ -118,11 +135,16 @@ class PulledStep:
         losses_w = (outputs_w - self.targets) ** 2 / 2
         losses_w.sum().backward()
         self.optimizer.step()
+        self.schedule.step()
         return losses_w.detach()
 
 
 @pytest.mark.parametrize("speeds", ["equal", "straggler", "jitter"])
-def test_every_worker_sees_the_others_as_they_are_at_that_moment(speeds):
+@pytest.mark.parametrize(
+    ("optim", "schedule"),
+    [("sgd", "constant"), ("sgd", "cosine"), ("adam", "constant"), ("adamw", "cosine")],
+)
+def test_every_worker_sees_the_others_as_they_are_at_that_moment(speeds, optim, schedule):
     num_workers = 3
     factors = {
         "equal": np.ones((NUM_STEPS, num_workers)),
@@ -140,14 +162,14 @@ def test_every_worker_sees_the_others_as_they_are_at_that_moment(speeds):
     clocks = SimulatedClocks(Timeline(model_of_costs, compute), profile())
     communicator = StackedCommunicator(num_workers, clocks, clocks.now_s)
     model = StackedModel(nn.Linear(1, 1, bias=False), num_workers)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    optimizer = OPTIMIZERS[optim](model.parameters())
     rows = StandingRows(model, optimizer)
     algorithm = AsyncModelAverage(interval_ms=1e3 * INTERVAL_S)
     engine = Engine(model, optimizer, algorithm, communicator, step_observer=clocks)
     start = next(model.parameters()).detach().flatten().tolist()
     targets = torch.tensor([0.0, 1.0, 5.0])
     batches = Batches(num_examples=9, world_size=num_workers, ranks=(0, 1, 2), batch_size=1, seed=0)
-    take_step = PulledStep(engine, optimizer, targets, clocks)
+    take_step = PulledStep(engine, optimizer, targets, SCHEDULES[schedule](optimizer))
     with clocks.running():
         num_seen = sum(1 for _ in OwnPace(clocks, rows)(batches, take_step, 0, NUM_STEPS))
     assert num_seen == NUM_STEPS
@@ -158,14 +180,17 @@ def test_every_worker_sees_the_others_as_they_are_at_that_moment(speeds):
     alone.on_operation(operation)
     round_s = float(alone.time_s.max())
     assert 0.3 < round_s / STEP_S < 30
-    workers = [
-        Worker(target, [*factors[:, i], 1.0], start[i]) for i, target in enumerate(targets.tolist())
-    ]
+    workers = []
+    for target, x, own_factors in zip(targets.tolist(), start, factors.T, strict=True):
+        weight = nn.Parameter(torch.tensor([x]))
+        own = OPTIMIZERS[optim]([weight])
+        worker = Worker(target, [*own_factors, 1.0], weight, own, SCHEDULES[schedule](own))
+        workers.append(worker)
     expected = oracle(workers, round_s)
     assert clocks.timeline.time_s.tolist() == pytest.approx([w.at_s for w in workers])
     weights = next(model.parameters()).detach().flatten().tolist()
     assert engine.context.state.num_rounds.min() > 3
-    assert weights == pytest.approx(expected, rel=1e-4)
+    assert weights == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 def test_standing_rows_keep_weights_buffers_and_moments():
