@@ -13,6 +13,7 @@ from rich.text import Text
 
 from experiments.intervals import bootstrap_interval
 from experiments.ranking import Prediction, is_tie, ties
+from experiments.words import counted
 
 BASELINE = "allreduce"
 
@@ -34,8 +35,7 @@ class Advice:
     @property
     def title(self) -> str:
         """What was predicted, how, and on what."""
-        num_seeds = len(self.predictions[0].outcomes)
-        seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
+        seeds = counted(len(self.predictions[0].outcomes), "seed")
         return f"{self.situation}, target accuracy {self.target:g}: simulated, {seeds}"
 
     def table(self) -> Table:
@@ -84,7 +84,7 @@ class Advice:
         wrong = [f"{a.algo} before {b.algo}" for a, b in turned if (a, b) not in tied]
         result = f"failed ({_listed(wrong)} was predicted)" if wrong else "held"
         return (
-            f"Measured: of {len(pairs)} pairs of the first {len(self.measured_s)}, "
+            f"Measured: of {counted(len(pairs), 'pair')} of the first {len(self.measured_s)}, "
             f"{len(pairs) - len(turned)} came in the predicted order, and {len(tied)} had been "
             f"called ties: the advice {result}."
         )

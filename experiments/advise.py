@@ -26,6 +26,7 @@ from experiments.environment import environment
 from experiments.errors import UserError
 from experiments.measured import check_launchable, measured_times_s
 from experiments.ranking import TIE_RULE, Prediction, ranked
+from experiments.words import counted
 from netsim.condition import NetworkCondition
 
 
@@ -114,7 +115,7 @@ def _advice(candidates: Sequence[Candidate], network: Network, num_verified: int
     chosen = [prediction.algo for prediction in predictions[:num_verified]]
     return Advice(
         situation=f"{plan.names['task']}, {plan.names['model']}, network {network.name}, "
-        f"{plan.workers} workers",
+        f"{counted(plan.workers, 'worker')}",
         target=plan.target_accuracy,
         predictions=predictions,
         measured_s={
@@ -141,7 +142,7 @@ def _notes(field: Field) -> list[str]:
         TIE_RULE,
         f"Compute times are those of one worker's rehearsal ({profile.device}, {sharing}); one "
         f"training for each algorithm and seed gives the accuracies on every network, of at most "
-        f"{plan.max_steps} steps at the learning rates of the configuration.",
+        f"{counted(plan.max_steps, 'step')} at the learning rates of the configuration.",
         *(f"The values of {algo} depend on timing: trained on each network." for algo in again),
         *field.remarks(),
     ]
@@ -154,7 +155,8 @@ def _write(out: Path, given: Sequence[Advice], notes: Sequence[str]) -> None:
     head = [
         "# Advice",
         "",
-        f"`{command}`, {host['cores']} cores ({host['cpu']}), torch {host['packages']['torch']}.",
+        f"`{command}`, {counted(host['cores'], 'core')} ({host['cpu']}), "
+        f"torch {host['packages']['torch']}.",
         "",
     ]
     lines = [*head, *(advice.markdown() for advice in given), *(f"- {note}" for note in notes)]

@@ -19,6 +19,7 @@ from rich.progress import track
 from rich.table import Table
 
 from experiments.environment import environment
+from experiments.words import counted
 
 NUM_STEPS = 300
 LIMIT_S = 300
@@ -76,7 +77,7 @@ def _print(measured: dict[str, list[tuple[float, float]]]) -> None:
     host = environment()
     table = Table(
         title="4 workers, unshaped, mnist5k, cnn",
-        caption=f"{host['cpu']}, {host['cores']} cores, Linux {host['kernel']}, "
+        caption=f"{host['cpu']}, {counted(host['cores'], 'core')}, Linux {host['kernel']}, "
         f"torch {host['packages']['torch']}, {len(ours)} interleaved pairs",
     )
     for heading in ("", "median", "min", "max"):

@@ -33,6 +33,7 @@ from experiments.environment import environment
 from experiments.messages import choices
 from experiments.step import Step, make_scaler, make_step
 from experiments.tasks.base import TaskData
+from experiments.words import counted
 
 WORKERS = 4
 WARM_UP_STEPS = 24
@@ -144,7 +145,7 @@ def _print(overheads: dict[str, list[float]], memory: dict[str, float], model: s
     host = environment()
     table = Table(
         title=f"an algorithm's own cost to one worker of {WORKERS}, {model}, no network",
-        caption=f"{host['cpu']}, one thread and the lanes, {host['cores']} cores, "
+        caption=f"{host['cpu']}, one thread and the lanes, {counted(host['cores'], 'core')}, "
         f"torch {host['packages']['torch']}, {NUM_STEPS} pairs of steps a round",
     )
     for heading in ("algorithm", "ms a step beyond plain", "min", "max", "state / model bytes"):

@@ -22,6 +22,7 @@ from experiments.compose import compose_config
 from experiments.config import Plan, make_plan
 from experiments.step import make_step
 from experiments.tasks.base import TaskData
+from experiments.words import counted
 
 MODEL, WORKERS, BATCH_SIZE = "mlp", 64, 8
 NUM_STEPS = 5
@@ -76,7 +77,7 @@ def print_memory(model: str, workers: int) -> None:
     for step in range(2):
         take(step)
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-    print(f"{workers} workers, {model}, batch 8: at most {peak_gb:.2f} GB of memory")
+    print(f"{counted(workers, 'worker')}, {model}, batch 8: at most {peak_gb:.2f} GB of memory")
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ from experiments.outcomes import Outcome, replay, simulate_outcome, train_curve
 from experiments.profile import Profile
 from experiments.simulate import get_profile
 from experiments.tasks.base import TaskData
+from experiments.words import counted
 from netsim.condition import NetworkCondition
 
 NUM_REHEARSALS = 3
@@ -235,7 +236,7 @@ def _profiles(plans: Sequence[Plan], data: TaskData) -> list[Profile]:
     """The fastest of each plan's rehearsals: other programs only ever make one slower, and rounds
     over all plans let all meet the same ones.
     """
-    say(f"rehearsing {len(plans)} algorithms, {NUM_REHEARSALS} times each")
+    say(f"rehearsing {counted(len(plans), 'algorithm')}, {NUM_REHEARSALS} times each")
     rounds = [[get_profile(plan, data) for plan in plans] for _ in range(NUM_REHEARSALS)]
     fastest = [min(profiles, key=_compute_s) for profiles in zip(*rounds, strict=True)]
     for plan, profile in zip(plans, fastest, strict=True):

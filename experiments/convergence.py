@@ -18,6 +18,7 @@ from experiments.environment import environment
 from experiments.errors import UserError
 from experiments.records import load_runs
 from experiments.tables import describe, remarks
+from experiments.words import counted
 
 BASELINE = "allreduce"
 SITUATION = ("task", "model", "workers", "steps", "backend")
@@ -95,7 +96,7 @@ def markdown(rows: list[Row]) -> str:
     ]
     for row in rows:
         interval = f" ± {row.half_width:.2f}" if not math.isnan(row.half_width) else ""
-        failed = f", {row.num_failed} seeds diverged" if row.num_failed else ""
+        failed = f", {counted(row.num_failed, 'seed')} diverged" if row.num_failed else ""
         lines.append(
             f"| {row.algo} | {row.optim}, {row.lr_scale:g} | {row.accuracy:.2f}{interval}{failed} "
             f"| {row.accuracy - baseline.accuracy:+.2f} | {row.mb_sent:,.1f} "
@@ -112,14 +113,14 @@ def page(runs: pd.DataFrame, rows: list[Row]) -> str:
     rates = ", ".join(f"{scale:g}" for scale in sorted(runs.lr_scale.unique()))
     return (
         "# What relaxations cost in accuracy\n\n"
-        f"{situation}; {steps} steps each; the learning rate of each algorithm's optimizer times "
-        f"one of {rates}, whichever had the best mean validation accuracy. Test accuracy, mean "
-        "over seeds and its 95 % interval (Student's t).\n\n"
+        f"{situation}; {counted(steps, 'step')} each; the learning rate of each algorithm's "
+        f"optimizer times one of {rates}, whichever had the best mean validation accuracy. Test "
+        "accuracy, mean over seeds and its 95 % interval (Student's t).\n\n"
         "    python -m experiments -m experiment=convergence "
         "hydra.sweep.dir=results/runs/convergence\n"
         "    python -m experiments.convergence results/runs/convergence "
         "--out results/convergence\n\n"
-        f"{host['cpu']}, {host['cores']} cores, torch {host['packages']['torch']}.\n\n"
+        f"{host['cpu']}, {counted(host['cores'], 'core')}, torch {host['packages']['torch']}.\n\n"
         + markdown(rows)
     )
 

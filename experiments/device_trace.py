@@ -17,6 +17,7 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile
 
 from experiments.step import STEP
+from experiments.words import counted
 
 HOST_WAITS = frozenset(
     f"{prefix}{what}Synchronize"
@@ -68,8 +69,8 @@ def read_device_trace(path: Path) -> DeviceSteps:
     kernels = _of(events, "kernel")
     if not steps or not kernels:
         raise ValueError(
-            f"{path} shows {len(steps)} steps after the first {WARM_UP_STEPS}, and {len(kernels)} "
-            "kernels: trace a run of more steps, on a GPU"
+            f"{path} shows {counted(len(steps), 'step')} after the first {WARM_UP_STEPS}, and "
+            f"{counted(len(kernels), 'kernel')}: trace a run of more steps, on a GPU"
         )
     waits = [e for cat in ("cuda_runtime", "cuda_driver") for e in _of(events, cat, HOST_WAITS)]
     inside = [e["name"] for e in waits if any(start <= e["ts"] <= end for start, end in steps)]

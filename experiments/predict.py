@@ -26,6 +26,7 @@ from experiments.device import Device
 from experiments.dry_run import DryRun, meta_buckets
 from experiments.errors import UserError
 from experiments.shapes import MODELS, ModelShape
+from experiments.words import counted
 from netsim.condition import NetworkCondition
 from netsim.model import CostModel
 from netsim.timeline import Timeline
@@ -184,8 +185,8 @@ def main() -> int:
 def describe(case: Case, result: Prediction) -> str:
     """What the command line prints."""
     return (
-        f"predicted: {case.model.name}, batches of {case.batch_size}, on {case.num_workers} workers"
-        f" ({case.device.device})\n"
+        f"predicted: {case.model.name}, batches of {case.batch_size}, on "
+        f"{counted(case.num_workers, 'worker')} ({case.device.device})\n"
         f"step time              {1e3 * result.step_s:,.1f} ms\n"
         f"examples/s             {result.examples_per_s:,.0f}\n"
         f"exposed communication  {result.exposed_share:.1%} of the step\n"

@@ -18,6 +18,7 @@ from experiments.checkpoint import Checkpoints
 from experiments.config import Plan
 from experiments.errors import UserError
 from experiments.records import load_rows
+from experiments.words import counted
 
 FREE = (
     *("net", "cluster", "max_steps", "log_every", "checkpoint_every"),
@@ -73,8 +74,9 @@ def check_portable(state: object, plan: Plan, num_saved: int) -> None:
     """
     if any(isinstance(value, torch.Tensor) for value in _leaves(state)):
         raise UserError(
-            f"the checkpoint has the state of {plan.names['algo']} on {num_saved} workers, which "
-            f"{plan.workers} cannot go on with: start {num_saved}"
+            f"the checkpoint has the state of {plan.names['algo']} on "
+            f"{counted(num_saved, 'worker')}, which {plan.workers} cannot go on with: "
+            f"start {num_saved}"
         )
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from experiments.errors import RunsFailed, UserError
 from experiments.hold import hold, is_held
 from experiments.records import FILES, INTERRUPTIONS, NOT_ENDED
+from experiments.words import counted
 
 AGAIN = "hydra.sweeper.retry_failed=true"
 """How to ask for failed runs to be run again."""
@@ -159,7 +160,8 @@ class Study:
         ]
         num_open = len(self._jobs) - len(records)
         parts += [f"{num_open} to do"] if num_open else []
-        print(f"{_short(self._root)}: {len(self._jobs)} runs, {', '.join(parts)}", flush=True)
+        num_jobs = counted(len(self._jobs), "run")
+        print(f"{_short(self._root)}: {num_jobs}, {', '.join(parts)}", flush=True)
         for record in records.values():
             if record.standing is Standing.FAILED:
                 print(f"failed: {_short(record.folder)}: {record.reason}")

@@ -26,6 +26,7 @@ from experiments.grid import Grid, spread_out
 from experiments.plots import save_plot
 from experiments.ranking import TIE_RULE
 from experiments.surface_plot import surface_plot
+from experiments.words import counted
 
 Array = NDArray[np.float64]
 
@@ -105,8 +106,8 @@ def sentences(grid: Grid, field: Field) -> list[str]:
     said = ", ".join(f"{algo} at {count}" for algo, count in winners.most_common())
     missed = [algo for algo, times in grid.medians_s.items() if np.isinf(times).all()]
     return [
-        f"Simulated: of {len(grid.times_s)} algorithms at {num_points} points, first to "
-        f"{plan.target_accuracy:g} is {said}; at {num_ties} the first ties with another.",
+        f"Simulated: of {counted(len(grid.times_s), 'algorithm')} at {num_points} points, "
+        f"first to {plan.target_accuracy:g} is {said}; at {num_ties} the first ties with another.",
         *(_along(grid, delay) for delay in range(len(grid.delays_ms))),
         *([f"Missed everywhere: {', '.join(missed)}."] if missed else []),
         TIE_RULE,
@@ -185,11 +186,10 @@ def _write(grid: Grid, field: Field, out: Path) -> None:
         raise UserError(f"{out} cannot be written ({error.strerror}): choose --out.") from error
     if grid.winners():
         plan = field.candidates[0].plans[0]
-        seeds = "1 seed" if len(field.candidates[0].plans) == 1 else "{} seeds"
         title = (
             f"First to accuracy {plan.target_accuracy:g}, simulated: {plan.names['task']}, "
-            f"{plan.names['model']}, {plan.workers} workers, "
-            f"{seeds.format(len(field.candidates[0].plans))}"
+            f"{plan.names['model']}, {counted(plan.workers, 'worker')}, "
+            f"{counted(len(field.candidates[0].plans), 'seed')}"
         )
         for file in save_plot(surface_plot(grid, title), out, "surface"):
             print(f"Plot: {file}")

@@ -22,11 +22,12 @@ from experiments.compose import compose_config
 from experiments.config import Plan, make_plan
 from experiments.environment import environment
 from experiments.launch import launch
-from experiments.plots import line_styles, save_plot
+from experiments.plots import save_plot, styles_of
 from experiments.rehearsal import rehearse
 from experiments.replay import step_ends_s
 from experiments.simulate import train_simulated
 from experiments.tasks.base import TaskData
+from experiments.words import counted
 
 ALGORITHMS = ("allreduce", "bytegrad", "qsgd", "decentralized", "local_sgd", "power_sgd")
 RATES_MBIT = (50, 200, 1000)
@@ -132,7 +133,8 @@ def markdown(rows: pd.DataFrame) -> str:
         "# Simulated time against the real",
         "",
         f"`python -m experiments.validate --out results/validation`, "
-        f"{host['cores']} cores ({host['cpu']}), torch {host['packages']['torch']}, gloo.",
+        f"{counted(host['cores'], 'core')} ({host['cpu']}), "
+        f"torch {host['packages']['torch']}, gloo.",
         "Measured: real workers over shaped links. Predicted: from the rehearsal of one worker "
         "and the condition asked for. Times are means over "
         f"{NUM_STEPS - SKIPPED_STEPS} steps, after {SKIPPED_STEPS} in which TCP's windows open.",
@@ -157,7 +159,7 @@ def plot(rows: pd.DataFrame, out: Path) -> None:
 
     figure = Figure(figsize=(6, 5.4), layout="constrained")
     axes = figure.add_subplot()
-    for algo, style in line_styles(set(rows.algo)).items():
+    for algo, style in styles_of(rows.algo).items():
         own = rows[rows.algo == algo]
         axes.loglog(own.measured_ms, own.predicted_ms, **style | {"linestyle": "none"}, label=algo)
     ends = [rows.measured_ms.min() * 0.8, rows.measured_ms.max() * 1.25]

@@ -44,7 +44,7 @@ def test_a_rate_at_which_a_seed_diverged_gives_way_and_is_never_hidden():
     )
     assert (rows[1].lr_scale, rows[1].num_failed) == (1.0, 0)
     only = best_rows(runs(*BASE, ("qsgd", 3.0, None, None, "diverged")))
-    assert "1 seeds diverged" in markdown(only)
+    assert "1 seed diverged" in markdown(only)
 
 
 def test_differences_are_to_all_reduce():
