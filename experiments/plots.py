@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.errors import UserError
+from experiments.looks import Styles, styles_of
 from experiments.settings import SITUATION, named, varies
 from experiments.tables import TITLE, describe
 
@@ -20,14 +19,8 @@ if TYPE_CHECKING:  # imported where it draws: more than a second, which a table 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Styles = dict[str, dict[str, Any]]
-
 OVER = {"time_s": "training time (s)", "step": "steps", "bytes_sent": "MB sent by a worker"}
 """What accuracy is drawn over: columns of metrics, and their axes' labels."""
-
-_MARKERS = "osD^vP<>p"
-_DASHES = ("-", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
-_HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "oo")
 
 
 def accuracy_plot(
@@ -35,8 +28,8 @@ def accuracy_plot(
 ) -> Figure | None:
     """Accuracy over one of OVER, a panel for each situation; None where there is nothing to draw.
 
-    `styles` are of `styles_of`, so that several plots have the same. Over time, runs whose
-    workers shared a GPU are left out.
+    `styles` are of `styles_of`, for the labels of more runs. Over time, runs whose workers shared a
+    GPU are left out.
     """
     runs = named(runs)
     runs = runs.query("not shared_gpu") if over == "time_s" else runs
@@ -49,7 +42,7 @@ def accuracy_plot(
 
     situations = [group for _, group in runs.groupby(list(SITUATION), dropna=False)]
     own = [column for column in SITUATION if varies(runs, column)]
-    styles = styles or styles_of(runs)
+    styles = styles or styles_of(runs.label)
     num_columns = min(len(situations), 3)
     num_rows = math.ceil(len(situations) / num_columns)
     width_in = max(7, 4.2 * num_columns)
@@ -87,40 +80,6 @@ def save_plot(figure: Figure, out: Path, name: str = "accuracy") -> list[Path]:
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}): choose --out.") from error
     return files
-
-
-def line_styles(labels: set[str], names: Mapping[str, str] | None = None) -> Styles:
-    """A colour, a marker and a dash for each line, the same in all panels.
-
-    Labels of one name, by `names`, share the colour.
-    """
-    import seaborn
-
-    names = names or {label: label for label in labels}
-    palette = cycle(seaborn.color_palette("colorblind"))
-    colours = dict(zip(sorted(set(names.values())), palette, strict=False))
-    looks = zip(sorted(labels), cycle(_MARKERS), cycle(_DASHES), strict=False)
-    return {
-        label: {"color": colours[names[label]], "marker": marker, "linestyle": dash}
-        for label, marker, dash in looks
-    }
-
-
-def styles_of(runs: pd.DataFrame) -> Styles:
-    """The line styles of runs that are `named`: one colour for each algorithm."""
-    return line_styles(set(runs.label), dict(zip(runs.label, runs["name"], strict=True)))
-
-
-def area_styles(styles: Styles) -> Styles:
-    """The same colours, lighter, with a hatch for each: of bars and fields."""
-    return {
-        label: {
-            "facecolor": tuple(0.6 * part + 0.4 for part in style["color"]),
-            "hatch": hatch,
-            "edgecolor": "0.25",
-        }
-        for (label, style), hatch in zip(styles.items(), cycle(_HATCHES), strict=False)
-    }
 
 
 def add_legend(figure: Figure, order: list[str]) -> None:

@@ -318,7 +318,7 @@ def _read_summaries(root: Path, problems: list[str]) -> list[dict[str, Any]]:
     for folder in folders:
         try:
             summaries.append({"folder": str(folder), **_read_summary(folder / "summary.json")})
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
             problems.append(f"{folder} is left out, its summary.json cannot be read: {error}.")
     return summaries
 
@@ -344,9 +344,9 @@ def _read_metrics(folder: Path, problems: list[str]) -> pa.Table:
                 return table.read(use_threads=False).cast(
                     _schema_of(tuple(table.schema_arrow.names))
                 )
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:
             problems.append(f"{file} cannot be read: {error}.")
-    return _table(_read_journal(journal, problems) if journal.exists() else [])
+    return _table(_read_journal(journal, problems) if journal.is_file() else [])
 
 
 @lru_cache(maxsize=64)
@@ -359,6 +359,6 @@ def _read_journal(file: Path, problems: list[str]) -> list[dict[str, Any]]:
     for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
         try:
             rows.append(_typed(json.loads(line), METRICS))
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             problems.append(f"{file}, line {number} cannot be read: it is torn or not a row.")
     return rows

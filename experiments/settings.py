@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,21 +28,22 @@ from experiments.intervals import (
     proportion_interval,
     ratio_interval,
 )
+from experiments.words import counted
 
 Row = dict[Any, Any]
 
-# What two runs must share for their times to be comparable, and how to say it.
-SITUATION = {
-    "task": "{}",
-    "model": "{}",
-    "net": "network {}",
-    "asked_rate_mbit": "{} Mbit/s asked",
-    "workers": "{} workers",
-    "gpu": "{}",
-    "target_accuracy": "target accuracy {}",
+# What two runs must share for their times to be comparable, and how to say a value as `shown`.
+SITUATION: dict[str, Callable[[str], str]] = {
+    "task": str,
+    "model": str,
+    "net": "network {}".format,
+    "asked_rate_mbit": "{} Mbit/s asked".format,
+    "workers": lambda number: counted(int(number), "worker"),
+    "gpu": str,
+    "target_accuracy": "target accuracy {}".format,
 }
 # What else tells runs apart, beside the algorithm and the seed.
-DETAIL = {"backend": "{}", "optim": "optimizer {}"}
+DETAIL: dict[str, Callable[[str], str]] = {"backend": str, "optim": "optimizer {}".format}
 COMPARABLE = (*SITUATION, "backend")
 STAND_IN = "allreduce"
 """The baseline where PyTorch's own were not run: they cannot be simulated."""
@@ -230,10 +231,10 @@ def _comparisons(table: pd.DataFrame) -> list[Row]:
 def _compared(rows: Sequence[Row]) -> Iterator[Row]:
     """What rows whose times may be compared are to one another.
 
-    "place" counts from 1 and is NaN for a miss; "ties_with_first": the interval of the ratio of the
-    two medians holds 1; "baseline" is the label of the fastest baseline, `speedup` how many times
-    faster the row is, with its interval from `speedup_low` to `speedup_high`; `bytes_ratio`
-    is what it sends a step over what "bytes_baseline" sends, the one that sends most.
+    "place" counts from 1 and is NaN for a miss; "ties_with_first": the two medians are equal, or
+    the interval of their ratio holds 1; "baseline" is the label of the fastest baseline, `speedup`
+    how many times faster the row is, with its interval from `speedup_low` to `speedup_high`;
+    `bytes_ratio` is what it sends a step over what "bytes_baseline" sends, the one that sends most.
     """
     finite = [row for row in rows if row["time_to_accuracy_s"] < math.inf]
     first = min(finite, key=lambda row: row["time_to_accuracy_s"], default=None)
@@ -277,7 +278,11 @@ def _ratio(value: float, other: float) -> float:
 
 
 def _is_tie(row: Row, first: Row | None) -> bool:
-    if first is None or not _have_intervals(row, first):
+    if first is None:
+        return False
+    if row["time_to_accuracy_s"] == first["time_to_accuracy_s"]:
+        return True
+    if not _have_intervals(row, first):
         return False
     low, high = ratio_interval(row["times_s"], first["times_s"])
     return low <= 1 <= high

@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.grid import Array, Grid
-from experiments.messages import choices
+from experiments.looks import areas_of
 
 if TYPE_CHECKING:  # imported where it draws: it takes more than a second
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-_HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "oo", "||")
 _POINTS = 361
 _LABEL_SHARE = 0.01
 """The least part of the picture that is labelled inside."""
@@ -58,22 +57,11 @@ def _caption(grid: Grid) -> str:
 
 def _looks(algos: list[str]) -> dict[str, dict[str, Any]]:
     """A colour and a hatch for each, the same in every picture."""
-    import seaborn
-
-    palette = seaborn.color_palette("tab20")
-    known = choices("algo")
-    places = {algo: known.index(algo) if algo in known else len(known) for algo in algos}
+    areas = areas_of(algos)
     return {
-        algo: {
-            "colors": [_lighter(palette[place % len(palette)])],
-            "hatches": [_HATCHES[place % len(_HATCHES)]],
-        }
-        for algo, place in places.items()
+        algo: {"colors": [areas[algo]["facecolor"]], "hatches": [areas[algo]["hatch"]]}
+        for algo in algos
     }
-
-
-def _lighter(color: tuple[float, float, float]) -> tuple[float, ...]:
-    return tuple(0.55 * part + 0.45 for part in color)
 
 
 def _draw_regions(axes: Axes, grid: Grid) -> list[Patch]:

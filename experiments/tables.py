@@ -45,7 +45,7 @@ def describe(runs: pd.DataFrame, columns: Iterable[str]) -> str:
     """Says the values of those columns of SITUATION and DETAIL that have one value in all runs."""
     phrases, first = SITUATION | DETAIL, runs.iloc[0].to_dict()
     same = [c for c in columns if not varies(runs, c) and pd.notna(first[c])]
-    return ", ".join(phrases[c].format(shown(c, first[c])) for c in same)
+    return ", ".join(phrases[c](shown(c, first[c])) for c in same)
 
 
 def remarks(runs: pd.DataFrame) -> list[str]:

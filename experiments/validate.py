@@ -22,7 +22,8 @@ from experiments.compose import compose_config
 from experiments.config import Plan, make_plan
 from experiments.environment import environment
 from experiments.launch import launch
-from experiments.plots import save_plot, styles_of
+from experiments.looks import styles_of
+from experiments.plots import save_plot
 from experiments.rehearsal import rehearse
 from experiments.replay import step_ends_s
 from experiments.simulate import train_simulated

@@ -10,9 +10,10 @@ import pandas as pd
 from experiments.plots import OVER, accuracy_plot
 from experiments.report.section import PageTable, Section
 from experiments.report.study import Study
-from experiments.report.words import counted, kinds, listed, sentence
+from experiments.report.words import kinds, sentence
 from experiments.settings import COMPARABLE, Row, comparable
 from experiments.tables import leading, outcomes
+from experiments.words import counted, listed
 
 _NAMES = ("accuracy_over_time", "accuracy_over_steps", "accuracy_over_bytes")
 _WAY = ("steps to accuracy", "MB to accuracy")
@@ -109,8 +110,8 @@ def _final_finding(mark: str, table: pd.DataFrame) -> str:
     within = int((rows.loss <= 1).sum())
     return sentence(
         [
-            f"{within} of {counted(len(rows), 'setting')} end within a point of the best "
-            f"baseline's accuracy or above it",
+            "within a point of the fastest baseline's accuracy or above it: "
+            f"{within} of {counted(len(rows), 'setting')}",
             f"the lowest is {worst.label}, {abs(worst.loss):.1f} points "
             f"{'below' if worst.loss > 0 else 'above'} {worst.baseline}",
         ],

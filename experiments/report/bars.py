@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from experiments.plots import Styles
+from experiments.looks import Styles
 from experiments.report.panels import panels
 from experiments.report.study import Study
 from experiments.report.words import wrapped

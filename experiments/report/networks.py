@@ -10,9 +10,10 @@ import pandas as pd
 
 from experiments.report.section import Section
 from experiments.report.study import Study
-from experiments.report.words import counted, factor, kinds, listed, sentence, wrapped
+from experiments.report.words import factor, kinds, sentence, wrapped
 from experiments.settings import COMPARABLE, comparable, shown, varies
 from experiments.tables import describe
+from experiments.words import counted, listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,18 +53,27 @@ def _finding(mark: str, firsts: pd.DataFrame) -> str:
     reached = firsts.query("place == 1")
     if reached.empty:
         return sentence(["no algorithm reaches a target on any network"], mark)
-    nets = {
-        str(label): listed(dict.fromkeys(map(_network, rows.to_dict("records"))))
-        for label, rows in reached.groupby("label")
-    }
-    if len(nets) == 1:
-        [label] = nets
-        num_nets = len(firsts[_NETWORK].drop_duplicates())
-        what = f"{label} is first on each of {counted(num_nets, 'network')}"
-        return sentence([what], mark, names=nets)
-    order = reached.label.value_counts().index
-    said = [f"{label} is first on {nets[label]}" for label in order]
-    return sentence(said, mark, names=nets)
+    labels = list(reached.label.value_counts().index)
+    said = [
+        f"{label} is first on {_where(reached.loc[reached.label == label], firsts)}"
+        for label in labels
+    ]
+    num_tied, num_missed = int((reached.num_ties > 0).sum()), len(firsts) - len(reached)
+    if num_tied:
+        said.append(f"in {num_tied} of {counted(len(firsts), 'field')} the first ties with another")
+    if num_missed:
+        said.append(f"in {num_missed} of {counted(len(firsts), 'field')} none reaches the target")
+    return sentence(said, mark, names=labels)
+
+
+def _where(rows: pd.DataFrame, firsts: pd.DataFrame) -> str:
+    """The networks of `rows`; where a network has several fields, how many fields these are."""
+    num_nets = len(firsts[_NETWORK].drop_duplicates())
+    if len(rows) == len(firsts):
+        return f"each of {counted(num_nets, 'network')}"
+    if len(firsts) == num_nets:
+        return listed(map(_network, rows.to_dict("records")))
+    return f"{len(rows)} of {counted(len(firsts), 'field')} of the map"
 
 
 def _network(row: dict[Any, Any]) -> str:
@@ -99,7 +109,10 @@ def _figure(firsts: pd.DataFrame, study: Study) -> tuple[Figure, str]:
         same = [c for c in ("task", "model", "workers", "backend") if c not in varying]
         figure.suptitle(textwrap.fill(describe(firsts, same), int(9 * size_in[0])))
         figure.draw_without_rendering()
-    said = f"The map leaves out {hidden[0]} networks and {hidden[1]} rows, which the tables have."
+    said = (
+        f"The map leaves out {counted(hidden[0], 'network')} and {counted(hidden[1], 'row')}, "
+        "which the tables have."
+    )
     return figure, said if any(hidden) else ""
 
 

@@ -11,9 +11,10 @@ import pandas as pd
 from experiments.intervals import MIN_SEEDS
 from experiments.report.section import PageTable, Section
 from experiments.report.study import Study
-from experiments.report.words import counted, listed, sentence
-from experiments.settings import SITUATION
+from experiments.report.words import sentence
+from experiments.settings import SITUATION, STAND_IN
 from experiments.tables import TITLE, describe
+from experiments.words import counted, listed
 
 _LISTED = 20
 """As many files or runs are named one by one."""
@@ -27,7 +28,7 @@ def overview(study: Study) -> Section:
     if table.runs.min() == table.runs.max():
         of_seeds = str(table.runs.min())
     parts = [
-        f"{counted(len(runs), 'run')} of {counted(runs.label.nunique(), 'algorithm')} in "
+        f"{counted(len(runs), 'run')} of {counted(runs['name'].nunique(), 'algorithm')} in "
         f"{counted(num_situations, 'situation')}, {of_seeds} a setting",
         *([describe(runs, (*TITLE, "target_accuracy"))] if num_situations == 1 else []),
         _kinds(runs),
@@ -80,6 +81,11 @@ def _weaknesses(study: Study) -> list[str]:
         )
     if table.baseline.isna().any():
         notes.append("Some situations have no baseline: they have no speed-up.")
+    if (table.is_best_baseline & ~table.is_baseline).any():
+        notes.append(
+            f"Where PyTorch's own data parallelism was not run, {STAND_IN} stands in as the "
+            "baseline: it cannot be simulated."
+        )
     if table.shared_gpu.any():
         num_shared = int(study.runs.shared_gpu.sum())
         notes.append(
@@ -104,6 +110,8 @@ def _machine(folder: str) -> str:
     """Such as "AMD EPYC, 2 cores, torch 2.13.0"; empty where it cannot be read."""
     try:
         facts = json.loads((Path(folder) / "environment.json").read_text())
-        return f"{facts['cpu']}, {facts['cores']} cores, torch {facts['packages']['torch']}"
+        return (
+            f"{facts['cpu']}, {counted(facts['cores'], 'core')}, torch {facts['packages']['torch']}"
+        )
     except (OSError, ValueError, TypeError, KeyError):
         return ""

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from experiments.plots import Styles, add_legend
+from experiments.looks import Styles
+from experiments.plots import add_legend
 from experiments.report.section import Section
 from experiments.report.study import Study
-from experiments.report.words import counted, kinds, listed, sentence
+from experiments.report.words import kinds, sentence
 from experiments.settings import COMPARABLE
+from experiments.words import counted, listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,11 +78,14 @@ def performance_profile(study: Study) -> Section:
 def _finding(mark: str, ratios: pd.DataFrame) -> str:
     within = (ratios <= 2).mean()
     order = within.sort_values(ascending=False, kind="stable")
+    if order.iloc[0] == 0:
+        return sentence([f"none of {counted(len(ratios), 'situation')} is solved"], mark)
     best = list(order.index[order == order.iloc[0]])
     return sentence(
         [
-            f"within twice the best time in most of {counted(len(ratios), 'situation')}: "
-            f"{listed(best)}, in {100 * order.iloc[0]:.0f} %"
+            f"of {counted(len(ratios), 'situation')}, {listed(best)} "
+            f"{'solves' if len(best) == 1 else 'solve'} the most within twice the best time: "
+            f"{100 * order.iloc[0]:.0f} %"
         ],
         mark,
     )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from experiments.plots import Styles, add_legend
+from experiments.looks import Styles
+from experiments.plots import add_legend
 from experiments.report.panels import panels
 from experiments.report.section import Section
 from experiments.report.study import Study

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from experiments.looks import algo_of, look_of
 from experiments.plots import save_plot
 from experiments.tables import WORDS, Columns
 
@@ -57,8 +58,13 @@ class PageTable:
         kinds = {h: "word" if h in WORDS else "number" for h in shown}
         classes = pd.DataFrame([kinds] * len(shown), columns=shown.columns)
         classes.loc[list(self.emphasized)] += " first"
+        swatches = []
+        if "algorithm" in shown:
+            colors = [look_of(algo_of(label)).color for label in shown["algorithm"]]
+            classes["algorithm"] += [f" c{color[1:]}" for color in colors]
+            swatches = [_swatch(color) for color in sorted(set(colors))]
         style = self._styler("html").hide(axis="index").set_td_classes(classes)
-        style = style.set_caption(self._full_caption()).set_table_styles(_LOOK)
+        style = style.set_caption(self._full_caption()).set_table_styles(_LOOK + swatches)
         return style.to_html(table_attributes='class="study"')
 
     def _styler(self, escape: str) -> Styler:
@@ -91,6 +97,12 @@ class Section:
             table.save(out, name)
         for name, figure in self.figures.items():
             save_plot(figure, out, name)
+
+
+def _swatch(color: str) -> Any:
+    """An edge in the colour that an algorithm has in the figures."""
+    props = f"border-left: 0.5rem solid {color}"
+    return {"selector": f"td.c{color[1:]}", "props": props}
 
 
 def _escaped(cell: str) -> str:

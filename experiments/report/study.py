@@ -11,10 +11,10 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.errors import UserError
-from experiments.plots import Styles, area_styles, styles_of
+from experiments.looks import Styles, areas_of, styles_of
 from experiments.records import load_metrics, load_runs
-from experiments.report.words import counted
 from experiments.settings import KEYS, comparable, named, settings
+from experiments.words import counted
 
 MAX_PANELS = 12
 MAX_LINES = 10
@@ -57,13 +57,13 @@ class Study:
             evaluations=evaluations,
             table=_with_medians(settings(runs), runs),
             problems=problems,
-            styles=styles_of(runs),
+            styles=styles_of(runs.label),
         )
 
     @cached_property
     def areas(self) -> Styles:
         """The styles of bars and fields."""
-        return area_styles(self.styles)
+        return areas_of(self.styles)
 
     def groups(self) -> Iterator[pd.DataFrame]:
         """The rows of `table` whose times are compared with one another."""

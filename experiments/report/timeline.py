@@ -14,9 +14,10 @@ import pandas as pd
 from experiments.plots import add_legend
 from experiments.report.section import Section
 from experiments.report.study import Study
-from experiments.report.words import counted, sentence
+from experiments.report.words import sentence
 from experiments.settings import COMPARABLE, SITUATION
 from experiments.tables import describe
+from experiments.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

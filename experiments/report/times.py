@@ -11,18 +11,10 @@ import pandas as pd
 from experiments.report.bars import bars
 from experiments.report.section import PageTable, Section
 from experiments.report.study import Study
-from experiments.report.words import (
-    caution,
-    counted,
-    factor,
-    kinds,
-    listed,
-    sentence,
-    situation,
-    span,
-)
+from experiments.report.words import caution, factor, kinds, sentence, situation, span
 from experiments.settings import COMPARABLE, comparable
 from experiments.tables import leading, outcomes
+from experiments.words import counted, listed
 
 HEADERS = (
     *("reached the target", "time to accuracy (s)", "speed-up over the best baseline", "place"),
@@ -75,8 +67,9 @@ def _of_one(group: pd.DataFrame) -> str:
     order = " first" if len(group) > 1 else ""
     took = f"{first.time_to_accuracy_s:.3g} s{span(first.low, first.high)}"
     tied = listed(group.label[group.ties_with_first])
+    missed = f", which {first.missed} of {first.runs} runs miss" if first.missed else ""
     return (
-        f"{first.label} reaches {target}{order}, in {took}{_gain(first)}"
+        f"{first.label} reaches {target}{order}, in {took}{missed}{_gain(first)}"
         + (f", and ties with {tied}" if tied else "")
         + caution(group)
     )
@@ -96,7 +89,7 @@ def _gain(first: pd.Series) -> str:
 def _of_many(groups: Sequence[pd.DataFrame], table: pd.DataFrame) -> list[str]:
     won = [group for group in groups if group.place.iloc[0] == 1]
     if not won:
-        return [f"no algorithm reaches its target in any of {len(groups)} situations"]
+        return [f"no algorithm reaches its target in any of {counted(len(groups), 'situation')}"]
     firsts = Counter(group.label.iloc[0] for group in won)
     tied = sum(bool(group.ties_with_first.any()) for group in won)
     missed = len(groups) - len(won)
@@ -110,7 +103,7 @@ def _of_many(groups: Sequence[pd.DataFrame], table: pd.DataFrame) -> list[str]:
 
 
 def _greatest_gain(won: Sequence[pd.DataFrame], table: pd.DataFrame) -> str:
-    gains = [group for group in won if 1 < group.speedup.iloc[0] < math.inf]
+    gains = [group for group in won if _is_gain(group.iloc[0])]
     if not gains:
         return ""
     group = max(gains, key=lambda group: group.speedup.iloc[0])
@@ -120,3 +113,8 @@ def _greatest_gain(won: Sequence[pd.DataFrame], table: pd.DataFrame) -> str:
         f"{factor(first.speedup)} times{span(first.speedup_low, first.speedup_high)} as fast as "
         f"{first.baseline}, the best baseline there{caution(group)}"
     )
+
+
+def _is_gain(first: pd.Series) -> bool:
+    """Whether it is faster than the best baseline, and does not tie with it."""
+    return 1 < first.speedup < math.inf and not first.speedup_low <= 1

@@ -8,9 +8,10 @@ import pandas as pd
 
 from experiments.report.section import PageTable, Section
 from experiments.report.study import Study
-from experiments.report.words import factor, kinds, listed, sentence, situation
+from experiments.report.words import factor, kinds, sentence, situation
 from experiments.settings import COMPARABLE
 from experiments.tables import leading, outcomes
+from experiments.words import listed
 
 _IDENTITY = [*COMPARABLE, "optim", "name", "label", "shared_gpu", "runs"]
 
@@ -64,10 +65,18 @@ def _bytes_finding(mark: str, table: pd.DataFrame) -> str:
         return sentence(["no bytes can be compared with a baseline's"], mark)
     ratios = rows.groupby("label").bytes_ratio.median().sort_values()
     baselines = listed(sorted(set(rows.bytes_baseline)))
-    parts = [f"{ratios.index[0]} sends the least, {factor(ratios.iloc[0])} of {baselines} a step"]
-    if len(ratios) > 1:
-        parts.append(f"{ratios.index[-1]} sends the most, {factor(ratios.iloc[-1])} of it")
-    return sentence(parts, mark, names=table.label)
+    shares = ratios.map(factor)
+    least, most = shares.iloc[0], shares.iloc[-1]
+    parts = [f"beside {baselines}, {_sending(shares, least)} least a step, {least} of its bytes"]
+    if most != least:
+        parts.append(f"{_sending(shares, most)} most, {most} of them")
+    return sentence(parts, mark)
+
+
+def _sending(shares: pd.Series, share: str) -> str:
+    """Such as "a sends the" or "a and b send the": all that send as much, to three digits."""
+    labels = list(shares.index[shares == share])
+    return f"{listed(labels)} {'sends' if len(labels) == 1 else 'send'} the"
 
 
 def _exposed_finding(mark: str, table: pd.DataFrame) -> str:

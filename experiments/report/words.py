@@ -1,4 +1,4 @@
-"""What findings are made of: names, numbers and situations in words."""
+"""What findings are made of: numbers and situations in words."""
 
 from __future__ import annotations
 
@@ -12,25 +12,10 @@ from experiments.intervals import MIN_SEEDS
 from experiments.settings import SITUATION, varies
 from experiments.tables import describe
 
-_FEW = 4
-
-
-def listed(names: Iterable[str]) -> str:
-    """Such as "a", "a and b" or "a, b and c"; of many the first ones, and how many more."""
-    names = list(names)
-    if len(names) > _FEW:
-        names = [*names[: _FEW - 1], f"{len(names) - _FEW + 1} others"]
-    return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + "".join(names[-1:])
-
 
 def wrapped(label: str, width: int) -> str:
     """A label in lines; the name of an option stays whole."""
     return textwrap.fill(label, width, break_long_words=False, break_on_hyphens=False)
-
-
-def counted(number: int, noun: str) -> str:
-    """Such as "1 run" or "12 runs"."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def factor(number: float) -> str:

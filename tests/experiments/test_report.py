@@ -4,6 +4,7 @@ import statistics
 from collections import defaultdict
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
@@ -85,6 +86,43 @@ def test_ties_are_named(tmp_path):
     assert tied.finding.endswith(", and ties with bytegrad bits=None.")
     places = tied.tables["time_to_accuracy"].cells["place"]
     assert places[:2] == ["1", "1, ties with 1"]
+
+
+def test_equal_times_tie_whatever_the_seeds(tmp_path):
+    for algo, folder in (("allreduce", "a"), ("bytegrad", "b")):
+        write_run(tmp_path / folder, algo, time_to_accuracy_s=7.0)
+    study = Study.load(tmp_path)
+    assert study.table.ties_with_first.sum() == 1
+    assert "ties with " in times.time_to_accuracy(study).finding
+
+
+def test_a_missed_seed_of_the_first_is_said(tmp_path):
+    for seed, limit in enumerate((0.98, 0.98, 0.5)):
+        write_run(tmp_path / f"b{seed}", "bytegrad", seed=seed, limit=limit)
+    finding = times.time_to_accuracy(Study.load(tmp_path)).finding
+    assert "which 1 of 3 runs miss" in finding
+
+
+def test_the_best_of_most_networks_is_not_said_to_be_the_best_of_all(tmp_path):
+    for net, limit in (("wan", 0.98), ("lan_1g", 0.98), ("slow_tcp", 0.5)):
+        for algo in ("allreduce", "bytegrad"):
+            write_run(tmp_path / f"{net}_{algo}", algo, net, limit=limit)
+    finding = networks.best_over_networks(Study.load(tmp_path)).finding
+    assert "each of" not in finding
+    assert finding.endswith("in 1 of 3 fields none reaches the target.")
+
+
+def test_the_stand_in_for_a_baseline_is_named(tmp_path):
+    write_run(tmp_path / "a", backend="sim")
+    notes = " ".join(overview.overview(Study.load(tmp_path)).notes)
+    assert "allreduce stands in as the baseline" in notes
+
+
+@pytest.mark.parametrize(("workers", "said"), [(1, "1 worker,"), (2, "2 workers,")])
+def test_one_worker_is_no_workers(tmp_path, workers, said):
+    write_run(tmp_path / "a", workers=workers)
+    finding = overview.overview(Study.load(tmp_path)).finding
+    assert said in finding and "1 run of 1 algorithm in 1 situation" in finding
 
 
 def test_fewer_than_three_seeds_are_called_so(tmp_path):
@@ -231,19 +269,26 @@ def test_no_run_is_a_users_error(tmp_path):
 
 def test_what_cannot_be_read_is_named_and_skipped(tmp_path):
     write_run(tmp_path / "sound")
-    for name in ("half", "foreign", "torn", "traced"):
+    for name in ("half", "foreign", "torn", "traced", "endless", "renamed"):
         write_run(tmp_path / name)
     (tmp_path / "half" / "summary.json").write_text('{"algo": "allr')
     (tmp_path / "foreign" / "summary.json").write_text('{"name": "a package"}')
+    (tmp_path / "endless" / "summary.json").write_text(
+        '{"algo": "a", "status": "completed", "steps": Infinity}'
+    )
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["step", "step"])
+    parquet.write_table(twice, tmp_path / "renamed" / "metrics.parquet")
     (tmp_path / "torn" / "metrics.parquet").write_bytes(b"PAR1")
     (tmp_path / "torn" / "config.yaml").write_text("{:")
     (tmp_path / "torn" / "environment.json").write_bytes(b"\xff")
     study = Study.load(tmp_path)
-    assert len(study.runs) == 3
+    assert len(study.runs) == 4
     section = overview.incomplete(study)
-    assert section.finding == "3 files could not be read."
+    assert section.finding == "5 files could not be read."
     said = " ".join(section.notes)
-    assert all(str(tmp_path / name) in said for name in ("half", "foreign", "torn"))
+    assert all(
+        str(tmp_path / name) in said for name in ("half", "foreign", "torn", "endless", "renamed")
+    )
     for section in SECTIONS:
         section(study).save(tmp_path)
 
