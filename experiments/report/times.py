@@ -67,7 +67,7 @@ def _of_one(group: pd.DataFrame) -> str:
     order = " first" if len(group) > 1 else ""
     took = f"{first.time_to_accuracy_s:.3g} s{span(first.low, first.high)}"
     tied = listed(group.label[group.ties_with_first])
-    missed = f", which {first.missed} of {first.runs} runs miss" if first.missed else ""
+    missed = f", missed by {first.missed} of {first.runs} runs" if first.missed else ""
     return (
         f"{first.label} reaches {target}{order}, in {took}{missed}{_gain(first)}"
         + (f", and ties with {tied}" if tied else "")

@@ -100,7 +100,7 @@ def test_a_missed_seed_of_the_first_is_said(tmp_path):
     for seed, limit in enumerate((0.98, 0.98, 0.5)):
         write_run(tmp_path / f"b{seed}", "bytegrad", seed=seed, limit=limit)
     finding = times.time_to_accuracy(Study.load(tmp_path)).finding
-    assert "which 1 of 3 runs miss" in finding
+    assert "missed by 1 of 3 runs" in finding
 
 
 def test_the_best_of_most_networks_is_not_said_to_be_the_best_of_all(tmp_path):

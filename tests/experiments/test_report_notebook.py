@@ -13,7 +13,14 @@ from experiments.errors import UserError
 from experiments.report import __main__ as command
 from experiments.report.notebook import make_notebook
 from experiments.report.section import MAX_ROWS, PageTable
+from tests.experiments.browser import visit
 from tests.experiments.recorded import write_run, write_study
+
+SECTIONS = [
+    *("Time to accuracy", "Accuracy over time, steps and bytes", "Accuracy in the end", "Bytes"),
+    *("Exposed communication", "The best algorithm over networks", "Scaling"),
+    *("Performance profile", "A step", "What did not complete"),
+]
 
 
 def run_command(*arguments):
@@ -55,6 +62,32 @@ def test_the_page_needs_nothing_from_elsewhere(reported):
     assert page.count("<h2") == 10 and page.count("<img") == 6
     assert "Of 4 situations, first is" in page
     assert len(re.findall(r"<img[^>]* alt=\"[^\"]", page)) == 6
+
+
+def test_a_browser_shows_the_page_without_a_complaint(reported, tmp_path):
+    page = reported / "reports" / "tradeoff" / "report.html"
+    assert not re.findall(
+        r"(?:src|href)=\"?https?:|url\(\s*[\"']?https?:|@import", page.read_text()
+    )
+    console, seen = visit(page, tmp_path)
+    assert console == [] and seen["requests"] == []
+    assert seen["headings"][1:] == SECTIONS
+    assert len(seen["widths"]) == 6 and min(seen["widths"]) > 0
+    assert seen["tables"] == 6
+    assert seen["overflow"] <= 0, "the page is wider than its window"
+
+
+def test_a_browser_that_has_something_to_complain_about_does(tmp_path):
+    """Else the test above could not fail."""
+    page = tmp_path / "bad.html"
+    page.write_text(
+        '<body><img src="missing.png"><script>console.warn("a warning"); nothing();</script></body>'
+    )
+    console, seen = visit(page, tmp_path)
+    said = "\n".join(console)
+    assert "a warning" in said and "nothing is not defined" in said
+    assert seen["widths"] == [0]
+    assert [name for name in seen["requests"] if name.endswith("missing.png")] or "missing" in said
 
 
 def test_the_notebook_can_be_run_again_by_its_reader(reported):
