@@ -3,26 +3,35 @@
 Shapes: w workers held by this process, b examples of each.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from bagua_algos.communicator import Communicator
 from experiments.config import Plan
 from experiments.data import shard
 from experiments.distributed import Distributed
 from experiments.step import examples
-from experiments.tasks.base import PADDING, Split
+from experiments.tasks.base import PADDING, Split, Task
 
 BATCH = 500
 """Examples of one worker that are evaluated at once."""
 
 
 class Evaluation(NamedTuple):
-    """Of the mean of the workers' models: its accuracy, and their spread about it."""
+    """Of the mean of the workers' models: its accuracy, its mean loss in nats, and their spread
+    about it.
+    """
 
     accuracy: float
+    loss: float
     spread: float
+
+
+NOT_EVALUATED = Evaluation(math.nan, math.nan, math.nan)
+"""Of a run that had no step left to take."""
 
 
 def evaluate(
@@ -30,19 +39,28 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate the consensus model on `split`, each worker on its shard; a collective call.
 
-    The accuracy is the share of all labels, of which an example may have several.
+    Accuracy and loss are means over all labels, of which an example may have several.
     """
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=communicator.ranks)
     model = distributed.model
-    correct_w = torch.zeros(len(communicator.ranks), 1, dtype=torch.float64)
+    totals_w2 = torch.zeros(len(communicator.ranks), 2, dtype=torch.float64)
     with distributed.consensus() as spread, torch.no_grad():
         model.eval()
         for start in range(0, part.indices.shape[1], BATCH):
             batch = slice(start, start + BATCH)
             x_wb, y_wb = examples(plan, split, part.indices[:, batch])
             y_wb[~torch.from_numpy(part.mask[:, batch])] = PADDING
-            correct_w += plan.task.num_correct(model(x_wb), y_wb).cpu().unsqueeze(1)
+            totals_w2 += _totals(plan.task, model(x_wb), y_wb).cpu()
         model.train()
-    correct_w = correct_w.to(plan.backend.device)
-    communicator.all_reduce_mean_(correct_w)
-    return Evaluation(correct_w[0].item() * plan.workers / split.y.size, spread)
+    totals_w2 = totals_w2.to(plan.backend.device)
+    communicator.all_reduce_mean_(totals_w2)
+    accuracy, loss = (totals_w2[0] * plan.workers / split.y.size).tolist()
+    return Evaluation(accuracy, loss, spread)
+
+
+def _totals(task: Task, outputs_wb: Tensor, y_wb: Tensor) -> Tensor:
+    """Of each worker's labels, how many are right and the sum of their losses: float64 [w, 2]."""
+    num_labels_w = (y_wb != PADDING).flatten(1).sum(1)
+    loss_w = task.loss(outputs_wb.float(), y_wb).double()
+    num_correct_w = task.num_correct(outputs_wb, y_wb).double()
+    return torch.stack([num_correct_w, loss_w * num_labels_w], dim=1)

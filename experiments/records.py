@@ -35,8 +35,9 @@ METRICS: dict[str, type] = {
     "step": int,
     "epoch": float,
     "time_s": float,  # the training clock: it stands still during evaluations
-    "loss": float,
+    "loss": float,  # of the batch, in nats
     "accuracy": float,  # on the validation set
+    "validation_loss": float,  # in nats a label
     "spread": float,  # of the workers' weights, at an evaluation
     "bytes_sent": int,  # a worker's, by its interface's counter
     "exposed_communication_s": float,
@@ -60,7 +61,10 @@ SUMMARY: dict[str, type] = {
     "target_accuracy": float,
     "lr_scale": float,
     "final_accuracy": float,  # on the test set
+    "final_loss": float,  # on the test set, in nats a label
+    "final_bits_per_character": float,  # final_loss / ln 2; null where labels are not characters
     "validation_accuracy": float,
+    "validation_loss": float,
     "bytes_sent_per_worker": float,
     "exposed_communication_s": float,
     "achieved_rate_mbit": float,  # null when not measured

@@ -1,5 +1,6 @@
 """One run from its configuration to its record."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from experiments.progress import ProgressView, progress_view
 from experiments.records import CTRL_C, SIGTERM, RunFolder, time_to_accuracy
 from experiments.resume import check_resumable, rows_until
 from experiments.simulate import simulate
-from experiments.tasks.base import TaskData
+from experiments.tasks.base import Task, TaskData
 from experiments.trace import TraceFile
 from experiments.train import DivergedError, Result
 from experiments.trainings import simulate_once
@@ -169,11 +170,14 @@ class Recorder:
         self._summary |= {
             "steps": first.steps,
             "steps_per_s": first.steps / first.time_s,
-            "final_accuracy": first.test_accuracy,
-            "validation_accuracy": first.validation_accuracy,
+            "final_accuracy": first.test.accuracy,
+            "final_loss": first.test.loss,
+            "final_bits_per_character": _bits_per_character(self._plan.task, first.test.loss),
+            "validation_accuracy": first.validation.accuracy,
+            "validation_loss": first.validation.loss,
             "bytes_sent_per_worker": _mean_if_known([r.bytes_sent for r in results]),
             "exposed_communication_s": statistics.mean(r.exposed_communication_s for r in results),
-            "spread": first.spread,
+            "spread": first.test.spread,
         }
 
     def _finish(self, status: str, reason: str | None = None) -> str:
@@ -218,6 +222,11 @@ def _earlier_rows(plan: Plan, config: dict[str, Any]) -> list[dict[str, Any]]:
         num_processes = 1 if plan.backend.is_simulated else plan.workers
         step = check_resumable(config, plan.resume, num_processes)
     return rows_until(plan.resume, step)
+
+
+def _bits_per_character(task: Task, loss: float) -> float | None:
+    """Of a loss in nats; None where the task's labels are not characters."""
+    return loss / math.log(2) if task.labels_are_characters else None
 
 
 def _mean_if_known(values: Sequence[int | None]) -> float | None:

@@ -53,7 +53,8 @@ KEYS = (*SITUATION, *DETAIL, "shared_gpu", "name", "label", "algo", "is_baseline
 """What the runs of a setting share."""
 _TIMES = ("steps_per_s", "exposed_communication_s", "exposed_share")
 _MEDIANS = (
-    *("final_accuracy", "validation_accuracy", "spread", "steps", "achieved_rate_mbit"),
+    *("final_accuracy", "final_loss", "final_bits_per_character"),
+    *("validation_accuracy", "spread", "steps", "achieved_rate_mbit"),
     *("mb_sent_per_worker", "mb_a_step", *_TIMES),
 )
 _SEED = re.compile(r"^seed: .*\n?", re.MULTILINE)

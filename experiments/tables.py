@@ -161,6 +161,8 @@ CELLS: dict[str, Callable[[Row], str]] = {
     "place": _place_cell,
     "final accuracy (test)": _of("final_accuracy", ".4f"),
     "final accuracy (test), interval": _accuracy_cell,
+    "loss (test, nats)": _of("final_loss", ".4f"),
+    "bits a character (test)": _of("final_bits_per_character", ".3f"),
     "validation accuracy": _of("validation_accuracy", ".4f"),
     "spread of weights": _of("spread", ".1e"),
     "steps": _of("steps", ",.0f"),
@@ -178,12 +180,15 @@ CELLS: dict[str, Callable[[Row], str]] = {
 
 SUMMARY_HEADERS = (
     *("time to accuracy (s)", "speed-up over the best baseline", "place"),
-    *("final accuracy (test)", "steps/s", "MB sent per worker", "exposed communication (s)"),
-    "status",
+    *("final accuracy (test)", "bits a character (test)", "steps/s", "MB sent per worker"),
+    *("exposed communication (s)", "status"),
 )
 """What `render` prints."""
 
-_OPTIONAL = ("speed-up over the best baseline", "place", "of the baseline's", "status")
+_OPTIONAL = (
+    *("speed-up over the best baseline", "place", "of the baseline's"),
+    *("loss (test, nats)", "bits a character (test)", "status"),
+)
 
 
 def _found(runs: pd.DataFrame) -> list[str]:

@@ -14,7 +14,7 @@ from bagua_algos.step_observer import StepObserver
 from experiments.checkpoint import Checkpoints
 from experiments.config import Plan
 from experiments.distributed import Distributed
-from experiments.evaluation import evaluate
+from experiments.evaluation import NOT_EVALUATED, Evaluation, evaluate
 from experiments.meter import Meter
 from experiments.pace import make_pace
 from experiments.resume import check_portable
@@ -29,17 +29,16 @@ class DivergedError(RuntimeError):
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """What one worker's training came to, over `steps` steps; evaluations take no time and no
-    bytes. `spread` is how far the workers' weights were apart at the end. `bytes_sent` is None
-    where nothing counts them.
+    bytes. `validation` is the last on the way, `test` that of the end. `bytes_sent` is None where
+    nothing counts them.
     """
 
     steps: int
     time_s: float
     bytes_sent: int | None
     exposed_communication_s: float
-    validation_accuracy: float
-    test_accuracy: float
-    spread: float
+    validation: Evaluation
+    test: Evaluation
 
 
 def train(
@@ -74,7 +73,7 @@ def train(
     batches = plan.batches(data, communicator.ranks)
     rows = _Rows(batches.steps_per_epoch, meter, distributed, report)
     step = state.resume(plan, communicator)
-    accuracy = math.nan
+    validation = NOT_EVALUATED
     while step < plan.max_steps:
         steps = advance(batches, state.take_step, step, _next_stop(plan, step))
         for loss_w in _metered(meter, steps):
@@ -83,9 +82,9 @@ def train(
                 rows.report_loss(step, loss_w)
         if step % plan.eval_every == 0 or step == plan.max_steps:
             _wait_for_all(distributed, meter, communicator)
-            accuracy, spread = evaluate(plan, data.validation, distributed, communicator)
-            rows.report("evaluation", step, accuracy=accuracy, spread=spread)
-            if plan.stop_at_target and accuracy >= plan.target_accuracy:
+            validation = evaluate(plan, data.validation, distributed, communicator)
+            rows.report_evaluation(step, validation)
+            if plan.stop_at_target and validation.accuracy >= plan.target_accuracy:
                 break
         if plan.checkpoint_every and step % plan.checkpoint_every == 0:
             state.save(plan, communicator, step)
@@ -96,9 +95,8 @@ def train(
         time_s=meter.time_s,
         bytes_sent=meter.bytes_sent,
         exposed_communication_s=distributed.exposed_communication_s,
-        validation_accuracy=accuracy,
-        test_accuracy=test.accuracy,
-        spread=test.spread,
+        validation=validation,
+        test=test,
     )
 
 
@@ -202,6 +200,11 @@ class _Rows:
             self.meter.time_s
         )  # waits for a GPU, with a limit, which reading the loss would not have
         self.report("step", step, loss=_finite_first(loss_w, step))
+
+    def report_evaluation(self, step: int, validation: Evaluation) -> None:
+        accuracy, loss, spread = validation
+        values = {"accuracy": accuracy, "validation_loss": loss, "spread": spread}
+        self.report("evaluation", step, **values)
 
     def report(self, kind: str, step: int, **values: float) -> None:
         self.send(

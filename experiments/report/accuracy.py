@@ -17,10 +17,13 @@ from experiments.words import counted, listed
 
 _NAMES = ("accuracy_over_time", "accuracy_over_steps", "accuracy_over_bytes")
 _WAY = ("steps to accuracy", "MB to accuracy")
-_END = ("steps", "final accuracy (test), interval", "validation accuracy", "spread of weights")
+_END = (
+    *("steps", "final accuracy (test), interval", "loss (test, nats)", "bits a character (test)"),
+    *("validation accuracy", "spread of weights", "status"),
+)
 _END_NUMBERS = [
-    *("steps", "final_accuracy", "final_low", "final_high", "validation_accuracy", "spread"),
-    "status",
+    *("steps", "final_accuracy", "final_low", "final_high", "final_loss"),
+    *("final_bits_per_character", "validation_accuracy", "spread", "status"),
 ]
 _IDENTITY = [*COMPARABLE, "optim", "name", "label", "runs", "missed"]
 
@@ -50,9 +53,10 @@ def final_accuracy(study: Study) -> Section:
     """What a relaxation costs in accuracy at the end of the runs."""
     table = study.table
     page = PageTable(
-        caption="Accuracy on the test set at the end of the runs, of the model evaluated (by "
-        "default the mean of the workers'): the median over seeds and its 95 % bootstrap interval.",
-        cells=leading(table) | outcomes(table, (*_END, "status")),
+        caption="Accuracy and mean loss on the test set at the end of the runs, of the model "
+        "evaluated (by default the mean of the workers'): medians over seeds, and the accuracy's "
+        "95 % bootstrap interval.",
+        cells=leading(table) | outcomes(table, _END),
         numbers=table.loc[:, [*_IDENTITY, *_END_NUMBERS]],
     )
     finding = " ".join(_final_finding(mark, rows) for mark, rows in kinds(table))

@@ -44,6 +44,9 @@ class Task(Protocol):
     num_classes: ClassVar[int]
     """The number of outputs c that a model of this task has."""
 
+    labels_are_characters: ClassVar[bool]
+    """Whether the loss is reported in bits a character, too, as that of language models is."""
+
     @property
     def target_accuracy(self) -> float:
         """The validation accuracy, in (0, 1], at which the clock of time to accuracy stops."""
@@ -61,7 +64,7 @@ class Task(Protocol):
         ...
 
     def loss(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
-        """The mean loss of each worker [w]; workers do not mix."""
+        """The mean loss of each worker's labels [w], in nats; workers do not mix."""
         ...
 
     def num_correct(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
@@ -75,6 +78,8 @@ class Classification:
 
     Raises ValueError if the target is outside (0, 1].
     """
+
+    labels_are_characters: ClassVar[bool] = False
 
     target_accuracy: float
 

@@ -8,7 +8,6 @@ Shapes: t characters of context, m examples.
 
 import io
 import itertools
-import math
 import struct
 import subprocess
 import tarfile
@@ -52,6 +51,7 @@ class JaneAusten(Classification):
     """
 
     num_classes: ClassVar[int] = 81
+    labels_are_characters: ClassVar[bool] = True
 
     target_accuracy: float = 0.55
     source: str | None = None
@@ -68,10 +68,6 @@ class JaneAusten(Classification):
     def inputs(self, x: Tensor) -> Tensor:
         """Characters uint8 [..., t] as int64."""
         return x.long()
-
-    def loss(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
-        """The mean cross entropy of each worker's labels [w], in bits a character."""
-        return super().loss(outputs_wbc, y_wb) / math.log(2)
 
     def _content(self) -> bytes:
         package = fetch.archive(self.source, fetch.debian_package(PACKAGE))

@@ -9,6 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from experiments.errors import UserError
+from experiments.records import load_metrics
 from experiments.report import accuracy, networks, overview, profiles, scaling, times, traffic
 from experiments.report.profiles import factors
 from experiments.report.study import Study
@@ -58,6 +59,35 @@ def test_the_numbers_of_the_tables_are_those_of_the_parquet(folder, study, tmp_p
         assert way.loc[algo, net].mb_to_accuracy == statistics.median(sent)
         steps = [math.inf if first is None else first["step"] for first in firsts]
         assert way.loc[algo, net].steps_to_accuracy == statistics.median(steps)
+
+
+def without_losses(folder):
+    """Make the record of a run one from before evaluations recorded the loss."""
+    newer = {"validation_loss", "final_loss", "final_bits_per_character"}
+    summary = json.loads((folder / "summary.json").read_text())
+    older = {name: value for name, value in summary.items() if name not in newer}
+    (folder / "summary.json").write_text(json.dumps(older))
+    rows = parquet.ParquetFile(folder / "metrics.parquet").read()
+    parquet.write_table(rows.drop_columns("validation_loss"), folder / "metrics.parquet")
+
+
+def test_records_without_losses_are_reported_alone_and_beside_newer_ones(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", "allreduce", seed=seed)
+        without_losses(tmp_path / f"a{seed}")
+    old = accuracy.final_accuracy(Study.load(tmp_path)).tables["final_accuracy"]
+    assert not {"loss (test, nats)", "bits a character (test)"} & set(old.cells)
+    assert old.numbers.final_loss.isna().all()
+    for seed in range(3):
+        bits = {"final_loss": 1.3, "final_bits_per_character": 1.3 / math.log(2)}
+        write_run(tmp_path / f"b{seed}", "bytegrad", seed=seed, **bits)
+    study = Study.load(tmp_path)
+    assert len(study.table) == 2
+    both = accuracy.final_accuracy(study).tables["final_accuracy"]
+    assert sorted(both.cells["loss (test, nats)"]) == ["-", "1.3000"]
+    assert sorted(both.cells["bits a character (test)"]) == ["-", "1.876"]
+    losses = load_metrics(tmp_path).groupby("algo").validation_loss.count()
+    assert losses.to_dict() == {"allreduce": 0, "bytegrad": 60}
 
 
 def test_speed_up_is_over_the_fastest_of_pytorchs_own(study):

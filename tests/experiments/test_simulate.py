@@ -70,7 +70,7 @@ def test_a_slower_network_takes_longer_and_changes_no_value(rehearsed, tmp_path)
     fast, _, result = times_of(data, profile, plan_of(tmp_path, "net.rate_mbit=1000"))
     slow, _, same = times_of(data, profile, plan_of(tmp_path, "net.rate_mbit=10"))
     assert all(a < b for a, b in zip(fast, slow, strict=True))
-    assert result.test_accuracy == same.test_accuracy
+    assert result.test == same.test
 
 
 def test_a_replay_on_another_network_is_the_simulation_there(rehearsed, tmp_path):

@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bagua_algos.stacked import StackedCommunicator
+from bagua_algos.worker_axis import StackedModel
+from experiments import evaluation
+from experiments.compose import compose_config
+from experiments.config import make_plan
+from experiments.evaluation import evaluate
+from experiments.step import make_step
+from experiments.tasks.base import Split
+
+WORKERS, EXAMPLES = 3, 7  # shards of 3, 2 and 2
+
+
+def images():
+    chance = np.random.default_rng(0)
+    x = chance.integers(256, size=(EXAMPLES, 28, 28), dtype=np.uint8)
+    return Split(x, chance.integers(10, size=EXAMPLES))
+
+
+def texts():
+    chance = np.random.default_rng(0)
+    x = chance.integers(81, size=(EXAMPLES, 6), dtype=np.uint8)
+    return Split(x, chance.integers(81, size=(EXAMPLES, 6)))
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        (images(), ("task=mnist5k", "model=mlp", "model.hidden=[16]")),
+        (texts(), ("task=jane_austen", "model=char_transformer", "model.width=8")),
+    ],
+)
+def test_accuracy_and_loss_are_means_over_all_labels(split, words, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "BATCH", 2)  # the second has one example, or only padding
+    words = ["algo=allreduce", "backend=sim", f"workers={WORKERS}", *words]
+    plan = make_plan(compose_config(words), tmp_path)
+    communicator, model = StackedCommunicator(WORKERS), StackedModel(plan.model, WORKERS)
+    optimizer = plan.make_optimizer(model.parameters())
+    distributed = make_step(plan, split, model, optimizer, communicator).distributed
+    accuracy, loss, spread = evaluate(plan, split, distributed, communicator)
+    with torch.no_grad():
+        outputs = plan.model.eval()(plan.task.inputs(torch.from_numpy(split.x)))
+    y = torch.from_numpy(split.y)
+    assert accuracy == pytest.approx((outputs.argmax(-1) == y).double().mean().item())
+    expected = F.cross_entropy(outputs.flatten(0, -2), y.flatten()).item()
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert spread == pytest.approx(0, abs=1e-6)
+    distributed.close()
