@@ -1,4 +1,5 @@
-"""What models without a gradient step reach on the tasks' test sets:
+"""What models without a gradient step reach on the tasks' test sets, and on jane_austen's
+validation set, where its target stands:
 
     python -m experiments.tasks.baselines
 
@@ -77,12 +78,12 @@ def score(grams: NGrams, text_n: np.ndarray, order: int) -> tuple[float, float]:
     return bits / len(windows), correct / len(windows)
 
 
-def jane_austen(order: int = 5) -> tuple[float, float]:
-    """See `score`; the validation part belongs to neither side."""
+def jane_austen(order: int = 5) -> dict[str, tuple[float, float]]:
+    """The `score` on the validation and on the test part."""
     data = JaneAusten().load()
-    train_n, test_n = (part.x.ravel().astype(np.int64) for part in (data.train, data.test))
-    grams = NGrams(train_n, order=order, num_classes=JaneAusten.num_classes)
-    return score(grams, test_n, order)
+    grams = NGrams(_text(data.train), order=order, num_classes=JaneAusten.num_classes)
+    parts = {"validation": data.validation, "test": data.test}
+    return {name: score(grams, _text(part), order) for name, part in parts.items()}
 
 
 def snippets() -> float:
@@ -104,6 +105,11 @@ def digits() -> float:
     return float(model.score(_moments(data.test.x), data.test.y))
 
 
+def _text(split: Split) -> np.ndarray:
+    """The characters of all examples, int64 [n]."""
+    return split.x.ravel().astype(np.int64)
+
+
 def _moments(x: np.ndarray) -> np.ndarray:
     features, is_frame = x[..., :-1], x[..., -1:]
     lengths = is_frame.sum(1)
@@ -122,8 +128,10 @@ def main() -> None:
     """Fit and print."""
     print(f"movie_snippets  accuracy {snippets():.3f}  TF-IDF and logistic regression")
     print(f"spoken_digits   accuracy {digits():.3f}  moments and logistic regression")
-    bits, accuracy = jane_austen()
-    print(f"jane_austen     accuracy {accuracy:.3f}  5-grams, {bits:.3f} bits a character")
+    for part, (bits, accuracy) in jane_austen().items():
+        print(
+            f"jane_austen     accuracy {accuracy:.3f}  5-grams, {bits:.3f} bits a character, {part}"
+        )
 
 
 if __name__ == "__main__":
