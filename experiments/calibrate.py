@@ -18,6 +18,7 @@ from experiments.config import make_plan
 from experiments.errors import UserError
 from experiments.profile import Profile
 from experiments.rehearsal import rehearse
+from experiments.trial import check_model
 
 
 def calibrate(overrides: list[str]) -> Profile:
@@ -28,7 +29,9 @@ def calibrate(overrides: list[str]) -> Profile:
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     config = compose_config([*overrides, "backend=sim"])
     plan = make_plan(config, Path(tempfile.gettempdir()))
-    return rehearse(plan, plan.task.load(), sharing=plan.cluster.sharing)
+    data = plan.task.load()
+    check_model(plan, data)
+    return rehearse(plan, data, sharing=plan.cluster.sharing)
 
 
 def main() -> int:

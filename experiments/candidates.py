@@ -22,6 +22,7 @@ from experiments.outcomes import Outcome, replay, simulate_outcome, train_curve
 from experiments.profile import Profile
 from experiments.simulate import get_profile
 from experiments.tasks.base import TaskData
+from experiments.trial import check_model
 from experiments.words import counted
 from netsim.condition import NetworkCondition
 
@@ -229,6 +230,7 @@ def _load(plan: Plan) -> TaskData:
         batch_size=plan.batch_size,
         seed=plan.seed,
     )
+    check_model(plan, data)
     return data
 
 

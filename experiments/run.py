@@ -24,6 +24,7 @@ from experiments.tasks.base import Task, TaskData
 from experiments.trace import TraceFile
 from experiments.train import DivergedError, Result
 from experiments.trainings import simulate_once
+from experiments.trial import check_model
 from netsim.errors import NamespaceError
 from netsim.namespaces import check_permitted
 
@@ -208,6 +209,7 @@ def load_data(plan: Plan, *, needs_namespaces: bool = True) -> TaskData:
             check_permitted(plan.net, plan.workers)
         data = plan.task.load()
         plan.batches(data, (0,))
+        check_model(plan, data)
     except (NamespaceError, ValueError) as error:
         raise UserError(str(error)) from error
     return data
