@@ -284,16 +284,20 @@ def check(gpu: Gpu, parts: tuple[Part, ...] = PARTS, results: Path = RESULTS) ->
             folder.mkdir()
             left_s = LIMIT_S - (time.monotonic() - started_s)
             outcomes[part.name] = run_part(part, folder, left_s)
-            file = _write(results, gpu, made_on, outcomes)
+            _write(results, gpu, made_on, outcomes)
     Console(soft_wrap=True, markup=False, highlight=False).print(_table(gpu, outcomes))
-    print(file)
+    print(results / f"{_file_name(gpu)}.json")
     return all(outcome.reason is None for outcome in outcomes.values())
+
+
+def _file_name(gpu: Gpu) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", gpu.name.lower()).strip("-")
 
 
 def _write(
     results: Path, gpu: Gpu, made_on: Mapping[str, Any], outcomes: Mapping[str, Outcome]
-) -> Path:
-    """What there is so far; returns the JSON file."""
+) -> None:
+    """What there is so far."""
     record = {
         "device": gpu.name,
         "memory_bytes": gpu.memory_bytes,
@@ -301,10 +305,8 @@ def _write(
         "parts": {name: outcome.record() for name, outcome in outcomes.items()},
     }
     results.mkdir(parents=True, exist_ok=True)
-    file = results / f"{re.sub(r'[^a-z0-9]+', '-', gpu.name.lower()).strip('-')}.json"
-    file.write_text(json.dumps(record, indent=2) + "\n")
-    file.with_suffix(".md").write_text(_table(gpu, outcomes))
-    return file
+    (results / f"{_file_name(gpu)}.json").write_text(json.dumps(record, indent=2) + "\n")
+    (results / f"{_file_name(gpu)}.md").write_text(_table(gpu, outcomes))
 
 
 def _table(gpu: Gpu, outcomes: Mapping[str, Outcome]) -> str:
@@ -331,13 +333,13 @@ def main() -> int:
     parser.parse_args()
     try:
         gpus = find_gpus()
-        reason = None if gpus else why_no_gpu()
+        if gpus:
+            return 0 if check(gpus[0]) else 1
+        reason = why_no_gpu()
     except UserError as error:  # the driver does not answer
-        gpus, reason = (), str(error)
-    if reason is not None:
-        print(f"gpu-check measured nothing, since {reason}.", file=sys.stderr)
-        return 2
-    return 0 if check(gpus[0]) else 1
+        reason = str(error)
+    print(f"gpu-check measured nothing, since {reason}.", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def overview(study: Study) -> Section:
     if table.runs.min() == table.runs.max():
         of_seeds = str(table.runs.min())
     parts = [
-        f"{counted(len(runs), 'run')} of {counted(runs['name'].nunique(), 'algorithm')} in "
+        f"{counted(len(runs), 'run')} of {counted(len(set(runs['name'])), 'algorithm')} in "
         f"{counted(num_situations, 'situation')}, {of_seeds} a setting",
         *([describe(runs, (*TITLE, "target_accuracy"))] if num_situations == 1 else []),
         _kinds(runs),

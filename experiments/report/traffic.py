@@ -75,7 +75,7 @@ def _bytes_finding(mark: str, table: pd.DataFrame) -> str:
 
 def _sending(shares: pd.Series, share: str) -> str:
     """Such as "a sends the" or "a and b send the": all that send as much, to three digits."""
-    labels = list(shares.index[shares == share])
+    labels = [str(label) for label, own in shares.items() if own == share]
     return f"{listed(labels)} {'sends' if len(labels) == 1 else 'send'} the"
 
 
