@@ -23,7 +23,7 @@ addEventListener("load", () => {
         headings: all("h1, h2").map((node) => node.innerText.trim()),
         widths: all("img").map((image) => image.naturalWidth),
         tables: all("table.study").length,
-        requests: performance.getEntriesByType("resource").map((entry) => entry.name)
+        requests: all("[src], link[href]").map((node) => node.src || node.href)
             .filter((name) => !name.startsWith("data:")),
         overflow: document.documentElement.scrollWidth - innerWidth,
     });
