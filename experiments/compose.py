@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.config import CONFIG_DIR, normalize_overrides
@@ -24,4 +24,4 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(sentence(error)) from error
     HydraConfig.instance().set_config(config)
-    return config
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])

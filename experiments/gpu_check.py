@@ -92,14 +92,14 @@ def run_part(part: Part, folder: Path, left_s: float = LIMIT_S) -> Outcome:
     started_s = time.monotonic()
     output = folder / "output.txt"
     figures, reason = {}, _run(part, folder, output, limit_s)
-    if reason is None:
+    printed = output.read_text(errors="replace").strip().splitlines()
+    if reason is not None:
+        reason = ": ".join([reason, *printed[-1:]])
+    else:
         try:
             figures = part.read(folder)
         except (PartFailedError, OSError, ValueError, KeyError, ElementTree.ParseError) as error:
             reason = f"{type(error).__name__}: {error}"
-    printed = output.read_text(errors="replace").strip().splitlines()
-    if reason is not None and printed:
-        reason = f"{reason}: {printed[-1]}"
     return Outcome(
         seconds=round(time.monotonic() - started_s, 1),
         figures=figures,

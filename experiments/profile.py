@@ -64,10 +64,11 @@ class Profile:
             ) from error
         return made
 
-    def save(self, path: Path) -> None:
-        """Write it as YAML."""
+    def save(self, path: Path) -> "Profile":
+        """Write it as YAML; returns it as it stands there, its times rounded."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(yaml.safe_dump(_plain(asdict(self)), sort_keys=False))
+        return self.load(path)
 
     def check(self, plan: Plan) -> None:
         """Raise `UserError` where it is not of what `plan` trains."""

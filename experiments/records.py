@@ -345,9 +345,10 @@ def _read_metrics(folder: Path, problems: list[str]) -> pa.Table:
         try:
             # read_table() would make columns of a path such as .../algo=bytegrad/net=wan/...
             with parquet.ParquetFile(file) as table:
-                return table.read(use_threads=False).cast(
-                    _schema_of(tuple(table.schema_arrow.names))
-                )
+                names = table.schema_arrow.names
+                if len(set(names)) < len(names):
+                    raise ValueError("a column is there twice")
+                return table.read(use_threads=False).cast(_schema_of(tuple(names)))
         except (OSError, ValueError, pa.ArrowException) as error:
             problems.append(f"{file} cannot be read: {error}.")
     return _table(_read_journal(journal, problems) if journal.is_file() else [])

@@ -55,8 +55,7 @@ def simulate(
         UserError: the profile is of something else.
         DivergedError: the loss is not finite.
     """
-    profile = get_profile(plan, data)
-    profile.save(plan.folder / PROFILE)
+    profile = get_profile(plan, data).save(plan.folder / PROFILE)
     on_network(None)
 
     def work(report: Callable[[Row], None]) -> list[Result]:

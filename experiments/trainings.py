@@ -27,7 +27,7 @@ from experiments.tasks.base import TaskData
 from experiments.trace import TraceFile
 from experiments.train import Result
 
-FOLDER = "trainings"
+FOLDER = ".trainings"
 """Where a study keeps them, in its own folder."""
 
 _OF_TIME = ("net", "names.net", "trace", "cluster.straggler", "cluster.jitter")

@@ -25,6 +25,7 @@ from experiments.gpu_check import (
     read_tests,
     run_part,
 )
+from tests.experiments import app
 from tests.experiments.test_device_trace import event, steps
 
 GPU = Gpu(name="NVIDIA H200 (made up)", memory_bytes=1 << 37)
@@ -64,12 +65,16 @@ def test_all_parts_together_take_less_than_eight_minutes(tmp_path, monkeypatch):
 def test_nothing_that_a_part_started_goes_on_after_it(tmp_path):
     child = "import subprocess; subprocess.Popen(['sleep', '76.5'])"
     assert run_part(part("leaves one", child), tmp_path).reason is None
+    app.wait_for(lambda: not running("sleep", "76.5"), 5, "end of what the part had started")
+
+
+def running(*command: str) -> bool:
     commands = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it has just ended
             commands.append(file.read_bytes())
     assert commands
-    assert b"sleep\x0076.5\x00" not in commands
+    return "".join(f"{word}\0" for word in command).encode() in commands
 
 
 def test_what_passed_is_on_disk_before_the_next_part_begins(tmp_path):

@@ -112,7 +112,7 @@ def test_a_holder_that_was_killed_holds_no_longer(tmp_path):
 
 
 def folders(root: Path) -> set[str]:
-    return {path.name for path in root.iterdir() if path.is_dir()}
+    return {path.name for path in root.iterdir() if path.is_dir() and path.name[0] != "."}
 
 
 def test_the_same_command_runs_what_is_not_done(tmp_path):
@@ -130,7 +130,8 @@ def test_the_same_command_runs_what_is_not_done(tmp_path):
 def test_a_run_that_failed_is_listed_and_run_again_on_request(tmp_path):
     command = ("-m", "algo=allreduce", "seed=0", *QUICK, f"hydra.sweep.dir={tmp_path}")
     assert app.run(*command).returncode == 0
-    (folder,) = tmp_path.iterdir()
+    (name,) = folders(tmp_path)
+    folder = tmp_path / name
     made_up = app.summary(folder) | {"status": "failed", "reason": "worker 1 died"}
     (folder / "summary.json").write_text(json.dumps(made_up))
     ended = app.run(*command)

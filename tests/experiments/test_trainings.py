@@ -70,8 +70,7 @@ def test_what_changes_values_is_trained(other, tmp_path):
 def test_workers_of_other_nodes_are_trained(tmp_path):
     local = ("algo=local_sgd", "algo.hierarchical=true")
     record(tmp_path, "first", *local, "net=two_sites")
-    pairs = "net.nodes={size: 1, rate_mbit: 1000.0, delay_ms: 1.0}"
-    summary, _ = record(tmp_path, "pairs", *local, "net=two_sites", pairs)
+    summary, _ = record(tmp_path, "fours", *local, "net=two_sites", "net.nodes.size=4")
     assert summary["replayed_from"] is None
     summary, _ = record(tmp_path, "slower", *local, "net=two_sites", "net.rate_mbit=20")
     assert summary["replayed_from"] == "first"
