@@ -6,6 +6,7 @@ would wait for the other workers: so the one that is late holds up all, as in th
 involved, and no run of the one to be predicted. On a GPU the host waits for the end of each phase.
 """
 
+import itertools
 import os
 import statistics
 import threading
@@ -34,8 +35,10 @@ NUM_CONNECTIONS = 4
 """At least as many as an engine has lanes, the background's included."""
 
 
-def rehearse(plan: Plan, data: TaskData, *, sharing: int, num_steps: int = 40) -> Profile:
-    """Measure `num_steps` steps of one worker of `plan`, `sharing` of them at once.
+def rehearse(
+    plan: Plan, data: TaskData, *, sharing: int, num_steps: int = 40, seconds: float = 0.5
+) -> Profile:
+    """Measure steps of one worker of `plan`, `sharing` of them at once: so many, and for so long.
 
     To be called before torch has started threads here, or used a GPU, since it forks. Raises
     `RuntimeError` where a process dies or takes too long, `UserError` where there is no GPU for it.
@@ -46,7 +49,7 @@ def rehearse(plan: Plan, data: TaskData, *, sharing: int, num_steps: int = 40) -
     barriers = [Barrier(sharing, timeout=LIMIT_S) for _ in range(NUM_CONNECTIONS)]
     meet = [barrier.wait for barrier in barriers]
     children = [
-        fork(lambda channel=theirs: _run(plan, data, num_steps, meet, channel))
+        fork(lambda channel=theirs: _run(plan, data, num_steps, seconds, meet, channel))
         for _, theirs in channels
     ]
     for _, theirs in channels:
@@ -70,6 +73,7 @@ def _run(
     plan: Plan,
     data: TaskData,
     num_steps: int,
+    seconds: float,
     meet: Sequence[Callable[[], object]],
     launcher: Connection,
 ) -> int:
@@ -80,7 +84,11 @@ def _run(
     optimizer = plan.make_optimizer(model.parameters())
     take_step = make_step(plan, data.train, model, optimizer, communicator, stopwatch)
     batches = plan.batches(data, (0,))
-    for step in range(WARM_UP_STEPS + num_steps):
+    for step in itertools.count():
+        if step == WARM_UP_STEPS:
+            began_s = time.monotonic()
+        elif step >= WARM_UP_STEPS + num_steps and time.monotonic() - began_s >= seconds:
+            break
         stopwatch.begin()
         take_step(batches.indices(step))
         stopwatch.end(is_counted=step >= WARM_UP_STEPS)
