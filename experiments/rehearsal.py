@@ -6,7 +6,7 @@ would wait for the other workers: so the one that is late holds up all, as in th
 involved, and no run of the one to be predicted. On a GPU the host waits for the end of each phase.
 """
 
-import itertools
+import math
 import os
 import statistics
 import threading
@@ -84,14 +84,14 @@ def _run(
     optimizer = plan.make_optimizer(model.parameters())
     take_step = make_step(plan, data.train, model, optimizer, communicator, stopwatch)
     batches = plan.batches(data, (0,))
-    for step in itertools.count():
+    step, until_s = 0, math.inf
+    while step < WARM_UP_STEPS + num_steps or time.monotonic() < until_s:
         if step == WARM_UP_STEPS:
-            began_s = time.monotonic()
-        elif step >= WARM_UP_STEPS + num_steps and time.monotonic() - began_s >= seconds:
-            break
+            until_s = time.monotonic() + seconds
         stopwatch.begin()
         take_step(batches.indices(step))
         stopwatch.end(is_counted=step >= WARM_UP_STEPS)
+        step += 1
     launcher.send(stopwatch.profile(plan, _device_name(plan)))
     deadline_s = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline_s:  # until it is killed: the others still rehearse
