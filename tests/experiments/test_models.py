@@ -12,6 +12,7 @@ from experiments.models import minilm
 from experiments.models.bigru import BiGRU
 from experiments.models.char_transformer import CharTransformer
 from experiments.models.cnn import CNN
+from experiments.models.fast_text import FastText
 from experiments.models.minilm import MiniLM
 from experiments.models.mlp import MLP
 from tests.experiments.installed import skip_without_minilm
@@ -28,7 +29,7 @@ def example(model: type[nn.Module], num_examples: int) -> Tensor:
         return recordings(lengths)
     if model is CharTransformer:
         return torch.randint(7, (num_examples, 9))
-    if model is MiniLM:
+    if model in (FastText, MiniLM):
         return texts(num_examples)
     return torch.randn(num_examples, 1, 28, 28)
 
@@ -56,12 +57,12 @@ def test_shapes_and_size(model: type[nn.Module], num_classes: int):
     assert any(isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) for m in net.modules())
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS, CharTransformer, FastText])
 def test_the_parameter_count_in_the_docstring(model: type[nn.Module]):
     assert f"{sum(p.numel() for p in model().parameters()):,} parameters" in (model.__doc__ or "")
 
 
-@pytest.mark.parametrize("model", [*MODELS, BiGRU, CharTransformer])
+@pytest.mark.parametrize("model", [*MODELS, BiGRU, CharTransformer, FastText])
 @pytest.mark.parametrize("training", [True, False])
 def test_stacked_workers_equal_a_loop(model: type[nn.Module], training: bool):
     torch.manual_seed(0)
@@ -204,6 +205,15 @@ def test_impossible_numbers_of_the_transformer(wrong: dict[str, int]):
 def test_impossible_widths_of_the_gru():
     with pytest.raises(ValueError, match=r"BiGRU needs .*hidden=0"):
         BiGRU(hidden=0)
+
+
+def test_the_mean_embedding_is_of_a_text_without_its_padding():
+    net, tokens = FastText(), texts(2)
+    longer = torch.cat([tokens, torch.zeros(2, 5, dtype=torch.long)], 1)
+    torch.testing.assert_close(net(longer), net(tokens))
+    mean = net.embeddings(tokens[:, :9]).mean(1)
+    torch.testing.assert_close(net(tokens), net.classifier(mean))
+    assert net(torch.zeros(1, 5, dtype=torch.long)).isfinite().all()
 
 
 def test_minilm_has_its_weights_and_sees_no_padding():
