@@ -12,7 +12,8 @@ import statistics
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from multiprocessing import Barrier, Pipe
 from multiprocessing.connection import Connection, wait
 
@@ -249,15 +250,17 @@ def _typical(profiles: list[Profile], sharing: int) -> Profile:
         ready_s=tuple(mean(lambda p, k=k: p.ready_s[k]) for k in range(len(first.ready_s))),
         backward_s=mean(lambda p: p.backward_s),
         optimizer_s=mean(lambda p: p.optimizer_s),
-        jobs=tuple(
-            Job(
-                moment=job.moment,
-                bucket=job.bucket,
-                kernels_s=tuple(
-                    mean(lambda p, j=j, i=i: p.jobs[j].kernels_s[i])
-                    for i in range(len(job.kernels_s))
-                ),
-            )
-            for j, job in enumerate(first.jobs)
-        ),
+        jobs=tuple(_typical_jobs(job for profile in profiles for job in profile.jobs)),
     )
+
+
+def _typical_jobs(jobs: Iterable[Job]) -> Iterator[Job]:
+    """One of each key. Not every worker need have had all: a background round may have been due to
+    some.
+    """
+    alike: dict[tuple[str, int | None, int], list[Job]] = defaultdict(list)
+    for job in jobs:
+        alike[job.key].append(job)
+    for first, *others in alike.values():
+        kernels_s = _means([list(job.kernels_s) for job in (first, *others)])
+        yield replace(first, kernels_s=kernels_s)
