@@ -3,14 +3,16 @@ a training step.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+import torch
 from torch.optim import Optimizer
 
 from bagua_algos.background import Background
 from bagua_algos.bucket import Bucket
 from bagua_algos.communicator import Communicator
+from bagua_algos.compression import Compressor
 
 
 @dataclass(kw_only=True)
@@ -55,6 +57,16 @@ class Algorithm:
 
         Called before anything is started, and again by the engine.
         """
+
+    def load(self, device: torch.device | str) -> None:
+        """Load or compile the kernels of the compressors among its fields, so that no step has to.
+
+        The engine calls it. Workers that are forked share what was loaded for the CPU before.
+        """
+        for own in fields(self):
+            value = getattr(self, own.name)
+            if isinstance(value, Compressor):
+                value.load(device)
 
     def init(self, context: Context) -> Any:
         """Make the state; weights are equal on all workers by now."""

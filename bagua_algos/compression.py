@@ -34,15 +34,19 @@ class Draw:
     stage: int = 0
 
 
+@runtime_checkable
 class Compressor(Protocol):
     """A (lossy) code for chunks of floats, each chunk on its own.
 
-    Derive from it: the last three methods then need no writing; a code has its own where one kernel
-    can do it.
+    Derive from it: `load` and the last three methods then need no writing; a code has its own where
+    it has kernels, or one kernel can do it.
     """
 
     unbiased: ClassVar[bool]
     """Whether a chunk is decoded to itself in the mean over draws."""
+
+    def load(self, device: torch.device | str) -> None:
+        """Load or compile what it runs on `device`, which its first use would wait for."""
 
     def wire_bytes(self, num_elements: int) -> int:
         """Bytes that a chunk of `num_elements` takes on the wire."""
@@ -99,8 +103,9 @@ class MinMaxUInt8(Compressor):
 
     unbiased: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        minmax_uint8.load("cpu")  # compiled once, before workers are forked
+    def load(self, device: torch.device | str) -> None:
+        """See `Compressor`."""
+        minmax_uint8.load(device)
 
     def wire_bytes(self, num_elements: int) -> int:
         """See `Compressor`: a header of 8 bytes and one byte an element, padded to a multiple of

@@ -97,6 +97,7 @@ class Engine:
         )
         self.context = Context(buckets=buckets, communicator=communicator, optimizer=optimizer)
         device = buckets[0].weights.device
+        algorithm.load(device)
         self._exposed = make_stopwatch(device)
         num_lanes = min(self._max_lanes(device), len(buckets))
         self._lanes = [CommunicationLane(communicator, device, timeout_s)]

@@ -257,6 +257,8 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
         plan = Plan(**values)
         plan.algorithm.check(plan.workers, optimizer)
         _check_resumable(plan)
+        if isinstance(plan.algorithm, Algorithm) and plan.backend.device == "cpu":
+            plan.algorithm.load("cpu")  # once, before workers are forked
         if plan.cluster.jitter is not None:
             plan.cluster.jitter.factors(plan.max_steps - 1, plan.workers)
         if getattr(plan.algorithm, "hierarchical", False) and plan.nodes is None:

@@ -1,10 +1,12 @@
 """CUDA kernels through CuPy: compiled once, run on torch's tensors and torch's stream, no copies.
 
-CuPy is imported by the first launch. NVRTC compiles a `.cu` for the device then, and CuPy keeps the
-result on disk (`~/.cupy/kernel_cache`).
+CuPy is imported by the first `load` or launch. NVRTC compiles a `.cu` for the device then, which
+takes seconds, and CuPy keeps the result on disk (`~/.cupy/kernel_cache`).
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -87,6 +89,11 @@ class CudaModule:
 
     file: str
 
+    def load(self, device: torch.device) -> None:
+        """Compile the kernels for `device`, or read what CuPy has kept."""
+        with _current(device):
+            _module(self.file).compile()
+
     def launch(
         self, kernel: str, args: tuple[Tensor | int, ...], tiling: Tiling, *, blocks: int = 0
     ) -> None:
@@ -122,10 +129,9 @@ class CudaModule:
     def _launch(
         self, kernel: str, args: tuple[Tensor | int, ...], blocks: int, threads: int
     ) -> None:
-        cupy = import_module("cupy")
         device = next(arg.device for arg in args if isinstance(arg, Tensor))
         values = tuple(arg.data_ptr() if isinstance(arg, Tensor) else arg for arg in args)
-        with torch.cuda.device(device), cupy.cuda.Device(device.index), _stream(device):
+        with _current(device), _stream(device):
             _function(self.file, kernel)((blocks,), (threads,), values)
 
 
@@ -150,6 +156,13 @@ def _module(file: str) -> Any:
 @cache
 def _function(file: str, kernel: str) -> Any:
     return _module(file).get_function(kernel)
+
+
+@contextmanager
+def _current(device: torch.device) -> Iterator[None]:
+    """Within, `device` is the one that torch and CuPy use."""
+    with torch.cuda.device(device), import_module("cupy").cuda.Device(device.index):
+        yield
 
 
 def _stream(device: torch.device) -> Any:

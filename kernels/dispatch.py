@@ -18,9 +18,12 @@ _OLDEST = (8, 0)  # reductions of a warp in one instruction, blocks.cuh
 def load(codec: str, device: torch.device | str) -> None:
     """Load or compile the kernels of `codec` on `device` now instead of at their first use.
 
-    Call it before forking workers, which then share them. Further calls do nothing.
+    Call it before forking workers, which then share those of a CPU. Further calls do nothing.
     """
-    _backend(codec, torch.device(device).type)
+    device = torch.device(device)
+    module = backend(codec, device)
+    if hasattr(module, "load"):  # the others are compiled by being imported
+        module.load(device)
 
 
 def backend(codec: str, device: torch.device) -> ModuleType:

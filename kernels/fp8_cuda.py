@@ -5,6 +5,7 @@ from torch import Tensor
 from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling
 
 _MODULE = CudaModule("fp8.cu")
+load = _MODULE.load
 
 
 def compress(chunks: Tensor, payload: Tensor, wire: str) -> None:

@@ -6,6 +6,7 @@ from torch import Tensor
 from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling, row_states
 
 _MODULE = CudaModule("minmax_uint8.cu")
+load = _MODULE.load
 
 
 def compress(chunks: Tensor, payload: Tensor) -> None:

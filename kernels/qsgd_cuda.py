@@ -8,6 +8,7 @@ from torch import Tensor
 from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling, row_states
 
 _MODULE = CudaModule("qsgd.cu")
+load = _MODULE.load
 _VECTOR = 8  # elements: a tile ends with one of any type
 
 

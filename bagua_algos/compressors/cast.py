@@ -28,8 +28,11 @@ class Cast(Compressor):
     def __post_init__(self) -> None:
         if self.wire not in WIRE_DTYPES:
             raise ValueError(f"wire must be one of {', '.join(WIRE_DTYPES)}, got {self.wire!r}")
+
+    def load(self, device: torch.device | str) -> None:
+        """See `Compressor`."""
         if self._scaled:
-            fp8.load("cpu")  # compiled once, before workers are forked
+            fp8.load(device)
 
     def wire_bytes(self, num_elements: int) -> int:
         """See `Compressor`: 2 bytes an element; or 1 and 4 bytes of scale, padded to a multiple

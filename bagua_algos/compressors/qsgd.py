@@ -34,7 +34,10 @@ class QSGD(Compressor):
             raise ValueError(f"group_size must be at least 1, got {self.group_size}")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must be in [0, 2^32), got {self.seed}")
-        qsgd.load("cpu")  # compiled once, before workers are forked
+
+    def load(self, device: torch.device | str) -> None:
+        """See `Compressor`."""
+        qsgd.load(device)
 
     def wire_bytes(self, num_elements: int) -> int:
         """See `Compressor`: 4 bytes a group and `bits` bits an element, padded to a multiple of 4

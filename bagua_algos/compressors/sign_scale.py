@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from bagua_algos.compression import Compressor, Draw, is_plain
@@ -19,8 +20,9 @@ class SignScale(Compressor):
 
     unbiased: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        sign_scale.load("cpu")  # compiled once, before workers are forked
+    def load(self, device: torch.device | str) -> None:
+        """See `Compressor`."""
+        sign_scale.load(device)
 
     def wire_bytes(self, num_elements: int) -> int:
         """See `Compressor`: 4 bytes of scale and a bit an element, padded to a multiple of 4

@@ -8,6 +8,7 @@ import torch
 from bagua_algos.compression import Draw, ErrorFeedback, MinMaxUInt8
 from bagua_algos.compressors import QSGD, Cast, Largest, SignScale, Sparse
 from bagua_algos.compressors.cast import WIRE_DTYPES
+from kernels import dispatch
 
 NAN, INF = float("nan"), float("inf")
 COMPRESSORS = [
@@ -31,6 +32,25 @@ def round_trip(compressor, x, draw=DRAW):
 def qsgd_of(*values, bits, draw=None):
     x = torch.tensor([values])
     return round_trip(QSGD(bits=bits), x, draw or Draw(ranks=(0,), step=0))[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("compressor", "codecs"),
+    [
+        (MinMaxUInt8(), ["minmax_uint8"]),
+        (SignScale(), ["sign_scale"]),
+        (QSGD(), ["qsgd"]),
+        (Cast(wire="fp8_e5m2"), ["fp8"]),
+        (Cast(wire="bf16"), []),
+        (Largest(), []),
+    ],
+    ids=str,
+)
+def test_load_is_of_the_kernels_that_a_code_has(monkeypatch, compressor, codecs):
+    loaded, device = [], torch.device("cuda", 1)
+    monkeypatch.setattr(dispatch, "load", lambda *what: loaded.append(what))
+    compressor.load(device)
+    assert loaded == [(codec, device) for codec in codecs]
 
 
 @every_compressor

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import bagua_algos
-from bagua_algos import Algorithm, AllReduce, CommunicationError
+from bagua_algos import Algorithm, AllReduce, CommunicationError, CompressedAllReduce
+from bagua_algos.compression import MinMaxUInt8
 from bagua_algos.engine import Engine
 from bagua_algos.stacked import StackedCommunicator
 from bagua_algos.worker_axis import StackedModel
@@ -155,6 +156,19 @@ def test_a_silent_bucket_is_named_after_its_time_is_over():
     with pytest.raises(CommunicationError, match=r"bucket 0 of Silent .* within 0\.2 s"):
         model(torch.ones(2, 3)).sum().backward()
     release.set()
+
+
+def test_kernels_are_loaded_before_the_first_step():
+    loaded = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Loading(MinMaxUInt8):
+        def load(self, device):
+            loaded.append(device)
+
+    model = layers(3, 4)
+    engine_of(model, CompressedAllReduce(compressor=Loading()))
+    assert loaded == [torch.device("cpu")]
 
 
 def test_workers_start_from_the_weights_of_worker_0():

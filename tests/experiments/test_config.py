@@ -9,6 +9,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 
 from bagua_algos import AllReduce, CompressedAllReduce
+from bagua_algos.compression import MinMaxUInt8
 from bagua_algos.topology import Complete, RandomMatching, Ring, ShiftOne
 from experiments.compose import compose_config
 from experiments.config import (
@@ -105,6 +106,13 @@ def test_the_seed_draws_the_weights():
 
     assert all(a.equal(b) for a, b in zip(weights(1), weights(1), strict=True))
     assert not all(a.equal(b) for a, b in zip(weights(1), weights(2), strict=True))
+
+
+def test_kernels_are_loaded_before_workers_are_forked(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(MinMaxUInt8, "load", lambda self, device: loaded.append(device))
+    plan_of("algo=bytegrad")
+    assert loaded == ["cpu"]
 
 
 def test_the_target_is_the_tasks_unless_given():

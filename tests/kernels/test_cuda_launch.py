@@ -4,13 +4,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from kernels import cuda_module, minmax_uint8_cuda
+from kernels import (
+    cuda_module,
+    dispatch,
+    fp8,
+    minmax_uint8,
+    minmax_uint8_cuda,
+    qsgd,
+    sign_scale,
+)
 from kernels.cuda_module import Tiling
 
 PROCESSORS = 132
@@ -22,6 +30,7 @@ class RecordingCuda:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, version: int) -> None:
         self.active: list[str] = []
         self.modules: list[tuple[str, tuple[str, ...]]] = []
+        self.compiled: list[tuple[str, list[str]]] = []
         self.launches: list[SimpleNamespace] = []
         self.cuda = SimpleNamespace(Stream=SimpleNamespace())
         self.cuda.Device = lambda index: self._note(f"cupy device {index}")
@@ -46,7 +55,10 @@ class RecordingCuda:
 
     def RawModule(self, *, code: str, options: tuple[str, ...]) -> Any:
         self.modules.append((code, options))
-        return SimpleNamespace(get_function=self._function)
+        return SimpleNamespace(
+            get_function=self._function,
+            compile=lambda: self.compiled.append((code, list(self.active))),
+        )
 
     def _function(self, name: str) -> Any:
         def launch(grid: tuple[int], block: tuple[int], args: tuple[int, ...]) -> None:
@@ -63,8 +75,8 @@ def recorded(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RecordingCuda]:
     yield RecordingCuda(monkeypatch, version=request.param)
-    cuda_module._module.cache_clear()
-    cuda_module._function.cache_clear()
+    for cached in (cuda_module._module, cuda_module._function, dispatch._backend):
+        cached.cache_clear()
 
 
 def test_runs_on_the_current_stream_of_the_tensors_device(recorded: RecordingCuda) -> None:
@@ -86,6 +98,19 @@ def test_compiles_a_file_once(recorded: RecordingCuda) -> None:
     assert '#include "' not in code
     assert "--use_fast_math" not in options
     assert len(recorded.launches) == 4
+
+
+@pytest.mark.parametrize("codec", [fp8, minmax_uint8, qsgd, sign_scale])
+def test_load_compiles_before_the_first_launch(
+    recorded: RecordingCuda, monkeypatch: pytest.MonkeyPatch, codec: ModuleType
+) -> None:
+    monkeypatch.setattr(dispatch, "_why_no_kernels", lambda: None)
+    device = torch.device("cuda", 1)
+    codec.load(device)
+    source = cuda_module.read_source(f"{codec.__name__.removeprefix('kernels.')}.cu")
+    assert recorded.compiled == [(source, ["torch device cuda:1", "cupy device 1"])]
+    assert recorded.modules == [(source, cuda_module.OPTIONS)]
+    assert recorded.launches == []
 
 
 @pytest.mark.parametrize(
