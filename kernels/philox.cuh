@@ -10,21 +10,20 @@ struct Philox {
     u32 key[2];
 
     __device__ __forceinline__ void draw(u64 counter, u32 (&words)[4]) const {
-        u32 c[4] = {static_cast<u32>(counter), stream[0], stream[1], stream[2]};
+        u64 c[4] = {counter, stream[0], stream[1], stream[2]};  // the first alone beyond 32 bits
         u32 k0 = key[0], k1 = key[1];
 #pragma unroll
         for (int round = 0; round < 10; ++round) {
-            const u64 a = static_cast<u64>(c[0]) * 0xD2511F53u;
-            const u64 b = static_cast<u64>(c[2]) * 0xCD9E8D57u;
-            c[0] = static_cast<u32>(b >> 32) ^ c[1] ^ k0;
-            c[2] = static_cast<u32>(a >> 32) ^ c[3] ^ k1;
+            const u64 a = c[0] * 0xD2511F53u, b = c[2] * 0xCD9E8D57u;
+            c[0] = (b >> 32) ^ c[1] ^ k0;
+            c[2] = (a >> 32) ^ c[3] ^ k1;
             c[1] = static_cast<u32>(b);
             c[3] = static_cast<u32>(a);
             k0 += 0x9E3779B9u;
             k1 += 0xBB67AE85u;
         }
 #pragma unroll
-        for (int j = 0; j < 4; ++j) words[j] = c[j];
+        for (int j = 0; j < 4; ++j) words[j] = static_cast<u32>(c[j]);
     }
 
     // The words of elements `element` .. + 3 of the stream, four of which share a counter.

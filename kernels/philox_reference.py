@@ -18,7 +18,8 @@ _MASK = 0xFFFFFFFF
 def philox4x32(counter: Sequence[Tensor], key: tuple[int, int]) -> tuple[Tensor, ...]:
     """Four words of random bits for every counter, which is four words too.
 
-    Words are int64 in [0, 2^32); the words of a counter broadcast against each other.
+    Words are int64 in [0, 2^32); the words of a counter broadcast against each other. The first of
+    them may be larger, for a stream of any length: of its product the lowest 64 bits count.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key

@@ -7,6 +7,7 @@ a C++ compiler. It stands in for absent hardware.
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from kernels import (
     sign_scale_cuda,
     sign_scale_reference,
 )
+from kernels.philox_reference import philox4x32
 from tests.kernels.emulated_cuda import EmulatedCuda
 
 try:
@@ -342,6 +344,32 @@ def test_qsgd_mean(device: str, n: int, bits: int) -> None:
     expected = torch.empty(2, n)
     qsgd_reference.decompress_mean(payloads, expected, bits, 100)
     assert_equal(decoded, expected)
+
+
+DRAW_WORDS = (
+    cuda_module.read_source("philox.cuh")
+    + """
+extern "C" __global__ void draw_words(u32* words, i64 first) {
+    const Philox philox{{2, 0xFFFFFFFF, 7}, {9, 11}};
+    u32 drawn[4];
+    philox.draw_from(first + 4 * threadIdx.x, drawn);
+    for (int j = 0; j < 4; ++j) words[4 * threadIdx.x + j] = drawn[j];
+}
+"""
+)
+
+
+@pytest.mark.parametrize("element", [0, 3, 2**34 - 61, 2**35 + 2])
+def test_words_of_the_elements_of_any_row(device: str, element: int) -> None:
+    module = import_module("cupy").RawModule(code=DRAW_WORDS, options=cuda_module.OPTIONS)
+    words = torch.empty(128, dtype=torch.int32, device=device)
+    module.get_function("draw_words")((1,), (32,), (words.data_ptr(), element))
+
+    first = element // 4
+    counters = torch.arange(first, first + 33)
+    stream = map(torch.tensor, (2, 2**32 - 1, 7))
+    expected = torch.stack(philox4x32((counters, *stream), (9, 11)), 1).flatten()
+    assert_equal(words.long() & 0xFFFFFFFF, expected[element % 4 :][:128])
 
 
 # --- fp8 -----------------------------------------------------------------------------------------

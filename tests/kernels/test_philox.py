@@ -29,7 +29,7 @@ def test_known_answers(counter, key, expected):
     assert tuple(by_numba.tolist()) == expected
 
 
-@pytest.mark.parametrize("first", [0, 5, 2**32 - 100])
+@pytest.mark.parametrize("first", [0, 5, 2**32 - 20, 2**33 + 1, 2**60])
 def test_counters_follow_one_another(first):
     stream, key = (2, 2**32 - 1, 7), (9, 11)
     counters = torch.arange(first, first + 50)
