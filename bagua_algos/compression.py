@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels import minmax_uint8
+from kernels.dispatch import DTYPES
 from kernels.mean_reference import mean_in_order
 
 
@@ -123,9 +124,11 @@ class MinMaxUInt8(Compressor):
 
     def decompress_into(self, payload: Tensor, out: Tensor) -> None:
         """See `Compressor`."""
-        if not is_plain(out):
-            return super().decompress_into(payload, out)
-        minmax_uint8.decompress(payload, out.shape[-1], out=out)
+        n, dtype = out.shape[-1], out.dtype if out.dtype in DTYPES else torch.float32
+        if out.dtype == dtype and out.is_contiguous():
+            minmax_uint8.decompress(payload, n, dtype, out=out)
+        else:
+            out.copy_(minmax_uint8.decompress(payload, n, dtype))
 
     def decompress_mean(self, payloads: Tensor, num_elements: int) -> Tensor:
         """See `Compressor`."""

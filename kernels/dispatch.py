@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+"""What the codecs encode."""
 
 _OLDEST = (8, 0)  # reductions of a warp in one instruction, blocks.cuh
 
@@ -73,7 +74,7 @@ def check_chunks(codec: str, x: Tensor) -> None:
 
 def check_dtype(codec: str, dtype: torch.dtype) -> None:
     """Raise `ValueError` for another type than float32, float16 and bfloat16."""
-    if dtype not in _DTYPES:
+    if dtype not in DTYPES:
         raise ValueError(f"{codec} takes float32, float16 or bfloat16, not {dtype}; convert it")
 
 
@@ -102,13 +103,15 @@ def decode(
     num_bytes: int,
     out: Tensor | None,
     *options: Any,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Check `payload` `[..., num_bytes]` and decode it to float32 `[..., n]`, into `out` if given.
+    """Check `payload` `[..., num_bytes]` and decode it to `[..., n]` of `dtype`, into `out` if
+    given.
 
     `options` are the back end's. Raises `ValueError` as `check_payload` and `output`.
     """
     check_payload(name, payload, n, num_bytes, stacked=False)
-    x = output(out, (*payload.shape[:-1], n), torch.float32, payload.device)
+    x = output(out, (*payload.shape[:-1], n), dtype, payload.device)
     if x.numel():
         backend(codec, x.device).decompress(rows(payload), rows(x), *options)
     return x

@@ -9,23 +9,15 @@ import torch
 from torch import Tensor
 
 from kernels.fp8_reference import WIRE_DTYPES
-from kernels.jit import (
-    PIECE,
-    from_bits,
-    jit,
-    num_pieces,
-    numbers,
-    place,
-    to_bits,
-    widen,
-)
+from kernels.jit import PIECE, from_bits, jit, num_pieces, numbers, place, to_bits, widen
 from kernels.magnitudes_cpu import find_magnitudes
+from kernels.narrow_cpu import round_magnitude
 from kernels.threads import share_pieces
 
 _CODES = 4  # where the codes start in a payload
 _SIGN, _CODE_MAGNITUDE = np.int32(0x80), np.int32(0x7F)
-_MAGNITUDE, _INFINITY, _UNIT_EXPONENT = np.int32(0x7FFFFFFF), np.int32(0x7F800000), np.int32(254)
-_ONE, _BIAS, _MANTISSA_BITS, _TO_BYTE = np.int32(1), np.int32(127), np.int32(23), np.int32(24)
+_INFINITY, _UNIT_EXPONENT = np.int32(0x7F800000), np.int32(254)
+_MANTISSA_BITS, _TO_BYTE = np.int32(23), np.int32(24)
 
 # Bits of the mantissa, bias of the exponent.
 _FORMATS = {"fp8_e4m3": (3, 7), "fp8_e5m2": (2, 15)}
@@ -62,14 +54,6 @@ def decompress_mean(payloads: Tensor, chunks: Tensor, wire: str) -> None:
 
 @jit("void({x}[:, ::1], float32[::1], uint8[:, ::1], int64, int64, int64, int64)")
 def _encode(chunks, scales, payload, mantissa_bits, bias, first, last):
-    """Rounds by integer arithmetic; below the type's normal numbers by a float32 addition, to a
-    number whose last bit is the type's smallest.
-    """
-    dropped = _MANTISSA_BITS - np.int32(mantissa_bits)
-    rebias = np.int32(np.int32(_BIAS - np.int32(bias)) << _MANTISSA_BITS)
-    smallest_normal = np.int32(rebias + np.int32(_ONE << _MANTISSA_BITS))
-    magic = np.int32(smallest_normal + np.int32(dropped << _MANTISSA_BITS))
-    below_half = np.int32(np.int32(_ONE << np.int32(dropped - _ONE)) - _ONE)
     for piece in range(first, last):
         row, start, stop = place(piece, chunks.shape[1])
         chunk, codes = chunks[row, start:stop], payload[row, _CODES + start : _CODES + stop]
@@ -77,13 +61,9 @@ def _encode(chunks, scales, payload, mantissa_bits, bias, first, last):
             codes[:] = 0
             continue
         for i in range(chunk.size):
-            bits = to_bits(widen(chunk[i]) / scales[row])
-            magnitude = np.int32(bits & _MAGNITUDE)
-            odd = np.int32(np.int32(magnitude >> dropped) & _ONE)
-            normal = np.int32(np.int32(magnitude - rebias + below_half + odd) >> dropped)
-            subnormal = np.int32(to_bits(from_bits(magnitude) + from_bits(magic)) - magic)
-            code = subnormal if magnitude < smallest_normal else normal
-            codes[i] = np.uint8(code | np.int32(np.int32(bits >> _TO_BYTE) & _SIGN))
+            x = widen(chunk[i]) / scales[row]
+            sign = np.int32(np.int32(to_bits(x) >> _TO_BYTE) & _SIGN)
+            codes[i] = np.uint8(round_magnitude(x, mantissa_bits, bias) | sign)
 
 
 @jit("float32(uint8, int64, int64, int64)")

@@ -1,7 +1,7 @@
 """What the CPU kernels share: how they are compiled, cut into pieces, and read 16-bit numbers."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,13 @@ _SOURCES = [path for name in ("jit.py", "*_cpu.py") for path in Path(__file__).p
 _DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(_SOURCES))).hexdigest()[:8]
 
 
-def jit(signature: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile at once, or load from Numba's cache; `{x}` in the signature stands for every type of
-    number that `widen` takes.
+def jit(
+    signature: str, *, of: Iterable[torch.dtype] = _NUMBERS, **options: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile at once, or load from Numba's cache; `{x}` in the signature stands for `numbers` of
+    all types in `of`.
     """
-    signatures = list(dict.fromkeys(signature.format(x=x) for x in _NUMBERS.values()))
+    signatures = list(dict.fromkeys(signature.format(x=_NUMBERS[dtype]) for dtype in of))
     # error_model: Python's raises ZeroDivisionError where IEEE arithmetic gives infinity.
     options = {"nogil": True, "error_model": "numpy", **options}
 
@@ -47,7 +49,9 @@ def jit(signature: str, **options: Any) -> Callable[[Callable[..., Any]], Callab
 
 
 def numbers(x: Tensor) -> np.ndarray:
-    """`x[rows, n]` as kernels read it: contiguous, and its bits where `widen` is needed."""
+    """`x[rows, n]` as kernels see it: contiguous, and its bits where it takes `widen` to read it
+    and `kernels.narrow_cpu.narrow` to write it.
+    """
     x = x.contiguous()
     if x.dtype == torch.float32:
         return x.numpy()

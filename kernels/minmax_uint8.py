@@ -23,7 +23,7 @@ from torch import Tensor
 
 from kernels import dispatch
 from kernels.dispatch import backend, output, rows, stacked_rows
-from kernels.minmax_uint8_reference import read_header, wire_bytes
+from kernels.minmax_uint8_reference import wire_bytes
 
 __all__ = ["average", "compress", "decompress", "decompress_mean", "load", "wire_bytes"]
 
@@ -63,27 +63,15 @@ def decompress(
 ) -> Tensor:
     """Decode a payload uint8 [..., wire_bytes(n)] to [..., n] of `dtype`, on the payload's device.
 
-    Returns `out` if given, which must be contiguous. The 16-bit types add their own rounding. For
-    them the decoded numbers are first clamped to (mn, mx): the largest may lie half a step above
-    mx, and would round to infinity there.
+    Returns `out` if given, which must be contiguous. The 16-bit types add their own rounding, of
+    numbers that are clamped to (mn, mx) first.
 
     Raises:
         ValueError: the payload's type or last dimension is wrong, `n` is negative, `dtype` is not
             float32, float16 or bfloat16, or `out` does not fit.
     """
     dispatch.check_dtype(_NAME, dtype)
-    dispatch.check_payload(_NAME, payload, n, wire_bytes(max(n, 0)), stacked=False)
-    x = output(out, (*payload.shape[:-1], n), dtype, payload.device)
-    if x.numel() == 0:
-        return x
-    decode = backend(_CODEC, x.device).decompress
-    if dtype == torch.float32:
-        decode(rows(payload), rows(x))
-    else:
-        wide = torch.empty_like(rows(x), dtype=torch.float32)
-        decode(rows(payload), wide)
-        rows(x).copy_(wide.clamp_(*read_header(rows(payload))))
-    return x
+    return dispatch.decode(_CODEC, _NAME, payload, n, wire_bytes(max(n, 0)), out, dtype=dtype)
 
 
 def decompress_mean(payloads: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:

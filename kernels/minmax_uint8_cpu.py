@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.jit import from_bits, jit, num_pieces, numbers, place, to_bits, widen
+from kernels.narrow_cpu import narrow
 from kernels.threads import share_pieces
 
 _CODES = 8  # where the codes start in a payload
@@ -30,7 +31,11 @@ def compress(chunks: Tensor, payload: Tensor) -> None:
 
 def decompress(payload: Tensor, chunks: Tensor) -> None:
     """See the reference."""
-    decompress_mean(payload.unsqueeze(1), chunks)
+    if chunks.dtype == torch.float32:
+        decompress_mean(payload.unsqueeze(1), chunks)
+        return
+    codes, x = payload.contiguous().numpy(), numbers(chunks)
+    share_pieces(_decode_narrow, (_read_headers(codes), codes, x), x.shape)
 
 
 def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
@@ -54,7 +59,7 @@ def _new_ranges(x: np.ndarray) -> np.ndarray:
 
 
 def _read_headers(payloads: np.ndarray) -> np.ndarray:
-    """float32 `[rows, N, 2]`, copied, for a payload may start at any address."""
+    """float32 `[..., 2]`, copied, for a payload may start at any address."""
     return np.ascontiguousarray(payloads[..., :_CODES]).view(np.float32)
 
 
@@ -127,6 +132,21 @@ def _encode(chunks, headers, payload, first, last):
             level = min(np.rint(widen(chunk[i]) * scale), upper) - lower
             # By way of int32, for which there is a vector instruction.
             codes[i] = np.uint8(np.int32(min(max(level, _ZERO), _TOP)))
+
+
+@jit(
+    "void(float32[:, ::1], uint8[:, ::1], {x}[:, ::1], int64, int64)",
+    of=(torch.float16, torch.bfloat16),
+)
+def _decode_narrow(headers, payload, chunks, first, last):
+    for piece in range(first, last):
+        row, start, stop = place(piece, chunks.shape[1])
+        chunk, codes = chunks[row, start:stop], payload[row, _CODES + start : _CODES + stop]
+        mn, mx = headers[row, 0], headers[row, 1]
+        scale, _, lower = _grid(mn, mx)
+        for i in range(chunk.size):
+            x = (np.float32(codes[i]) + lower) / scale
+            chunk[i] = narrow(min(max(x, mn), mx), chunk.dtype)
 
 
 @jit("void(float32[:, :, ::1], uint8[:, :, ::1], float32[:, ::1], int64, int64)")

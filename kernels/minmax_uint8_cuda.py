@@ -17,9 +17,7 @@ def compress(chunks: Tensor, payload: Tensor) -> None:
 
 
 def decompress(payload: Tensor, chunks: Tensor) -> None:
-    """Decode uint8 [chunks, wire_bytes(n)] into `chunks`, [chunks, n] of float32, or of a 16-bit
-    float, to which numbers are rounded that are clamped to (mn, mx) first.
-    """
+    """See the reference."""
     tiling, kind = Tiling(*chunks.shape), TYPE_NAMES[chunks.dtype]
     args = payload.contiguous(), chunks, tiling.rows, tiling.n
     _MODULE.launch(f"decompress_{kind}", args, tiling)

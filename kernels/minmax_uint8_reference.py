@@ -36,14 +36,6 @@ def wire_bytes(n: int) -> int:
     return HEADER_BYTES + -(-n // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def read_header(payload: Tensor) -> tuple[Tensor, Tensor]:
-    """(mn, mx), each float32 [chunks, 1], of a payload uint8 [chunks, wire_bytes(n)]."""
-    # A fresh copy, because the payload may start at an address that float32 does not allow.
-    header = payload[:, :HEADER_BYTES].clone(memory_format=torch.contiguous_format)
-    mn, mx = header.view(torch.float32).split(1, dim=1)
-    return mn, mx
-
-
 def compress(chunks: Tensor, payload: Tensor) -> None:
     """Encode [chunks, n], n >= 1, of float32 or a 16-bit float into `payload`, uint8 [chunks,
     wire_bytes(n)].
@@ -62,10 +54,17 @@ def compress(chunks: Tensor, payload: Tensor) -> None:
 
 
 def decompress(payload: Tensor, chunks: Tensor) -> None:
-    """Decode uint8 [chunks, wire_bytes(n)] into `chunks`, float32 [chunks, n]."""
-    scale, _, lower = _grid(*read_header(payload))
+    """Decode uint8 [chunks, wire_bytes(n)] into `chunks` [chunks, n] of float32, or of a 16-bit
+    float, to which numbers are rounded that are clamped to (mn, mx) first: the largest may lie half
+    a step above mx, and would round to infinity there.
+    """
+    mn, mx = _read_header(payload)
+    scale, _, lower = _grid(mn, mx)
     codes = payload[:, HEADER_BYTES : HEADER_BYTES + chunks.shape[1]].float()
-    torch.div(codes + lower, scale, out=chunks)
+    x = chunks if chunks.dtype == torch.float32 else torch.empty_like(codes)
+    torch.div(codes + lower, scale, out=x)
+    if x is not chunks:
+        chunks.copy_(x.clamp_(mn, mx))
 
 
 def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
@@ -83,6 +82,14 @@ def average(payloads: Tensor, n: int, payload: Tensor) -> None:
     chunks = torch.empty(payloads.shape[0], n, device=payloads.device)
     decompress_mean(payloads, chunks)
     compress(chunks, payload)
+
+
+def _read_header(payload: Tensor) -> tuple[Tensor, Tensor]:
+    """(mn, mx), each float32 [chunks, 1], of a payload uint8 [chunks, wire_bytes(n)]."""
+    # A fresh copy, because the payload may start at an address that float32 does not allow.
+    header = payload[:, :HEADER_BYTES].clone(memory_format=torch.contiguous_format)
+    mn, mx = header.view(torch.float32).split(1, dim=1)
+    return mn, mx
 
 
 def _grid(mn: Tensor, mx: Tensor) -> tuple[Tensor, Tensor, Tensor]:

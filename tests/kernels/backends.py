@@ -58,8 +58,10 @@ class Backend:
         self.module(codec).compress_with_feedback(chunks.to(self.device), left, payload)
         return payload.cpu(), left.cpu()
 
-    def decompress(self, codec: Codec, payload: Tensor, n: int) -> Tensor:
-        chunks = torch.full((len(payload), n), torch.nan, device=self.device)
+    def decompress(
+        self, codec: Codec, payload: Tensor, n: int, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        chunks = torch.full((len(payload), n), torch.nan, dtype=dtype, device=self.device)
         self.module(codec).decompress(payload.to(self.device), chunks, *codec.settings)
         return chunks.cpu()
 

@@ -14,6 +14,7 @@ from kernels.minmax_uint8 import wire_bytes
 from tests.kernels import backends
 from tests.kernels.backends import MINMAX
 
+HALVES = [torch.float16, torch.bfloat16]
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 SIZES = [1, 7, 8, 9, 1023, 1024, 1025, 1_000_000]
 reproducible = settings(derandomize=True, max_examples=200)
@@ -263,8 +264,39 @@ def test_equals_the_reference_bit_for_bit(backend: Backend, chunks: Tensor) -> N
 
 
 @pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @reproducible
 @given(payload=hnp.arrays(np.uint8, (2, 24)))
-def test_decodes_any_bytes_as_the_reference_does(backend: Backend, payload: np.ndarray) -> None:
-    decoded, expected = (b.decompress(torch.from_numpy(payload), 11) for b in (backend, REFERENCE))
-    torch.testing.assert_close(decoded, expected, rtol=0, atol=0, equal_nan=True)
+def test_decodes_any_bytes_as_the_reference_does(
+    backend: Backend, dtype: torch.dtype, payload: np.ndarray
+) -> None:
+    ours, expected = (
+        b.on.decompress(MINMAX, torch.from_numpy(payload), 11, dtype) for b in (backend, REFERENCE)
+    )
+    torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@every_backend
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("n", [1, 9, 8193, 300_001])
+def test_16_bits_are_the_clamped_number_rounded(
+    backend: Backend, dtype: torch.dtype, n: int
+) -> None:
+    chunks = torch.randn(3, n, generator=torch.Generator().manual_seed(n)) * 3 + 1
+    chunks[1, 0] = torch.nan
+    payload = backend.compress(chunks)
+    mn, mx = chunks.amin(1, keepdim=True), chunks.amax(1, keepdim=True)
+    expected = backend.decompress(payload, n).clamp(mn, mx).to(dtype)
+    ours = backend.on.decompress(MINMAX, payload, n, dtype)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
+    assert ours[[0, 2]].isfinite().all()
+
+
+@every_backend
+@pytest.mark.parametrize("values", [(-60504.0, 65504.0), (-65504.0, 12000.0)])
+def test_largest_float16_does_not_become_infinite(
+    backend: Backend, values: tuple[float, ...]
+) -> None:
+    payload = backend.compress(torch.tensor([values]))
+    assert torch.isinf(backend.decompress(payload, 2).half()).any()  # half a step too far
+    assert torch.isfinite(backend.on.decompress(MINMAX, payload, 2, torch.float16)).all()
