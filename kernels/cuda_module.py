@@ -5,7 +5,7 @@ takes seconds, and CuPy keeps the result on disk (`~/.cupy/kernel_cache`).
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -104,27 +104,31 @@ class CudaModule:
         """
         self._launch(kernel, args, min(blocks or tiling.tiles, _MAX_BLOCKS), tiling.threads)
 
-    def launch_two_passes(
-        self, kernel: str, args: tuple[Tensor | int, ...], tiling: Tiling, device: torch.device
+    def launch_encoding(
+        self,
+        kernel: str,
+        tensors: tuple[Tensor, ...],
+        tiling: Tiling,
+        *numbers: int,
+        scratch: Callable[[], tuple[Tensor, ...]] = tuple,
     ) -> None:
-        """Run a kernel of two_passes.cuh; its last arguments, size and lag, are added here."""
+        """Run `{kernel}_rows` where a block holds a row, else `{kernel}_tiles`, of two_passes.cuh.
+
+        Both get the tensors, the number of rows, n and the `numbers`. The second gets what
+        `scratch` makes and the rows' states behind the tensors, its pieces' size and the lag at the
+        end.
+        """
+        sizes = tiling.rows, tiling.n, *numbers
+        if tiling.tiles_per_row == 1:
+            self.launch(f"{kernel}_rows", (*tensors, *sizes), tiling)
+            return
+        device = tensors[0].device
         processors = torch.cuda.get_device_properties(device).multi_processor_count
         blocks = min(2 * tiling.pieces, _BLOCKS_PER_PROCESSOR * processors)
         lag = min(tiling.pieces, max(tiling.pieces_per_row, blocks))
-        self._launch(kernel, (*args, tiling.piece_size, lag), blocks, tiling.threads)
-
-    def launch_compress(self, kind: str, chunks: Tensor, payload: Tensor) -> None:
-        """Encode `chunks` [chunks, n] into `payload`: by one block a row where it holds a row, else
-        in two passes.
-        """
-        chunks, tiling = chunks.contiguous(), Tiling(*chunks.shape)
-        if tiling.tiles_per_row == 1:
-            args = chunks, payload, tiling.rows, tiling.n
-            self.launch(f"compress_rows_{kind}", args, tiling)
-        else:
-            states = row_states(tiling.rows, chunks.device)
-            args = chunks, payload, states, tiling.rows, tiling.n
-            self.launch_two_passes(f"compress_tiles_{kind}", args, tiling, chunks.device)
+        tensors = *tensors, *scratch(), row_states(tiling.rows, device)
+        args = *tensors, *sizes, tiling.piece_size, lag
+        self._launch(f"{kernel}_tiles", args, blocks, tiling.threads)
 
     def _launch(
         self, kernel: str, args: tuple[Tensor | int, ...], blocks: int, threads: int

@@ -183,11 +183,11 @@ __device__ __forceinline__ void decode_rows(
 }
 
 #define COMPRESS(Type, type, Wire, wire) \
-    KERNEL(4) compress_rows_##wire##_##type( \
+    KERNEL(4) compress_##wire##_##type##_rows( \
         const Type::Bits* chunks, u8* payload, i64 rows, i64 n) { \
         encode_rows<Type, Wire>(chunks, payload, rows, n); \
     } \
-    KERNEL(4) compress_tiles_##wire##_##type( \
+    KERNEL(4) compress_##wire##_##type##_tiles( \
         const Type::Bits* chunks, u8* payload, RowState* states, i64 rows, i64 n, i64 size, i64 lag) { \
         const Encoding<Type, Wire> work{chunks, payload, states, n}; \
         run_two_passes(work, states, rows, n, static_cast<int>(size), lag); \

@@ -12,7 +12,8 @@ def compress(chunks: Tensor, payload: Tensor, wire: str) -> None:
     """Encode [chunks, n] of float32 or a 16-bit float into `payload`, uint8 [chunks,
     wire_bytes(n)].
     """
-    _MODULE.launch_compress(f"{wire}_{TYPE_NAMES[chunks.dtype]}", chunks, payload)
+    kernel = f"compress_{wire}_{TYPE_NAMES[chunks.dtype]}"
+    _MODULE.launch_encoding(kernel, (chunks.contiguous(), payload), Tiling(*chunks.shape))
 
 
 def decompress(payload: Tensor, chunks: Tensor, wire: str) -> None:

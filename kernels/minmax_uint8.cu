@@ -284,11 +284,11 @@ __device__ __forceinline__ void decode_rows(
 }
 
 #define KERNELS_OF(Type, name) \
-    KERNEL(4) compress_rows_##name( \
+    KERNEL(4) compress_##name##_rows( \
         const Type::Bits* chunks, u8* payload, i64 rows, i64 n) { \
         encode_rows(Chunks<Type>{chunks, n}, payload, rows, n); \
     } \
-    KERNEL(4) compress_tiles_##name( \
+    KERNEL(4) compress_##name##_tiles( \
         const Type::Bits* chunks, u8* payload, RowState* states, i64 rows, i64 n, i64 size, i64 lag) { \
         const Encoding<Chunks<Type>> work{{chunks, n}, payload, states, n}; \
         run_two_passes(work, states, rows, n, static_cast<int>(size), lag); \

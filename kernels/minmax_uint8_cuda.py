@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling, row_states
+from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling
 
 _MODULE = CudaModule("minmax_uint8.cu")
 load = _MODULE.load
@@ -13,7 +13,8 @@ def compress(chunks: Tensor, payload: Tensor) -> None:
     """Encode [chunks, n] of float32 or a 16-bit float into `payload`, uint8 [chunks,
     wire_bytes(n)].
     """
-    _MODULE.launch_compress(TYPE_NAMES[chunks.dtype], chunks, payload)
+    kernel = f"compress_{TYPE_NAMES[chunks.dtype]}"
+    _MODULE.launch_encoding(kernel, (chunks.contiguous(), payload), Tiling(*chunks.shape))
 
 
 def decompress(payload: Tensor, chunks: Tensor) -> None:
@@ -34,12 +35,11 @@ def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
 
 def average(payloads: Tensor, n: int, payload: Tensor) -> None:
     """Encode what `decompress_mean` decodes: the owner's step of the compressed all-reduce."""
-    payloads, num_codes, device = payloads.contiguous(), payloads.shape[1], payloads.device
-    tiling = Tiling(payloads.shape[0], n)
-    if tiling.tiles_per_row == 1:  # which a block holds
-        args = payloads, payload, tiling.rows, n, num_codes
-        _MODULE.launch("average_rows", args, tiling)
-    else:
-        means, states = torch.empty(tiling.rows, n, device=device), row_states(tiling.rows, device)
-        args = payloads, payload, means, states, tiling.rows, n, num_codes
-        _MODULE.launch_two_passes("average_tiles", args, tiling, device)
+    num_rows, num_codes, _ = payloads.shape
+    _MODULE.launch_encoding(
+        "average",
+        (payloads.contiguous(), payload),
+        Tiling(num_rows, n),
+        num_codes,
+        scratch=lambda: (torch.empty(num_rows, n, device=payloads.device),),  # the means
+    )

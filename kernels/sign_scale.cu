@@ -226,11 +226,11 @@ struct Feedback {
         encode_rows<Type>( \
             chunks, Sums{sums, states, payload, n, static_cast<int>(size)}, rows); \
     } \
-    KERNEL(3) feedback_rows_##name( \
+    KERNEL(3) feedback_##name##_rows( \
         const Type::Bits* chunks, u32* residual, u8* payload, i64 rows, i64 n) { \
         feed_back_rows<Type>(chunks, residual, payload, rows, n); \
     } \
-    KERNEL(2) feedback_tiles_##name( \
+    KERNEL(2) feedback_##name##_tiles( \
         const Type::Bits* chunks, u32* residual, u8* payload, double* sums, RowState* states, \
         i64 rows, i64 n, i64 size, i64 lag) { \
         const Sums of_pieces{sums, states, payload, n, static_cast<int>(size)}; \

@@ -14,8 +14,8 @@ def compress(chunks: Tensor, payload: Tensor) -> None:
     wire_bytes(n)].
     """
     chunks, tiling = chunks.contiguous(), Tiling(*chunks.shape)
-    scratch = _scratch(tiling, chunks.device)
-    args = chunks, payload, *scratch, tiling.rows, tiling.n, tiling.piece_size
+    sums, states = _new_sums(tiling, chunks.device), row_states(tiling.rows, chunks.device)
+    args = chunks, payload, sums, states, tiling.rows, tiling.n, tiling.piece_size
     _MODULE.launch(f"compress_{TYPE_NAMES[chunks.dtype]}", args, tiling, blocks=tiling.pieces)
 
 
@@ -24,14 +24,13 @@ def compress_with_feedback(chunks: Tensor, residual: Tensor, payload: Tensor) ->
 
     What is not finite becomes 0 there.
     """
-    chunks, tiling, kind = chunks.contiguous(), Tiling(*chunks.shape), TYPE_NAMES[chunks.dtype]
-    if tiling.tiles_per_row == 1:  # which a block holds
-        args = chunks, residual, payload, tiling.rows, tiling.n
-        _MODULE.launch(f"feedback_rows_{kind}", args, tiling)
-    else:
-        scratch = _scratch(tiling, chunks.device)
-        args = chunks, residual, payload, *scratch, tiling.rows, tiling.n
-        _MODULE.launch_two_passes(f"feedback_tiles_{kind}", args, tiling, chunks.device)
+    tiling = Tiling(*chunks.shape)
+    _MODULE.launch_encoding(
+        f"feedback_{TYPE_NAMES[chunks.dtype]}",
+        (chunks.contiguous(), residual, payload),
+        tiling,
+        scratch=lambda: (_new_sums(tiling, chunks.device),),
+    )
 
 
 def decompress(payload: Tensor, chunks: Tensor) -> None:
@@ -48,6 +47,6 @@ def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
     _MODULE.launch("decompress_mean", args, tiling)
 
 
-def _scratch(tiling: Tiling, device: torch.device) -> tuple[Tensor, Tensor]:
-    sums = torch.empty(tiling.pieces, dtype=torch.float64, device=device)
-    return sums, row_states(tiling.rows, device)
+def _new_sums(tiling: Tiling, device: torch.device) -> Tensor:
+    """Room for a sum of each piece."""
+    return torch.empty(tiling.pieces, dtype=torch.float64, device=device)

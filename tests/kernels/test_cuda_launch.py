@@ -86,7 +86,7 @@ def test_runs_on_the_current_stream_of_the_tensors_device(recorded: RecordingCud
     assert launch.active == ["torch device cpu", "cupy device None", "stream 77"]
     assert recorded.active == []
     assert launch.args == (chunks.data_ptr(), payload.data_ptr(), 3, 100)
-    assert (launch.name, launch.blocks, launch.threads) == ("compress_rows_f32", 3, 32)
+    assert (launch.name, launch.blocks, launch.threads) == ("compress_f32_rows", 3, 32)
 
 
 def test_compiles_a_file_once(recorded: RecordingCuda) -> None:
@@ -146,10 +146,21 @@ def test_two_passes_lag_a_row_at_least(
 ) -> None:
     tiling, tensor = Tiling(rows, n), torch.zeros(1)
     module = cuda_module.CudaModule("fp8.cu")
-    module.launch_two_passes("kernel", (tensor, 5), tiling, tensor.device)
+    scratch = torch.zeros(2)
+    module.launch_encoding("compress", (tensor,), tiling, 5, scratch=lambda: (scratch,))
     (launch,) = recorded.launches
-    assert (launch.blocks, launch.threads) == (blocks, 256)
-    assert launch.args == (tensor.data_ptr(), 5, size, lag)
+    assert (launch.name, launch.blocks, launch.threads) == ("compress_tiles", blocks, 256)
+    first, second, _states, *numbers = launch.args
+    assert (first, second) == (tensor.data_ptr(), scratch.data_ptr())
+    assert numbers == [rows, n, 5, size, lag]
+
+
+def test_a_row_that_a_block_holds_takes_one_pass_and_no_scratch(recorded: RecordingCuda) -> None:
+    tensor, module = torch.zeros(1), cuda_module.CudaModule("fp8.cu")
+    module.launch_encoding("compress", (tensor,), Tiling(3, 4096), 5, scratch=lambda: 1 / 0)
+    (launch,) = recorded.launches
+    assert (launch.name, launch.blocks) == ("compress_rows", 3)
+    assert launch.args == (tensor.data_ptr(), 3, 4096, 5)
 
 
 def test_blocks_stay_within_the_device_s_limits(recorded: RecordingCuda) -> None:
