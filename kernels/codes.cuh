@@ -1,4 +1,5 @@
-// Bytes at any address: a tile's codes, BYTES bytes for each of a thread's vectors, and floats.
+// Bytes at any address: a tile's codes, BYTES bytes for each of a thread's vectors, and floats; and
+// the mean of what several payloads decode to.
 
 #ifndef KERNELS_CODES_CUH
 #define KERNELS_CODES_CUH
@@ -88,6 +89,43 @@ __device__ __forceinline__ void store_float(u8* to, float x) {
         *reinterpret_cast<u32*>(to) = bits;
     } else {
         for (int b = 0; b < 4; ++b) to[b] = static_cast<u8>(bits >> 8 * b);
+    }
+}
+
+// A row's tile as the mean of the row's `num_codes` payloads, which follow each other: summed from
+// the first to the last, each by `decode(payload, tile, values, context...)`. Of one, what it
+// decodes to.
+template <auto decode, class... Context>
+__device__ __forceinline__ void decode_mean(
+    const u8* payloads, i64 num_codes, i64 num_bytes, const Tile& tile,
+    float (&values)[PER_THREAD], const Context&... context) {
+    const u8* payload = payloads + tile.row * num_codes * num_bytes;
+    decode(payload, tile, values, context...);
+    for (i64 i = 1; i < num_codes; ++i) {
+        float decoded[PER_THREAD] = {};
+        decode(payload + i * num_bytes, tile, decoded, context...);
+#pragma unroll
+        for (int e = 0; e < PER_THREAD; ++e) values[e] = ieee::add(values[e], decoded[e]);
+    }
+    if (num_codes > 1) {
+#pragma unroll
+        for (int e = 0; e < PER_THREAD; ++e) {
+            values[e] = ieee::divide(values[e], static_cast<float>(num_codes));
+        }
+    }
+}
+
+// `decode_mean` of all rows into `chunks`.
+template <auto decode, class... Context>
+__device__ __forceinline__ void decode_means(
+    const u8* payloads, u32* chunks, i64 rows, i64 n, i64 num_codes, i64 num_bytes,
+    const Context&... context) {
+    const i64 per_row = tiles_of_row(n, tile_size());
+    for (i64 index = blockIdx.x; index < rows * per_row; index += gridDim.x) {
+        const Tile tile = tile_at(index, per_row, n, tile_size());
+        float values[PER_THREAD] = {};
+        decode_mean<decode>(payloads, num_codes, num_bytes, tile, values, context...);
+        store_tile<F32>(chunks + tile.row * n, tile, values);
     }
 }
 

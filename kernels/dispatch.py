@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import warnings
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,9 @@ from torch import Tensor
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """What the codecs encode."""
+
+WireBytes = Callable[[int], int]
+"""The size of a payload by the number of elements in its chunk."""
 
 _OLDEST = (8, 0)  # reductions of a warp in one instruction, blocks.cuh
 
@@ -78,21 +82,38 @@ def check_dtype(codec: str, dtype: torch.dtype) -> None:
         raise ValueError(f"{codec} takes float32, float16 or bfloat16, not {dtype}; convert it")
 
 
-def check_payload(codec: str, payload: Tensor, n: int, num_bytes: int, *, stacked: bool) -> None:
-    """Raise `ValueError` unless `payload` is uint8 `[..., num_bytes]` for chunks of `n` elements;
-    where it is `stacked`, `[..., N, num_bytes]` with N >= 1.
+def check_payload(
+    codec: str, payload: Tensor, n: int, wire_bytes: WireBytes, *, stacked: bool
+) -> None:
+    """Raise `ValueError` unless `payload` is uint8 `[..., wire_bytes(n)]`; where it is `stacked`,
+    `[..., N, wire_bytes(n)]` with N >= 1.
     """
     if n < 0:
         raise ValueError(f"n is the number of elements in a chunk and cannot be {n}")
     if payload.dtype != torch.uint8:
         raise ValueError(f"a {codec} payload is uint8, not {payload.dtype}")
-    if payload.dim() < 1 + stacked or payload.shape[-1] != num_bytes:
+    if payload.dim() < 1 + stacked or payload.shape[-1] != wire_bytes(n):
         raise ValueError(
-            f"a chunk of {n} elements has a payload of [..., {'N, ' * stacked}{num_bytes}] bytes, "
-            f"not {list(payload.shape)}; pass the n that was compressed"
+            f"a chunk of {n} elements has a payload of [..., {'N, ' * stacked}{wire_bytes(n)}] "
+            f"bytes, not {list(payload.shape)}; pass the n that was compressed"
         )
     if stacked and payload.shape[-2] == 0:
         raise ValueError(f"the mean of no payloads, {list(payload.shape)}, is not defined")
+
+
+def encode(
+    codec: str, name: str, x: Tensor, wire_bytes: WireBytes, out: Tensor | None, *options: Any
+) -> Tensor:
+    """Encode `x` `[..., n]` to uint8 `[..., wire_bytes(n)]`, into `out` if given.
+
+    `options` are the back end's. Raises `ValueError` as `check_chunks` and `output`.
+    """
+    check_chunks(name, x)
+    payload = output(out, (*x.shape[:-1], wire_bytes(x.shape[-1])), torch.uint8, x.device)
+    if x.numel() == 0:
+        return payload.zero_()
+    backend(codec, x.device).compress(rows(x), rows(payload), *options)
+    return payload
 
 
 def decode(
@@ -100,17 +121,16 @@ def decode(
     name: str,
     payload: Tensor,
     n: int,
-    num_bytes: int,
+    wire_bytes: WireBytes,
     out: Tensor | None,
     *options: Any,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Check `payload` `[..., num_bytes]` and decode it to `[..., n]` of `dtype`, into `out` if
-    given.
+    """Decode `payload` `[..., wire_bytes(n)]` to `[..., n]` of `dtype`, into `out` if given.
 
     `options` are the back end's. Raises `ValueError` as `check_payload` and `output`.
     """
-    check_payload(name, payload, n, num_bytes, stacked=False)
+    check_payload(name, payload, n, wire_bytes, stacked=False)
     x = output(out, (*payload.shape[:-1], n), dtype, payload.device)
     if x.numel():
         backend(codec, x.device).decompress(rows(payload), rows(x), *options)
@@ -122,12 +142,12 @@ def decode_mean(
     name: str,
     payloads: Tensor,
     n: int,
-    num_bytes: int,
+    wire_bytes: WireBytes,
     out: Tensor | None,
     *options: Any,
 ) -> Tensor:
-    """As `decode`, of `[..., N, num_bytes]`: the mean of the N."""
-    check_payload(name, payloads, n, num_bytes, stacked=True)
+    """As `decode`, of `[..., N, wire_bytes(n)]`: the mean of the N, in float32."""
+    check_payload(name, payloads, n, wire_bytes, stacked=True)
     x = output(out, (*payloads.shape[:-2], n), torch.float32, payloads.device)
     if x.numel():
         backend(codec, x.device).decompress_mean(stacked_rows(payloads), rows(x), *options)

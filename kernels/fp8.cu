@@ -156,32 +156,6 @@ struct Encoding {
     }
 };
 
-// The mean of `num_codes` payloads for each row; of one, what it decodes to.
-template <class Wire>
-__device__ __forceinline__ void decode_rows(
-    const u8* payloads, u32* chunks, i64 rows, i64 n, i64 num_codes) {
-    const i64 per_row = tiles_of_row(n, tile_size());
-    for (i64 index = blockIdx.x; index < rows * per_row; index += gridDim.x) {
-        const Tile tile = tile_at(index, per_row, n, tile_size());
-        const u8* from = payloads + tile.row * num_codes * wire_bytes(n);
-        float values[PER_THREAD];
-        decode_tile<Wire>(from, tile, values);
-        for (i64 i = 1; i < num_codes; ++i) {
-            float decoded[PER_THREAD];
-            decode_tile<Wire>(from + i * wire_bytes(n), tile, decoded);
-#pragma unroll
-            for (int e = 0; e < PER_THREAD; ++e) values[e] = ieee::add(values[e], decoded[e]);
-        }
-        if (num_codes > 1) {
-#pragma unroll
-            for (int e = 0; e < PER_THREAD; ++e) {
-                values[e] = ieee::divide(values[e], static_cast<float>(num_codes));
-            }
-        }
-        store_tile<F32>(chunks + tile.row * n, tile, values);
-    }
-}
-
 #define COMPRESS(Type, type, Wire, wire) \
     KERNEL(4) compress_##wire##_##type##_rows( \
         const Type::Bits* chunks, u8* payload, i64 rows, i64 n) { \
@@ -199,7 +173,7 @@ __device__ __forceinline__ void decode_rows(
     COMPRESS(BF16, bf16, Wire, wire) \
     KERNEL(3) decompress_mean_##wire( \
         const u8* payloads, u32* chunks, i64 rows, i64 n, i64 num_codes) { \
-        decode_rows<Wire>(payloads, chunks, rows, n, num_codes); \
+        decode_means<decode_tile<Wire>>(payloads, chunks, rows, n, num_codes, wire_bytes(n)); \
     }
 
 KERNELS_OF(E4M3, fp8_e4m3)

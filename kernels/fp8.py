@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
-from kernels.dispatch import backend, output, rows
 from kernels.fp8_reference import WIRE_DTYPES, wire_bytes
 
 __all__ = ["WIRE_DTYPES", "compress", "decompress", "decompress_mean", "load", "wire_bytes"]
@@ -33,12 +32,7 @@ def compress(x: Tensor, wire: str, *, out: Tensor | None = None) -> Tensor:
             dimension, or `out` does not fit.
     """
     _check_wire(wire)
-    dispatch.check_chunks(_NAME, x)
-    payload = output(out, (*x.shape[:-1], wire_bytes(x.shape[-1])), torch.uint8, x.device)
-    if x.numel() == 0:
-        return payload.zero_()
-    backend(_CODEC, x.device).compress(rows(x), rows(payload), wire)
-    return payload
+    return dispatch.encode(_CODEC, _NAME, x, wire_bytes, out, wire)
 
 
 def decompress(payload: Tensor, n: int, wire: str, *, out: Tensor | None = None) -> Tensor:
@@ -51,7 +45,7 @@ def decompress(payload: Tensor, n: int, wire: str, *, out: Tensor | None = None)
             negative, or `out` does not fit.
     """
     _check_wire(wire)
-    return dispatch.decode(_CODEC, _NAME, payload, n, wire_bytes(max(n, 0)), out, wire)
+    return dispatch.decode(_CODEC, _NAME, payload, n, wire_bytes, out, wire)
 
 
 def decompress_mean(payloads: Tensor, n: int, wire: str, *, out: Tensor | None = None) -> Tensor:
@@ -62,7 +56,7 @@ def decompress_mean(payloads: Tensor, n: int, wire: str, *, out: Tensor | None =
     for N = 0.
     """
     _check_wire(wire)
-    return dispatch.decode_mean(_CODEC, _NAME, payloads, n, wire_bytes(max(n, 0)), out, wire)
+    return dispatch.decode_mean(_CODEC, _NAME, payloads, n, wire_bytes, out, wire)
 
 
 def _check_wire(wire: str) -> None:

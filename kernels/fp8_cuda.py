@@ -1,4 +1,7 @@
-"""Fp8 for CUDA tensors. Chunks hold at least one element; outputs are contiguous."""
+"""Fp8 for CUDA tensors. Chunks hold at least one element; outputs are contiguous.
+
+The functions are those of `kernels.fp8_reference`.
+"""
 
 from torch import Tensor
 
@@ -9,22 +12,18 @@ load = _MODULE.load
 
 
 def compress(chunks: Tensor, payload: Tensor, wire: str) -> None:
-    """Encode [chunks, n] of float32 or a 16-bit float into `payload`, uint8 [chunks,
-    wire_bytes(n)].
-    """
+    """See the reference."""
     kernel = f"compress_{wire}_{TYPE_NAMES[chunks.dtype]}"
     _MODULE.launch_encoding(kernel, (chunks.contiguous(), payload), Tiling(*chunks.shape))
 
 
 def decompress(payload: Tensor, chunks: Tensor, wire: str) -> None:
-    """Decode uint8 [chunks, wire_bytes(n)] into `chunks`, float32 [chunks, n]."""
+    """See the reference."""
     decompress_mean(payload.unsqueeze(1), chunks, wire)
 
 
 def decompress_mean(payloads: Tensor, chunks: Tensor, wire: str) -> None:
-    """Decode uint8 [chunks, N, wire_bytes(n)], and write the mean of the N into `chunks`, float32
-    [chunks, n].
-    """
+    """See the reference."""
     tiling = Tiling(*chunks.shape)
     args = payloads.contiguous(), chunks, tiling.rows, tiling.n, payloads.shape[1]
     _MODULE.launch(f"decompress_mean_{wire}", args, tiling)

@@ -144,22 +144,6 @@ __device__ __forceinline__ void decode_tile(
     }
 }
 
-// The mean of a tile's decoded codes, payload after payload.
-__device__ __forceinline__ void decode_mean(
-    const u8* payloads, i64 num_codes, i64 n, const Tile& tile, float (&values)[PER_THREAD]) {
-    decode_tile<4>(payloads, tile, values);
-    for (i64 i = 1; i < num_codes; ++i) {
-        float decoded[PER_THREAD];
-        decode_tile<4>(payloads + i * wire_bytes(n), tile, decoded);
-#pragma unroll
-        for (int e = 0; e < PER_THREAD; ++e) values[e] = ieee::add(values[e], decoded[e]);
-    }
-#pragma unroll
-    for (int e = 0; e < PER_THREAD; ++e) {
-        values[e] = ieee::divide(values[e], static_cast<float>(num_codes));
-    }
-}
-
 // --- what is encoded ---
 
 template <class Type>
@@ -186,7 +170,7 @@ struct Means {
     u32* means;
 
     __device__ __forceinline__ void load(const Tile& tile, float (&values)[PER_THREAD]) const {
-        decode_mean(payloads + tile.row * num_codes * wire_bytes(n), num_codes, n, tile, values);
+        decode_mean<decode_tile<PER_VECTOR>>(payloads, num_codes, wire_bytes(n), tile, values);
     }
     __device__ __forceinline__ void keep(const Tile& tile, const float (&values)[PER_THREAD]) const {
         store_tile<F32>(means + tile.row * n, tile, values);
@@ -304,14 +288,7 @@ KERNELS_OF(BF16, bf16)
 
 KERNEL(3) decompress_mean(
     const u8* payloads, u32* chunks, i64 rows, i64 n, i64 num_codes) {
-    const Means means{payloads, num_codes, n, chunks};
-    const i64 per_row = tiles_of_row(n, tile_size());
-    for (i64 index = blockIdx.x; index < rows * per_row; index += gridDim.x) {
-        const Tile tile = tile_at(index, per_row, n, tile_size());
-        float values[PER_THREAD];
-        means.load(tile, values);
-        means.keep(tile, values);
-    }
+    decode_means<decode_tile<4>>(payloads, chunks, rows, n, num_codes, wire_bytes(n));
 }
 
 KERNEL(3) average_rows(

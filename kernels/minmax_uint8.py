@@ -46,12 +46,7 @@ def compress(x: Tensor, *, out: Tensor | None = None) -> Tensor:
         ValueError: `x` is not float32, float16 or bfloat16, or has no dimension, or `out` does not
             fit.
     """
-    dispatch.check_chunks(_NAME, x)
-    payload = output(out, (*x.shape[:-1], wire_bytes(x.shape[-1])), torch.uint8, x.device)
-    if x.numel() == 0:
-        return payload.zero_()
-    backend(_CODEC, x.device).compress(rows(x), rows(payload))
-    return payload
+    return dispatch.encode(_CODEC, _NAME, x, wire_bytes, out)
 
 
 def decompress(
@@ -71,7 +66,7 @@ def decompress(
             float32, float16 or bfloat16, or `out` does not fit.
     """
     dispatch.check_dtype(_NAME, dtype)
-    return dispatch.decode(_CODEC, _NAME, payload, n, wire_bytes(max(n, 0)), out, dtype=dtype)
+    return dispatch.decode(_CODEC, _NAME, payload, n, wire_bytes, out, dtype=dtype)
 
 
 def decompress_mean(payloads: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
@@ -81,14 +76,14 @@ def decompress_mean(payloads: Tensor, n: int, *, out: Tensor | None = None) -> T
     Returns `out` if given, which must be contiguous. Raises `ValueError` as `decompress` does, and
     for N = 0.
     """
-    return dispatch.decode_mean(_CODEC, _NAME, payloads, n, wire_bytes(max(n, 0)), out)
+    return dispatch.decode_mean(_CODEC, _NAME, payloads, n, wire_bytes, out)
 
 
 def average(payloads: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
     """What `compress` makes of `decompress_mean`, [..., N, wire_bytes(n)] -> [..., wire_bytes(n)],
     in one step. `out` and `ValueError` as there.
     """
-    dispatch.check_payload(_NAME, payloads, n, wire_bytes(max(n, 0)), stacked=True)
+    dispatch.check_payload(_NAME, payloads, n, wire_bytes, stacked=True)
     shape = (*payloads.shape[:-2], wire_bytes(n))
     payload = output(out, shape, torch.uint8, payloads.device)
     if payload[..., :n].numel() == 0:

@@ -1,4 +1,7 @@
-"""MinMaxUInt8 for CUDA tensors. Chunks hold at least one element; outputs are contiguous."""
+"""MinMaxUInt8 for CUDA tensors. Chunks hold at least one element; outputs are contiguous.
+
+The functions are those of `kernels.minmax_uint8_reference`.
+"""
 
 import torch
 from torch import Tensor
@@ -10,9 +13,7 @@ load = _MODULE.load
 
 
 def compress(chunks: Tensor, payload: Tensor) -> None:
-    """Encode [chunks, n] of float32 or a 16-bit float into `payload`, uint8 [chunks,
-    wire_bytes(n)].
-    """
+    """See the reference."""
     kernel = f"compress_{TYPE_NAMES[chunks.dtype]}"
     _MODULE.launch_encoding(kernel, (chunks.contiguous(), payload), Tiling(*chunks.shape))
 
@@ -25,16 +26,14 @@ def decompress(payload: Tensor, chunks: Tensor) -> None:
 
 
 def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
-    """Decode uint8 [chunks, N, wire_bytes(n)], and write the mean of the N into `chunks`, float32
-    [chunks, n].
-    """
+    """See the reference."""
     tiling = Tiling(*chunks.shape)
     args = payloads.contiguous(), chunks, tiling.rows, tiling.n, payloads.shape[1]
     _MODULE.launch("decompress_mean", args, tiling)
 
 
 def average(payloads: Tensor, n: int, payload: Tensor) -> None:
-    """Encode what `decompress_mean` decodes: the owner's step of the compressed all-reduce."""
+    """See the reference."""
     num_rows, num_codes, _ = payloads.shape
     _MODULE.launch_encoding(
         "average",

@@ -9,13 +9,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+Key = tuple[int, int]
+"""Two words of 32 bits."""
+
 ROUNDS = 10
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 _KEY_STEPS = 0x9E3779B9, 0xBB67AE85
 _MASK = 0xFFFFFFFF
 
 
-def philox4x32(counter: Sequence[Tensor], key: tuple[int, int]) -> tuple[Tensor, ...]:
+def philox4x32(counter: Sequence[Tensor], key: Key) -> tuple[Tensor, ...]:
     """Four words of random bits for every counter, which is four words too.
 
     Words are int64 in [0, 2^32); the words of a counter broadcast against each other. The first of
@@ -32,7 +35,7 @@ def philox4x32(counter: Sequence[Tensor], key: tuple[int, int]) -> tuple[Tensor,
     return c0, c1, c2, c3
 
 
-def uniforms(n: int, streams: Tensor, key: tuple[int, int]) -> Tensor:
+def uniforms(n: int, streams: Tensor, key: Key) -> Tensor:
     """float32 [rows, n] in [0, 1), multiples of 2^-24, for int64 streams [rows, 3].
 
     Element i of a row is word i % 4 of counter (i // 4, *stream), its upper 24 bits.

@@ -166,7 +166,7 @@ __device__ __forceinline__ void encode_tile(
 
 template <int BITS>
 __device__ __forceinline__ void decode_tile(
-    const u8* payload, const Shape& shape, const Tile& tile, float (&values)[PER_THREAD]) {
+    const u8* payload, const Tile& tile, float (&values)[PER_THREAD], const Shape& shape) {
     constexpr int V = F32::PER_VECTOR, BYTES = V * BITS / 8;
     Word<BYTES> words[PER_THREAD / V];
     const u8* codes = payload + NORM_BYTES * shape.groups + tile.start * BITS / 8;
@@ -320,32 +320,6 @@ __device__ __forceinline__ void find_norms_of_rows(
     }
 }
 
-// The mean of `num_codes` payloads for each row; of one, what it decodes to.
-template <int BITS>
-__device__ __forceinline__ void decode_rows(
-    const u8* payloads, u32* chunks, const Shape& shape, i64 num_codes) {
-    const i64 per_row = shape.per_row(), num_bytes = wire_bytes<BITS>(shape);
-    for (i64 index = blockIdx.x; index < shape.rows * per_row; index += gridDim.x) {
-        const Tile tile = tile_at(index, per_row, shape.n, shape.size);
-        const u8* from = payloads + tile.row * num_codes * num_bytes;
-        float values[PER_THREAD] = {};
-        decode_tile<BITS>(from, shape, tile, values);
-        for (i64 i = 1; i < num_codes; ++i) {
-            float decoded[PER_THREAD] = {};
-            decode_tile<BITS>(from + i * num_bytes, shape, tile, decoded);
-#pragma unroll
-            for (int e = 0; e < PER_THREAD; ++e) values[e] = ieee::add(values[e], decoded[e]);
-        }
-        if (num_codes > 1) {
-#pragma unroll
-            for (int e = 0; e < PER_THREAD; ++e) {
-                values[e] = ieee::divide(values[e], static_cast<float>(num_codes));
-            }
-        }
-        store_tile<F32>(chunks + tile.row * shape.n, tile, values);
-    }
-}
-
 #define COMPRESS(Type, type, bits) \
     KERNEL(2) compress_##type##_##bits( \
         const Type::Bits* chunks, u8* payload, const i64* streams, RowState* states, \
@@ -370,7 +344,9 @@ __device__ __forceinline__ void decode_rows(
 #define DECOMPRESS(bits) \
     KERNEL(2) decompress_mean_##bits( \
         const u8* payloads, u32* chunks, i64 rows, i64 n, i64 group_size, i64 num_codes) { \
-        decode_rows<bits>(payloads, chunks, Shape(rows, n, group_size, tile_size()), num_codes); \
+        const Shape shape(rows, n, group_size, tile_size()); \
+        decode_means<decode_tile<bits>>( \
+            payloads, chunks, rows, n, num_codes, wire_bytes<bits>(shape), shape); \
     }
 
 KERNELS_OF(F32, f32)

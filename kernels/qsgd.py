@@ -5,11 +5,13 @@ The formula, the wire format and what is done about NaN and infinity are those o
 its place (`kernels.philox_reference`).
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from kernels import dispatch
-from kernels.dispatch import backend, output, rows
+from kernels.philox_reference import Key
 from kernels.qsgd_reference import wire_bytes
 
 __all__ = ["compress", "decompress", "decompress_mean", "load", "wire_bytes"]
@@ -25,7 +27,7 @@ def load(device: torch.device | str) -> None:
 def compress(
     x: Tensor,
     streams: Tensor,
-    key: tuple[int, int],
+    key: Key,
     *,
     bits: int,
     group_size: int,
@@ -42,19 +44,13 @@ def compress(
         ValueError: `bits` is not 2, 4 or 8, or a group empty, `x` is not float32, float16 or
             bfloat16, there is not one stream for each worker, or `out` does not fit.
     """
-    _check_code(bits, group_size)
-    dispatch.check_chunks(_NAME, x)
+    size = _size(bits, group_size)
     if x.dim() < 2 or streams.shape != (len(x), 3) or streams.dtype != torch.int64:
         raise ValueError(
             f"x [w, ..., n] needs streams int64 [w, 3], got {list(x.shape)} and {streams.dtype} "
             f"{list(streams.shape)}"
         )
-    shape = (*x.shape[:-1], wire_bytes(x.shape[-1], bits, group_size))
-    payload = output(out, shape, torch.uint8, x.device)
-    if x.numel() == 0:
-        return payload.zero_()
-    backend(_CODEC, x.device).compress(rows(x), rows(payload), streams, key, bits, group_size)
-    return payload
+    return dispatch.encode(_CODEC, _NAME, x, size, out, streams, key, bits, group_size)
 
 
 def decompress(
@@ -69,9 +65,8 @@ def decompress(
         ValueError: `bits` is not 2, 4 or 8, or a group empty, the payload's type or last dimension
             is wrong, `n` is negative, or `out` does not fit.
     """
-    _check_code(bits, group_size)
-    num_bytes = wire_bytes(max(n, 0), bits, group_size)
-    return dispatch.decode(_CODEC, _NAME, payload, n, num_bytes, out, bits, group_size)
+    size = _size(bits, group_size)
+    return dispatch.decode(_CODEC, _NAME, payload, n, size, out, bits, group_size)
 
 
 def decompress_mean(
@@ -83,13 +78,13 @@ def decompress_mean(
     Returns `out` if given, which must be contiguous. Raises `ValueError` as `decompress` does, and
     for N = 0.
     """
-    _check_code(bits, group_size)
-    num_bytes = wire_bytes(max(n, 0), bits, group_size)
-    return dispatch.decode_mean(_CODEC, _NAME, payloads, n, num_bytes, out, bits, group_size)
+    size = _size(bits, group_size)
+    return dispatch.decode_mean(_CODEC, _NAME, payloads, n, size, out, bits, group_size)
 
 
-def _check_code(bits: int, group_size: int) -> None:
+def _size(bits: int, group_size: int) -> dispatch.WireBytes:
     if bits not in (2, 4, 8):
         raise ValueError(f"bits must be 2, 4 or 8, got {bits}")
     if group_size < 1:
         raise ValueError(f"group_size must be at least 1, got {group_size}")
+    return partial(wire_bytes, bits=bits, group_size=group_size)

@@ -11,6 +11,7 @@ from kernels.bit_packing_cpu import pack, unpack
 from kernels.jit import PIECE, jit, numbers, place, widen
 from kernels.magnitudes_cpu import find_magnitudes
 from kernels.philox_cpu import draw_words
+from kernels.philox_reference import Key
 from kernels.threads import share, share_pieces
 
 _NORM_BYTES = 4
@@ -19,12 +20,7 @@ _DROPPED_BITS, _DRAW_UNIT = np.uint32(8), np.float32(2.0**-24)
 
 
 def compress(
-    chunks: Tensor,
-    payload: Tensor,
-    streams: Tensor,
-    key: tuple[int, int],
-    bits: int,
-    group_size: int,
+    chunks: Tensor, payload: Tensor, streams: Tensor, key: Key, bits: int, group_size: int
 ) -> None:
     """See the reference: two passes."""
     x, codes, (num_rows, n) = numbers(chunks), payload.numpy(), chunks.shape

@@ -1,4 +1,7 @@
-"""QSGD for CUDA tensors. Chunks hold at least one element; outputs are contiguous."""
+"""QSGD for CUDA tensors. Chunks hold at least one element; outputs are contiguous.
+
+The functions are those of `kernels.qsgd_reference`.
+"""
 
 import math
 
@@ -6,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling, row_states
+from kernels.philox_reference import Key
 
 _MODULE = CudaModule("qsgd.cu")
 load = _MODULE.load
@@ -13,19 +17,9 @@ _VECTOR = 8  # elements: a tile ends with one of any type
 
 
 def compress(
-    chunks: Tensor,
-    payload: Tensor,
-    streams: Tensor,
-    key: tuple[int, int],
-    bits: int,
-    group_size: int,
+    chunks: Tensor, payload: Tensor, streams: Tensor, key: Key, bits: int, group_size: int
 ) -> None:
-    """Encode [chunks, n] of float32 or a 16-bit float into `payload`, uint8 [chunks, wire_bytes].
-
-    The chunks are those of w workers, equally many each, one worker's after the other's; worker
-    i draws `philox_reference.uniforms` of `streams[i]`, int64 [w, 3], one for every element of its
-    chunks in their order.
-    """
+    """See the reference."""
     chunks, kind = chunks.contiguous(), TYPE_NAMES[chunks.dtype]
     (rows, n), device = chunks.shape, chunks.device
     group_size = min(group_size, n)
@@ -43,14 +37,12 @@ def compress(
 
 
 def decompress(payload: Tensor, chunks: Tensor, bits: int, group_size: int) -> None:
-    """Decode uint8 [chunks, wire_bytes] into `chunks`, float32 [chunks, n]."""
+    """See the reference."""
     decompress_mean(payload.unsqueeze(1), chunks, bits, group_size)
 
 
 def decompress_mean(payloads: Tensor, chunks: Tensor, bits: int, group_size: int) -> None:
-    """Decode uint8 [chunks, N, wire_bytes], and write the mean of the N into `chunks`, float32
-    [chunks, n].
-    """
+    """See the reference."""
     tiling = Tiling(*chunks.shape)
     group_size = min(group_size, tiling.n)
     args = payloads.contiguous(), chunks, tiling.rows, tiling.n, group_size, payloads.shape[1]

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from kernels.bit_packing_reference import pack, packed_bytes, unpack
 from kernels.mean_reference import divide, mean_in_order
-from kernels.philox_reference import uniforms
+from kernels.philox_reference import Key, uniforms
 
 NORM_BYTES = 4
 ALIGNMENT_BYTES = 4
@@ -35,12 +35,7 @@ def wire_bytes(n: int, bits: int, group_size: int) -> int:
 
 
 def compress(
-    chunks: Tensor,
-    payload: Tensor,
-    streams: Tensor,
-    key: tuple[int, int],
-    bits: int,
-    group_size: int,
+    chunks: Tensor, payload: Tensor, streams: Tensor, key: Key, bits: int, group_size: int
 ) -> None:
     """Encode [chunks, n], n >= 1, of float32 or a 16-bit float into `payload`, uint8 [chunks,
     wire_bytes].

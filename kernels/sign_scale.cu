@@ -242,27 +242,7 @@ KERNELS_OF(F32, f32)
 KERNELS_OF(F16, f16)
 KERNELS_OF(BF16, bf16)
 
-// The mean of `num_codes` payloads for each row; of one, what it decodes to.
 KERNEL(3) decompress_mean(
     const u8* payloads, u32* chunks, i64 rows, i64 n, i64 num_codes) {
-    const i64 per_row = tiles_of_row(n, tile_size());
-    for (i64 index = blockIdx.x; index < rows * per_row; index += gridDim.x) {
-        const Tile tile = tile_at(index, per_row, n, tile_size());
-        const u8* from = payloads + tile.row * num_codes * wire_bytes(n);
-        float values[PER_THREAD];
-        decode_tile(from, tile, values);
-        for (i64 i = 1; i < num_codes; ++i) {
-            float decoded[PER_THREAD];
-            decode_tile(from + i * wire_bytes(n), tile, decoded);
-#pragma unroll
-            for (int e = 0; e < PER_THREAD; ++e) values[e] = ieee::add(values[e], decoded[e]);
-        }
-        if (num_codes > 1) {
-#pragma unroll
-            for (int e = 0; e < PER_THREAD; ++e) {
-                values[e] = ieee::divide(values[e], static_cast<float>(num_codes));
-            }
-        }
-        store_tile<F32>(chunks + tile.row * n, tile, values);
-    }
+    decode_means<decode_tile>(payloads, chunks, rows, n, num_codes, wire_bytes(n));
 }

@@ -39,12 +39,7 @@ def compress(x: Tensor, *, out: Tensor | None = None) -> Tensor:
         ValueError: `x` is not float32, float16 or bfloat16, or has no dimension, or `out` does not
             fit.
     """
-    dispatch.check_chunks(_NAME, x)
-    payload = output(out, (*x.shape[:-1], wire_bytes(x.shape[-1])), torch.uint8, x.device)
-    if x.numel() == 0:
-        return payload.zero_()
-    backend(_CODEC, x.device).compress(rows(x), rows(payload))
-    return payload
+    return dispatch.encode(_CODEC, _NAME, x, wire_bytes, out)
 
 
 def compress_with_feedback(x: Tensor, residual: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -72,7 +67,7 @@ def decompress(payload: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
         ValueError: the payload's type or last dimension is wrong, `n` is negative, or `out` does
             not fit.
     """
-    return dispatch.decode(_CODEC, _NAME, payload, n, wire_bytes(max(n, 0)), out)
+    return dispatch.decode(_CODEC, _NAME, payload, n, wire_bytes, out)
 
 
 def decompress_mean(payloads: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
@@ -82,4 +77,4 @@ def decompress_mean(payloads: Tensor, n: int, *, out: Tensor | None = None) -> T
     Returns `out` if given, which must be contiguous. Raises `ValueError` as `decompress` does, and
     for N = 0.
     """
-    return dispatch.decode_mean(_CODEC, _NAME, payloads, n, wire_bytes(max(n, 0)), out)
+    return dispatch.decode_mean(_CODEC, _NAME, payloads, n, wire_bytes, out)

@@ -1,4 +1,7 @@
-"""SignScale for CUDA tensors. Chunks hold at least one element; outputs are contiguous."""
+"""SignScale for CUDA tensors. Chunks hold at least one element; outputs are contiguous.
+
+The functions are those of `kernels.sign_scale_reference`.
+"""
 
 import torch
 from torch import Tensor
@@ -10,9 +13,7 @@ load = _MODULE.load
 
 
 def compress(chunks: Tensor, payload: Tensor) -> None:
-    """Encode [chunks, n] of float32 or a 16-bit float into `payload`, uint8 [chunks,
-    wire_bytes(n)].
-    """
+    """See the reference."""
     chunks, tiling = chunks.contiguous(), Tiling(*chunks.shape)
     sums, states = _new_sums(tiling, chunks.device), row_states(tiling.rows, chunks.device)
     args = chunks, payload, sums, states, tiling.rows, tiling.n, tiling.piece_size
@@ -20,10 +21,7 @@ def compress(chunks: Tensor, payload: Tensor) -> None:
 
 
 def compress_with_feedback(chunks: Tensor, residual: Tensor, payload: Tensor) -> None:
-    """Encode residual + chunks; `residual`, float32 [chunks, n], then holds what the code left out.
-
-    What is not finite becomes 0 there.
-    """
+    """See the reference."""
     tiling = Tiling(*chunks.shape)
     _MODULE.launch_encoding(
         f"feedback_{TYPE_NAMES[chunks.dtype]}",
@@ -34,14 +32,12 @@ def compress_with_feedback(chunks: Tensor, residual: Tensor, payload: Tensor) ->
 
 
 def decompress(payload: Tensor, chunks: Tensor) -> None:
-    """Decode uint8 [chunks, wire_bytes(n)] into `chunks`, float32 [chunks, n]."""
+    """See the reference."""
     decompress_mean(payload.unsqueeze(1), chunks)
 
 
 def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
-    """Decode uint8 [chunks, N, wire_bytes(n)], and write the mean of the N into `chunks`, float32
-    [chunks, n].
-    """
+    """See the reference."""
     tiling = Tiling(*chunks.shape)
     args = payloads.contiguous(), chunks, tiling.rows, tiling.n, payloads.shape[1]
     _MODULE.launch("decompress_mean", args, tiling)
