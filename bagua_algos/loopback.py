@@ -13,16 +13,14 @@ from torch import Tensor
 from bagua_algos.communicator import (
     Nodes,
     Observer,
-    Operation,
     Part,
     check_parts,
     check_permutation,
-    num_bytes_per_worker,
 )
-from bagua_algos.hierarchy import make_hierarchy
+from bagua_algos.workers import Workers
 
 
-class LoopbackCommunicator:
+class LoopbackCommunicator(Workers):
     """Worker 0 of `world_size`, alone: w = 1. See `Communicator`; what would arrive from another
     worker is this one's own.
 
@@ -34,7 +32,7 @@ class LoopbackCommunicator:
             duplicates take the next ones.
 
     Raises:
-        ValueError: fewer than one worker.
+        ValueError: fewer than one worker, or nodes that do not share all of them out.
     """
 
     def __init__(
@@ -46,17 +44,10 @@ class LoopbackCommunicator:
         members: tuple[int, ...] | None = None,
         meet: Sequence[Callable[[], object]] = (),
     ) -> None:
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        self.world_size = world_size
-        self.ranks: tuple[int, ...] = (0,)
-        self.members = members or tuple(range(world_size))
-        self.observer = observer
-        self.clock = clock
-        self.nodes = nodes
         self._meet = meet[0] if meet else None
         self._others = list(meet[1:])
-        self.hierarchy = make_hierarchy(self, nodes)
+        members = members or tuple(range(world_size))
+        super().__init__(world_size, (0,), members, observer, clock, nodes)
 
     def duplicate(self) -> "LoopbackCommunicator":
         """See `Communicator`. There are no connections to share."""
@@ -83,46 +74,39 @@ class LoopbackCommunicator:
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
         """The mean of equal numbers."""
-        self._report("all_reduce_mean", x_w)
+        self._wait_and_report("all_reduce_mean", x_w)
 
     def all_to_all(self, x_wN: Tensor) -> Tensor:
         """Its own rows."""
-        self._report("all_to_all", x_wN)
+        self._wait_and_report("all_to_all", x_wN)
         return x_wN.clone()
 
     def all_gather(self, x_w: Tensor) -> Tensor:
         """Its own row N times."""
-        self._report("all_gather", x_w)
+        self._wait_and_report("all_gather", x_w)
         return x_w.unsqueeze(1).repeat(1, self.world_size, *[1] * (x_w.dim() - 1))
 
     def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
         """The mean of its own rows."""
-        self._report("reduce_scatter_mean", x_wN)
+        self._wait_and_report("reduce_scatter_mean", x_wN)
         return x_wN.mean(1)
 
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
         """Nothing changes."""
-        self._report("broadcast", x_w)
+        self._wait_and_report("broadcast", x_w)
 
     def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
         """What it sent."""
         check_permutation(peers, self.world_size)
-        self._report("exchange", x_w, tuple(peers))
+        self._wait_and_report("exchange", x_w, tuple(peers))
         return x_w.clone()
 
-    def _report(self, name: str, x_w: Tensor, peers: tuple[int, ...] | None = None) -> None:
+    def _wait_and_report(
+        self, name: str, x_w: Tensor, peers: tuple[int, ...] | None = None
+    ) -> None:
         waited_s = 0.0
         if self._meet is not None:
             started_s = self.clock()
             self._meet()
             waited_s = self.clock() - started_s
-        if self.observer is not None:
-            self.observer.on_operation(
-                Operation(
-                    name=name,
-                    num_bytes=num_bytes_per_worker(x_w),
-                    ranks=self.members,
-                    seconds=waited_s,
-                    peers=peers and tuple(self.members[peer] for peer in peers),
-                )
-            )
+        self._report(name, x_w, peers, waited_s)

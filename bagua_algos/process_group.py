@@ -21,20 +21,18 @@ from bagua_algos.communicator import (
     CommunicationError,
     Nodes,
     Observer,
-    Operation,
     Part,
     Relay,
     check_parts,
     check_permutation,
-    num_bytes_per_worker,
 )
-from bagua_algos.hierarchy import make_hierarchy
+from bagua_algos.workers import Workers
 
 # torch 2.13 renamed it and warns of the old name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-class ProcessGroupCommunicator:
+class ProcessGroupCommunicator(Workers):
     """This process's worker among those of a `torch.distributed` process group.
 
     Args:
@@ -64,14 +62,10 @@ class ProcessGroupCommunicator:
                 "call init_process_group() first and start with torchrun"
             )
         self.group = group
-        self.world_size = dist.get_world_size(group)
-        self.ranks = (dist.get_rank(group),)
-        self.members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
-        self.observer = observer
-        self.clock = clock
         self._timeout = timeout
-        self.nodes = nodes
-        self.hierarchy = make_hierarchy(self, nodes)
+        members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+        ranks = (dist.get_rank(group),)
+        super().__init__(len(members), ranks, members, observer, clock, nodes)
 
     def duplicate(self) -> "ProcessGroupCommunicator":
         """See `Communicator`."""
@@ -193,16 +187,8 @@ class ProcessGroupCommunicator:
                 f"worker {own}: {name} with {_named(others)} failed "
                 f"after {self.clock() - started_s:.1f} s: {_without_place(error)}"
             ) from error
-        if self.observer is not None:
-            self.observer.on_operation(
-                Operation(
-                    name=name,
-                    num_bytes=num_bytes_per_worker(x_w),
-                    ranks=self.members,
-                    seconds=0.0 if x_w.is_cuda else self.clock() - started_s,
-                    peers=peers and tuple(self.members[peer] for peer in peers),
-                )
-            )
+        seconds = 0.0 if x_w.is_cuda else self.clock() - started_s
+        self._report(name, x_w, peers, seconds)
 
 
 def _without_place(error: RuntimeError) -> str:

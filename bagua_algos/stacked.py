@@ -12,17 +12,15 @@ from torch import Tensor
 from bagua_algos.communicator import (
     Nodes,
     Observer,
-    Operation,
     Part,
     Relay,
     check_parts,
     check_permutation,
-    num_bytes_per_worker,
 )
-from bagua_algos.hierarchy import make_hierarchy
+from bagua_algos.workers import Workers
 
 
-class StackedCommunicator:
+class StackedCommunicator(Workers):
     """All `world_size` workers, held by this process: w = N.
 
     `nodes` says which workers share one, for hierarchical primitives. Raises `ValueError` for fewer
@@ -36,14 +34,8 @@ class StackedCommunicator:
         clock: Callable[[], float] = time.perf_counter,
         nodes: Nodes | None = None,
     ) -> None:
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        self.world_size = world_size
-        self.ranks = self.members = tuple(range(world_size))
-        self.observer = observer
-        self.clock = clock
-        self.nodes = nodes
-        self.hierarchy = make_hierarchy(self, nodes)
+        everyone = tuple(range(world_size))
+        super().__init__(world_size, everyone, everyone, observer, clock, nodes)
 
     def duplicate(self) -> "StackedCommunicator":
         """See `Communicator`. There are no connections to share."""
@@ -99,18 +91,6 @@ class StackedCommunicator:
         is_stretch = part[-1] - part[0] == len(part) - 1
         rows = slice(part[0], part[-1] + 1) if is_stretch else list(part)
         return Part(communicator=communicator, rows=rows)
-
-    def _report(self, name: str, x_w: Tensor, peers: tuple[int, ...] | None = None) -> None:
-        assert x_w.shape[0] == self.world_size, (name, x_w.shape, self.world_size)
-        if self.observer is not None:
-            self.observer.on_operation(
-                Operation(
-                    name=name,
-                    num_bytes=num_bytes_per_worker(x_w),
-                    ranks=self.members,
-                    peers=peers and tuple(self.members[peer] for peer in peers),
-                )
-            )
 
 
 def _rounded_sum(x_w: Tensor) -> Tensor:
