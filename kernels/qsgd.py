@@ -42,7 +42,8 @@ def compress(
 
     Raises:
         ValueError: `bits` is not 2, 4 or 8, or a group empty, `x` is not float32, float16 or
-            bfloat16, there is not one stream for each worker, or `out` does not fit.
+            bfloat16, there is not one stream for each worker, `key` has more than 32 bits, or `out`
+            does not fit.
     """
     size = _size(bits, group_size)
     if x.dim() < 2 or streams.shape != (len(x), 3) or streams.dtype != torch.int64:
@@ -50,6 +51,8 @@ def compress(
             f"x [w, ..., n] needs streams int64 [w, 3], got {list(x.shape)} and {streams.dtype} "
             f"{list(streams.shape)}"
         )
+    if not all(0 <= word < 2**32 for word in key):
+        raise ValueError(f"key must be two numbers in [0, 2^32), got {key}")
     return dispatch.encode(_CODEC, _NAME, x, size, out, streams, key, bits, group_size)
 
 

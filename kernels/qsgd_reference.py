@@ -82,11 +82,14 @@ def decompress_mean(payloads: Tensor, chunks: Tensor, bits: int, group_size: int
 
 
 def _groups(x: Tensor, group_size: int) -> Tensor:
-    """`x[..., n]` -> `[..., groups, group_size]`, the last group filled with zeros."""
+    """`x[..., n]` -> `[..., groups, group_size]`, the last group filled with zeros; one that is
+    larger than n is of n.
+    """
+    group_size = min(group_size, x.shape[-1])
     padded = F.pad(x, (0, -x.shape[-1] % group_size))
     return padded.unflatten(-1, (padded.shape[-1] // group_size, group_size))
 
 
 def _spread(norms: Tensor, group_size: int, n: int) -> Tensor:
     """`norms[..., groups]` -> `[..., n]`: the norm of each element's group."""
-    return norms.repeat_interleave(group_size, -1)[..., :n]
+    return norms.repeat_interleave(min(group_size, n), -1)[..., :n]

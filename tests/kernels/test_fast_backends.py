@@ -16,6 +16,7 @@ from tests.kernels.backends import (
     SIGNS,
     Backend,
     Codec,
+    every_backend,
     every_codec,
     fast_backends,
 )
@@ -153,6 +154,17 @@ def test_feedback_is_error_feedback_around_the_plain_code(
     assert torch.equal(payload, expected)
     assert torch.equal(left, expected_residual)
     assert left[1].eq(0).all()
+
+
+@every_backend
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_a_group_may_be_larger_than_any_memory(backend: Backend, bits: int) -> None:
+    chunks = numbers(NUM_ROWS, 100)
+    boundless, of_chunks = Codec("qsgd", (bits, 2**60)), Codec("qsgd", (bits, 100))
+    payload = backend.compress(boundless, chunks)
+    assert torch.equal(payload, REFERENCE.compress(of_chunks, chunks))
+    decoded = backend.decompress(boundless, payload, 100)
+    assert torch.equal(decoded, REFERENCE.decompress(of_chunks, payload, 100))
 
 
 @every_codec

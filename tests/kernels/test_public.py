@@ -111,6 +111,8 @@ def test_settings_that_cannot_be_are_refused():
         qsgd.compress(x, STREAMS, (0, 0), bits=2, group_size=0)
     with pytest.raises(ValueError, match=r"streams int64 \[w, 3\], got \[2, 8\]"):
         qsgd.compress(x[:2], STREAMS, (0, 0), **CODE)
+    with pytest.raises(ValueError, match=r"key must be two .* got \(0, 4294967296\)"):
+        qsgd.compress(x, STREAMS, (0, 2**32), **CODE)
     with pytest.raises(ValueError, match="wire must be one of fp8_e4m3, fp8_e5m2, got 'fp4'"):
         fp8.compress(x, "fp4")
     with pytest.raises(ValueError, match=r"residual must be a contiguous torch.float32 .*\[3, 8\]"):
