@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from netsim import tcp_throughput
-from netsim.patterns import Cost
+from netsim.cost import Cost
 from netsim.transport import Transport
 
 _MAX_CONNECTIONS = 1024

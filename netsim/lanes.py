@@ -19,9 +19,9 @@ import numpy as np
 
 from netsim import link_sharing
 from netsim.connections import Connections
+from netsim.cost import Cost
 from netsim.link_table import Array, Ranks
 from netsim.model import CostModel, Operation
-from netsim.patterns import Cost
 from netsim.tcp_throughput import WIRE_PER_PAYLOAD
 
 

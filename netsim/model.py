@@ -27,10 +27,10 @@ from typing import Protocol
 
 import numpy as np
 
-from netsim import patterns
+from netsim import broadcasts, patterns
 from netsim.condition import NetworkCondition
+from netsim.cost import Cost, Situation
 from netsim.link_table import Array, LinkSchedule, LinkTable, Ranks
-from netsim.patterns import Cost, Situation
 from netsim.transport import GLOO, Transport
 
 _MAX_COSTS = 256
@@ -193,7 +193,7 @@ _COLLECTIVES: dict[str, Callable[[Situation, float], Cost]] = {
     "all_to_all": _all_to_all,
     "reduce_scatter_mean": _all_to_all,
     "all_gather": _all_gather,
-    "broadcast": patterns.tree,
+    "broadcast": broadcasts.broadcast,
 }
 
 

@@ -34,6 +34,8 @@ class Transport:
         straggling_bytes: that the last of several flows over a link still has to move when the
             others are done, see `patterns.pairs`.
         has_trees: whether all-reduce takes a double binary tree where that is faster.
+        chunk_bytes: in which a broadcast goes along a chain of all workers; None: it goes down a
+            tree, whole. See `netsim.broadcasts`.
         initial_window_bytes: of TCP.
         slow_start_after_idle: whether pauses close TCP's windows, as the sysctl of that name says.
 
@@ -52,6 +54,7 @@ class Transport:
     socket_bytes: float = 131_072  # netsim.tcp.UNSENT_BYTES
     straggling_bytes: float = 2.87e5
     has_trees: bool = False
+    chunk_bytes: float | None = None
     initial_window_bytes: float = INITIAL_WINDOW_BYTES
     slow_start_after_idle: bool = True
 
@@ -64,6 +67,10 @@ class Transport:
                 raise ValueError(f"{name}=0 moves nothing: choose more.")
         if self.num_segments < 1:
             raise ValueError(f"num_segments has to be at least 1, not {self.num_segments}.")
+        if self.chunk_bytes is not None and not self.chunk_bytes >= 1:
+            raise ValueError(
+                f"chunk_bytes has to be at least 1, or null for a tree, not {self.chunk_bytes}."
+            )
 
     def behind(self, backend: str | None) -> "Transport":
         """As it is where such a back end joins the workers."""
@@ -86,5 +93,8 @@ NCCL = Transport(
     num_segments=8,
     rendezvous=False,
     has_trees=True,
+    chunk_bytes=524_288,
 )
-"""Estimates, not measurements: 8 is NCCL_STEPS, its buffers on each connection."""
+"""Estimates, not measurements: 8 is NCCL_STEPS, its buffers on each connection, and a chunk of a
+broadcast fills one of them (BROADCAST_CHUNKSTEPS is 1; NCCL_BUFFSIZE, of all 8, 4 MiB).
+"""

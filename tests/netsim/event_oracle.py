@@ -1,7 +1,8 @@
 """Training, message by message and event by event, in plain Python: what the formulas have to meet.
 
 `Workers` is the engine's schedule with a heap of events; `ring_seconds` is gloo's ring with its
-segments. Neither knows anything of NumPy or of the code it is compared with.
+segments, `chain_seconds` NCCL's broadcast with its chunks. None of them knows anything of NumPy or
+of the code it is compared with.
 """
 
 import heapq
@@ -129,3 +130,17 @@ def ring_seconds(
                 arrived_s[receiver] = free_s[worker] + delay_s[worker]
             ready_s[segment] = arrived_s
     return max(max(times) for times in ready_s)
+
+
+def chain_seconds(num_chunks: int, chunk_s: list[float], delay_s: list[float]) -> float:
+    """Worker 0 sends chunks to worker 1, which hands each on to worker 2 when it has it, and so on;
+    link r carries one in `chunk_s[r]`.
+    """
+    free_s = [0.0] * len(chunk_s)
+    arrived_s = 0.0
+    for _ in range(num_chunks):
+        arrived_s = 0.0  # worker 0 has all of them
+        for link, (moving_s, late_s) in enumerate(zip(chunk_s, delay_s, strict=True)):
+            free_s[link] = max(arrived_s, free_s[link]) + moving_s
+            arrived_s = free_s[link] + late_s
+    return arrived_s

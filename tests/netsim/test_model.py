@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from netsim import gloo_measurements
 from netsim.calibrate import error, predicted_s
 from netsim.condition import NetworkCondition
+from netsim.cost import Cost
 from netsim.model import CostModel
-from netsim.patterns import Cost
 from netsim.ring import seconds_in_theory
 from netsim.tcp import UNSENT_BYTES
 from netsim.tcp_throughput import WIRE_PER_PAYLOAD
 from netsim.transport import GLOO, NCCL, Transport
-from tests.netsim.event_oracle import ring_seconds
+from tests.netsim.event_oracle import chain_seconds, ring_seconds
 from tests.netsim.operations import Operation, of_all
 
 COLLECTIVES = ("all_reduce_mean", "all_to_all", "reduce_scatter_mean", "all_gather", "broadcast")
@@ -160,6 +160,46 @@ def test_a_broadcast_takes_the_messages_of_its_busiest_branch(num_workers, num_m
     assert seconds == pytest.approx(num_messages * message_s)
 
 
+@pytest.mark.parametrize("num_workers", [2, 3, 4, 8])
+@pytest.mark.parametrize("num_chunks", [1, 2, 20])
+@pytest.mark.parametrize("slow_mbit", [100, 7])
+@pytest.mark.parametrize("delay_ms", [0, 5, 100])
+def test_a_broadcast_along_a_chain_takes_as_long_as_its_chunks(
+    num_workers, num_chunks, slow_mbit, delay_ms
+):
+    transport = replace(IDEAL, chunk_bytes=50_000)
+    slow_rank = num_workers // 2
+    condition = NetworkCondition(
+        rate_mbit=100,
+        delay_ms=delay_ms,
+        workers={slow_rank: {"down": {"rate_mbit": slow_mbit, "delay_ms": 3}}},
+    )
+    is_slow = [rank == slow_rank for rank in range(1, num_workers)]
+    chunk_s = 50_000 * WIRE_PER_PAYLOAD * 8e-6
+    chunks_s = [chunk_s / (slow_mbit if slow else 100) for slow in is_slow]
+    delays_s = [(delay_ms + 3 * slow) / 1000 for slow in is_slow]
+    seconds = seconds_of(
+        of_all("broadcast", num_chunks * 50_000, num_workers), condition, num_workers, transport
+    )
+    assert seconds == pytest.approx(chain_seconds(num_chunks, chunks_s, delays_s))
+
+
+def test_nccl_broadcasts_much_to_many_in_little_more_than_to_one():
+    condition = NetworkCondition(rate_mbit=10_000)
+    few, many = (seconds_of(of_all("broadcast", 10**9, n), condition, n, NCCL) for n in (2, 64))
+    assert few < many < 1.05 * few
+
+
+def test_along_a_chain_all_but_the_last_send_the_message_once():
+    transport = replace(IDEAL, chunk_bytes=1000)
+    condition = NetworkCondition(rate_mbit=100)
+    cost = cost_of(of_all("broadcast", 1_000_000, 4), condition, 4, transport)
+    link_s = 1_000_000 * WIRE_PER_PAYLOAD * 8e-8
+    assert cost.sent_bytes == pytest.approx([1e6, 1e6, 1e6, 0])
+    assert cost.busy_s[:4] == pytest.approx([link_s, link_s, link_s, 0])
+    assert cost.busy_s[4:8] == pytest.approx([0, link_s, link_s, link_s])
+
+
 def test_in_an_exchange_only_the_neighbours_of_a_slow_worker_are_slow():
     condition = NetworkCondition(rate_mbit=100, workers={1: {"rate_mbit": 10}})
     cost = cost_of(of_all("exchange", 100_000, 4, shift=1), condition, 4)
@@ -291,6 +331,7 @@ def test_refuses_an_operation_of_no_cost():
         ({"initial_window_bytes": 0}, "initial_window_bytes=0 moves nothing: choose more"),
         ({"straggling_bytes": -1}, "straggling_bytes has to be a finite number from 0 up, not -1"),
         ({"num_segments": 0}, "num_segments has to be at least 1, not 0"),
+        ({"chunk_bytes": 0}, "chunk_bytes has to be at least 1, or null for a tree, not 0"),
     ],
 )
 def test_refuses_what_is_no_transport(values, reason):
