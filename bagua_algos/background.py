@@ -23,6 +23,8 @@ class Background:
         self._clocks = clocks
         self.begun_w = torch.zeros(len(lane.communicator.ranks), dtype=torch.bool)
         """The workers held here that have begun the next job; it runs when all have."""
+        self._stood_still_s = 0.0
+        self._stopped_s: float | None = None
 
     @property
     def communicator(self) -> Communicator:
@@ -48,11 +50,23 @@ class Background:
             self._lane.wait()
 
     def now_w(self) -> Tensor:
-        """Each worker's clock, seconds, float64 `[w]`."""
+        """Each worker's clock, seconds, float64 `[w]`. It stands still while training does."""
         if self._clocks is not None:
             return self._clocks.now_w()
-        clock_s = self.communicator.clock()
-        return torch.full((len(self.communicator.ranks),), clock_s, dtype=torch.float64)
+        clock_s = self.communicator.clock() if self._stopped_s is None else self._stopped_s
+        own_s = clock_s - self._stood_still_s
+        return torch.full((len(self.communicator.ranks),), own_s, dtype=torch.float64)
+
+    def stop_clock(self) -> None:
+        """Training pauses: what follows, such as an evaluation, brings no job nearer."""
+        if self._stopped_s is None:
+            self._stopped_s = self.communicator.clock()
+
+    def start_clock(self) -> None:
+        """Training goes on."""
+        if self._stopped_s is not None:
+            self._stood_still_s += self.communicator.clock() - self._stopped_s
+            self._stopped_s = None
 
     def done_w(self) -> Tensor:
         """Whether the last job that it has begun is done at each worker's own time, bool `[w]`.

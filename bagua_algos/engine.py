@@ -155,12 +155,15 @@ class Engine:
         self._after_backward()
 
     def pause(self) -> None:
-        """End what the algorithm does in the background; the next step takes it up again.
+        """End what the algorithm does in the background; the next step takes it up again. The clock
+        by which it does stands still until then.
 
         A collective call, for before an evaluation, a checkpoint and the end.
         """
         self._submit_moment("on_pause")
         self._wait_exposed()
+        if self.context.background is not None:
+            self.context.background.stop_clock()
 
     @contextmanager
     def consensus(self) -> Iterator[float]:
@@ -237,6 +240,8 @@ class Engine:
     def _begin_forward(self) -> None:
         if self._observer is not None:
             self._observer.on_forward()
+        if self.context.background is not None:
+            self.context.background.start_clock()
         self._submit_moment("on_forward")
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:

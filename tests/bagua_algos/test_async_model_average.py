@@ -29,11 +29,12 @@ class Alone:
     def weights_w(self):
         return next(self.model.parameters()).detach().flatten().clone()
 
-    def step(self, at_s):
-        self.now_s = at_s
+    def step(self, at_s, began_s=None):
+        self.now_s = at_s if began_s is None else began_s
         self.optimizer.zero_grad()
         outputs_w = self.model(torch.ones(NUM_WORKERS, 1, 1)).flatten()
         ((outputs_w - self.targets_w) ** 2 / 2).sum().backward()
+        self.now_s = at_s
         self.optimizer.step()
 
 
@@ -74,12 +75,16 @@ def test_a_pause_takes_up_the_round_in_flight_and_is_idempotent():
     assert not training.engine.context.state.in_flight.any()
 
 
-def test_pauses_do_not_put_off_the_next_round():
+def test_pauses_neither_put_off_the_next_round_nor_bring_it_nearer():
     training = Alone(AsyncModelAverage(interval_ms=1000))
-    for at_s, rounds in ((0.0, 0), (0.4, 0), (0.8, 0), (1.0, 1), (1.4, 1), (2.0, 2)):
-        training.step(at_s)
+    began_s = 0.0
+    for took_s, rounds in ((0.0, 0), (0.5, 0), (0.25, 0), (0.25, 1), (0.5, 1), (0.5, 2)):
+        training.step(began_s + took_s, began_s)
         training.engine.pause()
+        training.now_s += 0.5  # an evaluation
+        training.engine.pause()  # as does every use of the workers' common model
         assert training.engine.context.state.num_rounds[0] == rounds
+        began_s = training.now_s + 10
 
 
 def test_a_checkpoint_of_a_clock_that_was_ahead_does_not_stop_the_rounds():
@@ -120,6 +125,9 @@ class FailsWhenAsked:
     """A background whose round fails between two questions."""
 
     failure = None
+
+    def start_clock(self):
+        pass
 
     def done_w(self):
         self.failure = RuntimeError("worker 2 is gone")
