@@ -37,7 +37,8 @@ class Profile:
     `forward_s` from the beginning of the step to the end of forward; from there on, `ready_s` until
     each bucket's gradients are final and `backward_s` until all are; `optimizer_s` until the end of
     the step. The jobs of the lanes are apart. `sharing` workers were on the device at once, and
-    `late_s` is what a worker waited for the last of them.
+    `late_s` is what a worker waited for the last of them. By `warm_up_s` the first steps together
+    took longer than as many later ones.
     """
 
     device: str
@@ -49,6 +50,7 @@ class Profile:
     backward_s: float
     optimizer_s: float
     jobs: tuple[Job, ...]
+    warm_up_s: float = 0.0
 
     @classmethod
     def load(cls, path: Path) -> "Profile":

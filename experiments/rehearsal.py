@@ -118,6 +118,7 @@ class _Stopwatch:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._phases: dict[str, list[float]] = defaultdict(list)
+        self._warm_up_s: list[float] = []
         self._ready: dict[int, list[float]] = defaultdict(list)
         self._jobs: dict[tuple[str, int | None, int], list[list[float]]] = defaultdict(list)
         self._lane = _Lane(clock)
@@ -132,6 +133,7 @@ class _Stopwatch:
         """The step has ended; one of warming up is not counted."""
         ended_s, t = self._clock(), self._times
         if not is_counted:
+            self._warm_up_s.append(ended_s - t["begin"])
             return
         last_s = sum(job.duration_s for job in self._step_jobs if job.moment == "on_step_end")
         phases = {
@@ -141,6 +143,7 @@ class _Stopwatch:
         }
         exposed_s = sum(job.kernels_after_s(t["backward_end"]) for job in self._step_jobs)
         phases["late"] = ended_s - t["begin"] - sum(phases.values()) - exposed_s
+        phases["step"] = ended_s - t["begin"]
         for name, seconds in phases.items():
             self._phases[name].append(seconds)
         for bucket, ready_s in self._step_ready.items():
@@ -151,6 +154,7 @@ class _Stopwatch:
 
     def profile(self, plan: Plan, device: str) -> Profile:
         """The means of all counted steps: a run takes the sum of them, the slow ones included."""
+        usual_s = len(self._warm_up_s) * statistics.mean(self._phases["step"])
         return Profile(
             device=device,
             sharing=1,
@@ -164,6 +168,7 @@ class _Stopwatch:
                 Job(moment=moment, bucket=bucket, kernels_s=_means(kernels))
                 for (moment, bucket, _), kernels in self._jobs.items()
             ),
+            warm_up_s=max(0.0, sum(self._warm_up_s) - usual_s),
         )
 
     def on_forward(self) -> None:
@@ -251,6 +256,7 @@ def _typical(profiles: list[Profile], sharing: int) -> Profile:
         backward_s=mean(lambda p: p.backward_s),
         optimizer_s=mean(lambda p: p.optimizer_s),
         jobs=tuple(_typical_jobs(job for profile in profiles for job in profile.jobs)),
+        warm_up_s=mean(lambda p: p.warm_up_s),
     )
 
 

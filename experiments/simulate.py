@@ -124,6 +124,7 @@ def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) 
             backward_s=profile.backward_s,
             bucket_ready_s=profile.ready_s,
             optimizer_s=profile.optimizer_s,
+            warm_up_s=profile.warm_up_s,
             variation=variation,
         ),
         host_load=min(1.0, plan.workers * plan.cluster.threads_per_worker / (os.cpu_count() or 1)),

@@ -138,6 +138,7 @@ class ComputeTimes:
             order; see `even_buckets`.
         optimizer_s: the optimizer's step.
         variation: over workers and steps.
+        warm_up_s: what the first step of all takes longer.
 
     Raises:
         ValueError: for times that no backward pass has.
@@ -148,9 +149,10 @@ class ComputeTimes:
     bucket_ready_s: Sequence[float] = ()
     optimizer_s: float = 0.0
     variation: Variation = field(default_factory=Constant)
+    warm_up_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("forward_s", "backward_s", "optimizer_s"):
+        for name in ("forward_s", "backward_s", "optimizer_s", "warm_up_s"):
             check_number(name, getattr(self, name))
         for ready_s in self.bucket_ready_s:
             check_number("Every entry of bucket_ready_s", ready_s)

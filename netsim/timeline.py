@@ -237,7 +237,8 @@ class Timeline:
         while self._stage < stage:
             self._stage = _Stage(self._stage + 1)
             if self._stage == _Stage.BACKWARD:
-                self._pass("forward", self.compute.forward_s)
+                warm_up_s = self.compute.warm_up_s if self.num_steps == 0 else 0.0
+                self._pass("forward", self.compute.forward_s + warm_up_s)
                 self._backward_began_s = self._now_s
             elif self._stage == _Stage.BACKWARD_END:
                 self._now_s = self._backward_began_s
