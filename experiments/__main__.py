@@ -24,6 +24,7 @@ from experiments.resume import with_saved_overrides
 from experiments.study import Outcome
 from experiments.team import Team, join
 from hydra_plugins.relaxlab.study_sweeper import StudySweeper
+from relaxlab import commands
 
 
 def main() -> int:
@@ -51,8 +52,6 @@ def main() -> int:
         return _refuse(
             f"the run's folder cannot be made ({error}): choose another hydra.run.dir=..."
         )
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
     except Terminated:
         return 128 + signal.SIGTERM
     return 1 if "failed" in [outcome.status for outcome in outcomes] else 0
@@ -89,4 +88,4 @@ def _refuse(reason: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

@@ -28,6 +28,7 @@ from experiments.measured import check_launchable, measured_times_s
 from experiments.ranking import TIE_RULE, Prediction, ranked
 from experiments.words import counted
 from netsim.condition import NetworkCondition
+from relaxlab import commands
 
 
 class Network(NamedTuple):
@@ -202,4 +203,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from experiments.environment import environment
 from experiments.words import counted
+from relaxlab import commands
 
 NUM_STEPS = 300
 LIMIT_S = 300
@@ -92,4 +93,4 @@ def _spread(values: Sequence[float]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

@@ -34,6 +34,7 @@ from experiments.messages import choices
 from experiments.step import Step, make_scaler, make_step
 from experiments.tasks.base import TaskData
 from experiments.words import counted
+from relaxlab import commands
 
 WORKERS = 4
 WARM_UP_STEPS = 24
@@ -157,4 +158,4 @@ def _print(overheads: dict[str, list[float]], memory: dict[str, float], model: s
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

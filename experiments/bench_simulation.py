@@ -23,6 +23,7 @@ from experiments.config import Plan, make_plan
 from experiments.step import make_step
 from experiments.tasks.base import TaskData
 from experiments.words import counted
+from relaxlab import commands
 
 MODEL, WORKERS, BATCH_SIZE = "mlp", 64, 8
 NUM_STEPS = 5
@@ -101,4 +102,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

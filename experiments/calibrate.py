@@ -6,7 +6,6 @@ The network's constants are measured by `python -m netsim calibrate`.
 """
 
 import argparse
-import sys
 import tempfile
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from experiments.errors import UserError
 from experiments.profile import Profile
 from experiments.rehearsal import rehearse
 from experiments.trial import check_model
+from relaxlab import commands
 
 
 def calibrate(overrides: list[str]) -> Profile:
@@ -54,4 +54,4 @@ def _write(profile: Profile, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

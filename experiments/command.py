@@ -31,7 +31,7 @@ def prediction_parser(program: str, description: str) -> argparse.ArgumentParser
 
 def exit_code(command: Callable[[], None]) -> int:
     """Run `command`; its errors become sentences and exit codes, as the app's do: 1 a real run
-    failed, 2 the user can mend it, 128 + the signal that stopped it.
+    failed, 2 the user can mend it, 143 SIGTERM has stopped it.
     """
     signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -42,8 +42,6 @@ def exit_code(command: Callable[[], None]) -> int:
     except RunFailedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
     except Terminated:
         return 128 + signal.SIGTERM
     return 0

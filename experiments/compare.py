@@ -15,6 +15,7 @@ from experiments.plots import accuracy_plot, save_plot
 from experiments.records import load_metrics, load_runs
 from experiments.settings import named, settings
 from experiments.tables import remarks, render
+from relaxlab import commands
 
 
 def compare(path: str | Path, out: str | Path | None = None) -> None:
@@ -54,4 +55,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

@@ -19,6 +19,7 @@ from experiments.errors import UserError
 from experiments.records import load_runs
 from experiments.tables import describe, remarks
 from experiments.words import counted
+from relaxlab import commands
 
 BASELINE = "allreduce"
 SITUATION = ("task", "model", "workers", "steps", "backend")
@@ -148,4 +149,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

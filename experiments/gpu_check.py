@@ -35,6 +35,7 @@ from experiments.device_trace import read_device_trace
 from experiments.environment import environment
 from experiments.errors import UserError
 from experiments.gpu import Gpu, find_gpus, why_no_gpu
+from relaxlab import commands
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "gpu"
@@ -343,4 +344,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

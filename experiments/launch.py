@@ -105,7 +105,8 @@ def launch(
     rendezvous = os.memfd_create("relaxlab-rendezvous")
 
     def run_hub() -> int:
-        _take_signals_by_default()
+        # Ctrl-C reaches all processes of a terminal; the launcher alone answers, and ends the rest.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         for channel in (hub_ours, *(ours for ours, _ in workers)):
             channel.close()
         return _run_hub(plan, data, f"/proc/self/fd/{rendezvous}", workers, hub_theirs)
@@ -290,9 +291,3 @@ def _run_hub(
         launcher.send(Failed(str(error), is_consequence=False))
         return 1
     return 0
-
-
-def _take_signals_by_default() -> None:
-    """Ctrl-C reaches every process of a terminal; the launcher alone answers, and ends the rest."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -31,6 +31,7 @@ from netsim.condition import NetworkCondition
 from netsim.model import CostModel
 from netsim.timeline import Timeline
 from netsim.transport import NCCL
+from relaxlab import commands
 
 DDP_BUCKET_MB = 25
 """The default of `bucket_cap_mb`; DDP's first bucket of 1 MiB is left out."""
@@ -195,4 +196,4 @@ def describe(case: Case, result: Prediction) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

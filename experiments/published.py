@@ -6,7 +6,6 @@ It says what was fitted, and explains every row that is far off.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from experiments.device import Device
@@ -26,6 +25,7 @@ from experiments.published_rows import (
     step_s,
 )
 from experiments.shapes import vgg16
+from relaxlab import commands
 
 TOLERANCE = 0.15
 UNEXPLAINED = "No explanation is known."
@@ -141,4 +141,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

@@ -8,7 +8,6 @@ each point. Writes surface.png, .svg and .csv.
 
 import argparse
 import math
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from experiments.plots import save_plot
 from experiments.ranking import TIE_RULE
 from experiments.surface_plot import surface_plot
 from experiments.words import counted
+from relaxlab import commands
 
 Array = NDArray[np.float64]
 
@@ -196,4 +196,4 @@ def _write(grid: Grid, field: Field, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

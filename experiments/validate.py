@@ -8,7 +8,6 @@ Times are means over the steps after the first `SKIPPED_STEPS`, in which connect
 import argparse
 import itertools
 import math
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -31,6 +30,7 @@ from experiments.replay import step_ends_s
 from experiments.simulate import train_simulated
 from experiments.tasks.base import TaskData
 from experiments.words import counted
+from relaxlab import commands
 
 ALGORITHMS = ("allreduce", "bytegrad", "qsgd", "decentralized", "local_sgd", "power_sgd")
 RATES_MBIT = (50, 200, 1000)
@@ -215,4 +215,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

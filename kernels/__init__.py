@@ -1,1 +1,5 @@
 """Compression kernels: a plain torch reference of each, and fast forms equal to it bit for bit."""
+
+from relaxlab import commands
+
+commands.starting()

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from kernels.bench_cases import cases
+from relaxlab import commands
 
 DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float32, torch.float16, torch.bfloat16)}
 DEFAULT_MBYTES = {"cpu": [16], "cuda": [1, 16, 256, 1024]}
@@ -204,4 +205,4 @@ def _cpu_model() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    commands.run(main)

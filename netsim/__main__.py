@@ -11,7 +11,6 @@ code is the command's, and 2 where the network is refused.
 """
 
 import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +22,7 @@ from netsim.errors import NamespaceError, ProbeError
 from netsim.presets import preset_names, read_condition
 from netsim.processes import fork, kill
 from netsim.proof import LinkReport
+from relaxlab import commands
 
 _USAGE = (
     "usage: python -m netsim probe|serve net=NAME [workers=N] [net.KEY=VALUE...] [-- COMMAND...]"
@@ -37,8 +37,6 @@ def main(arguments: list[str]) -> int:
     except (NamespaceError, ProbeError, ValueError) as error:
         print(f"netsim: {error}", file=sys.stderr)
         return _REFUSED
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
 
 
 def _run(arguments: list[str]) -> int:
@@ -139,4 +137,4 @@ def _in_child(run: Callable[[], int]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    commands.run(lambda: main(sys.argv[1:]))

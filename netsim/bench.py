@@ -6,7 +6,6 @@ the processor time of one core in medians with their spread; it never judges.
 
 import argparse
 import statistics
-import sys
 import time
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from netsim.compute import ComputeTimes, Lognormal, even_buckets
 from netsim.condition import NetworkCondition
 from netsim.model import CostModel
 from netsim.timeline import Job, Timeline
+from relaxlab import commands
 
 NUM_WORKERS = 1024
 NUM_STEPS = 1000
@@ -74,4 +74,4 @@ def _train(operation: _Operation) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

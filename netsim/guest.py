@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from relaxlab import commands
+
 KERNEL = "linux.uml"
 _MODULES = ("bridge", "veth", "sch_tbf", "sch_netem")
 _MODULES_FOLDER = Path("/usr/lib/uml/modules")
@@ -147,8 +149,15 @@ def _end(text: str) -> str:
     return text[-_TAIL_CHARACTERS:].strip()
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """The command line; returns the exit code."""
     try:
         print(run_module(sys.argv[1], sys.argv[2:], limit_s=300), end="")
     except GuestError as error:
-        sys.exit(f"netsim: {error}")
+        print(f"netsim: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    commands.run(main)

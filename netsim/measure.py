@@ -14,6 +14,7 @@ from netsim.condition import NetworkCondition
 from netsim.errors import NamespaceError, ProbeError
 from netsim.namespaces import check_permitted
 from netsim.proof import LinkReport
+from relaxlab import commands
 
 NUM_WORKERS = 4
 ALL_REDUCE_BYTES = 10_000_000
@@ -154,5 +155,10 @@ def _rtt_off_ms(report: LinkReport) -> float:
     return abs(report.achieved_rtt_ms - report.asked_rtt_ms)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """The command line."""
     print(to_json(measure(tasks_from_json(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    commands.run(main)

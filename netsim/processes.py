@@ -16,6 +16,7 @@ _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWPID = 0x20000000
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -76,14 +77,20 @@ def _enter_network_namespace_rootless() -> None:
 def fork(main: Callable[[], int]) -> int:
     """Fork a child that dies with this process and exits with what `main` returns.
 
-    An exception prints its traceback and exits with 1; Ctrl-C exits with 130. Nothing of the
-    parent's is run on exit, neither `atexit` nor `finally`. Returns the child's pid.
+    An exception prints its traceback and exits with 1. Nothing of the parent's is run on exit,
+    neither `atexit` nor `finally`, and no handler of SIGINT or SIGTERM: both kill the child at
+    once, unless the parent ignores them. Returns the child's pid.
     """
     parent_pid = os.getpid()
     _flush()  # else parent and child would both print what is buffered
-    child_pid = os.fork()
-    if child_pid == 0:
-        _run_and_exit(parent_pid, main)
+    # A handler that raises in the child, before it has its own, would have it go on as its parent.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        child_pid = os.fork()
+        if child_pid == 0:
+            _run_and_exit(parent_pid, main, mask)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return child_pid
 
 
@@ -159,13 +166,17 @@ def run_in_pid_namespace(main: Callable[[], int]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _run_and_exit(parent_pid: int, main: Callable[[], int]) -> NoReturn:
+def _run_and_exit(
+    parent_pid: int, main: Callable[[], int], mask: set[signal.Signals | int]
+) -> NoReturn:
     code = 1
     try:
         die_with_parent(parent_pid)
+        for number in _STOPS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = main()
-    except KeyboardInterrupt:
-        code = 128 + signal.SIGINT  # Ctrl-C reaches every process at once: one traceback will do
     except BaseException:
         traceback.print_exc()
     finally:

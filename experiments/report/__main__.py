@@ -11,6 +11,7 @@ from pathlib import Path
 
 from experiments.errors import ReportError, UserError
 from experiments.records import load_runs
+from relaxlab import commands
 
 EXTRA = ("jinja2", "nbformat", "nbclient", "nbconvert", "ipykernel")
 """What the notebook needs: the extra "report"."""
@@ -68,4 +69,4 @@ def _check_extra() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commands.run(main)

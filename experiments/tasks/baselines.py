@@ -22,6 +22,7 @@ from experiments.tasks.base import Split, TaskData, shuffled
 from experiments.tasks.jane_austen import JaneAusten
 from experiments.tasks.movie_snippets import MovieSnippets
 from experiments.tasks.spoken_digits import SpokenDigits
+from relaxlab import commands
 
 
 class NGrams:
@@ -135,4 +136,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    commands.run(main)

@@ -1,0 +1,46 @@
+"""How a command begins and ends: Ctrl-C stops it at any moment with one line and exit code 130.
+
+`python -m PACKAGE.MODULE` imports PACKAGE, whose `__init__` calls `starting`; then MODULE with all
+that it imports, which takes seconds, and which ends in `run(main)`.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+INTERRUPTED = 128 + signal.SIGINT
+_LINE = "stopped by Ctrl-C"
+
+
+def starting() -> None:
+    """Until `run`, have Ctrl-C end the process at once: an exception in the midst of an import is
+    turned into another one by some libraries, and swallowed by others.
+
+    Does nothing where a package is imported otherwise than by `python -m`, or SIGINT is ignored.
+    """
+    is_command = sys.argv[:1] == ["-m"]  # while Python looks for the module to run
+    if is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
+def run(main: Callable[[], int | None]) -> NoReturn:
+    """Be the command: end with the exit code that `main` returns, None for 0. In `main` Ctrl-C is a
+    `KeyboardInterrupt`, as ever.
+    """
+    try:
+        if signal.getsignal(signal.SIGINT) is _end:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = main()
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends what is left to be done
+        print(_LINE, file=sys.stderr)
+        code = INTERRUPTED
+    sys.exit(code)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os.write(2, f"{_LINE}\n".encode())  # sys.stderr may be in the midst of a write
+    os._exit(INTERRUPTED)
