@@ -4,7 +4,7 @@ Each returns tensors whose first dimension is the worker axis, so that row r of 
 stands beside the only row of real worker r.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +61,33 @@ def losses(outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
     )
 
 
+def take_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, step: int, ranks: Sequence[int]
+) -> None:
+    """Of workers on the worker axis, each with its own batch, in the dtype of their weights."""
+    batches = [batch(step, rank) for rank in ranks]
+    x_wb, y_wb = (torch.stack(part) for part in zip(*batches, strict=True))
+    optimizer.zero_grad()
+    losses(model(x_wb.to(next(model.parameters()).dtype)), y_wb).backward()
+    optimizer.step()
+
+
+def backward(model: nn.Module, step: int, rank: int) -> None:
+    """Leave the gradients of a worker's batch of a step in its own, ordinary model."""
+    model.zero_grad()
+    x_b, y_b = batch(step, rank)
+    x_b = x_b.to(next(model.parameters()).dtype)
+    losses(model(x_b)[None], y_b[None]).backward()
+
+
+def average_gradients_(models: Sequence[nn.Module]) -> None:
+    """Give all of these ordinary models the mean of their gradients."""
+    for together in zip(*(model.parameters() for model in models), strict=True):
+        mean = sum(p.grad for p in together if p.grad is not None) / len(models)
+        for p in together:
+            p.grad = torch.clone(mean)
+
+
 def train(
     communicator: Communicator,
     algorithm: Algorithm,
@@ -72,11 +99,7 @@ def train(
     engine = Engine(model, optimizer, algorithm, communicator, bucket_bytes=4096, timeout_s=60)
     assert len(engine.context.buckets) > 1
     for step in range(NUM_STEPS):
-        batches = [batch(step, rank) for rank in communicator.ranks]
-        x_wb, y_wb = (torch.stack(part) for part in zip(*batches, strict=True))
-        optimizer.zero_grad()
-        losses(model(x_wb), y_wb).backward()
-        optimizer.step()
+        take_step(model, optimizer, step, communicator.ranks)
     num_held = len(communicator.ranks)
     with engine.consensus():
         results = {

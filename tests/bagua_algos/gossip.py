@@ -13,7 +13,13 @@ from bagua_algos import Algorithm
 from bagua_algos.engine import Engine
 from bagua_algos.stacked import StackedCommunicator
 from bagua_algos.topology import Exchange, Mixing, Topology
-from tests.bagua_algos.cases import batch, losses, make_model, make_optimizer, on_worker_axis
+from tests.bagua_algos.cases import (
+    backward,
+    make_model,
+    make_optimizer,
+    on_worker_axis,
+    take_step,
+)
 from tests.bagua_algos.recorder import Recorder
 
 DIMENSION = 37
@@ -51,11 +57,7 @@ def train(algorithm: Algorithm, world_size: int, dtype: torch.dtype = torch.floa
     optimizer = make_optimizer(model)
     engine = Engine(model, optimizer, algorithm, communicator, bucket_bytes=4096, timeout_s=60)
     for step in range(NUM_STEPS):
-        batches = [batch(step, rank) for rank in range(world_size)]
-        x_wb, y_wb = (torch.stack(part) for part in zip(*batches, strict=True))
-        optimizer.zero_grad()
-        losses(model(x_wb.to(dtype)), y_wb).backward()
-        optimizer.step()
+        take_step(model, optimizer, step, communicator.ranks)
     engine.close()
     return torch.cat([p.detach().reshape(world_size, -1) for p in model.parameters()], 1)
 
@@ -64,7 +66,6 @@ class Oracle:
     """N ordinary models with their optimizers, in a loop; weights are vectors."""
 
     def __init__(self, world_size: int, dtype: torch.dtype = torch.float64) -> None:
-        self.dtype = dtype
         self.models = [make_model().to(dtype) for _ in range(world_size)]
         self.optimizers = [make_optimizer(model) for model in self.models]
 
@@ -80,9 +81,7 @@ class Oracle:
 
     def backward(self, step: int) -> None:
         for rank, model in enumerate(self.models):
-            model.zero_grad()
-            x_b, y_b = batch(step, rank)
-            losses(model(x_b.to(self.dtype))[None], y_b[None]).backward()
+            backward(model, step, rank)
 
     def step(self) -> None:
         for optimizer in self.optimizers:

@@ -14,7 +14,7 @@ from bagua_algos import Algorithm
 from bagua_algos.algorithm import Context
 from bagua_algos.engine import Engine
 from bagua_algos.stacked import StackedCommunicator
-from tests.bagua_algos.cases import batch, losses, make_model, on_worker_axis
+from tests.bagua_algos.cases import backward, make_model, on_worker_axis, take_step
 from tests.bagua_algos.recorder import Recorder
 
 NUM_STEPS = 20
@@ -47,11 +47,7 @@ def train(
     if observer is not None:
         observer.operations.clear()  # the broadcast of the first weights
     for step in range(num_steps):
-        batches = [batch(step, rank) for rank in range(world_size)]
-        x_wb, y_wb = (torch.stack(part) for part in zip(*batches, strict=True))
-        optimizer.zero_grad()
-        losses(model(x_wb.to(dtype)), y_wb).backward()
-        optimizer.step()
+        take_step(model, optimizer, step, communicator.ranks)
     weights = [b.weights[:, : b.numel].detach().clone() for b in engine.context.buckets]
     engine.close()
     return torch.cat(weights, dim=1)
@@ -70,10 +66,8 @@ def oracle(
     models = [make_model() for _ in range(world_size)]
     optimizers = [sgd(model, momentum) for model in models]
     for step in range(num_steps):
-        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
-            optimizer.zero_grad()
-            x_b, y_b = batch(step, rank)
-            losses(model(x_b)[None], y_b[None]).backward()
+        for rank, model in enumerate(models):
+            backward(model, step, rank)
         mean = average(step, torch.stack([_flat(m, lambda p: p.grad) for m in models]))
         for model, optimizer in zip(models, optimizers, strict=True):
             parameters = reversed(list(model.parameters()))

@@ -9,7 +9,14 @@ from bagua_algos.compressors import SignScale
 from bagua_algos.engine import Engine
 from bagua_algos.outer_optimizer import Nesterov, SlowMo
 from bagua_algos.stacked import StackedCommunicator
-from tests.bagua_algos.cases import batch, losses, make_model, make_optimizer, on_worker_axis
+from tests.bagua_algos.cases import (
+    average_gradients_,
+    backward,
+    make_model,
+    make_optimizer,
+    on_worker_axis,
+    take_step,
+)
 from tests.bagua_algos.quadratic import (
     SIZE,
     CompressedMean,
@@ -75,14 +82,9 @@ def oracle(num_workers, interval, start_step, outer):
     x0 = flat(models[0])
     for step in range(NUM_STEPS):
         for rank, model in enumerate(models):
-            model.zero_grad()
-            x_b, y_b = batch(step, rank)
-            losses(model(x_b)[None], y_b[None]).backward()
+            backward(model, step, rank)
         if step < start_step:
-            for together in zip(*(model.parameters() for model in models), strict=True):
-                mean = sum(p.grad for p in together) / num_workers
-                for p in together:
-                    p.grad = mean.clone()
+            average_gradients_(models)
         for optimizer in optimizers:
             optimizer.step()
         if step + 1 == start_step:
@@ -105,11 +107,7 @@ def train(num_workers, algorithm):
     engine = Engine(model, optimizer, algorithm, communicator, bucket_bytes=4096)
     assert len(engine.context.buckets) > 1
     for step in range(NUM_STEPS):
-        batches = [batch(step, rank) for rank in communicator.ranks]
-        x_wb, y_wb = (torch.stack(part) for part in zip(*batches, strict=True))
-        optimizer.zero_grad()
-        losses(model(x_wb), y_wb).backward()
-        optimizer.step()
+        take_step(model, optimizer, step, communicator.ranks)
         schedule.step()
     return torch.cat([p.detach().reshape(num_workers, -1) for p in model.parameters()], 1)
 

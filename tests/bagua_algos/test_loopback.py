@@ -4,7 +4,7 @@ import torch
 from bagua_algos.engine import Engine
 from bagua_algos.loopback import LoopbackCommunicator
 from bagua_algos.stacked import StackedCommunicator
-from tests.bagua_algos.cases import batch, losses, make_model, on_worker_axis
+from tests.bagua_algos.cases import make_model, on_worker_axis, take_step
 from tests.bagua_algos.rows import OPTIMIZERS, ROWS, make_optimizer
 
 WORLD_SIZE = 4
@@ -28,11 +28,7 @@ def operations_of(name, communicator):
     per_step = []
     for step in range(9):
         observer.heard.clear()
-        batches = [batch(step, rank) for rank in communicator.ranks]
-        x_wb, y_wb = (torch.stack(part) for part in zip(*batches, strict=True))
-        optimizer.zero_grad()
-        losses(model(x_wb), y_wb).backward()
-        optimizer.step()
+        take_step(model, optimizer, step, communicator.ranks)
         per_step.append(sorted(observer.heard, key=repr))
     engine.close()
     return per_step

@@ -9,7 +9,13 @@ from bagua_algos.compression import Compressor, MinMaxUInt8
 from bagua_algos.compressors import QSGD, SignScale
 from bagua_algos.engine import Engine
 from bagua_algos.stacked import StackedCommunicator
-from tests.bagua_algos.cases import batch, losses, make_model, on_worker_axis
+from tests.bagua_algos.cases import (
+    average_gradients_,
+    backward,
+    make_model,
+    on_worker_axis,
+    take_step,
+)
 from tests.bagua_algos.quadratic import (
     SIZE,
     CompressedMean,
@@ -116,11 +122,7 @@ def mlp_steps(num_workers, algorithm, make_optimizer, num_steps):
     engine = Engine(model, optimizer, algorithm, communicator, bucket_bytes=4096)
     assert len(engine.context.buckets) > 1
     for step in range(num_steps):
-        batches = [batch(step, rank) for rank in communicator.ranks]
-        x_wb, y_wb = (torch.stack(part) for part in zip(*batches, strict=True))
-        optimizer.zero_grad()
-        losses(model(x_wb), y_wb).backward()
-        optimizer.step()
+        take_step(model, optimizer, step, communicator.ranks)
     return [p.detach() for p in model.parameters()]
 
 
@@ -129,13 +131,8 @@ def adam_on_mean_gradients(num_workers, make_optimizer, num_steps):
     optimizers = [make_optimizer(model.parameters()) for model in models]
     for step in range(num_steps):
         for rank, model in enumerate(models):
-            model.zero_grad()
-            x_b, y_b = batch(step, rank)
-            losses(model(x_b)[None], y_b[None]).backward()
-        for together in zip(*(model.parameters() for model in models), strict=True):
-            mean = sum(p.grad for p in together) / num_workers
-            for p in together:
-                p.grad = mean.clone()
+            backward(model, step, rank)
+        average_gradients_(models)
         for optimizer in optimizers:
             optimizer.step()
     return [p.detach() for p in models[0].parameters()]

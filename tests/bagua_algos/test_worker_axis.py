@@ -8,6 +8,8 @@ from bagua_algos.stacked import StackedCommunicator
 from tests.bagua_algos.cases import (
     NUM_STEPS,
     WORLD_SIZE,
+    average_gradients_,
+    backward,
     batch,
     losses,
     make_model,
@@ -93,13 +95,8 @@ def test_all_reduce_equals_an_oracle_of_plain_torch(simulated):
     optimizers = [make_optimizer(model) for model in models]
     for step in range(NUM_STEPS):
         for rank, model in enumerate(models):
-            model.zero_grad()
-            x_b, y_b = batch(step, rank)
-            losses(model(x_b)[None], y_b[None]).backward()
-        for together in zip(*(model.parameters() for model in models), strict=True):
-            mean = sum(p.grad for p in together) / WORLD_SIZE
-            for p in together:
-                p.grad = mean.clone()
+            backward(model, step, rank)
+        average_gradients_(models)
         for optimizer in optimizers:
             optimizer.step()
     for name, expected in models[0].named_parameters():

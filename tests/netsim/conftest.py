@@ -8,20 +8,21 @@ from typing import Any
 
 import pytest
 
-SCENARIOS = Path(__file__).with_name("scenarios.py")
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "tests.netsim.scenarios"]
 
 
 @cache
 def run_scenario(name: str) -> Any:
-    command = [sys.executable, str(SCENARIOS), name]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    command = [*COMMAND, name]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)
 
 
 @pytest.fixture
 def scenario() -> Callable[[str], Any]:
-    """Runs a function of `scenarios.py` in a process of its own; its result."""
+    """Runs a function of `tests.netsim.scenarios` in a process of its own; its result."""
     if reason := run_scenario("permitted"):
         pytest.skip(reason)
     return run_scenario
@@ -30,8 +31,8 @@ def scenario() -> Callable[[str], Any]:
 @pytest.fixture
 def waiting_network(scenario):
     """A network that waits to be killed: the launcher, and [launcher, hub, *workers]' pids."""
-    command = [sys.executable, str(SCENARIOS), "wait_to_be_killed"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+    command = [*COMMAND, "wait_to_be_killed"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout
         yield launcher, json.loads(launcher.stdout.readline())
         launcher.kill()

@@ -8,27 +8,15 @@ from netsim import guest, measure
 from netsim.condition import NetworkCondition
 from netsim.guest import GuestError
 from netsim.measure import Outcome, Task
-from netsim.proof import LinkReport
-
-LINK = LinkReport(
-    sender=0,
-    receiver=1,
-    asked_rate_mbit=100,
-    achieved_rate_mbit=98,
-    asked_rtt_ms=50,
-    achieved_rtt_ms=51.4,
-    asked_loss_pct=1,
-    num_sent=1000,
-    num_lost=7,
-)
+from tests.netsim.reports import LINK
 
 
 def test_the_best_rate_and_round_trip_count_and_all_losses():
-    other = replace(LINK, achieved_rate_mbit=103, achieved_rtt_ms=50.2, num_lost=16)
-    best = replace(LINK, achieved_rtt_ms=50.2, num_sent=2000, num_lost=23)
+    other = replace(LINK, achieved_rate_mbit=103, achieved_rtt_ms=20.2, num_lost=16)
+    best = replace(LINK, achieved_rtt_ms=20.2, num_sent=20_000, num_lost=126)
     assert measure.best_of([[LINK, LINK], [other, LINK]]) == [
         best,
-        replace(LINK, num_sent=2000, num_lost=14),
+        replace(LINK, num_sent=20_000, num_lost=220),
     ]
 
 
@@ -42,7 +30,8 @@ def test_where_nothing_was_counted_there_is_no_loss():
     [
         ({}, True),
         ({"achieved_rate_mbit": 96.9}, False),
-        ({"achieved_rtt_ms": 51.6}, False),
+        ({"asked_rtt_ms": 50, "achieved_rtt_ms": 51.4}, True),
+        ({"asked_rtt_ms": 50, "achieved_rtt_ms": 51.6}, False),
         ({"asked_rtt_ms": 10, "achieved_rtt_ms": 10.59}, True),
         ({"asked_rtt_ms": 10, "achieved_rtt_ms": 10.61}, False),
         ({"asked_rate_mbit": None, "achieved_rate_mbit": 5000}, True),

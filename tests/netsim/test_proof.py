@@ -5,20 +5,9 @@ import pytest
 from netsim import proof
 from netsim.condition import NetworkCondition
 from netsim.errors import ProbeError
-from netsim.proof import LinkReport
+from tests.netsim.reports import LINK
 
 CONDITION = NetworkCondition(rate_mbit=100, delay_ms=10, loss_pct=1)
-GOOD = LinkReport(
-    sender=2,
-    receiver=3,
-    asked_rate_mbit=100,
-    achieved_rate_mbit=97,
-    asked_rtt_ms=20,
-    achieved_rtt_ms=21.9,
-    asked_loss_pct=1,
-    num_sent=10_000,
-    num_lost=110,
-)
 
 
 def test_a_single_worker_has_no_link_to_measure():
@@ -27,7 +16,8 @@ def test_a_single_worker_has_no_link_to_measure():
 
 
 def test_a_network_as_asked_for_passes():
-    proof.check(CONDITION, [GOOD, replace(GOOD, asked_rate_mbit=None, achieved_rate_mbit=9000)])
+    unshaped = replace(LINK, asked_rate_mbit=None, achieved_rate_mbit=9000)
+    proof.check(CONDITION, [LINK, unshaped, replace(LINK, achieved_rtt_ms=21.9)])
 
 
 @pytest.mark.parametrize(
@@ -42,16 +32,16 @@ def test_a_network_as_asked_for_passes():
 )
 def test_a_link_that_is_off_is_refused_with_the_numbers(off, numbers):
     with pytest.raises(ProbeError, match=numbers):
-        proof.check(CONDITION, [GOOD, replace(GOOD, **off)])
+        proof.check(CONDITION, [LINK, replace(LINK, **off)])
 
 
 def test_jitter_widens_what_a_round_trip_may_take():
     condition = replace(CONDITION, jitter_ms=5)
-    proof.check(condition, [replace(GOOD, achieved_rtt_ms=31)])
+    proof.check(condition, [replace(LINK, achieved_rtt_ms=31)])
 
 
 def test_where_nothing_was_asked_for_nothing_is_refused():
-    unshaped = replace(GOOD, asked_rate_mbit=None, asked_rtt_ms=0, asked_loss_pct=0, num_sent=None)
+    unshaped = replace(LINK, asked_rate_mbit=None, asked_rtt_ms=0, asked_loss_pct=0, num_sent=None)
     proof.check(NetworkCondition(), [unshaped])
     with pytest.raises(ProbeError):
         proof.check(NetworkCondition(rate_mbit=100), [replace(unshaped, asked_rate_mbit=100)])

@@ -1,0 +1,138 @@
+"""What shapes the links, and what traffic over them sees of it."""
+
+import ctypes
+import encodings.idna  # noqa: F401  (for `ordinary_user`, who may not be able to read it)
+import os
+import socket
+import time
+
+from pyroute2 import IPRoute
+
+from netsim import counters, links, netem, processes, shaper  # noqa: F401  (shaper: for the same)
+from netsim.condition import NetworkCondition
+from netsim.link import LinkCondition
+from netsim.namespaces import Hub, NamespaceError, check_permitted
+from netsim.trial import run_workers
+from tests.netsim.scenarios.networks import SLOW, interfaces, run
+
+NUM_BYTES = 1_000_000
+NOBODY = 65534
+
+
+def permitted() -> str | None:
+    try:
+        check_permitted(SLOW)
+    except NamespaceError as error:
+        return str(error)
+    return None
+
+
+def delay() -> dict:
+    """Whether the kernel has netem, and what it says of a condition that insists on it."""
+    asked = NetworkCondition(rate_mbit=100, delay_ms=5, loss_pct=0.5, backend="netem")
+    has_netem = processes.run_in_child(lambda: "yes" if kernel_has_netem() else "") == "yes"
+    try:
+        check_permitted(asked)
+    except NamespaceError as error:
+        return {"has_netem": has_netem, "error": str(error)}
+    return {"has_netem": has_netem, "error": None}
+
+
+def kernel_has_netem() -> bool:
+    processes.enter_network_namespace()
+    return links.has_qdisc(netem.qdisc(LinkCondition(delay_ms=1)))
+
+
+def backends() -> dict:
+    """Which back end serves which condition."""
+    conditions = {
+        "rate": NetworkCondition(rate_mbit=100),
+        "forced": NetworkCondition(rate_mbit=100, backend="switch"),
+        "delay": NetworkCondition(delay_ms=5),
+        "trace": NetworkCondition(trace="cellular.csv"),
+        "nodes": NetworkCondition(nodes={"size": 2, "between": {"rate_mbit": 10}}),
+    }
+    return {name: run_workers(c, 3, lambda hub, rank: 0).backend for name, c in conditions.items()}
+
+
+def hub_qdisc() -> dict:
+    """The discipline on the hub's end of the link, as the kernel tells it."""
+    return run(SLOW, 1, lambda hub, rank: None, in_hub=lambda: read_qdisc("worker0"))[-1]
+
+
+def traffic() -> list:
+    """Worker 0 sends `NUM_BYTES` to worker 1, of 3; each reports what it saw."""
+
+    def work(hub: Hub, rank: int) -> dict:
+        before = counters.bytes_sent(), counters.bytes_received()
+        algorithm = [send, receive, lambda hub: None][rank](hub)
+        return {
+            "sent": counters.bytes_sent() - before[0],
+            "received": counters.bytes_received() - before[1],
+            "interfaces": interfaces(),
+            "socket_algorithm": algorithm,
+            "route_algorithm": links.congestion_control("eth0"),
+            "qdisc": read_qdisc("eth0"),
+        }
+
+    return run(SLOW, 3, work)
+
+
+def ordinary_user() -> dict:
+    """`traffic` as a user without rights, or why the host forbids it."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        pr_set_dumpable = 4  # else /proc/self still belongs to root
+        ctypes.CDLL(None).prctl(pr_set_dumpable, 1, 0, 0, 0)
+    error = permitted()
+    return {"uid": os.geteuid(), "error": error, "traffic": None if error else traffic()}
+
+
+def send(hub: Hub) -> str:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            connection = socket.create_connection((hub.address(1), 5000), timeout=10)
+            break
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+    with connection:
+        connection.sendall(bytes(NUM_BYTES))
+        connection.recv(1)  # who exits earlier takes the link, and what it still holds, away
+        return algorithm_of(connection)
+
+
+def receive(hub: Hub) -> str:
+    with socket.create_server((hub.address(1), 5000)) as server:
+        server.settimeout(10)
+        connection, _ = server.accept()
+    with connection:
+        connection.settimeout(10)
+        missing = NUM_BYTES
+        while missing:
+            received = len(connection.recv(missing))
+            assert received
+            missing -= received
+        connection.send(b"+")
+        return algorithm_of(connection)
+
+
+def algorithm_of(connection: socket.socket) -> str:
+    value = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    return value.split(b"\0")[0].decode()
+
+
+def read_qdisc(interface: str) -> dict:
+    with IPRoute() as ip:
+        [index] = ip.link_lookup(ifname=interface)
+        [qdisc] = ip.get_qdiscs(index=index)
+    parameters = qdisc.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")
+    ticks_per_s = 1e9 / 64
+    return {
+        "kind": qdisc.get_attr("TCA_KIND"),
+        "rate": parameters["rate"],
+        "limit": parameters["limit"],
+        "burst": parameters["buffer"] / ticks_per_s * parameters["rate"],
+    }

@@ -1,0 +1,146 @@
+"""The switch in user space: what it does with traffic, garbage and outages, and its own death."""
+
+import os
+import random
+import signal
+import socket
+import struct
+import time
+from contextlib import suppress
+from dataclasses import asdict
+
+from netsim import proof, tcp
+from netsim.condition import NetworkCondition
+from netsim.namespaces import Hub, NamespaceError
+from netsim.processes import fork
+from netsim.trial import run_workers
+
+
+def switched() -> dict:
+    """`LinkReport`s of three workers with a delay, their TCP, and the switch's counters."""
+    asked = NetworkCondition(rate_mbit=20, delay_ms=10, backend="switch")
+
+    def work(hub: Hub, rank: int) -> list:
+        report = proof.measure(asked, rank, [hub.address(r) for r in range(3)])
+        assert report is not None
+        return [asdict(report), asdict(tcp.read())]
+
+    results = run_workers(asked, 3, work, switch_counters)
+    return {"workers": results.values, "counters": results.hub}
+
+
+def two_nodes() -> list:
+    """Whether workers of two nodes, joined by bridges and a slow link, reach each other."""
+    asked = NetworkCondition(rate_mbit=100, nodes={"size": 2, "between": {"rate_mbit": 10}})
+    return run_workers(asked, 3, lambda hub, rank: reach(hub, rank, 3)).values
+
+
+def fuzzed() -> dict:
+    """Worker 1 sends garbage; afterwards 0 and 2 still reach each other through the switch."""
+
+    def work(hub: Hub, rank: int) -> bool:
+        if rank == 1:
+            send_garbage()
+        return reach(hub, rank, 3)
+
+    results = run_workers(NetworkCondition(backend="switch"), 3, work, switch_counters)
+    return {"reached": results.values, "counters": results.hub}
+
+
+def outage() -> list:
+    """Round trips in s of single bytes over a link that goes down 0.3 s after the clock starts."""
+    fault = {"worker": 1, "at_s": 0.3, "for_s": 1.0}
+
+    def work(hub: Hub, rank: int) -> list:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+            datagrams.bind((hub.address(rank), 5000))
+            datagrams.settimeout(4)
+            if rank == 1:
+                while datagrams.recvfrom(16)[0] != b"end":
+                    datagrams.sendto(b"!", (hub.address(0), 5000))
+                return []
+            datagrams.settimeout(0.05)
+            hub.start_clock()
+            begin, answered = time.monotonic(), []
+            while (now := time.monotonic() - begin) < 1.8:
+                datagrams.sendto(b"?", (hub.address(1), 5000))
+                with suppress(TimeoutError):
+                    datagrams.recv(16)
+                    answered.append(now)
+                time.sleep(0.01)
+            for _ in range(5):
+                datagrams.sendto(b"end", (hub.address(1), 5000))
+            return answered
+
+    return run_workers(NetworkCondition(faults=[fault]), 2, work).values[0]
+
+
+def dead_switch() -> str:
+    """What the hub raises when someone kills the switch."""
+
+    def run_hub() -> int:
+        hub = Hub(NetworkCondition(backend="switch"), 2)
+        pids = hub.fork_workers(lambda rank: time.sleep(30) or 0)
+        assert hub.switch is not None
+        os.kill(hub.switch.pid, signal.SIGKILL)
+        try:
+            os.waitpid(next(iter(pids)), 0)
+        except NamespaceError as error:
+            os.write(writer, str(error).encode())
+        return 0
+
+    reader, writer = os.pipe()
+    hub_pid = fork(run_hub)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+    os.waitpid(hub_pid, 0)
+    return said
+
+
+def send_garbage() -> None:
+    """Truncated, giant and foreign frames, and a storm of ARP."""
+    chosen = random.Random(1)
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as raw:
+        raw.bind(("eth0", 0))
+        own, other = (bytes.fromhex(f"02000a0000{rank:02x}") for rank in (1, 2))
+        for _ in range(300):
+            target = chosen.choice([other, own, b"\xff" * 6, chosen.randbytes(6)])
+            ether_type = chosen.choice([b"\x08\x06", b"\x08\x00", b"\x86\xdd", b"\x12\x34"])
+            length = chosen.choice([0, 1, 20, 46, 1500])
+            with suppress(OSError):  # a frame that the kernel refuses does not reach the switch
+                raw.send(target + own + ether_type + chosen.randbytes(length))
+        for _ in range(2000):
+            raw.send(b"\xff" * 6 + own + b"\x08\x06" + bytes(28))
+    giant_header = struct.pack("=BBHHHH", 1, 1, 60000, 1, 34, 16)
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as raw:
+        raw.setsockopt(263, 15, 1)  # PACKET_VNET_HDR
+        raw.bind(("eth0", 0))
+        for length in (14, 60, 1500, 30000, 65000):
+            with suppress(OSError):
+                raw.send(giant_header + other + own + b"\x08\x00" + chosen.randbytes(length))
+
+
+def switch_counters(hub: Hub) -> dict:
+    assert hub.switch is not None
+    return asdict(hub.switch.counters())
+
+
+def reach(hub: Hub, rank: int, num_workers: int) -> bool:
+    """Whether a byte gets from each worker to the next."""
+    with socket.create_server((hub.address(rank), 5000)) as server:
+        server.settimeout(10)
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                next_address = hub.address((rank + 1) % num_workers), 5000
+                outgoing = socket.create_connection(next_address, timeout=10)
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+        incoming, _ = server.accept()
+    with outgoing, incoming:
+        outgoing.send(b"+")
+        arrived = incoming.recv(1) == b"+"
+        incoming.send(b"+")  # who exits earlier takes the link, and what it still holds, away
+        return arrived and outgoing.recv(1) == b"+"
