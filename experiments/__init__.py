@@ -1,5 +1,5 @@
 """Compose, launch, train, record, compare: the app over `bagua_algos` and `netsim`."""
 
-from relaxlab import commands
+from kernels import commands
 
 commands.starting()

@@ -24,7 +24,7 @@ from experiments.resume import with_saved_overrides
 from experiments.study import Outcome
 from experiments.team import Team, join
 from hydra_plugins.relaxlab.study_sweeper import StudySweeper
-from relaxlab import commands
+from kernels import commands
 
 
 def main() -> int:

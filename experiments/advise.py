@@ -27,8 +27,8 @@ from experiments.errors import UserError
 from experiments.measured import check_launchable, measured_times_s
 from experiments.ranking import TIE_RULE, Prediction, ranked
 from experiments.words import counted
+from kernels import commands
 from netsim.condition import NetworkCondition
-from relaxlab import commands
 
 
 class Network(NamedTuple):

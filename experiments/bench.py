@@ -20,7 +20,7 @@ from rich.table import Table
 
 from experiments.environment import environment
 from experiments.words import counted
-from relaxlab import commands
+from kernels import commands
 
 NUM_STEPS = 300
 LIMIT_S = 300

@@ -34,7 +34,7 @@ from experiments.messages import choices
 from experiments.step import Step, make_scaler, make_step
 from experiments.tasks.base import TaskData
 from experiments.words import counted
-from relaxlab import commands
+from kernels import commands
 
 WORKERS = 4
 WARM_UP_STEPS = 24

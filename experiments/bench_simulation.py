@@ -23,7 +23,7 @@ from experiments.config import Plan, make_plan
 from experiments.step import make_step
 from experiments.tasks.base import TaskData
 from experiments.words import counted
-from relaxlab import commands
+from kernels import commands
 
 MODEL, WORKERS, BATCH_SIZE = "mlp", 64, 8
 NUM_STEPS = 5

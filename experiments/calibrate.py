@@ -18,7 +18,7 @@ from experiments.errors import UserError
 from experiments.profile import Profile
 from experiments.rehearsal import rehearse
 from experiments.trial import check_model
-from relaxlab import commands
+from kernels import commands
 
 
 def calibrate(overrides: list[str]) -> Profile:

@@ -15,7 +15,7 @@ from experiments.plots import accuracy_plot, save_plot
 from experiments.records import load_metrics, load_runs
 from experiments.settings import named, settings
 from experiments.tables import remarks, render
-from relaxlab import commands
+from kernels import commands
 
 
 def compare(path: str | Path, out: str | Path | None = None) -> None:

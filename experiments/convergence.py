@@ -19,7 +19,7 @@ from experiments.errors import UserError
 from experiments.records import load_runs
 from experiments.tables import describe, remarks
 from experiments.words import counted
-from relaxlab import commands
+from kernels import commands
 
 BASELINE = "allreduce"
 SITUATION = ("task", "model", "workers", "steps", "backend")

@@ -35,7 +35,7 @@ from experiments.device_trace import read_device_trace
 from experiments.environment import environment
 from experiments.errors import UserError
 from experiments.gpu import Gpu, find_gpus, why_no_gpu
-from relaxlab import commands
+from kernels import commands
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "gpu"

@@ -27,11 +27,11 @@ from experiments.dry_run import DryRun, meta_buckets
 from experiments.errors import UserError
 from experiments.shapes import MODELS, ModelShape
 from experiments.words import counted
+from kernels import commands
 from netsim.condition import NetworkCondition
 from netsim.model import CostModel
 from netsim.timeline import Timeline
 from netsim.transport import NCCL
-from relaxlab import commands
 
 DDP_BUCKET_MB = 25
 """The default of `bucket_cap_mb`; DDP's first bucket of 1 MiB is left out."""

@@ -25,7 +25,7 @@ from experiments.published_rows import (
     step_s,
 )
 from experiments.shapes import vgg16
-from relaxlab import commands
+from kernels import commands
 
 TOLERANCE = 0.15
 UNEXPLAINED = "No explanation is known."

@@ -26,7 +26,7 @@ from experiments.plots import save_plot
 from experiments.ranking import TIE_RULE
 from experiments.surface_plot import surface_plot
 from experiments.words import counted
-from relaxlab import commands
+from kernels import commands
 
 Array = NDArray[np.float64]
 

@@ -30,7 +30,7 @@ from experiments.replay import step_ends_s
 from experiments.simulate import train_simulated
 from experiments.tasks.base import TaskData
 from experiments.words import counted
-from relaxlab import commands
+from kernels import commands
 
 ALGORITHMS = ("allreduce", "bytegrad", "qsgd", "decentralized", "local_sgd", "power_sgd")
 RATES_MBIT = (50, 200, 1000)

@@ -24,8 +24,8 @@ import numba
 import numpy as np
 import torch
 
+from kernels import commands
 from kernels.bench_cases import cases
-from relaxlab import commands
 
 DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float32, torch.float16, torch.bfloat16)}
 DEFAULT_MBYTES = {"cpu": [16], "cuda": [1, 16, 256, 1024]}

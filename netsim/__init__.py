@@ -1,5 +1,5 @@
 """Networks for workers: conditions, and real links on one host that are shaped to follow them."""
 
-from relaxlab import commands
+from kernels import commands
 
 commands.starting()

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from kernels import commands
 from netsim import proof
 from netsim.condition import NetworkCondition
 from netsim.errors import NamespaceError, ProbeError
 from netsim.presets import preset_names, read_condition
 from netsim.processes import fork, kill
 from netsim.proof import LinkReport
-from relaxlab import commands
 
 _USAGE = (
     "usage: python -m netsim probe|serve net=NAME [workers=N] [net.KEY=VALUE...] [-- COMMAND...]"

@@ -9,11 +9,11 @@ import statistics
 import time
 from dataclasses import dataclass
 
+from kernels import commands
 from netsim.compute import ComputeTimes, Lognormal, even_buckets
 from netsim.condition import NetworkCondition
 from netsim.model import CostModel
 from netsim.timeline import Job, Timeline
-from relaxlab import commands
 
 NUM_WORKERS = 1024
 NUM_STEPS = 1000

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from relaxlab import commands
+from kernels import commands
 
 KERNEL = "linux.uml"
 _MODULES = ("bridge", "veth", "sch_tbf", "sch_netem")

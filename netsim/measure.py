@@ -9,12 +9,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from kernels import commands
 from netsim import guest, probe, survey
 from netsim.condition import NetworkCondition
 from netsim.errors import NamespaceError, ProbeError
 from netsim.namespaces import check_permitted
 from netsim.proof import LinkReport
-from relaxlab import commands
 
 NUM_WORKERS = 4
 ALL_REDUCE_BYTES = 10_000_000

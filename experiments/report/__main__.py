@@ -11,7 +11,7 @@ from pathlib import Path
 
 from experiments.errors import ReportError, UserError
 from experiments.records import load_runs
-from relaxlab import commands
+from kernels import commands
 
 EXTRA = ("jinja2", "nbformat", "nbclient", "nbconvert", "ipykernel")
 """What the notebook needs: the extra "report"."""

@@ -1,4 +1,5 @@
-"""How a command begins and ends: Ctrl-C stops it at any moment with one line and exit code 130.
+"""How a command, of any package, begins and ends: Ctrl-C stops it at any moment with one line and
+exit code 130. Here because all packages import this one.
 
 `python -m PACKAGE.MODULE` imports PACKAGE, whose `__init__` calls `starting`; then MODULE with all
 that it imports, which takes seconds, and which ends in `run(main)`.

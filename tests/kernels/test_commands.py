@@ -107,7 +107,7 @@ def test_while_modules_are_imported(words, module):
     "words",
     [
         "experiments.advise task=mnist5k net=none algo=allreduce workers=2 --verify 1",
-        "experiments.calibrate algo=allreduce workers=2 --out none.yaml",
+        "experiments.calibrate algo=allreduce cluster.sharing=2 --out none.yaml",
     ],
 )
 def test_while_a_rehearsal_forks(words, num_forks):
