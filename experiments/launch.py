@@ -141,14 +141,18 @@ class _Supervisor:
     def await_network(self) -> Network:
         """Have the workers probe their links until these are what was asked for.
 
-        A busy host can disturb a probe, and nothing makes a link look better than it is: so a
-        network is refused only after `NUM_PROBES`.
+        A busy host can disturb a probe, or have a connection of it break off, and nothing makes a
+        link look better than it is: so a network is refused only after `NUM_PROBES`.
         """
         refusal = ""
         for _ in range(NUM_PROBES):
             self._probed.clear()
+            self._heard_of.clear()
             self._say(PROBE)
             self._await(self._probed, START_LIMIT_S, "probed its link")
+            refusal = next((p.broken for p in self._probed.values() if p.broken), "")
+            if refusal:
+                continue
             links = [p.link for _, p in sorted(self._probed.items()) if p.link is not None]
             try:
                 proof.check(self._plan.net, links)
@@ -222,6 +226,8 @@ class _Supervisor:
                 self._backend = message
             case Probed() if rank is not None:
                 self._probed[rank] = message
+                if message.broken:
+                    self._heard_of.add(rank)
             case Finished(result) if rank is not None:
                 self._results[rank] = result
             case Diverged(reason):

@@ -23,7 +23,8 @@ from experiments.tasks.base import TaskData
 from experiments.trace import TraceFile, TraceRecorder
 from experiments.train import DivergedError, Result, train
 from netsim import counters, proof, tcp
-from netsim.errors import ProbeError
+from netsim.condition import NetworkCondition
+from netsim.errors import BrokenProbeError, ProbeError
 from netsim.links import INTERFACE
 from netsim.namespaces import Hub
 from netsim.proof import LinkReport
@@ -39,10 +40,13 @@ STEP_LIMITS = 4
 
 @dataclass(frozen=True)
 class Probed:
-    """What this worker's link turned out to be; None for a single worker. And its TCP."""
+    """What this worker's link turned out to be, None for a single worker, and its TCP; or why the
+    probe broke off.
+    """
 
     link: LinkReport | None
     tcp: TcpSettings
+    broken: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,7 @@ def run_worker(
     addresses = [network.address(r) for r in range(plan.workers)]
     try:
         while launcher.recv() == PROBE:
-            link = proof.measure(plan.net, rank, addresses)
-            launcher.send(Probed(link, tcp.read()))
+            launcher.send(_probe(plan.net, rank, addresses))
         network.start_clock()
         launcher.send(Finished(_train(plan, data, rank, rendezvous, launcher)))
     except DivergedError as error:
@@ -111,6 +114,13 @@ def run_worker(
         launcher.send(Failed(reason, is_consequence=False, details=traceback.format_exc()))
         return 1
     return 0
+
+
+def _probe(condition: NetworkCondition, rank: int, addresses: list[str]) -> Probed:
+    try:
+        return Probed(proof.measure(condition, rank, addresses), tcp.read())
+    except BrokenProbeError as error:
+        return Probed(None, tcp.read(), str(error))
 
 
 def _stay(launcher: Connection) -> NoReturn:

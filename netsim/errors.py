@@ -7,3 +7,7 @@ class NamespaceError(RuntimeError):
 
 class ProbeError(RuntimeError):
     """The network does not do what was asked; the message is one sentence that says what to do."""
+
+
+class BrokenProbeError(ProbeError):
+    """A connection of the probe broke off: all workers may try once more."""

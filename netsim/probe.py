@@ -26,6 +26,8 @@ LIMIT_S = 10
 _UNSENT_S = 0.05
 _MIN_UNSENT_BYTES = 128 * 1024
 _BLOCK = bytes(256 * 1024)
+_LAST = b"."
+"""What a sender ends with: a connection that ends otherwise has broken off."""
 
 
 def measuring_seconds(rate_mbit: float | None) -> float:
@@ -151,7 +153,7 @@ def _send_and_receive(
     unsent_bytes = max(_MIN_UNSENT_BYTES, round(_UNSENT_S * 125_000 * (onward_mbit or 0)))
     outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
     buffer = bytearray(1024 * 1024)
-    looks = [_look()]
+    looks, last = [_look()], b""
     senders, receivers = [outgoing], [incoming]
     end = time.monotonic() + seconds
     while senders or receivers:
@@ -159,12 +161,18 @@ def _send_and_receive(
         if not readable and not writable:
             raise TimeoutError(f"silent for {LIMIT_S} s")
         if readable:
-            if not incoming.recv_into(buffer):
+            num_bytes = incoming.recv_into(buffer)
+            if num_bytes:
+                last = buffer[num_bytes - 1 : num_bytes]
+            elif last == _LAST:
                 receivers = []
+            else:
+                raise ConnectionError("the connection was closed")
             looks.append(_look())
         if writable and time.monotonic() < end:
             outgoing.send(_BLOCK)
         elif writable:
+            outgoing.send(_LAST)
             outgoing.shutdown(socket.SHUT_WR)
             senders = []
     _await_delivery(outgoing, incoming)

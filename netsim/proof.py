@@ -15,7 +15,7 @@ from math import sqrt
 
 from netsim import datagrams, probe, round_trip
 from netsim.condition import NetworkCondition
-from netsim.errors import ProbeError
+from netsim.errors import BrokenProbeError, ProbeError
 from netsim.link import LinkCondition
 
 MIN_TCP_RATE_MBIT = 50
@@ -68,7 +68,9 @@ def measure(condition: NetworkCondition, rank: int, addresses: list[str]) -> Lin
         None for a single worker, who has no link to measure.
 
     Raises:
-        ProbeError: if a neighbour does not answer, or stops; names it.
+        BrokenProbeError: if a connection breaks off. Every worker raises it then, or has measured
+            its link already: whoever fails leaves its connections, and so its neighbours fail.
+        ProbeError: if a neighbour does not answer; names it.
     """
     if len(addresses) == 1:
         return None
@@ -84,7 +86,8 @@ def measure(condition: NetworkCondition, rank: int, addresses: list[str]) -> Lin
             probe.meet(incoming, outgoing)
             arrivals = _arrivals(ring, rank, addresses, (incoming, outgoing))
         except OSError as error:
-            raise ProbeError(
+            kind = BrokenProbeError if isinstance(error, ConnectionError) else ProbeError
+            raise kind(
                 f"The probe from worker {sender} or to worker {(rank + 1) % num_workers} broke "
                 f"off ({error}): did one of them die?"
             ) from error

@@ -3,6 +3,7 @@
 Each sample is a connection's opening, which the peer's kernel answers alone; see tcp(7), TCP_INFO.
 """
 
+import errno
 import socket
 import struct
 import time
@@ -34,6 +35,7 @@ def round_trip_ms(address: str, asked_ms: float) -> float:
         asked_ms: what to expect.
 
     Raises:
+        ConnectionError: if the worker listens no more.
         TimeoutError: if none is answered.
     """
     attempts = [socket.socket() for _ in range(NUM_PINGS)]
@@ -57,6 +59,9 @@ def round_trip_ms(address: str, asked_ms: float) -> float:
 
 
 def _answered_ms(attempts: list[socket.socket]) -> list[float]:
+    errors = {attempt.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) for attempt in attempts}
+    if errors & {errno.ECONNREFUSED, errno.ECONNRESET}:
+        raise ConnectionError("it listens no more")
     infos = [attempt.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128) for attempt in attempts]
     established = [info for info in infos if info[0] == _ESTABLISHED]
     return [struct.unpack_from("=I", info, _RTT_OFFSET)[0] / 1000 for info in established]

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import pytest
 from torch import Tensor, nn
 
 from experiments.records import load_metrics, load_runs
+from netsim import probe
 from netsim.condition import NetworkCondition
 from netsim.errors import NamespaceError
 from netsim.namespaces import check_permitted
 from tests.experiments import app
 
 LIMIT_S = 10
+FIRST_ADDRESS = "10.0.0.1"
 
 
 def namespaces_are_forbidden() -> str:
@@ -90,6 +93,30 @@ def test_a_loss_that_is_no_number_ends_the_run_as_diverged(tmp_path):
     assert record["status"] == "diverged"
     assert "the loss is nan at step" in record["reason"]
     assert record["time_to_accuracy_s"] is None
+
+
+class BreaksOneProbe(nn.Sequential):
+    """Of MNIST; when it has been made, worker 0's next probe breaks off."""
+
+    def __init__(self, num_classes: int = 10) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(784, num_classes))
+        probe.meet = break_off
+
+
+def break_off(incoming: socket.socket, outgoing: socket.socket, meet=probe.meet) -> None:
+    probe.meet = meet
+    if incoming.getsockname()[0] == FIRST_ADDRESS:
+        raise ConnectionResetError("on purpose")
+    meet(incoming, outgoing)
+
+
+def test_a_probe_that_breaks_off_is_tried_again(tmp_path):
+    model = ["~model.channels", "~model.hidden", f"model._target_={__name__}.BreaksOneProbe"]
+    ended = app.run(
+        "algo=allreduce", "net=lan_1g", *model, "max_steps=2", f"hydra.run.dir={tmp_path}"
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert len(app.summary(tmp_path)["links"]) == 4
 
 
 class FailsInTraining(nn.Sequential):

@@ -19,6 +19,12 @@ def test_a_network_more_than_5_percent_off_is_refused_with_both_rates():
 
 
 @pytest.mark.root
+@pytest.mark.parametrize("name", ["broken_meetings", "broken_rates"])
+def test_a_connection_that_breaks_ends_the_probe_of_all_and_not_the_next(scenario, name):
+    assert scenario(name)[:4] == [["BrokenProbeError", "measured"]] * 4
+
+
+@pytest.mark.root
 def test_a_probe_names_the_neighbour_who_never_comes(scenario):
     silent, *others = scenario("silent_neighbour")[:3]
     assert silent is None

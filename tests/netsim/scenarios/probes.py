@@ -2,9 +2,9 @@
 
 import time
 from dataclasses import asdict
+from typing import Any
 
 from netsim import probe, proof
-from netsim.arrivals import Look
 from netsim.errors import ProbeError
 from netsim.namespaces import Hub
 from tests.netsim.scenarios.networks import SLOW, run
@@ -21,23 +21,29 @@ def proofs() -> list:
     return run(SLOW, 4, work)
 
 
-def broken_probes() -> list:
-    """How each of two probes ends for each of four workers, of whom worker 1 breaks off the first
-    in the midst of measuring its rate.
-    """
-    look, num_looks = probe._look, 0
+def broken_rates() -> list:
+    """How two probes of four workers end of whom worker 1 breaks off the first amid its rates."""
+    return broken("_look", num_calls=10)
 
-    def break_off() -> Look:
-        nonlocal num_looks
-        num_looks += 1
-        if num_looks == 10:
+
+def broken_meetings() -> list:
+    """The same, where worker 1 breaks off before that."""
+    return broken("meet", num_calls=1)
+
+
+def broken(function: str, num_calls: int) -> list:
+    original, calls = getattr(probe, function), []
+
+    def break_off(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == num_calls:
             raise ConnectionResetError("on purpose")
-        return look()
+        return original(*arguments)
 
     def work(hub: Hub, rank: int) -> list:
         addresses = [hub.address(rank) for rank in range(4)]
         if rank == 1:
-            probe._look = break_off
+            setattr(probe, function, break_off)
         ends = []
         for _ in range(2):
             try:
