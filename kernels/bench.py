@@ -205,4 +205,4 @@ def _cpu_model() -> str:
 
 
 if __name__ == "__main__":
-    commands.run(main)
+    commands.run(main, at_once=True)

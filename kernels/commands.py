@@ -27,12 +27,13 @@ def starting() -> None:
         signal.signal(signal.SIGINT, _end)
 
 
-def run(main: Callable[[], int | None]) -> NoReturn:
+def run(main: Callable[[], int | None], *, at_once: bool = False) -> NoReturn:
     """Be the command: end with the exit code that `main` returns, None for 0. In `main` Ctrl-C is a
-    `KeyboardInterrupt`, as ever.
+    `KeyboardInterrupt`, as ever; with `at_once` it goes on to end the process, for a command that
+    leaves nothing behind and spends its time where such an exception is swallowed (numba).
     """
     try:
-        if signal.getsignal(signal.SIGINT) is _end:
+        if signal.getsignal(signal.SIGINT) is _end and not at_once:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         code = main()
     except KeyboardInterrupt:
