@@ -1,44 +1,57 @@
 #!/usr/bin/env bash
-# Makes results/reference/ again, from the repository's root: profiles, simulated, real, report.
-# Stopped, it goes on where it was. README.md says how long each part took.
+# Makes results/reference/ again, from the repository's root, part by part: profiles, simulated,
+# movies_profiles, movies, real, report. A part that was stopped goes on where it was. README.md
+# says how long each took.
 set -euo pipefail
 python=${PYTHON:-.venv/bin/python}
-runs=results/runs/reference
 # By the learning rate that was best in results/convergence/table.md, times that of the optimizer.
 times_1=allreduce,allreduce_fp8,bytegrad,diloco,diloco_int8,low_precision_decentralized,post_local_sgd,power_sgd,qsgd,sgp
 times_3=choco_sgd,decentralized,local_sgd,one_bit_adam,qadam,slowmo,top_k
 baselines=torch_ddp,torch_ddp_bf16,torch_ddp_powersgd
 
-profiles() { # of a worker's own work, one at a time on a quiet host
-    local algo workers
+calibrate() { # $1 experiment, $2 the file's prefix, $3 workers: on a quiet host
+    local algo
     for algo in ${times_1//,/ } ${times_3//,/ } ef_signsgd async; do
-        for workers in 16 64; do
-            "$python" -m experiments.calibrate experiment=reference algo="$algo" workers="$workers" \
-                profile=null --out "results/reference/profiles/${algo}_w$workers.yaml" >/dev/null
-        done
+        "$python" -m experiments.calibrate experiment="$1" algo="$algo" workers="$3" profile=null \
+            --out "results/reference/profiles/$2${algo}_w$3.yaml" >/dev/null
     done
 }
 
-sweep() {
-    "$python" -m experiments -m experiment=reference "$@"
+sweep() { # $1 experiment
+    "$python" -m experiments -m experiment="$@"
 }
 
-simulated() { # $1 workers; several may run at once
-    sweep workers="$1" algo="$times_1"
-    sweep workers="$1" algo="$times_3" lr_scale=3
-    sweep workers="$1" algo=ef_signsgd lr_scale=0.3
-    sweep workers="$1" algo=async algo.interval_ms=50
+profiles() {
+    calibrate reference "" 16
+}
+
+simulated() {
+    sweep reference algo="$times_1"
+    sweep reference algo="$times_3" lr_scale=3
+    sweep reference algo=ef_signsgd lr_scale=0.3
+    sweep reference algo=async algo.interval_ms=50
+}
+
+movies_profiles() {
+    calibrate reference_movies movies_ 16
+}
+
+movies() { # all by Adam, at one learning rate
+    sweep reference_movies algo="$times_1,$times_3,ef_signsgd"
+    sweep reference_movies algo=async algo.interval_ms=50
 }
 
 real() { # four workers on this host, which has to be quiet
-    local four=(workers=4 batch_size=32 backend=gloo profile=null stop_at_target=true)
-    sweep "${four[@]}" net=none,lan_1g,slow_tcp algo="$baselines,allreduce,bytegrad,power_sgd"
-    sweep "${four[@]}" net=none,lan_1g,slow_tcp algo=decentralized,local_sgd,qadam lr_scale=3
-    sweep "${four[@]}" net=none,lan_1g,slow_tcp algo=async algo.interval_ms=50
+    local four=(workers=4 batch_size=32 backend=gloo profile=null stop_at_target=true
+        net=none,lan_1g,slow_tcp)
+    sweep reference "${four[@]}" algo="$baselines,allreduce,bytegrad,power_sgd"
+    sweep reference "${four[@]}" algo=decentralized,local_sgd,qadam lr_scale=3
+    sweep reference "${four[@]}" algo=async algo.interval_ms=50
 }
 
 report() {
-    "$python" -m experiments.report "$runs" --out results/reference/report
+    "$python" -m experiments.report results/runs/reference --out results/reference/fashion_mnist
+    "$python" -m experiments.report results/runs/reference_movies --out results/reference/movie_snippets
 }
 
 "$@"
