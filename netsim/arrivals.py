@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from netsim import counters
-from netsim.errors import ProbeError
+from netsim.errors import BrokenProbeError
 
 NUM_SLOTS = 15
 _MIN_SLOTS = 3
@@ -36,7 +36,7 @@ def steady_rate_mbit(looks: Sequence[Look], sender: int) -> float:
     """10^6 bits per second, from the first arrival to the last.
 
     Raises:
-        ProbeError: if too little came from the worker `sender`.
+        BrokenProbeError: if too little came from the worker `sender`.
     """
     changes = [later for earlier, later in pairwise(looks) if later.num_bytes > earlier.num_bytes]
     rates = []
@@ -48,7 +48,7 @@ def steady_rate_mbit(looks: Sequence[Look], sender: int) -> float:
         slots = [(changes[i], changes[j]) for i, j in pairwise(marks)]
         rates = [8e-6 * (b.num_bytes - a.num_bytes) / (b.at_s - a.at_s) for a, b in slots]
     if len(rates) < _MIN_SLOTS:
-        raise ProbeError(
+        raise BrokenProbeError(
             f"What came from worker {sender} is too little to measure a rate: free the host's "
             f"processors, or choose a higher rate_mbit."
         )

@@ -74,7 +74,7 @@ def exchange(
 
     Raises:
         OSError: if a neighbour stops to answer.
-        ProbeError: if too little came to measure a rate.
+        BrokenProbeError: if too little came to measure a rate.
     """
     incoming, outgoing = neighbours
     receiver = (addresses[(rank + 1) % len(ring)], _PORT)

@@ -10,4 +10,6 @@ class ProbeError(RuntimeError):
 
 
 class BrokenProbeError(ProbeError):
-    """A connection of the probe broke off: all workers may try once more."""
+    """A connection of the probe broke off, or a busy host let too little come over it: all workers
+    may try once more.
+    """

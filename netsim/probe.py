@@ -56,7 +56,7 @@ def ring_rate_mbit(
 
     Raises:
         OSError: if a connection breaks off.
-        ProbeError: if too little comes from the worker `sender`.
+        BrokenProbeError: if too little comes from the worker `sender`.
     """
     looks = _send_and_receive(outgoing, incoming, onward_mbit, warm_up_s + seconds)
     warm_s = looks[0].at_s + warm_up_s

@@ -68,8 +68,9 @@ def measure(condition: NetworkCondition, rank: int, addresses: list[str]) -> Lin
         None for a single worker, who has no link to measure.
 
     Raises:
-        BrokenProbeError: if a connection breaks off. Every worker raises it then, or has measured
-            its link already: whoever fails leaves its connections, and so its neighbours fail.
+        BrokenProbeError: if a connection breaks off, or too little comes over it. Every worker
+            raises it then, or has measured its link already: whoever fails leaves its connections,
+            and so its neighbours fail.
         ProbeError: if a neighbour does not answer; names it.
     """
     if len(addresses) == 1:

@@ -1,7 +1,7 @@
 import pytest
 
 from netsim.arrivals import Look, steady_rate_mbit
-from netsim.errors import ProbeError
+from netsim.errors import BrokenProbeError
 
 
 def looks_at(rates_mbit: list[float]) -> list[Look]:
@@ -33,5 +33,5 @@ def test_looks_at_which_nothing_new_has_come_do_not_count():
 
 @pytest.mark.parametrize("num_looks", [0, 1, 2, 4])
 def test_too_few_arrivals_are_no_rate(num_looks):
-    with pytest.raises(ProbeError, match="What came from worker 3 is too little"):
+    with pytest.raises(BrokenProbeError, match="What came from worker 3 is too little"):
         steady_rate_mbit(looks_at([100])[:num_looks], 3)
