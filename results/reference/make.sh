@@ -43,15 +43,20 @@ movies() { # all by Adam, at one learning rate
 
 real() { # four workers on this host, which has to be quiet
     local four=(workers=4 batch_size=32 backend=gloo profile=null stop_at_target=true
-        net=none,lan_1g,slow_tcp)
+        net=none,lan_1g,slow_tcp hydra.sweep.dir=results/runs/reference_real)
     sweep reference "${four[@]}" algo="$baselines,allreduce,bytegrad,power_sgd"
     sweep reference "${four[@]}" algo=decentralized,local_sgd,qadam lr_scale=3
     sweep reference "${four[@]}" algo=async algo.interval_ms=50
 }
 
-report() {
-    "$python" -m experiments.report results/runs/reference --out results/reference/fashion_mnist
-    "$python" -m experiments.report results/runs/reference_movies --out results/reference/movie_snippets
+report() { # and the records of the runs; SVG, LaTeX and notebook are left out for their size
+    local study
+    for study in reference reference_real reference_movies; do
+        "$python" -m experiments.report "results/runs/$study" --out "results/reference/$study"
+    done
+    rm results/reference/reference*/*.{svg,tex,ipynb}
+    tar --exclude=.trainings -cJf results/reference/runs.tar.xz -C results/runs \
+        reference reference_real reference_movies
 }
 
 "$@"
