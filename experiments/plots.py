@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:  # imported where it draws: more than a second, which a table 
 
 OVER = {"time_s": "training time (s)", "step": "steps", "bytes_sent": "MB sent by a worker"}
 """What accuracy is drawn over: columns of metrics, and their axes' labels."""
+
+_DPI = 150
 
 
 def accuracy_plot(
@@ -72,14 +75,24 @@ def curve(evaluations: pd.DataFrame, over: str = "time_s") -> pd.DataFrame:
 
 def save_plot(figure: Figure, out: Path, name: str = "accuracy") -> list[Path]:
     """Write `name`.png and .svg to `out`. Raises `UserError` where that cannot be."""
-    files = [out / f"{name}.png", out / f"{name}.svg"]
+    png, svg = out / f"{name}.png", out / f"{name}.svg"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for file in files:
-            figure.savefig(file, dpi=150)
+        _write_png(figure, png)
+        figure.savefig(svg, dpi=_DPI)
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}): choose --out.") from error
-    return files
+    return [png, svg]
+
+
+def _write_png(figure: Figure, file: Path) -> None:
+    """In 256 colours, which a drawing does not miss: a third or a quarter of the bytes are left."""
+    from PIL import Image
+
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=_DPI)
+    few_colors = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    few_colors.save(file, format="PNG", optimize=True)
 
 
 def add_legend(figure: Figure, order: list[str]) -> None:
