@@ -41,8 +41,9 @@ class StudySweeper(BasicSweeper):
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
         """See `Sweeper`. joblib runs as many at a time as may share this host, unless told."""
-        launcher, overrides = config.hydra.launcher, config.hydra.overrides.hydra
-        is_told = any(override.startswith("hydra.launcher.n_jobs=") for override in overrides)
+        launcher = config.hydra.launcher
+        overrides = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
+        is_told = any(str(o).startswith("hydra.launcher.n_jobs=") for o in overrides)
         if "n_jobs" in launcher and not is_told:
             launcher.n_jobs = jobs_at_once(config)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
