@@ -20,6 +20,7 @@ from experiments.apart import run_apart
 from experiments.clocks import SimulatedClocks
 from experiments.config import Plan
 from experiments.curve import Curve, Row
+from experiments.kept_memory import kept_memory
 from experiments.profile import Profile
 from experiments.rehearsal import rehearse
 from experiments.step import examples
@@ -84,7 +85,8 @@ def train_simulated(
     communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
     torch.manual_seed(plan.seed)
     model = stack(plan, data).to(plan.backend.device)
-    result = train(plan, data, model, communicator, SimulatedMeter(clocks), on_row, clocks)
+    with kept_memory():
+        result = train(plan, data, model, communicator, SimulatedMeter(clocks), on_row, clocks)
     return result, clocks
 
 

@@ -127,6 +127,14 @@ def test_the_same_command_runs_what_is_not_done(tmp_path):
     assert {first, second} <= folders(tmp_path)
 
 
+def test_folders_are_named_as_the_command_line_says(tmp_path):
+    name = "hydra.sweep.subdir=${hydra:runtime.choices.algo}_${seed}"
+    ended = app.run("-m", "algo=allreduce", "seed=3", *QUICK, f"hydra.sweep.dir={tmp_path}", name)
+    assert ended.returncode == 0, ended.stderr
+    [folder] = folders(tmp_path)
+    assert folder.startswith("allreduce_3_")
+
+
 def test_a_run_that_failed_is_listed_and_run_again_on_request(tmp_path):
     command = ("-m", "algo=allreduce", "seed=0", *QUICK, f"hydra.sweep.dir={tmp_path}")
     assert app.run(*command).returncode == 0
