@@ -20,6 +20,7 @@ from bagua_algos.stacked import StackedCommunicator
 from bagua_algos.worker_axis import StackedModel
 from experiments.compose import compose_config
 from experiments.config import Plan, make_plan
+from experiments.kept_memory import kept_memory
 from experiments.step import make_step
 from experiments.tasks.base import TaskData
 from experiments.words import counted
@@ -52,15 +53,16 @@ def compare_with_a_loop(repeats: int) -> None:
     data = plan.task.load()
     ways = [stepper(plan, data, in_a_loop=in_a_loop) for in_a_loop in (False, True)]
     seconds: list[list[float]] = []
-    for repeat in range(repeats + 1):
-        took = []
-        for take in ways:
-            started_s = time.perf_counter()
-            for step in range(NUM_STEPS):
-                take(repeat * NUM_STEPS + step)
-            took.append((time.perf_counter() - started_s) / NUM_STEPS)
-        if repeat:  # the first round warms up
-            seconds.append(took)
+    with kept_memory():
+        for repeat in range(repeats + 1):
+            took = []
+            for take in ways:
+                started_s = time.perf_counter()
+                for step in range(NUM_STEPS):
+                    take(repeat * NUM_STEPS + step)
+                took.append((time.perf_counter() - started_s) / NUM_STEPS)
+            if repeat:  # the first round warms up
+                seconds.append(took)
     ratios = [loop_s / stacked_s for stacked_s, loop_s in seconds]
     stacked_ms, loop_ms = (1e3 * statistics.median(column) for column in zip(*seconds, strict=True))
     print(
@@ -71,12 +73,13 @@ def compare_with_a_loop(repeats: int) -> None:
 
 
 def print_memory(model: str, workers: int) -> None:
-    """Trains two steps, and prints the largest memory that this process had."""
+    """Trains a few steps, and prints the largest memory that this process had."""
     torch.set_num_threads(os.cpu_count() or 1)
     plan = plan_of(model, workers, batch_size=8)
     take = stepper(plan, plan.task.load(), in_a_loop=False)
-    for step in range(2):
-        take(step)
+    with kept_memory():
+        for step in range(NUM_STEPS):
+            take(step)
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     print(f"{counted(workers, 'worker')}, {model}, batch 8: at most {peak_gb:.2f} GB of memory")
 
