@@ -6,7 +6,7 @@ models as one `vmap`.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,9 @@ class StackedModel(nn.Module):
         buffers = dict(self.module.named_buffers())
         if not self._in_a_loop:
             return torch.func.vmap(self._one, randomness="different")(parameters, buffers, x_wb)
+        # By unbind, whose gradient is one stack; an index's would be as large as all workers'.
+        parameters = {name: x_w.unbind() for name, x_w in parameters.items()}
+        buffers = {name: x_w.unbind() for name, x_w in buffers.items()}
         rows = [
             self._one(_row(parameters, worker), _row(buffers, worker), x_b)
             for worker, x_b in enumerate(x_wb)
@@ -84,9 +87,9 @@ def why_not_stacked(model: nn.Module, x_b: Tensor) -> str | None:
     return None
 
 
-def _row(stacked: Mapping[str, Tensor], worker: int) -> dict[str, Tensor]:
+def _row(of_workers: Mapping[str, Sequence[Tensor]], worker: int) -> dict[str, Tensor]:
     """One worker's parameters or buffers: views, so what it changes in place stays."""
-    return {name: x_w[worker] for name, x_w in stacked.items()}
+    return {name: x_w[worker] for name, x_w in of_workers.items()}
 
 
 def _in_float32(part: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
