@@ -86,7 +86,9 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     has_cuda = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description="Speed of every kernel.")
+    parser = argparse.ArgumentParser(
+        prog="python -m kernels.bench", description="Speed of every kernel."
+    )
     parser.add_argument("--device", nargs="+", choices=["cpu", "cuda"])
     parser.add_argument("--mbytes", nargs="+", type=int, help="sizes of the chunk of numbers, MiB")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")

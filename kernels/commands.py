@@ -1,11 +1,13 @@
 """How a command, of any package, begins and ends: Ctrl-C stops it at any moment with one line and
-exit code 130. Here because all packages import this one.
+exit code 130; one whose reader has gone (`| head`) ends without a word, as SIGPIPE would end it,
+with 141. Here because all packages import this one.
 
 `python -m PACKAGE.MODULE` imports PACKAGE, whose `__init__` calls `starting`; then MODULE with all
 that it imports, which takes seconds, and which ends in `run(main)`.
 """
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from types import FrameType
 from typing import NoReturn
 
 INTERRUPTED = 128 + signal.SIGINT
+UNREAD = 128 + signal.SIGPIPE
 _LINE = "stopped by Ctrl-C"
 
 
@@ -35,12 +38,27 @@ def run(main: Callable[[], int | None], *, at_once: bool = False) -> NoReturn:
     try:
         if signal.getsignal(signal.SIGINT) is _end and not at_once:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        code = main()
+        try:
+            code = main()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _is_unread(sys.stdout.fileno()):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left to flush
+        code = UNREAD
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends what is left to be done
         print(_LINE, file=sys.stderr)
         code = INTERRUPTED
     sys.exit(code)
+
+
+def _is_unread(pipe: int) -> bool:
+    """Whether nobody is left to read what is written to it."""
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _end(number: int, frame: FrameType | None) -> None:

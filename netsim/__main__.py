@@ -40,6 +40,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments[:1] in (["--help"], ["-h"]):
+        print(__doc__ or _USAGE)
+        return 0
     if len(arguments) == 3 and arguments[:2] == ["validate", "--out"]:
         from netsim.validate import validate
 

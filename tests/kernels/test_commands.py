@@ -1,4 +1,6 @@
-"""Ctrl-C at any moment: one line, exit code 130, no traceback, and no process is left."""
+"""Ctrl-C at any moment: one line, exit code 130, no traceback, and no process is left. A reader
+that goes: exit code 141, and not a word.
+"""
 
 import os
 import re
@@ -10,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kernels import commands
 from netsim.condition import NetworkCondition
 from netsim.errors import NamespaceError
 from netsim.namespaces import check_permitted
@@ -161,3 +164,23 @@ def test_a_command_that_is_to_ignore_ctrl_c_does():
         "assert signal.getsignal(2) is signal.SIG_IGN"
     )
     subprocess.run([sys.executable, "-c", script], cwd=app.ROOT, check=True)
+
+
+@pytest.mark.parametrize("words", ["netsim --help", "netsim -h"])
+def test_whose_output_nobody_reads(words):
+    unread, output = os.pipe()
+    os.close(unread)
+    command = [sys.executable, "-m", *words.split()]
+    ended = subprocess.run(
+        command, cwd=app.ROOT, stdout=output, stderr=subprocess.PIPE, timeout=LIMIT_S
+    )
+    os.close(output)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_another_broken_pipe_is_an_error_as_any():
+    def main() -> int:
+        raise BrokenPipeError("a worker's")
+
+    with pytest.raises(BrokenPipeError, match="a worker's"):
+        commands.run(main)
