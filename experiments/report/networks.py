@@ -1,4 +1,4 @@
-"""The best algorithm over networks, as a heat map."""
+"""The best algorithm over networks, as a heat map, and all by network."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from experiments.report.over_networks import (
+    NETWORK,
+    network_name,
+    network_names,
+    times_over_networks,
+)
 from experiments.report.section import Section
 from experiments.report.study import Study
 from experiments.report.words import factor, kinds, sentence, wrapped
-from experiments.settings import COMPARABLE, comparable, shown, varies
+from experiments.settings import COMPARABLE, comparable, varies
 from experiments.tables import describe
 from experiments.words import counted, listed
 
@@ -22,20 +28,20 @@ if TYPE_CHECKING:
 MAX_ROWS, MAX_COLUMNS = 16, 12
 
 _NAME_WIDTH = 18
-_NETWORK = ["net", "asked_rate_mbit"]
-_REST = [column for column in COMPARABLE if column not in _NETWORK]
+_REST = [column for column in COMPARABLE if column not in NETWORK]
 
 
 def best_over_networks(study: Study) -> Section:
     """Which algorithm is first on which network."""
     table = study.table.query("not shared_gpu and target_accuracy.notna()")
     firsts = _firsts(table)
-    if firsts.empty or len(firsts[_NETWORK].drop_duplicates()) < 2:
+    if firsts.empty or len(firsts[NETWORK].drop_duplicates()) < 2:
         return Section(finding="The runs are of one network, or of none with a target: no map.")
     figure, left_out = _figure(firsts, study)
     return Section(
         finding=" ".join(_finding(mark, rows) for mark, rows in kinds(firsts)),
         notes=[left_out] if left_out else [],
+        tables={"times_over_networks": times_over_networks(table)},
         figures={"best_over_networks": figure},
     )
 
@@ -68,32 +74,24 @@ def _finding(mark: str, firsts: pd.DataFrame) -> str:
 
 def _where(rows: pd.DataFrame, firsts: pd.DataFrame) -> str:
     """The networks of `rows`; where a network has several fields, how many fields these are."""
-    num_nets = len(firsts[_NETWORK].drop_duplicates())
+    num_nets = len(firsts[NETWORK].drop_duplicates())
     if len(rows) == len(firsts):
         return f"each of {counted(num_nets, 'network')}"
     if len(firsts) == num_nets:
-        return listed(map(_network, rows.to_dict("records")))
+        return listed(map(network_name, rows.to_dict("records")))
     return f"{len(rows)} of {counted(len(firsts), 'field')} of the map"
-
-
-def _network(row: dict[Any, Any]) -> str:
-    """Such as "wan" or "slow_tcp, 50 Mbit/s": a network and the rate asked of it."""
-    net, rate = shown("net", row["net"]), row["asked_rate_mbit"]
-    return net if pd.isna(rate) else f"{net}, {rate:g} Mbit/s"
 
 
 def _figure(firsts: pd.DataFrame, study: Study) -> tuple[Figure, str]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    firsts = firsts.assign(column=[_network(row) for row in firsts.to_dict("records")])
+    firsts = firsts.assign(column=[network_name(row) for row in firsts.to_dict("records")])
     varying = [column for column in _REST if varies(firsts, column)]
     firsts = firsts.assign(
         row=[describe(firsts.loc[[i]], varying) or "all runs" for i in firsts.index]
     )
-    rates = firsts.asked_rate_mbit.fillna(math.inf).groupby(firsts.column).min()
-    columns = list(rates.sort_values(kind="stable").index)
-    rows = list(dict.fromkeys(firsts.row))
+    columns, rows = network_names(firsts), list(dict.fromkeys(firsts.row))
     hidden = max(len(columns) - MAX_COLUMNS, 0), max(len(rows) - MAX_ROWS, 0)
     columns, rows = columns[:MAX_COLUMNS], rows[:MAX_ROWS]
     longest = max(len(word) for label in firsts.label for word in label.split())

@@ -61,6 +61,40 @@ def test_the_numbers_of_the_tables_are_those_of_the_parquet(folder, study, tmp_p
         assert way.loc[algo, net].steps_to_accuracy == statistics.median(steps)
 
 
+def test_a_table_has_all_networks_side_by_side(folder, study, tmp_path):
+    networks.best_over_networks(study).save(tmp_path)
+    table = pd.read_csv(tmp_path / "times_over_networks.csv").set_index("name")
+    names = {net: f"{net}, {rate:g} Mbit/s" for net, rate in NETS.items()}
+    assert list(table.columns[-len(NETS) :]) == [names[net] for net in sorted(NETS, key=NETS.get)]
+    assert set(table.index) == set(ALGOS)
+    lines = (tmp_path / "times_over_networks.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    read = {row[0]: dict(zip(cells[0], row, strict=True)) for row in cells[2:]}
+    for setting in study.table.to_dict("records"):
+        name, net, took_s = setting["name"], names[setting["net"]], setting["time_to_accuracy_s"]
+        assert table.loc[name, net] == took_s
+        cell = read[name][net]
+        if math.isinf(took_s):
+            assert cell == "missed"
+            continue
+        assert float(cell.split()[0].replace(",", "")) == pytest.approx(took_s, rel=0.005)
+        assert ("(missed 1/3)" in cell) == (setting["missed"] == 1)
+        assert cell.endswith("*") == (setting["place"] == 1 or setting["ties_with_first"])
+
+
+def test_what_was_not_run_on_a_network_is_a_dash_and_situations_stay_together(tmp_path):
+    for algo, net, workers in (
+        *(("bytegrad", "wan", 4), ("bytegrad", "lan_1g", 4), ("allreduce", "wan", 4)),
+        *(("bytegrad", "wan", 8), ("allreduce", "wan", 8), ("allreduce", "lan_1g", 8)),
+    ):
+        write_run(tmp_path / f"{algo}_{net}_{workers}", algo, net, workers=workers)
+    table = networks.best_over_networks(Study.load(tmp_path)).tables["times_over_networks"]
+    assert table.cells["workers"] == ["4", "4", "8", "8"]
+    rows = pd.DataFrame(table.cells).set_index(["workers", "algorithm"])["lan_1g, 1000 Mbit/s"]
+    assert rows["8", "bytegrad"] == "-"
+    assert rows["8", "allreduce"].endswith("*")
+
+
 def without_losses(folder):
     """Make the record of a run one from before evaluations recorded the loss."""
     newer = {"validation_loss", "final_loss", "final_bits_per_character"}
