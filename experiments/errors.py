@@ -5,6 +5,10 @@ class UserError(Exception):
     """Ends the program with exit code 2; its message is one sentence that says what to do."""
 
 
+class HeldError(UserError):
+    """Another process runs there."""
+
+
 class RunsFailed(Exception):
     """Ends a sweep of which not all runs are done with exit code 1; its message says what to do."""
 

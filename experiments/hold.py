@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from experiments.errors import UserError
+from experiments.errors import HeldError
 
 PATIENCE_S = 2.0
 """Workers may outlive their launcher, which was killed, by a moment."""
@@ -22,13 +22,13 @@ PATIENCE_S = 2.0
 def hold(folder: Path) -> Iterator[None]:
     """Hold `folder`, which need not exist, until the context or this process ends.
 
-    Raises `UserError` where another process holds it.
+    Raises `HeldError` where another process holds it.
     """
     lock = _lock_of(folder)
     lock.parent.mkdir(parents=True, exist_ok=True)
     descriptor = _take(lock)
     if descriptor is None:
-        raise UserError(f"{folder} is being run by another process: let it end, or stop it")
+        raise HeldError(f"{folder} is being run by another process: let it end, or stop it")
     try:
         yield
     finally:

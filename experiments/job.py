@@ -8,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from experiments.errors import UserError
+from experiments.errors import HeldError, UserError
 from experiments.hold import hold
 from experiments.placed import run_placed
 from experiments.run import run
@@ -20,7 +20,8 @@ from netsim.processes import die_with_parent
 def run_job(config: DictConfig, team: Team | None = None) -> Outcome:
     """Run `config`, with the processes of `team` if torchrun or srun has started some.
 
-    An outcome "refused" says that nothing was run, because of what `config` asks for.
+    An outcome "refused" says that nothing was run, because of what `config` asks for; "held", that
+    another process runs it.
     """
     hydra = HydraConfig.get()
     folder, overrides = Path(hydra.runtime.output_dir), hydra.overrides.task
@@ -30,6 +31,8 @@ def run_job(config: DictConfig, team: Team | None = None) -> Outcome:
         if hydra.mode == RunMode.MULTIRUN:
             return _run_of_study(config, folder, overrides, Path(hydra.sweep.dir))
         return Outcome(status=run(config, folder, overrides))
+    except HeldError as error:
+        return Outcome(status="held", reason=str(error))
     except UserError as error:
         return Outcome(status="refused", reason=str(error))
 

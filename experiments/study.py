@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from experiments.errors import RunsFailed, UserError
+from experiments.errors import HeldError, RunsFailed
 from experiments.hold import hold, is_held
 from experiments.records import FILES, INTERRUPTIONS, NOT_ENDED
 from experiments.words import counted
@@ -36,8 +36,8 @@ def identity(text: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of one run, as a launcher hands it back: the status of its record, or "refused";
-    and why.
+    """What came of one run, as a launcher hands it back: the status of its record, "refused", or
+    "held" by another process; and why.
     """
 
     status: str
@@ -127,7 +127,7 @@ class Study:
         records = self._records()
         for key, record in list(records.items()):
             if record.standing in again:
-                with suppress(UserError), hold(record.folder):  # else it is being run by now
+                with suppress(HeldError), hold(record.folder):  # else it is being run by now
                     clear(record.folder)
                     del records[key]
         todo = [job for key, job in self._jobs.items() if key not in records]

@@ -68,7 +68,7 @@ class Trainings:
 
     def find(self, key: str) -> Training | None:
         """That with `key`; None: there is none that can be read."""
-        with suppress(OSError, pickle.UnpicklingError, EOFError):
+        with suppress(Exception):  # a damaged pickle raises anything
             return pickle.loads(self._file(key).read_bytes())
         return None
 

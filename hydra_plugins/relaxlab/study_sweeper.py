@@ -113,8 +113,11 @@ def _job(root: Path, config: DictConfig, overrides: Sequence[str]) -> Job:
 
 
 def _tell_refusals(returns: list[Sequence[JobReturn]], *, num_asked: int) -> None:
-    """Print why runs were refused; raises `UserError` if all were."""
+    """Print why runs were not begun; raises `UserError` if all were refused."""
     outcomes = [job_return.return_value for returned in returns for job_return in returned]
+    for outcome in outcomes:
+        if outcome.status == "held":
+            print(f"left: {outcome.reason}")
     reasons = [outcome.reason for outcome in outcomes if outcome.status == "refused"]
     if reasons and len(reasons) == num_asked:
         raise UserError("; ".join(dict.fromkeys(reasons)))

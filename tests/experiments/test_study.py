@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -125,6 +126,19 @@ def test_the_same_command_runs_what_is_not_done(tmp_path):
     assert "6 runs, 2 done, 4 to do" in ended.stdout, ended.stdout + ended.stderr
     assert len(folders(tmp_path)) == 6
     assert {first, second} <= folders(tmp_path)
+
+
+def test_a_run_that_another_process_has_begun_is_left_to_it(tmp_path):
+    command = ("-m", "algo=allreduce", "seed=0", *QUICK, f"hydra.sweep.dir={tmp_path}")
+    assert app.run(*command).returncode == 0
+    [name] = folders(tmp_path)
+    shutil.rmtree(tmp_path / name)
+    with hold(tmp_path / name):
+        ended = app.run(*command)
+    assert ended.returncode == 1
+    assert f"left: {tmp_path / name} is being run by another process" in ended.stdout
+    assert "not all runs are done" in ended.stderr
+    assert folders(tmp_path) <= {name}
 
 
 def test_folders_are_named_as_the_command_line_says(tmp_path):

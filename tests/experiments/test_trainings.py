@@ -80,7 +80,9 @@ def test_a_training_that_cannot_be_read_is_made_again(tmp_path):
     record(tmp_path, "first", "algo=bytegrad")
     (kept,) = (tmp_path / FOLDER).iterdir()
     whole = kept.read_bytes()
-    for name, content in (("torn", whole[:1000]), ("empty", b""), ("foreign", b"profile: 1\n")):
+    older = b"cexperiments.trainings\nWhatWasRenamed\n."
+    contents = {"torn": whole[:1000], "empty": b"", "older": older, "foreign": b"profile: 1\n"}
+    for name, content in contents.items():
         kept.write_bytes(content)
         summary, _ = record(tmp_path, name, "algo=bytegrad", "net=wan")
         assert summary["replayed_from"] is None
