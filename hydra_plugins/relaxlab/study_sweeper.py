@@ -42,8 +42,10 @@ class StudySweeper(BasicSweeper):
     ) -> None:
         """See `Sweeper`. joblib runs as many at a time as may share this host, unless told."""
         launcher = config.hydra.launcher
-        overrides = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
-        is_told = any(str(o).startswith("hydra.launcher.n_jobs=") for o in overrides)
+        given = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
+        is_told = any(
+            str(override).startswith("hydra.launcher.n_jobs=") for override in given or ()
+        )
         if "n_jobs" in launcher and not is_told:
             launcher.n_jobs = jobs_at_once(config)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
