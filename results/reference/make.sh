@@ -1,28 +1,42 @@
 #!/usr/bin/env bash
 # Makes results/reference/ again, from the repository's root, part by part: profiles, simulated,
-# movies_profiles, movies, real, report. A part that was stopped goes on where it was. README.md
-# says how long each took.
+# scaling, movies_rates, movies, minilm, real, real_far, report. A part that was stopped goes on
+# where it was. README.md says how long each took.
 set -euo pipefail
 python=${PYTHON:-.venv/bin/python}
+networks=none,lan_1g,slow_tcp,wan,lossy,one_slow_worker
 # By the learning rate that was best in results/convergence/table.md, times that of the optimizer.
 times_1=allreduce,allreduce_fp8,bytegrad,diloco,diloco_int8,low_precision_decentralized,post_local_sgd,power_sgd,qsgd,sgp
 times_3=choco_sgd,decentralized,local_sgd,one_bit_adam,qadam,slowmo,top_k
 baselines=torch_ddp,torch_ddp_bf16,torch_ddp_powersgd
-
-calibrate() { # $1 experiment, $2 the file's prefix, $3 workers: on a quiet host
-    local algo
-    for algo in ${times_1//,/ } ${times_3//,/ } ef_signsgd async; do
-        "$python" -m experiments.calibrate experiment="$1" algo="$algo" workers="$3" profile=null \
-            --out "results/reference/profiles/$2${algo}_w$3.yaml" >/dev/null
-    done
-}
+# On the movie snippets: gradients are compressed, or weights averaged.
+gradients=allreduce,allreduce_fp8,bytegrad,power_sgd,qsgd,top_k
+others=ef_signsgd,one_bit_adam,qadam
+averages=choco_sgd,decentralized,diloco,diloco_int8,local_sgd,low_precision_decentralized,sgp,slowmo
 
 sweep() { # $1 experiment
     "$python" -m experiments -m experiment="$@"
 }
 
-profiles() {
-    calibrate reference "" 16
+calibrate() { # $1 the profile's name, $2 experiment, $3 algorithm, then overrides
+    "$python" -m experiments.calibrate experiment="$2" algo="$3" "${@:4}" \
+        --out "results/reference/profiles/$1.yaml" >/dev/null
+}
+
+profiles() { # on a quiet host
+    local algo workers
+    for algo in ${times_1//,/ } ${times_3//,/ } ef_signsgd async; do
+        calibrate "${algo}_w16" reference "$algo" profile=null
+        calibrate "movies_${algo}_w16" reference_movies "$algo" profile=null
+    done
+    for algo in allreduce bytegrad qsgd local_sgd diloco_int8 low_precision_decentralized sgp; do
+        for workers in 64 128; do
+            calibrate "${algo}_w$workers" reference "$algo" profile=null workers=$workers
+        done
+    done
+    for algo in allreduce bytegrad local_sgd; do
+        calibrate "minilm_${algo}_w16" movie_snippets "$algo" workers=16 precision=bfloat16
+    done
 }
 
 simulated() {
@@ -32,31 +46,58 @@ simulated() {
     sweep reference algo=async algo.interval_ms=50
 }
 
-movies_profiles() {
-    calibrate reference_movies movies_ 16
+scaling() {
+    local many=(workers=16,64,128 stop_at_target=true hydra.sweep.dir=results/runs/reference_scaling)
+    sweep reference "${many[@]}" algo=allreduce,bytegrad,qsgd,diloco_int8,low_precision_decentralized,sgp
+    sweep reference "${many[@]}" algo=local_sgd lr_scale=3
 }
 
-movies() { # all by Adam, at one learning rate
-    sweep reference_movies algo="$times_1,$times_3,ef_signsgd"
-    sweep reference_movies algo=async algo.interval_ms=50
+movies_rates() { # whose learning rate reaches the target in the fewest steps
+    local all=(net=none hydra.sweep.dir=results/runs/movies_rates)
+    sweep reference_movies "${all[@]}" algo="$gradients" lr_scale=0.3,1,3,10
+    sweep reference_movies "${all[@]}" algo="$others" lr_scale=0.3,1,3
+    sweep reference_movies "${all[@]}" algo="$averages" lr_scale=1,3,10,30,100
+    sweep reference_movies "${all[@]}" algo=post_local_sgd lr_scale=1,3,10,30
+    sweep reference_movies "${all[@]}" algo=async algo.interval_ms=50 lr_scale=1,3,10,30,100
 }
 
-real() { # four workers on this host, which has to be quiet
-    local four=(workers=4 batch_size=32 backend=gloo profile=null stop_at_target=true
-        net=none,lan_1g,slow_tcp hydra.sweep.dir=results/runs/reference_real)
-    sweep reference "${four[@]}" algo="$baselines,allreduce,bytegrad,power_sgd"
-    sweep reference "${four[@]}" algo=decentralized,local_sgd,qadam lr_scale=3
-    sweep reference "${four[@]}" algo=async algo.interval_ms=50
+movies() {
+    : RATES
+}
+
+minilm() {
+    sweep movie_snippets algo=allreduce,bytegrad,local_sgd net="$networks" seed=0,1,2 \
+        backend=sim workers=16 precision=bfloat16 optim.lr=1e-4 max_steps=62 eval_every=4 \
+        stop_at_target=true 'profile=results/reference/profiles/minilm_${names.algo}_w16.yaml' \
+        hydra.sweep.dir=results/runs/reference_minilm
+}
+
+# Four workers on this host, which has to be quiet.
+four=(workers=4 batch_size=32 backend=gloo profile=null stop_at_target=true
+    hydra.sweep.dir=results/runs/reference_real)
+
+real() {
+    local near=(net=none,lan_1g,slow_tcp)
+    sweep reference "${four[@]}" "${near[@]}" algo="$baselines,allreduce,bytegrad,power_sgd"
+    sweep reference "${four[@]}" "${near[@]}" algo=decentralized,local_sgd,qadam lr_scale=3
+    sweep reference "${four[@]}" "${near[@]}" algo=async algo.interval_ms=50
+}
+
+real_far() { # the best baseline, and who was faster than it on slow_tcp
+    local far=(net=wan,lossy,one_slow_worker)
+    sweep reference "${four[@]}" "${far[@]}" algo=torch_ddp_bf16,bytegrad
+    sweep reference "${four[@]}" "${far[@]}" algo=local_sgd lr_scale=3
+    sweep reference "${four[@]}" "${far[@]}" algo=async algo.interval_ms=50
 }
 
 report() { # and the records of the runs; SVG, LaTeX and notebook are left out for their size
-    local study
-    for study in reference reference_real reference_movies; do
+    local study studies=(reference reference_scaling reference_movies reference_minilm reference_real)
+    for study in "${studies[@]}"; do
         "$python" -m experiments.report "results/runs/$study" --out "results/reference/$study"
     done
     rm results/reference/reference*/*.{svg,tex,ipynb}
     tar --exclude=.trainings -cJf results/reference/runs.tar.xz -C results/runs \
-        reference reference_real reference_movies
+        "${studies[@]}" movies_rates
 }
 
 "$@"
