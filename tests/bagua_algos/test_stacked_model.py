@@ -2,6 +2,7 @@ import torch
 from torch import nn
 
 from bagua_algos.worker_axis import StackedModel, why_not_stacked
+from experiments.memory_traffic import MemoryTraffic
 
 
 class ByData(nn.Module):
@@ -36,3 +37,14 @@ def test_a_model_that_vmap_refuses_is_told_apart_and_trains_in_a_loop():
     stacked = StackedModel(model, 2, in_a_loop=True)
     stacked(torch.stack([x_b, -x_b])).sum().backward()
     assert stacked.module.layer.weight.grad.shape == (2, 2, 3)
+
+
+def test_in_a_loop_the_work_grows_with_the_workers_not_with_their_square():
+    def moved(num_workers: int) -> int:
+        model = StackedModel(nn.Linear(64, 64), num_workers, in_a_loop=True)
+        x_wb = torch.randn(num_workers, 1, 64)
+        with MemoryTraffic() as traffic:
+            model(x_wb).sum().backward()
+        return traffic.num_bytes
+
+    assert moved(32) < 1.1 * 8 * moved(4)
