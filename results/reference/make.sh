@@ -29,7 +29,7 @@ profiles() { # on a quiet host
         calibrate "${algo}_w16" reference "$algo" profile=null
         calibrate "movies_${algo}_w16" reference_movies "$algo" profile=null
     done
-    for algo in allreduce bytegrad qsgd local_sgd diloco_int8 low_precision_decentralized sgp; do
+    for algo in allreduce bytegrad qsgd local_sgd diloco_int8; do
         for workers in 64 128; do
             calibrate "${algo}_w$workers" reference "$algo" profile=null workers=$workers
         done
@@ -48,7 +48,7 @@ simulated() {
 
 scaling() {
     local many=(workers=16,64,128 stop_at_target=true hydra.sweep.dir=results/runs/reference_scaling)
-    sweep reference "${many[@]}" algo=allreduce,bytegrad,qsgd,diloco_int8,low_precision_decentralized,sgp
+    sweep reference "${many[@]}" algo=allreduce,bytegrad,qsgd,diloco_int8
     sweep reference "${many[@]}" algo=local_sgd lr_scale=3
 }
 
@@ -61,8 +61,14 @@ movies_rates() { # whose learning rate reaches the target in the fewest steps
     sweep reference_movies "${all[@]}" algo=async algo.interval_ms=50 lr_scale=1,3,10,30,100
 }
 
-movies() {
-    : RATES
+movies() { # at those rates, the trainings of which serve all networks
+    mkdir -p results/runs/reference_movies
+    cp -r results/runs/movies_rates/.trainings results/runs/reference_movies/
+    sweep reference_movies algo="$gradients,post_local_sgd,one_bit_adam" lr_scale=3
+    sweep reference_movies algo=qadam,ef_signsgd
+    sweep reference_movies algo=choco_sgd,decentralized,low_precision_decentralized,sgp,slowmo lr_scale=30
+    sweep reference_movies algo=diloco,diloco_int8,local_sgd lr_scale=100
+    sweep reference_movies algo=async algo.interval_ms=50 lr_scale=30
 }
 
 minilm() {
