@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes results/reference/ again, from the repository's root, part by part: profiles, simulated,
-# scaling, movies_rates, movies, minilm, real, real_far, report. A part that was stopped goes on
+# scaling, movies_rates, movies, minilm, real, real_far, real_movies, report. A part that was stopped goes on
 # where it was. README.md says how long each took.
 set -euo pipefail
 python=${PYTHON:-.venv/bin/python}
@@ -79,25 +79,33 @@ minilm() {
 }
 
 # Four workers on this host, which has to be quiet.
-four=(workers=4 batch_size=32 backend=gloo profile=null stop_at_target=true
-    hydra.sweep.dir=results/runs/reference_real)
+four=(workers=4 batch_size=32 backend=gloo profile=null stop_at_target=true)
 
 real() {
-    local near=(net=none,lan_1g,slow_tcp)
+    local near=(net=none,lan_1g,slow_tcp hydra.sweep.dir=results/runs/reference_real)
     sweep reference "${four[@]}" "${near[@]}" algo="$baselines,allreduce,bytegrad,power_sgd"
     sweep reference "${four[@]}" "${near[@]}" algo=decentralized,local_sgd,qadam lr_scale=3
     sweep reference "${four[@]}" "${near[@]}" algo=async algo.interval_ms=50
 }
 
 real_far() { # the best baseline, and who was faster than it on slow_tcp
-    local far=(net=wan,lossy,one_slow_worker)
+    local far=(net=wan,lossy,one_slow_worker hydra.sweep.dir=results/runs/reference_real)
     sweep reference "${four[@]}" "${far[@]}" algo=torch_ddp_bf16,bytegrad
     sweep reference "${four[@]}" "${far[@]}" algo=local_sgd lr_scale=3
     sweep reference "${four[@]}" "${far[@]}" algo=async algo.interval_ms=50
 }
 
+real_movies() {
+    local all=(net=none,lan_1g,slow_tcp hydra.sweep.dir=results/runs/reference_movies_real)
+    sweep reference_movies "${four[@]}" "${all[@]}" lr_scale=3 \
+        algo=torch_ddp,torch_ddp_bf16,bytegrad,qsgd
+    sweep reference_movies "${four[@]}" "${all[@]}" algo=local_sgd lr_scale=30
+    sweep reference_movies "${four[@]}" "${all[@]}" algo=async algo.interval_ms=50 lr_scale=30
+}
+
 report() { # and the records of the runs; SVG, LaTeX and notebook are left out for their size
-    local study studies=(reference reference_scaling reference_movies reference_minilm reference_real)
+    local study studies=(reference reference_scaling reference_real reference_movies
+        reference_movies_real reference_minilm)
     for study in "${studies[@]}"; do
         "$python" -m experiments.report "results/runs/$study" --out "results/reference/$study"
     done
