@@ -99,8 +99,8 @@ real_movies() {
     local all=(net=none,lan_1g,slow_tcp hydra.sweep.dir=results/runs/reference_movies_real)
     sweep reference_movies "${four[@]}" "${all[@]}" lr_scale=3 \
         algo=torch_ddp,torch_ddp_bf16,bytegrad,qsgd
-    sweep reference_movies "${four[@]}" "${all[@]}" algo=local_sgd lr_scale=30
-    sweep reference_movies "${four[@]}" "${all[@]}" algo=async algo.interval_ms=50 lr_scale=30
+    sweep reference_movies "${four[@]}" "${all[@]}" algo=local_sgd lr_scale=10
+    sweep reference_movies "${four[@]}" "${all[@]}" algo=async algo.interval_ms=50 lr_scale=10
 }
 
 report() { # and the records of the runs; SVG, LaTeX and notebook are left out for their size
