@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes results/reference/ again, from the repository's root, part by part: profiles, simulated,
-# scaling, movies_rates, movies, minilm, real, real_far, real_movies, report. A part that was stopped goes on
-# where it was. README.md says how long each took.
+# scaling, many, movies_rates, movies, minilm, real, real_far, real_movies, report. A part that was
+# stopped goes on where it was. README.md says how long each took.
 set -euo pipefail
 python=${PYTHON:-.venv/bin/python}
 networks=none,lan_1g,slow_tcp,wan,lossy,one_slow_worker
@@ -24,15 +24,16 @@ calibrate() { # $1 the profile's name, $2 experiment, $3 algorithm, then overrid
 }
 
 profiles() { # on a quiet host
-    local algo workers
+    local algo
     for algo in ${times_1//,/ } ${times_3//,/ } ef_signsgd async; do
         calibrate "${algo}_w16" reference "$algo" profile=null
         calibrate "movies_${algo}_w16" reference_movies "$algo" profile=null
     done
+    for algo in ${times_1//,/ } ${times_3//,/ } ef_signsgd; do
+        calibrate "${algo}_w64" reference "$algo" profile=null workers=64
+    done
     for algo in allreduce bytegrad qsgd local_sgd diloco_int8; do
-        for workers in 64 128; do
-            calibrate "${algo}_w$workers" reference "$algo" profile=null workers=$workers
-        done
+        calibrate "${algo}_w128" reference "$algo" profile=null workers=128
     done
     for algo in allreduce bytegrad local_sgd; do
         calibrate "minilm_${algo}_w16" movie_snippets "$algo" workers=16 precision=bfloat16
@@ -50,6 +51,15 @@ scaling() {
     local many=(workers=16,64,128 stop_at_target=true hydra.sweep.dir=results/runs/reference_scaling)
     sweep reference "${many[@]}" algo=allreduce,bytegrad,qsgd,diloco_int8
     sweep reference "${many[@]}" algo=local_sgd lr_scale=3
+}
+
+many() { # 64 workers by all algorithms but async, which trains for every network anew
+    local all=(workers=64 stop_at_target=true hydra.sweep.dir=results/runs/reference_64)
+    mkdir -p results/runs/reference_64
+    cp -r results/runs/reference_scaling/.trainings results/runs/reference_64/
+    sweep reference "${all[@]}" algo="$times_1"
+    sweep reference "${all[@]}" algo="$times_3" lr_scale=3
+    sweep reference "${all[@]}" algo=ef_signsgd lr_scale=0.3
 }
 
 movies_rates() { # whose learning rate reaches the target in the fewest steps
@@ -104,7 +114,7 @@ real_movies() {
 }
 
 report() { # and the records of the runs; SVG, LaTeX and notebook are left out for their size
-    local study studies=(reference reference_scaling reference_real reference_movies
+    local study studies=(reference reference_scaling reference_64 reference_real reference_movies
         reference_movies_real reference_minilm)
     for study in "${studies[@]}"; do
         "$python" -m experiments.report "results/runs/$study" --out "results/reference/$study"
