@@ -46,6 +46,7 @@ def plan_of(model: str, workers: int, batch_size: int) -> Plan:
     return make_plan(compose_config([*words, f"batch_size={batch_size}"]), Path())
 
 
+@kept_memory()
 def compare_with_a_loop(repeats: int) -> None:
     """Prints seconds a step of both, and their ratio round by round."""
     torch.set_num_threads(os.cpu_count() or 1)
@@ -53,16 +54,15 @@ def compare_with_a_loop(repeats: int) -> None:
     data = plan.task.load()
     ways = [stepper(plan, data, in_a_loop=in_a_loop) for in_a_loop in (False, True)]
     seconds: list[list[float]] = []
-    with kept_memory():
-        for repeat in range(repeats + 1):
-            took = []
-            for take in ways:
-                started_s = time.perf_counter()
-                for step in range(NUM_STEPS):
-                    take(repeat * NUM_STEPS + step)
-                took.append((time.perf_counter() - started_s) / NUM_STEPS)
-            if repeat:  # the first round warms up
-                seconds.append(took)
+    for repeat in range(repeats + 1):
+        took = []
+        for take in ways:
+            started_s = time.perf_counter()
+            for step in range(NUM_STEPS):
+                take(repeat * NUM_STEPS + step)
+            took.append((time.perf_counter() - started_s) / NUM_STEPS)
+        if repeat:  # the first round warms up
+            seconds.append(took)
     ratios = [loop_s / stacked_s for stacked_s, loop_s in seconds]
     stacked_ms, loop_ms = (1e3 * statistics.median(column) for column in zip(*seconds, strict=True))
     print(
@@ -72,14 +72,14 @@ def compare_with_a_loop(repeats: int) -> None:
     )
 
 
+@kept_memory()
 def print_memory(model: str, workers: int) -> None:
     """Trains a few steps, and prints the largest memory that this process had."""
     torch.set_num_threads(os.cpu_count() or 1)
     plan = plan_of(model, workers, batch_size=8)
     take = stepper(plan, plan.task.load(), in_a_loop=False)
-    with kept_memory():
-        for step in range(NUM_STEPS):
-            take(step)
+    for step in range(NUM_STEPS):
+        take(step)
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     print(f"{counted(workers, 'worker')}, {model}, batch 8: at most {peak_gb:.2f} GB of memory")
 

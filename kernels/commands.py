@@ -41,9 +41,10 @@ def run(main: Callable[[], int | None], *, at_once: bool = False) -> NoReturn:
         try:
             code = main()
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it was closed before: `>&-`
+                sys.stdout.flush()
     except BrokenPipeError:
-        if not _is_unread(sys.stdout.fileno()):
+        if sys.stdout is None or not _is_unread(sys.stdout.fileno()):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left to flush
         code = UNREAD

@@ -10,6 +10,7 @@ import pandas as pd
 
 from experiments.report.over_networks import (
     NETWORK,
+    REST,
     network_name,
     network_names,
     times_over_networks,
@@ -17,7 +18,7 @@ from experiments.report.over_networks import (
 from experiments.report.section import Section
 from experiments.report.study import Study
 from experiments.report.words import factor, kinds, sentence, wrapped
-from experiments.settings import COMPARABLE, comparable, varies
+from experiments.settings import comparable, varies
 from experiments.tables import describe
 from experiments.words import counted, listed
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 MAX_ROWS, MAX_COLUMNS = 16, 12
 
 _NAME_WIDTH = 18
-_REST = [column for column in COMPARABLE if column not in NETWORK]
 
 
 def best_over_networks(study: Study) -> Section:
@@ -87,7 +87,7 @@ def _figure(firsts: pd.DataFrame, study: Study) -> tuple[Figure, str]:
     from matplotlib.figure import Figure
 
     firsts = firsts.assign(column=[network_name(row) for row in firsts.to_dict("records")])
-    varying = [column for column in _REST if varies(firsts, column)]
+    varying = [column for column in REST if varies(firsts, column)]
     firsts = firsts.assign(
         row=[describe(firsts.loc[[i]], varying) or "all runs" for i in firsts.index]
     )

@@ -13,7 +13,7 @@ from experiments.settings import COMPARABLE, KEYS, shown
 from experiments.tables import leading
 
 NETWORK = ["net", "asked_rate_mbit"]
-_SITUATION = [column for column in COMPARABLE if column not in NETWORK]
+REST = [column for column in COMPARABLE if column not in NETWORK]
 _ROW = [column for column in KEYS if column not in NETWORK]
 
 
@@ -34,7 +34,7 @@ def times_over_networks(table: pd.DataFrame) -> PageTable:
     """Of settings that have a target and a time: a row for those that differ in the network alone,
     the best by its median place first.
     """
-    situations = table.groupby(_SITUATION, dropna=False, sort=False).ngroup()
+    situations = table.groupby(REST, dropna=False, sort=False).ngroup()
     table = table.assign(situation=situations, place=table.place.fillna(math.inf))
     rows = [row for _, row in table.groupby(_ROW, dropna=False, sort=False)]
     rows.sort(key=lambda row: (row.situation.iloc[0], row.place.median()))

@@ -178,6 +178,12 @@ def test_whose_output_nobody_reads(words):
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
+def test_without_an_output():
+    command = f"{sys.executable} -m netsim --help >&-"
+    ended = subprocess.run(command, shell=True, cwd=app.ROOT, capture_output=True, timeout=LIMIT_S)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 def test_another_broken_pipe_is_an_error_as_any():
     def main() -> int:
         raise BrokenPipeError("a worker's")
