@@ -35,7 +35,7 @@ profiles() { # on a quiet host
     for algo in allreduce bytegrad qsgd local_sgd diloco_int8; do
         calibrate "${algo}_w128" reference "$algo" profile=null workers=128
     done
-    for algo in allreduce bytegrad local_sgd; do
+    for algo in allreduce bytegrad; do
         calibrate "minilm_${algo}_w16" movie_snippets "$algo" workers=16 precision=bfloat16
     done
 }
@@ -81,8 +81,29 @@ movies() { # at those rates, the trainings of which serve all networks
     sweep reference_movies algo=async algo.interval_ms=50 lr_scale=30
 }
 
+movies_gradient() { # its rank and entries: of 100 batches of a worker, at the first weights
+    "$python" - <<'END'
+from pathlib import Path
+import statistics
+import torch
+from experiments.compose import compose_config
+from experiments.config import make_plan
+
+plan = make_plan(compose_config(["experiment=reference_movies", "algo=allreduce", "profile=null"]), Path())
+train, ranks, entries = plan.task.load().train, [], []
+for i in range(0, 800, 8):
+    plan.model.zero_grad()
+    outputs = plan.model(plan.task.inputs(torch.as_tensor(train.x[i : i + 8])))
+    torch.nn.functional.cross_entropy(outputs, torch.as_tensor(train.y[i : i + 8]).long()).backward()
+    gradients = [p.grad for p in plan.model.parameters()]
+    entries.append(sum(int(g.count_nonzero()) for g in gradients))
+    ranks.append(max(int(torch.linalg.matrix_rank(g)) for g in gradients if g.dim() == 2))
+print(f"rank at most {max(ranks)}; entries: median {statistics.median(entries):g}, most {max(entries)}")
+END
+}
+
 minilm() {
-    sweep movie_snippets algo=allreduce,bytegrad,local_sgd net="$networks" seed=0,1,2 \
+    sweep movie_snippets algo=allreduce,bytegrad net="$networks" seed=0,1,2 \
         backend=sim workers=16 precision=bfloat16 optim.lr=1e-4 max_steps=62 eval_every=4 \
         stop_at_target=true 'profile=results/reference/profiles/minilm_${names.algo}_w16.yaml' \
         hydra.sweep.dir=results/runs/reference_minilm
@@ -120,6 +141,9 @@ report() { # and the records of the runs; SVG, LaTeX and notebook are left out f
         "$python" -m experiments.report "results/runs/$study" --out "results/reference/$study"
     done
     rm results/reference/reference*/*.{svg,tex,ipynb}
+    "$python" -m experiments.report results/runs/movies_rates --out results/reports/movies_rates
+    mkdir -p results/reference/movies_rates
+    cp results/reports/movies_rates/way_to_accuracy.{csv,md} results/reference/movies_rates/
     tar --exclude=.trainings -cJf results/reference/runs.tar.xz -C results/runs \
         "${studies[@]}" movies_rates
 }
