@@ -15,8 +15,9 @@ demo: .venv/installed
 	    hydra.sweep.dir=$(DEMO)
 	$(BIN)/python -m experiments.compare $(DEMO)
 
+# Two at a time, on however many cores: tests of networks measure times.
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: .venv/installed
 	$(BIN)/ruff format --check
