@@ -39,6 +39,7 @@ SITUATION: dict[str, Callable[[str], str]] = {
     "net": "network {}".format,
     "asked_rate_mbit": "{} Mbit/s asked".format,
     "workers": lambda number: counted(int(number), "worker"),
+    "cluster": str,
     "gpu": str,
     "target_accuracy": "target accuracy {}".format,
 }
@@ -49,6 +50,8 @@ STAND_IN = "allreduce"
 """The baseline where PyTorch's own were not run: they cannot be simulated."""
 
 _BASELINES = "experiments.baselines."
+_CLUSTER = "cluster."
+_TIMEOUT = "cluster.timeout_s"  # a limit, which changes no result
 KEYS = (*SITUATION, *DETAIL, "shared_gpu", "name", "label", "algo", "is_baseline")
 """What the runs of a setting share."""
 _TIMES = ("steps_per_s", "exposed_communication_s", "exposed_share")
@@ -65,13 +68,15 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
 
     Adds "name": the algorithm, with the options that vary among such runs, so that runs of one
     algorithm with `bits` of 4 and of 8 are two algorithms, not two seeds of one. "label": the name
-    with what else of DETAIL tells it from others. "is_baseline": it is PyTorch's own.
-    "shared_gpu": its workers shared a GPU; false where that is not recorded.
+    with what else of DETAIL tells it from others. "cluster": the options of `cluster` that vary,
+    such as "straggler=0.5". "is_baseline": it is PyTorch's own. "shared_gpu": its workers shared a
+    GPU; false where that is not recorded.
     """
     if "label" in runs:
         return runs
     configs = [_read_config(Path(folder)) for folder in runs.folder]
     shared = runs["shared_gpu"] if "shared_gpu" in runs else [None] * len(runs)
+    runs = runs.assign(cluster=pd.Series(_clusters(configs), runs.index, dtype="str"))
     runs = runs.assign(
         name=_names(runs, configs),
         is_baseline=[str(config.get("_target_")).startswith(_BASELINES) for config in configs],
@@ -151,6 +156,16 @@ def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}".removeprefix("algo."), value
 
 
+def _clusters(configs: Sequence[dict[str, Any]]) -> list[str | None]:
+    """What their workers are like, where they are not alike in all: None where they are."""
+    varying = sorted(key for key in _differing(configs) if key.startswith(_CLUSTER))
+    names = {key: key.removeprefix(_CLUSTER).removesuffix("._target_") for key in varying}
+    return [
+        ", ".join(f"{names[key]}={config[key]}" for key in varying if key in config) or None
+        for config in configs
+    ]
+
+
 def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
     alike = runs.groupby([*SITUATION, *DETAIL, "algo"], dropna=False).ngroup()
     groups = defaultdict(list)
@@ -167,7 +182,7 @@ def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
 
 def _differing(configs: Sequence[dict[str, Any]]) -> set[str]:
     distinct = list({id(config): config for config in configs}.values())
-    keys = {key for config in distinct for key in config} - {"seed"}
+    keys = {key for config in distinct for key in config} - {"seed", _TIMEOUT}
     return {key for key in keys if len({repr(config.get(key)) for config in distinct}) > 1}
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from experiments.intervals import MIN_SEEDS
 from experiments.settings import COMPARABLE, DETAIL, SITUATION, Row, shown, varies
+from experiments.words import significant
 
 TITLE = ("task", "model", "net", "workers", "backend")
 WORDS = {
@@ -22,6 +23,8 @@ WORDS = {
 _HEADERS = {"net": "network", "asked_rate_mbit": "Mbit/s asked", "target_accuracy": "target"}
 
 Columns = dict[str, list[str]]
+Say = Callable[[float], str]
+"""How a number is printed."""
 
 
 def render(table: pd.DataFrame, runs: pd.DataFrame) -> Table:
@@ -60,7 +63,9 @@ def leading(table: pd.DataFrame) -> Columns:
     telling = [column for column in SITUATION | DETAIL if varies(table, column)]
     columns = {_HEADERS.get(c, c): [shown(c, row[c]) for row in rows] for c in telling}
     if "asked_rate_mbit" in telling:
-        columns["Mbit/s measured"] = [_number(row["achieved_rate_mbit"], ".4g") for row in rows]
+        columns["Mbit/s measured"] = [
+            _number(row["achieved_rate_mbit"], "{:.4g}".format) for row in rows
+        ]
     columns["algorithm"] = [row["name"] for row in rows]
     if len({row["evaluated_model"] for row in rows} - {""}) > 1:
         columns["evaluated"] = [row["evaluated_model"] or "-" for row in rows]
@@ -88,9 +93,11 @@ def _time_cell(row: Row) -> str:
     missed = f"missed ({row['missed']}/{row['runs']})" if row["runs"] > 1 else "missed"
     if math.isinf(row["time_to_accuracy_s"]):
         return missed
-    low, high = ("missed" if math.isinf(t) else f"{t:,.1f}" for t in (row["low"], row["high"]))
+    low, high = ("missed" if math.isinf(t) else significant(t) for t in (row["low"], row["high"]))
     interval = f" ({low} to {high})" if row["runs"] >= MIN_SEEDS else ""
-    return f"{row['time_to_accuracy_s']:,.1f}{interval}" + (f", {missed}" if row["missed"] else "")
+    return f"{significant(row['time_to_accuracy_s'])}{interval}" + (
+        f", {missed}" if row["missed"] else ""
+    )
 
 
 def _speedup_cell(row: Row) -> str:
@@ -128,7 +135,7 @@ def _reached_cell(row: Row) -> str:
 
 def _accuracy_cell(row: Row) -> str:
     """Such as "0.9512" or "0.9512 (0.9480 to 0.9533)"."""
-    text = _number(row["final_accuracy"], ".4f")
+    text = _number(row["final_accuracy"], "{:.4f}".format)
     if math.isnan(row["final_low"]):
         return text
     return f"{text} ({row['final_low']:.4f} to {row['final_high']:.4f})"
@@ -138,20 +145,20 @@ def _exposed_cell(row: Row) -> str:
     return "-" if pd.isna(row["exposed_share"]) else f"{100 * row['exposed_share']:.1f} %"
 
 
-def _way_cell(row: Row, column: str, form: str) -> str:
-    return "missed" if row[column] == math.inf else _number(row[column], form)
+def _way_cell(row: Row, column: str, say: Say) -> str:
+    return "missed" if row[column] == math.inf else _number(row[column], say)
 
 
 def _status_cell(row: Row) -> str:
     return row["status"].replace("completed", "")
 
 
-def _number(value: float, form: str) -> str:
-    return "-" if pd.isna(value) else format(value, form)
+def _number(value: float, say: Say) -> str:
+    return "-" if pd.isna(value) else say(value)
 
 
-def _of(column: str, form: str) -> Callable[[Row], str]:
-    return lambda row: _number(row[column], form)
+def _of(column: str, say: Say) -> Callable[[Row], str]:
+    return lambda row: _number(row[column], say)
 
 
 CELLS: dict[str, Callable[[Row], str]] = {
@@ -159,20 +166,20 @@ CELLS: dict[str, Callable[[Row], str]] = {
     "reached the target": _reached_cell,
     "speed-up over the best baseline": _speedup_cell,
     "place": _place_cell,
-    "final accuracy (test)": _of("final_accuracy", ".4f"),
+    "final accuracy (test)": _of("final_accuracy", "{:.4f}".format),
     "final accuracy (test), interval": _accuracy_cell,
-    "loss (test, nats)": _of("final_loss", ".4f"),
-    "bits a character (test)": _of("final_bits_per_character", ".3f"),
-    "validation accuracy": _of("validation_accuracy", ".4f"),
-    "spread of weights": _of("spread", ".1e"),
-    "steps": _of("steps", ",.0f"),
-    "steps to accuracy": lambda row: _way_cell(row, "steps_to_accuracy", ",.0f"),
-    "MB to accuracy": lambda row: _way_cell(row, "mb_to_accuracy", ",.1f"),
-    "steps/s": _of("steps_per_s", ".4g"),
-    "MB sent per worker": _of("mb_sent_per_worker", ",.1f"),
-    "MB a step": _of("mb_a_step", ".4g"),
-    "of the baseline's": _of("bytes_ratio", ".3f"),
-    "exposed communication (s)": _of("exposed_communication_s", ",.1f"),
+    "loss (test, nats)": _of("final_loss", "{:.4f}".format),
+    "bits a character (test)": _of("final_bits_per_character", "{:.3f}".format),
+    "validation accuracy": _of("validation_accuracy", "{:.4f}".format),
+    "spread of weights": _of("spread", "{:.1e}".format),
+    "steps": _of("steps", "{:,.0f}".format),
+    "steps to accuracy": lambda row: _way_cell(row, "steps_to_accuracy", "{:,.0f}".format),
+    "MB to accuracy": lambda row: _way_cell(row, "mb_to_accuracy", significant),
+    "steps/s": _of("steps_per_s", "{:.4g}".format),
+    "MB sent per worker": _of("mb_sent_per_worker", significant),
+    "MB a step": _of("mb_a_step", "{:.4g}".format),
+    "of the baseline's": _of("bytes_ratio", "{:.3f}".format),
+    "exposed communication (s)": _of("exposed_communication_s", significant),
     "of the training time": _exposed_cell,
     "status": _status_cell,
 }

@@ -1,4 +1,4 @@
-"""The grammar of what is printed: counts and lists in words."""
+"""What is printed: counts, numbers and lists in words."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ _FEW = 4
 def counted(number: int, noun: str) -> str:
     """Such as "1 run" or "12 runs"."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def significant(number: float) -> str:
+    """To three digits: such as "0.261", "41.0" or "1,340"."""
+    return f"{number:#.3g}".rstrip(".") if abs(number) < 100 else f"{number:,.0f}"
 
 
 def listed(names: Iterable[str]) -> str:

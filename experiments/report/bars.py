@@ -12,6 +12,7 @@ from experiments.looks import Styles
 from experiments.report.panels import panels
 from experiments.report.study import Study
 from experiments.report.words import wrapped
+from experiments.words import significant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,6 +80,6 @@ def _said(row: dict) -> str:
     """Such as "2.5", "2.5, tie", "2.5, missed 1/3" or "missed 3/3"."""
     missed = f"missed {row['missed']}/{row['runs']}" if row["missed"] else ""
     median_s = row["time_to_accuracy_s"]
-    time = f"{median_s:.3g}" if median_s < math.inf else ""
+    time = significant(median_s) if median_s < math.inf else ""
     tie = "tie" if row["ties_with_first"] else ""
     return ", ".join(part for part in (time, tie, missed) if part)

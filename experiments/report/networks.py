@@ -17,10 +17,10 @@ from experiments.report.over_networks import (
 )
 from experiments.report.section import Section
 from experiments.report.study import Study
-from experiments.report.words import factor, kinds, sentence, wrapped
+from experiments.report.words import kinds, sentence, wrapped
 from experiments.settings import comparable, varies
 from experiments.tables import describe
-from experiments.words import counted, listed
+from experiments.words import counted, listed, significant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,7 +133,7 @@ def _below(field: dict[Any, Any]) -> str:
     if field["is_best_baseline"]:
         lines.append("the baseline")
     elif 0 < field["speedup"] < math.inf:
-        lines.append(f"{factor(field['speedup'])} x the baseline")
+        lines.append(f"{significant(field['speedup'])} x the baseline")
     if field["num_ties"]:
         lines.append(f"ties with {counted(field['num_ties'], 'other')}")
     return "".join("\n" + line for line in lines)

@@ -11,16 +11,23 @@ import pandas as pd
 from experiments.report.section import PageTable
 from experiments.settings import COMPARABLE, KEYS, shown
 from experiments.tables import leading
+from experiments.words import significant
 
-NETWORK = ["net", "asked_rate_mbit"]
+NETWORK = ["net", "asked_rate_mbit", "cluster"]
+"""A network, with workers of a kind at its ends."""
 REST = [column for column in COMPARABLE if column not in NETWORK]
 _ROW = [column for column in KEYS if column not in NETWORK]
 
 
 def network_name(row: Mapping[Any, Any]) -> str:
-    """Such as "wan" or "slow_tcp, 50 Mbit/s": a network and the rate asked of it."""
-    net, rate = shown("net", row["net"]), row["asked_rate_mbit"]
-    return net if pd.isna(rate) else f"{net}, {rate:g} Mbit/s"
+    """Such as "wan", "slow_tcp, 50 Mbit/s" or "lan_1g, 1000 Mbit/s, straggler=0.5": a network, the
+    rate asked of it, and what its workers are like where they are not alike in all runs.
+    """
+    net, rate, cluster = (row[column] for column in NETWORK)
+    parts = [shown("net", net)]
+    if pd.notna(rate):
+        parts.append(f"{rate:g} Mbit/s")
+    return ", ".join(parts if pd.isna(cluster) else [*parts, cluster])
 
 
 def network_names(table: pd.DataFrame) -> list[str]:
@@ -44,7 +51,7 @@ def times_over_networks(table: pd.DataFrame) -> PageTable:
     ]
     columns = {name: [on.get(name) for on in on_networks] for name in names}
     alike = pd.concat([row.head(1) for row in rows], ignore_index=True)
-    alike = alike.assign(net="", asked_rate_mbit=math.nan)
+    alike = alike.assign(net="", asked_rate_mbit=math.nan, cluster=None)
     seconds = {name: [_seconds(setting) for setting in columns[name]] for name in names}
     return PageTable(
         caption="Seconds until the target, by network: the median over seeds, in brackets how many "
@@ -66,7 +73,7 @@ def _cell(setting: Mapping[Any, Any] | None) -> str:
     seconds = setting["time_to_accuracy_s"]
     if math.isinf(seconds):
         return "missed"
-    text = f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}"
+    text = significant(seconds)
     if setting["missed"]:
         text += f" (missed {setting['missed']}/{setting['runs']})"
     return text + (" *" if setting["place"] == 1 or setting["ties_with_first"] else "")

@@ -11,10 +11,10 @@ import pandas as pd
 from experiments.report.bars import bars
 from experiments.report.section import PageTable, Section
 from experiments.report.study import Study
-from experiments.report.words import caution, factor, kinds, sentence, situation, span
+from experiments.report.words import caution, kinds, sentence, situation, span
 from experiments.settings import COMPARABLE, comparable
 from experiments.tables import leading, outcomes
-from experiments.words import counted, listed
+from experiments.words import counted, listed, significant
 
 HEADERS = (
     *("reached the target", "time to accuracy (s)", "speed-up over the best baseline", "place"),
@@ -65,7 +65,7 @@ def _of_one(group: pd.DataFrame) -> str:
     if math.isinf(first.time_to_accuracy_s):
         return f"no algorithm reaches {target} in its median run"
     order = " first" if len(group) > 1 else ""
-    took = f"{first.time_to_accuracy_s:.3g} s{span(first.low, first.high)}"
+    took = f"{significant(first.time_to_accuracy_s)} s{span(first.low, first.high)}"
     tied = listed(group.label[group.ties_with_first])
     missed = f", missed by {first.missed} of {first.runs} runs" if first.missed else ""
     return (
@@ -82,7 +82,7 @@ def _gain(first: pd.Series) -> str:
         return ""
     if math.isinf(first.speedup):
         return f", which the best baseline, {first.baseline}, misses"
-    ratio = f"{factor(first.speedup)} times{span(first.speedup_low, first.speedup_high)}"
+    ratio = f"{significant(first.speedup)} times{span(first.speedup_low, first.speedup_high)}"
     return f", {ratio} as fast as {first.baseline}, the best baseline"
 
 
@@ -110,8 +110,8 @@ def _greatest_gain(won: Sequence[pd.DataFrame], table: pd.DataFrame) -> str:
     first = group.iloc[0]
     return (
         f"the greatest gain is that of {first.label} ({situation(group, table)}): "
-        f"{factor(first.speedup)} times{span(first.speedup_low, first.speedup_high)} as fast as "
-        f"{first.baseline}, the best baseline there{caution(group)}"
+        f"{significant(first.speedup)} times{span(first.speedup_low, first.speedup_high)} as fast "
+        f"as {first.baseline}, the best baseline there{caution(group)}"
     )
 
 

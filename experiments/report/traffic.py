@@ -8,10 +8,10 @@ import pandas as pd
 
 from experiments.report.section import PageTable, Section
 from experiments.report.study import Study
-from experiments.report.words import factor, kinds, sentence, situation
+from experiments.report.words import kinds, sentence, situation
 from experiments.settings import COMPARABLE
 from experiments.tables import leading, outcomes
-from experiments.words import listed
+from experiments.words import listed, significant
 
 _IDENTITY = [*COMPARABLE, "optim", "name", "label", "shared_gpu", "runs"]
 
@@ -65,7 +65,7 @@ def _bytes_finding(mark: str, table: pd.DataFrame) -> str:
         return sentence(["no bytes can be compared with a baseline's"], mark)
     ratios = rows.groupby("label").bytes_ratio.median().sort_values()
     baselines = listed(sorted(set(rows.bytes_baseline)))
-    shares = ratios.map(factor)
+    shares = ratios.map(significant)
     least, most = shares.iloc[0], shares.iloc[-1]
     parts = [f"beside {baselines}, {_sending(shares, least)} least a step, {least} of its bytes"]
     if most != least:

@@ -11,6 +11,7 @@ import pandas as pd
 from experiments.intervals import MIN_SEEDS
 from experiments.settings import SITUATION, varies
 from experiments.tables import describe
+from experiments.words import significant
 
 
 def wrapped(label: str, width: int) -> str:
@@ -18,17 +19,12 @@ def wrapped(label: str, width: int) -> str:
     return textwrap.fill(label, width, break_long_words=False, break_on_hyphens=False)
 
 
-def factor(number: float) -> str:
-    """A ratio, to three digits."""
-    return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
-
-
-def span(low: float, high: float, form: str = ".3g") -> str:
+def span(low: float, high: float) -> str:
     """An interval in brackets, with a blank before it; nothing where there is none."""
     if math.isnan(low) or math.isnan(high):
         return ""
-    upper = "or more" if math.isinf(high) else f"to {high:{form}}"
-    return f" ({low:{form}} {upper})"
+    upper = "or more" if math.isinf(high) else f"to {significant(high)}"
+    return f" ({significant(low)} {upper})"
 
 
 def kinds(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -29,9 +29,10 @@ def write_run(
     """A run of `num_rows` evaluations, 10 steps apart; returns its summary.
 
     Its accuracy approaches `limit`, sooner for an algorithm that learns faster, and its steps take
-    as long as its bytes need. `fields` are of the summary; `options`, of the algorithm.
+    as long as its bytes need. `fields` are of the summary; `options`, of the algorithm; `cluster`,
+    of the workers.
     """
-    options = fields.pop("options", {})
+    options, cluster = fields.pop("options", {}), fields.pop("cluster", {})
     mb_a_step, rate = ALGOS[algo]
     chance = np.random.default_rng([seed, workers, len(algo), len(net)])
     pace = 1 + 0.05 * chance.standard_normal()
@@ -61,7 +62,8 @@ def write_run(
     }
     if summary["status"] != "completed":
         summary["time_to_accuracy_s"] = None
-    config = {"seed": seed, "workers": workers, "algo": {"_target_": _target(algo)} | options}
+    config = {"seed": seed, "workers": workers, "cluster": cluster}
+    config["algo"] = {"_target_": _target(algo)} | options
     environment = {"cpu": "A CPU", "cores": 2, "packages": {"torch": "2.13.0"}}
     folder.mkdir(parents=True)
     (folder / "summary.json").write_text(json.dumps(summary))

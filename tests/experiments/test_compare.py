@@ -67,7 +67,7 @@ def test_one_run_a_row_with_the_numbers_of_its_rows(tmp_path):
     assert math.isnan(row["low"]) and math.isnan(row["high"])
     assert (row["mb_sent_per_worker"], row["exposed_communication_s"]) == (3.0, 1.0)
     text = printed(tmp_path)
-    for cell in (f"{crossing:.1f}", "0.8500", "3.0", "0.5", "1.0"):
+    for cell in (f"{crossing:.1f}", "0.8500", "3.00", "0.5", "1.00"):
         assert f" {cell} " in text
     assert "status" not in text and "runs" not in text
 

@@ -95,6 +95,31 @@ def test_what_was_not_run_on_a_network_is_a_dash_and_situations_stay_together(tm
     assert rows["8", "allreduce"].endswith("*")
 
 
+def test_workers_of_other_kinds_are_other_situations_not_other_algorithms(tmp_path):
+    kinds = [
+        {"straggler": 0, "jitter": None},
+        {"straggler": 3, "jitter": None},
+        {"straggler": 3, "jitter": {"_target_": "netsim.compute.Lognormal"}},
+    ]
+    said = {"straggler=0", "straggler=3", "jitter=netsim.compute.Lognormal, straggler=3"}
+    for algo in ("allreduce", "bytegrad"):
+        for i, cluster in enumerate(kinds):
+            write_run(tmp_path / f"{algo}_{i}", algo, backend="sim", cluster=cluster)
+    study = Study.load(tmp_path)
+    assert set(study.table.label) == {"allreduce", "bytegrad"}
+    assert set(study.table.cluster) == said
+    assert (study.table.query("algo == 'allreduce'").speedup == 1).all()
+    table = networks.best_over_networks(study).tables["times_over_networks"]
+    assert table.cells["algorithm"] == ["bytegrad", "allreduce"]
+    assert len(table.cells) == 1 + len(kinds)
+
+
+def test_a_limit_on_waiting_makes_no_other_algorithm(tmp_path):
+    for seed, timeout_s in enumerate((30, 60, 90)):
+        write_run(tmp_path / str(seed), seed=seed, cluster={"timeout_s": timeout_s})
+    assert list(Study.load(tmp_path).table.runs) == [3]
+
+
 def without_losses(folder):
     """Make the record of a run one from before evaluations recorded the loss."""
     newer = {"validation_loss", "final_loss", "final_bits_per_character"}
@@ -252,6 +277,7 @@ def test_a_profile_counts_a_miss_as_infinity_and_takes_who_was_run_everywhere():
         ("c", "lan", 0.5),
     ]
     same = {"task": "t", "model": "m", "asked_rate_mbit": 1.0, "workers": 4, "gpu": None}
+    same["cluster"] = None
     table = pd.DataFrame(
         [{"label": label, "net": net, "time_to_accuracy_s": s} | same for label, net, s in rows]
     ).assign(target_accuracy=0.9, backend="gloo")
