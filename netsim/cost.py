@@ -68,6 +68,40 @@ class Situation:
             self.congestion_control, paths.rate, rtt_s, paths.loss, num_flows
         )
 
+    def message_s(
+        self,
+        paths: Paths,
+        num_bytes: float,
+        rtt_s: Array,
+        num_flows: int = 1,
+        num_messages: int = 1,
+    ) -> Array:
+        """In what time the slowest of so many messages has left, of which so many share a link."""
+        return tcp_throughput.message_s(
+            self.congestion_control,
+            num_bytes,
+            paths.rate,
+            rtt_s,
+            paths.loss,
+            num_flows,
+            num_messages,
+        )
+
+    def recovery_s(
+        self, paths: Paths, num_bytes: float, rate: Array, rtt_s: Array, num_messages: int = 1
+    ) -> Array:
+        """What so many messages at the same time wait for lost packets, and for lost notes that
+        their receivers are ready.
+        """
+        return tcp_throughput.recovery_wait_s(
+            num_bytes,
+            rate * rtt_s,
+            rtt_s,
+            paths.loss,
+            num_messages,
+            num_messages * self.transport.rendezvous,
+        )
+
     def opened(self, num_bytes: float, rate: Array, rtt_s: Array) -> float:
         """The window of the connections after messages of so many bytes."""
         return tcp_throughput.opened_window_bytes(
