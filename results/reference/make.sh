@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes results/reference/ again, from the repository's root, part by part: profiles, simulated,
-# scaling, many, movies_rates, movies, minilm, real, real_far, real_movies, report. A part that was
-# stopped goes on where it was. README.md says how long each took.
+# scaling, many, movies_rates, movies, minilm, movies_rates_4, real, real_far, real_movies,
+# predicted, steps, report. A part that was stopped goes on where it was. README.md says how long
+# each took.
 set -euo pipefail
 python=${PYTHON:-.venv/bin/python}
 networks=none,lan_1g,slow_tcp,wan,lossy,one_slow_worker
@@ -109,29 +110,115 @@ minilm() {
         hydra.sweep.dir=results/runs/reference_minilm
 }
 
-# Four workers on this host, which has to be quiet.
-four=(workers=4 batch_size=32 backend=gloo profile=null stop_at_target=true)
+# Four workers: real ones on this host, which has to be quiet, and simulated ones to compare.
 
-real() {
-    local near=(net=none,lan_1g,slow_tcp hydra.sweep.dir=results/runs/reference_real)
-    sweep reference "${four[@]}" "${near[@]}" algo="$baselines,allreduce,bytegrad,power_sgd"
-    sweep reference "${four[@]}" "${near[@]}" algo=decentralized,local_sgd,qadam lr_scale=3
-    sweep reference "${four[@]}" "${near[@]}" algo=async algo.interval_ms=50
+movies_rates_4() { # as movies_rates, of four simulated workers: the rates that `rate` has
+    local all=(net=none workers=4 batch_size=32 profile=null hydra.sweep.dir=results/runs/movies_rates_4)
+    sweep reference_movies "${all[@]}" algo="$gradients,post_local_sgd" lr_scale=1,3,10
+    sweep reference_movies "${all[@]}" algo="$others" lr_scale=0.3,1,3
+    sweep reference_movies "${all[@]}" algo="$averages" lr_scale=3,10,30
+    sweep reference_movies "${all[@]}" algo=async algo.interval_ms=50 lr_scale=3,10,30
 }
 
-real_far() { # the best baseline, and who was faster than it on slow_tcp
-    local far=(net=wan,lossy,one_slow_worker hydra.sweep.dir=results/runs/reference_real)
-    sweep reference "${four[@]}" "${far[@]}" algo=torch_ddp_bf16,bytegrad
-    sweep reference "${four[@]}" "${far[@]}" algo=local_sgd lr_scale=3
-    sweep reference "${four[@]}" "${far[@]}" algo=async algo.interval_ms=50
+rate() { # $1 experiment, $2 algorithm: the overrides of its learning rate, and of async's interval
+    case $1,$2 in
+    reference,ef_signsgd) echo lr_scale=0.3 ;;
+    reference,*) case ,$times_3, in *,$2,*) echo lr_scale=3 ;; esac ;;
+    *,qadam | *,ef_signsgd | *,one_bit_adam) ;;
+    *,torch_ddp* | *,allreduce* | *,bytegrad | *,power_sgd | *,post_local_sgd) echo lr_scale=3 ;;
+    *,slowmo) echo lr_scale=30 ;;
+    *) echo lr_scale=10 ;;
+    esac
+    [ "$2" != async ] || echo algo.interval_ms=50
 }
 
-real_movies() {
-    local all=(net=none,lan_1g,slow_tcp hydra.sweep.dir=results/runs/reference_movies_real)
-    sweep reference_movies "${four[@]}" "${all[@]}" lr_scale=3 \
-        algo=torch_ddp,torch_ddp_bf16,bytegrad,qsgd
-    sweep reference_movies "${four[@]}" "${all[@]}" algo=local_sgd lr_scale=10
-    sweep reference_movies "${four[@]}" "${all[@]}" algo=async algo.interval_ms=50 lr_scale=10
+four_workers() { # $1 experiment, $2 the study's folder, $3 networks, $4 algorithm, then overrides
+    local overrides
+    mapfile -t overrides < <(rate "$1" "$4")
+    sweep "$1" workers=4 batch_size=32 profile=null stop_at_target=true \
+        hydra.sweep.dir="results/runs/$2" net="$3" algo="$4" "${overrides[@]}" "${@:5}"
+}
+
+everyone=$baselines,$times_1,$times_3,ef_signsgd,async
+
+near() { # one run after the other
+    local algo
+    for algo in ${everyone//,/ }; do
+        four_workers "$1" "$2" none,lan_1g,slow_tcp "$algo" backend=gloo
+    done
+}
+
+disturbed() { # $1 algorithm, $2 network: whether other runs would take much of its short steps
+    case $1,$2 in
+    async,* | bytegrad,* | diloco*,* | local_sgd,* | slowmo,* | torch_ddp_bf16,*) ;;
+    ef_signsgd,one* | power_sgd,one* | qsgd,one* | top_k,one*) ;;
+    *) return 1 ;;
+    esac
+}
+
+far() { # short steps alone; long ones six at a time, whose workers wait for the network, not a core
+    local algo net
+    for algo in ${everyone//,/ }; do
+        for net in wan lossy one_slow_worker; do
+            ! disturbed "$algo" "$net" || four_workers "$1" "$2" "$net" "$algo" backend=gloo
+        done
+    done
+    for algo in ${everyone//,/ }; do
+        for net in wan lossy one_slow_worker; do
+            disturbed "$algo" "$net" || echo "$1 $2 $net $algo backend=gloo"
+        done
+    done | xargs -P 6 -L 1 "$0" four_workers
+}
+
+real() { near reference reference_real; }
+real_far() { far reference reference_real; }
+real_movies() { near reference_movies reference_movies_real; }
+
+predicted() { # what simulation says of `real` and `real_far`
+    local algo
+    for algo in ${times_1//,/ } ${times_3//,/ } ef_signsgd async; do
+        four_workers reference reference_predicted "$networks" "$algo"
+    done
+}
+
+predicted_error() { # predicted over measured time to accuracy, and how alike the orders are
+    "$python" - <<'END'
+from pathlib import Path
+from scipy.stats import kendalltau
+from experiments.records import load_runs
+from experiments.settings import settings
+
+measured, predicted = (
+    settings(load_runs(Path("results/runs") / study)).pivot(
+        index="name", columns="net", values="time_to_accuracy_s"
+    )
+    for study in ("reference_real", "reference_predicted")
+)
+nets = ["none", "lan_1g", "slow_tcp", "wan", "lossy", "one_slow_worker"]
+names = measured[nets].loc[predicted.index].median(axis=1).sort_values().index
+measured, predicted = measured.loc[names, nets], predicted.loc[names, nets]
+ratio = predicted / measured
+print("| algorithm |", " | ".join(nets), "|\n| --- |" + " ---: |" * len(nets))
+for name in names:
+    print(f"| {name} |", " | ".join(f"{ratio.loc[name, net]:.2f}" for net in nets), "|")
+rows = {
+    "median": [f"{ratio[net].median():.2f}" for net in nets],
+    "mean absolute error": [f"{100 * (ratio[net] - 1).abs().mean():.0f} %" for net in nets],
+    "Kendall's tau of the orders": [
+        f"{kendalltau(measured[net], predicted[net]).statistic:.2f}" for net in nets
+    ],
+    "first, measured": [measured[net].idxmin() for net in nets],
+    "first, predicted": [predicted[net].idxmin() for net in nets],
+}
+for name, cells in rows.items():
+    print(f"| **{name}** |", " | ".join(cells), "|")
+END
+}
+
+steps() { # one step of real and of simulated workers
+    sweep reference workers=4 batch_size=32 profile=null max_steps=60 seed=0 trace=true \
+        hydra.sweep.dir=results/runs/reference_steps 'hydra.sweep.subdir=${names.algo}_${names.backend}' \
+        net=slow_tcp algo=allreduce,bytegrad backend=gloo,sim
 }
 
 report() { # and the records of the runs; SVG, LaTeX and notebook are left out for their size
@@ -141,11 +228,18 @@ report() { # and the records of the runs; SVG, LaTeX and notebook are left out f
         "$python" -m experiments.report "results/runs/$study" --out "results/reference/$study"
     done
     rm results/reference/reference*/*.{svg,tex,ipynb}
-    "$python" -m experiments.report results/runs/movies_rates --out results/reports/movies_rates
-    mkdir -p results/reference/movies_rates
-    cp results/reports/movies_rates/way_to_accuracy.{csv,md} results/reference/movies_rates/
+    local parts=(movies_rates movies_rates_4 reference_steps)
+    for study in "${parts[@]}"; do
+        "$python" -m experiments.report "results/runs/$study" --out "results/reports/$study"
+    done
+    for study in movies_rates movies_rates_4; do
+        mkdir -p "results/reference/$study"
+        cp "results/reports/$study"/way_to_accuracy.{csv,md} "results/reference/$study/"
+    done
+    cp results/reports/reference_steps/timeline.png results/reference/steps.png
+    predicted_error >results/reference/predicted.md
     tar --exclude=.trainings -cJf results/reference/runs.tar.xz -C results/runs \
-        "${studies[@]}" movies_rates
+        "${studies[@]}" "${parts[@]}" reference_predicted
 }
 
 "$@"
