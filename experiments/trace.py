@@ -5,6 +5,7 @@ have the same names, so that the two can be laid over each other.
 """
 
 import json
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -59,15 +60,18 @@ class TraceRecorder:
     def on_job_end(self, moment: str, bucket: int | None) -> None:
         """See `StepObserver`."""
         self._add(self._lane(), "kernel", self._job.since_s, time.perf_counter())
+        self._job.since_s = math.inf
 
     def on_operation(self, operation: Operation) -> None:
         """See `Observer`."""
         ended_s = time.perf_counter()
         began_s = ended_s - operation.seconds
-        if getattr(self._job, "since_s", began_s) < began_s:
-            self._add(self._lane(), "kernel", self._job.since_s, began_s)
+        job_s = getattr(self._job, "since_s", math.inf)  # of this thread; inf: it is in no job
+        if job_s < began_s:
+            self._add(self._lane(), "kernel", job_s, began_s)
         self._add(self._lane(), operation.name, began_s, ended_s)
-        self._job.since_s = ended_s
+        if job_s < math.inf:
+            self._job.since_s = ended_s
 
     def _compute(self, name: str) -> None:
         ended_s = time.perf_counter()

@@ -251,9 +251,13 @@ class Timeline:
     def _pass(self, name: str, seconds: float) -> None:
         before_s = self._now_s
         self._now_s = before_s + seconds * self._factors
+        self._record(name, before_s)
+
+    def _record(self, name: str, before_s: Array) -> None:
+        """What compute did until now, of the workers for whom it took time."""
         if self._records_events:
-            everyone = np.arange(len(before_s))
-            self._compute_events += spans(-1, name, everyone, before_s, self._now_s)
+            who = np.flatnonzero(self._now_s > before_s)
+            self._compute_events += spans(-1, name, who, before_s[who], self._now_s[who])
 
     def _join(self) -> None:
         """Compute waits for all lanes but the background."""
@@ -267,3 +271,4 @@ class Timeline:
         before_s, self._now_s = self._now_s, np.maximum(self._now_s, end_s)
         if self._stage != _Stage.OUTSIDE:
             self.exposed_communication_s += self._now_s - before_s
+            self._record("wait", before_s)

@@ -15,7 +15,7 @@ from experiments.plots import add_legend
 from experiments.report.section import Section
 from experiments.report.study import Study
 from experiments.report.words import sentence
-from experiments.settings import COMPARABLE, SITUATION
+from experiments.settings import COMPARABLE, SITUATION, shown
 from experiments.tables import describe
 from experiments.words import counted
 
@@ -123,7 +123,9 @@ def _figure(steps: Sequence[tuple[dict[Any, Any], pd.DataFrame]]) -> Figure:
         axes = figure.subplots(len(steps), 1, squeeze=False, height_ratios=heights)
         for panel, (run, step) in zip(axes[:, 0], steps, strict=True):
             _draw(panel, step)
-            where = describe(pd.DataFrame([run]), [*SITUATION, "backend"])
+            said = run["label"].split(", ")
+            own = [c for c in (*SITUATION, "backend") if shown(c, run[c]) not in said]
+            where = describe(pd.DataFrame([run]), own)
             panel.set_title(textwrap.fill(f"{run['label']}: {where}", 100), fontsize="medium")
         add_legend(figure, list(_LOOKS))
         figure.draw_without_rendering()

@@ -151,7 +151,8 @@ near() { # one run after the other
 disturbed() { # $1 algorithm, $2 network: whether other runs would take much of its short steps
     case $1,$2 in
     async,* | bytegrad,* | diloco*,* | local_sgd,* | slowmo,* | torch_ddp_bf16,*) ;;
-    ef_signsgd,one* | power_sgd,one* | qsgd,one* | top_k,one*) ;;
+    ef_signsgd,[lo]* | one_bit_adam,[lo]* | qsgd,[lo]* | top_k,[lo]*) ;;
+    power_sgd,one* | torch_ddp_powersgd,one*) ;;
     *) return 1 ;;
     esac
 }

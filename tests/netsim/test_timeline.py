@@ -360,6 +360,19 @@ def test_events_tell_who_did_what_when():
     assert all(start_s <= end_s for start_s, end_s in spans.values())
 
 
+def test_who_waits_for_communication_is_shown_to_wait():
+    timeline = timeline_of(2, records_events=True)
+    run(timeline, "bucket_ready", exchange(0.5, 2))
+    waits = [event for event in timeline.events if event.name == "wait"]
+    assert sorted(event.worker for event in waits) == [0, 1]
+    backward_end_s = max(e.end_s for e in timeline.events if e.name == "backward")
+    optimizer_s = min(e.start_s for e in timeline.events if e.name == "optimizer")
+    for wait in waits:
+        assert (wait.start_s, wait.end_s) == pytest.approx((backward_end_s, optimizer_s))
+    waited_s = sum(event.end_s - event.start_s for event in waits)
+    assert waited_s == pytest.approx(float(timeline.exposed_communication_s.sum()))
+
+
 def test_training_over_a_cold_connection_starts_slowly():
     transport = replace(BARE, initial_window_bytes=14_480)
     timeline = timeline_of(2, NetworkCondition(rate_mbit=100, delay_ms=50), transport=transport)
