@@ -175,10 +175,10 @@ real() { near reference reference_real; }
 real_far() { far reference reference_real; }
 real_movies() { near reference_movies reference_movies_real; }
 
-predicted() { # what simulation says of `real` and `real_far`
+predicted() { # what simulation says of `real` and `real_far`, whose workers share this host
     local algo
     for algo in ${times_1//,/ } ${times_3//,/ } ef_signsgd async; do
-        four_workers reference reference_predicted "$networks" "$algo"
+        four_workers reference reference_predicted "$networks" "$algo" seed=0 cluster.sharing=4
     done
 }
 
@@ -190,7 +190,7 @@ from experiments.records import load_runs
 from experiments.settings import settings
 
 measured, predicted = (
-    settings(load_runs(Path("results/runs") / study)).pivot(
+    settings(load_runs(Path("results/runs") / study).query("seed == 0")).pivot(
         index="name", columns="net", values="time_to_accuracy_s"
     )
     for study in ("reference_real", "reference_predicted")
