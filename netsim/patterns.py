@@ -136,9 +136,9 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
     rtt_s = delay_s + note_s
     moves = senders != ranks
     busy_s = situation.busy_s(senders[moves], ranks[moves], num_bytes)
-    num_messages = min(int(moves.sum()), _COUPLED)
+    num_messages = max(min(int(moves.sum()), _COUPLED), 1)
     rate = situation.rate(path, rtt_s)
-    message_s = situation.message_s(path, num_bytes, rtt_s, 1, max(num_messages, 1))
+    message_s = situation.message_s(path, num_bytes, rtt_s, 1, num_messages)
     moving_s = np.maximum(busy_s[table.crossed(senders, ranks)].max(0), message_s)
     cold_s = tcp_throughput.slow_start_wait_s(num_bytes, situation.window_bytes, rate, rtt_s)
     lost_s = situation.recovery_s(path, num_bytes, rate, rtt_s, num_messages)
