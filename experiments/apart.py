@@ -8,6 +8,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
+from experiments.channel import ParentChannel
 from experiments.errors import UserError
 from experiments.train import DivergedError
 from netsim.processes import fork, kill
@@ -47,9 +48,10 @@ def run_apart(
 
 
 def _answer(
-    work: Callable[[Callable[[Row], None]], object], launcher: Connection, channel: Connection
+    work: Callable[[Callable[[Row], None]], object], parents: Connection, own: Connection
 ) -> int:
-    launcher.close()
+    parents.close()
+    channel = ParentChannel(own)
     try:
         channel.send(("answer", work(lambda row: channel.send(("row", row)))))
     except _KNOWN as error:

@@ -17,6 +17,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from experiments.channel import ParentChannel
 from experiments.config import Plan
 from experiments.tasks.base import TaskData
 from experiments.train import Result
@@ -273,23 +274,24 @@ def _run_hub(
     data: TaskData,
     rendezvous: str,
     workers: list[tuple[Connection, Connection]],
-    launcher: Connection,
+    channel: Connection,
 ) -> int:
     """The hub's process: make the network and the workers, then report each one's end."""
 
     def run(rank: int) -> int:
-        launcher.close()
-        for other, (_, channel) in enumerate(workers):
+        channel.close()
+        for other, (_, theirs) in enumerate(workers):
             if other != rank:
-                channel.close()
-        return run_worker(plan, data, rank, hub, rendezvous, workers[rank][1])
+                theirs.close()
+        return run_worker(plan, data, rank, hub, rendezvous, ParentChannel(workers[rank][1]))
 
+    launcher = ParentChannel(channel)
     try:
         hub = Hub(plan.net, plan.workers)
         launcher.send(Backend(hub.backend))
         ranks = hub.fork_workers(run)
-        for _, channel in workers:
-            channel.close()
+        for _, theirs in workers:
+            theirs.close()
         while ranks:
             pid, status = os.wait()
             launcher.send(Exited(ranks.pop(pid), os.waitstatus_to_exitcode(status)))

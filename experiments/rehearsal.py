@@ -15,13 +15,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing import Barrier, Pipe
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 
 import torch
 
 from bagua_algos.communicator import Operation
 from bagua_algos.loopback import LoopbackCommunicator
 from bagua_algos.worker_axis import SingleModel
+from experiments.channel import ParentChannel
 from experiments.config import Plan
 from experiments.environment import environment
 from experiments.gpu import place
@@ -50,7 +51,7 @@ def rehearse(
     barriers = [Barrier(sharing, timeout=LIMIT_S) for _ in range(NUM_CONNECTIONS)]
     meet = [barrier.wait for barrier in barriers]
     children = [
-        fork(lambda channel=theirs: _run(plan, data, num_steps, seconds, meet, channel))
+        fork(lambda end=theirs: _run(plan, data, num_steps, seconds, meet, ParentChannel(end)))
         for _, theirs in channels
     ]
     for _, theirs in channels:
@@ -76,7 +77,7 @@ def _run(
     num_steps: int,
     seconds: float,
     meet: Sequence[Callable[[], object]],
-    launcher: Connection,
+    launcher: ParentChannel,
 ) -> int:
     torch.set_num_threads(plan.cluster.threads_per_worker)
     stopwatch = _Stopwatch(_gpu_clock if plan.backend.device == "cuda" else time.perf_counter)

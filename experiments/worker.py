@@ -6,7 +6,6 @@ import os
 import traceback
 from contextlib import nullcontext
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 import torch
@@ -14,6 +13,7 @@ import torch
 from bagua_algos.communicator import CommunicationError
 from bagua_algos.process_group import file_rendezvous
 from bagua_algos.worker_axis import SingleModel
+from experiments.channel import ParentChannel
 from experiments.config import Plan
 from experiments.device_trace import device_trace
 from experiments.gpu import nccl_environment, place
@@ -84,7 +84,7 @@ class Failed:
 
 
 def run_worker(
-    plan: Plan, data: TaskData, rank: int, network: Hub, rendezvous: str, launcher: Connection
+    plan: Plan, data: TaskData, rank: int, network: Hub, rendezvous: str, launcher: ParentChannel
 ) -> int:
     """Probe the network and train as the launcher says; returns the exit code.
 
@@ -123,13 +123,15 @@ def _probe(condition: NetworkCondition, rank: int, addresses: list[str]) -> Prob
         return Probed(None, tcp.read(), str(error))
 
 
-def _stay(launcher: Connection) -> NoReturn:
+def _stay(launcher: ParentChannel) -> NoReturn:
     """Keep this worker's network alive, for the others to tell whom they cannot reach."""
     launcher.recv()  # without a limit: the launcher's death is this process's
     raise AssertionError("the launcher has nothing more to say")
 
 
-def _train(plan: Plan, data: TaskData, rank: int, rendezvous: str, launcher: Connection) -> Result:
+def _train(
+    plan: Plan, data: TaskData, rank: int, rendezvous: str, launcher: ParentChannel
+) -> Result:
     assert plan.backend.process_group is not None, "simulated workers have no process"
     torch.set_num_threads(plan.cluster.threads_per_worker)
     torch.manual_seed(plan.seed * plan.workers + rank)
