@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from experiments.study import identity
 from experiments.tasks.base import TaskData
 from experiments.trace import TraceFile
 from experiments.train import Result
+from netsim.timeline import Job
 
 FOLDER = ".trainings"
 """Where a study keeps them, in its own folder."""
@@ -117,15 +118,18 @@ def _key(plan: Plan, config: Mapping[str, Any]) -> str | None:
         for group in groups:
             node = node[group]
         node.pop(name, None)
-    return identity(f"{config_text(of_values)}{plan.nodes}{_code()}")
+    return identity(f"{config_text(of_values)}{plan.nodes}{digest_of_code()}")
 
 
 @cache
-def _code() -> str:
-    """A digest of all that computes values."""
-    digest = hashlib.sha256(torch.__version__.encode())
-    root = Path(__file__).parent.parent
-    for package in ("bagua_algos", "experiments", "kernels", "netsim"):
+def digest_of_code(root: Path = Path(__file__).parent.parent) -> str:
+    """Of all below `root` that computes values, and of the form in which jobs are kept. What makes
+    times of jobs (`netsim`) and reports of times may change.
+    """
+    form = [(field.name, field.type) for field in fields(Job)]
+    digest = hashlib.sha256(f"{torch.__version__}{form}".encode())
+    for package in ("bagua_algos", "experiments", "kernels"):
         for file in sorted((root / package).rglob("*.py")):
-            digest.update(file.read_bytes())
+            if file.parent != root / "experiments" / "report":
+                digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -5,7 +8,7 @@ from experiments.compose import compose_config
 from experiments.config import make_plan
 from experiments.records import load_rows
 from experiments.run import plain, run
-from experiments.trainings import FOLDER, simulate_once
+from experiments.trainings import FOLDER, digest_of_code, simulate_once
 from tests.experiments import app
 
 SMALL = ("backend=sim", "model=mlp", "workers=4", "max_steps=6", "eval_every=3", "log_every=1")
@@ -95,3 +98,25 @@ def test_a_training_that_diverged_serves_nobody(tmp_path):
     assert run(config, tmp_path / "one", study=tmp_path) == "diverged"
     plan = make_plan(config, tmp_path / "two")
     assert simulate_once(plan, plain(config), tmp_path)[1] == {}
+
+
+def test_code_that_makes_times_or_reports_of_values_may_change(tmp_path):
+    def digest_after(change):
+        file = tmp_path / change
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(change)
+        return digest_of_code.__wrapped__(tmp_path)
+
+    before = digest_after("experiments/step.py")
+    assert digest_after("netsim/patterns.py") == before
+    assert digest_after("experiments/report/pages.py") == before
+    for change in ("experiments/tasks/base.py", "bagua_algos/engine.py", "kernels/cast.py"):
+        after = digest_after(change)
+        assert after != before
+        before = after
+
+
+def test_another_process_finds_the_same_trainings():
+    code = "from experiments.trainings import digest_of_code; print(digest_of_code())"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert other.stdout.strip() == digest_of_code()
