@@ -52,6 +52,11 @@ class Algorithm:
     uses_background: ClassVar[bool] = False
     """Whether it does something that no step waits for."""
 
+    @property
+    def num_early_steps(self) -> int:
+        """How many steps at the beginning of training do other work than the later ones."""
+        return 0
+
     def check(self, world_size: int, optimizer: Optimizer) -> None:
         """Raise `ValueError` where it cannot train so many workers, or by this optimizer.
 

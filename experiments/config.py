@@ -10,7 +10,7 @@ import torch
 from hydra.core.config_store import ConfigStore
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import MISSING, DictConfig
+from omegaconf import MISSING, DictConfig, OmegaConf
 from torch import nn
 
 from bagua_algos import Algorithm
@@ -72,7 +72,13 @@ class Schema:
     names: dict[str, str] = field(default_factory=dict)
 
 
+def _part(share: float, whole: int) -> int:
+    """So many steps, in YAML: ${part:0.2,${max_steps}}."""
+    return max(1, round(share * whole))
+
+
 ConfigStore.instance().store("schema", Schema)
+OmegaConf.register_new_resolver("part", _part, replace=True)
 
 
 @dataclass(frozen=True, kw_only=True)

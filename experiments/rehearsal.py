@@ -20,6 +20,7 @@ from multiprocessing.connection import wait
 import torch
 
 from bagua_algos.communicator import Operation
+from bagua_algos.engine import Engine
 from bagua_algos.loopback import LoopbackCommunicator
 from bagua_algos.worker_axis import SingleModel
 from experiments.channel import ParentChannel
@@ -41,6 +42,9 @@ def rehearse(
     plan: Plan, data: TaskData, *, sharing: int, num_steps: int = 40, seconds: float = 0.5
 ) -> Profile:
     """Measure steps of one worker of `plan`, `sharing` of them at once: so many, and for so long.
+
+    An algorithm whose early steps do other work takes its part of `num_steps` for these, then skips
+    to later ones.
 
     To be called before torch has started threads here, or used a GPU, since it forks. Raises
     `RuntimeError` where a process dies or takes too long, `UserError` where there is no GPU for it.
@@ -85,11 +89,17 @@ def _run(
     model = SingleModel(plan.model.to(plan.backend.device))
     optimizer = plan.make_optimizer(model.parameters())
     take_step = make_step(plan, data.train, model, optimizer, communicator, stopwatch)
+    engine = take_step.distributed
+    assert isinstance(engine, Engine), "PyTorch's own are not simulated"
     batches = plan.batches(data, (0,))
     step, until_s = 0, math.inf
+    early_steps = min(plan.algorithm.num_early_steps, plan.max_steps)
+    num_early = WARM_UP_STEPS + math.ceil(num_steps * early_steps / plan.max_steps)
     while step < WARM_UP_STEPS + num_steps or time.monotonic() < until_s:
         if step == WARM_UP_STEPS:
             until_s = time.monotonic() + seconds
+        if step == num_early:
+            engine.context.step = max(engine.context.step, early_steps)
         stopwatch.begin()
         take_step(batches.indices(step))
         stopwatch.end(is_counted=step >= WARM_UP_STEPS)

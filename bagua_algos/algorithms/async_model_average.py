@@ -74,6 +74,11 @@ class AsyncModelAverage(Algorithm):
         if self.warmup_steps < 0:
             raise ValueError(f"warmup_steps must be at least 0, got {self.warmup_steps}")
 
+    @property
+    def num_early_steps(self) -> int:
+        """See `Algorithm`."""
+        return self.warmup_steps
+
     def init(self, context: Context) -> AsyncState:
         """No round has begun. `ValueError` for hierarchical rounds where nodes are unknown."""
         levels(context.communicator, self.hierarchical)

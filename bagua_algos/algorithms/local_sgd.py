@@ -80,6 +80,11 @@ class LocalSGD(Algorithm):
         if self.compressor is not None:
             warn_of_bias(self.compressor, self.error_feedback)
 
+    @property
+    def num_early_steps(self) -> int:
+        """See `Algorithm`."""
+        return self.start_step
+
     def init(self, context: Context) -> list[OuterState] | None:
         """The outer optimizer's state, at rest; `ValueError` for a weight that no optimizer has."""
         levels(context.communicator, self.hierarchical)  # raises

@@ -74,6 +74,11 @@ class PowerSGD(Algorithm):
                 stacklevel=3,
             )
 
+    @property
+    def num_early_steps(self) -> int:
+        """See `Algorithm`."""
+        return self.warmup_steps
+
     def init(self, context: Context) -> list[Factors]:
         """No residual, and random Qs, the same on every worker."""
         levels(context.communicator, self.hierarchical)  # raises

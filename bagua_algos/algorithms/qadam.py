@@ -92,6 +92,11 @@ class QAdam(Algorithm):
                 stacklevel=3,
             )
 
+    @property
+    def num_early_steps(self) -> int:
+        """See `Algorithm`."""
+        return self.warmup_steps
+
     def check(self, world_size: int, optimizer: Optimizer) -> None:
         """See `Algorithm`: it stands in for Adam or AdamW, and nothing else."""
         if type(optimizer) not in (Adam, AdamW):

@@ -77,6 +77,11 @@ class TopK(Algorithm):
                 stacklevel=3,
             )
 
+    @property
+    def num_early_steps(self) -> int:
+        """See `Algorithm`."""
+        return self.warmup_steps
+
     def check(self, world_size: int, optimizer: Optimizer) -> None:
         """See `Algorithm`: momentum is kept once, here or by the optimizer."""
         if not self.momentum:

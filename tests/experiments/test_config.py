@@ -115,6 +115,17 @@ def test_kernels_are_loaded_before_workers_are_forked(monkeypatch):
     assert loaded == ["cpu"]
 
 
+@pytest.mark.parametrize("algo", ["qadam", "one_bit_adam"])
+def test_adams_warm_up_is_a_part_of_the_steps_unless_given(algo):
+    def steps_of(*overrides):
+        return compose_config([f"algo={algo}", *overrides]).algo.warmup_steps
+
+    assert steps_of() == 20
+    assert steps_of("max_steps=858") == 172
+    assert steps_of("max_steps=2") == 1
+    assert steps_of("max_steps=858", "algo.warmup_steps=30") == 30
+
+
 def test_the_target_is_the_tasks_unless_given():
     assert plan_of("task=fashion_mnist").target_accuracy == 0.90
     assert plan_of("task=fashion_mnist", "target_accuracy=0.5").target_accuracy == 0.5
