@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes results/reference/ again, from the repository's root, part by part: profiles, simulated,
 # scaling, many, movies_rates, movies, minilm, movies_rates_4, real, real_far, real_movies,
-# real_movies_far, predicted, steps, report. A part that was stopped goes on where it was. README.md
+# real_movies_far, predicted, sixteen, steps, report. A part that was stopped goes on where it was. README.md
 # says how long each took.
 set -euo pipefail
 python=${PYTHON:-.venv/bin/python}
@@ -12,7 +12,7 @@ times_3=choco_sgd,decentralized,local_sgd,one_bit_adam,qadam,slowmo,top_k
 baselines=torch_ddp,torch_ddp_bf16,torch_ddp_powersgd
 # On the movie snippets: gradients are compressed, or weights averaged.
 gradients=allreduce,allreduce_fp8,bytegrad,power_sgd,qsgd,top_k
-others=ef_signsgd,one_bit_adam,qadam
+adams=one_bit_adam,qadam
 averages=choco_sgd,decentralized,diloco,diloco_int8,local_sgd,low_precision_decentralized,sgp,slowmo
 
 sweep() { # $1 experiment
@@ -66,7 +66,8 @@ many() { # 64 workers by all algorithms but async, which trains for every networ
 movies_rates() { # whose learning rate reaches the target in the fewest steps
     local all=(net=none hydra.sweep.dir=results/runs/movies_rates)
     sweep reference_movies "${all[@]}" algo="$gradients" lr_scale=0.3,1,3,10
-    sweep reference_movies "${all[@]}" algo="$others" lr_scale=0.3,1,3
+    sweep reference_movies "${all[@]}" algo="$adams" lr_scale=0.3,1,3,10
+    sweep reference_movies "${all[@]}" algo=ef_signsgd lr_scale=0.3,1,3
     sweep reference_movies "${all[@]}" algo="$averages" lr_scale=1,3,10,30,100
     sweep reference_movies "${all[@]}" algo=post_local_sgd lr_scale=1,3,10,30
     sweep reference_movies "${all[@]}" algo=async algo.interval_ms=50 lr_scale=1,3,10,30,100
@@ -75,8 +76,8 @@ movies_rates() { # whose learning rate reaches the target in the fewest steps
 movies() { # at those rates, the trainings of which serve all networks
     mkdir -p results/runs/reference_movies
     cp -r results/runs/movies_rates/.trainings results/runs/reference_movies/
-    sweep reference_movies algo="$gradients,post_local_sgd,one_bit_adam" lr_scale=3
-    sweep reference_movies algo=qadam,ef_signsgd
+    sweep reference_movies algo="$gradients,$adams,post_local_sgd" lr_scale=3
+    sweep reference_movies algo=ef_signsgd
     sweep reference_movies algo=choco_sgd,decentralized,low_precision_decentralized,sgp,slowmo lr_scale=30
     sweep reference_movies algo=diloco,diloco_int8,local_sgd lr_scale=100
     sweep reference_movies algo=async algo.interval_ms=50 lr_scale=30
@@ -115,7 +116,8 @@ minilm() {
 movies_rates_4() { # as movies_rates, of four simulated workers: the rates that `rate` has
     local all=(net=none workers=4 batch_size=32 profile=null hydra.sweep.dir=results/runs/movies_rates_4)
     sweep reference_movies "${all[@]}" algo="$gradients,post_local_sgd" lr_scale=1,3,10
-    sweep reference_movies "${all[@]}" algo="$others" lr_scale=0.3,1,3
+    sweep reference_movies "${all[@]}" algo="$adams" lr_scale=0.3,1,3,10
+    sweep reference_movies "${all[@]}" algo=ef_signsgd lr_scale=0.3,1,3
     sweep reference_movies "${all[@]}" algo="$averages" lr_scale=3,10,30
     sweep reference_movies "${all[@]}" algo=async algo.interval_ms=50 lr_scale=3,10,30
 }
@@ -124,7 +126,7 @@ rate() { # $1 experiment, $2 algorithm: the overrides of its learning rate, and 
     case $1,$2 in
     reference,ef_signsgd) echo lr_scale=0.3 ;;
     reference,*) case ,$times_3, in *,$2,*) echo lr_scale=3 ;; esac ;;
-    *,qadam | *,ef_signsgd | *,one_bit_adam) ;;
+    *,ef_signsgd) ;;
     *,torch_ddp* | *,allreduce* | *,bytegrad | *,power_sgd | *,post_local_sgd) echo lr_scale=3 ;;
     *,slowmo) echo lr_scale=30 ;;
     *) echo lr_scale=10 ;;
@@ -153,7 +155,7 @@ disturbed() { # $1 experiment, $2 algorithm, $3 network: whether others would sl
     *,async,* | *,diloco*,* | *,local_sgd,* | *,slowmo,*) ;;
     *,qsgd,[lo]* | *,top_k,[lo]* | *,power_sgd,one* | *,torch_ddp_powersgd,one*) ;;
     reference,bytegrad,* | reference,torch_ddp_bf16,*) ;;
-    reference,ef_signsgd,[lo]* | reference,one_bit_adam,[lo]*) ;; # on the other task they miss
+    reference,ef_signsgd,[lo]* | *,one_bit_adam,[lo]*) ;;
     *) return 1 ;;
     esac
 }
@@ -216,6 +218,14 @@ rows = {
 for name, cells in rows.items():
     print(f"| **{name}** |", " | ".join(cells), "|")
 END
+}
+
+sixteen() { # how long steps of 16 workers take: real ones, eight to a core, and simulated ones
+    local all=(net=lossy seed=0 max_steps=52 eval_every=26 hydra.sweep.dir=results/runs/reference_16)
+    all+=('hydra.sweep.subdir=${names.algo}_${names.backend}')
+    all+=(algo=allreduce,bytegrad,decentralized,diloco_int8,ef_signsgd,qsgd)
+    sweep reference "${all[@]}"
+    sweep reference "${all[@]}" backend=gloo profile=null
 }
 
 steps() { # one step of real and of simulated workers
