@@ -228,6 +228,19 @@ sixteen() { # how long steps of 16 workers take: real ones, eight to a core, and
     sweep reference "${all[@]}" backend=gloo profile=null
 }
 
+sixteen_error() { # simulated over measured seconds a step
+    "$python" - <<'END'
+from pathlib import Path
+from experiments.records import load_runs
+
+runs = load_runs(Path("results/runs/reference_16"))
+seconds = (1 / runs.set_index(["algo", "backend"])["steps_per_s"]).unstack()
+print("| algorithm | real | simulated | ratio |\n| --- | ---: | ---: | ---: |")
+for name, (real, simulated) in seconds[["gloo", "sim"]].sort_values("gloo").iterrows():
+    print(f"| {name} | {real:.3f} | {simulated:.3f} | {simulated / real:.2f} |")
+END
+}
+
 steps() { # one step of real and of simulated workers
     sweep reference workers=4 batch_size=32 profile=null max_steps=60 seed=0 trace=true \
         hydra.sweep.dir=results/runs/reference_steps 'hydra.sweep.subdir=${names.algo}_${names.backend}' \
@@ -251,8 +264,9 @@ report() { # and the records of the runs; SVG, LaTeX and notebook are left out f
     done
     cp results/reports/reference_steps/timeline.png results/reference/steps.png
     predicted_error >results/reference/predicted.md
+    sixteen_error >results/reference/sixteen.md
     tar --exclude=.trainings -cJf results/reference/runs.tar.xz -C results/runs \
-        "${studies[@]}" "${parts[@]}" reference_predicted
+        "${studies[@]}" "${parts[@]}" reference_predicted reference_16
 }
 
 "$@"
