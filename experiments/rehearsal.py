@@ -93,7 +93,7 @@ def _run(
     assert isinstance(engine, Engine), "PyTorch's own are not simulated"
     batches = plan.batches(data, (0,))
     step, until_s = 0, math.inf
-    early_steps = min(plan.algorithm.num_early_steps, plan.max_steps)
+    early_steps = min(engine.algorithm.num_early_steps, plan.max_steps)
     num_early = WARM_UP_STEPS + math.ceil(num_steps * early_steps / plan.max_steps)
     while step < WARM_UP_STEPS + num_steps or time.monotonic() < until_s:
         if step == WARM_UP_STEPS:
