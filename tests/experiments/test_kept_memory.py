@@ -6,6 +6,10 @@ import torch
 from experiments.kept_memory import kept_memory
 
 NUM_BYTES = 256 << 20
+ROUNDS = 10
+"""What is freed lacks some bytes of what is asked for next, for the alignment, until two such blocks
+have become one: after at most 4 rounds in 18 processes.
+"""
 
 
 def pages_asked_for() -> int:
@@ -20,13 +24,14 @@ def resident_bytes() -> int:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
-def test_what_is_freed_is_there_for_the_next_and_given_back_at_the_end():
+def test_what_is_freed_is_there_for_later_ones_and_given_back_at_the_end():
     gc.collect()
     outside = resident_bytes()
     with kept_memory():
-        first, second = pages_asked_for(), pages_asked_for()
+        asked_for = [pages_asked_for() for _ in range(ROUNDS)]
         inside = resident_bytes()
-    assert second < first / 50, (first, second)
+    first, last = asked_for[0], asked_for[-1]
+    assert last < first / 50, asked_for
     assert inside > outside + NUM_BYTES / 2
     assert resident_bytes() < outside + NUM_BYTES / 2
     assert pages_asked_for() > first / 2  # as it was
