@@ -6,10 +6,8 @@ import torch
 from experiments.kept_memory import kept_memory
 
 NUM_BYTES = 256 << 20
-ROUNDS = 10
-"""What is freed lacks some bytes of what is asked for next, for the alignment, until two such
-blocks have become one: mostly after at most 4 rounds.
-"""
+FIRST_ROUNDS, LATER_ROUNDS = 12, 4
+"""A freed block serves an equal one once glibc's cache is full of leads: see kept_memory."""
 
 
 def pages_asked_for() -> int:
@@ -28,10 +26,10 @@ def test_what_is_freed_is_there_for_later_ones_and_given_back_at_the_end():
     gc.collect()
     outside = resident_bytes()
     with kept_memory():
-        asked_for = [pages_asked_for() for _ in range(ROUNDS)]
+        first, *_ = asked_for = [pages_asked_for() for _ in range(FIRST_ROUNDS)]
+        later = [pages_asked_for() for _ in range(LATER_ROUNDS)]
         inside = resident_bytes()
-    first, *later = asked_for
-    assert min(later) < first / 50, asked_for  # without: all as many as the first
+    assert max(later) < first / 50, (asked_for, later)  # without: all as many as the first
     assert inside > outside + NUM_BYTES / 2
     assert resident_bytes() < outside + NUM_BYTES / 2
     assert pages_asked_for() > first / 2  # as it was
