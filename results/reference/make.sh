@@ -155,7 +155,7 @@ disturbed() { # $1 experiment, $2 algorithm, $3 network: whether others would sl
     *,async,* | *,diloco*,* | *,local_sgd,* | *,slowmo,*) ;;
     *,qsgd,[lo]* | *,top_k,[lo]* | *,power_sgd,one* | *,torch_ddp_powersgd,one*) ;;
     reference,bytegrad,* | reference,torch_ddp_bf16,*) ;;
-    reference,ef_signsgd,[lo]* | *,one_bit_adam,[lo]*) ;;
+    reference,ef_signsgd,[lo]* | reference,one_bit_adam,[lo]*) ;;
     *) return 1 ;;
     esac
 }
