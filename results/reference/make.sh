@@ -7,7 +7,7 @@ set -euo pipefail
 python=${PYTHON:-.venv/bin/python}
 networks=none,lan_1g,slow_tcp,wan,lossy,one_slow_worker
 # By the learning rate that was best in results/convergence/table.md, times that of the optimizer.
-times_1=allreduce,allreduce_fp8,bytegrad,diloco,diloco_int8,low_precision_decentralized,post_local_sgd,power_sgd,qsgd,sgp
+times_1=allreduce,allreduce_fp8,bytegrad,diloco,diloco_int8,ef_signsgd,low_precision_decentralized,post_local_sgd,power_sgd,qsgd,sgp
 times_3=choco_sgd,decentralized,local_sgd,one_bit_adam,qadam,slowmo,top_k
 baselines=torch_ddp,torch_ddp_bf16,torch_ddp_powersgd
 # On the movie snippets: gradients are compressed, or weights averaged.
@@ -26,11 +26,11 @@ calibrate() { # $1 the profile's name, $2 experiment, $3 algorithm, then overrid
 
 profiles() { # on a quiet host
     local algo
-    for algo in ${times_1//,/ } ${times_3//,/ } ef_signsgd async; do
+    for algo in ${times_1//,/ } ${times_3//,/ } async; do
         calibrate "${algo}_w16" reference "$algo" profile=null
         calibrate "movies_${algo}_w16" reference_movies "$algo" profile=null
     done
-    for algo in ${times_1//,/ } ${times_3//,/ } ef_signsgd; do
+    for algo in ${times_1//,/ } ${times_3//,/ }; do
         calibrate "${algo}_w64" reference "$algo" profile=null workers=64
     done
     for algo in allreduce bytegrad qsgd local_sgd diloco_int8; do
@@ -44,7 +44,6 @@ profiles() { # on a quiet host
 simulated() {
     sweep reference algo="$times_1"
     sweep reference algo="$times_3" lr_scale=3
-    sweep reference algo=ef_signsgd lr_scale=0.3
     sweep reference algo=async algo.interval_ms=50
 }
 
@@ -60,7 +59,6 @@ many() { # 64 workers by all algorithms but async, which trains for every networ
     cp -r results/runs/reference_scaling/.trainings results/runs/reference_64/
     sweep reference "${all[@]}" algo="$times_1"
     sweep reference "${all[@]}" algo="$times_3" lr_scale=3
-    sweep reference "${all[@]}" algo=ef_signsgd lr_scale=0.3
 }
 
 movies_rates() { # whose learning rate reaches the target in the fewest steps
@@ -124,7 +122,6 @@ movies_rates_4() { # as movies_rates, of four simulated workers: the rates that 
 
 rate() { # $1 experiment, $2 algorithm: the overrides of its learning rate, and of async's interval
     case $1,$2 in
-    reference,ef_signsgd) echo lr_scale=0.3 ;;
     reference,*) case ,$times_3, in *,$2,*) echo lr_scale=3 ;; esac ;;
     *,ef_signsgd) ;;
     *,torch_ddp* | *,allreduce* | *,bytegrad | *,power_sgd | *,post_local_sgd) echo lr_scale=3 ;;
@@ -141,7 +138,7 @@ four_workers() { # $1 experiment, $2 the study's folder, $3 networks, $4 algorit
         hydra.sweep.dir="results/runs/$2" net="$3" algo="$4" "${overrides[@]}" "${@:5}"
 }
 
-everyone=$baselines,$times_1,$times_3,ef_signsgd,async
+everyone=$baselines,$times_1,$times_3,async
 
 near() { # one run after the other
     local algo
@@ -181,7 +178,7 @@ real_movies_far() { far reference_movies reference_movies_real; }
 
 predicted() { # what simulation says of `real` and `real_far`, whose workers share this host
     local algo
-    for algo in ${times_1//,/ } ${times_3//,/ } ef_signsgd async; do
+    for algo in ${times_1//,/ } ${times_3//,/ } async; do
         four_workers reference reference_predicted "$networks" "$algo" seed=0 cluster.sharing=4
     done
 }
