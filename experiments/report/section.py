@@ -11,6 +11,7 @@ import pandas as pd
 
 from experiments.looks import algo_of, look_of
 from experiments.plots import save_plot
+from experiments.study import identity
 from experiments.tables import WORDS, Columns
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class PageTable:
             swatches = [_swatch(color) for color in sorted(set(colors))]
         style = self._styler("html").hide(axis="index").set_td_classes(classes)
         style = style.set_caption(self._full_caption()).set_table_styles(_LOOK + swatches)
-        return style.to_html(table_attributes='class="study"')
+        text = self.markdown()  # by which pages of the same runs are equal
+        return style.to_html(table_uuid=identity(text), table_attributes='class="study"')
 
     def _styler(self, escape: str) -> Styler:
         style = self._shown().style

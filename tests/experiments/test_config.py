@@ -126,6 +126,12 @@ def test_adams_warm_up_is_a_part_of_the_steps_unless_given(algo):
     assert steps_of("max_steps=858", "algo.warmup_steps=30") == 30
 
 
+def test_ef_signsgd_is_without_momentum_unless_another_optimizer_is_chosen():
+    assert compose_config(["algo=ef_signsgd"]).optim.momentum == 0
+    assert compose_config(["algo=ef_signsgd", "optim=sgd"]).optim.momentum == 0.9
+    assert compose_config(["experiment=reference_movies", "algo=ef_signsgd"]).names.optim == "adam"
+
+
 def test_the_target_is_the_tasks_unless_given():
     assert plan_of("task=fashion_mnist").target_accuracy == 0.90
     assert plan_of("task=fashion_mnist", "target_accuracy=0.5").target_accuracy == 0.5

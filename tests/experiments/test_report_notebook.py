@@ -146,6 +146,11 @@ def test_names_are_no_markup_in_any_format():
     assert "a_b|&lt;i&gt;&amp;50%" in page.html()
 
 
+def test_a_page_of_the_same_table_is_the_same_to_the_letter():
+    assert table(algorithm=["a"]).html() == table(algorithm=["a"]).html()
+    assert table(algorithm=["a"]).html() != table(algorithm=["b"]).html()
+
+
 def test_long_tables_are_shown_in_part_and_say_so(tmp_path):
     page = table(algorithm=[str(i) for i in range(MAX_ROWS + 1)])
     page.save(tmp_path, "long")
