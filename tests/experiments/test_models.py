@@ -127,7 +127,8 @@ def test_every_model_yaml(path: Path):
 def test_every_optim_yaml_makes_an_optimizer_that_steps(path: Path):
     weight = nn.Parameter(torch.ones(3))
     optimizer = instantiate(OmegaConf.load(path))([weight])
-    assert path.stem.split("_")[-1] == type(optimizer).__name__.lower()
+    of_class = {"plain_sgd": "sgd"}.get(path.stem, path.stem)  # the others have their class's name
+    assert type(optimizer).__name__.lower() == of_class
     weight.square().sum().backward()
     optimizer.step()
     assert (weight < 1).all()
