@@ -69,7 +69,21 @@ class Observer(Protocol):
         ...
 
 
-class Communicator(Protocol):
+class Averager(Protocol):
+    """The primitives that a consensus is made by, of a `Communicator` or of something beside it."""
+
+    ranks: tuple[int, ...]
+
+    def all_reduce_mean_(self, x_w: Tensor) -> None:
+        """Replace `x[w, ...]` by its mean over all N workers; every worker gets the same bits."""
+        ...
+
+    def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
+        """Replace `x[w, ...]` by that of worker `source`."""
+        ...
+
+
+class Communicator(Averager, Protocol):
     """MPI-style primitives over the worker axis. All raise `CommunicationError`; all are
     collective calls.
 
@@ -79,7 +93,6 @@ class Communicator(Protocol):
     """
 
     world_size: int
-    ranks: tuple[int, ...]
     members: tuple[int, ...]
     nodes: "Nodes | None"
     hierarchy: "Hierarchy | None"
@@ -97,10 +110,6 @@ class Communicator(Protocol):
         """
         ...
 
-    def all_reduce_mean_(self, x_w: Tensor) -> None:
-        """Replace `x[w, ...]` by its mean over all N workers; every worker gets the same bits."""
-        ...
-
     def all_to_all(self, x_wN: Tensor) -> Tensor:
         """`x[w, N, ...]` -> `y[w, N, ...]` with `y[i, j]` = row i of worker j."""
         ...
@@ -111,10 +120,6 @@ class Communicator(Protocol):
 
     def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
         """`x[w, N, ...]` -> `y[w, ...]` with `y[i]` = the mean over all workers of row i."""
-        ...
-
-    def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
-        """Replace `x[w, ...]` by that of worker `source`."""
         ...
 
     def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:

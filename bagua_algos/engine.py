@@ -26,7 +26,7 @@ from bagua_algos.algorithm import Algorithm, Context
 from bagua_algos.background import Background
 from bagua_algos.backward import BackwardTracker
 from bagua_algos.bucket import Bucket, build_buckets
-from bagua_algos.communicator import Communicator
+from bagua_algos.communicator import Averager, Communicator
 from bagua_algos.elementwise import check_elementwise
 from bagua_algos.grad_scaler import ScaledGradients, check_scaler_is_known
 from bagua_algos.lane import CommunicationLane
@@ -166,27 +166,26 @@ class Engine:
             self.context.background.stop_clock()
 
     @contextmanager
-    def consensus(self) -> Iterator[float]:
+    def consensus(self, averager: Averager | None = None) -> Iterator[float]:
         """The model to evaluate or save: within, every worker holds the mean of all workers'
         weights and buffers.
 
         Yields the spread of the workers' weights about that mean: the root of their mean squared
         distance, over the mean's norm. A collective call. Buffers stay averaged; weights that
-        differ between workers return afterwards.
+        differ between workers return afterwards. What is averaged travels by `averager`; None: by
+        the communicator.
         """
         self.pause()
-        communicator = self.context.communicator
-        self._run("averaging of buffers", lambda: average_buffers_(self.model, communicator))
+        averager = averager or self.context.communicator
+        self._run("averaging of buffers", lambda: average_buffers_(self.model, averager))
         if self.algorithm.workers_agree:
             yield 0.0
             return
         own = [bucket.weights.clone() for bucket in self.context.buckets]
         for bucket in self.context.buckets:
-            self._run(
-                "averaging of weights", lambda b=bucket: communicator.all_reduce_mean_(b.weights)
-            )
+            self._run("averaging of weights", lambda b=bucket: averager.all_reduce_mean_(b.weights))
         try:
-            yield self._spread(own)
+            yield self._spread(own, averager)
         finally:
             for bucket, weights in zip(self.context.buckets, own, strict=True):
                 bucket.weights.copy_(weights)
@@ -324,15 +323,14 @@ class Engine:
         if self._observer is not None:
             self._observer.on_step_end()
 
-    def _spread(self, own: list[Tensor]) -> float:
+    def _spread(self, own: list[Tensor], averager: Averager) -> float:
         pairs = [
             (weights, bucket.weights)
             for weights, bucket in zip(own, self.context.buckets, strict=True)
         ]
         squares_w = sum((x - mean).double().square().sum(1, keepdim=True) for x, mean in pairs)
         assert isinstance(squares_w, Tensor)
-        communicator = self.context.communicator
-        self._run("averaging of spreads", lambda: communicator.all_reduce_mean_(squares_w))
+        self._run("averaging of spreads", lambda: averager.all_reduce_mean_(squares_w))
         norm = sum(mean[0].double().square().sum().item() for _, mean in pairs)
         return (squares_w[0].item() / norm) ** 0.5 if norm else 0.0
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_algos.communicator import Communicator
+from bagua_algos.communicator import Averager, Communicator
 from bagua_algos.stopwatch import make_stopwatch
 
 
@@ -87,12 +87,12 @@ class DistributedTorchDDP:
         """Nothing goes on beside training."""
 
     @contextmanager
-    def consensus(self) -> Iterator[float]:
+    def consensus(self, averager: Averager | None = None) -> Iterator[float]:
         """Worker 0's buffers on every worker, as DDP's next forward would make them; weights
         agree.
         """
         for buffer in self.model.buffers():
-            self._communicator.broadcast_(buffer.unsqueeze(0))
+            (averager or self._communicator).broadcast_(buffer.unsqueeze(0))
         yield 0.0
 
     def state_dict(self) -> dict[str, Any]:

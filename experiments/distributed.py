@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 
-from bagua_algos.communicator import Communicator
+from bagua_algos.communicator import Averager, Communicator
 from bagua_algos.engine import Engine
 from bagua_algos.step_observer import StepObserver
 from experiments.baselines import DistributedTorchDDP, TorchDDP
@@ -39,9 +39,9 @@ class Distributed(Protocol):
         """End what goes on beside training; a collective call."""
         ...
 
-    def consensus(self) -> AbstractContextManager[float]:
-        """Within, the model is the one to evaluate; yields the workers' spread about it. A
-        collective call.
+    def consensus(self, averager: Averager | None = None) -> AbstractContextManager[float]:
+        """Within, the model is the one to evaluate; yields the workers' spread about it. What is
+        averaged travels by `averager`; None: by the communicator. A collective call.
         """
         ...
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bagua_algos.communicator import Communicator
+from bagua_algos.communicator import Averager
 from experiments.config import Plan
 from experiments.data import shard
 from experiments.distributed import Distributed
@@ -34,17 +34,16 @@ NOT_EVALUATED = Evaluation(math.nan, math.nan, math.nan)
 """Of a run that had no step left to take."""
 
 
-def evaluate(
-    plan: Plan, split: Split, distributed: Distributed, communicator: Communicator
-) -> Evaluation:
-    """Evaluate the consensus model on `split`, each worker on its shard; a collective call.
+def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Averager) -> Evaluation:
+    """Evaluate the consensus model on `split`, each worker on its shard; a collective call, by
+    `averager`.
 
     Accuracy and loss are means over all labels, of which an example may have several.
     """
-    part = shard(num_examples=len(split), world_size=plan.workers, ranks=communicator.ranks)
+    part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
     model = distributed.model
-    totals_w2 = torch.zeros(len(communicator.ranks), 2, dtype=torch.float64)
-    with distributed.consensus() as spread, torch.no_grad():
+    totals_w2 = torch.zeros(len(averager.ranks), 2, dtype=torch.float64)
+    with distributed.consensus(averager) as spread, torch.no_grad():
         model.eval()
         for start in range(0, part.indices.shape[1], BATCH):
             batch = slice(start, start + BATCH)
@@ -53,7 +52,7 @@ def evaluate(
             totals_w2 += _totals(plan.task, model(x_wb), y_wb).cpu()
         model.train()
     totals_w2 = totals_w2.to(plan.backend.device)
-    communicator.all_reduce_mean_(totals_w2)
+    averager.all_reduce_mean_(totals_w2)
     accuracy, loss = (totals_w2[0] * plan.workers / split.y.size).tolist()
     return Evaluation(accuracy, loss, spread)
 

@@ -102,15 +102,16 @@ def launch(
     """
     workers = [Pipe() for _ in range(plan.workers)]
     hub_ours, hub_theirs = Pipe()
-    # The file over which workers find each other has no name: nobody has to remove it.
+    # Files without a name, which nobody has to remove: over one workers find each other.
     rendezvous = os.memfd_create("relaxlab-rendezvous")
+    memory = os.memfd_create("relaxlab-evaluations")
 
     def run_hub() -> int:
         # Ctrl-C reaches all processes of a terminal; the launcher alone answers, and ends the rest.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for channel in (hub_ours, *(ours for ours, _ in workers)):
             channel.close()
-        return _run_hub(plan, data, f"/proc/self/fd/{rendezvous}", workers, hub_theirs)
+        return _run_hub(plan, data, f"/proc/self/fd/{rendezvous}", memory, workers, hub_theirs)
 
     hub_pid = fork(run_hub)
     for channel in (hub_theirs, *(theirs for _, theirs in workers)):
@@ -121,6 +122,7 @@ def launch(
         return supervisor.await_results(on_row)
     finally:
         os.close(rendezvous)
+        os.close(memory)
         supervisor.end(hub_pid)
 
 
@@ -273,6 +275,7 @@ def _run_hub(
     plan: Plan,
     data: TaskData,
     rendezvous: str,
+    memory: int,
     workers: list[tuple[Connection, Connection]],
     channel: Connection,
 ) -> int:
@@ -283,7 +286,8 @@ def _run_hub(
         for other, (_, theirs) in enumerate(workers):
             if other != rank:
                 theirs.close()
-        return run_worker(plan, data, rank, hub, rendezvous, ParentChannel(workers[rank][1]))
+        launcher = ParentChannel(workers[rank][1])
+        return run_worker(plan, data, rank, hub, rendezvous, memory, launcher)
 
     launcher = ParentChannel(channel)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bagua_algos.communicator import Communicator
+from bagua_algos.communicator import Averager, Communicator
 from bagua_algos.step_observer import StepObserver
 from experiments.checkpoint import Checkpoints
 from experiments.config import Plan
@@ -49,6 +49,7 @@ def train(
     meter: Meter,
     report: Callable[[dict[str, Any]], None],
     observer: StepObserver | None = None,
+    averager: Averager | None = None,
 ) -> Result:
     """Train `model` as planned, on the workers that `communicator` holds.
 
@@ -60,11 +61,13 @@ def train(
         meter: runs during steps only.
         report: is given rows of `experiments.records.METRICS`.
         observer: hears of every step.
+        averager: what evaluations average by; None: `communicator`.
 
     Raises:
         DivergedError: the loss is not finite.
         CommunicationError: another worker is gone or silent.
     """
+    averager = averager or communicator
     optimizer = plan.make_optimizer(model.parameters())
     advance = make_pace(plan, model, optimizer, observer)
     take_step = make_step(plan, data.train, model, optimizer, communicator, observer)
@@ -82,13 +85,13 @@ def train(
                 rows.report_loss(step, loss_w)
         if step % plan.eval_every == 0 or step == plan.max_steps:
             _wait_for_all(distributed, meter, communicator)
-            validation = evaluate(plan, data.validation, distributed, communicator)
+            validation = evaluate(plan, data.validation, distributed, averager)
             rows.report_evaluation(step, validation)
             if plan.stop_at_target and validation.accuracy >= plan.target_accuracy:
                 break
         if plan.checkpoint_every and step % plan.checkpoint_every == 0:
             state.save(plan, communicator, step)
-    test = evaluate(plan, data.test, distributed, communicator)
+    test = evaluate(plan, data.test, distributed, averager)
     distributed.close()
     return Result(
         steps=step,

@@ -17,6 +17,7 @@ from experiments.channel import ParentChannel
 from experiments.config import Plan
 from experiments.device_trace import device_trace
 from experiments.gpu import nccl_environment, place
+from experiments.host_memory import HostMemory
 from experiments.meter import InterfaceMeter
 from experiments.steps_ahead import StepsAhead
 from experiments.tasks.base import TaskData
@@ -84,7 +85,13 @@ class Failed:
 
 
 def run_worker(
-    plan: Plan, data: TaskData, rank: int, network: Hub, rendezvous: str, launcher: ParentChannel
+    plan: Plan,
+    data: TaskData,
+    rank: int,
+    network: Hub,
+    rendezvous: str,
+    memory: int,
+    launcher: ParentChannel,
 ) -> int:
     """Probe the network and train as the launcher says; returns the exit code.
 
@@ -94,6 +101,7 @@ def run_worker(
         rank: this worker.
         network: that joins the workers.
         rendezvous: a file that all workers share.
+        memory: another, for `HostMemory`.
         launcher: hears of everything, and says when training may start.
     """
     addresses = [network.address(r) for r in range(plan.workers)]
@@ -101,7 +109,7 @@ def run_worker(
         while launcher.recv() == PROBE:
             launcher.send(_probe(plan.net, rank, addresses))
         network.start_clock()
-        launcher.send(Finished(_train(plan, data, rank, rendezvous, launcher)))
+        launcher.send(Finished(_train(plan, data, rank, rendezvous, memory, launcher)))
     except DivergedError as error:
         launcher.send(Diverged(str(error)))
     except (CommunicationError, ProbeError) as error:
@@ -130,7 +138,7 @@ def _stay(launcher: ParentChannel) -> NoReturn:
 
 
 def _train(
-    plan: Plan, data: TaskData, rank: int, rendezvous: str, launcher: ParentChannel
+    plan: Plan, data: TaskData, rank: int, rendezvous: str, memory: int, launcher: ParentChannel
 ) -> Result:
     assert plan.backend.process_group is not None, "simulated workers have no process"
     torch.set_num_threads(plan.cluster.threads_per_worker)
@@ -158,6 +166,9 @@ def _train(
                 ),
                 lambda row: launcher.send(Row(row)) if rank == 0 else None,
                 recorder,
+                HostMemory(
+                    memory, rank=rank, world_size=plan.workers, limit_s=plan.cluster.timeout_s
+                ),
             )
     if recorder is not None:
         TraceFile(plan.folder).write_part(recorder.events, rank)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes results/reference/ again, from the repository's root, part by part: profiles, simulated,
-# scaling, many, movies_rates, movies, minilm, movies_rates_4, real, real_far, real_movies,
-# real_movies_far, predicted, sixteen, steps, report. A part that was stopped goes on where it was. README.md
-# says how long each took.
+# scaling, many 64, many 128, movies_rates, movies, movies_rates_64, movies_many 64, movies_many 128,
+# minilm, movies_rates_4, real, real_far, real_movies, real_movies_far, predicted, sixteen, steps,
+# report. A part that was stopped goes on where it was. README.md says how long each took.
 set -euo pipefail
 python=${PYTHON:-.venv/bin/python}
 networks=none,lan_1g,slow_tcp,wan,lossy,one_slow_worker
@@ -25,16 +25,16 @@ calibrate() { # $1 the profile's name, $2 experiment, $3 algorithm, then overrid
 }
 
 profiles() { # on a quiet host
-    local algo
-    for algo in ${times_1//,/ } ${times_3//,/ } async; do
-        calibrate "${algo}_w16" reference "$algo" profile=null
-        calibrate "movies_${algo}_w16" reference_movies "$algo" profile=null
-    done
-    for algo in ${times_1//,/ } ${times_3//,/ }; do
-        calibrate "${algo}_w64" reference "$algo" profile=null workers=64
-    done
-    for algo in allreduce bytegrad qsgd local_sgd diloco_int8; do
-        calibrate "${algo}_w128" reference "$algo" profile=null workers=128
+    local algo workers
+    for workers in 16 64 128; do
+        for algo in ${times_1//,/ } ${times_3//,/ } async; do
+            calibrate "${algo}_w$workers" reference "$algo" profile=null workers="$workers"
+        done
+        for algo in ${gradients//,/ } ${adams//,/ } ${averages//,/ } post_local_sgd async; do
+            calibrate "movies_${algo}_w$workers" reference_movies "$algo" profile=null workers="$workers"
+        done
+        calibrate "movies_ef_signsgd_w$workers" reference_movies ef_signsgd profile=null \
+            workers="$workers" "${ef_signsgd[@]}"
     done
     for algo in allreduce bytegrad; do
         calibrate "minilm_${algo}_w16" movie_snippets "$algo" workers=16 precision=bfloat16
@@ -53,12 +53,13 @@ scaling() {
     sweep reference "${many[@]}" algo=local_sgd lr_scale=3
 }
 
-many() { # 64 workers by all algorithms but async, which trains for every network anew
-    local all=(workers=64 stop_at_target=true hydra.sweep.dir=results/runs/reference_64)
-    mkdir -p results/runs/reference_64
-    cp -r results/runs/reference_scaling/.trainings results/runs/reference_64/
+many() { # $1 workers, 64 or 128, by all algorithms; those of `scaling` are runs of it, too
+    local all=(workers="$1" stop_at_target=true hydra.sweep.dir="results/runs/reference_$1")
+    mkdir -p "results/runs/reference_$1"
+    cp -r results/runs/reference_scaling/*_w"$1"_* "results/runs/reference_$1/"
     sweep reference "${all[@]}" algo="$times_1"
     sweep reference "${all[@]}" algo="$times_3" lr_scale=3
+    sweep reference "${all[@]}" algo=async algo.interval_ms=50
 }
 
 movies_rates() { # whose learning rate reaches the target in the fewest steps

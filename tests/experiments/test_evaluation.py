@@ -50,3 +50,27 @@ def test_accuracy_and_loss_are_means_over_all_labels(split, words, tmp_path, mon
     assert loss == pytest.approx(expected, rel=1e-5)
     assert spread == pytest.approx(0, abs=1e-6)
     distributed.close()
+
+
+class Heard:
+    """An observer that keeps the names of operations."""
+
+    def __init__(self):
+        self.names = []
+
+    def on_operation(self, operation):
+        self.names.append(operation.name)
+
+
+def test_what_is_averaged_by_something_else_does_not_touch_the_network(tmp_path):
+    words = ["algo=local_sgd", "task=mnist5k", "model=mlp", "backend=sim", f"workers={WORKERS}"]
+    plan = make_plan(compose_config(words), tmp_path)
+    network, aside = Heard(), Heard()
+    communicator, model = StackedCommunicator(WORKERS, network), StackedModel(plan.model, WORKERS)
+    optimizer = plan.make_optimizer(model.parameters())
+    distributed = make_step(plan, images(), model, optimizer, communicator).distributed
+    network.names.clear()
+    evaluate(plan, images(), distributed, StackedCommunicator(WORKERS, aside))
+    distributed.close()
+    assert network.names == []
+    assert set(aside.names) == {"all_reduce_mean", "broadcast"}
