@@ -16,10 +16,11 @@ from experiments.config import Plan, make_plan
 from experiments.errors import Terminated, UserError
 from experiments.gpu import place
 from experiments.launch import Network, RunDivergedError, RunFailedError, launch
+from experiments.memory import check_memory
 from experiments.progress import ProgressView, progress_view
 from experiments.records import CTRL_C, SIGTERM, RunFolder, time_to_accuracy
 from experiments.resume import check_resumable, rows_until
-from experiments.simulate import simulate
+from experiments.simulate import given_profile, simulate
 from experiments.tasks.base import Task, TaskData
 from experiments.trace import TraceFile
 from experiments.train import DivergedError, Result
@@ -209,6 +210,9 @@ def load_data(plan: Plan, *, needs_namespaces: bool = True) -> TaskData:
             check_permitted(plan.net, plan.workers)
         data = plan.task.load()
         plan.batches(data, (0,))
+        if plan.backend.is_simulated:
+            check_memory(plan)
+            given_profile(plan)  # raises
         check_model(plan, data)
     except (NamespaceError, ValueError) as error:
         raise UserError(str(error)) from error

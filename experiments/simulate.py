@@ -103,8 +103,13 @@ def get_profile(plan: Plan, data: TaskData) -> Profile:
     """The one that `plan` names, else measured now. Raises `UserError` if it is of something
     else.
     """
+    return given_profile(plan) or rehearse(plan, data, sharing=plan.cluster.sharing)
+
+
+def given_profile(plan: Plan) -> Profile | None:
+    """The one that `plan` names, if it names one. Raises as `get_profile`."""
     if plan.profile is None:
-        return rehearse(plan, data, sharing=plan.cluster.sharing)
+        return None
     profile = Profile.load(plan.profile)
     profile.check(plan)
     return profile

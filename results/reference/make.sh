@@ -14,6 +14,7 @@ baselines=torch_ddp,torch_ddp_bf16,torch_ddp_powersgd
 gradients=allreduce,allreduce_fp8,bytegrad,power_sgd,qsgd,top_k
 adams=one_bit_adam,qadam
 averages=choco_sgd,decentralized,diloco,diloco_int8,local_sgd,low_precision_decentralized,sgp,slowmo
+plain=(optim=plain_sgd optim.weight_decay=0) # for EF-SignSGD, which misses with Adam
 
 sweep() { # $1 experiment
     "$python" -m experiments -m experiment="$@"
@@ -34,7 +35,7 @@ profiles() { # on a quiet host
             calibrate "movies_${algo}_w$workers" reference_movies "$algo" profile=null workers="$workers"
         done
         calibrate "movies_ef_signsgd_w$workers" reference_movies ef_signsgd profile=null \
-            workers="$workers" "${ef_signsgd[@]}"
+            workers="$workers" "${plain[@]}"
     done
     for algo in allreduce bytegrad; do
         calibrate "minilm_${algo}_w16" movie_snippets "$algo" workers=16 precision=bfloat16
@@ -66,7 +67,8 @@ movies_rates() { # whose learning rate reaches the target in the fewest steps
     local all=(net=none hydra.sweep.dir=results/runs/movies_rates)
     sweep reference_movies "${all[@]}" algo="$gradients" lr_scale=0.3,1,3,10
     sweep reference_movies "${all[@]}" algo="$adams" lr_scale=0.3,1,3,10
-    sweep reference_movies "${all[@]}" algo=ef_signsgd lr_scale=0.3,1,3
+    sweep reference_movies "${all[@]}" algo=ef_signsgd profile=null lr_scale=0.3,1,3
+    sweep reference_movies "${all[@]}" algo=ef_signsgd "${plain[@]}" optim.lr=30,100,200,300,500,1000
     sweep reference_movies "${all[@]}" algo="$averages" lr_scale=1,3,10,30,100
     sweep reference_movies "${all[@]}" algo=post_local_sgd lr_scale=1,3,10,30
     sweep reference_movies "${all[@]}" algo=async algo.interval_ms=50 lr_scale=1,3,10,30,100
@@ -76,10 +78,26 @@ movies() { # at those rates, the trainings of which serve all networks
     mkdir -p results/runs/reference_movies
     cp -r results/runs/movies_rates/.trainings results/runs/reference_movies/
     sweep reference_movies algo="$gradients,$adams,post_local_sgd" lr_scale=3
-    sweep reference_movies algo=ef_signsgd
+    sweep reference_movies algo=ef_signsgd "${plain[@]}" optim.lr=300
     sweep reference_movies algo=choco_sgd,decentralized,low_precision_decentralized,sgp,slowmo lr_scale=30
     sweep reference_movies algo=diloco,diloco_int8,local_sgd lr_scale=100
     sweep reference_movies algo=async algo.interval_ms=50 lr_scale=30
+}
+
+movies_rates_64() { # as movies_rates, of 64 workers: rates for 128, too
+    local all=(net=none workers=64 stop_at_target=true hydra.sweep.dir=results/runs/movies_rates_64)
+    sweep reference_movies "${all[@]}" algo="$gradients,$adams,post_local_sgd" lr_scale=3,10,30
+    sweep reference_movies "${all[@]}" algo="$averages" lr_scale=30,100,300
+    sweep reference_movies "${all[@]}" algo=async algo.interval_ms=50 lr_scale=30,100,300
+    sweep reference_movies "${all[@]}" algo=ef_signsgd "${plain[@]}" optim.lr=100,300,1000
+}
+
+movies_many() { # $1 workers, 64 or 128
+    local all=(workers="$1" stop_at_target=true hydra.sweep.dir="results/runs/reference_movies_$1")
+    sweep reference_movies "${all[@]}" algo="$gradients,$adams,post_local_sgd" lr_scale=10
+    sweep reference_movies "${all[@]}" algo="$averages" lr_scale=100
+    sweep reference_movies "${all[@]}" algo=async algo.interval_ms=50 lr_scale=100
+    sweep reference_movies "${all[@]}" algo=ef_signsgd "${plain[@]}" optim.lr=300
 }
 
 movies_gradient() { # its rank and entries: of 100 batches of a worker, at the first weights

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from experiments.replay import step_ends_s
 from experiments.simulate import train_simulated
 from tests.experiments import app
 
+PROFILES = Path(__file__).parents[2] / "results/reference/profiles"
+MANY = ("workers=3000", "batch_size=1")
 SMALL = ("model=mlp", "workers=2", "max_steps=12", "eval_every=6", "log_every=1", "net=slow_tcp")
 
 
@@ -113,6 +116,14 @@ def test_a_profile_of_another_model_is_refused(rehearsed, tmp_path):
         (("algo=torch_ddp", "backend=sim"), "needs real workers"),
         (("algo=allreduce", "backend=sim", "profile=nowhere.yaml"), "profile=nowhere.yaml cannot"),
         (("algo=allreduce", "backend=sim", "workers=5000"), "do not fill one batch"),
+        (
+            ("algo=allreduce", "backend=sim", f"profile={PROFILES / 'allreduce_w16.yaml'}"),
+            "the profile is of task=fashion_mnist, and this run has task=mnist5k",
+        ),
+        (
+            (*("algo=allreduce", "backend=sim", "model=mlp", "model.hidden=[20000]"), *MANY),
+            "3000 simulated workers with model=mlp need 382.1 GB for weights and gradients alone",
+        ),
         (
             ("algo=decentralized", "algo.topology=shift_one", "backend=sim", "workers=3"),
             "even",
