@@ -68,7 +68,7 @@ movies_rates() { # whose learning rate reaches the target in the fewest steps
     sweep reference_movies "${all[@]}" algo="$gradients" lr_scale=0.3,1,3,10
     sweep reference_movies "${all[@]}" algo="$adams" lr_scale=0.3,1,3,10
     sweep reference_movies "${all[@]}" algo=ef_signsgd profile=null lr_scale=0.3,1,3
-    sweep reference_movies "${all[@]}" algo=ef_signsgd "${plain[@]}" optim.lr=30,100,200,300,500,1000
+    sweep reference_movies "${all[@]}" algo=ef_signsgd profile=null "${plain[@]}" optim.lr=30,100,200,300,500,1000
     sweep reference_movies "${all[@]}" algo="$averages" lr_scale=1,3,10,30,100
     sweep reference_movies "${all[@]}" algo=post_local_sgd lr_scale=1,3,10,30
     sweep reference_movies "${all[@]}" algo=async algo.interval_ms=50 lr_scale=1,3,10,30,100
@@ -86,18 +86,21 @@ movies() { # at those rates, the trainings of which serve all networks
 
 movies_rates_64() { # as movies_rates, of 64 workers: rates for 128, too
     local all=(net=none workers=64 stop_at_target=true hydra.sweep.dir=results/runs/movies_rates_64)
-    sweep reference_movies "${all[@]}" algo="$gradients,$adams,post_local_sgd" lr_scale=3,10,30
+    sweep reference_movies "${all[@]}" algo="$gradients" lr_scale=3,10,30
+    sweep reference_movies "${all[@]}" algo="$adams,post_local_sgd" lr_scale=3,10
     sweep reference_movies "${all[@]}" algo="$averages" lr_scale=30,100,300
     sweep reference_movies "${all[@]}" algo=async algo.interval_ms=50 lr_scale=30,100,300
-    sweep reference_movies "${all[@]}" algo=ef_signsgd "${plain[@]}" optim.lr=100,300,1000
+    sweep reference_movies "${all[@]}" algo=ef_signsgd profile=null "${plain[@]}" optim.lr=30,100,300,1000
 }
 
-movies_many() { # $1 workers, 64 or 128
+movies_many() { # $1 workers, 64 or 128, at the rates of 64
     local all=(workers="$1" stop_at_target=true hydra.sweep.dir="results/runs/reference_movies_$1")
+    mkdir -p "results/runs/reference_movies_$1"
+    cp -r results/runs/movies_rates_64/.trainings "results/runs/reference_movies_$1/"
     sweep reference_movies "${all[@]}" algo="$gradients,$adams,post_local_sgd" lr_scale=10
     sweep reference_movies "${all[@]}" algo="$averages" lr_scale=100
     sweep reference_movies "${all[@]}" algo=async algo.interval_ms=50 lr_scale=100
-    sweep reference_movies "${all[@]}" algo=ef_signsgd "${plain[@]}" optim.lr=300
+    sweep reference_movies "${all[@]}" algo=ef_signsgd "${plain[@]}" optim.lr=100
 }
 
 movies_gradient() { # its rank and entries: of 100 batches of a worker, at the first weights
@@ -135,6 +138,7 @@ movies_rates_4() { # as movies_rates, of four simulated workers: the rates that 
     sweep reference_movies "${all[@]}" algo="$gradients,post_local_sgd" lr_scale=1,3,10
     sweep reference_movies "${all[@]}" algo="$adams" lr_scale=0.3,1,3,10
     sweep reference_movies "${all[@]}" algo=ef_signsgd lr_scale=0.3,1,3
+    sweep reference_movies "${all[@]}" algo=ef_signsgd "${plain[@]}" optim.lr=100,300,1000
     sweep reference_movies "${all[@]}" algo="$averages" lr_scale=3,10,30
     sweep reference_movies "${all[@]}" algo=async algo.interval_ms=50 lr_scale=3,10,30
 }
@@ -263,26 +267,31 @@ steps() { # one step of real and of simulated workers
         net=slow_tcp algo=allreduce,bytegrad backend=gloo,sim
 }
 
+archive() { # $1 the archive's name, then studies
+    tar --exclude=.trainings -cJf "results/reference/$1.tar.xz" -C results/runs "${@:2}"
+}
+
 report() { # and the records of the runs; SVG, LaTeX and notebook are left out for their size
-    local study studies=(reference reference_scaling reference_64 reference_real reference_movies
-        reference_movies_real reference_minilm)
-    for study in "${studies[@]}"; do
+    local study simulated=(reference reference_scaling reference_64 reference_128 reference_movies
+        reference_movies_64 reference_movies_128 reference_minilm)
+    local real=(reference_real reference_movies_real)
+    for study in "${simulated[@]}" "${real[@]}"; do
         "$python" -m experiments.report "results/runs/$study" --out "results/reference/$study"
     done
     rm results/reference/reference*/*.{svg,tex,ipynb}
-    local parts=(movies_rates movies_rates_4 reference_steps)
-    for study in "${parts[@]}"; do
+    local rates=(movies_rates movies_rates_4 movies_rates_64)
+    for study in "${rates[@]}" reference_steps; do
         "$python" -m experiments.report "results/runs/$study" --out "results/reports/$study"
     done
-    for study in movies_rates movies_rates_4; do
+    for study in "${rates[@]}"; do
         mkdir -p "results/reference/$study"
         cp "results/reports/$study"/way_to_accuracy.{csv,md} "results/reference/$study/"
     done
     cp results/reports/reference_steps/timeline.png results/reference/steps.png
     predicted_error >results/reference/predicted.md
     sixteen_error >results/reference/sixteen.md
-    tar --exclude=.trainings -cJf results/reference/runs.tar.xz -C results/runs \
-        "${studies[@]}" "${parts[@]}" reference_predicted reference_16
+    archive runs_real "${real[@]}" reference_steps reference_16
+    archive runs_simulated "${simulated[@]}" "${rates[@]}" reference_predicted
 }
 
 "$@"
