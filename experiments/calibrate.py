@@ -1,6 +1,7 @@
 """Measures a worker's own work on this machine: a profile, for simulated runs by `profile=FILE`.
 
 python -m experiments.calibrate +algo=bytegrad model=mlp cluster.sharing=4 --out bytegrad.yaml
+python -m experiments.calibrate algo=bytegrad,qsgd model=mlp --out "profiles/{algo}.yaml"
 
 The network's constants are measured by `python -m netsim calibrate`.
 """
@@ -9,29 +10,33 @@ import argparse
 import tempfile
 from pathlib import Path
 
-import torch
-
+from experiments.candidates import NUM_REHEARSALS, choose, rehearse_each
 from experiments.command import exit_code
-from experiments.compose import compose_config
-from experiments.config import make_plan
 from experiments.errors import UserError
-from experiments.profile import Profile
-from experiments.rehearsal import rehearse
-from experiments.trial import check_model
 from kernels import commands
 
+ALGO = "{algo}"
 
-def calibrate(overrides: list[str]) -> Profile:
-    """The profile of what `overrides` of the app's configuration train.
 
-    Raises `UserError` for overrides that do not fit, and for PyTorch's own algorithms.
+def calibrate(overrides: list[str], out: str, num_rounds: int) -> None:
+    """Write the profile of each algorithm that `overrides` of the app's configuration choose.
+
+    Raises `UserError` for overrides that do not fit, for PyTorch's own algorithms, and for a file
+    that cannot be written.
     """
-    torch.set_num_threads(1)  # a pool of threads would not survive the fork
-    config = compose_config([*overrides, "backend=sim"])
-    plan = make_plan(config, Path(tempfile.gettempdir()))
-    data = plan.task.load()
-    check_model(plan, data)
-    return rehearse(plan, data, sharing=plan.cluster.sharing)
+    choice = choose(overrides)
+    if num_rounds < 1:
+        raise UserError(f"--rounds must be at least 1, got {num_rounds}")
+    if len(choice.algos) > 1 and ALGO not in out:
+        raise UserError(f"--out is one file for several algorithms: have {ALGO} in its name")
+    profiles = rehearse_each(choice, Path(tempfile.gettempdir()), num_rounds)
+    for algo, profile in profiles.items():
+        path = Path(out.replace(ALGO, algo))
+        try:
+            profile.save(path)
+        except OSError as error:
+            raise UserError(f"{path} cannot be written ({error.strerror}): choose --out") from error
+        print(path if len(profiles) > 1 else path.read_text().rstrip())
 
 
 def main() -> int:
@@ -40,17 +45,17 @@ def main() -> int:
         prog="python -m experiments.calibrate", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="as for the app")
-    parser.add_argument("--out", type=Path, required=True, help="the profile's YAML")
+    parser.add_argument(
+        "--out", required=True, help=f"the profile's YAML; {ALGO} in it stands for the algorithm"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=NUM_REHEARSALS,
+        help="rehearsals of each algorithm, in turn; the fastest counts (default: %(default)s)",
+    )
     arguments = parser.parse_args()
-    return exit_code(lambda: _write(calibrate(arguments.overrides), arguments.out))
-
-
-def _write(profile: Profile, out: Path) -> None:
-    try:
-        profile.save(out)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written ({error.strerror}): choose --out") from error
-    print(out.read_text(), end="")
+    return exit_code(lambda: calibrate(arguments.overrides, arguments.out, arguments.rounds))
 
 
 if __name__ == "__main__":

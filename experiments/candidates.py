@@ -166,10 +166,22 @@ def gather(
     plans, left_out = _plans(choice, num_seeds, folder, shares_host)
     check([own[0] for own in plans])
     data = _load(plans[0][0])
-    profiles = _profiles([own[0] for own in plans], data)
+    profiles = _profiles([own[0] for own in plans], data, NUM_REHEARSALS)
     pairs = zip(plans, profiles, strict=True)
     candidates = [Candidate(own, data, profile) for own, profile in pairs]
     return Field(candidates, left_out)
+
+
+def rehearse_each(choice: Choice, folder: Path, num_rounds: int) -> dict[str, Profile]:
+    """The profile of each algorithm of `choice`, measured `num_rounds` times.
+
+    Raises `UserError` as `gather` does.
+    """
+    torch.set_num_threads(1)  # a pool of threads would not survive the forks of a rehearsal
+    anew = choice._replace(others=[*choice.others, "profile=null"])
+    plans = [plan for [plan] in _plans(anew, 1, folder, shares_host=False)[0]]
+    profiles = _profiles(plans, _load(plans[0]), num_rounds)
+    return {plan.names["algo"]: profile for plan, profile in zip(plans, profiles, strict=True)}
 
 
 def _names(override: Override) -> list[str]:
@@ -234,17 +246,15 @@ def _load(plan: Plan) -> TaskData:
     return data
 
 
-def _profiles(plans: Sequence[Plan], data: TaskData) -> list[Profile]:
+def _profiles(plans: Sequence[Plan], data: TaskData, num_rounds: int) -> list[Profile]:
     """The fastest of each plan's rehearsals: other programs only ever make one slower, and rounds
     over all plans let all meet the same ones.
     """
-    say(f"rehearsing {counted(len(plans), 'algorithm')}, {NUM_REHEARSALS} times each")
-    rounds = [[get_profile(plan, data) for plan in plans] for _ in range(NUM_REHEARSALS)]
-    fastest = [min(profiles, key=_compute_s) for profiles in zip(*rounds, strict=True)]
+    say(f"rehearsing {counted(len(plans), 'algorithm')}, {num_rounds} times each")
+    rounds = [[get_profile(plan, data) for plan in plans] for _ in range(num_rounds)]
+    fastest = [
+        min(profiles, key=lambda profile: profile.work_s) for profiles in zip(*rounds, strict=True)
+    ]
     for plan, profile in zip(plans, fastest, strict=True):
-        say(f"rehearsed {plan.names['algo']}: {1e3 * _compute_s(profile):.1f} ms of compute a step")
+        say(f"rehearsed {plan.names['algo']}: {1e3 * profile.work_s:.1f} ms of work a step")
     return fastest
-
-
-def _compute_s(profile: Profile) -> float:
-    return profile.forward_s + profile.backward_s + profile.optimizer_s

@@ -1,7 +1,8 @@
 """Simulated clocks behind a real engine: what it does is charged to a timeline."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,6 +18,36 @@ _MOMENTS: dict[str, Moment] = {
     "on_backward_end": "backward_end",
     "on_step_end": "step_end",
 }
+
+
+Script = Sequence[tuple[Job, ...]]
+"""The jobs of every step; equal steps are one object."""
+
+
+def by_profile(script: Script, profile: Profile) -> list[tuple[Job, ...]]:
+    """The same jobs with the kernels of `profile`."""
+    names = {moment: name for name, moment in _MOMENTS.items()}
+    known: dict[int, tuple[Job, ...]] = {}
+    for jobs in script:
+        if id(jobs) not in known:
+            known[id(jobs)] = tuple(
+                replace(job, work=_work(profile, names[job.moment], job.bucket, _operations(job)))
+                for job in jobs
+            )
+    return [known[id(jobs)] for jobs in script]
+
+
+def _work(
+    profile: Profile, moment: str, bucket: int | None, operations: Sequence[Operation]
+) -> tuple[Operation | float, ...]:
+    """Operations, and the kernels before, between and after them."""
+    first, *others = profile.kernels_s(moment, bucket, len(operations))
+    between = zip(operations, others, strict=True)
+    return first, *(part for pair in between for part in pair)
+
+
+def _operations(job: Job) -> list[Operation]:
+    return [part for part in job.work if isinstance(part, Operation)]
 
 
 class SimulatedClocks:
@@ -100,12 +131,9 @@ class SimulatedClocks:
         if self._operations is None or moment not in _MOMENTS:
             return
         operations, self._operations = self._operations, None
-        first, *others = self._profile.kernels_s(moment, bucket, len(operations))
-        work: list[Operation | float] = [first]
-        for operation, kernel_s in zip(operations, others, strict=True):
-            work += [operation, kernel_s]
+        work = _work(self._profile, moment, bucket, operations)
         self.timeline.do(work)
-        self._jobs.append(Job(moment=_MOMENTS[moment], bucket=bucket, work=tuple(work)))
+        self._jobs.append(Job(moment=_MOMENTS[moment], bucket=bucket, work=work))
 
     def on_backward_end(self) -> None:
         """See `StepObserver`."""

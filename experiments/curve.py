@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from experiments.clocks import Script
 from experiments.train import Result
-from netsim.timeline import Job, Timeline
+from netsim.timeline import Timeline
 
 Row = dict[str, Any]
 
@@ -24,7 +25,7 @@ class Curve:
     """
 
     rows: Sequence[Row]
-    script: Sequence[Sequence[Job]]
+    script: Script
     result: Result | None
 
     @property

@@ -82,6 +82,12 @@ class Profile:
                     "experiments.calibrate"
                 )
 
+    @property
+    def work_s(self) -> float:
+        """Compute and every job's kernels: by it rehearsals of one thing are compared."""
+        kernels_s = sum(sum(job.kernels_s) for job in self.jobs)
+        return self.forward_s + self.backward_s + self.optimizer_s + kernels_s
+
     def kernels_s(self, moment: str, bucket: int | None, num_operations: int) -> Sequence[float]:
         """The kernel seconds of a job; of none with so many operations, zeros."""
         for job in self.jobs:

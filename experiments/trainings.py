@@ -2,7 +2,8 @@
 
 A run that differs from an earlier one of its study in nothing but its network, or in how fast its
 workers are, has the same values, unless its algorithm `depends_on_timing`. So its clocks run alone,
-by the profile of the earlier one, and its summary names that in "replayed_from".
+by the profile that it names, else by that of the earlier one, and its summary names the latter in
+"replayed_from".
 """
 
 import hashlib
@@ -10,18 +11,19 @@ import pickle
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from experiments.clocks import by_profile
 from experiments.config import Plan
 from experiments.curve import Curve, Row
 from experiments.profile import Profile
 from experiments.records import config_text
-from experiments.simulate import PROFILE, make_timeline, simulate
+from experiments.simulate import PROFILE, given_profile, make_timeline, simulate
 from experiments.study import identity
 from experiments.tasks.base import TaskData
 from experiments.trace import TraceFile
@@ -51,14 +53,15 @@ class Training:
         on_row: Callable[[Row], None],
     ) -> list[Result]:
         """As `simulate`, of a plan whose values these are."""
-        self.profile.save(plan.folder / PROFILE)
+        profile = (given_profile(plan) or self.profile).save(plan.folder / PROFILE)
+        curve = replace(self.curve, script=by_profile(self.curve.script, profile))
         on_network(None)
-        timeline = make_timeline(plan, self.profile)
-        for row in self.curve.rows_on(timeline):
+        timeline = make_timeline(plan, profile)
+        for row in curve.rows_on(timeline):
             on_row(row)
         if plan.trace:
             TraceFile(plan.folder).write_part(timeline.events, 0)
-        return [self.curve.result_on(timeline)]
+        return [curve.result_on(timeline)]
 
 
 class Trainings:
@@ -118,6 +121,7 @@ def _key(plan: Plan, config: Mapping[str, Any]) -> str | None:
         for group in groups:
             node = node[group]
         node.pop(name, None)
+    of_values["profile"] = plan.profile is not None  # without one, that of the first serves all
     return identity(f"{config_text(of_values)}{plan.nodes}{digest_of_code()}")
 
 

@@ -3,6 +3,7 @@ import sys
 
 import pytest
 import torch
+import yaml
 
 from experiments.compose import compose_config
 from experiments.config import make_plan
@@ -68,6 +69,30 @@ def test_what_changes_values_is_trained(other, tmp_path):
     record(tmp_path, "first", "algo=bytegrad" if "async" not in other[0] else other[0])
     summary, _ = record(tmp_path, "other", *other, "net=wan")
     assert summary["replayed_from"] is None
+
+
+def test_a_training_serves_workers_of_another_profile(tmp_path):
+    _, rows = record(tmp_path, "first", "algo=bytegrad")
+    values = yaml.safe_load((tmp_path / "first" / "profile.yaml").read_text())
+    values["forward_s"] *= 3
+    for job in values["jobs"]:
+        job["kernels_s"] = [5 * kernel_s + 1e-3 for kernel_s in job["kernels_s"]]
+    (tmp_path / "slower.yaml").write_text(yaml.safe_dump(values))
+    faster, slower = (
+        ("algo=bytegrad", "net=none", f"profile={tmp_path / name}")
+        for name in ("first/profile.yaml", "slower.yaml")
+    )
+    assert record(tmp_path, "given", *faster)[0]["replayed_from"] is None  # the first measured its
+    again, rows_again = record(tmp_path, "again", *slower)
+    assert again["replayed_from"] == "given"
+    alone, rows_alone = record(tmp_path / "apart", "alone", *slower)
+    assert alone["replayed_from"] is None
+    assert values_of(rows_again) == values_of(rows_alone) == values_of(rows)
+    for name in TIMES:
+        times = [row[name] for row in rows_alone]
+        assert [row[name] for row in rows_again] == pytest.approx(times)
+    assert again["steps_per_s"] == pytest.approx(alone["steps_per_s"])
+    assert again["steps_per_s"] < 0.95 * app.summary(tmp_path / "given")["steps_per_s"]
 
 
 def test_workers_of_other_nodes_are_trained(tmp_path):
