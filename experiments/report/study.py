@@ -91,11 +91,20 @@ class Study:
 
 
 def _best_labels(table: pd.DataFrame) -> list[str]:
-    """Baselines, then the others by their median place."""
-    places = table.place.fillna(math.inf).groupby(table.label).median()
-    is_baseline = table.is_baseline.groupby(table.label).any()
-    order = pd.DataFrame({"other": ~is_baseline, "place": places}).sort_values(["other", "place"])
-    return list(order.index)
+    """Baselines and their stand-in, then who is first in some situation, then the others by their
+    median place.
+    """
+    marks = table.assign(is_first=table.place == 1, place=table.place.fillna(math.inf))
+    marks["is_baseline"] |= marks.is_best_baseline
+    by_label = marks.groupby("label")
+    order = pd.DataFrame(
+        {
+            "other": ~by_label.is_baseline.any(),
+            "never_first": ~by_label.is_first.any(),
+            "place": by_label.place.median(),
+        }
+    )
+    return list(order.sort_values(["other", "never_first", "place"]).index)
 
 
 def _with_way(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:

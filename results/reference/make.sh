@@ -20,26 +20,21 @@ sweep() { # $1 experiment
     "$python" -m experiments -m experiment="$@"
 }
 
-calibrate() { # $1 the profile's name, $2 experiment, $3 algorithm, then overrides
+calibrate() { # $1 the profiles' names, $2 experiment, $3 algorithms, then overrides
     "$python" -m experiments.calibrate experiment="$2" algo="$3" "${@:4}" \
-        --out "results/reference/profiles/$1.yaml" >/dev/null
+        --out "results/reference/profiles/$1.yaml"
 }
 
 profiles() { # on a quiet host
-    local algo workers
+    local workers
     for workers in 16 64 128; do
-        for algo in ${times_1//,/ } ${times_3//,/ } async; do
-            calibrate "${algo}_w$workers" reference "$algo" profile=null workers="$workers"
-        done
-        for algo in ${gradients//,/ } ${adams//,/ } ${averages//,/ } post_local_sgd async; do
-            calibrate "movies_${algo}_w$workers" reference_movies "$algo" profile=null workers="$workers"
-        done
-        calibrate "movies_ef_signsgd_w$workers" reference_movies ef_signsgd profile=null \
+        calibrate "{algo}_w$workers" reference "$times_1,$times_3,async" workers="$workers"
+        calibrate "movies_{algo}_w$workers" reference_movies \
+            "$gradients,$adams,$averages,post_local_sgd,async" workers="$workers"
+        calibrate "movies_{algo}_w$workers" reference_movies ef_signsgd \
             workers="$workers" "${plain[@]}"
     done
-    for algo in allreduce bytegrad; do
-        calibrate "minilm_${algo}_w16" movie_snippets "$algo" workers=16 precision=bfloat16
-    done
+    calibrate "minilm_{algo}_w16" movie_snippets allreduce,bytegrad workers=16 precision=bfloat16
 }
 
 simulated() {

@@ -396,3 +396,16 @@ def test_many_situations_and_algorithms_are_drawn_in_part_and_said_to_be(tmp_pat
     assert len(list(drawn.groups())) == 12 and drawn.runs.label.nunique() == 10
     assert len(drawn.runs) == 120
     assert len(study.table) == 168
+
+
+def test_baselines_and_who_is_first_somewhere_are_drawn_before_others(tmp_path):
+    nets = ("lan_1g", "wan", "slow_tcp")
+    for net in nets:
+        write_run(tmp_path / f"baseline_{net}", net=net, time_to_accuracy_s=500.0)
+        for bits in range(12):
+            time_s = 1.0 if (bits, net) == (11, "wan") else 10.0 + bits
+            folder = tmp_path / f"{bits}_{net}"
+            write_run(folder, "bytegrad", net, options={"bits": bits}, time_to_accuracy_s=time_s)
+    drawn = Study.load(tmp_path).drawn()
+    bits = [*range(8), 11]
+    assert set(drawn.table.label) == {"allreduce", *(f"bytegrad bits={b}" for b in bits)}
