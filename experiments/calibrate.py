@@ -10,8 +10,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from experiments.candidates import NUM_REHEARSALS, choose, rehearse_each
-from experiments.command import exit_code
+from experiments.candidates import NUM_REHEARSALS, choose, gather
+from experiments.command import exit_code, say
 from experiments.errors import UserError
 from kernels import commands
 
@@ -29,14 +29,17 @@ def calibrate(overrides: list[str], out: str, num_rounds: int) -> None:
         raise UserError(f"--rounds must be at least 1, got {num_rounds}")
     if len(choice.algos) > 1 and ALGO not in out:
         raise UserError(f"--out is one file for several algorithms: have {ALGO} in its name")
-    profiles = rehearse_each(choice, Path(tempfile.gettempdir()), num_rounds)
-    for algo, profile in profiles.items():
-        path = Path(out.replace(ALGO, algo))
+    anew = choice._replace(others=[*choice.others, "profile=null"])
+    field = gather(anew, 1, Path(tempfile.gettempdir()), num_rehearsals=num_rounds)
+    for remark in field.remarks():
+        say(remark)
+    for candidate in field.candidates:
+        path = Path(out.replace(ALGO, candidate.algo))
         try:
-            profile.save(path)
+            candidate.profile.save(path)
         except OSError as error:
             raise UserError(f"{path} cannot be written ({error.strerror}): choose --out") from error
-        print(path if len(profiles) > 1 else path.read_text().rstrip())
+        print(path if len(field.candidates) > 1 else path.read_text().rstrip())
 
 
 def main() -> int:

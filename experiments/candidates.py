@@ -146,6 +146,7 @@ def gather(
     *,
     shares_host: bool = False,
     check: Callable[[Sequence[Plan]], None] = lambda plans: None,
+    num_rehearsals: int = NUM_REHEARSALS,
 ) -> Field:
     """Make and rehearse the candidates of `choice`, with the seeds from its own on.
 
@@ -156,6 +157,7 @@ def gather(
         shares_host: whether all workers compute on this host, as real runs here do.
         check: is given a plan of each algorithm before anything takes time, and may raise
             `UserError`.
+        num_rehearsals: of each algorithm, in turn.
 
     Raises:
         UserError: an algorithm that was named cannot be simulated so, or none can.
@@ -166,22 +168,10 @@ def gather(
     plans, left_out = _plans(choice, num_seeds, folder, shares_host)
     check([own[0] for own in plans])
     data = _load(plans[0][0])
-    profiles = _profiles([own[0] for own in plans], data, NUM_REHEARSALS)
+    profiles = _profiles([own[0] for own in plans], data, num_rehearsals)
     pairs = zip(plans, profiles, strict=True)
     candidates = [Candidate(own, data, profile) for own, profile in pairs]
     return Field(candidates, left_out)
-
-
-def rehearse_each(choice: Choice, folder: Path, num_rounds: int) -> dict[str, Profile]:
-    """The profile of each algorithm of `choice`, measured `num_rounds` times.
-
-    Raises `UserError` as `gather` does.
-    """
-    torch.set_num_threads(1)  # a pool of threads would not survive the forks of a rehearsal
-    anew = choice._replace(others=[*choice.others, "profile=null"])
-    plans = [plan for [plan] in _plans(anew, 1, folder, shares_host=False)[0]]
-    profiles = _profiles(plans, _load(plans[0]), num_rounds)
-    return {plan.names["algo"]: profile for plan, profile in zip(plans, profiles, strict=True)}
 
 
 def _names(override: Override) -> list[str]:

@@ -11,6 +11,7 @@ from experiments.config import make_plan
 from experiments.evaluation import evaluate
 from experiments.step import make_step
 from experiments.tasks.base import Split
+from tests.bagua_algos.recorder import Recorder
 
 WORKERS, EXAMPLES = 3, 7  # shards of 3, 2 and 2
 
@@ -52,25 +53,15 @@ def test_accuracy_and_loss_are_means_over_all_labels(split, words, tmp_path, mon
     distributed.close()
 
 
-class Heard:
-    """An observer that keeps the names of operations."""
-
-    def __init__(self):
-        self.names = []
-
-    def on_operation(self, operation):
-        self.names.append(operation.name)
-
-
 def test_what_is_averaged_by_something_else_does_not_touch_the_network(tmp_path):
     words = ["algo=local_sgd", "task=mnist5k", "model=mlp", "backend=sim", f"workers={WORKERS}"]
     plan = make_plan(compose_config(words), tmp_path)
-    network, aside = Heard(), Heard()
+    network, aside = Recorder(), Recorder()
     communicator, model = StackedCommunicator(WORKERS, network), StackedModel(plan.model, WORKERS)
     optimizer = plan.make_optimizer(model.parameters())
     distributed = make_step(plan, images(), model, optimizer, communicator).distributed
-    network.names.clear()
+    network.operations.clear()
     evaluate(plan, images(), distributed, StackedCommunicator(WORKERS, aside))
     distributed.close()
-    assert network.names == []
-    assert set(aside.names) == {"all_reduce_mean", "broadcast"}
+    assert network.operations == []
+    assert {operation.name for operation in aside.operations} == {"all_reduce_mean", "broadcast"}

@@ -71,8 +71,8 @@ def test_one_operation_after_another_of_any_size_and_workers_that_dawdle(file):
 
 
 def test_who_does_not_come_is_named(file):
-    def run(memory_of):
-        memory_of.all_reduce_mean_(torch.ones(1, 2))
+    def run(memory):
+        memory.all_reduce_mean_(torch.ones(1, 2))
 
     with ThreadPoolExecutor(2) as threads:
         waits = [threads.submit(run, worker(file, rank, limit_s=0.2)) for rank in (0, 2)]
