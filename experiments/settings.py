@@ -69,8 +69,9 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     Adds "name": the algorithm, with the options that vary among such runs, so that runs of one
     algorithm with `bits` of 4 and of 8 are two algorithms, not two seeds of one. "label": the name
     with what else of DETAIL tells it from others. "cluster": the options of `cluster` that vary,
-    such as "straggler=0.5". "is_baseline": it is PyTorch's own. "shared_gpu": its workers shared a
-    GPU; false where that is not recorded.
+    such as "straggler=0.5". "is_baseline": it is PyTorch's own. "learning_rate": the optimizer's,
+    scaled; NaN where that is not recorded. "shared_gpu": its workers shared a GPU; false where that
+    is not recorded.
     """
     if "label" in runs:
         return runs
@@ -80,6 +81,7 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     runs = runs.assign(
         name=_names(runs, configs),
         is_baseline=[str(config.get("_target_")).startswith(_BASELINES) for config in configs],
+        learning_rate=[_learning_rate(config) for config in configs],
         shared_gpu=[bool(pd.notna(value) and value) for value in shared],
     )
     return runs.assign(label=_labels(runs))
@@ -92,7 +94,7 @@ def settings(runs: pd.DataFrame) -> pd.DataFrame:
     share that "reached" the target and its interval `reached_low`, `reached_high`; "times_s" of all
     runs; medians, of which `time_to_accuracy_s` is inf where the median run missed, and `low` and
     `high`, its bootstrap interval, are NaN for fewer than three runs, as `final_low` and
-    `final_high`, that of the accuracy; "evaluated_model"; "status";
+    `final_high`, that of the accuracy; "learning_rate"; "evaluated_model"; "status";
     and those of `_compared`. What takes time is NaN for workers that shared a GPU.
 
     Rows are sorted by situation and backend, then by time to accuracy, misses last.
@@ -103,6 +105,7 @@ def settings(runs: pd.DataFrame) -> pd.DataFrame:
     samples = zip(groups.time_to_accuracy_s, groups.final_accuracy, strict=True)
     outcomes = [_outcome(times.to_numpy(), ends.to_numpy()) for (_, times), (_, ends) in samples]
     table = table.join(pd.DataFrame(outcomes, index=table.index))
+    table["learning_rate"] = groups.learning_rate.first()
     table["evaluated_model"] = groups.evaluated_model.agg(_all_of)
     table["status"] = groups.status.agg(_status)
     table.loc[table.shared_gpu, ["time_to_accuracy_s", "low", "high", *_TIMES]] = math.nan
@@ -184,6 +187,14 @@ def _differing(configs: Sequence[dict[str, Any]]) -> set[str]:
     distinct = list({id(config): config for config in configs}.values())
     keys = {key for config in distinct for key in config} - {"seed", _TIMEOUT}
     return {key for key in keys if len({repr(config.get(key)) for config in distinct}) > 1}
+
+
+def _learning_rate(config: dict[str, Any]) -> float:
+    """The optimizer's, times `lr_scale`; NaN where the configuration does not say."""
+    rate, scale = config.get("optim.lr"), config.get("lr_scale", 1.0)
+    if isinstance(rate, int | float) and isinstance(scale, int | float):
+        return rate * scale
+    return math.nan
 
 
 def _labels(runs: pd.DataFrame) -> list[str]:

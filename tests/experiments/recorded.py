@@ -30,9 +30,10 @@ def write_run(
 
     Its accuracy approaches `limit`, sooner for an algorithm that learns faster, and its steps take
     as long as its bytes need. `fields` are of the summary; `options`, of the algorithm; `cluster`,
-    of the workers.
+    of the workers; `lr`, of its optimizer.
     """
     options, cluster = fields.pop("options", {}), fields.pop("cluster", {})
+    lr = fields.pop("lr", 0.1)
     mb_a_step, rate = ALGOS[algo]
     chance = np.random.default_rng([seed, workers, len(algo), len(net)])
     pace = 1 + 0.05 * chance.standard_normal()
@@ -63,6 +64,7 @@ def write_run(
     if summary["status"] != "completed":
         summary["time_to_accuracy_s"] = None
     config = {"seed": seed, "workers": workers, "cluster": cluster}
+    config |= {"optim": {"lr": lr}, "lr_scale": summary["lr_scale"]}
     config["algo"] = {"_target_": _target(algo)} | options
     environment = {"cpu": "A CPU", "cores": 2, "packages": {"torch": "2.13.0"}}
     folder.mkdir(parents=True)

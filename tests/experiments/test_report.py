@@ -10,7 +10,16 @@ from pyarrow import parquet
 
 from experiments.errors import UserError
 from experiments.records import load_metrics
-from experiments.report import accuracy, networks, overview, profiles, scaling, times, traffic
+from experiments.report import (
+    accuracy,
+    networks,
+    overview,
+    profiles,
+    rates,
+    scaling,
+    times,
+    traffic,
+)
 from experiments.report.profiles import factors
 from experiments.report.study import Study
 from tests.experiments.recorded import ALGOS, NETS, TARGET, write_run, write_study
@@ -18,7 +27,8 @@ from tests.experiments.recorded import ALGOS, NETS, TARGET, write_run, write_stu
 SECTIONS = [
     *(overview.overview, times.time_to_accuracy, accuracy.curves, accuracy.final_accuracy),
     *(traffic.bytes_sent, traffic.exposed_communication, networks.best_over_networks),
-    *(scaling.scaling, profiles.performance_profile, overview.incomplete),
+    *(rates.learning_rates, scaling.scaling),
+    *(profiles.performance_profile, overview.incomplete),
 ]
 
 

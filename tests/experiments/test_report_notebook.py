@@ -17,7 +17,8 @@ from tests.experiments.browser import visit
 from tests.experiments.recorded import write_run, write_study
 
 SECTIONS = [
-    *("Time to accuracy", "Accuracy over time, steps and bytes", "Accuracy in the end", "Bytes"),
+    *("Time to accuracy", "Accuracy over time, steps and bytes", "Accuracy in the end"),
+    *("Learning rates", "Bytes"),
     *("Exposed communication", "The best algorithm over networks", "Scaling"),
     *("Performance profile", "A step", "What did not complete"),
 ]
@@ -59,7 +60,7 @@ def test_the_page_needs_nothing_from_elsewhere(reported):
     page = (reported / "reports" / "tradeoff" / "report.html").read_text()
     assert "<script" not in page and '<link rel="stylesheet"' not in page
     assert not re.findall(r"(?:src|href)=\"(?!data:|#)[^\"]*\"", page)
-    assert page.count("<h2") == 10 and page.count("<img") == 6
+    assert page.count("<h2") == 11 and page.count("<img") == 6
     assert "Of 4 situations, first is" in page
     assert len(re.findall(r"<img[^>]* alt=\"[^\"]", page)) == 6
 

@@ -13,6 +13,7 @@ from experiments.report import (
     networks,
     overview,
     profiles,
+    rates,
     scaling,
     timeline,
     times,
@@ -45,6 +46,12 @@ show(accuracy.curves(study))
 
 # %%
 show(accuracy.final_accuracy(study))
+
+# %% [markdown]
+# ## Learning rates
+
+# %%
+show(rates.learning_rates(study))
 
 # %% [markdown]
 # ## Bytes
