@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Makes results/reference/ again, from the repository's root, part by part: profiles, simulated,
-# scaling, many 64, many 128, movies_rates, movies, movies_rates_64, movies_many 64, movies_many 128,
-# minilm, movies_rates_4, real, real_far, real_movies, real_movies_far, predicted, sixteen, steps,
-# report. A part that was stopped goes on where it was. README.md says how long each took.
+# Makes results/reference/ again, from the repository's root, part by part: profiles, rates 16,
+# simulated, rates 64, many 64, many 128, scaling, movies_rates, movies, movies_rates_64,
+# movies_many 64, movies_many 128, minilm, movies_rates_4, real, real_far, real_movies,
+# real_movies_far, predicted, sixteen, steps, report. A part that was stopped goes on where it was.
+# README.md says how long each took.
 set -euo pipefail
 python=${PYTHON:-.venv/bin/python}
 networks=none,lan_1g,slow_tcp,wan,lossy,one_slow_worker
-# By the learning rate that was best in results/convergence/table.md, times that of the optimizer.
+# Of four workers: by the learning rate that was best in results/convergence/table.md, times that of
+# the optimizer.
 times_1=allreduce,allreduce_fp8,bytegrad,diloco,diloco_int8,ef_signsgd,low_precision_decentralized,post_local_sgd,power_sgd,qsgd,sgp
 times_3=choco_sgd,decentralized,local_sgd,one_bit_adam,qadam,slowmo,top_k
 baselines=torch_ddp,torch_ddp_bf16,torch_ddp_powersgd
@@ -37,25 +39,48 @@ profiles() { # on a quiet host
     calibrate "minilm_{algo}_w16" movie_snippets allreduce,bytegrad workers=16 precision=bfloat16
 }
 
-simulated() {
-    sweep reference algo="$times_1"
-    sweep reference algo="$times_3" lr_scale=3
+rates() { # $1 workers, 16 or 64: whose learning rate reaches the target in the fewest steps
+    local all=(net=none workers="$1" stop_at_target=true hydra.sweep.dir="results/runs/rates_$1")
+    local low=allreduce,allreduce_fp8,bytegrad,choco_sgd,decentralized,ef_signsgd,local_sgd
+    low+=,low_precision_decentralized,post_local_sgd,power_sgd,qsgd,sgp,slowmo,top_k
+    local lowest=choco_sgd,decentralized,slowmo
+    case $1 in
+    16) low+=,one_bit_adam lowest+=,allreduce,local_sgd,post_local_sgd,power_sgd,qsgd,top_k ;;
+    64) lowest+=,low_precision_decentralized ;;
+    esac
+    sweep reference "${all[@]}" algo="$times_1,$times_3" lr_scale=1,3,10
+    sweep reference "${all[@]}" algo="$low" lr_scale=0.3
+    sweep reference "${all[@]}" algo="$lowest" lr_scale=0.1
+    sweep reference "${all[@]}" algo=async algo.interval_ms=50 lr_scale=0.1,0.3,1,3,10
+}
+
+simulated() { # at the rates of `rates 16`
+    sweep reference algo=allreduce_fp8,bytegrad,ef_signsgd,low_precision_decentralized,one_bit_adam,sgp
+    sweep reference algo=diloco,diloco_int8,qadam lr_scale=3
+    sweep reference lr_scale=0.3 \
+        algo=allreduce,choco_sgd,decentralized,local_sgd,post_local_sgd,power_sgd,qsgd,slowmo,top_k
     sweep reference algo=async algo.interval_ms=50
 }
 
-scaling() {
-    local many=(workers=16,64,128 stop_at_target=true hydra.sweep.dir=results/runs/reference_scaling)
-    sweep reference "${many[@]}" algo=allreduce,bytegrad,qsgd,diloco_int8
-    sweep reference "${many[@]}" algo=local_sgd lr_scale=3
-}
-
-many() { # $1 workers, 64 or 128, by all algorithms; those of `scaling` are runs of it, too
+many() { # $1 workers, 64 or 128, at those of `rates 64`, whose trainings serve all networks
     local all=(workers="$1" stop_at_target=true hydra.sweep.dir="results/runs/reference_$1")
     mkdir -p "results/runs/reference_$1"
-    cp -r results/runs/reference_scaling/*_w"$1"_* "results/runs/reference_$1/"
-    sweep reference "${all[@]}" algo="$times_1"
-    sweep reference "${all[@]}" algo="$times_3" lr_scale=3
+    cp -r results/runs/rates_64/.trainings "results/runs/reference_$1/"
+    sweep reference "${all[@]}" \
+        algo=allreduce,allreduce_fp8,bytegrad,ef_signsgd,local_sgd,post_local_sgd,power_sgd,sgp
+    sweep reference "${all[@]}" algo=diloco,diloco_int8,one_bit_adam,qadam,qsgd,top_k lr_scale=3
+    sweep reference "${all[@]}" lr_scale=0.3 \
+        algo=choco_sgd,decentralized,low_precision_decentralized,slowmo
     sweep reference "${all[@]}" algo=async algo.interval_ms=50
+}
+
+scaling() { # the runs of five algorithms with each number of workers
+    local algo
+    mkdir -p results/runs/reference_scaling
+    for algo in allreduce bytegrad diloco_int8 local_sgd qsgd; do
+        cp -r results/runs/reference{,_64,_128}/"$algo"_{none,lan_1g,slow_tcp,wan,lossy,one_slow_worker}_w* \
+            results/runs/reference_scaling/
+    done
 }
 
 movies_rates() { # whose learning rate reaches the target in the fewest steps
@@ -274,12 +299,13 @@ report() { # and the records of the runs; SVG, LaTeX and notebook are left out f
         "$python" -m experiments.report "results/runs/$study" --out "results/reference/$study"
     done
     rm results/reference/reference*/*.{svg,tex,ipynb}
-    local rates=(movies_rates movies_rates_4 movies_rates_64)
+    local rates=(rates_16 rates_64 movies_rates movies_rates_4 movies_rates_64)
     for study in "${rates[@]}" reference_steps; do
         "$python" -m experiments.report "results/runs/$study" --out "results/reports/$study"
     done
     for study in "${rates[@]}"; do
         mkdir -p "results/reference/$study"
+        cp "results/reports/$study"/learning_rates.{csv,md} "results/reference/$study/"
         cp "results/reports/$study"/way_to_accuracy.{csv,md} "results/reference/$study/"
     done
     cp results/reports/reference_steps/timeline.png results/reference/steps.png
