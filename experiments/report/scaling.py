@@ -26,7 +26,7 @@ def scaling(study: Study) -> Section:
     table = study.table.query("not shared_gpu")
     if not list(_groups(table)):
         return Section(finding="No setting was run with several numbers of workers: no scaling.")
-    drawn = study.drawn()
+    drawn = study.drawn(_REST)
     groups = list(_groups(drawn.table.query("not shared_gpu")))
     figures = {}
     if groups:

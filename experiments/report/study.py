@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ import pandas as pd
 from experiments.errors import UserError
 from experiments.looks import Styles, areas_of, styles_of
 from experiments.records import load_metrics, load_runs
-from experiments.settings import KEYS, comparable, named, settings
+from experiments.settings import COMPARABLE, KEYS, comparable, named, settings
 from experiments.words import counted
 
 MAX_PANELS = 12
@@ -69,9 +69,13 @@ class Study:
         """The rows of `table` whose times are compared with one another."""
         yield from comparable(self.table)
 
-    def drawn(self) -> Study:
-        """The part of it that fits into a figure: the largest situations, the best algorithms."""
-        groups = sorted(self.groups(), key=lambda g: (-len(g), -g.runs.sum()))
+    def drawn(self, panel: Sequence[str] = COMPARABLE) -> Study:
+        """The part of it that fits into a figure: the largest situations, the best algorithms.
+
+        The rows of a panel, or situation, share the columns `panel`.
+        """
+        groups = [group for _, group in self.table.groupby(list(panel), dropna=False)]
+        groups.sort(key=lambda g: (-len(g), -g.runs.sum()))
         labels = _best_labels(self.table)
         hidden = [
             f"{counted(len(items) - limit, noun)} of {len(items)}"

@@ -406,6 +406,11 @@ def test_many_situations_and_algorithms_are_drawn_in_part_and_said_to_be(tmp_pat
     assert len(list(drawn.groups())) == 12 and drawn.runs.label.nunique() == 10
     assert len(drawn.runs) == 120
     assert len(study.table) == 168
+    section = scaling.scaling(study)  # all numbers of workers are in one panel
+    [panel] = section.figures["scaling"].axes
+    *lines, _ideal = panel.get_lines()
+    assert [len(line.get_xdata()) for line in lines] == [14] * 10
+    assert section.notes == ["The figures leave out 2 algorithms of 12, which the tables have."]
 
 
 def test_baselines_and_who_is_first_somewhere_are_drawn_before_others(tmp_path):
