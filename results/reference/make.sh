@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes results/reference/ again, from the repository's root, part by part: profiles, rates 16,
-# simulated, rates 64, many 64, many 128, scaling, movies_rates, movies, movies_rates_64,
+# simulated, rates 64, rates_128, many 64, many 128, scaling, movies_rates, movies, movies_rates_64,
 # movies_many 64, movies_many 128, minilm, movies_rates_4, real, real_far, real_movies,
 # real_movies_far, predicted, sixteen, steps, report. A part that was stopped goes on where it was.
 # README.md says how long each took.
@@ -62,13 +62,19 @@ simulated() { # at the rates of `rates 16`
     sweep reference algo=async algo.interval_ms=50
 }
 
+rates_128() { # which of the rates that tie with 64 workers
+    sweep reference net=none workers=128 stop_at_target=true hydra.sweep.dir=results/runs/rates_128 \
+        algo=allreduce,allreduce_fp8,bytegrad,ef_signsgd lr_scale=1,3
+}
+
 many() { # $1 workers, 64 or 128, at those of `rates 64`, whose trainings serve all networks
     local all=(workers="$1" stop_at_target=true hydra.sweep.dir="results/runs/reference_$1")
     mkdir -p "results/runs/reference_$1"
     cp -r results/runs/rates_64/.trainings "results/runs/reference_$1/"
     sweep reference "${all[@]}" \
-        algo=allreduce,allreduce_fp8,bytegrad,ef_signsgd,local_sgd,post_local_sgd,power_sgd,sgp
-    sweep reference "${all[@]}" algo=diloco,diloco_int8,one_bit_adam,qadam,qsgd,top_k lr_scale=3
+        algo=bytegrad,ef_signsgd,local_sgd,post_local_sgd,power_sgd,sgp
+    sweep reference "${all[@]}" lr_scale=3 \
+        algo=allreduce,allreduce_fp8,diloco,diloco_int8,one_bit_adam,qadam,qsgd,top_k
     sweep reference "${all[@]}" lr_scale=0.3 \
         algo=choco_sgd,decentralized,low_precision_decentralized,slowmo
     sweep reference "${all[@]}" algo=async algo.interval_ms=50
@@ -299,7 +305,7 @@ report() { # and the records of the runs; SVG, LaTeX and notebook are left out f
         "$python" -m experiments.report "results/runs/$study" --out "results/reference/$study"
     done
     rm results/reference/reference*/*.{svg,tex,ipynb}
-    local rates=(rates_16 rates_64 movies_rates movies_rates_4 movies_rates_64)
+    local rates=(rates_16 rates_64 rates_128 movies_rates movies_rates_4 movies_rates_64)
     for study in "${rates[@]}" reference_steps; do
         "$python" -m experiments.report "results/runs/$study" --out "results/reports/$study"
     done
