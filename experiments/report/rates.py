@@ -33,10 +33,10 @@ def learning_rates(study: Study) -> Section:
         )
     pairs = list(zip(best.best, best.tried, strict=True))
     cells = leading(best) | {
-        "learning rates tried": [_listed(tried) for _, tried in pairs],
-        "best": [_listed(rates) + _end(rates, tried) for rates, tried in pairs],
+        "learning rates tried": [_said(tried) for _, tried in pairs],
+        "best": [_said(rates) + _end(rates, tried) for rates, tried in pairs],
     }
-    numbers = best.assign(best=best.best.map(_listed), tried=best.tried.map(_listed))
+    numbers = best.assign(best=best.best.map(_said), tried=best.tried.map(_said))
     page = PageTable(
         caption="The best learning rate of those tried: that with which the fewest seeds miss the "
         "target, then the median run takes the fewest steps to it; all that tie. Where every run "
@@ -58,10 +58,10 @@ def _best(table: pd.DataFrame) -> pd.DataFrame:
     """
     found = {}
     for _, group in table.groupby([*COMPARABLE, "optim", "name"], dropna=False):
-        tried = tuple(sorted(set(group.learning_rate)))
+        tried = _rates(group)
         if len(tried) > 1:
             first = _first(group)
-            found[first.index[0]] = (tuple(sorted(set(first.learning_rate))), tried)
+            found[first.index[0]] = (_rates(first), tried)
     chosen = table.loc[sorted(found)]
     both = [found[index] for index in chosen.index]
     return chosen.assign(best=[best for best, _ in both], tried=[tried for _, tried in both])
@@ -76,7 +76,12 @@ def _first(group: pd.DataFrame) -> pd.DataFrame:
     return group.loc[group.validation_accuracy == group.validation_accuracy.max()]
 
 
-def _listed(rates: Rates) -> str:
+def _rates(settings: pd.DataFrame) -> Rates:
+    return tuple(sorted(set(settings.learning_rate)))
+
+
+def _said(rates: Rates) -> str:
+    """Such as "0.03, 0.1"."""
     return ", ".join(f"{rate:g}" for rate in rates)
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from experiments.errors import UserError
 from experiments.looks import Styles, areas_of, styles_of
 from experiments.records import load_metrics, load_runs
-from experiments.settings import COMPARABLE, KEYS, comparable, named, settings
+from experiments.settings import COMPARABLE, KEYS, named, settings
 from experiments.words import counted
 
 MAX_PANELS = 12
@@ -65,17 +65,17 @@ class Study:
         """The styles of bars and fields."""
         return areas_of(self.styles)
 
-    def groups(self) -> Iterator[pd.DataFrame]:
-        """The rows of `table` whose times are compared with one another."""
-        yield from comparable(self.table)
-
-    def drawn(self, panel: Sequence[str] = COMPARABLE) -> Study:
-        """The part of it that fits into a figure: the largest situations, the best algorithms.
-
-        The rows of a panel, or situation, share the columns `panel`.
+    def groups(self, columns: Sequence[str] = COMPARABLE) -> Iterator[pd.DataFrame]:
+        """The rows of `table` that share `columns`: by default those whose times are compared with
+        one another.
         """
-        groups = [group for _, group in self.table.groupby(list(panel), dropna=False)]
-        groups.sort(key=lambda g: (-len(g), -g.runs.sum()))
+        yield from (group for _, group in self.table.groupby(list(columns), dropna=False))
+
+    def drawn(self, columns: Sequence[str] = COMPARABLE) -> Study:
+        """The part of it that fits into a figure with a panel for each of `groups(columns)`: the
+        largest situations, the best algorithms.
+        """
+        groups = sorted(self.groups(columns), key=lambda g: (-len(g), -g.runs.sum()))
         labels = _best_labels(self.table)
         hidden = [
             f"{counted(len(items) - limit, noun)} of {len(items)}"

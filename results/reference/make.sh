@@ -67,10 +67,10 @@ rates_128() { # which of the rates that tie with 64 workers
         algo=allreduce,allreduce_fp8,bytegrad,ef_signsgd lr_scale=1,3
 }
 
-many() { # $1 workers, 64 or 128, at those of `rates 64`, whose trainings serve all networks
+many() { # $1 workers, 64 or 128, at the rates found; their trainings serve all networks
     local all=(workers="$1" stop_at_target=true hydra.sweep.dir="results/runs/reference_$1")
     mkdir -p "results/runs/reference_$1"
-    cp -r results/runs/rates_64/.trainings "results/runs/reference_$1/"
+    cp -r "results/runs/rates_$1/.trainings" "results/runs/reference_$1/"
     sweep reference "${all[@]}" \
         algo=bytegrad,ef_signsgd,local_sgd,post_local_sgd,power_sgd,sgp
     sweep reference "${all[@]}" lr_scale=3 \
