@@ -3,7 +3,6 @@
 model, optimizer = bagua_algos.distribute(model, optimizer, bagua_algos.ByteGrad())
 """
 
-from bagua_algos.algorithm import Algorithm, Context
 from bagua_algos.algorithms import (
     SGP,
     AllReduce,
@@ -18,8 +17,9 @@ from bagua_algos.algorithms import (
     QAdam,
     TopK,
 )
-from bagua_algos.communicator import CommunicationError
+from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.distribute import consensus, distribute, empty_backward, no_sync, release
+from bagua_algos.engine.algorithm import Algorithm, Context
 
 __all__ = [
     "SGP",

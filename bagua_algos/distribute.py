@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 
-from bagua_algos.algorithm import Algorithm
-from bagua_algos.communicator import Communicator
-from bagua_algos.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S, Engine
-from bagua_algos.process_group import ProcessGroupCommunicator
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
+from bagua_algos.engine.algorithm import Algorithm
+from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S, Engine
 
 Model = TypeVar("Model", bound=nn.Module)
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
@@ -33,8 +33,8 @@ def distribute(
     optimizer.
 
     The workers are those of torch's default process group unless a `communicator` is given. The
-    rest is as for `bagua_algos.engine.Engine`. A `GradScaler` must be given here to be used. An
-    algorithm that only averages gradients and keeps nothing, such as `AllReduce`, also works
+    rest is as for `bagua_algos.engine.engine.Engine`. A `GradScaler` must be given here to be used.
+    An algorithm that only averages gradients and keeps nothing, such as `AllReduce`, also works
     without: an infinity reaches all workers by itself, and buckets travel during backward as ever.
 
     Every worker's loss counts the same. Where batches differ in size, the mean over all examples is

@@ -5,9 +5,7 @@ what the command asks for, 128 + the signal that stopped it.
 """
 
 import os
-import signal
 import sys
-from types import FrameType
 
 import hydra
 from hydra.core.plugins import Plugins
@@ -15,16 +13,17 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.config import CONFIG_DIR, normalize_overrides
-from experiments.errors import RunsFailed, Terminated, UserError
-from experiments.job import run_job
-from experiments.messages import sentence, usage
-from experiments.place import find_place
-from experiments.resume import with_saved_overrides
-from experiments.study import Outcome
-from experiments.team import Team, join
+from experiments.plan.messages import sentence, usage
+from experiments.plan.overrides import normalize_overrides
+from experiments.plan.schema import CONFIG_DIR
+from experiments.real.peers import Team, join
+from experiments.real.rank import find_place
+from experiments.runs.job import run_job
+from experiments.runs.resume import with_saved_overrides
+from experiments.runs.study import Outcome
+from host import commands
+from host.errors import UserError
 from hydra_plugins.relaxlab.study_sweeper import StudySweeper
-from kernels import commands
 
 
 def main() -> int:
@@ -32,28 +31,21 @@ def main() -> int:
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(usage())
         return 0
-    signal.signal(signal.SIGTERM, _terminate)
+    commands.raise_at_sigterm()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, and the sentence is ours
     outcomes: list[Outcome] = []
     started: list[bool] = []
     try:
         place = find_place(os.environ)
         _run(None if place is None else join(place), started, outcomes)
-    except UserError as error:
-        return _refuse(str(error))
-    except RunsFailed as error:
-        print(error, file=sys.stderr)
-        return 1
     except (HydraException, OmegaConfBaseException) as error:
-        return _refuse(sentence(error))
+        raise UserError(sentence(error)) from error
     except OSError as error:
         if started:
             raise
-        return _refuse(
+        raise UserError(
             f"the run's folder cannot be made ({error}): choose another hydra.run.dir=..."
-        )
-    except Terminated:
-        return 128 + signal.SIGTERM
+        ) from error
     return 1 if "failed" in [outcome.status for outcome in outcomes] else 0
 
 
@@ -76,15 +68,6 @@ def _run(team: Team | None, started: list[bool], outcomes: list[Outcome]) -> Non
     refusal = next((outcome for outcome in outcomes if outcome.status == "refused"), None)
     if refusal is not None:
         raise UserError(refusal.reason)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
-
-
-def _refuse(reason: str) -> int:
-    print(f"error: {reason}", file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

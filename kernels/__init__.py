@@ -1,5 +1,5 @@
 """Compression kernels: a plain torch reference of each, and fast forms equal to it bit for bit."""
 
-from kernels import commands
+from host import commands
 
 commands.starting()

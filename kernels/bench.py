@@ -24,7 +24,7 @@ import numba
 import numpy as np
 import torch
 
-from kernels import commands
+from host import commands
 from kernels.bench_cases import cases
 
 DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float32, torch.float16, torch.bfloat16)}

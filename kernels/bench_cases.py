@@ -9,16 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import (
-    fp8,
-    fp8_reference,
-    minmax_uint8,
-    minmax_uint8_reference,
-    qsgd,
-    qsgd_reference,
-    sign_scale,
-    sign_scale_reference,
-)
+from kernels import fp8, minmax_uint8, qsgd, sign_scale
+from kernels.fp8 import reference as fp8_reference
+from kernels.minmax_uint8 import reference as minmax_uint8_reference
+from kernels.qsgd import reference as qsgd_reference
+from kernels.sign_scale import reference as sign_scale_reference
 
 NUM_CODES = 4  # of which a mean is taken
 GROUP_SIZE = 512

@@ -156,7 +156,7 @@ def decode_mean(
 
 @cache
 def _backend(codec: str, device_type: str) -> ModuleType:
-    return importlib.import_module(f"kernels.{codec}_{_form(device_type)}")
+    return importlib.import_module(f"kernels.{codec}.{_form(device_type)}")
 
 
 def _form(device_type: str) -> str:

@@ -22,7 +22,8 @@ _FLOAT16_SCALE = np.float32(2.0**112)  # the difference of the exponents' biases
 _FLOAT16_MAGNITUDE, _FLOAT16_INFINITY = np.int16(0x7FFF), np.int32(0x1F << 23)
 _INFINITY = np.int32(0x7F800000)
 
-_SOURCES = [path for name in ("jit.py", "*_cpu.py") for path in Path(__file__).parent.glob(name)]
+_FILES = ("jit.py", "*/cpu.py", "shared/*_cpu.py")
+_SOURCES = [path for name in _FILES for path in Path(__file__).parent.glob(name)]
 _DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(_SOURCES))).hexdigest()[:8]
 
 
@@ -50,7 +51,7 @@ def jit(
 
 def numbers(x: Tensor) -> np.ndarray:
     """`x[rows, n]` as kernels see it: contiguous, and its bits where it takes `widen` to read it
-    and `kernels.narrow_cpu.narrow` to write it.
+    and `kernels.shared.narrow_cpu.narrow` to write it.
     """
     x = x.contiguous()
     if x.dtype == torch.float32:

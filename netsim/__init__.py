@@ -1,5 +1,5 @@
 """Networks for workers: conditions, and real links on one host that are shaped to follow them."""
 
-from kernels import commands
+from host import commands
 
 commands.starting()

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from kernels import commands
-from netsim import proof
-from netsim.condition import NetworkCondition
+from host import commands
+from host.processes import fork, kill
+from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.presets import preset_names, read_condition
 from netsim.errors import NamespaceError, ProbeError
-from netsim.presets import preset_names, read_condition
-from netsim.processes import fork, kill
-from netsim.proof import LinkReport
+from netsim.proof import proof
+from netsim.proof.proof import LinkReport
 
 _USAGE = (
     "usage: python -m netsim probe|serve net=NAME [workers=N] [net.KEY=VALUE...] [-- COMMAND...]"
@@ -44,11 +44,11 @@ def _run(arguments: list[str]) -> int:
         print(__doc__ or _USAGE)
         return 0
     if len(arguments) == 3 and arguments[:2] == ["validate", "--out"]:
-        from netsim.validate import validate
+        from netsim.validation.network_table import validate
 
         return validate(Path(arguments[2]))
     if arguments[:1] == ["calibrate"]:
-        from netsim.calibrate import main as calibrate
+        from netsim.validation.calibrate import main as calibrate
 
         return calibrate(arguments[1:])
     own, command = arguments, []
@@ -92,7 +92,7 @@ def parse(words: list[str]) -> tuple[NetworkCondition, int]:
 
 
 def _probe(condition: NetworkCondition, num_workers: int) -> int:
-    from netsim.trial import measure_network
+    from netsim.proof.temporary_network import measure_network
 
     report = measure_network(condition, num_workers)
     print(f"back end: {report.backend}")

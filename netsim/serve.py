@@ -4,12 +4,12 @@ import os
 import socket
 import sys
 
-from netsim import proof
-from netsim.condition import NetworkCondition
+from netsim.conditions.condition import NetworkCondition
 from netsim.errors import ProbeError
-from netsim.links import INTERFACE
-from netsim.namespaces import Hub
-from netsim.processes import run_in_pid_namespace
+from netsim.links.namespaces import Hub
+from netsim.links.netlink import INTERFACE
+from netsim.links.unshare import run_in_pid_namespace
+from netsim.proof import proof
 
 PORT = 29_500
 _NOT_FOUND = 127

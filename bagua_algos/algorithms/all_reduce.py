@@ -12,11 +12,11 @@ fp16_compress_hook, since a sum beyond 65504 would be infinite).
 
 from dataclasses import dataclass
 
-from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.bucket import Bucket
+from bagua_algos.communication.hierarchy import levels
+from bagua_algos.communication.primitives import all_reduce_mean_
 from bagua_algos.compressors.cast import WIRE_DTYPES
-from bagua_algos.hierarchy import levels
-from bagua_algos.primitives import all_reduce_mean_
+from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.bucket import Bucket
 
 SUMMABLE = ("bf16", "fp16")
 """Types in which a network can add gradients up."""

@@ -25,11 +25,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.background import Background
-from bagua_algos.bucket import Bucket
-from bagua_algos.hierarchy import levels
-from bagua_algos.primitives import all_reduce_mean_
+from bagua_algos.communication.hierarchy import levels
+from bagua_algos.communication.primitives import all_reduce_mean_
+from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.background import Background
+from bagua_algos.engine.bucket import Bucket
 
 
 @dataclass(kw_only=True)

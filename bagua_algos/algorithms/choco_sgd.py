@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.compression import Compressor, Draw, MinMaxUInt8, relative_error
-from bagua_algos.hierarchy import of_held
-from bagua_algos.topology import Ring, Topology
+from bagua_algos.communication.hierarchy import of_held
+from bagua_algos.communication.topology import Ring, Topology
+from bagua_algos.compressors.compressor import Compressor, Draw, relative_error
+from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
+from bagua_algos.engine.algorithm import Algorithm, Context
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

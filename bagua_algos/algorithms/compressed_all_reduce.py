@@ -22,11 +22,12 @@ the mean is compressed too, where QSGD and EF-SignSGD send every worker's code t
 
 from dataclasses import dataclass
 
-from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.bucket import Bucket
-from bagua_algos.compression import Compressor, Draw, MinMaxUInt8, warn_of_bias
-from bagua_algos.hierarchy import levels
-from bagua_algos.primitives import Residuals, compressed_all_reduce_mean_
+from bagua_algos.communication.hierarchy import levels
+from bagua_algos.communication.primitives import Residuals, compressed_all_reduce_mean_
+from bagua_algos.compressors.compressor import Compressor, Draw, warn_of_bias
+from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
+from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.bucket import Bucket
 
 
 @dataclass(frozen=True, kw_only=True)

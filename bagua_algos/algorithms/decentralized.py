@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from torch import Tensor
 from torch.optim import Optimizer
 
-from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.hierarchy import levels
-from bagua_algos.primitives import mix
-from bagua_algos.topology import Mixing, Ring, Topology
+from bagua_algos.communication.hierarchy import levels
+from bagua_algos.communication.primitives import mix
+from bagua_algos.communication.topology import Mixing, Ring, Topology
+from bagua_algos.engine.algorithm import Algorithm, Context
 
 
 @dataclass(kw_only=True)

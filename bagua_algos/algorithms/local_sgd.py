@@ -3,7 +3,7 @@
     x_i <- optimizer(x_i, g_i)              every step, on every worker by itself
     x_i <- mean_j x_j                       every `interval` steps; or, with an outer optimizer,
     d   = mean_j (x0 - x_j)                 in full precision or by its codes
-    x_i <- x0 <- outer(x0, d)               SlowMo, DiLoCo (`bagua_algos.outer_optimizer`)
+    x_i <- x0 <- outer(x0, d)               SlowMo, DiLoCo (`outer_optimizer.py`)
 
 In the first `start_step` steps gradients are all-reduced instead (post-local SGD).
 
@@ -23,13 +23,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.bucket import Bucket
-from bagua_algos.compression import Compressor, Draw, warn_of_bias
-from bagua_algos.hierarchy import levels
-from bagua_algos.outer_optimizer import OuterOptimizer
-from bagua_algos.parameter_groups import Stretch, stretches
-from bagua_algos.primitives import Residuals, all_reduce_mean_, compressed_all_reduce_mean_
+from bagua_algos.algorithms.outer_optimizer import OuterOptimizer
+from bagua_algos.communication.hierarchy import levels
+from bagua_algos.communication.primitives import (
+    Residuals,
+    all_reduce_mean_,
+    compressed_all_reduce_mean_,
+)
+from bagua_algos.compressors.compressor import Compressor, Draw, warn_of_bias
+from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.parameter_groups import Stretch, stretches
 
 
 @dataclass(kw_only=True)

@@ -20,11 +20,12 @@ Hierarchical, all this is between node leaders, x is the mean of a node's worker
 import warnings
 from dataclasses import dataclass, field
 
-from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.compression import Compressor, Draw, MinMaxUInt8, relative_error
-from bagua_algos.hierarchy import levels
-from bagua_algos.primitives import Replicas, compressed_mix_
-from bagua_algos.topology import Mixing, Ring, Topology
+from bagua_algos.communication.hierarchy import levels
+from bagua_algos.communication.primitives import Replicas, compressed_mix_
+from bagua_algos.communication.topology import Mixing, Ring, Topology
+from bagua_algos.compressors.compressor import Compressor, Draw, relative_error
+from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
+from bagua_algos.engine.algorithm import Algorithm, Context
 
 MAX_RELATIVE_ERROR = 0.5
 """The theorem's (1 - rho) / (2 mu), of the best connected ring: rho = 0, mu = 1."""

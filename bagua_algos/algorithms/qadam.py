@@ -33,12 +33,17 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.bucket import Bucket
-from bagua_algos.compression import Compressor, Draw, MinMaxUInt8, warn_of_bias
-from bagua_algos.hierarchy import levels
-from bagua_algos.parameter_groups import Stretch, stretches
-from bagua_algos.primitives import Residuals, all_reduce_mean_, compressed_all_reduce_mean_
+from bagua_algos.communication.hierarchy import levels
+from bagua_algos.communication.primitives import (
+    Residuals,
+    all_reduce_mean_,
+    compressed_all_reduce_mean_,
+)
+from bagua_algos.compressors.compressor import Compressor, Draw, warn_of_bias
+from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
+from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.parameter_groups import Stretch, stretches
 
 
 @dataclass(kw_only=True)

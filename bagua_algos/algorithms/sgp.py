@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.hierarchy import of_held
-from bagua_algos.primitives import mix
-from bagua_algos.topology import Exponential, Mixing, Topology
+from bagua_algos.communication.hierarchy import of_held
+from bagua_algos.communication.primitives import mix
+from bagua_algos.communication.topology import Exponential, Mixing, Topology
+from bagua_algos.engine.algorithm import Algorithm, Context
 
 
 @dataclass(kw_only=True)

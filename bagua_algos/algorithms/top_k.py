@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from bagua_algos.algorithm import Algorithm, Context
-from bagua_algos.bucket import Bucket
 from bagua_algos.compressors.largest import Largest, Sparse
+from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.bucket import Bucket
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.compression import Compressor, Draw, is_plain
+from bagua_algos.compressors.compressor import Compressor, Draw, is_plain
 from kernels import fp8
 
 WIRE_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, **fp8.WIRE_DTYPES}

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.compression import Compressor, Draw
+from bagua_algos.compressors.compressor import Compressor, Draw
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.compression import Compressor, Draw, is_plain
-from bagua_algos.upload import upload
+from bagua_algos.compressors.compressor import Compressor, Draw, is_plain
 from kernels import qsgd
+from kernels.upload import upload
 
 
 @dataclass(frozen=True, kw_only=True)

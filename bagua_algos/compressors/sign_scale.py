@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.compression import Compressor, Draw, is_plain
+from bagua_algos.compressors.compressor import Compressor, Draw, is_plain
 from kernels import sign_scale
 
 

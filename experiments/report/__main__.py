@@ -5,13 +5,12 @@ python -m experiments.report results/runs [--out results/reports/tradeoff]
 
 import argparse
 import os
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from experiments.errors import ReportError, UserError
-from experiments.records import load_runs
-from kernels import commands
+from experiments.runs.records import load_runs
+from host import commands
+from host.errors import UserError
 
 EXTRA = ("jinja2", "nbformat", "nbclient", "nbconvert", "ipykernel")
 """What the notebook needs: the extra "report"."""
@@ -50,15 +49,8 @@ def main() -> int:
     parser.add_argument("--out", help="the folder to write; by default results/reports/DIR's name")
     arguments = parser.parse_args()
     out = arguments.out or Path("results/reports", Path(arguments.dir).resolve().name)
-    try:
-        for file in report(arguments.dir, out):
-            print(file)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except ReportError as error:
-        print(error, file=sys.stderr)
-        return 1
+    for file in report(arguments.dir, out):
+        print(file)
     return 0
 
 

@@ -18,12 +18,18 @@ from nbformat import NotebookNode
 from traitlets.config import Config
 
 import experiments
-from experiments.errors import ReportError
+from host.errors import Failure
 
 TIMEOUT_S = 600
 """The longest that a cell may take."""
 
 _CELL = re.compile(r"^# %%(.*)\n", re.MULTILINE)
+
+
+class ReportError(Failure):
+    """A report's notebook did not run to its end; the message says where, with the traceback of a
+    cell.
+    """
 
 
 def make_notebook(runs: str, title: str) -> NotebookNode:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from experiments.looks import algo_of, look_of
-from experiments.plots import save_plot
-from experiments.study import identity
-from experiments.tables import WORDS, Columns
+from experiments.plan.identity import identity
+from experiments.report.cells import WORDS, Columns
+from experiments.report.plots import save_plot
+from experiments.report.styles import algo_of, look_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

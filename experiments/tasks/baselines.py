@@ -22,7 +22,7 @@ from experiments.tasks.base import Split, TaskData, shuffled
 from experiments.tasks.jane_austen import JaneAusten
 from experiments.tasks.movie_snippets import MovieSnippets
 from experiments.tasks.spoken_digits import SpokenDigits
-from kernels import commands
+from host import commands
 
 
 class NGrams:

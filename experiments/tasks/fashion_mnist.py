@@ -17,10 +17,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from experiments.errors import UserError
 from experiments.tasks import cache
 from experiments.tasks.base import Split, TaskData, stratified
 from experiments.tasks.images import ImageClassification
+from host.errors import UserError
 
 MD5 = {
     "train-images-idx3-ubyte.gz": "cf8536b0aa1a6ac5fa3f23001093305c",

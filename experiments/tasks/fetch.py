@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from experiments.errors import UserError
+from host.errors import UserError
 
 LIMIT_S = 300
 """How long one download may take."""

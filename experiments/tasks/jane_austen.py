@@ -20,10 +20,10 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from experiments.errors import UserError
 from experiments.tasks import fetch
 from experiments.tasks.base import Classification, Split, TaskData
 from experiments.tasks.cache import cached
+from host.errors import UserError
 
 PACKAGE = "r-cran-janeaustenr"
 MEMBER = "janeaustenr/data/Rdata.rdb"

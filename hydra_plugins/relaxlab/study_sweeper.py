@@ -11,10 +11,10 @@ from hydra.core.utils import JobReturn
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from experiments.errors import UserError
-from experiments.records import config_text
-from experiments.side_by_side import check_side_by_side, jobs_at_once, needs_host
-from experiments.study import Job, Study, identity
+from experiments.plan.identity import config_text, identity
+from experiments.runs.side_by_side import check_side_by_side, jobs_at_once, needs_host
+from experiments.runs.study import Job, Study
+from host.errors import UserError
 
 OmegaConf.register_new_resolver("identity", identity, replace=True)
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import bagua_algos
 from bagua_algos import AsyncModelAverage, CommunicationError
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.distribute import _engine
-from bagua_algos.process_group import ProcessGroupCommunicator
 from tests.bagua_algos.gloo import fork_workers
 
 NUM_WEIGHTS = 1000

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bagua_algos import Algorithm, AllReduce
-from bagua_algos.communicator import Communicator
-from bagua_algos.engine import Engine
-from bagua_algos.worker_axis import SingleModel, StackedModel
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.engine.engine import Engine
+from bagua_algos.worker_axis.models import SingleModel, StackedModel
 from tests.bagua_algos.rows import OPTIMIZERS, ROWS, make_optimizer
 
 WORLD_SIZE = 4

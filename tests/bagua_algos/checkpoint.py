@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from bagua_algos.engine import Engine
+from bagua_algos.engine.engine import Engine
 
 
 class Training(Protocol):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bagua_algos.stacked import StackedCommunicator
+from bagua_algos.communication.stacked import StackedCommunicator
 from tests.bagua_algos.cases import CASES, NODES, WORLD_SIZE, Tensors
 from tests.bagua_algos.gloo import run_program
 

@@ -14,11 +14,10 @@ from typing import Any
 
 import torch
 
-from bagua_algos.communicator import Nodes
-from bagua_algos.process_group import ProcessGroupCommunicator, file_rendezvous
-from netsim.processes import fork
-
-ROOT = Path(__file__).resolve().parents[2]
+from bagua_algos.communication.communicator import Nodes
+from bagua_algos.communication.process_group import ProcessGroupCommunicator, file_rendezvous
+from host.processes import fork
+from tests.paths import ROOT
 
 
 def fork_workers(

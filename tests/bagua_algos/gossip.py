@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from bagua_algos import Algorithm
-from bagua_algos.engine import Engine
-from bagua_algos.stacked import StackedCommunicator
-from bagua_algos.topology import Exchange, Mixing, Topology
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.communication.topology import Exchange, Mixing, Topology
+from bagua_algos.engine.engine import Engine
 from tests.bagua_algos.cases import (
     backward,
     make_model,

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from bagua_algos import Algorithm
-from bagua_algos.algorithm import Context
-from bagua_algos.engine import Engine
-from bagua_algos.stacked import StackedCommunicator
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.engine.algorithm import Context
+from bagua_algos.engine.engine import Engine
 from tests.bagua_algos.cases import backward, make_model, on_worker_axis, take_step
 from tests.bagua_algos.recorder import Recorder
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from bagua_algos import Algorithm
-from bagua_algos.communicator import Communicator
-from bagua_algos.engine import Engine
-from bagua_algos.stacked import StackedCommunicator
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.engine.engine import Engine
 from tests.bagua_algos.cases import on_worker_axis
 from tests.bagua_algos.checkpoint import carry_over
 from tests.bagua_algos.recorder import Recorder

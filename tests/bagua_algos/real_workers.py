@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_algos.process_group import ProcessGroupCommunicator, nodes_by_host
+from bagua_algos.communication.process_group import ProcessGroupCommunicator, nodes_by_host
 from tests.bagua_algos.cases import (
     CASES,
     NODES,

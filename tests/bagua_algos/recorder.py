@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from bagua_algos.communicator import Operation
+from bagua_algos.communication.communicator import Operation
 
 
 @dataclass

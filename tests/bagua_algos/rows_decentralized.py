@@ -8,7 +8,12 @@ from bagua_algos.algorithms.choco_sgd import ChocoSGD
 from bagua_algos.algorithms.decentralized import Decentralized
 from bagua_algos.algorithms.low_precision_decentralized import LowPrecisionDecentralized
 from bagua_algos.algorithms.sgp import SGP
-from bagua_algos.topology import Complete, Exponential, RandomMatching, ShiftOne
+from bagua_algos.communication.topology import (
+    Complete,
+    Exponential,
+    RandomMatching,
+    ShiftOne,
+)
 
 ROWS: dict[str, Callable[[], Algorithm]] = {
     "decentralized": lambda: Decentralized(interval=2),

@@ -15,9 +15,9 @@ from bagua_algos import (
     PowerSGD,
     QAdam,
 )
-from bagua_algos.compression import MinMaxUInt8
+from bagua_algos.communication.topology import Exponential
 from bagua_algos.compressors import QSGD, SignScale
-from bagua_algos.topology import Exponential
+from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from tests.bagua_algos.rows_local_and_adam import adam
 
 ROWS: dict[str, Callable[[], Algorithm]] = {

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_algos.process_group import ProcessGroupCommunicator
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from tests.bagua_algos.cases import batch, losses, make_model
 from tests.bagua_algos.gloo import fork_workers
 from tests.bagua_algos.gradient_oracle import NUM_STEPS, sgd

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bagua_algos import Algorithm
-from bagua_algos.communicator import Communicator
-from bagua_algos.engine import Engine
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.engine.engine import Engine
 from tests.bagua_algos.cases import Tensors, batch, on_worker_axis
 from tests.bagua_algos.rows import OPTIMIZERS, ROWS, make_optimizer
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from bagua_algos import AllReduce
-from bagua_algos.engine import Engine
-from bagua_algos.process_group import ProcessGroupCommunicator
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
+from bagua_algos.engine.engine import Engine
 from tests.bagua_algos.cases import NODES, Tensors, batch, losses
 from tests.bagua_algos.gloo import fork_workers
 from tests.bagua_algos.training_cases import CASES

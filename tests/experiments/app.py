@@ -13,7 +13,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
+
 COMMAND = [sys.executable, "-W", "error", "-m", "experiments"]
 
 

@@ -9,20 +9,22 @@ import importlib
 import json
 import os
 import sys
+from typing import NoReturn
 
 import experiments.__main__
 import experiments.report.__main__  # noqa: F401
+from host import commands
 
 
-def become(module: str, arguments: list[str], output: str, errors: str) -> int:
-    """Be that command; returns its exit code."""
+def become(module: str, arguments: list[str], output: str, errors: str) -> NoReturn:
+    """Be that command."""
     for fd, file in ((0, os.devnull), (1, output), (2, errors)):
         opened = os.open(file, os.O_RDWR | os.O_CREAT)
         os.dup2(opened, fd)
         os.close(opened)
     sys.argv = [module, *arguments]
     sys.orig_argv = [sys.executable, "-m", module, *arguments]
-    return importlib.import_module(module).main()
+    commands.run(importlib.import_module(module).main)
 
 
 def serve() -> int:
@@ -30,7 +32,7 @@ def serve() -> int:
     for line in iter(sys.stdin.readline, ""):
         pid = os.fork()
         if pid == 0:
-            return become(*json.loads(line))
+            become(*json.loads(line))
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
     return 0

@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.errors import UserError
 from experiments.models.minilm import MiniLM
+from host.errors import UserError
 
 
 def skip_without_minilm() -> None:

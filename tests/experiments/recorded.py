@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 from pyarrow import parquet
 
-from experiments import records
+from experiments.runs import records
 
 TARGET = 0.9
 NETS = {"slow_tcp": 100.0, "wan": 50.0, "lan_1g": 1000.0, "dc_10g": 10000.0}
@@ -77,7 +77,7 @@ def write_run(
 
 def _target(algo):
     if algo.startswith("torch_ddp"):
-        return "experiments.baselines.TorchDDP"
+        return "experiments.training.torch_ddp.TorchDDP"
     return f"bagua_algos.algorithms.{algo}.Made"
 
 

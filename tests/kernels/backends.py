@@ -42,7 +42,7 @@ class Backend:
         return "cuda" if self.form == "cuda" else "cpu"
 
     def module(self, codec: Codec) -> ModuleType:
-        return importlib.import_module(f"kernels.{codec.name}_{self.form}")
+        return importlib.import_module(f"kernels.{codec.name}.{self.form}")
 
     def compress(self, codec: Codec, chunks: Tensor) -> Tensor:
         payload = self._payload(codec, *chunks.shape)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import bit_packing_cpu, bit_packing_reference
-from kernels.bit_packing_reference import packed_bytes
+from kernels.shared import bit_packing_cpu, bit_packing_reference
+from kernels.shared.bit_packing_reference import packed_bytes
 
 
 def pack_by_numba(codes, bits):

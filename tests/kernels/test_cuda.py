@@ -13,18 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import (
-    cuda_module,
-    fp8_cuda,
-    fp8_reference,
-    minmax_uint8_cuda,
-    minmax_uint8_reference,
-    qsgd_cuda,
-    qsgd_reference,
-    sign_scale_cuda,
-    sign_scale_reference,
-)
-from kernels.philox_reference import philox4x32
+from kernels import cuda_module
+from kernels.fp8 import cuda as fp8_cuda
+from kernels.fp8 import reference as fp8_reference
+from kernels.minmax_uint8 import cuda as minmax_uint8_cuda
+from kernels.minmax_uint8 import reference as minmax_uint8_reference
+from kernels.qsgd import cuda as qsgd_cuda
+from kernels.qsgd import reference as qsgd_reference
+from kernels.shared.philox_reference import philox4x32
+from kernels.sign_scale import cuda as sign_scale_cuda
+from kernels.sign_scale import reference as sign_scale_reference
 from tests.kernels.emulated_cuda import EmulatedCuda
 
 try:
@@ -345,7 +343,7 @@ def test_qsgd_mean(device: str, n: int, bits: int) -> None:
 
 
 DRAW_WORDS = (
-    cuda_module.read_source("philox.cuh")
+    cuda_module.read_source("shared/philox.cuh")
     + """
 extern "C" __global__ void draw_words(u32* words, i64 first) {
     const Philox philox{{2, 0xFFFFFFFF, 7}, {9, 11}};

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from kernels.cuda_module import read_source
+from tests.paths import ROOT
 
-FILES = sorted(path.name for path in Path(__file__).parents[2].glob("kernels/*.cu"))
+KERNELS = ROOT / "kernels"
+FILES = sorted(str(path.relative_to(KERNELS)) for path in KERNELS.glob("**/*.cu"))
 MAX_REGISTERS = 128  # of a thread: two blocks of 256 run at a time on a processor
 STRICT = ["-Werror", "all-warnings", "-Xptxas", "-v,-warn-spills,-warn-lmem-usage"]
 # CuPy adds the first and leaves no way to take it away; the second is nvcc's own default.
@@ -31,7 +33,9 @@ def nvcc(source: str, folder: Path, *options: str) -> str:
 
 
 def test_there_is_a_file_for_every_codec() -> None:
-    assert FILES == ["fp8.cu", "minmax_uint8.cu", "qsgd.cu", "sign_scale.cu"]
+    assert [
+        f"{codec}/{codec}.cu" for codec in ("fp8", "minmax_uint8", "qsgd", "sign_scale")
+    ] == FILES
 
 
 @needs_nvcc

@@ -15,11 +15,11 @@ from kernels import (
     dispatch,
     fp8,
     minmax_uint8,
-    minmax_uint8_cuda,
     qsgd,
     sign_scale,
 )
 from kernels.cuda_module import Tiling
+from kernels.minmax_uint8 import cuda
 
 PROCESSORS = 132
 
@@ -81,7 +81,7 @@ def recorded(
 
 def test_runs_on_the_current_stream_of_the_tensors_device(recorded: RecordingCuda) -> None:
     chunks, payload = torch.zeros(3, 100), torch.zeros(3, 112, dtype=torch.uint8)
-    minmax_uint8_cuda.compress(chunks, payload)
+    cuda.compress(chunks, payload)
     (launch,) = recorded.launches
     assert launch.active == ["torch device cpu", "cupy device None", "stream 77"]
     assert recorded.active == []
@@ -92,8 +92,8 @@ def test_runs_on_the_current_stream_of_the_tensors_device(recorded: RecordingCud
 def test_compiles_a_file_once(recorded: RecordingCuda) -> None:
     chunks, payload = torch.zeros(1, 8), torch.zeros(1, 16, dtype=torch.uint8)
     for _ in range(2):
-        minmax_uint8_cuda.compress(chunks, payload)
-        minmax_uint8_cuda.decompress(payload, chunks)
+        cuda.compress(chunks, payload)
+        cuda.decompress(payload, chunks)
     ((code, options),) = recorded.modules
     assert '#include "' not in code
     assert "--use_fast_math" not in options
@@ -107,7 +107,9 @@ def test_load_compiles_before_the_first_launch(
     monkeypatch.setattr(dispatch, "_why_no_kernels", lambda: None)
     device = torch.device("cuda", 1)
     codec.load(device)
-    source = cuda_module.read_source(f"{codec.__name__.removeprefix('kernels.')}.cu")
+    source = cuda_module.read_source(
+        codec.__name__.replace("kernels.", "", 1).replace(".", "/") + ".cu"
+    )
     assert recorded.compiled == [(source, ["torch device cuda:1", "cupy device 1"])]
     assert recorded.modules == [(source, cuda_module.OPTIONS)]
     assert recorded.launches == []
@@ -145,7 +147,7 @@ def test_two_passes_lag_a_row_at_least(
     recorded: RecordingCuda, rows: int, n: int, blocks: int, size: int, lag: int
 ) -> None:
     tiling, tensor = Tiling(rows, n), torch.zeros(1)
-    module = cuda_module.CudaModule("fp8.cu")
+    module = cuda_module.CudaModule("fp8/fp8.cu")
     scratch = torch.zeros(2)
     module.launch_encoding("compress", (tensor,), tiling, 5, scratch=lambda: (scratch,))
     (launch,) = recorded.launches
@@ -156,7 +158,7 @@ def test_two_passes_lag_a_row_at_least(
 
 
 def test_a_row_that_a_block_holds_takes_one_pass_and_no_scratch(recorded: RecordingCuda) -> None:
-    tensor, module = torch.zeros(1), cuda_module.CudaModule("fp8.cu")
+    tensor, module = torch.zeros(1), cuda_module.CudaModule("fp8/fp8.cu")
     module.launch_encoding("compress", (tensor,), Tiling(3, 4096), 5, scratch=lambda: 1 / 0)
     (launch,) = recorded.launches
     assert (launch.name, launch.blocks) == ("compress_rows", 3)
@@ -164,7 +166,7 @@ def test_a_row_that_a_block_holds_takes_one_pass_and_no_scratch(recorded: Record
 
 
 def test_blocks_stay_within_the_device_s_limits(recorded: RecordingCuda) -> None:
-    module = cuda_module.CudaModule("fp8.cu")
+    module = cuda_module.CudaModule("fp8/fp8.cu")
     module.launch("kernel", (torch.zeros(1),), Tiling(2**40, 1))
     assert recorded.launches[0].blocks < 2**31
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bagua_algos.compression import ErrorFeedback
+from bagua_algos.compressors.compressor import ErrorFeedback
 from tests.kernels.backends import (
     MINMAX,
     NUM_ROWS,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.jit import numbers
-from kernels.narrow_cpu import narrow
+from kernels.shared.narrow_cpu import narrow
 
 every_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 

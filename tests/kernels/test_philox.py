@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.philox_cpu import draw_words
-from kernels.philox_reference import philox4x32, uniforms
+from kernels.shared.philox_cpu import draw_words
+from kernels.shared.philox_reference import philox4x32, uniforms
 
 ONES = 0xFFFFFFFF
 

@@ -3,12 +3,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
+
 COMMAND = [sys.executable, "-m", "tests.netsim.scenarios"]
 
 

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """The four fields of `bagua_algos.communicator.Operation` that cost something."""
+    """The four fields of `bagua_algos.communication.communicator.Operation` that cost something."""
 
     name: str
     num_bytes: int

@@ -1,6 +1,6 @@
 """The report of a link that is nearly as it was asked for."""
 
-from netsim.proof import LinkReport
+from netsim.proof.proof import LinkReport
 
 LINK = LinkReport(
     sender=2,

@@ -8,19 +8,19 @@
 # figures (`.png`, `.svg`) are written beside this notebook.
 
 # %%
-from experiments.report import (
+from experiments.report.data import Study
+from experiments.report.display import show
+from experiments.report.sections import (
     accuracy,
+    learning_rates,
     networks,
     overview,
-    profiles,
-    rates,
+    performance_profiles,
     scaling,
+    time_to_accuracy,
     timeline,
-    times,
     traffic,
 )
-from experiments.report.display import show
-from experiments.report.study import Study
 
 # %% parameters
 RUNS = "results/runs"
@@ -33,7 +33,7 @@ show(overview.overview(study))
 # ## Time to accuracy
 
 # %%
-show(times.time_to_accuracy(study))
+show(time_to_accuracy.time_to_accuracy(study))
 
 # %% [markdown]
 # ## Accuracy over time, steps and bytes
@@ -51,7 +51,7 @@ show(accuracy.final_accuracy(study))
 # ## Learning rates
 
 # %%
-show(rates.learning_rates(study))
+show(learning_rates.learning_rates(study))
 
 # %% [markdown]
 # ## Bytes
@@ -81,7 +81,7 @@ show(scaling.scaling(study))
 # ## Performance profile
 
 # %%
-show(profiles.performance_profile(study))
+show(performance_profiles.performance_profile(study))
 
 # %% [markdown]
 # ## A step

@@ -8,11 +8,12 @@ import time
 
 from pyroute2 import IPRoute
 
-from netsim import counters, links, netem, processes, shaper  # noqa: F401  (shaper: for the same)
-from netsim.condition import NetworkCondition
-from netsim.link import LinkCondition
-from netsim.namespaces import Hub, NamespaceError, check_permitted
-from netsim.trial import run_workers
+from host import processes
+from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.link import LinkCondition
+from netsim.links import counters, netem, netlink
+from netsim.links.namespaces import Hub, NamespaceError, check_permitted
+from netsim.proof.temporary_network import run_workers
 from tests.netsim.scenarios.networks import SLOW, interfaces, run
 
 NUM_BYTES = 1_000_000
@@ -40,7 +41,7 @@ def delay() -> dict:
 
 def kernel_has_netem() -> bool:
     processes.enter_network_namespace()
-    return links.has_qdisc(netem.qdisc(LinkCondition(delay_ms=1)))
+    return netlink.has_qdisc(netem.qdisc(LinkCondition(delay_ms=1)))
 
 
 def backends() -> dict:
@@ -71,7 +72,7 @@ def traffic() -> list:
             "received": counters.bytes_received() - before[1],
             "interfaces": interfaces(),
             "socket_algorithm": algorithm,
-            "route_algorithm": links.congestion_control("eth0"),
+            "route_algorithm": netlink.congestion_control("eth0"),
             "qdisc": read_qdisc("eth0"),
         }
 

@@ -9,9 +9,9 @@ import tempfile
 import time
 from contextlib import suppress
 
-from netsim.condition import NetworkCondition
-from netsim.namespaces import Hub, NamespaceError, check_permitted
-from netsim.processes import fork
+from host.processes import fork
+from netsim.conditions.condition import NetworkCondition
+from netsim.links.namespaces import Hub, NamespaceError, check_permitted
 from tests.netsim.scenarios.networks import SLOW, interfaces, run
 
 

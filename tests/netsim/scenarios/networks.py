@@ -4,9 +4,9 @@ import json
 import os
 from collections.abc import Callable
 
-from netsim.condition import NetworkCondition
-from netsim.namespaces import Hub
-from netsim.processes import fork
+from host.processes import fork
+from netsim.conditions.condition import NetworkCondition
+from netsim.links.namespaces import Hub
 
 SLOW = NetworkCondition(rate_mbit=100, queue_ms=200)
 

@@ -4,9 +4,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from netsim import probe, proof
 from netsim.errors import ProbeError
-from netsim.namespaces import Hub
+from netsim.links.namespaces import Hub
+from netsim.proof import proof, tcp_rate
 from tests.netsim.scenarios.networks import SLOW, run
 
 
@@ -32,7 +32,7 @@ def broken_meetings() -> list:
 
 
 def broken(function: str, num_calls: int) -> list:
-    original, calls = getattr(probe, function), []
+    original, calls = getattr(tcp_rate, function), []
 
     def break_off(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -43,7 +43,7 @@ def broken(function: str, num_calls: int) -> list:
     def work(hub: Hub, rank: int) -> list:
         addresses = [hub.address(rank) for rank in range(4)]
         if rank == 1:
-            setattr(probe, function, break_off)
+            setattr(tcp_rate, function, break_off)
         ends = []
         for _ in range(2):
             try:
@@ -59,7 +59,7 @@ def broken(function: str, num_calls: int) -> list:
 
 def silent_neighbour() -> list:
     """What the probes of workers 1 and 2 say when worker 0 does not take part."""
-    probe.LIMIT_S = 1
+    tcp_rate.LIMIT_S = 1
 
     def work(hub: Hub, rank: int) -> str | None:
         if rank == 0:

@@ -9,11 +9,12 @@ import time
 from contextlib import suppress
 from dataclasses import asdict
 
-from netsim import proof, tcp
-from netsim.condition import NetworkCondition
-from netsim.namespaces import Hub, NamespaceError
-from netsim.processes import fork
-from netsim.trial import run_workers
+from host.processes import fork
+from netsim.conditions.condition import NetworkCondition
+from netsim.links import tcp
+from netsim.links.namespaces import Hub, NamespaceError
+from netsim.proof import proof
+from netsim.proof.temporary_network import run_workers
 
 
 def switched() -> dict:

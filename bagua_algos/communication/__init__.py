@@ -1,0 +1,1 @@
+"""Messages between workers: communicators, collectives, topologies."""

@@ -1,0 +1,186 @@
+"""What an algorithm may ask of the other workers, and who hears of it.
+
+Every tensor has the worker axis first: `[w, ...]`, the workers that this process holds (`ranks`).
+A real worker holds itself (w = 1, `process_group.py`); a simulated run holds all of them (w = N,
+`stacked.py`). An algorithm cannot tell the two apart.
+
+Shape suffixes: w workers held here, N workers in all.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from bagua_algos.communication.hierarchy import Hierarchy
+
+
+class CommunicationError(RuntimeError):
+    """A collective failed or ran into its time limit; the message names the workers waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One finished communicator operation, as an observer sees it.
+
+    `num_bytes` is what every worker handed in, `ranks` are the workers that took part, `seconds`
+    the time it blocked its caller on this process (0 where nothing was measured, as in a simulated
+    run), and `peers[i]` the worker that `ranks[i]` sent to in an exchange.
+    """
+
+    name: str
+    num_bytes: int
+    ranks: tuple[int, ...]
+    seconds: float = 0.0
+    peers: tuple[int, ...] | None = None
+
+    @property
+    def world_size(self) -> int:
+        """How many took part."""
+        return len(self.ranks)
+
+    @property
+    def bytes_sent(self) -> float:
+        """Payload bytes that one worker puts on the wire, by the bandwidth-optimal algorithm.
+
+        Ring all-reduce: Patarasuk and Yuan 2009. A broadcast is counted as one copy a receiving
+        worker.
+        """
+        others = self.world_size - 1
+        factor = {
+            "all_reduce_mean": 2 * others / self.world_size,
+            "all_to_all": others / self.world_size,
+            "reduce_scatter_mean": others / self.world_size,
+            "all_gather": others,
+            "broadcast": others / self.world_size,
+            "exchange": 1,
+        }[self.name]
+        return factor * self.num_bytes
+
+
+class Observer(Protocol):
+    """Hears of every operation: a counter in a real run, a timeline in a simulated one."""
+
+    def on_operation(self, operation: Operation) -> None:
+        """Called after each operation, on the thread that communicated."""
+        ...
+
+
+class Averager(Protocol):
+    """The primitives that a consensus is made by, of a `Communicator` or of something beside it."""
+
+    ranks: tuple[int, ...]
+
+    def all_reduce_mean_(self, x_w: Tensor) -> None:
+        """Replace `x[w, ...]` by its mean over all N workers; every worker gets the same bits."""
+        ...
+
+    def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
+        """Replace `x[w, ...]` by that of worker `source`."""
+        ...
+
+
+class Communicator(Averager, Protocol):
+    """MPI-style primitives over the worker axis. All raise `CommunicationError`; all are
+    collective calls.
+
+    `ranks` are the workers held here, each a number below `world_size`. Where the communicator is
+    a part of another, `members[r]` is the number of worker r among all; otherwise r itself.
+    `hierarchy` is there where nodes are known, and levels that differ.
+    """
+
+    world_size: int
+    members: tuple[int, ...]
+    nodes: "Nodes | None"
+    hierarchy: "Hierarchy | None"
+    observer: Observer | None
+    clock: Callable[[], float]
+
+    def duplicate(self) -> "Communicator":
+        """The same workers over connections of their own, for operations at the same time."""
+        ...
+
+    def split(self, parts: Sequence[Sequence[int]]) -> "list[Part]":
+        """The parts that this process holds workers of, each a world of its own.
+
+        `parts` share all workers out among them, in ascending order each (`check_parts`).
+        """
+        ...
+
+    def all_to_all(self, x_wN: Tensor) -> Tensor:
+        """`x[w, N, ...]` -> `y[w, N, ...]` with `y[i, j]` = row i of worker j."""
+        ...
+
+    def all_gather(self, x_w: Tensor) -> Tensor:
+        """`x[w, ...]` -> `y[w, N, ...]` with `y[i, j]` = x of worker j."""
+        ...
+
+    def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
+        """`x[w, N, ...]` -> `y[w, ...]` with `y[i]` = the mean over all workers of row i."""
+        ...
+
+    def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
+        """Send `x` of worker r to worker `peers[r]`, a permutation of all N; returns what
+        arrived, `[w, ...]`.
+        """
+        ...
+
+
+Nodes = tuple[tuple[int, ...], ...]
+"""The workers of each node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Some of a communicator's workers among themselves: their own `communicator`, and which `rows`
+    of `x[w, ...]` are theirs.
+    """
+
+    communicator: Communicator
+    rows: slice | list[int]
+
+    def run_(self, x_w: Tensor, operation: Callable[[Tensor, Communicator], None]) -> None:
+        """Let `operation` change this part's rows of `x[w, ...]` in place."""
+        x_p = x_w[self.rows]
+        operation(x_p, self.communicator)
+        if not isinstance(self.rows, slice):  # the rows are a copy
+            x_w[self.rows] = x_p
+
+
+class Relay:
+    """The observer of a part: whoever observes the whole at the time."""
+
+    def __init__(self, whole: Communicator) -> None:
+        self._whole = whole
+
+    def on_operation(self, operation: Operation) -> None:
+        """See `Observer`."""
+        if self._whole.observer is not None:
+            self._whole.observer.on_operation(operation)
+
+
+def check_parts(parts: Sequence[Sequence[int]], world_size: int) -> None:
+    """Raise `ValueError` unless every worker is in one of `parts`, each of them in ascending
+    order.
+    """
+    everyone = sorted(rank for part in parts for rank in part)
+    is_ascending = all(list(part) == sorted(part) and len(part) > 0 for part in parts)
+    if everyone != list(range(world_size)) or not is_ascending:
+        raise ValueError(
+            f"every worker of 0..{world_size - 1} must be in exactly one part (or node), in "
+            f"ascending order, got {[list(part) for part in parts]}"
+        )
+
+
+def check_permutation(peers: Sequence[int], world_size: int) -> None:
+    """Raise `ValueError` unless `peers` sends to every worker exactly once."""
+    if sorted(peers) != list(range(world_size)):
+        raise ValueError(f"peers must be a permutation of 0..{world_size - 1}, got {list(peers)}")
+
+
+def num_bytes_per_worker(x_w: Tensor) -> int:
+    """Bytes of one worker's row of `x[w, ...]`."""
+    return math.prod(x_w.shape[1:]) * x_w.element_size()

@@ -1,0 +1,68 @@
+"""What every communicator has: the numbers of its workers, their nodes, and who hears of what it
+does.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from bagua_algos.communication.communicator import (
+    Communicator,
+    Nodes,
+    Observer,
+    Operation,
+    num_bytes_per_worker,
+)
+from bagua_algos.communication.hierarchy import make_hierarchy
+
+
+class Workers(Communicator):
+    """Derive a communicator from it, and write the primitives.
+
+    Args:
+        world_size: N.
+        ranks: the workers that this process holds.
+        members: the numbers of all N in the whole that they are a part of.
+        observer: hears of every operation.
+        clock: seconds, monotonic.
+        nodes: which workers share one, for hierarchical primitives; with it, making a communicator
+            is a collective call.
+
+    Raises:
+        ValueError: fewer than one worker, or nodes that do not share all of them out.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        ranks: tuple[int, ...],
+        members: tuple[int, ...],
+        observer: Observer | None,
+        clock: Callable[[], float],
+        nodes: Nodes | None,
+    ) -> None:
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
+        self.world_size = world_size
+        self.ranks = ranks
+        self.members = members
+        self.observer = observer
+        self.clock = clock
+        self.nodes = nodes
+        self.hierarchy = make_hierarchy(self, nodes)
+
+    def _report(
+        self, name: str, x_w: Tensor, peers: tuple[int, ...] | None = None, seconds: float = 0.0
+    ) -> None:
+        """Tell the observer of an operation on `x[w, ...]`."""
+        assert x_w.shape[0] == len(self.ranks), (name, x_w.shape, self.ranks)
+        if self.observer is not None:
+            self.observer.on_operation(
+                Operation(
+                    name=name,
+                    num_bytes=num_bytes_per_worker(x_w),
+                    ranks=self.members,
+                    seconds=seconds,
+                    peers=peers and tuple(self.members[peer] for peer in peers),
+                )
+            )

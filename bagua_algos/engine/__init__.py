@@ -1,0 +1,1 @@
+"""An algorithm hung on an unmodified model and optimizer."""

@@ -1,0 +1,104 @@
+"""What an algorithm is: its configuration, its state, and what it does at the moments of
+a training step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import torch
+from torch.optim import Optimizer
+
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.compressors.compressor import Compressor
+from bagua_algos.engine.background import Background
+from bagua_algos.engine.bucket import Bucket
+
+
+@dataclass(kw_only=True)
+class Context:
+    """What an algorithm works on: the buckets of one model, its optimizer, the other workers, and
+    its own state.
+
+    `step` counts the optimizer's steps. `state` is what `Algorithm.init` returned; a checkpoint
+    holds it. `background` is there for an algorithm that `uses_background`.
+    """
+
+    buckets: Sequence[Bucket]
+    communicator: Communicator
+    optimizer: Optimizer
+    state: Any = field(default=None)
+    step: int = 0
+    background: Background | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """One system relaxation. Subclasses are their own configuration and override the moments they
+    need.
+
+    The engine calls every moment on a communication lane, a thread beside the worker's compute, in
+    the same order on every worker: a method may block in a collective. Buckets may be on two lanes
+    at the same time, unless `on_forward` is overridden too; other moments never overlap. A moment
+    that is not overridden costs nothing.
+    """
+
+    workers_agree: ClassVar[bool] = True
+    """Whether all workers hold equal weights after every step."""
+
+    depends_on_timing: ClassVar[bool] = False
+    """Whether the network's and the workers' speed changes what is computed, not only when."""
+
+    uses_background: ClassVar[bool] = False
+    """Whether it does something that no step waits for."""
+
+    @property
+    def num_early_steps(self) -> int:
+        """How many steps at the beginning of training do other work than the later ones."""
+        return 0
+
+    def check(self, world_size: int, optimizer: Optimizer) -> None:
+        """Raise `ValueError` where it cannot train so many workers, or by this optimizer.
+
+        Called before anything is started, and again by the engine.
+        """
+
+    def load(self, device: torch.device | str) -> None:
+        """Load or compile the kernels of the compressors among its fields, so that no step has to.
+
+        The engine calls it. Workers that are forked share what was loaded for the CPU before.
+        """
+        for own in fields(self):
+            value = getattr(self, own.name)
+            if isinstance(value, Compressor):
+                value.load(device)
+
+    def init(self, context: Context) -> Any:
+        """Make the state; weights are equal on all workers by now."""
+        return None
+
+    def on_forward(self, context: Context) -> None:
+        """Forward begins. Weights may travel while forward and backward compute."""
+
+    def on_bucket_ready(self, context: Context, bucket: Bucket) -> None:
+        """One bucket's gradients are final on this worker; the rest of backward goes on."""
+
+    def on_backward_end(self, context: Context) -> None:
+        """All gradients are final and all buckets have been launched; the optimizer is next."""
+
+    def on_step_begin(self, context: Context) -> None:
+        """The optimizer's step begins, after all that the user did to the gradients."""
+
+    def on_step_end(self, context: Context) -> None:
+        """The optimizer has updated the weights."""
+
+    def on_pause(self, context: Context) -> None:
+        """Training stands still: evaluation, a checkpoint or the end is next. What goes on in the
+        background ends here; workers may have done different numbers of steps.
+        """
+
+    def on_close(self, context: Context) -> None:
+        """Training by this algorithm ends: the optimizer goes on alone, with what this gives back.
+
+        Not a collective call, and on the caller's thread.
+        """

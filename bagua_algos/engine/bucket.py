@@ -1,0 +1,106 @@
+"""Flat storage: parameters and their gradients laid out in few padded `[w, n]` tensors.
+
+A model's parameters become views of its buckets' weights, their gradients views of the buckets'
+gradients, so one message, one kernel or one optimizer step serves many parameters, and nothing is
+packed or unpacked.
+
+Shape suffixes: w workers held by this process, n elements of a bucket with its padding.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bagua_algos.communication.primitives import CHUNK_ALIGNMENT
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Bucket:
+    """Parameters that travel together, in the order in which backward is expected to finish them.
+
+    `weights` and `gradients` are `[w, n]`; the first `numel` columns are the parameters, one
+    after the other; the rest is padding, so that n divides into one aligned chunk a worker.
+    """
+
+    index: int
+    parameters: tuple[nn.Parameter, ...]
+    numel: int
+    weights: Tensor
+    gradients: Tensor
+
+    def adopt_weights(self) -> None:
+        """Copy the parameters in and make them views of `weights`."""
+        with torch.no_grad():
+            for parameter, view in zip(self.parameters, self._views(self.weights), strict=True):
+                view.copy_(parameter)
+                parameter.data = view
+
+    def gradient_views(self) -> list[Tensor]:
+        """The places of the parameters' gradients in `gradients`, in the order of `parameters`."""
+        return self._views(self.gradients)
+
+    def _views(self, flat_wn: Tensor) -> list[Tensor]:
+        num_workers, start, views = flat_wn.shape[0], 0, []
+        for parameter in self.parameters:
+            numel = parameter.numel() // num_workers
+            views.append(flat_wn[:, start : start + numel].view(parameter.shape))
+            start += numel
+        assert start == self.numel
+        return views
+
+
+def build_buckets(
+    parameters: Iterable[nn.Parameter], *, num_held: int, world_size: int, bucket_bytes: int
+) -> list[Bucket]:
+    """Lay out all trainable `parameters` in buckets, last parameter first, as backward finishes
+    them.
+
+    A bucket is closed once it holds `bucket_bytes` bytes a worker; a new one also starts where
+    dtype or device changes. Every parameter has `num_held` workers' values in its first dimension
+    if `num_held` > 1, and is its own only worker's otherwise. Raises `ValueError` where there is
+    nothing to train.
+    """
+    if bucket_bytes < 1:
+        raise ValueError(f"bucket_bytes must be at least 1, got {bucket_bytes}")
+    trainable = [p for p in parameters if p.requires_grad]
+    if not trainable:
+        raise ValueError("the model has no parameter that requires a gradient")
+    groups: list[list[nn.Parameter]] = []
+    filled = bucket_bytes
+    for parameter in reversed(trainable):
+        if filled >= bucket_bytes or not _same_storage(groups[-1][0], parameter):
+            groups.append([])
+            filled = 0
+        groups[-1].append(parameter)
+        filled += parameter.numel() // num_held * parameter.element_size()
+    buckets = [
+        _empty_bucket(index, tuple(group), num_held, world_size)
+        for index, group in enumerate(groups)
+    ]
+    for bucket in buckets:
+        bucket.adopt_weights()
+    return buckets
+
+
+def _same_storage(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device
+
+
+def _empty_bucket(
+    index: int, parameters: tuple[nn.Parameter, ...], num_held: int, world_size: int
+) -> Bucket:
+    numel = sum(p.numel() for p in parameters) // num_held
+    unit = world_size * CHUNK_ALIGNMENT
+    padded = max(1, -(-numel // unit)) * unit
+    storage = torch.zeros(
+        2, num_held, padded, dtype=parameters[0].dtype, device=parameters[0].device
+    )
+    return Bucket(
+        index=index,
+        parameters=parameters,
+        numel=numel,
+        weights=storage[0],
+        gradients=storage[1],
+    )

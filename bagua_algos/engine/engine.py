@@ -1,0 +1,384 @@
+"""Hangs an algorithm on an unmodified model and optimizer.
+
+    backward of layer  L ... 5 4 3 2 1     compute, the caller's thread
+    lane 0   bucket        0     2         travels while backward goes on,
+    lane 1   bucket          1     3       one bucket's latency behind another's transfer
+
+Autograd tells when a parameter's gradient is final; a bucket whose parameters all are, and whose
+predecessors were launched, is given to the algorithm on its lane. So the buckets of a lane travel
+in the same order on every worker, whatever order their gradients came in. When backward returns,
+all gradients are final: clipping and optimizers see what they would see without us. With a
+`GradScaler` no bucket is launched before backward has ended: whether a gradient overflowed is not
+known earlier.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+
+from bagua_algos.communication.communicator import Averager, Communicator
+from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.background import Background
+from bagua_algos.engine.backward import BackwardTracker
+from bagua_algos.engine.bucket import Bucket, build_buckets
+from bagua_algos.engine.elementwise import check_elementwise
+from bagua_algos.engine.grad_scaler import ScaledGradients, check_scaler_is_known
+from bagua_algos.engine.lane import CommunicationLane
+from bagua_algos.engine.parameter_groups import check_parameters, check_requires_grad
+from bagua_algos.engine.step_observer import Clocks, StepObserver
+from bagua_algos.engine.stopwatch import make_stopwatch, running
+from bagua_algos.engine.untrained import average_buffers_, broadcast_untrained_
+from kernels.upload import upload
+
+DEFAULT_BUCKET_BYTES = 4 << 20
+DEFAULT_TIMEOUT_S = 600.0
+
+
+class Engine:
+    """One algorithm at work on one model and optimizer, on the workers that `communicator` holds.
+
+    The model's weights and buffers become those of worker 0. Reentrant activation checkpointing is
+    not supported, nor are sparse gradients, nor a change of any parameter's `requires_grad`: all
+    raise `ValueError` in backward.
+    `exposed_communication_s` adds up the seconds that training waited for the lane: communication
+    (and its compression) that compute did not hide. It is simulated where clocks are; on a GPU it
+    is what the stream of compute waited, as far as the GPU has come.
+
+    On a GPU the host enqueues a step and waits for none of it, but for the overflow check of a
+    `GradScaler` and the search for unused parameters, on which it depends what is enqueued next.
+
+    Args:
+        model: a real worker's model, or a `StackedModel`.
+        optimizer: over the model's parameters.
+        algorithm: the relaxation.
+        communicator: the other workers.
+        bucket_bytes: a bucket is closed once it holds as much.
+        timeout_s: the longest wait for one bucket.
+        find_unused_parameters: a parameter without a gradient in some backward counts as a gradient
+            of zero there. With this option it keeps None, as in plain torch, if that is so on all
+            workers: they tell each other in one more all-reduce a backward.
+        grad_scaler: the one that scales the loss, if any (see `bagua_algos.engine.grad_scaler`).
+        step_observer: hears of every step; one that keeps simulated clocks also tells when what
+            goes on in the background is done.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        algorithm: Algorithm,
+        communicator: Communicator,
+        *,
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        find_unused_parameters: bool = False,
+        grad_scaler: GradScaler | None = None,
+        step_observer: StepObserver | None = None,
+    ) -> None:
+        algorithm.check(communicator.world_size, optimizer)
+        check_elementwise(optimizer, len(communicator.ranks))
+        check_parameters(model, optimizer)
+        self.model = model
+        self.algorithm = algorithm
+        self._earlier_exposed_s = 0.0
+        self._observer = step_observer
+        self._clocks = step_observer if isinstance(step_observer, Clocks) else None
+        buckets = build_buckets(
+            model.parameters(),
+            num_held=len(communicator.ranks),
+            world_size=communicator.world_size,
+            bucket_bytes=bucket_bytes,
+        )
+        self.context = Context(buckets=buckets, communicator=communicator, optimizer=optimizer)
+        device = buckets[0].weights.device
+        algorithm.load(device)
+        self._exposed = make_stopwatch(device)
+        num_lanes = min(self._max_lanes(device), len(buckets))
+        self._lanes = [CommunicationLane(communicator, device, timeout_s)]
+        while len(self._lanes) < num_lanes:
+            self._lanes.append(CommunicationLane(communicator.duplicate(), device, timeout_s))
+        self._background_lanes = []
+        if algorithm.uses_background:
+            lane = CommunicationLane(communicator.duplicate(), device, timeout_s)
+            self._background_lanes.append(lane)
+            self.context.background = Background(lane, self._clocks)
+        self._synchronizing = True
+        self._find_unused = find_unused_parameters
+        self._scaled = None
+        if grad_scaler is not None and grad_scaler.is_enabled():
+            self._scaled = ScaledGradients(grad_scaler, buckets)
+        self._overflowed = False
+        self._requires_grad = {p: p.requires_grad for p in model.parameters()}
+        self._backward = BackwardTracker(buckets, self._on_bucket_complete)
+        self._hooks = [
+            model.register_forward_pre_hook(self._before_forward),
+            model.register_forward_hook(self._after_forward),
+            *self._backward.attach(self._after_gradient),
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+        self._start_equal()
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """See the class."""
+        simulated_s = 0.0 if self._clocks is None else self._clocks.exposed_communication_s
+        return self._earlier_exposed_s + self._exposed.seconds + simulated_s
+
+    @exposed_communication_s.setter
+    def exposed_communication_s(self, seconds: float) -> None:
+        self._earlier_exposed_s += seconds - self.exposed_communication_s
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of backward passes inside only accumulate locally (as in
+        DistributedDataParallel).
+        """
+        before, self._synchronizing = self._synchronizing, False
+        try:
+            yield
+        finally:
+            self._synchronizing = before
+
+    def empty_backward(self) -> None:
+        """In place of forward and backward where this worker has no examples left: takes part in
+        the others' step with gradients of zero, or what `no_sync` has accumulated.
+        """
+        self._begin_forward()
+        self._backward.begin()
+        self._after_backward()
+
+    def pause(self) -> None:
+        """End what the algorithm does in the background; the next step takes it up again. The clock
+        by which it does stands still until then.
+
+        A collective call, for before an evaluation, a checkpoint and the end.
+        """
+        self._submit_moment("on_pause")
+        self._wait_exposed()
+        if self.context.background is not None:
+            self.context.background.stop_clock()
+
+    @contextmanager
+    def consensus(self, averager: Averager | None = None) -> Iterator[float]:
+        """The model to evaluate or save: within, every worker holds the mean of all workers'
+        weights and buffers.
+
+        Yields the spread of the workers' weights about that mean: the root of their mean squared
+        distance, over the mean's norm. A collective call. Buffers stay averaged; weights that
+        differ between workers return afterwards. What is averaged travels by `averager`; None: by
+        the communicator.
+        """
+        self.pause()
+        averager = averager or self.context.communicator
+        self._run("averaging of buffers", lambda: average_buffers_(self.model, averager))
+        if self.algorithm.workers_agree:
+            yield 0.0
+            return
+        own = [bucket.weights.clone() for bucket in self.context.buckets]
+        for bucket in self.context.buckets:
+            self._run("averaging of weights", lambda b=bucket: averager.all_reduce_mean_(b.weights))
+        try:
+            yield self._spread(own, averager)
+        finally:
+            for bucket, weights in zip(self.context.buckets, own, strict=True):
+                bucket.weights.copy_(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the model's and the optimizer's: the algorithm's state.
+
+        To be called after `pause`.
+        """
+        return {"state": self.context.state, "step": self.context.step}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from another engine's `state_dict`, of the same workers."""
+        self.context.state = copy.deepcopy(state_dict["state"])
+        self.context.step = state_dict["step"]
+
+    def close(self) -> None:
+        """Remove every hook and end the lanes; the model and the optimizer are plain again, and the
+        latter has what the algorithm had taken over.
+
+        `pause` first: what still goes on in the background is left to its end.
+        """
+        for hook in self._hooks:
+            hook.remove()
+        for lane in self._lanes + self._background_lanes:
+            lane.close()
+        self.algorithm.on_close(self.context)
+
+    def _max_lanes(self, device: torch.device) -> int:
+        """Two lanes hide latency between processes on CPUs; NCCL wants one order for all."""
+        communicator = self.context.communicator
+        between_processes = len(communicator.ranks) < communicator.world_size
+        is_ordered = self._overrides("on_forward")
+        return 2 if between_processes and device.type == "cpu" and not is_ordered else 1
+
+    def _start_equal(self) -> None:
+        communicator = self.context.communicator
+        for bucket in self.context.buckets:
+            self._run("broadcast of weights", lambda b=bucket: communicator.broadcast_(b.weights))
+        self._run("broadcast of buffers", lambda: broadcast_untrained_(self.model, communicator))
+        self.context.state = self.algorithm.init(self.context)
+
+    def _before_forward(self, module: nn.Module, args: tuple) -> None:
+        if module.training and torch.is_grad_enabled():
+            self._begin_forward()
+
+    def _after_forward(self, module: nn.Module, args: tuple, outputs: object) -> None:
+        if self._observer is not None and module.training and torch.is_grad_enabled():
+            self._observer.on_forward_end()
+
+    def _begin_forward(self) -> None:
+        if self._observer is not None:
+            self._observer.on_forward()
+        if self.context.background is not None:
+            self.context.background.start_clock()
+        self._submit_moment("on_forward")
+
+    def _after_gradient(self, parameter: nn.Parameter) -> None:
+        if not self._synchronizing:
+            return
+        if self._backward.enter():
+            # Autograd calls it when the whole pass is done, before backward() returns (DDP and FSDP
+            # do the same).
+            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
+        self._backward.gradient_ready(parameter)
+
+    def _on_bucket_complete(self, bucket: Bucket) -> None:
+        if self._scaled is None:
+            self._launch_bucket(bucket)
+
+    def _launch_bucket(self, bucket: Bucket) -> None:
+        self._submit_moment("on_bucket_ready", bucket)
+
+    def _after_backward(self) -> None:
+        check_requires_grad(self._requires_grad)
+        unused = self._backward.end()
+        if self._scaled is not None:
+            self._overflowed = self._unscale(self._scaled)
+            if self._overflowed:
+                return
+            for bucket in self.context.buckets:
+                self._launch_bucket(bucket)
+        if self._observer is not None:
+            self._observer.on_backward_end()
+        self._wait_exposed()
+        self._submit_moment("on_backward_end")
+        self._wait_exposed()
+        if self._observer is not None:
+            self._observer.on_synchronized()
+        if self._scaled is not None:
+            self._scaled.rescale_()
+        if self._find_unused:
+            self._drop_unused(unused)
+
+    def _unscale(self, scaled: ScaledGradients) -> bool:
+        """Whether a gradient has overflowed on any worker; if so, all are infinite now.
+
+        Where steps do not wait for each other, every worker is left to its own scaler.
+        """
+        flags_w = scaled.unscale_()
+        if self.algorithm.uses_background:
+            return False
+        self._average("the overflow check", flags_w)
+        if not flags_w.any():
+            return False
+        scaled.overflow_()
+        return True
+
+    def _drop_unused(self, unused_here: Sequence[nn.Parameter]) -> None:
+        parameters = [p for bucket in self.context.buckets for p in bucket.parameters]
+        idle = set(unused_here)
+        used = torch.tensor([float(p not in idle) for p in parameters])
+        weights = self.context.buckets[0].weights
+        used_wp = upload(used, weights.device).repeat(len(weights), 1)
+        self._average("the search for unused parameters", used_wp)
+        for parameter, share in zip(parameters, used_wp[0].tolist(), strict=True):
+            if share == 0:
+                parameter.grad = None
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        # A mean alone takes a scale as it takes anything else, and infinities to all workers.
+        others = ("on_forward", "on_backward_end", "on_step_end")
+        if self.context.state is not None or any(self._overrides(m) for m in others):
+            check_scaler_is_known(self._scaled)
+        if not self._overflowed:
+            self._submit_moment("on_step_begin")
+            self._wait_exposed()
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if self._overflowed:  # a fused optimizer has skipped the step itself
+            return
+        self._submit_moment("on_step_end")
+        self._wait_exposed()
+        self.context.step += 1
+        if self._observer is not None:
+            self._observer.on_step_end()
+
+    def _spread(self, own: list[Tensor], averager: Averager) -> float:
+        pairs = [
+            (weights, bucket.weights)
+            for weights, bucket in zip(own, self.context.buckets, strict=True)
+        ]
+        squares_w = sum((x - mean).double().square().sum(1, keepdim=True) for x, mean in pairs)
+        assert isinstance(squares_w, Tensor)
+        self._run("averaging of spreads", lambda: averager.all_reduce_mean_(squares_w))
+        norm = sum(mean[0].double().square().sum().item() for _, mean in pairs)
+        return (squares_w[0].item() / norm) ** 0.5 if norm else 0.0
+
+    def _average(self, label: str, x_w: Tensor) -> None:
+        communicator = self.context.communicator
+        self._submit(label, lambda: communicator.all_reduce_mean_(x_w))
+        self._wait_exposed()
+
+    def _run(self, label: str, job: Callable[[], None]) -> None:
+        self._submit(label, job)
+        self._wait()
+
+    def _submit_moment(self, moment: str, bucket: Bucket | None = None) -> None:
+        """Let the algorithm act at a moment, if it does, on the lane of the bucket."""
+        if not self._overrides(moment):
+            return
+        index = None if bucket is None else bucket.index
+        lane = (index or 0) % len(self._lanes)
+        context = replace(self.context, communicator=self._lanes[lane].communicator)
+        arguments = (self.context,) if bucket is None else (context, bucket)
+        observer, act = self._observer, getattr(self.algorithm, moment)
+
+        def job() -> None:
+            if observer is not None:
+                observer.on_job(moment, index)
+            act(*arguments)
+            if observer is not None:
+                observer.on_job_end(moment, index)
+
+        if observer is not None:
+            observer.on_submit(moment, index)
+        what = moment if bucket is None else f"bucket {index}"
+        self._submit(f"{what} of {type(self.algorithm).__name__}", job, lane)
+
+    def _submit(self, label: str, job: Callable[[], None], lane: int = 0) -> None:
+        self._lanes[lane].submit(label, job)
+
+    def _wait(self) -> None:
+        for lane in self._lanes:
+            lane.wait()
+
+    def _wait_exposed(self) -> None:
+        """As `_wait`, in training, which pays for it."""
+        if self._clocks is not None:
+            self._wait()
+            return
+        with running(self._exposed):
+            self._wait()
+
+    def _overrides(self, moment: str) -> bool:
+        return getattr(type(self.algorithm), moment) is not getattr(Algorithm, moment)

@@ -1,0 +1,70 @@
+"""Training in fp16 with torch's own `GradScaler`: what the other workers have to do with it.
+
+    gradients / scale                  once backward has ended; algorithms see no scale
+    has any worker overflowed?         one small all-reduce
+        no:     the algorithm, as ever; then gradients * scale
+        yes:    all gradients infinite, on every worker; the algorithm sees nothing of this step
+
+The user's scaler, an unmodified one, then does the same on every worker: it unscales and steps, or
+skips the step and lowers its scale. Scales are powers of two, so that multiplying by one rounds
+nothing. The all-reduce costs a message a step, also where an algorithm sends none (bf16 needs no
+scaler). Workers that average asynchronously are spared it: each skips its own steps.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.amp import GradScaler
+
+from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.call_stack import running
+
+
+class ScaledGradients:
+    """The buckets' gradients, times the scale of a `GradScaler`.
+
+    Args:
+        scaler: an enabled one; it is only read.
+        buckets: all of a model's buckets.
+    """
+
+    def __init__(self, scaler: GradScaler, buckets: Sequence[Bucket]) -> None:
+        self.scaler = scaler
+        self._buckets = buckets
+        self._scale = 1.0
+
+    def unscale_(self) -> Tensor:
+        """Divide by the scale; returns where that overflowed, 1 or 0, float32 `[w, 1]`."""
+        self._scale = self.scaler.get_scale()
+        flags_bw = []
+        for bucket in self._buckets:
+            bucket.gradients.mul_(1 / self._scale)
+            flags_bw.append(bucket.gradients.isfinite().all(1).logical_not())
+        return torch.stack(flags_bw).any(0).float().unsqueeze(1)
+
+    def rescale_(self) -> None:
+        """Multiply by the same scale again, for the scaler to find what it expects."""
+        for bucket in self._buckets:
+            bucket.gradients.mul_(self._scale)
+
+    def overflow_(self) -> None:
+        """Have the scaler find an overflow, whatever it looks at."""
+        for bucket in self._buckets:
+            bucket.gradients[:, : bucket.numel] = math.inf
+
+
+def check_scaler_is_known(scaled: ScaledGradients | None) -> None:
+    """To be called when an optimizer steps: raise `ValueError` if it does so for another enabled
+    `GradScaler` than that of `scaled`.
+    """
+    call = running(GradScaler.step)
+    if call is None:
+        return
+    scaler = call.f_locals["self"]
+    if scaler.is_enabled() and (scaled is None or scaled.scaler is not scaler):
+        raise ValueError(
+            "a GradScaler scales the gradients that this algorithm remembers, and may skip a step "
+            "on one worker alone: give it to distribute(..., grad_scaler=scaler)"
+        )

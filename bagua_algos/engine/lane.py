@@ -1,0 +1,92 @@
+"""The communication lane of one worker: a thread, and on a GPU a stream, where jobs run first in,
+first out.
+
+Compute goes on while a job waits for the network: torch's collectives and our kernels release the
+GIL.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+from bagua_algos.communication.communicator import CommunicationError, Communicator
+
+
+class CommunicationLane:
+    """Runs submitted jobs in order beside the caller's compute.
+
+    Args:
+        communicator: for the jobs of this lane only.
+        device: where the tensors live; on a CUDA device jobs run on a stream of their own.
+        timeout_s: the longest that `wait` waits for one job.
+    """
+
+    def __init__(self, communicator: Communicator, device: torch.device, timeout_s: float) -> None:
+        self.communicator = communicator
+        self.failure: BaseException | None = None
+        """What the first failed job raised; no later one is tried."""
+        self._timeout_s = timeout_s
+        self._device = device
+        # Of high priority: short kernels that others wait for go before those of backward.
+        self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+        self._enqueued: torch.Event | None = None  # on a GPU: what a job has left to be computed
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="communication")
+        self._pending: deque[tuple[str, Future[None]]] = deque()
+
+    def submit(self, label: str, job: Callable[[], None]) -> None:
+        """Run `job` after all earlier ones and, on a GPU, after the compute enqueued so far."""
+        while self._pending and _succeeded(self._pending[0][1]):
+            self._pending.popleft()  # where nobody ever waits they would pile up
+        ready = torch.cuda.current_stream(self._device).record_event() if self._stream else None
+        self._pending.append((label, self._executor.submit(self._run, job, ready)))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every job is done, well or not."""
+        # The futures first: each has recorded its event when it is done.
+        is_enqueued = all(future.done() for _, future in self._pending)
+        return is_enqueued and (self._enqueued is None or self._enqueued.query())
+
+    def wait(self) -> None:
+        """Wait until all jobs are done. On a GPU the caller's stream waits; the caller only until
+        the jobs are enqueued.
+
+        Raises what the first failed job raised, or `CommunicationError` after `timeout_s`.
+        """
+        while self._pending:
+            label, future = self._pending.popleft()
+            try:
+                future.result(self._timeout_s)
+            except TimeoutError as error:
+                raise CommunicationError(
+                    f"{label} has not finished within {self._timeout_s:g} s"
+                ) from error
+        if self._stream:
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+
+    def close(self) -> None:
+        """Drop what has not begun and end the thread once its current job is done."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, job: Callable[[], None], ready: torch.Event | None) -> None:
+        if self.failure is not None:
+            # The other workers are out of step by now: one more collective would only hang.
+            raise CommunicationError(f"not tried after: {self.failure}")
+        try:
+            if self._stream is None:
+                job()
+            else:
+                assert ready is not None
+                with torch.cuda.stream(self._stream):
+                    self._stream.wait_event(ready)
+                    job()
+                    self._enqueued = self._stream.record_event()
+        except BaseException as error:
+            self.failure = error
+            raise
+
+
+def _succeeded(future: Future[None]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None

@@ -1,0 +1,89 @@
+"""The optimizer's parameters: those of the model, and which group each stretch of a bucket is in.
+
+A bucket is laid out for communication and knows no groups; an algorithm that updates weights itself
+needs every group's own learning rate, betas and weight decay.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from bagua_algos.engine.bucket import Bucket
+
+
+class Stretch(NamedTuple):
+    """Neighbouring columns `[start, stop)` of a bucket that belong to parameter group `group`.
+
+    Numbers alone, so that a checkpoint can hold it and a loaded optimizer's new groups are met.
+    """
+
+    group: int
+    start: int
+    stop: int
+
+    @property
+    def columns(self) -> tuple[slice, slice]:
+        """The index of these columns in `x[w, n]`."""
+        return slice(None), slice(self.start, self.stop)
+
+    def options(self, optimizer: Optimizer) -> dict[str, Any]:
+        """The group's options as they are now: a scheduler may have changed them."""
+        return optimizer.param_groups[self.group]
+
+
+def stretches(bucket: Bucket, optimizer: Optimizer) -> list[Stretch]:
+    """The stretches of `bucket`, which cover all its `numel` columns in order.
+
+    Raises `ValueError` where a parameter is in none of the optimizer's groups.
+    """
+    group_of = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    num_held, found = bucket.weights.shape[0], []
+    start = 0
+    for parameter in bucket.parameters:
+        if parameter not in group_of:
+            raise ValueError(
+                f"a trainable parameter of shape {tuple(parameter.shape)} is not in the optimizer: "
+                "add it to a parameter group or freeze it (requires_grad=False)"
+            )
+        group, stop = group_of[parameter], start + parameter.numel() // num_held
+        if found and found[-1].group == group:
+            found[-1] = Stretch(group, found[-1].start, stop)
+        else:
+            found.append(Stretch(group, start, stop))
+        start = stop
+    return found
+
+
+def check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
+    """Raise `ValueError` where a parameter of `model` has no shape yet, or one of `optimizer` is
+    not the model's.
+    """
+    known = set(model.parameters())
+    for parameter in known:
+        if is_lazy(parameter):
+            raise ValueError(
+                "the model has a lazy parameter, which has no shape yet: "
+                "run one forward pass before the model is distributed"
+            )
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter not in known:
+                raise ValueError(
+                    f"the optimizer has a parameter of shape {tuple(parameter.shape)} that is not "
+                    "the model's, so that workers would train it apart: make it the model's, or "
+                    "give it an optimizer of its own"
+                )
+
+
+def check_requires_grad(before: Mapping[nn.Parameter, bool]) -> None:
+    """Raise `ValueError` where a parameter's `requires_grad` is not what it was `before`."""
+    for parameter, required in before.items():
+        if parameter.requires_grad != required:
+            raise ValueError(
+                f"a parameter of shape {tuple(parameter.shape)} was "
+                f"{'frozen' if required else 'unfrozen'} after the model was distributed: "
+                "release() the model, change requires_grad, and distribute() it again"
+            )

@@ -1,0 +1,56 @@
+"""What a model holds beside its trainable parameters: buffers and frozen parameters.
+
+Shape suffixes: w workers held by this process, n elements, b bytes.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from bagua_algos.communication.communicator import Averager
+
+
+def broadcast_untrained_(model: nn.Module, averager: Averager) -> None:
+    """Replace every buffer and frozen parameter by that of worker 0. A collective call."""
+    frozen = [p.detach() for p in model.parameters() if not p.requires_grad]
+    _broadcast_([*frozen, *model.buffers()], averager)
+
+
+def average_buffers_(model: nn.Module, averager: Averager) -> None:
+    """Replace every floating-point buffer (BatchNorm's moving averages) by its mean over all
+    workers, any other (counts, masks) by that of worker 0. A collective call.
+    """
+    buffers = list(model.buffers())
+    _average_([b for b in buffers if b.is_floating_point()], averager)
+    _broadcast_([b for b in buffers if not b.is_floating_point()], averager)
+
+
+def _average_(tensors: list[Tensor], averager: Averager) -> None:
+    if not tensors:
+        return
+    num_held = len(averager.ranks)
+    flat_wn = torch.cat([_at_least_float32(x).reshape(num_held, -1) for x in tensors], dim=1)
+    averager.all_reduce_mean_(flat_wn)
+    sizes = [x.numel() // num_held for x in tensors]
+    for x, mean_wn in zip(tensors, flat_wn.split(sizes, dim=1), strict=True):
+        x.copy_(mean_wn.reshape(x.shape))
+
+
+def _broadcast_(tensors: list[Tensor], averager: Averager) -> None:
+    """As bytes: any type, in one message."""
+    if not tensors:
+        return
+    num_held = len(averager.ranks)
+    rows = [x.reshape(num_held, -1).contiguous() for x in tensors]
+    bytes_wb = [x.view(torch.uint8) for x in rows]
+    message_wb = torch.cat(bytes_wb, dim=1)
+    averager.broadcast_(message_wb)
+    sizes = [x.shape[1] for x in bytes_wb]
+    for x, row, old_wb, new_wb in zip(
+        tensors, rows, bytes_wb, message_wb.split(sizes, dim=1), strict=True
+    ):
+        old_wb.copy_(new_wb)
+        x.copy_(row.reshape(x.shape))
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,0 +1,1 @@
+"""Which algorithm to choose: simulated, ranked, and verified by real runs."""

@@ -1,0 +1,76 @@
+"""Which algorithm reaches the accuracy first, on this task, network and number of workers?
+
+python -m experiments.advise task=fashion_mnist net=slow_tcp workers=16 [algo=glob(*)] [--seeds 3]
+
+Every algorithm is trained once for each seed on simulated workers, which serves all networks: name
+more of them by --on. With --verify N, real workers here run the first N choices, too.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.advise.advice import Advice
+from experiments.advise.advise import advise
+from experiments.advise.arguments import prediction_parser
+from host import commands
+from host.environment import environment
+from host.errors import UserError
+from host.words import counted
+
+
+def main() -> int:
+    """The command line; returns the exit code."""
+    commands.raise_at_sigterm()
+    arguments = _parser().parse_intermixed_args()
+    given, notes = advise(
+        arguments.overrides,
+        arguments.on,
+        num_seeds=arguments.seeds,
+        num_verified=arguments.verify,
+    )
+    print("\n".join(notes))
+    if arguments.out is not None:
+        _write(arguments.out, given, notes)
+    return 0
+
+
+def _write(out: Path, given: Sequence[Advice], notes: Sequence[str]) -> None:
+    """The page advice.md."""
+    host = environment()
+    command = shlex.join(["python", "-m", "experiments.advise", *sys.argv[1:]])
+    head = [
+        "# Advice",
+        "",
+        f"`{command}`, {counted(host['cores'], 'core')} ({host['cpu']}), "
+        f"torch {host['packages']['torch']}.",
+        "",
+    ]
+    lines = [*head, *(advice.markdown() for advice in given), *(f"- {note}" for note in notes)]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "advice.md").write_text("\n".join(lines) + "\n")
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror}): choose --out.") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = prediction_parser("advise", __doc__ or "")
+    parser.add_argument(
+        "--on",
+        action="append",
+        default=[],
+        metavar="NET",
+        help="a network, as --on net=lan_1g or --on 'net.rate_mbit=30 net.delay_ms=5'; repeatable",
+    )
+    parser.add_argument(
+        "--verify", type=int, default=0, metavar="N", help="run the first N choices for real, here"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder for advice.md")
+    return parser
+
+
+if __name__ == "__main__":
+    commands.run(main)

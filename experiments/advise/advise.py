@@ -1,0 +1,152 @@
+"""Which algorithm reaches the accuracy first, on this task, network and number of workers?
+
+python -m experiments.advise task=fashion_mnist net=slow_tcp workers=16 [algo=glob(*)] [--seeds 3]
+
+Every algorithm is trained once for each seed on simulated workers, which serves all networks: name
+more of them by --on. With --verify N, real workers here run the first N choices, too.
+"""
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+from experiments.advise.advice import Advice
+from experiments.advise.candidates import (
+    Candidate,
+    Choice,
+    Field,
+    check_nodes,
+    choose,
+    gather,
+)
+from experiments.advise.rank import TIE_RULE, Prediction, ranked
+from experiments.advise.verify import check_launchable, measured_times_s
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.plan.plan import Plan
+from host.errors import UserError
+from host.words import counted
+from netsim.conditions.condition import NetworkCondition
+
+
+class Network(NamedTuple):
+    """A condition, and what the user calls it."""
+
+    name: str
+    condition: NetworkCondition
+
+
+def advise(
+    overrides: Sequence[str],
+    networks: Sequence[str] = (),
+    *,
+    num_seeds: int = 3,
+    num_verified: int = 0,
+) -> tuple[list[Advice], list[str]]:
+    """The advice for each network, printed as it comes, and what is to be said of all.
+
+    Args:
+        overrides: of the app's configuration.
+        networks: overrides of `net`, one text a network; none: the one network of `overrides`.
+        num_seeds: trainings of each algorithm.
+        num_verified: how many first choices are run for real; all workers then share this host,
+            in the predictions, too.
+
+    Raises:
+        UserError: something cannot be simulated so, or run here.
+        RunFailedError: a real run failed.
+    """
+    choice = choose(overrides)
+    others = [_network(text.split()) for text in networks]
+    if networks:
+        kept = [override for override in choice.others if not _is_of_net(override)]
+        choice = choice._replace(others=[*kept, *networks[0].split()])
+
+    def check(plans: Sequence[Plan]) -> None:
+        conditions = [other.condition for other in others] or [plans[0].net]
+        for plan in plans:
+            for condition in conditions:
+                check_nodes(plan, condition)
+        if num_verified:
+            check_launchable(conditions, plans[0].workers)
+
+    given = []
+    with tempfile.TemporaryDirectory() as folder:
+        shares_host = num_verified > 0
+        field = gather(choice, num_seeds, Path(folder), shares_host=shares_host, check=check)
+        for network in others or [_own_network(choice, field.candidates[0])]:
+            given.append(_advice(field.candidates, network, num_verified))
+            _print(given[-1])
+    return given, _notes(field)
+
+
+def _network(words: Sequence[str]) -> Network:
+    """That of overrides of `net` alone. Raises `UserError` for others."""
+    for word in words:
+        if not _is_of_net(word):
+            raise UserError(f"--on takes overrides of net, such as net=lan_1g, got {word}")
+    with tempfile.TemporaryDirectory() as folder:
+        plan = make_plan(compose_config(["algo=allreduce", "backend=sim", *words]), Path(folder))
+    return Network(_called(plan.names["net"], words), plan.net)
+
+
+def _own_network(choice: Choice, candidate: Candidate) -> Network:
+    plan = candidate.plans[0]
+    return Network(_called(plan.names["net"], choice.others), plan.net)
+
+
+def _is_of_net(override: str) -> bool:
+    return override.lstrip("+").startswith(("net=", "net."))
+
+
+def _called(name: str, overrides: Sequence[str]) -> str:
+    """Such as "slow_tcp with rate_mbit=30, delay_ms=5"."""
+    changes = [o.removeprefix("net.") for o in overrides if o.startswith("net.")]
+    return f"{name} with {', '.join(changes)}" if changes else name
+
+
+def _advice(candidates: Sequence[Candidate], network: Network, num_verified: int) -> Advice:
+    predictions = ranked(
+        Prediction(algo=candidate.algo, outcomes=candidate.outcomes(network.condition))
+        for candidate in candidates
+    )
+    plan = candidates[0].plans[0]
+    chosen = [prediction.algo for prediction in predictions[:num_verified]]
+    return Advice(
+        situation=f"{plan.names['task']}, {plan.names['model']}, network {network.name}, "
+        f"{counted(plan.workers, 'worker')}",
+        target=plan.target_accuracy,
+        predictions=predictions,
+        measured_s={
+            candidate.algo: measured_times_s(candidate, network.condition)
+            for candidate in candidates
+            if candidate.algo in chosen
+        },
+    )
+
+
+def _print(advice: Advice) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 250)
+    console.print(advice.table())
+    for sentence in advice.sentences():
+        console.print(Text(sentence), soft_wrap=True)
+
+
+def _notes(field: Field) -> list[str]:
+    """How all of it was predicted, and what was left out."""
+    plan, profile = field.candidates[0].plans[0], field.candidates[0].profile
+    sharing = "each on a device alone" if profile.sharing == 1 else f"{profile.sharing} on a device"
+    again = [candidate.algo for candidate in field.candidates if candidate.depends_on_timing]
+    return [
+        TIE_RULE,
+        f"Compute times are those of one worker's rehearsal ({profile.device}, {sharing}); one "
+        f"training for each algorithm and seed gives the accuracies on every network, of at most "
+        f"{counted(plan.max_steps, 'step')} at the learning rates of the configuration.",
+        *(f"The values of {algo} depend on timing: trained on each network." for algo in again),
+        *field.remarks(),
+    ]

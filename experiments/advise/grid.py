@@ -1,0 +1,157 @@
+"""Times to accuracy over a grid of rates and delays: which algorithm is first where, and where that
+changes.
+
+Between the points of the grid, the logarithm of a time is linear in the logarithms of rate and
+delay; there a miss counts as `MISS` times the best. Shapes: s seeds, r rates, d delays.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from experiments.advise.rank import is_tie
+from experiments.report.statistics import bootstrap_interval
+
+Array = NDArray[np.float64]
+
+MISS = 3.0
+"""So that a line lies about half-way between a point that an algorithm wins and one it misses."""
+
+_NEVER_S = 1e9
+"""Stands for inf where nothing else is known."""
+
+
+class Crossing(NamedTuple):
+    """From this rate on, at one delay, another algorithm is first."""
+
+    rate_mbit: float
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """`times_s[algo]` are `[s, r, d]`, inf for a miss; `rates_mbit [r]`, `delays_ms [d]` ascend.
+
+    `simulated_at` are the names of the algorithms of which some points only were simulated, with
+    their number: their other times are interpolated.
+    """
+
+    rates_mbit: Array
+    delays_ms: Array
+    times_s: Mapping[str, Array]
+    simulated_at: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def medians_s(self) -> dict[str, Array]:
+        """Over seeds, `[r, d]`."""
+        return {algo: np.median(times, axis=0) for algo, times in self.times_s.items()}
+
+    @cached_property
+    def best_s(self) -> Array:
+        """Of the algorithm that is first, `[r, d]`; inf where none reaches the target."""
+        return np.min(list(self.medians_s.values()), axis=0)
+
+    def first(self, rate: int, delay: int) -> str | None:
+        """The algorithm that is first at a point, by its indices."""
+        if np.isinf(self.best_s[rate, delay]):
+            return None
+        return min(self.medians_s, key=lambda algo: self.medians_s[algo][rate, delay])
+
+    def ties(self, rate: int, delay: int) -> list[str]:
+        """Those that tie with the first at a point."""
+        first = self.first(rate, delay)
+        if first is None:
+            return []
+        own = self.times_s[first][:, rate, delay]
+        return [
+            algo
+            for algo, times in self.times_s.items()
+            if algo != first
+            and np.isfinite(self.medians_s[algo][rate, delay])
+            and is_tie(times[:, rate, delay].tolist(), own.tolist())
+        ]
+
+    def winners(self) -> Counter[str]:
+        """The algorithms that are first somewhere, with the number of points."""
+        points = np.ndindex(self.best_s.shape)
+        firsts = [self.first(*point) for point in points]
+        return Counter(first for first in firsts if first is not None)
+
+    def log_times(self, rates_mbit: Array, delays_ms: Array) -> dict[str, Array]:
+        """The logarithms of the medians, interpolated at other rates `[r']` and delays `[d']`."""
+        by_rate = weights(self.rates_mbit, rates_mbit)
+        by_delay = weights(self.delays_ms, delays_ms)
+        misses_s = np.minimum(MISS * self.best_s, _NEVER_S)
+        return {
+            algo: interpolated(
+                np.log(np.where(np.isinf(times), misses_s, times)), by_rate, by_delay
+            )
+            for algo, times in self.medians_s.items()
+        }
+
+    def crossings(self, delay: int, *, points_per_cell: int = 200) -> list[Crossing]:
+        """Where the first changes with the rate, at the delay of an index, from low rates up."""
+        num = points_per_cell * (len(self.rates_mbit) - 1) + 1
+        rates = np.geomspace(self.rates_mbit[0], self.rates_mbit[-1], num)
+        algos = list(self.medians_s)
+        log_times = self.log_times(rates, self.delays_ms[[delay]])
+        firsts = np.argmin([log_times[algo][:, 0] for algo in algos], axis=0)
+        return [
+            Crossing(float(np.sqrt(rates[i] * rates[j])), algos[firsts[i]], algos[firsts[j]])
+            for i, j in pairwise(range(num))
+            if firsts[i] != firsts[j]
+        ]
+
+    def frame(self) -> pd.DataFrame:
+        """One row for each algorithm and point."""
+        rows = []
+        for rate, delay in np.ndindex(self.best_s.shape):
+            first, ties = self.first(rate, delay), self.ties(rate, delay)
+            for algo, times in self.times_s.items():
+                low_s, high_s = bootstrap_interval(times[:, rate, delay].tolist())
+                rows.append(
+                    {
+                        "rate_mbit": self.rates_mbit[rate],
+                        "delay_ms": self.delays_ms[delay],
+                        "algo": algo,
+                        "simulated_time_to_accuracy_s": self.medians_s[algo][rate, delay],
+                        "low_s": low_s,
+                        "high_s": high_s,
+                        "is_first": algo == first,
+                        "ties_with_first": algo in ties,
+                        "is_interpolated": algo in self.simulated_at,
+                    }
+                )
+        return pd.DataFrame(rows)
+
+
+def weights(known: Array, wanted: Array) -> Array:
+    """Of linear interpolation between logarithms: `[wanted, known]`, rows add up to 1."""
+    units = np.eye(len(known))
+    return np.stack([np.interp(np.log(wanted), np.log(known), unit) for unit in units], axis=1)
+
+
+def interpolated(values: Array, by_rate: Array, by_delay: Array) -> Array:
+    """Values `[..., r, d]` at other points, by the `weights` of each axis."""
+    return by_rate @ values @ by_delay.T
+
+
+def spread_out(
+    times_s: Array, rates: Array, delays: Array, everywhere: tuple[Array, Array]
+) -> Array:
+    """Times `[..., r', d']` at some rates and delays as times at all, `everywhere`, `[..., r, d]`.
+
+    Between a miss and a time lies a miss.
+    """
+    by_rate, by_delay = weights(rates, everywhere[0]), weights(delays, everywhere[1])
+    is_missed = interpolated(np.isinf(times_s).astype(float), by_rate, by_delay) > 0
+    times = np.exp(interpolated(np.log(np.minimum(times_s, _NEVER_S)), by_rate, by_delay))
+    return np.where(is_missed, np.inf, times)

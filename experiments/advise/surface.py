@@ -1,0 +1,138 @@
+"""The first algorithm to the accuracy, over rate and delay, and the lines where it changes.
+
+python -m experiments.surface task=mnist5k model=mlp 'algo=glob(*)' [--rates 10:10000:7]
+
+Every algorithm is trained once for each seed on simulated workers; only the clocks run again at
+each point. Writes surface.png, .svg and .csv.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.advise.candidates import (
+    Candidate,
+    Field,
+)
+from experiments.advise.grid import Grid, spread_out
+from experiments.advise.rank import TIE_RULE
+from experiments.plan.plan import Plan
+from host.errors import UserError
+from host.words import counted
+
+Array = NDArray[np.float64]
+
+
+class Axes(NamedTuple):
+    """The rates `[r]` and delays `[d]` of a grid."""
+
+    rates_mbit: Array
+    delays_ms: Array
+
+    def coarse(self, num: int) -> "Axes":
+        """At most `num` of each, both ends among them."""
+        return Axes(*(axis[_spaced(len(axis), num)] for axis in self))
+
+
+def compute(candidates: Sequence[Candidate], axes: Axes, num_coarse: int) -> Grid:
+    """The times of all at every point; of those that depend on timing, `num_coarse` points along
+    each axis are simulated and the others interpolated.
+    """
+    times_s, simulated_at = {}, {}
+    for candidate in candidates:
+        own = axes.coarse(num_coarse) if candidate.depends_on_timing else axes
+        times = _times(candidate, own)
+        if times[0].size < len(axes.rates_mbit) * len(axes.delays_ms):
+            simulated_at[candidate.algo] = times[0].size
+            times = spread_out(times, *own, everywhere=axes)
+        times_s[candidate.algo] = times
+    return Grid(
+        rates_mbit=axes.rates_mbit,
+        delays_ms=axes.delays_ms,
+        times_s=times_s,
+        simulated_at=simulated_at,
+    )
+
+
+def _times(candidate: Candidate, axes: Axes) -> Array:
+    """Times to accuracy `[s, r, d]`."""
+    base = candidate.plans[0].net
+    times_srd = np.empty((len(candidate.plans), len(axes.rates_mbit), len(axes.delays_ms)))
+    for i, rate in enumerate(axes.rates_mbit):
+        for j, delay in enumerate(axes.delays_ms):
+            there = replace(base, rate_mbit=float(rate), delay_ms=float(delay))
+            outcomes = candidate.outcomes(there)
+            times_srd[:, i, j] = [outcome.time_to_accuracy_s for outcome in outcomes]
+    return times_srd
+
+
+def _spaced(length: int, num: int) -> NDArray[np.intp]:
+    return np.unique(np.linspace(0, length - 1, num).round().astype(int))
+
+
+def parse_axis(option: str, text: str) -> Array:
+    """LOW:HIGH:NUM as NUM values at equal ratios. Raises `UserError` for what is none."""
+    try:
+        low, high, num = text.split(":")
+        if not (0 < float(low) < float(high) < math.inf and int(num) >= 2):
+            raise ValueError
+        return np.geomspace(float(low), float(high), int(num))
+    except ValueError:
+        raise UserError(
+            f"{option} is LOW:HIGH:NUM with 0 < LOW < HIGH and two values or more, as 10:10000:7, "
+            f"got {text}"
+        ) from None
+
+
+def sentences(grid: Grid, field: Field) -> list[str]:
+    """What the surface shows, and how far it can be trusted."""
+    plan = field.candidates[0].plans[0]
+    num_points = grid.best_s.size
+    winners = grid.winners()
+    if not winners:
+        return [
+            f"Simulated: no algorithm reaches {plan.target_accuracy:g} within {plan.max_steps} "
+            "steps anywhere: raise max_steps or lower target_accuracy."
+        ]
+    num_ties = sum(bool(grid.ties(*point)) for point in np.ndindex(grid.best_s.shape))
+    said = ", ".join(f"{algo} at {count}" for algo, count in winners.most_common())
+    missed = [algo for algo, times in grid.medians_s.items() if np.isinf(times).all()]
+    return [
+        f"Simulated: of {counted(len(grid.times_s), 'algorithm')} at {num_points} points, "
+        f"first to {plan.target_accuracy:g} is {said}; at {num_ties} the first ties with another.",
+        *(_along(grid, delay) for delay in range(len(grid.delays_ms))),
+        *([f"Missed everywhere: {', '.join(missed)}."] if missed else []),
+        TIE_RULE,
+        *(
+            f"The values of {algo} depend on timing: trained at {num} points, interpolated between."
+            for algo, num in grid.simulated_at.items()
+        ),
+        *field.remarks(),
+    ]
+
+
+def _along(grid: Grid, delay: int) -> str:
+    """Such as "At 1 ms: power_sgd, from 810 Mbit/s allreduce."."""
+    crossings = grid.crossings(delay)
+    start = crossings[0].before if crossings else grid.first(0, delay)
+    changes = [f"from {_two_digits(c.rate_mbit)} Mbit/s {c.after}" for c in crossings]
+    return f"At {grid.delays_ms[delay]:.3g} ms: {', '.join([str(start), *changes])}."
+
+
+def _two_digits(rate_mbit: float) -> str:
+    """Such as "0.41", "41" or "4100": a line is not known better."""
+    return np.format_float_positional(rate_mbit, 2, fractional=False, trim="-")
+
+
+def check_constant(plans: Sequence[Plan]) -> None:
+    """Raise `UserError` for a network that changes over time."""
+    plan = plans[0]
+    if plan.net.trace is not None or plan.net.schedule is not None:
+        raise UserError(
+            f"net={plan.names['net']} changes over time, so it has no one rate and "
+            "delay: choose a constant network, such as net=slow_tcp"
+        )

@@ -1,0 +1,157 @@
+"""The picture of a grid: who is first where, the lines where that changes, the times."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.advise.grid import Array, Grid
+from experiments.report.styles import areas_of
+
+if TYPE_CHECKING:  # imported where it draws: it takes more than a second
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+_POINTS = 361
+_LABEL_SHARE = 0.01
+"""The least part of the picture that is labelled inside."""
+
+
+def surface_plot(grid: Grid, title: str) -> Figure:
+    """Regions of the algorithms that are first, in their colours, by name; the times at points."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    hatching: Any = {"hatch.linewidth": 0.4, "hatch.color": "0.6"}
+    with matplotlib.rc_context(hatching):
+        figure = Figure(figsize=(9.6, 5.6), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set(xscale="log", yscale="log")
+        entries = _draw_regions(axes, grid)
+        _draw_times(axes, grid)
+        axes.set(xlabel="rate of every link (Mbit/s)", ylabel="delay from worker to worker (ms)")
+        axes.set_title(title, fontsize="medium", pad=10)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:g}")
+        figure.legend(
+            handles=entries,
+            loc="outside right upper",
+            title="first to the accuracy",
+            frameon=False,
+            alignment="left",
+        )
+        figure.supxlabel(_caption(grid), fontsize="small", color="0.3")
+        figure.draw_without_rendering()
+    return figure
+
+
+def _caption(grid: Grid) -> str:
+    lines = ["Numbers: seconds to the accuracy; in brackets where the first ties with another."]
+    if grid.simulated_at:
+        lines.append(f"Interpolated between simulated points: {', '.join(grid.simulated_at)}.")
+    return "\n".join(lines)
+
+
+def _looks(algos: list[str]) -> dict[str, dict[str, Any]]:
+    """A colour and a hatch for each, the same in every picture."""
+    areas = areas_of(algos)
+    return {
+        algo: {"colors": [areas[algo]["facecolor"]], "hatches": [areas[algo]["hatch"]]}
+        for algo in algos
+    }
+
+
+def _draw_regions(axes: Axes, grid: Grid) -> list[Patch]:
+    """Fill where an algorithm is before all others; its border is where another is as fast.
+
+    Returns the entries of a legend.
+    """
+    entries = []
+    rates, delays = _mesh(grid)
+    log_times = grid.log_times(rates, delays)
+    looks = _looks(list(log_times))
+    for algo, own in log_times.items():
+        others = [log for other, log in log_times.items() if other != algo]
+        lead = np.min(others, axis=0) - own if others else np.ones_like(own)
+        if lead.max() <= 0:
+            continue
+        axes.contourf(rates, delays, lead.T, levels=[0, np.inf], **looks[algo])
+        if lead.min() < 0:
+            axes.contour(rates, delays, lead.T, levels=[0], colors="black", linewidths=1.4)
+        _label(axes, grid, lead > 0, algo)
+        entries.append(_entry(algo, looks[algo]))
+    return entries
+
+
+def _entry(algo: str, look: dict[str, Any]) -> Patch:
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor=look["colors"][0], hatch=look["hatches"][0], edgecolor="0.4", label=algo)
+
+
+def _label(axes: Axes, grid: Grid, is_first: NDArray[np.bool_], algo: str) -> None:
+    """The name, in each part of the region where it fits: far from borders, between the times."""
+    from scipy import ndimage
+
+    rates, delays = _mesh(grid)
+    is_between = np.isin(np.arange(_POINTS), _middles(grid.delays_ms, delays))
+    parts: Any = ndimage.label(is_first)
+    for part in range(1, parts[1] + 1):
+        inside = parts[0] == part
+        if inside.mean() < _LABEL_SHARE:
+            continue
+        depth: Any = ndimage.distance_transform_edt(np.pad(inside, 1))
+        depth = depth[1:-1, 1:-1] * np.where(is_between, 1, 0.1)
+        x, y = np.unravel_index(int(depth.argmax()), depth.shape)
+        box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "0.4"}
+        where = float(rates[x]), float(delays[y])
+        axes.text(*where, algo, ha="center", va="center", weight="bold", bbox=box)
+
+
+def _middles(known: Array, fine: Array) -> NDArray[np.intp]:
+    """The indices in `fine` half-way between neighbours of `known`, on a logarithmic axis."""
+    return np.searchsorted(fine, np.sqrt(known[1:] * known[:-1]))
+
+
+def _draw_times(axes: Axes, grid: Grid) -> None:
+    """The best time at every point, inside the frame."""
+    from matplotlib.patheffects import withStroke
+
+    halo = [withStroke(linewidth=2.5, foreground="white", alpha=0.8)]
+    for i, j in np.ndindex(grid.best_s.shape):
+        sides = [_side(k, len(axis)) for k, axis in ((i, grid.rates_mbit), (j, grid.delays_ms))]
+        axes.annotate(
+            _time(grid, i, j),
+            (grid.rates_mbit[i], grid.delays_ms[j]),
+            xytext=(5 * sides[0], 5 * sides[1]),
+            textcoords="offset points",
+            ha=("right", "center", "left")[sides[0] + 1],
+            va=("top", "center", "bottom")[sides[1] + 1],
+            fontsize="small",
+            path_effects=halo,
+        )
+
+
+def _side(index: int, length: int) -> int:
+    """Which way is inwards: 1 at an axis's begin, -1 at its end."""
+    return int(index == 0) - int(index == length - 1)
+
+
+def _time(grid: Grid, rate: int, delay: int) -> str:
+    """Such as "41", "4.1", or "(4.1)" for a tie."""
+    time_s = grid.best_s[rate, delay]
+    if np.isinf(time_s):
+        return "missed"
+    text = f"{time_s:.2g}" if time_s < 10 else f"{time_s:.0f}"
+    return f"({text})" if grid.ties(rate, delay) else text
+
+
+def _mesh(grid: Grid) -> tuple[Array, Array]:
+    """Rates and delays, fine enough for smooth lines."""
+    rates, delays = (
+        np.geomspace(axis[0], axis[-1], _POINTS) for axis in (grid.rates_mbit, grid.delays_ms)
+    )
+    return rates, delays

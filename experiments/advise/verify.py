@@ -1,0 +1,66 @@
+"""Real runs of what was predicted, on this host."""
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from experiments.advise.candidates import Candidate
+from experiments.plan.plan import Backend, Plan
+from experiments.real.local import RunDivergedError, RunFailedError, launch
+from experiments.runs.records import time_to_accuracy
+from experiments.tasks.base import TaskData
+from host.commands import say
+from host.errors import UserError
+from netsim.conditions.condition import NetworkCondition
+from netsim.errors import NamespaceError
+from netsim.links.namespaces import check_permitted
+
+ATTEMPTS = 2
+"""A busy host can spoil a run's network; that says nothing of the algorithm."""
+
+
+def check_launchable(networks: Iterable[NetworkCondition], workers: int) -> None:
+    """Raise `UserError` where real workers cannot run here over these networks."""
+    try:
+        for network in networks:
+            check_permitted(network, workers)
+    except (NamespaceError, ValueError) as error:
+        raise UserError(str(error)) from error
+
+
+def measured_times_s(candidate: Candidate, net: NetworkCondition) -> list[float]:
+    """The times to accuracy of real runs by gloo, one for each seed; inf: missed or diverged.
+
+    Raises `RunFailedError` where a run fails twice.
+    """
+    gloo = Backend(process_group="gloo", device="cpu")
+    plans = [replace(plan, net=net, backend=gloo) for plan in candidate.plans]
+    return [_measured_s(plan, candidate.data) for plan in plans]
+
+
+def _measured_s(plan: Plan, data: TaskData) -> float:
+    started_s = time.monotonic()
+    rows = _rows(plan, data)
+    reached_s = time_to_accuracy(rows, plan.target_accuracy)
+    took_s = time.monotonic() - started_s
+    what = "missed" if reached_s is None else f"reached after {reached_s:.2f} s"
+    say(f"ran {plan.names['algo']}, seed {plan.seed}, for real: {what} ({took_s:.0f} s)")
+    return math.inf if reached_s is None else reached_s
+
+
+def _rows(plan: Plan, data: TaskData) -> list[dict[str, Any]]:
+    """All rows of a run; none if it diverged."""
+    for attempt in range(1, ATTEMPTS + 1):
+        rows: list[dict[str, Any]] = []
+        try:
+            launch(plan, data, lambda network: None, rows.append)
+            return rows
+        except RunDivergedError:
+            return []
+        except RunFailedError as error:
+            if attempt == ATTEMPTS:
+                raise
+            say(f"{plan.names['algo']}, seed {plan.seed}, failed ({error}): once more")
+    raise AssertionError("the last attempt returns or raises")

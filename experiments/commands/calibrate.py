@@ -1,0 +1,67 @@
+"""Measures a worker's own work on this machine: a profile, for simulated runs by `profile=FILE`.
+
+python -m experiments.calibrate +algo=bytegrad model=mlp cluster.sharing=4 --out bytegrad.yaml
+python -m experiments.calibrate algo=bytegrad,qsgd model=mlp --out "profiles/{algo}.yaml"
+
+The network's constants are measured by `python -m netsim calibrate`.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from experiments.advise.candidates import NUM_REHEARSALS, choose, gather
+from host import commands
+from host.commands import say
+from host.errors import UserError
+
+ALGO = "{algo}"
+
+
+def calibrate(overrides: list[str], out: str, num_rounds: int) -> None:
+    """Write the profile of each algorithm that `overrides` of the app's configuration choose.
+
+    Raises `UserError` for overrides that do not fit, for PyTorch's own algorithms, and for a file
+    that cannot be written.
+    """
+    choice = choose(overrides)
+    if num_rounds < 1:
+        raise UserError(f"--rounds must be at least 1, got {num_rounds}")
+    if len(choice.algos) > 1 and ALGO not in out:
+        raise UserError(f"--out is one file for several algorithms: have {ALGO} in its name")
+    anew = choice._replace(others=[*choice.others, "profile=null"])
+    field = gather(anew, 1, Path(tempfile.gettempdir()), num_rehearsals=num_rounds)
+    for remark in field.remarks():
+        say(remark)
+    for candidate in field.candidates:
+        path = Path(out.replace(ALGO, candidate.algo))
+        try:
+            candidate.profile.save(path)
+        except OSError as error:
+            raise UserError(f"{path} cannot be written ({error.strerror}): choose --out") from error
+        print(path if len(field.candidates) > 1 else path.read_text().rstrip())
+
+
+def main() -> int:
+    """The command line; returns the exit code."""
+    commands.raise_at_sigterm()
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.calibrate", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="as for the app")
+    parser.add_argument(
+        "--out", required=True, help=f"the profile's YAML; {ALGO} in it stands for the algorithm"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=NUM_REHEARSALS,
+        help="rehearsals of each algorithm, in turn; the fastest counts (default: %(default)s)",
+    )
+    arguments = parser.parse_args()
+    calibrate(arguments.overrides, arguments.out, arguments.rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    commands.run(main)

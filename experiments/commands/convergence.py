@@ -1,0 +1,35 @@
+"""What relaxations cost in accuracy: `python -m experiments.convergence DIR --out FOLDER`.
+
+DIR holds runs that differ in algorithm, `lr_scale` and seed. Each algorithm stands in the table at
+the learning rate with the best mean validation accuracy; its accuracy is that of the test set.
+"""
+
+import argparse
+from pathlib import Path
+
+from experiments.report.cells import remarks
+from experiments.report.convergence import best_rows, page
+from experiments.runs.records import load_runs
+from host import commands
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.convergence", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("dir", metavar="DIR", help="a folder of runs")
+    parser.add_argument("--out", help="the folder for table.md; by default it is only printed")
+    arguments = parser.parse_args()
+    runs = load_runs(arguments.dir)
+    text = page(runs, best_rows(runs))
+    print(text, end="")
+    print("\n".join(remarks(runs)))
+    if arguments.out:
+        Path(arguments.out).mkdir(parents=True, exist_ok=True)
+        (Path(arguments.out) / "table.md").write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    commands.run(main)

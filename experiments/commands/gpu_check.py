@@ -1,0 +1,42 @@
+"""All that needs a GPU, in one command: `make gpu-check`, or `python -m experiments.gpu_check`.
+
+    versions        of the driver, CUDA, NCCL and CuPy
+    tests           those marked gpu
+    kernels         python -m kernels.bench --device cuda
+    shared GPU      two workers on one GPU, by NCCL over a shaped link, traced
+    stacked         simulated workers as one batch
+    compiled        the kernels beside torch.compile of their references
+
+It takes less than 8 minutes: every part has a limit, and all have one together. After each part it
+writes results/gpu/DEVICE.json and .md, with figures that were measured now and none else. Exit
+codes: 0 all parts passed, 1 one has failed, 2 there is no GPU, and nothing is written.
+"""
+
+import argparse
+import sys
+
+from experiments.validation.gpu_check import check
+from host import commands
+from host.errors import UserError
+from host.gpus import find_gpus, why_no_gpu
+
+
+def main() -> int:
+    """Check the first GPU; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.gpu_check", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.parse_args()
+    try:
+        gpus = find_gpus()
+        if gpus:
+            return 0 if check(gpus[0]) else 1
+        reason = why_no_gpu()
+    except UserError as error:  # the driver does not answer
+        reason = str(error)
+    print(f"gpu-check measured nothing, since {reason}.", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    commands.run(main)

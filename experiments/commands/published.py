@@ -1,0 +1,32 @@
+"""The model against measurements that others have published, as a page:
+
+    python -m experiments.published --out results/validation
+
+It says what was fitted, and explains every row that is far off.
+"""
+
+import argparse
+from pathlib import Path
+
+from experiments.predict.published import markdown
+from experiments.predict.published_rows import compare
+from host import commands
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.published", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--out", type=Path, help="the folder for published.md")
+    arguments = parser.parse_args()
+    text = markdown(compare())
+    print(text, end="")
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        (arguments.out / "published.md").write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    commands.run(main)

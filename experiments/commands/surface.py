@@ -1,0 +1,75 @@
+"""The first algorithm to the accuracy, over rate and delay, and the lines where it changes.
+
+python -m experiments.surface task=mnist5k model=mlp 'algo=glob(*)' [--rates 10:10000:7]
+
+Every algorithm is trained once for each seed on simulated workers; only the clocks run again at
+each point. Writes surface.png, .svg and .csv.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from experiments.advise.arguments import prediction_parser
+from experiments.advise.candidates import Field, choose, gather
+from experiments.advise.grid import Grid
+from experiments.advise.surface import Axes, check_constant, compute, parse_axis, sentences
+from experiments.advise.surface_plot import surface_plot
+from experiments.report.plots import save_plot
+from host import commands
+from host.errors import UserError
+from host.words import counted
+
+
+def main() -> int:
+    """The command line; returns the exit code."""
+    commands.raise_at_sigterm()
+    arguments = _parser().parse_intermixed_args()
+    axes = Axes(parse_axis("--rates", arguments.rates), parse_axis("--delays", arguments.delays))
+    if arguments.coarse < 2:
+        raise UserError(f"--coarse must be at least 2, got {arguments.coarse}")
+    with tempfile.TemporaryDirectory() as folder:
+        choice = choose(arguments.overrides)
+        field = gather(choice, arguments.seeds, Path(folder), check=check_constant)
+        grid = compute(field.candidates, axes, arguments.coarse)
+    _write(grid, field, arguments.out)
+    print("\n".join(sentences(grid, field)))
+    return 0
+
+
+def _write(grid: Grid, field: Field, out: Path) -> None:
+    """The table as CSV, and the picture if there is a first anywhere."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        grid.frame().to_csv(out / "surface.csv", index=False, float_format="%.5g")
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror}): choose --out.") from error
+    if grid.winners():
+        plan = field.candidates[0].plans[0]
+        title = (
+            f"First to accuracy {plan.target_accuracy:g}, simulated: {plan.names['task']}, "
+            f"{plan.names['model']}, {counted(plan.workers, 'worker')}, "
+            f"{counted(len(field.candidates[0].plans), 'seed')}"
+        )
+        for file in save_plot(surface_plot(grid, title), out, "surface"):
+            print(f"Plot: {file}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = prediction_parser("surface", __doc__ or "")
+    grid = "LOW:HIGH:NUM"
+    parser.add_argument("--rates", default="10:10000:7", metavar=grid, help="Mbit/s")
+    parser.add_argument("--delays", default="0.1:100:6", metavar=grid, help="ms, one way")
+    parser.add_argument(
+        "--coarse",
+        type=int,
+        default=3,
+        metavar="NUM",
+        help="rates and delays at which an algorithm that depends on timing is trained (default 3)",
+    )
+    parser.add_argument("--out", type=Path, default=Path("results/surface"), metavar="DIR")
+    return parser
+
+
+if __name__ == "__main__":
+    commands.run(main)

@@ -1,0 +1,41 @@
+"""Simulated time against the real: `python -m experiments.validate --out results/validation`."""
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.progress import Progress
+
+from experiments.validation.step_times import CI_GRID, GRID, compare, markdown, plot, summary
+from host import commands
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.validate", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--out", type=Path, help="the folder for time.md, .csv, .png and .svg")
+    parser.add_argument("--ci", action="store_true", help="four cells only")
+    arguments = parser.parse_args()
+    cells = CI_GRID if arguments.ci else GRID
+    rows = []
+    with Progress(console=Console(stderr=True)) as progress:
+        for row in progress.track(compare(cells), total=len(cells)):
+            rows.append(row)
+            print(
+                *(f"{value:.4g}" if isinstance(value, float) else value for value in row.values())
+            )
+    frame = pd.DataFrame(rows)
+    print(summary(frame))
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        frame.to_csv(arguments.out / "time.csv", index=False, float_format="%.5g")
+        (arguments.out / "time.md").write_text(markdown(frame))
+        plot(frame, arguments.out)
+    return 0
+
+
+if __name__ == "__main__":
+    commands.run(main)

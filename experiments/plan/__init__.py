@@ -1,0 +1,1 @@
+"""What to run: from the command line to a checked plan."""

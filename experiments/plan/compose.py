@@ -1,0 +1,28 @@
+"""The app's configuration, for programs that make many plans."""
+
+from collections.abc import Sequence
+
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from experiments.plan.messages import sentence
+from experiments.plan.overrides import normalize_overrides
+from experiments.plan.schema import CONFIG_DIR
+from host.errors import UserError
+
+
+def compose_config(overrides: Sequence[str]) -> DictConfig:
+    """The configuration of the app under `overrides`, as on its command line.
+
+    Raises `UserError` for an override that does not fit.
+    """
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        try:
+            config = compose("config", normalize_overrides(overrides), return_hydra_config=True)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UserError(sentence(error)) from error
+    HydraConfig.instance().set_config(config)
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])

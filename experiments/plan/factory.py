@@ -1,0 +1,88 @@
+"""From Hydra's configuration to a plan: all objects made, all numbers checked, nothing started."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from bagua_algos import Algorithm
+from experiments.plan.plan import Backend, Plan
+from experiments.plan.schema import GROUPS, Schema
+from experiments.training.torch_ddp import TorchDDP
+from host.errors import UserError
+from host.gpus import find_gpus
+
+
+def best_backend() -> Backend:
+    """NCCL where there is a GPU, else gloo."""
+    if find_gpus():
+        return Backend(process_group="nccl", device="cuda")
+    return Backend(process_group="gloo", device="cpu")
+
+
+def make_plan(config: DictConfig, folder: Path) -> Plan:
+    """Instantiate everything that `config` names, the model with weights drawn from `seed`.
+
+    `folder` is the run's. Raises `UserError` with one sentence for whatever cannot be.
+    """
+    torch.manual_seed(max(config.seed, 0))
+    parts = {group: _instantiate(config[group], group) for group in GROUPS}
+    values = {f.name: config[f.name] for f in fields(Schema) if f.name not in GROUPS}
+    values |= {_FIELDS.get(group, group): part for group, part in parts.items()}
+    values["names"] = dict(config.names)
+    device = values.pop("device")
+    values["folder"] = folder
+    for name in ("resume", "profile"):
+        values[name] = None if config[name] is None else Path(config[name])
+    try:
+        if device is not None:
+            values["backend"] = replace(values["backend"], device=device)
+        if values["names"]["backend"] == "auto":
+            values["names"]["backend"] = values["backend"].process_group
+        # Tried here: a bad value shows now, and what torch imports for it is imported once.
+        optimizer = parts["optim"](parts["model"].parameters())
+        parts["schedule"](optimizer)
+        plan = Plan(**values)
+        plan.algorithm.check(plan.workers, optimizer)
+        _check_resumable(plan)
+        if isinstance(plan.algorithm, Algorithm) and plan.backend.device == "cpu":
+            plan.algorithm.load("cpu")  # once, before workers are forked
+        if plan.cluster.jitter is not None:
+            plan.cluster.jitter.factors(plan.max_steps - 1, plan.workers)
+        if getattr(plan.algorithm, "hierarchical", False) and plan.nodes is None:
+            raise ValueError(
+                "algo.hierarchical=true needs a network with nodes: choose net=two_sites, or "
+                "algo.hierarchical=false"
+            )
+        if plan.backend.is_simulated and isinstance(plan.algorithm, TorchDDP):
+            raise ValueError(
+                f"{plan.names['algo']} is PyTorch's own code, which needs real workers: "
+                "take backend=gloo, or algo=allreduce"
+            )
+        return plan
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _check_resumable(plan: Plan) -> None:
+    has_hidden_state = isinstance(plan.algorithm, TorchDDP) and plan.algorithm.comm_hook_state
+    if has_hidden_state and (plan.checkpoint_every or plan.resume):
+        raise ValueError(
+            f"{plan.names['algo']}: PyTorch does not save the state of its hook, so the run cannot "
+            "be resumed: leave checkpoint_every=0"
+        )
+
+
+_FIELDS = {"algo": "algorithm", "optim": "make_optimizer", "schedule": "make_schedule"}
+
+
+def _instantiate(node: DictConfig, group: str) -> Any:
+    try:
+        return instantiate(node)
+    except InstantiationException as error:
+        cause = error.__cause__ or error
+        raise UserError(f"{group}: {str(cause).splitlines()[0]}") from error

@@ -1,0 +1,56 @@
+"""What the command line gets told: the choices there are, and what Hydra's errors mean in one
+sentence.
+"""
+
+import re
+
+from experiments.plan.schema import CONFIG_DIR, GROUPS
+
+
+def usage() -> str:
+    """The help text, with every choice of every group."""
+    groups = "\n".join(f"  {group:<8} {', '.join(choices(group))}" for group in GROUPS)
+    return (
+        "usage: python -m experiments algo=CHOICE [GROUP=CHOICE] [KEY=VALUE] ...\n"
+        "       python -m experiments -m algo=CHOICE,CHOICE ...      every combination in turn\n"
+        "       python -m experiments -m experiment=CHOICE           a study\n\n"
+        f"groups and their choices, files in conf/:\n{groups}\n"
+        f"  experiment {', '.join(choices('experiment'))}\n\n"
+        "keys: those of conf/config.yaml, such as workers=2, and of the chosen files, such as\n"
+        "net.rate_mbit=50; --cfg job shows them all. --hydra-help: Hydra's own options."
+    )
+
+
+def choices(group: str) -> list[str]:
+    """The names of a group's YAML files."""
+    return sorted(file.stem for file in (CONFIG_DIR / group).glob("*.yaml"))
+
+
+def sentence(error: Exception) -> str:
+    """One sentence that says what is wrong and what to do."""
+    text = " ".join(str(error).split())
+    if match := re.search(r"You must specify '(\w+)'", text):
+        return f"{match[1]} is missing: {_choose(match[1])}"
+    if match := re.search(r"Could not find 'hydra/launcher/(\w+)'", text):
+        extra = "slurm" if match[1].startswith("submitit") else match[1]
+        return f"hydra/launcher={match[1]} is not installed: pip install 'relaxlab[{extra}]'"
+    if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
+        return f"there is no {match[1]} named {match[2]!r}: {_choose(match[1])}"
+    if match := re.search(r"Could not override '([^']+)'", text):
+        return (
+            f"there is no key {match[1]!r}: "
+            "--cfg job shows those there are, --help the groups and their choices"
+        )
+    if text.startswith("Error merging override") and error.__cause__:
+        return f"{text.removeprefix('Error merging override ')}: {_first_line(error.__cause__)}"
+    if text.startswith("Error parsing override"):
+        return f"{text.split(' See ')[0]}: write KEY=VALUE"
+    return text
+
+
+def _choose(group: str) -> str:
+    return f"choose {group}=" + ", ".join(choices(group))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0]

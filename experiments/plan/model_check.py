@@ -1,0 +1,75 @@
+"""A trial of a model: two examples of the task go through it before anything is started.
+
+Shapes: b examples, c classes; [...] is nothing where an example has one label, and its places where
+it has one at each of them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.plan.plan import Plan
+from experiments.tasks.base import TaskData
+from host.errors import UserError
+
+NUM_EXAMPLES = 2
+
+
+def check_model(plan: Plan, data: TaskData) -> None:
+    """Compute the outputs of `plan.model`, on the CPU and in evaluation mode.
+
+    Neither the model nor torch's random generator is changed.
+
+    Raises `UserError` unless the model takes the task's inputs and its outputs are [b, ..., c].
+    """
+    # Copies: a model may work in place.
+    x_b, y_b = (torch.tensor(part[:NUM_EXAMPLES]) for part in (data.train.x, data.train.y))
+    inputs_b, num_classes = plan.task.inputs(x_b), plan.task.num_classes
+    model, examples = f"model={plan.names['model']}", f"examples of task={plan.names['task']}"
+    try:
+        with _evaluating(plan.model):
+            outputs_b = plan.model(inputs_b)
+    except Exception as error:  # whatever a model raises for what it was not made for
+        raise UserError(
+            f"{model} does not take {examples}, which are {_described(inputs_b)} "
+            f"({_first_line(error)}): choose a model that does; docs/tasks.md names one for each "
+            "task"
+        ) from error
+    needed = [*y_b.shape, num_classes]
+    if not _is_float(outputs_b) or list(outputs_b.shape) != needed:
+        raise UserError(
+            f"{model} makes {_described(outputs_b)} of {examples}, which needs float {needed}: "
+            f"choose a model that has {num_classes} outputs for each label, or give "
+            f"+model.num_classes={num_classes}"
+        )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Within, `model` is in evaluation mode; what it draws then, nobody misses afterwards."""
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for part, is_training in modes:
+            part.training = is_training
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _described(value: Any) -> str:
+    """Such as "float32 [2, 1, 28, 28]" or "a tuple"."""
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")

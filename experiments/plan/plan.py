@@ -1,0 +1,176 @@
+"""From Hydra's configuration to a plan: all objects made, all numbers checked, nothing started."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from bagua_algos import Algorithm
+from bagua_algos.communication.communicator import Nodes
+from experiments.tasks.base import Task, TaskData
+from experiments.tasks.batches import Batches
+from experiments.training.torch_ddp import TorchDDP
+from netsim.conditions.condition import NetworkCondition
+from netsim.timeline.compute import Variation
+
+PRECISIONS = ("float32", "bfloat16", "float16")
+"""What matrices are multiplied in; weights and gradients are float32."""
+
+DEVICES = ("cpu", "cuda")
+"""Where tensors are."""
+
+# Simulated workers are on either.
+_DEVICE_OF: dict[str | None, str] = {"gloo": "cpu", "nccl": "cuda"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """How workers talk and where their tensors are: a torch.distributed backend and a device.
+
+    Without a process group, the workers are simulated.
+
+    Raises:
+        ValueError: a device that there is not, or that the process group does not serve.
+    """
+
+    process_group: str | None
+    device: str
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise ValueError(f"device must be one of {', '.join(DEVICES)}, got {self.device}")
+        needed = _DEVICE_OF.get(self.process_group, self.device)
+        if self.device != needed:
+            raise ValueError(
+                f"device={self.device} is not where {self.process_group} moves tensors, which is "
+                f"{needed}: take backend=nccl for real workers on GPUs, backend=gloo on CPUs"
+            )
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether one process holds all workers, and time is computed."""
+        return self.process_group is None
+
+    @property
+    def has_gpu_workers(self) -> bool:
+        """Whether real workers' processes enqueue what GPUs compute."""
+        return self.process_group is not None and self.device == "cuda"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The processes of a run, and what simulated ones compute with.
+
+    Args:
+        threads_per_worker: of torch.
+        timeout_s: the longest wait for other workers in one collective.
+        sharing: simulated workers that share a device such as this one.
+        straggler: by what part of its compute time a simulated worker 0 is slower than the others.
+        jitter: of simulated compute times; None: all equal.
+
+    Raises:
+        ValueError: fewer than one thread or sharer, no time at all, or a negative straggler.
+    """
+
+    threads_per_worker: int
+    timeout_s: float
+    sharing: int = 1
+    straggler: float = 0.0
+    jitter: Variation | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads_per_worker < 1:
+            raise ValueError(
+                f"threads_per_worker must be at least 1, got {self.threads_per_worker}"
+            )
+        if self.sharing < 1:
+            raise ValueError(f"sharing must be at least 1, got {self.sharing}")
+        if not 0 <= self.straggler < math.inf:
+            raise ValueError(f"straggler must be at least 0 and finite, got {self.straggler}")
+        if not self.timeout_s > 0:
+            raise ValueError(f"timeout_s must be more than 0, got {self.timeout_s}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One run, ready to be launched. Raises `ValueError` for a number that no run can have."""
+
+    names: dict[str, str]
+    algorithm: Algorithm | TorchDDP
+    net: NetworkCondition
+    task: Task
+    model: nn.Module
+    make_optimizer: Callable[..., torch.optim.Optimizer]
+    make_schedule: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+    backend: Backend
+    cluster: Cluster
+    workers: int
+    seed: int
+    batch_size: int
+    max_steps: int
+    eval_every: int
+    log_every: int
+    target_accuracy: float
+    stop_at_target: bool
+    bucket_bytes: int
+    precision: str
+    accumulate: int
+    clip_norm: float | None
+    lr_scale: float
+    checkpoint_every: int
+    folder: Path
+    resume: Path | None
+    resume_step: int | None = None
+    """The step of the checkpoint to go on from; None: the last that there is."""
+    profile: Path | None
+    trace: bool
+
+    @property
+    def nodes(self) -> Nodes | None:
+        """The workers of each node of the network, if it has nodes."""
+        if self.net.nodes is None:
+            return None
+        size, ranks = self.net.nodes["size"], range(self.workers)
+        return tuple(tuple(ranks[start : start + size]) for start in ranks[::size])
+
+    def batches(self, data: TaskData, ranks: tuple[int, ...]) -> Batches:
+        """The training batches of the workers `ranks`. Raises `UserError` for too few examples."""
+        return Batches(
+            num_examples=len(data.train),
+            world_size=self.workers,
+            ranks=ranks,
+            batch_size=self.batch_size,
+            seed=self.seed,
+        )
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("workers", "batch_size", "max_steps", "eval_every", "log_every"),
+            *("bucket_bytes", "accumulate"),
+        ):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        for name in ("seed", "checkpoint_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"accumulate={self.accumulate} micro-batches must divide "
+                f"batch_size={self.batch_size}"
+            )
+        if self.precision not in PRECISIONS:
+            raise ValueError(
+                f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision}"
+            )
+        if not self.lr_scale > 0:
+            raise ValueError(f"lr_scale must be more than 0, got {self.lr_scale}")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ValueError(f"clip_norm must be more than 0 or null, got {self.clip_norm}")
+        if not 0 < self.target_accuracy <= 1:
+            raise ValueError(
+                f"target_accuracy must be a fraction in (0, 1], got {self.target_accuracy}"
+            )

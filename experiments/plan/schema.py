@@ -1,0 +1,55 @@
+"""The names and types of a configuration, and where its YAML files are."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, OmegaConf
+
+CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"
+
+GROUPS = ("algo", "net", "task", "model", "optim", "schedule", "backend", "cluster")
+"""The groups of `conf/`; each becomes an object, by its `_target_`."""
+
+
+@dataclass
+class Schema:
+    """The names and types of `config.yaml`: a misspelt key or a wrong type fails at composition."""
+
+    algo: Any = MISSING
+    net: Any = MISSING
+    task: Any = MISSING
+    model: Any = MISSING
+    optim: Any = MISSING
+    schedule: Any = MISSING
+    backend: Any = MISSING
+    cluster: Any = MISSING
+    workers: int = MISSING
+    seed: int = MISSING
+    batch_size: int = MISSING
+    max_steps: int = MISSING
+    eval_every: int = MISSING
+    log_every: int = MISSING
+    target_accuracy: float = MISSING
+    stop_at_target: bool = MISSING
+    bucket_bytes: int = MISSING
+    precision: str = MISSING
+    accumulate: int = MISSING
+    clip_norm: float | None = MISSING
+    lr_scale: float = MISSING
+    checkpoint_every: int = MISSING
+    resume: str | None = MISSING
+    profile: str | None = MISSING
+    trace: bool = MISSING
+    device: str | None = MISSING
+    names: dict[str, str] = field(default_factory=dict)
+
+
+def _part(share: float, whole: int) -> int:
+    """So many steps, in YAML: ${part:0.2,${max_steps}}."""
+    return max(1, round(share * whole))
+
+
+ConfigStore.instance().store("schema", Schema)
+OmegaConf.register_new_resolver("part", _part, replace=True)

@@ -1,0 +1,1 @@
+"""Step times of models that are too large to train here."""

@@ -1,0 +1,176 @@
+"""An algorithm at work on shapes, without numbers: what it does is charged to a timeline.
+
+Its tensors are on torch's meta device, and its partners are its echo
+(`bagua_algos.communication.loopback`). Its kernels take what their memory traffic takes. Worker 0
+stands for all of them, since all are alike; in a hierarchy its node stands for all nodes, which do
+the same on links of their own, and only the clocks of its own workers are right.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from bagua_algos.communication.communicator import Nodes, Operation
+from bagua_algos.communication.loopback import LoopbackCommunicator
+from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.background import Background
+from bagua_algos.engine.bucket import Bucket, build_buckets
+from bagua_algos.engine.lane import CommunicationLane
+from experiments.predict.memory_traffic import CodeShapes, MemoryTraffic, fused_step_bytes
+from experiments.predict.shapes import ModelShape
+from netsim.timeline.timeline import Mark, Moment, Timeline
+
+TIMEOUT_S = 60.0
+
+
+def meta_buckets(model: ModelShape, num_workers: int, bucket_bytes: int) -> list[Bucket]:
+    """The buckets that an engine would make of `model`, without memory."""
+    parameters = [nn.Parameter(torch.empty(shape, device="meta")) for shape in model.parameters]
+    buckets = build_buckets(
+        parameters, num_held=1, world_size=num_workers, bucket_bytes=bucket_bytes
+    )
+    for bucket in buckets:
+        for parameter, view in zip(bucket.parameters, bucket.gradient_views(), strict=True):
+            parameter.grad = view
+    return buckets
+
+
+class DryRun:
+    """The steps of an algorithm. The observer of its communicator, and its `Clocks`.
+
+    Args:
+        algorithm: the relaxation.
+        buckets: see `meta_buckets`.
+        make_optimizer: of the parameters.
+        timeline: of all workers.
+        memory_rate: of the device's memory, bytes per second.
+        nodes: the workers of each, for an algorithm that is hierarchical.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        buckets: Sequence[Bucket],
+        make_optimizer: Callable[..., Optimizer],
+        timeline: Timeline,
+        *,
+        memory_rate: float,
+        nodes: Nodes | None = None,
+    ) -> None:
+        self.optimizer_s = 0.0
+        """Of all steps so far."""
+        self.script: list[tuple[Any, ...]] = []
+        """What every step did, to be compared with others."""
+        self._timeline = timeline
+        self._memory_rate = memory_rate
+        self._traffic = MemoryTraffic()
+        self._algorithm = _without_numbers(algorithm, self._traffic)
+        self._did: list[Any] = []
+        self._is_aside = False
+        self._round: Mark | None = None
+        self._optimizer = make_optimizer([p for bucket in buckets for p in bucket.parameters])
+        self._optimizer.step()  # its state exists from now on
+        communicator = LoopbackCommunicator(len(timeline.time_s), self, nodes=nodes)
+        self._context = Context(
+            buckets=buckets, communicator=communicator, optimizer=self._optimizer
+        )
+        self._lane: CommunicationLane | None = None
+        if algorithm.uses_background:
+            self._lane = CommunicationLane(communicator, torch.device("meta"), TIMEOUT_S)
+            self._context.background = Background(self._lane, self)
+        self._context.state = self._algorithm.init(self._context)
+
+    def step(self) -> None:
+        """One whole step."""
+        self._did = []
+        self._timeline.begin_step()
+        self._act("forward")
+        for bucket in self._context.buckets:
+            for parameter, view in zip(bucket.parameters, bucket.gradient_views(), strict=True):
+                parameter.grad = view
+            self._act("bucket_ready", bucket)
+        self._act("backward_end")
+        self._algorithm.on_step_begin(self._context)
+        self._take_optimizer_step()
+        self._act("step_end")
+        self._timeline.end_step()
+        self._context.step += 1
+        self.script.append(tuple(self._did))
+
+    def close(self) -> None:
+        """End the thread of the background."""
+        if self._lane is not None:
+            self._lane.close()
+
+    def on_operation(self, operation: Operation) -> None:
+        """See `Observer`."""
+        self._did.append(operation)
+        if not self._is_aside:
+            self._charge_kernels()
+        self._timeline.on_operation(operation)
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """See `Clocks`."""
+        return float(self._timeline.exposed_communication_s[0])
+
+    def now_w(self) -> Tensor:
+        """See `Clocks`; worker 0's."""
+        return torch.from_numpy(self._timeline.time_s[:1].copy())
+
+    @contextmanager
+    def background(self) -> Iterator[None]:
+        """See `Clocks`."""
+        self._charge_kernels()
+        self._round = self._timeline.begin_background()
+        self._is_aside = True
+        yield
+        self._is_aside = False
+
+    def background_done_w(self) -> Tensor:
+        """See `Clocks`; worker 0's."""
+        if self._round is None:
+            return torch.ones(1, dtype=torch.bool)
+        return torch.from_numpy(self._timeline.is_done(self._round)[:1])
+
+    def background_wait(self) -> None:
+        """See `Clocks`."""
+        if self._round is not None:
+            self._timeline.wait(self._round)
+
+    def _act(self, moment: Moment, bucket: Bucket | None = None) -> None:
+        name = f"on_{moment}"
+        if getattr(type(self._algorithm), name) is getattr(Algorithm, name):
+            return
+        self._timeline.begin_job(moment, None if bucket is None else bucket.index)
+        self._did.append((moment, bucket and bucket.index))
+        act = getattr(self._algorithm, name)
+        with self._traffic:
+            act(self._context) if bucket is None else act(self._context, bucket)
+        self._charge_kernels()
+
+    def _take_optimizer_step(self) -> None:
+        seconds = fused_step_bytes(self._optimizer) / self._memory_rate
+        self._timeline.begin_job("step_end")
+        self._timeline.kernel(seconds)
+        self.optimizer_s += seconds
+
+    def _charge_kernels(self) -> None:
+        seconds, self._traffic.num_bytes = self._traffic.num_bytes / self._memory_rate, 0
+        if seconds:
+            self._timeline.kernel(seconds)
+            self._did.append(seconds)
+
+
+def _without_numbers(algorithm: Algorithm, traffic: MemoryTraffic) -> Algorithm:
+    """A copy that compresses shapes; not by its constructor, which may try a code on numbers."""
+    shapes_only = copy.copy(algorithm)
+    compressor = getattr(algorithm, "compressor", None)
+    if compressor is not None:
+        object.__setattr__(shapes_only, "compressor", CodeShapes(compressor, traffic))
+    return shapes_only

@@ -1,0 +1,180 @@
+"""Step time and throughput of models too large to train here, without weights:
+
+    python -m experiments.predict model=vgg16 +algo=bytegrad net=dc_10g workers=128 profile=v100
+
+`model` is one of `experiments.predict.shapes`, `profile` one of `experiments/predict/devices`; all
+else is as for `python -m experiments`, of which algo, net, optim, workers, batch_size, bucket_bytes
+and max_steps count. Workers are alike and compute at one pace. Kernels of communication take
+nothing from those of compute.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch.optim import Optimizer
+
+from bagua_algos.algorithms.all_reduce import AllReduce
+from bagua_algos.communication.communicator import Nodes
+from bagua_algos.engine.algorithm import Algorithm
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.plan.plan import Plan
+from experiments.predict.device import Device
+from experiments.predict.dry_run import DryRun, meta_buckets
+from experiments.predict.shapes import MODELS, ModelShape
+from experiments.training.torch_ddp import TorchDDP
+from host.errors import UserError
+from host.words import counted
+from netsim.conditions.condition import NetworkCondition
+from netsim.timeline.cost_model import CostModel
+from netsim.timeline.timeline import Timeline
+from netsim.timeline.transport import NCCL
+
+DDP_BUCKET_MB = 25
+"""The default of `bucket_cap_mb`; DDP's first bucket of 1 MiB is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is to be predicted; `nodes` are for an algorithm that is hierarchical."""
+
+    model: ModelShape
+    device: Device
+    algorithm: Algorithm
+    net: NetworkCondition
+    make_optimizer: Callable[..., Optimizer]
+    num_workers: int
+    batch_size: int
+    bucket_bytes: int
+    num_steps: int = 100
+    nodes: Nodes | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Means over the steps of a steady period: seconds of a step, and those of them in which
+    compute (forward, backward, the optimizer) goes on; examples per second of all workers; bytes
+    on the wire that worker 0 sends in a step.
+    """
+
+    step_s: float
+    compute_s: float
+    examples_per_s: float
+    bytes_sent: float
+
+    @property
+    def exposed_share(self) -> float:
+        """The part of a step for which compute waits: communication, its kernels, the algorithm's
+        own work.
+        """
+        return 1 - self.compute_s / self.step_s
+
+
+def predict(case: Case) -> Prediction:
+    """Let `num_steps` steps pass; the last whole period of them counts (see `steady_steps`).
+
+    Raises:
+        UserError: the device has no figures of the model.
+        ValueError: the algorithm cannot train so many workers.
+    """
+    buckets = meta_buckets(case.model, case.num_workers, case.bucket_bytes)
+    compute = case.device.compute_times(case.model, buckets, case.batch_size)
+    transport = replace(NCCL, bytes_per_s=1e9 * case.device.link_gb_per_s)
+    costs = CostModel(case.net, case.num_workers, transport)
+    timeline = Timeline(costs, compute, num_lanes=1)
+    run = DryRun(
+        case.algorithm,
+        buckets,
+        case.make_optimizer,
+        timeline,
+        memory_rate=case.device.memory_rate,
+        nodes=case.nodes,
+    )
+    marks = [(0.0, 0.0, 0.0)]
+    for _ in range(case.num_steps):
+        run.step()
+        marks.append((timeline.time_s.max(), run.optimizer_s, timeline.bytes_sent[0]))
+    run.close()
+    num_steady = steady_steps(run.script)
+    pairs = zip(marks[-1], marks[-1 - num_steady], strict=True)
+    step_s, optimizer_s, sent = (float(last - first) / num_steady for last, first in pairs)
+    return Prediction(
+        step_s=step_s,
+        compute_s=compute.forward_s + compute.backward_s + optimizer_s,
+        examples_per_s=case.num_workers * case.batch_size / step_s,
+        bytes_sent=sent,
+    )
+
+
+def steady_steps(script: Sequence[Any]) -> int:
+    """How many steps at the end of `script` to take the mean of: whole periods that fill its second
+    half as far as they can, or all of that half where nothing repeats itself.
+    """
+    half = max(len(script) // 2, 1)
+    for period in range(1, half + 1):
+        if all(script[i] == script[i - period] for i in range(len(script) - half, len(script))):
+            return half // period * period
+    return half
+
+
+def case_of(overrides: Sequence[str]) -> Case:
+    """What a command line asks for. Raises `UserError` with one sentence for what cannot be."""
+    own: dict[str, Any] = {key: _taken(key, overrides) for key in ("model", "profile")}
+    others = [word for word in overrides if word.removeprefix("+").split("=")[0] not in own]
+    for key, example in {"model": "vgg16", "profile": "v100"}.items():
+        if own[key] is None:
+            raise UserError(f"{key} is missing: choose one, such as {key}={example}")
+    if own["model"] not in MODELS:
+        raise UserError(f"model={own['model']} has no shapes: choose model={', '.join(MODELS)}")
+    device = Device.load(own["profile"])
+    plan = make_plan(compose_config(others), Path())
+    if plan.cluster.straggler or plan.cluster.jitter:
+        raise UserError("workers are alike here: leave cluster.straggler=0 and cluster.jitter=null")
+    return Case(
+        model=MODELS[own["model"]](),
+        device=device,
+        algorithm=_algorithm(plan),
+        net=plan.net,
+        make_optimizer=plan.make_optimizer,
+        num_workers=plan.workers,
+        batch_size=plan.batch_size,
+        bucket_bytes=_bucket_bytes(plan),
+        num_steps=plan.max_steps,
+        nodes=plan.nodes,
+    )
+
+
+def _taken(key: str, overrides: Sequence[str]) -> str | None:
+    values = [w.partition("=")[2] for w in overrides if w.removeprefix("+").startswith(f"{key}=")]
+    return values[-1] if values else None
+
+
+def _algorithm(plan: Plan) -> Algorithm:
+    if not isinstance(plan.algorithm, TorchDDP):
+        return plan.algorithm
+    if plan.algorithm.comm_hook is not None:
+        raise UserError(
+            f"{plan.names['algo']} is PyTorch's own hook, whose operations are not known here: "
+            "take algo=power_sgd, or algo=allreduce algo.wire=bf16"
+        )
+    return AllReduce()
+
+
+def _bucket_bytes(plan: Plan) -> int:
+    if isinstance(plan.algorithm, TorchDDP):
+        return int((plan.algorithm.bucket_cap_mb or DDP_BUCKET_MB) * 2**20)
+    return plan.bucket_bytes
+
+
+def describe(case: Case, result: Prediction) -> str:
+    """What the command line prints."""
+    return (
+        f"predicted: {case.model.name}, batches of {case.batch_size}, on "
+        f"{counted(case.num_workers, 'worker')} ({case.device.device})\n"
+        f"step time              {1e3 * result.step_s:,.1f} ms\n"
+        f"examples/s             {result.examples_per_s:,.0f}\n"
+        f"exposed communication  {result.exposed_share:.1%} of the step\n"
+        f"sent by worker 0       {result.bytes_sent / 1e6:,.1f} MB a step"
+    )

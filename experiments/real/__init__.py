@@ -1,0 +1,1 @@
+"""Real workers: processes of this host, or those that torchrun or srun has started."""

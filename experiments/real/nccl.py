@@ -1,0 +1,31 @@
+"""NCCL made to cross the shaped links.
+
+NCCL would join the GPUs of one host by NVLink, PCIe or shared memory. Here every worker has a link
+of its own, so all that is switched off and sockets are left, in the worker's network namespace. Two
+workers on one GPU it refuses, unless each says that it is a host of its own (NCCL_HOSTID, since
+NCCL 2.18).
+"""
+
+
+def nccl_environment(rank: int, *, is_shared: bool, interface: str) -> dict[str, str]:
+    """What a worker's process sets before its first communicator, for its traffic to leave by
+    `interface` alone.
+
+    Source: NVIDIA/nccl 2.18 to 2.30, environment variables and src/misc/utils.cc (getHostHash).
+    """
+    environment = {
+        "NCCL_NET": "Socket",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_SOCKET_IFNAME": interface,
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_MNNVL_ENABLE": "0",
+        # Torch would kill the process for a collective that is late since it was *enqueued*, and
+        # say nothing of whom it waits for; `experiments.training.steps_ahead` notices, and tells.
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    }
+    if is_shared:
+        # Kernels of several processes take turns on a GPU: small ones leave room for others.
+        environment |= {"NCCL_HOSTID": f"relaxlab-worker-{rank}", "NCCL_MAX_CTAS": "4"}
+    return environment

@@ -1,0 +1,103 @@
+"""The processes that torchrun or srun has started for one run, as one of them sees the others."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from bagua_algos.communication.communicator import CommunicationError
+from bagua_algos.communication.process_group import Store, connect_store, meet
+from experiments.real.rank import Place
+from experiments.real.routes import LOOPBACK, interface_to, own_address
+from host.errors import UserError
+
+MEETING_S = 300
+"""How long the first process waits for the last one to be started."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Team:
+    """Those of a run that were started together.
+
+    Args:
+        place: this process's.
+        store: for their words alone.
+        started: when the run began: the same after restarts, where the store outlives them.
+    """
+
+    place: Place
+    store: Store
+    started: str
+
+    def arguments(self, given: Sequence[str]) -> list[str]:
+        """The command line `given` with what the place says: how many workers, and one folder for
+        all processes, also when they are started again.
+
+        Raises `UserError` for one that cannot be.
+        """
+        if {"-m", "--multirun"} & set(given):
+            raise UserError(f"{self.place.starter} starts one run: leave it out, or leave out -m")
+        parts = [argument.lstrip("+").partition("=") for argument in given]
+        values = {key: value for key, _, value in parts}
+        num_workers = str(self.place.world_size)
+        if values.get("workers", num_workers) != num_workers:
+            raise UserError(
+                f"workers={values['workers']}, but {self.place.starter} has started "
+                f"{num_workers}: leave workers out"
+            )
+        if "hydra.run.dir" not in values and not (self.place.run_id or self.place.has_store):
+            raise UserError(
+                "nothing names this run's folder, in which all its processes meet: give torchrun "
+                "--rdzv-id=NAME, or hydra.run.dir=..."
+            )
+        own = {"workers": num_workers, "hydra.run.dir": f"'{self._folder()}'"}
+        return [*given, *(f"{key}={value}" for key, value in own.items() if key not in values)]
+
+    def say(self, word: dict[str, Any]) -> None:
+        """Tell all what worker 0 has decided."""
+        self.store.set("decision", json.dumps(word))
+
+    def hear(self) -> dict[str, Any]:
+        """Wait for what worker 0 has decided. Raises `RuntimeError` where it never does."""
+        return json.loads(self.store.get("decision"))
+
+    def heard(self, key: str) -> str | None:
+        """The word `key` of any worker; None: nobody has said it, or the store is gone."""
+        try:
+            return self.store.get(key).decode() if self.store.check([key]) else None
+        except RuntimeError:
+            return None
+
+    def interface(self) -> str | None:
+        """The interface that leads to the workers on other hosts; None: it is not known."""
+        place = self.place
+        if place.num_hosts == 1:
+            return LOOPBACK
+        if place.host_index == 0:
+            return interface_to(self.store.get("an address outside").decode())
+        if place.local_rank == 0:
+            self.store.set("an address outside", own_address(place.address))
+        return interface_to(place.address)
+
+    def _folder(self) -> str:
+        return f"results/runs/{self.place.run_id or f'{self.started}_{self.place.starter}'}"
+
+
+def join(place: Place) -> Team:
+    """Meet the others; a collective call. Raises `UserError` where they do not come."""
+    is_first = place.rank == 0
+    try:
+        store = connect_store(
+            place.address,
+            place.port,
+            makes_it=is_first and not place.has_store,
+            world_size=place.world_size,
+            timeout_s=MEETING_S,
+        )
+        now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+        started = store.compare_set("started", "", now).decode()
+        met = meet(store, rank=place.rank, world_size=place.world_size, timeout_s=MEETING_S)
+    except CommunicationError as error:
+        raise UserError(str(error)) from error
+    return Team(place=place, store=met, started=started)

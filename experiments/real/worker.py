@@ -1,0 +1,188 @@
+"""What one worker's process does, from the moment its link is up, and what it says to the
+launcher.
+"""
+
+import os
+import traceback
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from bagua_algos.communication.communicator import CommunicationError
+from bagua_algos.communication.process_group import file_rendezvous
+from bagua_algos.worker_axis.models import SingleModel
+from experiments.plan.plan import Plan
+from experiments.real.nccl import nccl_environment
+from experiments.real.shared_memory import HostMemory
+from experiments.tasks.base import TaskData
+from experiments.training.device_trace import device_trace
+from experiments.training.meter import InterfaceMeter
+from experiments.training.steps_ahead import StepsAhead
+from experiments.training.trace import TraceFile, TraceRecorder
+from experiments.training.train import DivergedError, Result, train
+from host.channel import ParentChannel
+from host.gpus import place
+from netsim.conditions.condition import NetworkCondition
+from netsim.errors import BrokenProbeError, ProbeError
+from netsim.links import counters, tcp
+from netsim.links.namespaces import Hub
+from netsim.links.netlink import INTERFACE
+from netsim.links.reachability import unreachable
+from netsim.links.tcp import TcpSettings
+from netsim.proof import proof
+from netsim.proof.proof import LinkReport
+
+PROBE, TRAIN = "probe", "train"
+"""What the launcher says to a worker: PROBE any number of times, then TRAIN."""
+
+STEP_LIMITS = 4
+"""A step on a GPU may take as many times the limit of one collective."""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What this worker's link turned out to be, None for a single worker, and its TCP; or why the
+    probe broke off.
+    """
+
+    link: LinkReport | None
+    tcp: TcpSettings
+    broken: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of metrics; worker 0 alone sends them."""
+
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The worker is done."""
+
+    result: Result
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """The worker's loss is not finite."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The worker cannot go on. `is_consequence`: only because of what became of another worker.
+
+    `unreachable` are the ranks whose network does not answer this worker's.
+    """
+
+    reason: str
+    is_consequence: bool = True
+    details: str = ""
+    unreachable: tuple[int, ...] = ()
+
+
+def run_worker(
+    plan: Plan,
+    data: TaskData,
+    rank: int,
+    network: Hub,
+    rendezvous: str,
+    memory: int,
+    launcher: ParentChannel,
+) -> int:
+    """Probe the network and train as the launcher says; returns the exit code.
+
+    Args:
+        plan: the run.
+        data: all examples.
+        rank: this worker.
+        network: that joins the workers.
+        rendezvous: a file that all workers share.
+        memory: another, for `HostMemory`.
+        launcher: hears of everything, and says when training may start.
+    """
+    addresses = [network.address(r) for r in range(plan.workers)]
+    try:
+        while launcher.recv() == PROBE:
+            launcher.send(_probe(plan.net, rank, addresses))
+        network.start_clock()
+        launcher.send(Finished(_train(plan, data, rank, rendezvous, memory, launcher)))
+    except DivergedError as error:
+        launcher.send(Diverged(str(error)))
+    except (CommunicationError, ProbeError) as error:
+        silent = unreachable(rank, addresses)
+        details = traceback.format_exc()
+        launcher.send(Failed(str(error), details=details, unreachable=tuple(silent)))
+        _stay(launcher)
+    except Exception as error:
+        reason = f"worker {rank}: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        launcher.send(Failed(reason, is_consequence=False, details=traceback.format_exc()))
+        return 1
+    return 0
+
+
+def _probe(condition: NetworkCondition, rank: int, addresses: list[str]) -> Probed:
+    try:
+        return Probed(proof.measure(condition, rank, addresses), tcp.read())
+    except BrokenProbeError as error:
+        return Probed(None, tcp.read(), str(error))
+
+
+def _stay(launcher: ParentChannel) -> NoReturn:
+    """Keep this worker's network alive, for the others to tell whom they cannot reach."""
+    launcher.recv()  # without a limit: the launcher's death is this process's
+    raise AssertionError("the launcher has nothing more to say")
+
+
+def _train(
+    plan: Plan, data: TaskData, rank: int, rendezvous: str, memory: int, launcher: ParentChannel
+) -> Result:
+    assert plan.backend.process_group is not None, "simulated workers have no process"
+    torch.set_num_threads(plan.cluster.threads_per_worker)
+    torch.manual_seed(plan.seed * plan.workers + rank)
+    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE  # else gloo listens on 127.0.0.1
+    steps_ahead = _take_gpu(plan, rank) if plan.backend.has_gpu_workers else None
+    with file_rendezvous(
+        rendezvous,
+        backend=plan.backend.process_group,
+        rank=rank,
+        world_size=plan.workers,
+        timeout_s=plan.cluster.timeout_s,
+        nodes=plan.nodes,
+    ) as communicator:
+        recorder = TraceRecorder(rank) if plan.trace and steps_ahead is None else None
+        communicator.observer = recorder
+        with device_trace(plan.folder, rank) if plan.trace and steps_ahead else nullcontext():
+            result = train(
+                plan,
+                data,
+                SingleModel(plan.model.to(plan.backend.device)),
+                communicator,
+                InterfaceMeter(
+                    lambda: counters.bytes_sent(INTERFACE), steps_ahead, plan.backend.device
+                ),
+                lambda row: launcher.send(Row(row)) if rank == 0 else None,
+                recorder,
+                HostMemory(
+                    memory, rank=rank, world_size=plan.workers, limit_s=plan.cluster.timeout_s
+                ),
+            )
+    if recorder is not None:
+        TraceFile(plan.folder).write_part(recorder.events, rank)
+    return result
+
+
+def _take_gpu(plan: Plan, rank: int) -> StepsAhead:
+    """From here on this process computes on the worker's GPU, and its NCCL uses the worker's link
+    alone.
+    """
+    placement = place(plan.workers)
+    environment = nccl_environment(rank, is_shared=placement.is_shared, interface=INTERFACE)
+    os.environ.update(environment)
+    torch.cuda.set_device(placement.index(rank))
+    return StepsAhead(STEP_LIMITS * plan.cluster.timeout_s)

@@ -1,0 +1,217 @@
+"""What people read of `settings`: the cells of tables, and what all runs share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import pandas as pd
+from rich.table import Table
+from rich.text import Text
+
+from experiments.report.results_table import (
+    COMPARABLE,
+    DETAIL,
+    SITUATION,
+    Row,
+    shown,
+    varies,
+)
+from experiments.report.statistics import MIN_SEEDS
+from host.words import significant
+
+TITLE = ("task", "model", "net", "workers", "backend")
+WORDS = {
+    *("task", "model", "network", "gpu", "backend", "optim", "algorithm", "evaluated"),
+    *("status", "reason"),
+}
+"""The headers of columns that hold words, not numbers."""
+
+_HEADERS = {"net": "network", "asked_rate_mbit": "Mbit/s asked", "target_accuracy": "target"}
+
+Columns = dict[str, list[str]]
+Say = Callable[[float], str]
+"""How a number is printed."""
+
+
+def render(table: pd.DataFrame, runs: pd.DataFrame) -> Table:
+    """The rows of `settings(runs)`, to be printed; what all runs share stands above and below."""
+    caption = [describe(runs, ["target_accuracy", "optim", "asked_rate_mbit"]), *_found(runs)]
+    rendered = Table(
+        title=Text(describe(runs, TITLE), style="bold"),
+        caption=Text(", ".join(phrase for phrase in caption if phrase)),
+    )
+    columns = leading(table) | outcomes(table, SUMMARY_HEADERS)
+    for header in columns:
+        rendered.add_column(header, justify="left" if header in WORDS else "right")
+    groups = table.groupby(list(COMPARABLE), dropna=False).ngroup().tolist()
+    for i, cells in enumerate(zip(*columns.values(), strict=True)):
+        is_last = groups[i : i + 1] != groups[i + 1 : i + 2]
+        rendered.add_row(*map(Text, cells), end_section=is_last)
+    return rendered
+
+
+def describe(runs: pd.DataFrame, columns: Iterable[str]) -> str:
+    """Says the values of those columns of SITUATION and DETAIL that have one value in all runs."""
+    phrases, first = SITUATION | DETAIL, runs.iloc[0].to_dict()
+    same = [c for c in columns if not varies(runs, c) and pd.notna(first[c])]
+    return ", ".join(phrases[c](shown(c, first[c])) for c in same)
+
+
+def remarks(runs: pd.DataFrame) -> list[str]:
+    """A line for each run that did not complete: its folder, its status and the reason."""
+    ended = runs.query("status != 'completed'").fillna({"reason": "no reason was recorded"})
+    return [f"{run['folder']} {run['status']}: {run['reason']}" for run in ended.to_dict("records")]
+
+
+def leading(table: pd.DataFrame) -> Columns:
+    """The columns that tell one row of `settings` from another; what all share is left out."""
+    rows = table.to_dict("records")
+    telling = [column for column in SITUATION | DETAIL if varies(table, column)]
+    columns = {_HEADERS.get(c, c): [shown(c, row[c]) for row in rows] for c in telling}
+    if "asked_rate_mbit" in telling:
+        columns["Mbit/s measured"] = [
+            _number(row["achieved_rate_mbit"], "{:.4g}".format) for row in rows
+        ]
+    columns["algorithm"] = [row["name"] for row in rows]
+    if len({row["evaluated_model"] for row in rows} - {""}) > 1:
+        columns["evaluated"] = [row["evaluated_model"] or "-" for row in rows]
+    if any(row["runs"] > 1 for row in rows):
+        columns["runs"] = [str(row["runs"]) for row in rows]
+    return columns
+
+
+def outcomes(table: pd.DataFrame, headers: Sequence[str]) -> Columns:
+    """Those columns of what came of the runs; one that would say nothing is left out."""
+    rows = table.to_dict("records")
+    columns = {header: [CELLS[header](row) for row in rows] for header in headers}
+    silent = {header for header in _OPTIONAL if not set(columns.get(header, [])) - {"", "-"}}
+    if len(table) == 1 or not (table.runs >= MIN_SEEDS).any():
+        silent.add("place")
+    return {header: cells for header, cells in columns.items() if header not in silent}
+
+
+def _time_cell(row: Row) -> str:
+    """Such as "41.2", "41.2 (38.0 to 45.1)", "41.2 (38.0 to missed), missed (1/3)" or "missed"."""
+    if pd.isna(row["target_accuracy"]):
+        return "no target"
+    if row["shared_gpu"]:
+        return "shared GPU"
+    missed = f"missed ({row['missed']}/{row['runs']})" if row["runs"] > 1 else "missed"
+    if math.isinf(row["time_to_accuracy_s"]):
+        return missed
+    low, high = ("missed" if math.isinf(t) else significant(t) for t in (row["low"], row["high"]))
+    interval = f" ({low} to {high})" if row["runs"] >= MIN_SEEDS else ""
+    return f"{significant(row['time_to_accuracy_s'])}{interval}" + (
+        f", {missed}" if row["missed"] else ""
+    )
+
+
+def _speedup_cell(row: Row) -> str:
+    """Such as "2.16", "2.16 (1.90 to 2.40)", "2.16 (1.90 or more)" or "1 (the baseline)"."""
+    if row["is_best_baseline"]:
+        return "1 (the baseline)"
+    if math.isnan(row["speedup"]):
+        return "-"
+    if math.isinf(row["speedup"]):
+        return "the baseline missed"
+    if row["speedup"] == 0:
+        return "missed"
+    low, high = row["speedup_low"], row["speedup_high"]
+    if math.isnan(low):
+        return f"{row['speedup']:.2f}"
+    upper = "or more" if math.isinf(high) else f"to {high:.2f}"
+    return f"{row['speedup']:.2f} ({low:.2f} {upper})"
+
+
+def _place_cell(row: Row) -> str:
+    if math.isnan(row["place"]):
+        return "-"
+    return f"{row['place']:g}" + (", ties with 1" if row["ties_with_first"] else "")
+
+
+def _reached_cell(row: Row) -> str:
+    """Such as "2/3 (21 to 94 %)"."""
+    if pd.isna(row["target_accuracy"]):
+        return "no target"
+    share = f"{row['runs'] - row['missed']}/{row['runs']}"
+    if row["runs"] < MIN_SEEDS:
+        return share
+    return f"{share} ({100 * row['reached_low']:.0f} to {100 * row['reached_high']:.0f} %)"
+
+
+def _accuracy_cell(row: Row) -> str:
+    """Such as "0.9512" or "0.9512 (0.9480 to 0.9533)"."""
+    text = _number(row["final_accuracy"], "{:.4f}".format)
+    if math.isnan(row["final_low"]):
+        return text
+    return f"{text} ({row['final_low']:.4f} to {row['final_high']:.4f})"
+
+
+def _exposed_cell(row: Row) -> str:
+    return "-" if pd.isna(row["exposed_share"]) else f"{100 * row['exposed_share']:.1f} %"
+
+
+def _way_cell(row: Row, column: str, say: Say) -> str:
+    return "missed" if row[column] == math.inf else _number(row[column], say)
+
+
+def _status_cell(row: Row) -> str:
+    return row["status"].replace("completed", "")
+
+
+def _number(value: float, say: Say) -> str:
+    return "-" if pd.isna(value) else say(value)
+
+
+def _of(column: str, say: Say) -> Callable[[Row], str]:
+    return lambda row: _number(row[column], say)
+
+
+CELLS: dict[str, Callable[[Row], str]] = {
+    "time to accuracy (s)": _time_cell,
+    "reached the target": _reached_cell,
+    "speed-up over the best baseline": _speedup_cell,
+    "place": _place_cell,
+    "final accuracy (test)": _of("final_accuracy", "{:.4f}".format),
+    "final accuracy (test), interval": _accuracy_cell,
+    "loss (test, nats)": _of("final_loss", "{:.4f}".format),
+    "bits a character (test)": _of("final_bits_per_character", "{:.3f}".format),
+    "validation accuracy": _of("validation_accuracy", "{:.4f}".format),
+    "spread of weights": _of("spread", "{:.1e}".format),
+    "steps": _of("steps", "{:,.0f}".format),
+    "steps to accuracy": lambda row: _way_cell(row, "steps_to_accuracy", "{:,.0f}".format),
+    "MB to accuracy": lambda row: _way_cell(row, "mb_to_accuracy", significant),
+    "steps/s": _of("steps_per_s", "{:.4g}".format),
+    "MB sent per worker": _of("mb_sent_per_worker", significant),
+    "MB a step": _of("mb_a_step", "{:.4g}".format),
+    "of the baseline's": _of("bytes_ratio", "{:.3f}".format),
+    "exposed communication (s)": _of("exposed_communication_s", significant),
+    "of the training time": _exposed_cell,
+    "status": _status_cell,
+}
+"""Every column of outcomes, by its header: what a row of `settings` says there."""
+
+SUMMARY_HEADERS = (
+    *("time to accuracy (s)", "speed-up over the best baseline", "place"),
+    *("final accuracy (test)", "bits a character (test)", "steps/s", "MB sent per worker"),
+    *("exposed communication (s)", "status"),
+)
+"""What `render` prints."""
+
+_OPTIONAL = (
+    *("speed-up over the best baseline", "place", "of the baseline's"),
+    *("loss (test, nats)", "bits a character (test)", "status"),
+)
+
+
+def _found(runs: pd.DataFrame) -> list[str]:
+    """What the runs found out themselves, where one phrase can say it of all."""
+    rates, evaluated = runs.achieved_rate_mbit.dropna(), set(runs.evaluated_model.dropna())
+    phrases = []
+    if len(rates) and not varies(runs, "asked_rate_mbit"):
+        bounds = dict.fromkeys(f"{rate:.4g}" for rate in (rates.min(), rates.max()))
+        phrases.append(f"{' to '.join(bounds)} Mbit/s measured")
+    if len(evaluated) == 1:
+        phrases.append(f"evaluated: {evaluated.pop()}")
+    return phrases

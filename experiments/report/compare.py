@@ -1,0 +1,36 @@
+"""One table and one plot for any set of runs.
+
+python -m experiments.compare results/runs [--out figures]
+"""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from experiments.report.cells import remarks, render
+from experiments.report.plots import accuracy_plot, save_plot
+from experiments.report.results_table import named, settings
+from experiments.runs.records import load_metrics, load_runs
+from host.errors import UserError
+
+
+def compare(path: str | Path, out: str | Path | None = None) -> None:
+    """Prints the table of all runs at or below `path`; writes accuracy.png and .svg to `out`.
+
+    Raises:
+        UserError: there is no such folder, it holds no run, or `out` cannot be written.
+    """
+    runs, metrics = load_runs(path), load_metrics(path)
+    problems = metrics.attrs["problems"]
+    if runs.empty:
+        raise UserError(" ".join([f"There is no run in {path}.", *problems]))
+    runs = named(runs)
+    console = Console(width=None if sys.stdout.isatty() else 250)
+    console.print(render(settings(runs), runs))
+    figure = accuracy_plot(runs, metrics)
+    plots = save_plot(figure, Path(path if out is None else out)) if figure else []
+    ending = [f"Plot: {file}" for file in plots] or ["No plot: no run was evaluated."]
+    for line in [*remarks(runs), *problems, *ending]:
+        console.print(Text(line), soft_wrap=True)

@@ -1,0 +1,121 @@
+"""What relaxations cost in accuracy: `python -m experiments.convergence DIR --out FOLDER`.
+
+DIR holds runs that differ in algorithm, `lr_scale` and seed. Each algorithm stands in the table at
+the learning rate with the best mean validation accuracy; its accuracy is that of the test set.
+"""
+
+import math
+import statistics
+from typing import NamedTuple
+
+import pandas as pd
+from scipy import stats
+
+from experiments.report.cells import describe
+from host.environment import environment
+from host.errors import UserError
+from host.words import counted
+
+BASELINE = "allreduce"
+SITUATION = ("task", "model", "workers", "steps", "backend")
+
+
+class Row(NamedTuple):
+    """One algorithm at its best learning rate. Accuracies in per cent; `half_width` is that of the
+    95 % interval of the mean over seeds (Student's t), NaN for one seed.
+    """
+
+    algo: str
+    optim: str
+    lr_scale: float
+    num_seeds: int
+    num_failed: int
+    accuracy: float
+    half_width: float
+    mb_sent: float
+    spread: float
+
+
+def best_rows(runs: pd.DataFrame) -> list[Row]:
+    """One row for each algorithm of `runs` (of `load_runs`), the best first.
+
+    Raises `UserError` where they are not comparable, or the baseline is missing.
+    """
+    completed = runs[runs.status == "completed"]
+    for column in SITUATION:
+        values = sorted(set(map(str, completed[column])))
+        if len(values) > 1:
+            raise UserError(f"the runs differ in {column} ({', '.join(values)}): compare like runs")
+    if BASELINE not in set(runs.algo):
+        raise UserError(f"there is no run of {BASELINE} to compare with: add some")
+    rows = [_best(group) for _, group in runs.groupby("algo")]
+    return sorted(rows, key=lambda row: -row.accuracy)
+
+
+def _best(runs: pd.DataFrame) -> Row:
+    """A rate at which any seed did not complete is no candidate while another has all."""
+    rates = [group for _, group in runs.groupby("lr_scale")]
+    group = max(rates, key=lambda g: ((g.status == "completed").mean(), _mean_validation(g)))
+    completed = group[group.status == "completed"]
+    accuracies = [100 * a for a in completed.final_accuracy]
+    return Row(
+        algo=group.algo.iloc[0],
+        optim=group.optim.iloc[0],
+        lr_scale=float(group.lr_scale.iloc[0]),
+        num_seeds=len(completed),
+        num_failed=len(group) - len(completed),
+        accuracy=statistics.mean(accuracies) if accuracies else 0.0,
+        half_width=_half_width(accuracies),
+        mb_sent=completed.bytes_sent_per_worker.mean() / 1e6,
+        spread=completed.spread.mean(),
+    )
+
+
+def _mean_validation(runs: pd.DataFrame) -> float:
+    return float(runs.validation_accuracy.fillna(0).mean())
+
+
+def _half_width(values: list[float]) -> float:
+    if len(values) < 2:
+        return math.nan
+    deviation = statistics.stdev(values) / math.sqrt(len(values))
+    return float(stats.t.ppf(0.975, len(values) - 1)) * deviation
+
+
+def markdown(rows: list[Row]) -> str:
+    """The table; every accuracy beside its difference to full-precision all-reduce."""
+    baseline = next(row for row in rows if row.algo == BASELINE)
+    lines = [
+        "| algorithm | optimizer, learning rate x | test accuracy (%) | to all-reduce (points) "
+        "| MB sent a worker | of all-reduce | spread of weights |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        interval = f" ± {row.half_width:.2f}" if not math.isnan(row.half_width) else ""
+        failed = f", {counted(row.num_failed, 'seed')} diverged" if row.num_failed else ""
+        lines.append(
+            f"| {row.algo} | {row.optim}, {row.lr_scale:g} | {row.accuracy:.2f}{interval}{failed} "
+            f"| {row.accuracy - baseline.accuracy:+.2f} | {row.mb_sent:,.1f} "
+            f"| {row.mb_sent / baseline.mb_sent:.3f} | {row.spread:.1e} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def page(runs: pd.DataFrame, rows: list[Row]) -> str:
+    """The table with what it is of, and the machine."""
+    host = environment()
+    situation = describe(runs, ("task", "model", "workers", "backend"))
+    steps = int(runs.steps.max())
+    rates = ", ".join(f"{scale:g}" for scale in sorted(runs.lr_scale.unique()))
+    return (
+        "# What relaxations cost in accuracy\n\n"
+        f"{situation}; {counted(steps, 'step')} each; the learning rate of each algorithm's "
+        f"optimizer times one of {rates}, whichever had the best mean validation accuracy. Test "
+        "accuracy, mean over seeds and its 95 % interval (Student's t).\n\n"
+        "    python -m experiments -m experiment=convergence "
+        "hydra.sweep.dir=results/runs/convergence\n"
+        "    python -m experiments.convergence results/runs/convergence "
+        "--out results/convergence\n\n"
+        f"{host['cpu']}, {counted(host['cores'], 'core')}, torch {host['packages']['torch']}.\n\n"
+        + markdown(rows)
+    )

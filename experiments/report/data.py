@@ -1,0 +1,140 @@
+"""All that a report is computed from: runs, their evaluations, and one row for each setting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from experiments.report.results_table import (
+    COMPARABLE,
+    KEYS,
+    named,
+    settings,
+)
+from experiments.report.styles import Styles, areas_of, styles_of
+from experiments.runs.records import load_metrics, load_runs
+from host.errors import UserError
+from host.words import counted
+
+MAX_PANELS = 12
+MAX_LINES = 10
+
+_ON_THE_WAY = ["steps_to_accuracy", "mb_to_accuracy"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Runs that are reported together.
+
+    Args:
+        runs: of `load_runs`, `named`, with the steps and MB until the target; inf for a miss.
+        evaluations: the rows of `load_metrics` with an accuracy.
+        table: of `settings`, with the medians of these steps and MB.
+        problems: sentences on files that could not be read.
+        styles: of every label, the same in all figures.
+        left_out: what its figures do not show; nothing of the whole study.
+    """
+
+    runs: pd.DataFrame
+    evaluations: pd.DataFrame
+    table: pd.DataFrame
+    problems: list[str]
+    styles: Styles
+    left_out: str = ""
+
+    @classmethod
+    def load(cls, path: str | Path) -> Study:
+        """All runs at or below `path`. Raises `UserError` where there is none."""
+        metrics = load_metrics(path)
+        runs, problems = load_runs(path), metrics.attrs["problems"]
+        if runs.empty:
+            raise UserError(" ".join([f"There is no run in {path}.", *problems]))
+        metrics.attrs = {}  # pandas copies them with every selection
+        evaluations = metrics.query("kind == 'evaluation' and accuracy.notna()")
+        runs = _with_way(named(runs), evaluations)
+        return cls(
+            runs=runs,
+            evaluations=evaluations,
+            table=_with_medians(settings(runs), runs),
+            problems=problems,
+            styles=styles_of(runs.label),
+        )
+
+    @cached_property
+    def areas(self) -> Styles:
+        """The styles of bars and fields."""
+        return areas_of(self.styles)
+
+    def groups(self, columns: Sequence[str] = COMPARABLE) -> Iterator[pd.DataFrame]:
+        """The rows of `table` that share `columns`: by default those whose times are compared with
+        one another.
+        """
+        yield from (group for _, group in self.table.groupby(list(columns), dropna=False))
+
+    def drawn(self, columns: Sequence[str] = COMPARABLE) -> Study:
+        """The part of it that fits into a figure with a panel for each of `groups(columns)`: the
+        largest situations, the best algorithms.
+        """
+        groups = sorted(self.groups(columns), key=lambda g: (-len(g), -g.runs.sum()))
+        labels = _best_labels(self.table)
+        hidden = [
+            f"{counted(len(items) - limit, noun)} of {len(items)}"
+            for items, limit, noun in (
+                (groups, MAX_PANELS, "situation"),
+                (labels, MAX_LINES, "algorithm"),
+            )
+            if len(items) > limit
+        ]
+        if not hidden:
+            return self
+        table = pd.concat(groups[:MAX_PANELS]).sort_index()
+        table = table.loc[table.label.isin(labels[:MAX_LINES])]
+        runs = self.runs.merge(table[list(KEYS)], on=list(KEYS))
+        left_out = f"The figures leave out {' and '.join(hidden)}, which the tables have."
+        return replace(self, runs=runs, table=table, left_out=left_out)
+
+
+def _best_labels(table: pd.DataFrame) -> list[str]:
+    """Baselines and their stand-in, then who is first in some situation, then the others by their
+    median place.
+    """
+    marks = table.assign(is_first=table.place == 1, place=table.place.fillna(math.inf))
+    marks["is_baseline"] |= marks.is_best_baseline
+    by_label = marks.groupby("label")
+    order = pd.DataFrame(
+        {
+            "other": ~by_label.is_baseline.any(),
+            "never_first": ~by_label.is_first.any(),
+            "place": by_label.place.median(),
+        }
+    )
+    return list(order.sort_values(["other", "never_first", "place"]).index)
+
+
+def _with_way(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:
+    """`runs` with the steps and MB of the first evaluation that reached the target."""
+    completed = runs.loc[runs.status == "completed", ["folder", "target_accuracy"]]
+    rows = evaluations[["folder", "step", "bytes_sent", "accuracy"]].merge(completed, on="folder")
+    first = rows.query("accuracy >= target_accuracy").drop_duplicates("folder")
+    way = pd.DataFrame(
+        {
+            "folder": first.folder,
+            "steps_to_accuracy": first.step.astype(float),
+            "mb_to_accuracy": first.bytes_sent.astype(float) / 1e6,
+        }
+    )
+    has_target = runs.target_accuracy.notna().to_numpy()
+    runs = runs.merge(way, on="folder", how="left")
+    is_miss = has_target & runs.steps_to_accuracy.isna().to_numpy()
+    runs.loc[is_miss, _ON_THE_WAY] = math.inf
+    return runs
+
+
+def _with_medians(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    medians = runs.groupby(list(KEYS), dropna=False)[_ON_THE_WAY].median().reset_index()
+    return table.merge(medians, on=list(KEYS), how="left")

@@ -1,0 +1,332 @@
+"""The rows of every table of runs: one for the runs that differ in nothing but their seed.
+
+A run that missed the target counts as one that takes for ever; it is never dropped. Times are
+compared within a situation and a backend only, so simulated ones never with measured ones, and
+those of workers that shared a GPU not at all.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from experiments.report.statistics import (
+    MIN_SEEDS,
+    UNKNOWN,
+    Array,
+    Interval,
+    bootstrap_interval,
+    proportion_interval,
+    ratio_interval,
+)
+from host.words import counted
+
+Row = dict[Any, Any]
+
+# What two runs must share for their times to be comparable, and how to say a value as `shown`.
+SITUATION: dict[str, Callable[[str], str]] = {
+    "task": str,
+    "model": str,
+    "net": "network {}".format,
+    "asked_rate_mbit": "{} Mbit/s asked".format,
+    "workers": lambda number: counted(int(number), "worker"),
+    "cluster": str,
+    "gpu": str,
+    "target_accuracy": "target accuracy {}".format,
+}
+# What else tells runs apart, beside the algorithm and the seed.
+DETAIL: dict[str, Callable[[str], str]] = {"backend": str, "optim": "optimizer {}".format}
+COMPARABLE = (*SITUATION, "backend")
+STAND_IN = "allreduce"
+"""The baseline where PyTorch's own were not run: they cannot be simulated."""
+
+_BASELINES = "experiments.training.torch_ddp."
+_CLUSTER = "cluster."
+_TIMEOUT = "cluster.timeout_s"  # a limit, which changes no result
+KEYS = (*SITUATION, *DETAIL, "shared_gpu", "name", "label", "algo", "is_baseline")
+"""What the runs of a setting share."""
+_TIMES = ("steps_per_s", "exposed_communication_s", "exposed_share")
+_MEDIANS = (
+    *("final_accuracy", "final_loss", "final_bits_per_character"),
+    *("validation_accuracy", "spread", "steps", "achieved_rate_mbit"),
+    *("mb_sent_per_worker", "mb_a_step", *_TIMES),
+)
+_SEED = re.compile(r"^seed: .*\n?", re.MULTILINE)
+
+
+def named(runs: pd.DataFrame) -> pd.DataFrame:
+    """`runs` (of `load_runs`) with what their configurations tell.
+
+    Adds "name": the algorithm, with the options that vary among such runs, so that runs of one
+    algorithm with `bits` of 4 and of 8 are two algorithms, not two seeds of one. "label": the name
+    with what else of DETAIL tells it from others. "cluster": the options of `cluster` that vary,
+    such as "straggler=0.5". "is_baseline": it is PyTorch's own. "learning_rate": the optimizer's,
+    scaled; NaN where that is not recorded. "shared_gpu": its workers shared a GPU; false where that
+    is not recorded.
+    """
+    if "label" in runs:
+        return runs
+    configs = [_read_config(Path(folder)) for folder in runs.folder]
+    shared = runs["shared_gpu"] if "shared_gpu" in runs else [None] * len(runs)
+    runs = runs.assign(cluster=pd.Series(_clusters(configs), runs.index, dtype="str"))
+    runs = runs.assign(
+        name=_names(runs, configs),
+        is_baseline=[str(config.get("_target_")).startswith(_BASELINES) for config in configs],
+        learning_rate=[_learning_rate(config) for config in configs],
+        shared_gpu=[bool(pd.notna(value) and value) for value in shared],
+    )
+    return runs.assign(label=_labels(runs))
+
+
+def settings(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row a setting: the runs (of `load_runs`) that differ in nothing but their seed.
+
+    Columns: those of SITUATION and DETAIL, and of `named`; "runs" and, of these, "missed"; the
+    share that "reached" the target and its interval `reached_low`, `reached_high`; "times_s" of all
+    runs; medians, of which `time_to_accuracy_s` is inf where the median run missed, and `low` and
+    `high`, its bootstrap interval, are NaN for fewer than three runs, as `final_low` and
+    `final_high`, that of the accuracy; "learning_rate"; "evaluated_model"; "status";
+    and those of `_compared`. What takes time is NaN for workers that shared a GPU.
+
+    Rows are sorted by situation and backend, then by time to accuracy, misses last.
+    """
+    runs = _with_ratios(named(runs))
+    groups = runs.groupby(runs.groupby(list(KEYS), dropna=False).ngroup())
+    table = groups[list(KEYS)].first().join(groups[list(_MEDIANS)].median().astype(float))
+    samples = zip(groups.time_to_accuracy_s, groups.final_accuracy, strict=True)
+    outcomes = [_outcome(times.to_numpy(), ends.to_numpy()) for (_, times), (_, ends) in samples]
+    table = table.join(pd.DataFrame(outcomes, index=table.index))
+    table["learning_rate"] = groups.learning_rate.first()
+    table["evaluated_model"] = groups.evaluated_model.agg(_all_of)
+    table["status"] = groups.status.agg(_status)
+    table.loc[table.shared_gpu, ["time_to_accuracy_s", "low", "high", *_TIMES]] = math.nan
+    table = table.sort_values("final_accuracy", ascending=False)
+    order = [*SITUATION, "backend", "time_to_accuracy_s"]
+    table = table.sort_values(order, kind="stable", ignore_index=True)
+    return table.join(pd.DataFrame(_comparisons(table), index=table.index))
+
+
+def comparable(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The rows of `settings`, or runs, in the groups within which times are compared."""
+    yield from (group for _, group in table.groupby(list(COMPARABLE), dropna=False))
+
+
+def varies(frame: pd.DataFrame, column: str) -> bool:
+    """Whether the rows differ in `column`."""
+    return len(frame.drop_duplicates(column)) > 1
+
+
+def shown(column: str, value: Any) -> str:
+    """A value of a column of `SITUATION` or `DETAIL`, as a person reads it."""
+    if pd.isna(value):
+        return "-"
+    if column == "backend" and value == "sim":
+        return "simulated"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """The configuration as {"bits": 8, "optim.lr": 0.1}, without the seed; empty where it cannot be
+    read.
+    """
+    try:
+        return _parsed(_SEED.sub("", (folder / "config.yaml").read_text()))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> dict[str, Any]:
+    """YAML takes a millisecond, and seeds of one setting have the same text."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return dict(_flat(yaml.load(text, loader)))
+
+
+def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in node.items() if isinstance(node, dict) else ():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}".removeprefix("algo."), value
+
+
+def _clusters(configs: Sequence[dict[str, Any]]) -> list[str | None]:
+    """What their workers are like, where they are not alike in all: None where they are."""
+    varying = sorted(key for key in _differing(configs) if key.startswith(_CLUSTER))
+    names = {key: key.removeprefix(_CLUSTER).removesuffix("._target_") for key in varying}
+    return [
+        ", ".join(f"{names[key]}={config[key]}" for key in varying if key in config) or None
+        for config in configs
+    ]
+
+
+def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
+    alike = runs.groupby([*SITUATION, *DETAIL, "algo"], dropna=False).ngroup()
+    groups = defaultdict(list)
+    for group, algo, config in zip(alike, runs.algo, configs, strict=True):
+        groups[group, algo].append(config)
+    varying: dict[str, set[str]] = defaultdict(set)
+    for (_, algo), group in groups.items():
+        varying[algo] |= _differing(group)
+    return [
+        " ".join([algo, *(f"{key}={config.get(key)}" for key in sorted(varying[algo]))])
+        for algo, config in zip(runs.algo, configs, strict=True)
+    ]
+
+
+def _differing(configs: Sequence[dict[str, Any]]) -> set[str]:
+    distinct = list({id(config): config for config in configs}.values())
+    keys = {key for config in distinct for key in config} - {"seed", _TIMEOUT}
+    return {key for key in keys if len({repr(config.get(key)) for config in distinct}) > 1}
+
+
+def _learning_rate(config: dict[str, Any]) -> float:
+    """The optimizer's, times `lr_scale`; NaN where the configuration does not say."""
+    rate, scale = config.get("optim.lr"), config.get("lr_scale", 1.0)
+    if isinstance(rate, int | float) and isinstance(scale, int | float):
+        return rate * scale
+    return math.nan
+
+
+def _labels(runs: pd.DataFrame) -> list[str]:
+    """Simulated is never unlabelled beside measured."""
+    everywhere = {"backend"} if varies(runs, "backend") else set()
+    telling = {
+        name: [c for c in DETAIL if c in everywhere or varies(group, c)]
+        for name, group in runs.groupby("name")
+    }
+    return [
+        ", ".join([row["name"], *(shown(c, row[c]) for c in telling[row["name"]])])
+        for row in runs.loc[:, ["name", *DETAIL]].to_dict("records")
+    ]
+
+
+def _with_ratios(runs: pd.DataFrame) -> pd.DataFrame:
+    """With inf for a missed time, and what is a ratio of two fields of a run."""
+    mb_sent_per_worker = runs.bytes_sent_per_worker / 1e6
+    return runs.assign(
+        time_to_accuracy_s=runs.time_to_accuracy_s.fillna(math.inf),
+        mb_sent_per_worker=mb_sent_per_worker,
+        mb_a_step=mb_sent_per_worker / runs.steps.astype(float),
+        exposed_share=runs.exposed_communication_s * runs.steps_per_s / runs.steps.astype(float),
+    )
+
+
+def _outcome(times_s: Array, accuracies: Array) -> Row:
+    """What came of the runs of one setting."""
+    num_missed = int(np.isinf(times_s).sum())
+    num_reached = len(times_s) - num_missed
+    low, high = _interval(times_s)
+    final_low, final_high = _interval(accuracies[~np.isnan(accuracies)])
+    reached_low, reached_high = proportion_interval(num_reached, len(times_s))
+    return {
+        "runs": len(times_s),
+        "missed": num_missed,
+        "reached": num_reached / len(times_s),
+        "reached_low": reached_low,
+        "reached_high": reached_high,
+        "times_s": tuple(times_s),
+        "time_to_accuracy_s": float(np.median(times_s)),
+        "low": low,
+        "high": high,
+        "final_low": final_low,
+        "final_high": final_high,
+    }
+
+
+def _interval(values: Array) -> Interval:
+    return bootstrap_interval(values) if len(values) >= MIN_SEEDS else UNKNOWN
+
+
+def _comparisons(table: pd.DataFrame) -> list[Row]:
+    """In the order of `table`."""
+    rows = {}
+    for group in comparable(table):
+        rows |= zip(group.index, _compared(group.to_dict("records")), strict=True)
+    return [rows[index] for index in table.index]
+
+
+def _compared(rows: Sequence[Row]) -> Iterator[Row]:
+    """What rows whose times may be compared are to one another.
+
+    "place" counts from 1 and is NaN for a miss; "ties_with_first": the two medians are equal, or
+    the interval of their ratio holds 1; "baseline" is the label of the fastest baseline, `speedup`
+    how many times faster the row is, with its interval from `speedup_low` to `speedup_high`;
+    `bytes_ratio` is what it sends a step over what "bytes_baseline" sends, the one that sends most.
+    """
+    finite = [row for row in rows if row["time_to_accuracy_s"] < math.inf]
+    first = min(finite, key=lambda row: row["time_to_accuracy_s"], default=None)
+    baselines = _baselines(rows)
+    baseline = min(baselines, key=lambda row: row["time_to_accuracy_s"], default=None)
+    largest = max(baselines, key=lambda row: row["mb_a_step"], default=None)
+    for row in rows:
+        time_s = row["time_to_accuracy_s"]
+        is_placed = time_s < math.inf
+        earlier = sum(other["time_to_accuracy_s"] < time_s for other in finite)
+        sent = math.nan if largest is None else largest["mb_a_step"]
+        yield {
+            "place": 1 + earlier if is_placed else math.nan,
+            "ties_with_first": is_placed and row is not first and _is_tie(row, first),
+            "baseline": None if baseline is None else baseline["label"],
+            "is_best_baseline": row is baseline,
+            "bytes_baseline": None if largest is None else largest["label"],
+            "bytes_ratio": _ratio(row["mb_a_step"], sent),
+            **_speedup(row, baseline),
+        }
+
+
+def _baselines(rows: Sequence[Row]) -> list[Row]:
+    rows = [row for row in rows if not row["shared_gpu"]]
+    baselines = [row for row in rows if row["is_baseline"]]
+    return baselines or [row for row in rows if row["algo"] == STAND_IN]
+
+
+def _speedup(row: Row, baseline: Row | None) -> Row:
+    ratio, interval = math.nan, UNKNOWN
+    if baseline is not None and not row["shared_gpu"]:
+        ratio = _ratio(baseline["time_to_accuracy_s"], row["time_to_accuracy_s"])
+        if row is not baseline and not math.isnan(ratio) and _have_intervals(row, baseline):
+            interval = ratio_interval(baseline["times_s"], row["times_s"])
+    return {"speedup": ratio, "speedup_low": interval[0], "speedup_high": interval[1]}
+
+
+def _ratio(value: float, other: float) -> float:
+    """NaN for two misses, and where `other` is 0."""
+    return value / other if other else math.nan
+
+
+def _is_tie(row: Row, first: Row | None) -> bool:
+    if first is None:
+        return False
+    if row["time_to_accuracy_s"] == first["time_to_accuracy_s"]:
+        return True
+    if not _have_intervals(row, first):
+        return False
+    low, high = ratio_interval(row["times_s"], first["times_s"])
+    return low <= 1 <= high
+
+
+def _have_intervals(*rows: Row) -> bool:
+    return all(row["runs"] >= MIN_SEEDS for row in rows)
+
+
+def _all_of(values: pd.Series) -> str:
+    return ", ".join(sorted(set(values.dropna())))
+
+
+def _status(values: pd.Series) -> str:
+    """Such as "completed", "failed" (of one run) or "1 of 3 diverged"."""
+    statuses = list(values)
+    broken = Counter(sorted(status for status in statuses if status != "completed"))
+    if len(statuses) == 1 or not broken:
+        return statuses[0]
+    return ", ".join(f"{n} of {len(statuses)} {status}" for status, n in broken.items())

@@ -1,0 +1,123 @@
+"""Accuracy: over time, over steps and over bytes, and what is left of it in the end."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pandas as pd
+
+from experiments.report.cells import leading, outcomes
+from experiments.report.data import Study
+from experiments.report.phrases import kinds, sentence
+from experiments.report.plots import OVER, accuracy_plot
+from experiments.report.results_table import COMPARABLE, Row, comparable
+from experiments.report.section import PageTable, Section
+from host.words import counted, listed
+
+_NAMES = ("accuracy_over_time", "accuracy_over_steps", "accuracy_over_bytes")
+_WAY = ("steps to accuracy", "MB to accuracy")
+_END = (
+    *("steps", "final accuracy (test), interval", "loss (test, nats)", "bits a character (test)"),
+    *("validation accuracy", "spread of weights", "status"),
+)
+_END_NUMBERS = [
+    *("steps", "final_accuracy", "final_low", "final_high", "final_loss"),
+    *("final_bits_per_character", "validation_accuracy", "spread", "status"),
+]
+_IDENTITY = [*COMPARABLE, "optim", "name", "label", "runs", "missed"]
+
+
+def curves(study: Study) -> Section:
+    """The way to the target: which algorithm needs the fewest steps, and which the fewest bytes."""
+    table, drawn = study.table, study.drawn()
+    plots = {
+        name: accuracy_plot(drawn.runs, study.evaluations, over, study.styles)
+        for over, name in zip(OVER, _NAMES, strict=True)
+    }
+    page = PageTable(
+        caption="Steps, and MB sent by a worker, until the target accuracy: medians over seeds.",
+        cells=leading(table) | outcomes(table, _WAY),
+        numbers=table.loc[:, [*_IDENTITY, "steps_to_accuracy", "mb_to_accuracy"]],
+    )
+    figures = {name: figure for name, figure in plots.items() if figure is not None}
+    return Section(
+        finding=" ".join(_finding(mark, rows) for mark, rows in kinds(table)),
+        notes=[drawn.left_out] if drawn.left_out and figures else [],
+        tables={"way_to_accuracy": page},
+        figures=figures,
+    )
+
+
+def final_accuracy(study: Study) -> Section:
+    """What a relaxation costs in accuracy at the end of the runs."""
+    table = study.table
+    page = PageTable(
+        caption="Accuracy and mean loss on the test set at the end of the runs, of the model "
+        "evaluated (by default the mean of the workers'): medians over seeds, and the accuracy's "
+        "95 % bootstrap interval.",
+        cells=leading(table) | outcomes(table, _END),
+        numbers=table.loc[:, [*_IDENTITY, *_END_NUMBERS]],
+    )
+    finding = " ".join(_final_finding(mark, rows) for mark, rows in kinds(table))
+    return Section(finding=finding, tables={"final_accuracy": page})
+
+
+def _finding(mark: str, table: pd.DataFrame) -> str:
+    groups = list(comparable(table))
+    parts = [
+        _fewest(groups, "steps_to_accuracy", "the fewest steps"),
+        _fewest(groups, "mb_to_accuracy", "the fewest bytes"),
+    ]
+    if not any(parts):
+        parts = ["no algorithm reaches a target in its median run"]
+    return sentence(parts, mark)
+
+
+def _fewest(groups: list[pd.DataFrame], column: str, what: str) -> str:
+    """Such as "the fewest steps to the target: a in 3 and b in 2 of 4 situations, ties counted
+    twice".
+    """
+    winners = [_least(group.to_dict("records"), column) for group in groups]
+    reached = [labels for labels in winners if labels]
+    if not reached:
+        return ""
+    if len(groups) == 1:
+        unit = "MB by a worker" if column.startswith("mb") else "steps"
+        tie = ", which tie" if len(reached[0]) > 1 else ""
+        number = f"{groups[0][column].min():,.4g} {unit}"
+        return f"{what} to the target: {listed(reached[0])}{tie}, {number}"
+    wins = Counter(label for labels in reached for label in labels)
+    said = listed(f"{label} in {number}" for label, number in wins.most_common())
+    tie = ", ties counted for each" if wins.total() > len(reached) else ""
+    return f"{what} to the target: {said} of {counted(len(groups), 'situation')}{tie}"
+
+
+def _least(rows: list[Row], column: str) -> list[str]:
+    """The labels of the rows with the least number, if it is finite."""
+    least = min((row[column] for row in rows if not math.isnan(row[column])), default=math.inf)
+    return [row["label"] for row in rows if row[column] == least < math.inf]
+
+
+def _final_finding(mark: str, table: pd.DataFrame) -> str:
+    """The largest loss to the best baseline, in points, over all situations."""
+    losses = []
+    for group in comparable(table):
+        baseline = group[group.is_best_baseline]
+        if len(baseline) and pd.notna(baseline.final_accuracy.iloc[0]):
+            loss = 100 * (baseline.final_accuracy.iloc[0] - group.final_accuracy)
+            losses.append(group.assign(loss=loss).query("not is_best_baseline"))
+    rows = pd.concat(losses).dropna(subset="loss") if losses else table.head(0)
+    if rows.empty:
+        return sentence(["no accuracy can be compared with a baseline's"], mark)
+    worst = rows.loc[rows.loss.idxmax()]
+    within = int((rows.loss <= 1).sum())
+    return sentence(
+        [
+            "within a point of the fastest baseline's accuracy or above it: "
+            f"{within} of {counted(len(rows), 'setting')}",
+            f"the lowest is {worst.label}, {abs(worst.loss):.1f} points "
+            f"{'below' if worst.loss > 0 else 'above'} {worst.baseline}",
+        ],
+        mark,
+    )

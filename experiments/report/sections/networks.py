@@ -1,0 +1,147 @@
+"""The best algorithm over networks, as a heat map, and all by network."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from experiments.report.cells import describe
+from experiments.report.data import Study
+from experiments.report.phrases import kinds, sentence, wrapped
+from experiments.report.results_table import comparable, varies
+from experiments.report.section import Section
+from experiments.report.sections.over_networks import (
+    NETWORK,
+    REST,
+    network_name,
+    network_names,
+    times_over_networks,
+)
+from host.words import counted, listed, significant
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_ROWS, MAX_COLUMNS = 16, 12
+
+_NAME_WIDTH = 18
+
+
+def best_over_networks(study: Study) -> Section:
+    """Which algorithm is first on which network."""
+    table = study.table.query("not shared_gpu and target_accuracy.notna()")
+    firsts = _firsts(table)
+    if firsts.empty or len(firsts[NETWORK].drop_duplicates()) < 2:
+        return Section(finding="The runs are of one network, or of none with a target: no map.")
+    figure, left_out = _figure(firsts, study)
+    return Section(
+        finding=" ".join(_finding(mark, rows) for mark, rows in kinds(firsts)),
+        notes=[left_out] if left_out else [],
+        tables={"times_over_networks": times_over_networks(table)},
+        figures={"best_over_networks": figure},
+    )
+
+
+def _firsts(table: pd.DataFrame) -> pd.DataFrame:
+    """The first row of each comparable group, with the number of rows that tie with it."""
+    if table.empty:
+        return table
+    return pd.concat(
+        [group.head(1).assign(num_ties=group.ties_with_first.sum()) for group in comparable(table)]
+    )
+
+
+def _finding(mark: str, firsts: pd.DataFrame) -> str:
+    reached = firsts.query("place == 1")
+    if reached.empty:
+        return sentence(["no algorithm reaches a target on any network"], mark)
+    labels = list(reached.label.value_counts().index)
+    said = [
+        f"{label} is first on {_where(reached.loc[reached.label == label], firsts)}"
+        for label in labels
+    ]
+    num_tied, num_missed = int((reached.num_ties > 0).sum()), len(firsts) - len(reached)
+    if num_tied:
+        said.append(f"in {num_tied} of {counted(len(firsts), 'field')} the first ties with another")
+    if num_missed:
+        said.append(f"in {num_missed} of {counted(len(firsts), 'field')} none reaches the target")
+    return sentence(said, mark, names=labels)
+
+
+def _where(rows: pd.DataFrame, firsts: pd.DataFrame) -> str:
+    """The networks of `rows`; where a network has several fields, how many fields these are."""
+    num_nets = len(firsts[NETWORK].drop_duplicates())
+    if len(rows) == len(firsts):
+        return f"each of {counted(num_nets, 'network')}"
+    if len(firsts) == num_nets:
+        return listed(map(network_name, rows.to_dict("records")))
+    return f"{len(rows)} of {counted(len(firsts), 'field')} of the map"
+
+
+def _figure(firsts: pd.DataFrame, study: Study) -> tuple[Figure, str]:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    firsts = firsts.assign(column=[network_name(row) for row in firsts.to_dict("records")])
+    varying = [column for column in REST if varies(firsts, column)]
+    firsts = firsts.assign(
+        row=[describe(firsts.loc[[i]], varying) or "all runs" for i in firsts.index]
+    )
+    columns, rows = network_names(firsts), list(dict.fromkeys(firsts.row))
+    hidden = max(len(columns) - MAX_COLUMNS, 0), max(len(rows) - MAX_ROWS, 0)
+    columns, rows = columns[:MAX_COLUMNS], rows[:MAX_ROWS]
+    longest = max(len(word) for label in firsts.label for word in label.split())
+    size_in = 2.6 + max(1.5, 0.085 * longest) * len(columns), 1.9 + 0.8 * len(rows)
+    theme: Any = {"hatch.linewidth": 0.4}
+    with matplotlib.rc_context(theme):
+        figure = Figure(figsize=size_in, layout="constrained")
+        axes = figure.add_subplot()
+        fields = firsts.query("column in @columns and row in @rows")
+        for field in fields.to_dict("records"):
+            _draw(axes, columns.index(field["column"]), rows.index(field["row"]), field, study)
+        _frame(axes, columns, rows)
+        same = [c for c in ("task", "model", "workers", "backend") if c not in varying]
+        figure.suptitle(textwrap.fill(describe(firsts, same), int(9 * size_in[0])))
+        figure.draw_without_rendering()
+    said = (
+        f"The map leaves out {counted(hidden[0], 'network')} and {counted(hidden[1], 'row')}, "
+        "which the tables have."
+    )
+    return figure, said if any(hidden) else ""
+
+
+def _draw(axes: Axes, x: int, y: int, field: dict[Any, Any], study: Study) -> None:
+    """A field in the colour of the algorithm that is first there, and by name."""
+    from matplotlib.patches import Rectangle
+
+    is_reached = field["place"] == 1
+    empty: dict[str, Any] = {"facecolor": "0.9", "edgecolor": "0.25"}
+    look = study.areas[field["label"]] if is_reached else empty
+    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, linewidth=0.8, **look))
+    text = wrapped(field["label"], _NAME_WIDTH) + _below(field) if is_reached else "all missed"
+    box = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+    axes.text(x, y, text, ha="center", va="center", fontsize="small", bbox=box)
+
+
+def _below(field: dict[Any, Any]) -> str:
+    """The speed-up and the ties of a field."""
+    lines = []
+    if field["is_best_baseline"]:
+        lines.append("the baseline")
+    elif 0 < field["speedup"] < math.inf:
+        lines.append(f"{significant(field['speedup'])} x the baseline")
+    if field["num_ties"]:
+        lines.append(f"ties with {counted(field['num_ties'], 'other')}")
+    return "".join("\n" + line for line in lines)
+
+
+def _frame(axes: Axes, columns: list[str], rows: list[str]) -> None:
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+    axes.set_xticks(range(len(columns)), [column.replace(", ", "\n") for column in columns])
+    axes.set_yticks(range(len(rows)), [textwrap.fill(row, 30) for row in rows])
+    axes.tick_params(length=0)
+    axes.set_xlabel("network, from the slowest")

@@ -1,0 +1,117 @@
+"""What was run, on what, and what did not come to an end."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+
+from experiments.report.cells import TITLE, describe
+from experiments.report.data import Study
+from experiments.report.phrases import sentence
+from experiments.report.results_table import SITUATION, STAND_IN
+from experiments.report.section import PageTable, Section
+from experiments.report.statistics import MIN_SEEDS
+from host.words import counted, listed
+
+_LISTED = 20
+"""As many files or runs are named one by one."""
+
+
+def overview(study: Study) -> Section:
+    """How many runs there are of what, and what weakens them as evidence."""
+    runs, table = study.runs, study.table
+    num_situations = len(runs.drop_duplicates([*SITUATION, "backend"]))
+    of_seeds = f"{table.runs.min()} to {table.runs.max()}"
+    if table.runs.min() == table.runs.max():
+        of_seeds = str(table.runs.min())
+    parts = [
+        f"{counted(len(runs), 'run')} of {counted(len(set(runs['name'])), 'algorithm')} in "
+        f"{counted(num_situations, 'situation')}, {of_seeds} a setting",
+        *([describe(runs, (*TITLE, "target_accuracy"))] if num_situations == 1 else []),
+        _kinds(runs),
+    ]
+    return Section(finding=sentence(parts), notes=[*_weaknesses(study), *_machines(runs)])
+
+
+def incomplete(study: Study) -> Section:
+    """The runs that failed or diverged, with their reasons, and files that could not be read."""
+    ended = study.runs.query("status != 'completed'")
+    counts = Counter(sorted(ended.status))
+    said = [f"{counted(n, 'run')} {status}" for status, n in counts.items()]
+    if study.problems:
+        said.append(f"{counted(len(study.problems), 'file')} could not be read")
+    finding = sentence([listed(said)] if said else ["every run completed, and every file was read"])
+    tables = {"incomplete": _incomplete_table(ended)} if len(ended) else {}
+    notes = study.problems[:_LISTED]
+    if len(study.problems) > _LISTED:
+        notes = [*notes, f"And {len(study.problems) - _LISTED} more of such files."]
+    return Section(finding=finding, notes=notes, tables=tables)
+
+
+def _incomplete_table(ended: pd.DataFrame) -> PageTable:
+    ended = ended.fillna({"reason": "no reason was recorded"})
+    numbers = ended.loc[:, ["folder", "label", "net", "workers", "seed", "status", "reason"]]
+    shown = {"label": "algorithm", "net": "network"}
+    cells = {
+        shown.get(column, column): ["-" if pd.isna(v) else str(v) for v in numbers[column]]
+        for column in ("label", "net", "workers", "seed", "status", "reason")
+    }
+    return PageTable(caption="Runs that did not complete.", cells=cells, numbers=numbers)
+
+
+def _kinds(runs: pd.DataFrame) -> str:
+    num_simulated = int((runs.backend == "sim").sum())
+    if not num_simulated:
+        return "all measured on real workers"
+    if num_simulated == len(runs):
+        return "all simulated"
+    return f"{num_simulated:,} simulated and {len(runs) - num_simulated:,} measured, never mixed"
+
+
+def _weaknesses(study: Study) -> list[str]:
+    table, notes = study.table, []
+    few = int((table.runs < MIN_SEEDS).sum())
+    if few:
+        notes.append(
+            f"{counted(few, 'setting')} of {len(table)} with fewer than {MIN_SEEDS} seeds: no "
+            "interval, and no difference can be told from chance."
+        )
+    if table.baseline.isna().any():
+        notes.append("Some situations have no baseline: they have no speed-up.")
+    if (table.is_best_baseline & ~table.is_baseline).any():
+        notes.append(
+            f"Where PyTorch's own data parallelism was not run, {STAND_IN} stands in as the "
+            "baseline: it cannot be simulated."
+        )
+    if table.shared_gpu.any():
+        num_shared = int(study.runs.shared_gpu.sum())
+        notes.append(
+            f"{counted(num_shared, 'run')} of workers that shared a GPU: their times are no claim "
+            "and left out everywhere."
+        )
+    return notes
+
+
+def _machines(runs: pd.DataFrame) -> list[str]:
+    """One line on the machines, and a warning where times are of several."""
+    machines = Counter(map(_machine, runs.folder))
+    known = [machine for machine, _ in machines.most_common() if machine]
+    if not known:
+        return ["The machine was not recorded."]
+    if len(known) == 1:
+        return [f"Machine: {known[0]}."]
+    return [f"Machines: {'; '.join(known[:_LISTED])}. Times of several are compared as of one."]
+
+
+def _machine(folder: str) -> str:
+    """Such as "AMD EPYC, 2 cores, torch 2.13.0"; empty where it cannot be read."""
+    try:
+        facts = json.loads((Path(folder) / "environment.json").read_text())
+        return (
+            f"{facts['cpu']}, {counted(facts['cores'], 'core')}, torch {facts['packages']['torch']}"
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        return ""

@@ -1,0 +1,126 @@
+"""Time to accuracy: the table, the finding, and bars with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import pandas as pd
+
+from experiments.report.cells import leading, outcomes
+from experiments.report.data import Study
+from experiments.report.phrases import (
+    caution,
+    kinds,
+    sentence,
+    situation,
+    span,
+)
+from experiments.report.results_table import COMPARABLE, comparable
+from experiments.report.section import PageTable, Section
+from experiments.report.sections.bars import bars
+from host.words import counted, listed, significant
+
+HEADERS = (
+    *("reached the target", "time to accuracy (s)", "speed-up over the best baseline", "place"),
+    "status",
+)
+NUMBERS = [
+    *(*COMPARABLE, "optim", "name", "label", "shared_gpu", "runs", "missed"),
+    *("reached", "reached_low", "reached_high", "time_to_accuracy_s", "low", "high"),
+    *("baseline", "speedup", "speedup_low", "speedup_high", "place", "ties_with_first", "status"),
+]
+
+
+def time_to_accuracy(study: Study) -> Section:
+    """Who reaches the target first where, and how much sooner than the best baseline."""
+    table, drawn = study.table, study.drawn()
+    page = PageTable(
+        caption="Seconds of training until the target accuracy on the validation set: the median "
+        "over seeds, its 95 % bootstrap interval in brackets. A miss is infinite. Two algorithms "
+        "tie where the interval of the ratio of their medians holds 1.",
+        cells=leading(table) | outcomes(table, HEADERS),
+        numbers=table.loc[:, NUMBERS],
+        emphasized=[i for i, place in enumerate(table.place) if place == 1],
+    )
+    figure = bars(drawn)
+    return Section(
+        finding=" ".join(_finding(mark, rows) for mark, rows in kinds(table)),
+        notes=[drawn.left_out] if drawn.left_out and figure else [],
+        tables={"time_to_accuracy": page},
+        figures={"time_to_accuracy": figure} if figure else {},
+    )
+
+
+def _finding(mark: str, table: pd.DataFrame) -> str:
+    table = table.query("not shared_gpu")
+    groups = list(comparable(table.query("target_accuracy.notna()")))
+    if table.empty:
+        return sentence(["all workers shared a GPU, so that no time is compared"], mark)
+    if not groups:
+        return sentence(["the runs have no target, so that no time is compared"], mark)
+    if len(groups) == 1:
+        return sentence([_of_one(groups[0])], mark, names=table.label)
+    return sentence(_of_many(groups, table), mark)
+
+
+def _of_one(group: pd.DataFrame) -> str:
+    first = group.iloc[0]
+    target = f"the target of {first.target_accuracy:g}"
+    if math.isinf(first.time_to_accuracy_s):
+        return f"no algorithm reaches {target} in its median run"
+    order = " first" if len(group) > 1 else ""
+    took = f"{significant(first.time_to_accuracy_s)} s{span(first.low, first.high)}"
+    tied = listed(group.label[group.ties_with_first])
+    missed = f", missed by {first.missed} of {first.runs} runs" if first.missed else ""
+    return (
+        f"{first.label} reaches {target}{order}, in {took}{missed}{_gain(first)}"
+        + (f", and ties with {tied}" if tied else "")
+        + caution(group)
+    )
+
+
+def _gain(first: pd.Series) -> str:
+    if first.is_best_baseline:
+        return ", itself the best baseline"
+    if math.isnan(first.speedup):
+        return ""
+    if math.isinf(first.speedup):
+        return f", which the best baseline, {first.baseline}, misses"
+    ratio = f"{significant(first.speedup)} times{span(first.speedup_low, first.speedup_high)}"
+    return f", {ratio} as fast as {first.baseline}, the best baseline"
+
+
+def _of_many(groups: Sequence[pd.DataFrame], table: pd.DataFrame) -> list[str]:
+    won = [group for group in groups if group.place.iloc[0] == 1]
+    if not won:
+        return [f"no algorithm reaches its target in any of {counted(len(groups), 'situation')}"]
+    firsts = Counter(group.label.iloc[0] for group in won)
+    tied = sum(bool(group.ties_with_first.any()) for group in won)
+    missed = len(groups) - len(won)
+    said = listed(f"{label} in {number}" for label, number in firsts.most_common())
+    return [
+        f"of {counted(len(groups), 'situation')}, first is {said}",
+        f"in {tied} the first ties with another" if tied else "",
+        f"in {missed} none reaches the target" if missed else "",
+        _greatest_gain(won, table),
+    ]
+
+
+def _greatest_gain(won: Sequence[pd.DataFrame], table: pd.DataFrame) -> str:
+    gains = [group for group in won if _is_gain(group.iloc[0])]
+    if not gains:
+        return ""
+    group = max(gains, key=lambda group: group.speedup.iloc[0])
+    first = group.iloc[0]
+    return (
+        f"the greatest gain is that of {first.label} ({situation(group, table)}): "
+        f"{significant(first.speedup)} times{span(first.speedup_low, first.speedup_high)} as fast "
+        f"as {first.baseline}, the best baseline there{caution(group)}"
+    )
+
+
+def _is_gain(first: pd.Series) -> bool:
+    """Whether it is faster than the best baseline, and does not tie with it."""
+    return 1 < first.speedup < math.inf and not first.speedup_low <= 1

@@ -1,0 +1,172 @@
+"""The timeline of a step, from the traces of runs with `trace=true`."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.report.cells import describe
+from experiments.report.data import Study
+from experiments.report.phrases import sentence
+from experiments.report.plots import add_legend
+from experiments.report.results_table import COMPARABLE, SITUATION, shown
+from experiments.report.section import Section
+from host.words import counted
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# As experiments.training.trace writes them, which imports torch.
+TRACE = "trace.json"
+COMPUTE = -1
+
+MAX_RUNS, MAX_WORKERS = 4, 4
+
+_WAIT, _OPTIMIZER = "wait", "optimizer"
+_LOOKS = {  # of the names in a trace; operations have the last
+    "forward": {"facecolor": "#8fbfdf", "hatch": ""},
+    "backward": {"facecolor": "#3a78a8", "hatch": ""},
+    _WAIT: {"facecolor": "white", "hatch": "////"},
+    _OPTIMIZER: {"facecolor": "#1b3a52", "hatch": ""},
+    "kernel": {"facecolor": "#e8c468", "hatch": "...."},
+    "operation": {"facecolor": "#d98032", "hatch": "\\\\\\\\"},
+}
+
+
+def timeline(study: Study) -> Section:
+    """What each worker does in a step of typical length, for one traced run of each algorithm."""
+    runs = study.runs.loc[[(Path(folder) / TRACE).exists() for folder in study.runs.folder]]
+    steps, problems = [], []
+    for run in runs.drop_duplicates([*COMPARABLE, "label"]).to_dict("records"):
+        try:
+            steps.append((run, typical_step(load_trace(Path(run["folder"]) / TRACE))))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            problems.append(f"{run['folder']}/{TRACE} cannot be read: {error}.")
+        if len(steps) == MAX_RUNS:
+            break
+    if not steps:
+        return Section(finding="No run has a trace (trace=true): no timeline.", notes=problems)
+    return Section(
+        finding=sentence([_finding(run, step) for run, step in steps]),
+        notes=problems,
+        figures={"timeline": _figure(steps)},
+    )
+
+
+def load_trace(file: Path) -> pd.DataFrame:
+    """The events of a trace: worker, lane, name, start_s, end_s.
+
+    Raises OSError, ValueError, TypeError or KeyError where it cannot be read.
+    """
+    events = json.loads(file.read_text())["traceEvents"]
+    return pd.DataFrame(
+        [
+            (e["pid"], e["tid"] - 1, e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6)
+            for e in events
+            if e["ph"] == "X"
+        ],
+        columns=["worker", "lane", "name", "start_s", "end_s"],
+    )
+
+
+def typical_step(events: pd.DataFrame) -> pd.DataFrame:
+    """The events of the step of median length of the first worker, times from its begin on.
+
+    A step lasts from the end of one optimizer step to that of the next. `attrs["length_s"]` is its
+    length. Raises ValueError where there are not two steps.
+    """
+    is_mark = (events.worker == events.worker.min()) & (events["name"] == _OPTIMIZER)
+    ends_s = np.sort(events.end_s[is_mark].to_numpy())
+    if len(ends_s) < 2:
+        raise ValueError("there are not two steps in it")
+    order = np.argsort(np.diff(ends_s), kind="stable")
+    chosen = order[(len(order) - 1) // 2]
+    begin_s, end_s = ends_s[chosen], ends_s[chosen + 1]
+    step = events[(events.end_s > begin_s) & (events.start_s < end_s)]
+    step = step.assign(
+        start_s=step.start_s.clip(lower=begin_s) - begin_s,
+        end_s=step.end_s.clip(upper=end_s) - begin_s,
+    )
+    step.attrs["length_s"] = float(end_s - begin_s)
+    return step
+
+
+def _finding(run: dict[Any, Any], step: pd.DataFrame) -> str:
+    """Such as "a step of bytegrad takes 34 ms, of which its worker waits 40 %"."""
+    first = step[(step.worker == step.worker.min()) & (step["name"] == _WAIT)]
+    waits = (first.end_s - first.start_s).sum() / step.attrs["length_s"]
+    if run["shared_gpu"]:
+        return f"a step of {run['label']} was taken by workers that shared a GPU"
+    return (
+        f"a step of {run['label']} takes {1e3 * step.attrs['length_s']:.3g} ms"
+        f"{' of simulated time' if run['backend'] == 'sim' else ''}, of which the first worker "
+        f"waits {100 * waits:.0f} %"
+    )
+
+
+def _figure(steps: Sequence[tuple[dict[Any, Any], pd.DataFrame]]) -> Figure:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    heights = [_num_rows(step) for _, step in steps]
+    theme: Any = {"hatch.linewidth": 0.5}
+    with matplotlib.rc_context(theme):
+        size_in = 9.6, sum(0.9 + 0.24 * height for height in heights) + 0.8
+        figure = Figure(figsize=size_in, layout="constrained")
+        axes = figure.subplots(len(steps), 1, squeeze=False, height_ratios=heights)
+        for panel, (run, step) in zip(axes[:, 0], steps, strict=True):
+            _draw(panel, step)
+            said = run["label"].split(", ")
+            own = [c for c in (*SITUATION, "backend") if shown(c, run[c]) not in said]
+            where = describe(pd.DataFrame([run]), own)
+            panel.set_title(textwrap.fill(f"{run['label']}: {where}", 100), fontsize="medium")
+        add_legend(figure, list(_LOOKS))
+        figure.draw_without_rendering()
+    return figure
+
+
+def _num_rows(step: pd.DataFrame) -> int:
+    return len(_rows(step))
+
+
+def _rows(step: pd.DataFrame) -> list[tuple[int, int]]:
+    """The workers and lanes that are drawn, from the top."""
+    workers = sorted(step.worker.unique())[:MAX_WORKERS]
+    pairs = step.loc[step.worker.isin(workers), ["worker", "lane"]].drop_duplicates()
+    return sorted(map(tuple, pairs.to_numpy().tolist()))
+
+
+def _draw(axes: Axes, step: pd.DataFrame) -> None:
+    """A row for each worker's compute and each of its lanes, in milliseconds."""
+    rows = _rows(step)
+    for event in step.to_dict("records"):
+        row = event["worker"], event["lane"]
+        if row not in rows:
+            continue
+        name = event["name"] if event["name"] in _LOOKS else "operation"
+        axes.barh(
+            rows.index(row),
+            1e3 * (event["end_s"] - event["start_s"]),
+            left=1e3 * event["start_s"],
+            height=0.8,
+            edgecolor="0.25",
+            linewidth=0.4,
+            label=name,
+            facecolor=_LOOKS[name]["facecolor"],
+            hatch=_LOOKS[name]["hatch"],
+        )
+    names = [
+        f"worker {worker}" + ("" if lane == COMPUTE else f", lane {lane}") for worker, lane in rows
+    ]
+    axes.set_yticks(range(len(rows)), names, fontsize="small")
+    axes.set(xlabel="ms", xlim=(0, 1e3 * step.attrs["length_s"]), ylim=(len(rows) - 0.5, -0.5))
+    num_hidden = step.worker.nunique() - MAX_WORKERS
+    if num_hidden > 0:
+        axes.set_ylabel(f"and {counted(num_hidden, 'worker')} more", fontsize="small")

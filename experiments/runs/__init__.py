@@ -1,0 +1,1 @@
+"""Runs, their records, and the studies that they make up."""

@@ -1,0 +1,58 @@
+"""One run as Hydra asks for it: in this process, or wherever a launcher has it run."""
+
+import multiprocessing
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from experiments.real.peers import Team
+from experiments.real.torchrun import run_placed
+from experiments.runs.folder_lock import HeldError, hold
+from experiments.runs.run import run
+from experiments.runs.study import (
+    Outcome,
+    Standing,
+    clear,
+    read_record,
+)
+from host.errors import UserError
+from host.processes import die_with_parent
+
+
+def run_job(config: DictConfig, team: Team | None = None) -> Outcome:
+    """Run `config`, with the processes of `team` if torchrun or srun has started some.
+
+    An outcome "refused" says that nothing was run, because of what `config` asks for; "held", that
+    another process runs it.
+    """
+    hydra = HydraConfig.get()
+    folder, overrides = Path(hydra.runtime.output_dir), hydra.overrides.task
+    try:
+        if team is not None:
+            return Outcome(status=run_placed(config, folder, overrides, team))
+        if hydra.mode == RunMode.MULTIRUN:
+            return _run_of_study(config, folder, overrides, Path(hydra.sweep.dir))
+        return Outcome(status=run(config, folder, overrides))
+    except HeldError as error:
+        return Outcome(status="held", reason=str(error))
+    except UserError as error:
+        return Outcome(status="refused", reason=str(error))
+
+
+def _run_of_study(
+    config: DictConfig, folder: Path, overrides: Sequence[str], study: Path
+) -> Outcome:
+    """A cluster may start one run twice: after it was preempted, or by two commands."""
+    launcher = multiprocessing.parent_process()
+    if launcher is not None and launcher.pid is not None:  # joblib's workers would go on alone
+        die_with_parent(launcher.pid)
+    with hold(folder):
+        record = read_record(folder, is_held=False)
+        if record is not None and record.standing is Standing.DONE:
+            return Outcome(status=record.status, reason=record.reason)
+        if record is not None and record.standing is Standing.INTERRUPTED:
+            clear(folder)
+        return Outcome(status=run(config, folder, overrides, study))

@@ -1,0 +1,93 @@
+"""A run as a person watches it: a live line on a terminal, plain lines elsewhere."""
+
+import time
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class ProgressView(AbstractContextManager, Protocol):
+    """Shows rows of metrics as they come."""
+
+    def show(self, row: dict[str, Any]) -> None:
+        """Take one row of `experiments.runs.records.METRICS`."""
+        ...
+
+
+def progress_view(name: str, max_steps: int) -> ProgressView:
+    """What suits standard output."""
+    console = Console()
+    view = LiveProgress if console.is_terminal else PlainProgress
+    return view(console, name, max_steps)
+
+
+class LiveProgress:
+    """A bar with step, loss, accuracy, MB sent and the time that is left."""
+
+    def __init__(self, console: Console, name: str, max_steps: int) -> None:
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("loss {task.fields[loss]:.4f}"),
+            TextColumn("accuracy {task.fields[accuracy]:.3f}"),
+            TextColumn("{task.fields[megabytes]:.1f} MB sent"),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        nan = float("nan")
+        self._task = self._progress.add_task(
+            name, total=max_steps, loss=nan, accuracy=nan, megabytes=0.0
+        )
+
+    def show(self, row: dict[str, Any]) -> None:
+        """See `ProgressView`."""
+        fields = {k: row[k] for k in ("loss", "accuracy") if k in row}
+        self._progress.update(
+            self._task, completed=row["step"], megabytes=_megabytes(row), **fields
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+
+class PlainProgress:
+    """A line for every evaluation."""
+
+    def __init__(self, console: Console, name: str, max_steps: int) -> None:
+        self._name = name
+        self._max_steps = max_steps
+        self._loss = float("nan")
+        self._started_s = time.monotonic()
+
+    def show(self, row: dict[str, Any]) -> None:
+        """See `ProgressView`."""
+        self._loss = row.get("loss", self._loss)
+        if row["kind"] == "evaluation":
+            elapsed_s = time.monotonic() - self._started_s
+            left_s = elapsed_s * (self._max_steps / row["step"] - 1)
+            print(
+                f"{self._name}: step {row['step']}/{self._max_steps}  loss {self._loss:.4f}  "
+                f"accuracy {row['accuracy']:.3f}  {_megabytes(row):.1f} MB sent  "
+                f"ETA {left_s:.0f} s",
+                flush=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
+def _megabytes(row: dict[str, Any]) -> float:
+    """NaN where nothing counts the bytes."""
+    sent = row["bytes_sent"]
+    return float("nan") if sent is None else sent / 1e6

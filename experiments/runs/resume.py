@@ -1,0 +1,74 @@
+"""`resume=DIR`: a run that goes on where another one wrote its last checkpoint.
+
+    python -m experiments resume=results/runs/NAME max_steps=500
+
+The overrides of that run hold here too; what shapes its values must not change, so that the rows of
+both are one run's.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.runs.records import load_rows
+from experiments.training.checkpoint import Checkpoints
+from host.errors import UserError
+
+FREE = (
+    *("net", "cluster", "max_steps", "log_every", "checkpoint_every"),
+    *("target_accuracy", "stop_at_target", "resume", "names"),
+)
+"""What may differ: it shapes the times of a run, not its values, or only its end."""
+
+
+def with_saved_overrides(arguments: Sequence[str]) -> list[str]:
+    """The command line's overrides, after those of the run that it resumes, if it does.
+
+    Raises `UserError` where there is no such run.
+    """
+    given = {_key(argument): argument for argument in arguments}
+    if "resume" not in given:
+        return list(arguments)
+    run = Path(given["resume"].partition("=")[2])
+    try:
+        saved = json.loads((run / "environment.json").read_text())["overrides"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"resume={run}: that is no folder of a run ({error})") from error
+    return [o for o in saved if _key(o) not in given] + list(arguments)
+
+
+def check_resumable(config: Mapping[str, Any], run: Path, num_processes: int) -> int:
+    """The step from which `config` goes on with `run`.
+
+    Raises `UserError` if it would be another run, or one that is done.
+    """
+    step = Checkpoints(run, 0, num_processes).latest()
+    check_same(config, run)
+    if step >= config["max_steps"]:
+        raise UserError(
+            f"resume={run} is at step {step} already: give max_steps={step + 1} or more"
+        )
+    return step
+
+
+def check_same(config: Mapping[str, Any], run: Path, free: Sequence[str] = FREE) -> None:
+    """Raise `UserError` where `config` is not that of `run` in what is not `free`."""
+    saved = yaml.safe_load((run / "config.yaml").read_text())
+    for key in saved.keys() | config.keys():
+        if key not in free and saved.get(key) != config.get(key):
+            raise UserError(
+                f"resume={run} was run with {key}={saved.get(key)}, not {config.get(key)}: "
+                f"only {', '.join(FREE[:-2])} may change"
+            )
+
+
+def rows_until(run: Path, step: int) -> list[dict[str, Any]]:
+    """The rows of metrics that `run` logged up to `step`."""
+    return [row for row in load_rows(run) if row["step"] <= step]
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")

@@ -1,0 +1,296 @@
+"""One run from its configuration to its record."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from experiments.plan.factory import make_plan
+from experiments.plan.identity import plain
+from experiments.plan.model_check import check_model
+from experiments.plan.plan import Plan
+from experiments.real.local import (
+    Network,
+    RunDivergedError,
+    RunFailedError,
+    launch,
+)
+from experiments.runs.progress import ProgressView, progress_view
+from experiments.runs.records import (
+    CTRL_C,
+    SIGTERM,
+    RunFolder,
+    time_to_accuracy,
+)
+from experiments.runs.resume import check_resumable, rows_until
+from experiments.simulated.kept_trainings import simulate_once
+from experiments.simulated.memory import check_memory
+from experiments.simulated.simulate import given_profile, simulate
+from experiments.tasks.base import Task, TaskData
+from experiments.training.trace import TraceFile
+from experiments.training.train import DivergedError, Result
+from host.errors import Terminated, UserError
+from host.gpus import place
+from netsim.errors import NamespaceError
+from netsim.links.namespaces import check_permitted
+
+
+def run(
+    config: DictConfig, folder: Path, overrides: Sequence[str] = (), study: Path | None = None
+) -> str:
+    """Plan, launch, record; returns the status that the record has.
+
+    `overrides` are what the command line changed, for the record; `study` is the folder of the
+    study that this run belongs to, if any.
+
+    Raises `UserError` before any worker starts, and lets through what stopped the run from
+    outside, both with nothing left undone.
+    """
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork
+    try:
+        plan = make_plan(config, folder)
+        data = load_data(plan)
+        start, known = _starter(plan, plain(config), study)
+        recorder = Recorder(plan, plain(config), overrides, start, known)
+    except UserError:
+        with suppress(OSError):
+            folder.rmdir()  # Hydra has made it; if it is not empty it is not ours
+        raise
+    return recorder.run(data)
+
+
+Start = Callable[
+    [Plan, TaskData, Callable[[Network | None], None], Callable[[dict[str, Any]], None]],
+    list[Result],
+]
+"""Runs a plan; returns the workers' results. See `experiments.real.local.launch`."""
+
+
+def _starter(
+    plan: Plan, config: dict[str, Any], study: Path | None
+) -> tuple[Start, dict[str, Any]]:
+    """What runs `plan`, and what its summary says of that."""
+    if not plan.backend.is_simulated:
+        return launch, {}
+    return (simulate, {}) if study is None else simulate_once(plan, config, study)
+
+
+class Recorder:
+    """Starts a plan and keeps its record.
+
+    Args:
+        plan: the run.
+        config: its configuration, resolved.
+        overrides: what the command line changed of it.
+        start: runs it.
+        known: fields of the summary beside those that follow from the plan.
+        goes_on: whether the plan's folder holds its record already, to be continued.
+
+    Raises:
+        UserError: its folder holds a run already, or the one that it resumes is another.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        config: dict[str, Any],
+        overrides: Sequence[str],
+        start: Start,
+        known: Mapping[str, Any] | None = None,
+        *,
+        goes_on: bool = False,
+    ) -> None:
+        self._plan = plan
+        self._start = start
+        self._summary: dict[str, Any] = {}
+        self._started_s = time.monotonic()
+        earlier = _earlier_rows(plan, config)
+        self._evaluations = [row for row in earlier if row["kind"] == "evaluation"]
+        summary = _known(plan) | dict(known or {})
+        if goes_on:
+            self._record = RunFolder.reopen(plan.folder, config, summary, overrides, earlier)
+            return
+        self._record = RunFolder.create(plan.folder, config, summary, overrides)
+        for row in earlier:
+            self._record.log(row)
+
+    def run(self, data: TaskData) -> str:
+        """Launch; whatever happens, the record is finished and says what."""
+        name = f"{self._plan.names['algo']} on {self._plan.names['net']}"
+        print(f"{name}: {self._record.path}", flush=True)
+        try:
+            view = progress_view(name, self._plan.max_steps)
+            self._train(data, view)
+            if self._plan.trace and not self._plan.backend.has_gpu_workers:
+                TraceFile(self._plan.folder).join()
+            return self._finish("completed")
+        except (RunDivergedError, DivergedError) as error:
+            return self._finish("diverged", str(error))
+        except RunFailedError as error:
+            if error.details:
+                print(error.details, flush=True)
+            return self._finish("failed", str(error))
+        except BaseException as error:
+            self._finish("failed", _stopped_by(error))
+            raise
+
+    def _train(self, data: TaskData, view: ProgressView) -> None:
+        def on_row(row: dict[str, Any]) -> None:
+            self._summary.setdefault("first_step_s", time.monotonic() - self._started_s)
+            self._take(row)
+            view.show(row)
+
+        # Entered after the fork: a live view has a thread.
+        def on_network(network: Network | None) -> None:
+            self._on_network(network)
+            view.__enter__()
+
+        try:
+            self._add_results(self._start(self._plan, data, on_network, on_row))
+        finally:
+            view.__exit__(None, None, None)
+
+    def _take(self, row: dict[str, Any]) -> None:
+        if row["kind"] == "evaluation":
+            self._evaluations.append(row)
+        self._record.log(row)
+
+    def _on_network(self, network: Network | None) -> None:
+        """None: it is simulated."""
+        if network is None:
+            return
+        self._summary |= {
+            "net_backend": network.backend,
+            "congestion_control": network.tcp.congestion_control,
+            "tcp": asdict(network.tcp),
+            "links": [asdict(link) for link in network.links],
+        }
+        if network.links:
+            rates = [link.achieved_rate_mbit for link in network.links]
+            self._summary["achieved_rate_mbit"] = statistics.median(rates)
+            rtts = [link.achieved_rtt_ms for link in network.links]
+            self._summary["achieved_rtt_ms"] = statistics.median(rtts)
+            print(_described(self._plan, network), flush=True)
+
+    def _add_results(self, results: list[Result]) -> None:
+        first = results[0]
+        self._summary |= {
+            "steps": first.steps,
+            "steps_per_s": first.steps / first.time_s,
+            "final_accuracy": first.test.accuracy,
+            "final_loss": first.test.loss,
+            "final_bits_per_character": _bits_per_character(self._plan.task, first.test.loss),
+            "validation_accuracy": first.validation.accuracy,
+            "validation_loss": first.validation.loss,
+            "bytes_sent_per_worker": _mean_if_known([r.bytes_sent for r in results]),
+            "exposed_communication_s": statistics.mean(r.exposed_communication_s for r in results),
+            "spread": first.test.spread,
+        }
+
+    def _finish(self, status: str, reason: str | None = None) -> str:
+        target = self._plan.target_accuracy
+        reached_s = time_to_accuracy(self._evaluations, target) if status == "completed" else None
+        self._record.finish(
+            self._summary
+            | {
+                "time_to_accuracy_s": reached_s,
+                "status": status,
+                "reason": reason,
+                "duration_s": time.monotonic() - self._started_s,
+            }
+        )
+        print(f"{status}{': ' + reason if reason else ''}", flush=True)
+        return status
+
+
+def load_data(plan: Plan, *, needs_namespaces: bool = True) -> TaskData:
+    """The data of a run; `needs_namespaces` where its real workers are to be launched here.
+
+    Raises `UserError` where it cannot be run here.
+    """
+    try:
+        if plan.backend.device == "cuda":
+            place(plan.workers)  # raises
+        if needs_namespaces and not plan.backend.is_simulated:
+            check_permitted(plan.net, plan.workers)
+        data = plan.task.load()
+        plan.batches(data, (0,))
+        if plan.backend.is_simulated:
+            check_memory(plan)
+            given_profile(plan)  # raises
+        check_model(plan, data)
+    except (NamespaceError, ValueError) as error:
+        raise UserError(str(error)) from error
+    return data
+
+
+def _earlier_rows(plan: Plan, config: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those of the run that `plan` goes on with."""
+    if plan.resume is None:
+        return []
+    step = plan.resume_step
+    if step is None:
+        num_processes = 1 if plan.backend.is_simulated else plan.workers
+        step = check_resumable(config, plan.resume, num_processes)
+    return rows_until(plan.resume, step)
+
+
+def _bits_per_character(task: Task, loss: float) -> float | None:
+    """Of a loss in nats; None where the task's labels are not characters."""
+    return loss / math.log(2) if task.labels_are_characters else None
+
+
+def _mean_if_known(values: Sequence[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if len(known) == len(values) else None
+
+
+def _known(plan: Plan) -> dict[str, Any]:
+    """The fields of the summary that are known before the run."""
+    return plan.names | {
+        **_known_of_gpus(plan),
+        "workers": plan.workers,
+        "seed": plan.seed,
+        "target_accuracy": plan.target_accuracy,
+        "lr_scale": plan.lr_scale,
+        "asked_rate_mbit": plan.net.rate_mbit,
+        "evaluated_model": "average of the workers' models",
+        "resumed_from": None if plan.resume in (None, plan.folder) else str(plan.resume),
+    }
+
+
+def _known_of_gpus(plan: Plan) -> dict[str, Any]:
+    if plan.backend.device == "cpu":
+        return {"shared_gpu": False}
+    placement = place(1 if plan.backend.is_simulated else plan.workers)
+    return {"gpu": placement.models, "shared_gpu": placement.is_shared}
+
+
+def _stopped_by(error: BaseException) -> str:
+    match error:
+        case KeyboardInterrupt():
+            return CTRL_C
+        case Terminated():
+            return SIGTERM
+    return f"stopped by {type(error).__name__}: {error}"
+
+
+def _described(plan: Plan, network: Network) -> str:
+    """Such as "network by tbf: asked 100 Mbit/s, RTT 0 ms; achieved 99.7 to 99.9, 0.1 to 0.2"."""
+    asked = network.links[0]
+    rate = "no limit" if plan.net.rate_mbit is None else f"{asked.asked_rate_mbit:g} Mbit/s"
+    rates = [link.achieved_rate_mbit for link in network.links]
+    rtts = [link.achieved_rtt_ms for link in network.links]
+    return (
+        f"network by {network.backend}, {len(network.links)} links: "
+        f"asked {rate}, RTT {asked.asked_rtt_ms:g} ms; "
+        f"achieved {min(rates):.1f} to {max(rates):.1f} Mbit/s, "
+        f"RTT {min(rtts):.1f} to {max(rtts):.1f} ms"
+    )

@@ -1,0 +1,41 @@
+"""How many runs of a sweep may share this host.
+
+Measured times are the point of a run with real workers, and a run beside it would take some of
+them. Simulated workers are one process and one core a run: several fit.
+"""
+
+import os
+from collections.abc import Iterable
+
+from omegaconf import DictConfig
+
+from experiments.runs.study import Job
+from host.errors import UserError
+
+
+def needs_host(config: DictConfig) -> bool:
+    """Whether a run of `config` measures what another run beside it would change: all but simulated
+    workers on CPUs.
+    """
+    backend = config.backend
+    is_simulated = backend.get("process_group", "") is None
+    return not is_simulated or (config.device or backend.device) != "cpu"
+
+
+def jobs_at_once(config: DictConfig) -> int:
+    """The runs of `config` that may share this host: a core for each, or one."""
+    if needs_host(config):
+        return 1
+    return max(1, len(os.sched_getaffinity(0)) // config.cluster.sharing)
+
+
+def check_side_by_side(jobs: Iterable[Job], launcher: DictConfig) -> None:
+    """Raise `UserError` where joblib would run side by side what must not; other launchers have
+    hosts of their own to share out.
+    """
+    num_alone = sum(job.needs_host for job in jobs)
+    if num_alone and launcher.get("n_jobs", 1) != 1:
+        raise UserError(
+            f"{num_alone} of the runs measure times, of which runs beside them on this host would "
+            "take some: set hydra.launcher.n_jobs=1, or simulate them by backend=sim"
+        )

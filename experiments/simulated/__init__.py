@@ -1,0 +1,1 @@
+"""Simulated workers: all in one process, on simulated clocks."""

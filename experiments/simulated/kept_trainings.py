@@ -1,0 +1,146 @@
+"""Trainings that a study's simulated runs have in common: one serves every network.
+
+A run that differs from an earlier one of its study in nothing but its network, or in how fast its
+workers are, has the same values, unless its algorithm `depends_on_timing`. So its clocks run alone,
+by the profile that it names, else by that of the earlier one, and its summary names the latter in
+"replayed_from".
+"""
+
+import hashlib
+import pickle
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, fields, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.plan.identity import config_text, identity
+from experiments.plan.plan import Plan
+from experiments.simulated.clocks import by_profile
+from experiments.simulated.profile import Profile
+from experiments.simulated.recording import Curve, Row
+from experiments.simulated.simulate import (
+    PROFILE,
+    given_profile,
+    make_timeline,
+    simulate,
+)
+from experiments.tasks.base import TaskData
+from experiments.training.trace import TraceFile
+from experiments.training.train import Result
+from netsim.timeline.timeline import Job
+
+FOLDER = ".trainings"
+"""Where a study keeps them, in its own folder."""
+
+_ROOMS = ("plan", "tasks", "models", "training", "simulated")
+_OF_VALUES = ("bagua_algos", "kernels", *(f"experiments/{room}" for room in _ROOMS))
+"""The code that computes values."""
+
+_OF_TIME = ("net", "names.net", "trace", "cluster.straggler", "cluster.jitter")
+"""What of a configuration changes nothing but times."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One that is kept: by which run, what of it serves others, and the profile it went by."""
+
+    run: str
+    curve: Curve
+    profile: Profile
+
+    def replay(
+        self,
+        plan: Plan,
+        data: TaskData,
+        on_network: Callable[[None], None],
+        on_row: Callable[[Row], None],
+    ) -> list[Result]:
+        """As `simulate`, of a plan whose values these are."""
+        profile = (given_profile(plan) or self.profile).save(plan.folder / PROFILE)
+        curve = replace(self.curve, script=by_profile(self.curve.script, profile))
+        on_network(None)
+        timeline = make_timeline(plan, profile)
+        for row in curve.rows_on(timeline):
+            on_row(row)
+        if plan.trace:
+            TraceFile(plan.folder).write_part(timeline.events, 0)
+        return [curve.result_on(timeline)]
+
+
+class Trainings:
+    """Those of the runs of one study, in `folder`. A file appears whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, key: str) -> Training | None:
+        """That with `key`; None: there is none that can be read."""
+        with suppress(Exception):  # a damaged pickle raises anything
+            return pickle.loads(self._file(key).read_bytes())
+        return None
+
+    def keep(self, key: str, training: Training) -> None:
+        """Write one. Two that keep the same at once keep equal ones."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        unfinished = self._folder / f"{key}_{identity(training.run)}.tmp"
+        unfinished.write_bytes(pickle.dumps(training))
+        unfinished.replace(self._file(key))
+
+    def _file(self, key: str) -> Path:
+        return self._folder / f"{key}.pickle"
+
+
+def simulate_once(
+    plan: Plan, config: Mapping[str, Any], study: Path
+) -> tuple[Callable[..., list[Result]], dict[str, Any]]:
+    """How to run `plan`, which `config` has made, in a study with this folder: by a training that
+    it has, else as `simulate`, and the training is kept. And what the summary says of it.
+    """
+    key = _key(plan, config)
+    if key is None:
+        return simulate, {}
+    trainings = Trainings(study / FOLDER)
+    known = trainings.find(key)
+    if known is not None:
+        return known.replay, {"replayed_from": known.run}
+
+    def keep(curve: Curve, profile: Profile) -> None:
+        trainings.keep(key, Training(run=plan.folder.name, curve=curve, profile=profile))
+
+    return partial(simulate, keep=keep), {}
+
+
+def _key(plan: Plan, config: Mapping[str, Any]) -> str | None:
+    """What runs with equal values have in common, in this version of the code; None: the values of
+    `plan` serve no other run.
+    """
+    depends_on_timing = getattr(plan.algorithm, "depends_on_timing", False)
+    if depends_on_timing or plan.checkpoint_every or plan.resume is not None:
+        return None
+    of_values = deepcopy(dict(config))
+    for path in _OF_TIME:
+        *groups, name = path.split(".")
+        node = of_values
+        for group in groups:
+            node = node[group]
+        node.pop(name, None)
+    of_values["profile"] = plan.profile is not None  # without one, that of the first serves all
+    return identity(f"{config_text(of_values)}{plan.nodes}{digest_of_code()}")
+
+
+@cache
+def digest_of_code(root: Path = Path(__file__).parents[2]) -> str:
+    """Of all below `root` that computes values, and of the form in which jobs are kept. What makes
+    times of jobs (`netsim`), and what reads results, may change.
+    """
+    form = [(field.name, field.type) for field in fields(Job)]
+    digest = hashlib.sha256(f"{torch.__version__}{form}".encode())
+    for package in _OF_VALUES:
+        for file in sorted((root / package).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()

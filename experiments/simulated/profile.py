@@ -1,0 +1,111 @@
+"""How long a worker's own work takes on a device: what a simulated run is timed by.
+
+Measured by rehearsal (`experiments.simulated.rehearsal`), kept as YAML beside the run, reusable.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.plan.plan import Plan
+from host.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a lane computes at one moment of the algorithm, for one bucket where it has one: the
+    seconds before its first operation, between them, and after the last.
+    """
+
+    moment: str
+    bucket: int | None
+    kernels_s: tuple[float, ...]
+
+    @property
+    def key(self) -> tuple[str, int | None, int]:
+        """A job of one moment and bucket may have other operations at other steps."""
+        return self.moment, self.bucket, len(self.kernels_s) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """One training step of one worker without its communication: means, in seconds.
+
+    `forward_s` from the beginning of the step to the end of forward; from there on, `ready_s` until
+    each bucket's gradients are final and `backward_s` until all are; `optimizer_s` until the end of
+    the step. The jobs of the lanes are apart. `sharing` workers were on the device at once, and
+    `late_s` is what a worker waited for the last of them. By `warm_up_s` the first steps together
+    took longer than as many later ones.
+    """
+
+    device: str
+    sharing: int
+    setting: dict[str, Any]
+    forward_s: float
+    late_s: float
+    ready_s: tuple[float, ...]
+    backward_s: float
+    optimizer_s: float
+    jobs: tuple[Job, ...]
+    warm_up_s: float = 0.0
+
+    @classmethod
+    def load(cls, path: Path) -> "Profile":
+        """Read a profile's YAML. Raises `UserError` for what is none."""
+        try:
+            values = yaml.safe_load(path.read_text())
+            jobs = [Job(**job | {"kernels_s": tuple(job["kernels_s"])}) for job in values["jobs"]]
+            made = cls(**values | {"jobs": tuple(jobs), "ready_s": tuple(values["ready_s"])})
+        except (OSError, yaml.YAMLError, TypeError, KeyError) as error:
+            raise UserError(
+                f"profile={path} cannot be read ({error}): make one by python -m "
+                "experiments.commands.calibrate"
+            ) from error
+        return made
+
+    def save(self, path: Path) -> "Profile":
+        """Write it as YAML; returns it as it stands there, its times rounded."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump(_plain(asdict(self)), sort_keys=False))
+        return self.load(path)
+
+    def check(self, plan: Plan) -> None:
+        """Raise `UserError` where it is not of what `plan` trains."""
+        for key, value in setting_of(plan).items():
+            if self.setting.get(key) != value:
+                raise UserError(
+                    f"the profile is of {key}={self.setting.get(key)}, and this run has "
+                    f"{key}={value}: leave profile=null, or make one by python -m "
+                    "experiments.commands.calibrate"
+                )
+
+    @property
+    def work_s(self) -> float:
+        """Compute and every job's kernels: by it rehearsals of one thing are compared."""
+        kernels_s = sum(sum(job.kernels_s) for job in self.jobs)
+        return self.forward_s + self.backward_s + self.optimizer_s + kernels_s
+
+    def kernels_s(self, moment: str, bucket: int | None, num_operations: int) -> Sequence[float]:
+        """The kernel seconds of a job; of none with so many operations, zeros."""
+        for job in self.jobs:
+            if job.key == (moment, bucket, num_operations):
+                return job.kernels_s
+        return (0.0,) * (num_operations + 1)
+
+
+def setting_of(plan: Plan) -> dict[str, Any]:
+    """What a profile depends on beside the device."""
+    names = {key: plan.names[key] for key in ("task", "model", "optim", "algo")}
+    numbers = ("batch_size", "precision", "accumulate", "bucket_bytes")
+    return names | {name: getattr(plan, name) for name in numbers}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -1,0 +1,283 @@
+"""Measures a worker's own work: its training steps with an echo in place of the other workers.
+
+As many processes rehearse at once as workers will share the device, so that they take from each
+other what they will take in the run. An echo waits for the other processes where a real operation
+would wait for the other workers: so the one that is late holds up all, as in the run. No network is
+involved, and no run of the one to be predicted. On a GPU the host waits for the end of each phase.
+"""
+
+import math
+import os
+import statistics
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from multiprocessing import Barrier, Pipe
+from multiprocessing.connection import wait
+
+import torch
+
+from bagua_algos.communication.communicator import Operation
+from bagua_algos.communication.loopback import LoopbackCommunicator
+from bagua_algos.engine.engine import Engine
+from bagua_algos.worker_axis.models import SingleModel
+from experiments.plan.plan import Plan
+from experiments.simulated.profile import Job, Profile, setting_of
+from experiments.tasks.base import TaskData
+from experiments.training.step import make_step
+from host.channel import ParentChannel
+from host.environment import environment
+from host.gpus import place
+from host.processes import fork
+
+WARM_UP_STEPS = 5
+LIMIT_S = 120
+NUM_CONNECTIONS = 4
+"""At least as many as an engine has lanes, the background's included."""
+
+
+def rehearse(
+    plan: Plan, data: TaskData, *, sharing: int, num_steps: int = 40, seconds: float = 0.5
+) -> Profile:
+    """Measure steps of one worker of `plan`, `sharing` of them at once: so many, and for so long.
+
+    An algorithm whose early steps do other work takes its part of `num_steps` for these, then skips
+    to later ones.
+
+    To be called before torch has started threads here, or used a GPU, since it forks. Raises
+    `RuntimeError` where a process dies or takes too long, `UserError` where there is no GPU for it.
+    """
+    if plan.backend.device == "cuda":
+        place(sharing)  # raises
+    channels = [Pipe(duplex=False) for _ in range(sharing)]
+    barriers = [Barrier(sharing, timeout=LIMIT_S) for _ in range(NUM_CONNECTIONS)]
+    meet = [barrier.wait for barrier in barriers]
+    children = [
+        fork(lambda end=theirs: _run(plan, data, num_steps, seconds, meet, ParentChannel(end)))
+        for _, theirs in channels
+    ]
+    for _, theirs in channels:
+        theirs.close()
+    profiles = []
+    try:
+        for ours, _ in channels:
+            if not wait([ours], LIMIT_S):
+                raise RuntimeError(f"a rehearsing worker was not done within {LIMIT_S} s")
+            profiles.append(ours.recv())
+    except EOFError as error:
+        raise RuntimeError("a rehearsing worker died; its message is above") from error
+    finally:
+        for pid in children:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+    return _typical(profiles, sharing)
+
+
+def _run(
+    plan: Plan,
+    data: TaskData,
+    num_steps: int,
+    seconds: float,
+    meet: Sequence[Callable[[], object]],
+    launcher: ParentChannel,
+) -> int:
+    torch.set_num_threads(plan.cluster.threads_per_worker)
+    stopwatch = _Stopwatch(_gpu_clock if plan.backend.device == "cuda" else time.perf_counter)
+    communicator = LoopbackCommunicator(plan.workers, stopwatch, nodes=plan.nodes, meet=meet)
+    model = SingleModel(plan.model.to(plan.backend.device))
+    optimizer = plan.make_optimizer(model.parameters())
+    take_step = make_step(plan, data.train, model, optimizer, communicator, stopwatch)
+    engine = take_step.distributed
+    assert isinstance(engine, Engine), "PyTorch's own are not simulated"
+    batches = plan.batches(data, (0,))
+    step, until_s = 0, math.inf
+    early_steps = min(engine.algorithm.num_early_steps, plan.max_steps)
+    num_early = WARM_UP_STEPS + math.ceil(num_steps * early_steps / plan.max_steps)
+    while step < WARM_UP_STEPS + num_steps or time.monotonic() < until_s:
+        if step == WARM_UP_STEPS:
+            until_s = time.monotonic() + seconds
+        if step == num_early:
+            engine.context.step = max(engine.context.step, early_steps)
+        stopwatch.begin()
+        take_step(batches.indices(step))
+        stopwatch.end(is_counted=step >= WARM_UP_STEPS)
+        step += 1
+    launcher.send(stopwatch.profile(plan, _device_name(plan)))
+    deadline_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline_s:  # until it is killed: the others still rehearse
+        take_step(batches.indices(0))
+    return 0
+
+
+def _device_name(plan: Plan) -> str:
+    return (
+        str(environment()["cpu"]) if plan.backend.device == "cpu" else torch.cuda.get_device_name()
+    )
+
+
+def _gpu_clock() -> float:
+    """The time when the GPU has done what the calling thread has enqueued."""
+    torch.cuda.current_stream().synchronize()
+    return time.perf_counter()
+
+
+class _Stopwatch:
+    """A `StepObserver` and communication observer that takes every phase's time, by `clock`."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._phases: dict[str, list[float]] = defaultdict(list)
+        self._warm_up_s: list[float] = []
+        self._ready: dict[int, list[float]] = defaultdict(list)
+        self._jobs: dict[tuple[str, int | None, int], list[list[float]]] = defaultdict(list)
+        self._lane = _Lane(clock)
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._times = {"begin": self._clock()}
+        self._step_ready: dict[int, float] = {}
+        self._step_jobs: list[_TimedJob] = []
+
+    def end(self, *, is_counted: bool) -> None:
+        """The step has ended; one of warming up is not counted."""
+        ended_s, t = self._clock(), self._times
+        if not is_counted:
+            self._warm_up_s.append(ended_s - t["begin"])
+            return
+        last_s = sum(job.duration_s for job in self._step_jobs if job.moment == "on_step_end")
+        phases = {
+            "forward": t["forward_end"] - t["begin"],
+            "backward": t["backward_end"] - t["forward_end"],
+            "optimizer": ended_s - t["synchronized"] - last_s,
+        }
+        exposed_s = sum(job.kernels_after_s(t["backward_end"]) for job in self._step_jobs)
+        phases["late"] = ended_s - t["begin"] - sum(phases.values()) - exposed_s
+        phases["step"] = ended_s - t["begin"]
+        for name, seconds in phases.items():
+            self._phases[name].append(seconds)
+        for bucket, ready_s in self._step_ready.items():
+            self._ready[bucket].append(ready_s - t["forward_end"])
+        for job in self._step_jobs:
+            kernels_s = [end_s - start_s for start_s, end_s in job.kernels]
+            self._jobs[job.moment, job.bucket, len(kernels_s) - 1].append(kernels_s)
+
+    def profile(self, plan: Plan, device: str) -> Profile:
+        """The means of all counted steps: a run takes the sum of them, the slow ones included."""
+        usual_s = len(self._warm_up_s) * statistics.mean(self._phases["step"])
+        return Profile(
+            device=device,
+            sharing=1,
+            setting=setting_of(plan),
+            forward_s=statistics.mean(self._phases["forward"]),
+            late_s=max(0.0, statistics.mean(self._phases["late"])),
+            ready_s=tuple(statistics.mean(self._ready[k]) for k in sorted(self._ready)),
+            backward_s=statistics.mean(self._phases["backward"]),
+            optimizer_s=statistics.mean(self._phases["optimizer"]),
+            jobs=tuple(
+                Job(moment=moment, bucket=bucket, kernels_s=_means(kernels))
+                for (moment, bucket, _), kernels in self._jobs.items()
+            ),
+            warm_up_s=max(0.0, sum(self._warm_up_s) - usual_s),
+        )
+
+    def on_forward(self) -> None:
+        pass
+
+    def on_forward_end(self) -> None:
+        self._times.setdefault("forward_end", self._clock())
+
+    def on_submit(self, moment: str, bucket: int | None) -> None:
+        if bucket is not None:
+            self._step_ready[bucket] = self._clock()
+
+    def on_job(self, moment: str, bucket: int | None) -> None:
+        self._lane.job = _TimedJob(moment, bucket, self._clock)
+
+    def on_operation(self, operation: Operation) -> None:
+        self._lane.job.lap(waited_s=operation.seconds)
+
+    def on_job_end(self, moment: str, bucket: int | None) -> None:
+        self._lane.job.lap()
+        self._step_jobs.append(self._lane.job)
+        self._lane.job = _TimedJob("", None, self._clock)  # what is not of a job counts nowhere
+
+    def on_backward_end(self) -> None:
+        self._times["backward_end"] = self._clock()
+
+    def on_synchronized(self) -> None:
+        self._times["synchronized"] = self._clock()
+
+    def on_step_end(self) -> None:
+        pass
+
+
+class _TimedJob:
+    """The kernels of a job so far, each from when to when."""
+
+    def __init__(self, moment: str, bucket: int | None, clock: Callable[[], float]) -> None:
+        self.moment = moment
+        self.bucket = bucket
+        self.kernels: list[tuple[float, float]] = []
+        self._clock = clock
+        self._began_s = self._since_s = clock()
+
+    @property
+    def duration_s(self) -> float:
+        """Waiting included."""
+        return self._since_s - self._began_s
+
+    def kernels_after_s(self, at_s: float) -> float:
+        """The seconds of kernels that began after a time."""
+        return sum(end_s - start_s for start_s, end_s in self.kernels if start_s >= at_s)
+
+    def lap(self, waited_s: float = 0.0) -> None:
+        """A kernel ends now, or ended before an operation that has just waited so long."""
+        now_s = self._clock()
+        self.kernels.append((self._since_s, now_s - waited_s))
+        self._since_s = now_s
+
+
+class _Lane(threading.local):
+    """The job of this thread's lane."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.job = _TimedJob("", None, clock)
+
+
+def _means(rows: list[list[float]]) -> tuple[float, ...]:
+    return tuple(statistics.mean(column) for column in zip(*rows, strict=True))
+
+
+def _typical(profiles: list[Profile], sharing: int) -> Profile:
+    """The mean of what the workers measured."""
+    first = profiles[0]
+
+    def mean(pick):
+        return statistics.mean(pick(profile) for profile in profiles)
+
+    return Profile(
+        device=first.device,
+        sharing=sharing,
+        setting=first.setting,
+        forward_s=mean(lambda p: p.forward_s),
+        late_s=mean(lambda p: p.late_s),
+        ready_s=tuple(mean(lambda p, k=k: p.ready_s[k]) for k in range(len(first.ready_s))),
+        backward_s=mean(lambda p: p.backward_s),
+        optimizer_s=mean(lambda p: p.optimizer_s),
+        jobs=tuple(_typical_jobs(job for profile in profiles for job in profile.jobs)),
+        warm_up_s=mean(lambda p: p.warm_up_s),
+    )
+
+
+def _typical_jobs(jobs: Iterable[Job]) -> Iterator[Job]:
+    """One of each key. Not every worker need have had all: a background round may have been due to
+    some.
+    """
+    alike: dict[tuple[str, int | None, int], list[Job]] = defaultdict(list)
+    for job in jobs:
+        alike[job.key].append(job)
+    for first, *others in alike.values():
+        kernels_s = _means([list(job.kernels_s) for job in (first, *others)])
+        yield replace(first, kernels_s=kernels_s)

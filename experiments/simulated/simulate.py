@@ -1,0 +1,184 @@
+"""Simulated workers: the values of all in one process, their times on simulated clocks.
+
+The training loop, the algorithms and the data are those of real workers. What is not: dropout and
+other random layers draw otherwise, and an evaluation takes no time, as in a real run's record. With
+device=cuda all workers are one batch on one GPU, and a rehearsal times a worker's own work on it.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
+from experiments.plan.plan import Plan
+from experiments.simulated.clocks import SimulatedClocks
+from experiments.simulated.kept_memory import kept_memory
+from experiments.simulated.profile import Profile
+from experiments.simulated.recording import Curve, Row
+from experiments.simulated.rehearsal import rehearse
+from experiments.tasks.base import TaskData
+from experiments.training.step import examples
+from experiments.training.trace import TraceFile
+from experiments.training.train import Result, train
+from host.child import run_apart
+from netsim.timeline.compute import ComputeTimes, Constant, Variation
+from netsim.timeline.cost_model import CostModel
+from netsim.timeline.timeline import Timeline
+
+PROFILE = "profile.yaml"
+
+
+def simulate(
+    plan: Plan,
+    data: TaskData,
+    on_network: Callable[[None], None],
+    on_row: Callable[[Row], None],
+    keep: Callable[[Curve, Profile], None] | None = None,
+) -> list[Result]:
+    """Train `plan` on simulated workers; returns the one result that they have in common.
+
+    Its profile is measured first where it names none, and written into the run's folder.
+
+    Args:
+        plan: the run.
+        data: all examples.
+        on_network: is called before training.
+        on_row: is given every row of metrics.
+        keep: is given the training, and the profile it went by.
+
+    Raises:
+        UserError: the profile is of something else.
+        DivergedError: the loss is not finite.
+    """
+    profile = get_profile(plan, data).save(plan.folder / PROFILE)
+    on_network(None)
+
+    def work(report: Callable[[Row], None]) -> list[Result]:
+        rows: list[Row] = []
+
+        def on_row(row: Row) -> None:
+            rows.append(row)
+            report(row)
+
+        result, clocks = train_simulated(plan, data, profile, on_row)
+        if plan.trace:
+            TraceFile(plan.folder).write_part(clocks.timeline.events, 0)
+        if keep is not None:
+            keep(Curve(rows=rows, script=clocks.script, result=result), profile)
+        return [result]
+
+    # In a sweep this process forks the next run's workers.
+    return run_apart(work, on_row) if plan.backend.device == "cuda" else work(on_row)
+
+
+def train_simulated(
+    plan: Plan, data: TaskData, profile: Profile, on_row: Callable[[Row], None]
+) -> tuple[Result, SimulatedClocks]:
+    """As `simulate`, by a profile that is known; returns the clocks, too."""
+    clocks = SimulatedClocks(make_timeline(plan, profile), profile)
+    communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
+    torch.manual_seed(plan.seed)
+    model = stack(plan, data).to(plan.backend.device)
+    with kept_memory():
+        result = train(plan, data, model, communicator, SimulatedMeter(clocks), on_row, clocks)
+    return result, clocks
+
+
+def stack(plan: Plan, data: TaskData) -> StackedModel:
+    """All workers' models in one; where they cannot be computed at once, says so."""
+    x_b, _ = examples(plan, data.train, np.arange(min(2, len(data.train))))
+    obstacle = why_not_stacked(plan.model.to(plan.backend.device), x_b)
+    if obstacle is not None:
+        print(f"workers are computed one after the other, since vmap refuses the model: {obstacle}")
+    return StackedModel(plan.model, plan.workers, in_a_loop=obstacle is not None)
+
+
+def get_profile(plan: Plan, data: TaskData) -> Profile:
+    """The one that `plan` names, else measured now. Raises `UserError` if it is of something
+    else.
+    """
+    return given_profile(plan) or rehearse(plan, data, sharing=plan.cluster.sharing)
+
+
+def given_profile(plan: Plan) -> Profile | None:
+    """The one that `plan` names, if it names one. Raises as `get_profile`."""
+    if plan.profile is None:
+        return None
+    profile = Profile.load(plan.profile)
+    profile.check(plan)
+    return profile
+
+
+def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) -> Timeline:
+    """The clocks of `plan`'s workers, each as fast as `profile` says.
+
+    `net_backend`, such as "switch", predicts a run whose workers are all on this host, behind links
+    shaped by it; None: each worker has a host of its own.
+    """
+    variation: Variation = plan.cluster.jitter or Constant()
+    if plan.cluster.straggler:
+        variation = Straggling(variation, 1 + plan.cluster.straggler)
+    return Timeline(
+        CostModel(plan.net, plan.workers, backend=net_backend),
+        ComputeTimes(
+            forward_s=profile.forward_s + profile.late_s,
+            backward_s=profile.backward_s,
+            bucket_ready_s=profile.ready_s,
+            optimizer_s=profile.optimizer_s,
+            warm_up_s=profile.warm_up_s,
+            variation=variation,
+        ),
+        host_load=min(1.0, plan.workers * plan.cluster.threads_per_worker / (os.cpu_count() or 1)),
+        records_events=plan.trace,
+    )
+
+
+@dataclass(frozen=True)
+class Straggling:
+    """A variation of compute times in which worker 0 is slower by a factor."""
+
+    variation: Variation
+    slowdown: float
+
+    def factors(self, step: int, world_size: int) -> np.ndarray:
+        """See `netsim.timeline.compute.Variation`."""
+        factors = np.array(self.variation.factors(step, world_size))
+        factors[0] *= self.slowdown
+        return factors
+
+
+class SimulatedMeter:
+    """A `Meter`: the slowest worker's clock, and the bytes that the average worker has sent."""
+
+    def __init__(self, clocks: SimulatedClocks) -> None:
+        self._clocks = clocks
+        self._earlier_s = 0.0
+        self._earlier_bytes = 0
+
+    @property
+    def time_s(self) -> float:
+        """See `Meter`."""
+        return self._earlier_s + self._clocks.now_s()
+
+    @property
+    def bytes_sent(self) -> int:
+        """See `Meter`."""
+        return self._earlier_bytes + round(float(self._clocks.timeline.bytes_sent.mean()))
+
+    def running(self) -> AbstractContextManager[None]:
+        """See `Meter`."""
+        return self._clocks.running()
+
+    def synchronize(self, communicator: Communicator) -> None:
+        """See `Meter`."""
+        self._clocks.timeline.barrier()
+
+    def restore(self, time_s: float, bytes_sent: int) -> None:
+        """See `Meter`."""
+        self._earlier_s, self._earlier_bytes = time_s, bytes_sent

@@ -1,0 +1,103 @@
+"""Which examples each worker sees at each step, as pure functions, so that resuming needs no state.
+
+Shapes: w workers held by this process, b examples a batch, s places of the largest shard.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from host.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """Endless training batches for the workers `ranks` of `world_size`.
+
+    Every epoch draws a permutation of all examples from (seed, epoch). Step by step it is cut into
+    global batches of world_size * batch_size, and worker r takes every world_size-th example of
+    one from its r-th on. So shards are disjoint, an epoch repeats nothing, each worker has equally
+    many full batches, and runs of an equal global batch see equal ones on any number of workers.
+
+    Raises UserError if a worker's share of the examples does not fill one batch, and ValueError
+    for numbers that no run can have.
+    """
+
+    num_examples: int
+    world_size: int
+    ranks: tuple[int, ...]
+    batch_size: int
+    """Per worker."""
+    seed: int
+
+    def __post_init__(self) -> None:
+        _check_ranks(self.ranks, self.world_size)
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, but got {self.batch_size}.")
+        if self.seed < 0:
+            raise ValueError(f"seed must not be negative, but got {self.seed}.")
+        if self.steps_per_epoch == 0:
+            raise UserError(
+                f"{self.num_examples} training examples do not fill one batch of "
+                f"{self.batch_size} on each of {self.world_size} workers: take fewer workers or a "
+                "smaller batch_size."
+            )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Full global batches in one epoch; what remains of its permutation is left out."""
+        return self.num_examples // (self.world_size * self.batch_size)
+
+    def indices(self, step: int) -> np.ndarray:
+        """The examples of batch `step`, counted from 0 over all epochs: int64 [w, b]."""
+        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
+        permutation = _permutation(self.num_examples, self.seed, epoch)
+        global_batch = self.world_size * self.batch_size
+        start = step_in_epoch * global_batch
+        batch_bw = permutation[start : start + global_batch].reshape(-1, self.world_size)
+        return batch_bw.T.take(self.ranks, axis=0)
+
+    def indices_at(self, steps: np.ndarray) -> np.ndarray:
+        """As `indices`, where worker `ranks[i]` is at its own step `steps[i]`: int64 [w, b]."""
+        batches = {step: self.indices(step) for step in set(steps.tolist())}
+        return np.stack([batches[step][i] for i, step in enumerate(steps.tolist())])
+
+
+class Shard(NamedTuple):
+    """Unequal shards side by side, the shorter ones padded with index 0 where `mask` is false.
+
+    A padded row must get the label `experiments.tasks.base.PADDING`.
+    """
+
+    indices: np.ndarray
+    """int64 [w, s]"""
+    mask: np.ndarray
+    """bool [w, s]"""
+
+
+def shard(*, num_examples: int, world_size: int, ranks: tuple[int, ...]) -> Shard:
+    """Deals examples to workers for evaluation: each to exactly one, sizes at most one apart.
+
+    Every row has the length of the largest shard, also where more workers than examples leave a
+    worker none. Raises ValueError for ranks outside the world.
+    """
+    _check_ranks(ranks, world_size)
+    places = -(-num_examples // world_size)
+    indices_ws = np.add.outer(np.array(ranks), world_size * np.arange(places))
+    mask_ws = indices_ws < num_examples
+    return Shard(np.where(mask_ws, indices_ws, 0), mask_ws)
+
+
+@functools.lru_cache(maxsize=2)
+def _permutation(num_examples: int, seed: int, epoch: int) -> np.ndarray:
+    generator = np.random.default_rng(np.random.SeedSequence((seed, epoch)))
+    return generator.permutation(num_examples)
+
+
+def _check_ranks(ranks: tuple[int, ...], world_size: int) -> None:
+    if not ranks or min(ranks) < 0 or max(ranks) >= world_size or len(set(ranks)) < len(ranks):
+        raise ValueError(
+            f"ranks must be one or more different numbers in 0..{world_size - 1}, but got {ranks}."
+        )

@@ -1,0 +1,139 @@
+"""Checkpoints of a run: what each process of it needs to go on bit for bit.
+
+    RUN/checkpoints/step_00000040/0_of_2.pt, 1_of_2.pt     one file a process
+
+A file appears whole, by renaming, and a checkpoint is complete when all its files are there: no
+worker waits for another, and whenever all are killed the last complete one stays.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.plan.plan import Plan
+from host.errors import UserError
+from host.words import counted
+
+KEPT = 2
+"""Checkpoints of a run at a time: the newest may not be complete yet."""
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Those of one run, as one of its `num_processes` processes sees them.
+
+    Args:
+        run: the run's folder.
+        process: this process; with real workers, the worker.
+        num_processes: of the run: its workers, or one that holds all simulated workers.
+    """
+
+    run: Path
+    process: int
+    num_processes: int
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Write this process's file of `step`, and delete those that are out of date."""
+        file = self._file(step)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(".tmp")
+        torch.save(state, unfinished)
+        unfinished.replace(file)
+        for old in _steps(self.run)[:-KEPT]:
+            self._file(old).unlink(missing_ok=True)
+            if self.process == 0:
+                self._delete_of_others(old)
+            with suppress(OSError):  # another process's file is in it, or it is gone
+                _folder(self.run, old).rmdir()
+
+    def load(self, step: int) -> dict[str, Any]:
+        """Read this process's file of `step`."""
+        return torch.load(self._file(step), weights_only=False)  # an algorithm's state is a class
+
+    def latest(self) -> int:
+        """The last step of which all processes have written their files.
+
+        Raises `UserError` if there is none.
+        """
+        for step in reversed(_steps(self.run)):
+            if self.num_processes in _complete(self.run, step):
+                return step
+        raise UserError(
+            f"{self.run} holds no complete checkpoint of {self.num_processes} processes: "
+            "run it with checkpoint_every=... to write some"
+        )
+
+    def of_step(self, step: int) -> "Checkpoints":
+        """Those that `step`, a complete one, was written by: as many processes, or another number,
+        of which this process takes the file of one.
+        """
+        numbers = _complete(self.run, step)
+        if self.num_processes in numbers:
+            return self
+        number = max(numbers)
+        return Checkpoints(self.run, self.process % number, number)
+
+    def _delete_of_others(self, step: int) -> None:
+        """What processes of another number have left, some of whom are no more."""
+        with suppress(FileNotFoundError):
+            for file in list(_folder(self.run, step).iterdir()):
+                if not file.stem.endswith(f"_of_{self.num_processes}"):
+                    file.unlink(missing_ok=True)
+
+    def _file(self, step: int) -> Path:
+        return _folder(self.run, step) / f"{self.process}_of_{self.num_processes}.pt"
+
+
+def newest(run: Path) -> int | None:
+    """The last step of which all processes, however many, have written their files; None: there is
+    none.
+    """
+    return next((step for step in reversed(_steps(run)) if _complete(run, step)), None)
+
+
+def _steps(run: Path) -> list[int]:
+    folders = (run / "checkpoints").glob("step_*")
+    return sorted(int(folder.name.removeprefix("step_")) for folder in folders)
+
+
+def _folder(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step_{step:08d}"
+
+
+def _complete(run: Path, step: int) -> set[int]:
+    """The numbers of processes of which all have written their files of `step`."""
+    names = {file.name for file in _folder(run, step).iterdir()}
+    numbers = {int(number) for name in names for number in re.findall(r"_of_(\d+)\.pt$", name)}
+    return {n for n in numbers if names >= {f"{process}_of_{n}.pt" for process in range(n)}}
+
+
+def check_portable(state: object, plan: Plan, num_saved: int) -> None:
+    """Raise `UserError` where an algorithm's `state`, of `num_saved` workers, has tensors: they are
+    laid out for so many.
+    """
+    if any(isinstance(value, torch.Tensor) for value in _leaves(state)):
+        raise UserError(
+            f"the checkpoint has the state of {plan.names['algo']} on "
+            f"{counted(num_saved, 'worker')}, which {plan.workers} cannot go on with: "
+            f"start {num_saved}"
+        )
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """What a nested state is made of."""
+    if isinstance(value, Mapping):
+        items: Iterable[object] = value.values()
+    elif isinstance(value, list | tuple):
+        items = value
+    elif hasattr(value, "__dict__") and not isinstance(value, torch.Tensor):
+        items = vars(value).values()
+    else:
+        items = ()
+        yield value
+    for item in items:
+        yield from _leaves(item)

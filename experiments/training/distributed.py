@@ -1,0 +1,83 @@
+"""A model and an optimizer in distributed training: by an algorithm of ours, or by PyTorch."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.amp import GradScaler
+
+from bagua_algos.communication.communicator import Averager, Communicator
+from bagua_algos.engine.engine import Engine
+from bagua_algos.engine.step_observer import StepObserver
+from experiments.plan.plan import Plan
+from experiments.training.torch_ddp import DistributedTorchDDP, TorchDDP
+
+
+class Distributed(Protocol):
+    """What the training loop asks of it: an `Engine`, or one of PyTorch's own."""
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """What training waited for communication that compute did not hide."""
+        ...
+
+    @exposed_communication_s.setter
+    def exposed_communication_s(self, seconds: float) -> None: ...
+
+    @property
+    def model(self) -> nn.Module:
+        """To be called in place of the model that was given."""
+        ...
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Within, gradients accumulate and do not travel."""
+        ...
+
+    def pause(self) -> None:
+        """End what goes on beside training; a collective call."""
+        ...
+
+    def consensus(self, averager: Averager | None = None) -> AbstractContextManager[float]:
+        """Within, the model is the one to evaluate; yields the workers' spread about it. What is
+        averaged travels by `averager`; None: by the communicator. A collective call.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the model's and the optimizer's; after `pause`."""
+        ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from another's `state_dict`."""
+        ...
+
+    def close(self) -> None:
+        """The model and the optimizer are plain again."""
+        ...
+
+
+def distribute(
+    plan: Plan,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    communicator: Communicator,
+    scaler: GradScaler,
+    observer: StepObserver | None = None,
+) -> Distributed:
+    """Hang the plan's algorithm on `model` and `optimizer`; `scaler` will scale the loss, and
+    `observer` hears of every step of ours, not of PyTorch's.
+    """
+    if isinstance(plan.algorithm, TorchDDP):
+        return DistributedTorchDDP(model, optimizer, plan.algorithm, communicator)
+    return Engine(
+        model,
+        optimizer,
+        plan.algorithm,
+        communicator,
+        bucket_bytes=plan.bucket_bytes,
+        timeout_s=2 * plan.cluster.timeout_s,
+        grad_scaler=scaler,
+        step_observer=observer,
+    )

@@ -1,0 +1,104 @@
+"""What a run is measured by: a training clock and a count of bytes, which stand still outside
+training.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+import torch
+
+from bagua_algos.communication.communicator import Communicator
+from experiments.training.steps_ahead import StepsAhead
+
+
+class Meter(Protocol):
+    """Of one process; `time_s` in seconds, `bytes_sent` by one worker."""
+
+    @property
+    def time_s(self) -> float: ...  # noqa: D102
+    @property
+    def bytes_sent(self) -> int: ...  # noqa: D102
+
+    def running(self) -> AbstractContextManager[None]:
+        """Count what happens within."""
+        ...
+
+    def synchronize(self, communicator: Communicator) -> None:
+        """Set every worker's clock to the slowest one's, as when all wait for it; a collective
+        call.
+        """
+        ...
+
+    def restore(self, time_s: float, bytes_sent: int) -> None:
+        """Go on from these."""
+        ...
+
+
+class InterfaceMeter:
+    """A real worker's: the host's clock and its interface's counter.
+
+    What runs is only enqueued where a GPU computes it. The clock then goes on from one step to the
+    next, and stands still from when somebody reads it, who waits for the GPU, to the next step.
+
+    Args:
+        read_bytes_sent: the counter.
+        steps_ahead: of a GPU; None: the CPU has computed what has run.
+        device: where the communicator takes tensors from.
+    """
+
+    def __init__(
+        self,
+        read_bytes_sent: Callable[[], int],
+        steps_ahead: StepsAhead | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self._read_bytes_sent = read_bytes_sent
+        self._steps_ahead = steps_ahead
+        self._device = device
+        self._since: tuple[float, int] | None = None
+        self._time_s = 0.0
+        self._bytes_sent = 0
+
+    @property
+    def time_s(self) -> float:
+        """See `Meter`; raises `CommunicationError` where the GPU hangs."""
+        self._stop()
+        return self._time_s
+
+    @property
+    def bytes_sent(self) -> int:
+        """See `Meter`; raises as `time_s`."""
+        self._stop()
+        return self._bytes_sent
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """See `Meter`; raises as `time_s`."""
+        if self._since is None:
+            self._since = time.perf_counter(), self._read_bytes_sent()
+        yield
+        if self._steps_ahead is None:
+            self._stop()
+        else:
+            self._steps_ahead.add()
+
+    def synchronize(self, communicator: Communicator) -> None:
+        """See `Meter`."""
+        own = torch.tensor([[self.time_s]], dtype=torch.float64, device=self._device)
+        self._time_s = communicator.all_gather(own).max().item()
+
+    def restore(self, time_s: float, bytes_sent: int) -> None:
+        """See `Meter`."""
+        self._time_s, self._bytes_sent = time_s, bytes_sent
+
+    def _stop(self) -> None:
+        if self._since is None:
+            return
+        if self._steps_ahead is not None:
+            self._steps_ahead.finish()
+        started_s, bytes_before = self._since
+        self._since = None
+        self._bytes_sent += self._read_bytes_sent() - bytes_before
+        self._time_s += time.perf_counter() - started_s

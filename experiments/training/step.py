@@ -1,0 +1,132 @@
+"""One training step of every worker held by this process.
+
+Shapes: w workers held by this process, b examples of each.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.profiler import record_function
+
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.engine.step_observer import StepObserver
+from experiments.plan.plan import Plan
+from experiments.tasks.base import Split
+from experiments.training.distributed import Distributed, distribute
+from kernels.upload import upload
+
+
+def examples(plan: Plan, split: Split, indices_wb: np.ndarray) -> tuple[Tensor, Tensor]:
+    """The model's inputs `[w, b, ...]` and the labels `[w, b]`, on the plan's device."""
+    x_wb, y_wb = (
+        upload(torch.from_numpy(part[indices_wb]), plan.backend.device)
+        for part in (split.x, split.y)
+    )
+    return plan.task.inputs(x_wb), y_wb
+
+
+def make_scaler(plan: Plan) -> GradScaler:
+    """Keeps float16's gradients in its range; does nothing in another precision."""
+    return GradScaler(plan.backend.device, enabled=plan.precision == "float16")
+
+
+STEP = "training step"
+"""Its name in a profiler's trace."""
+
+
+@dataclass
+class Step:
+    """Forward and backward by micro-batches in the plan's precision, clipping, the optimizer, the
+    learning rate.
+    """
+
+    plan: Plan
+    split: Split
+    distributed: Distributed
+    optimizer: torch.optim.Optimizer
+    scaler: GradScaler
+    schedule: torch.optim.lr_scheduler.LRScheduler = field(init=False)
+
+    def __post_init__(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] *= self.plan.lr_scale
+        self.schedule = self.plan.make_schedule(self.optimizer)
+
+    def __call__(self, indices_wb: np.ndarray) -> Tensor:
+        """Take the step on the examples `indices_wb`; returns each worker's loss before it `[w]`.
+
+        The gradient is that of the mean over the batch, however many micro-batches it is cut into.
+        On a GPU the step is enqueued and the host waits for none of it, but for a `GradScaler`.
+        """
+        with record_function(STEP):
+            return self._take(indices_wb)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the optimizer's."""
+        return {"schedule": self.schedule.state_dict(), "scaler": self.scaler.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from another's `state_dict`."""
+        self.schedule.load_state_dict(state_dict["schedule"])
+        self.scaler.load_state_dict(state_dict["scaler"])
+
+    def _take(self, indices_wb: np.ndarray) -> Tensor:
+        self.optimizer.zero_grad()
+        parts = np.split(indices_wb, self.plan.accumulate, axis=1)
+        losses_w = [
+            self._accumulate(part, is_last=index == len(parts) - 1)
+            for index, part in enumerate(parts)
+        ]
+        if self.plan.clip_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            clip_norms_(self.optimizer, len(indices_wb), self.plan.clip_norm)
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.scaler.get_scale() >= scale:  # else a gradient has overflowed: no step was taken
+            self.schedule.step()
+        return torch.stack(losses_w).sum(0)
+
+    def _accumulate(self, indices_wb: np.ndarray, *, is_last: bool) -> Tensor:
+        x_wb, y_wb = examples(self.plan, self.split, indices_wb)
+        dtype = getattr(torch, self.plan.precision)
+        with nullcontext() if is_last else self.distributed.no_sync():
+            with torch.autocast(x_wb.device.type, dtype, enabled=dtype is not torch.float32):
+                outputs_wb = self.distributed.model(x_wb)
+            loss_w = self.plan.task.loss(outputs_wb.float(), y_wb) / self.plan.accumulate
+            # Workers do not mix: each one's gradient is of its own loss.
+            self.scaler.scale(loss_w.sum()).backward()
+        return loss_w.detach()
+
+
+def make_step(
+    plan: Plan,
+    split: Split,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    communicator: Communicator,
+    observer: StepObserver | None = None,
+) -> Step:
+    """The steps of the plan's algorithm, which is hung on `model` and `optimizer` (see
+    `experiments.training.distributed.distribute`).
+    """
+    scaler = make_scaler(plan)
+    distributed = distribute(plan, model, optimizer, communicator, scaler, observer)
+    return Step(plan, split, distributed, optimizer, scaler)
+
+
+def clip_norms_(optimizer: torch.optim.Optimizer, num_held: int, max_norm: float) -> None:
+    """Scale each worker's gradients to a norm of at most `max_norm`, as
+    `torch.nn.utils.clip_grad_norm_` does one worker's.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    gradients = [p.grad.view(num_held, -1) for p in parameters if p.grad is not None]
+    norms_w = torch.stack([g.norm(dim=1) for g in gradients]).norm(dim=0)
+    scale_w = (max_norm / (norms_w + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(scale_w.unsqueeze(1))

@@ -1,0 +1,230 @@
+"""The one training loop, for real and simulated workers alike."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bagua_algos.communication.communicator import Averager, Communicator
+from bagua_algos.engine.step_observer import StepObserver
+from experiments.plan.plan import Plan
+from experiments.simulated.pace import make_pace
+from experiments.tasks.base import TaskData
+from experiments.training.checkpoint import Checkpoints, check_portable
+from experiments.training.distributed import Distributed
+from experiments.training.evaluation import NOT_EVALUATED, Evaluation, evaluate
+from experiments.training.meter import Meter
+from experiments.training.step import Step, make_step
+
+
+class DivergedError(RuntimeError):
+    """The loss is NaN or infinite: the run is over, and a miss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one worker's training came to, over `steps` steps; evaluations take no time and no
+    bytes. `validation` is the last on the way, `test` that of the end. `bytes_sent` is None where
+    nothing counts them.
+    """
+
+    steps: int
+    time_s: float
+    bytes_sent: int | None
+    exposed_communication_s: float
+    validation: Evaluation
+    test: Evaluation
+
+
+def train(
+    plan: Plan,
+    data: TaskData,
+    model: nn.Module,
+    communicator: Communicator,
+    meter: Meter,
+    report: Callable[[dict[str, Any]], None],
+    observer: StepObserver | None = None,
+    averager: Averager | None = None,
+) -> Result:
+    """Train `model` as planned, on the workers that `communicator` holds.
+
+    Args:
+        plan: the run.
+        data: all examples; each worker sees its shard.
+        model: on the worker axis, `[w, b, ...]` to `[w, b, ...]`.
+        communicator: the other workers.
+        meter: runs during steps only.
+        report: is given rows of `experiments.runs.records.METRICS`.
+        observer: hears of every step.
+        averager: what evaluations average by; None: `communicator`.
+
+    Raises:
+        DivergedError: the loss is not finite.
+        CommunicationError: another worker is gone or silent.
+    """
+    averager = averager or communicator
+    optimizer = plan.make_optimizer(model.parameters())
+    advance = make_pace(plan, model, optimizer, observer)
+    take_step = make_step(plan, data.train, model, optimizer, communicator, observer)
+    distributed = take_step.distributed
+    state = _State(model, take_step, meter)
+    batches = plan.batches(data, communicator.ranks)
+    rows = _Rows(batches.steps_per_epoch, meter, distributed, report)
+    step = state.resume(plan, communicator)
+    validation = NOT_EVALUATED
+    while step < plan.max_steps:
+        steps = advance(batches, state.take_step, step, _next_stop(plan, step))
+        for loss_w in _metered(meter, steps):
+            step += 1
+            if step == 1 or step % plan.log_every == 0:
+                rows.report_loss(step, loss_w)
+        if step % plan.eval_every == 0 or step == plan.max_steps:
+            _wait_for_all(distributed, meter, communicator)
+            validation = evaluate(plan, data.validation, distributed, averager)
+            rows.report_evaluation(step, validation)
+            if plan.stop_at_target and validation.accuracy >= plan.target_accuracy:
+                break
+        if plan.checkpoint_every and step % plan.checkpoint_every == 0:
+            state.save(plan, communicator, step)
+    test = evaluate(plan, data.test, distributed, averager)
+    distributed.close()
+    return Result(
+        steps=step,
+        time_s=meter.time_s,
+        bytes_sent=meter.bytes_sent,
+        exposed_communication_s=distributed.exposed_communication_s,
+        validation=validation,
+        test=test,
+    )
+
+
+def _wait_for_all(distributed: Distributed, meter: Meter, communicator: Communicator) -> None:
+    """An evaluation is of all workers, and begins when the slowest one is there."""
+    with meter.running():
+        distributed.pause()
+    meter.synchronize(communicator)
+
+
+def _next_stop(plan: Plan, step: int) -> int:
+    """The first step after `step` that an evaluation or a checkpoint follows, or the last."""
+    periods = [plan.eval_every, plan.checkpoint_every or plan.eval_every]
+    return min(plan.max_steps, *((step // period + 1) * period for period in periods))
+
+
+def _metered(meter: Meter, steps: Iterator[Tensor]) -> Iterator[Tensor]:
+    while True:
+        with meter.running():
+            loss_w = next(steps, None)
+        if loss_w is None:
+            return
+        yield loss_w
+
+
+@dataclass(frozen=True)
+class _State:
+    """All that a checkpoint holds."""
+
+    model: nn.Module
+    take_step: Step
+    meter: Meter
+
+    def save(self, plan: Plan, communicator: Communicator, step: int) -> None:
+        """Write a checkpoint of this process; a collective call."""
+        distributed = self.take_step.distributed
+        with self.meter.running():
+            distributed.pause()
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.take_step.optimizer.state_dict(),
+            "step": self.take_step.state_dict(),
+            "distributed": distributed.state_dict(),
+            "generators": [generator.get_state() for generator in _generators(plan)],
+            "time_s": self.meter.time_s,
+            "bytes_sent": self.meter.bytes_sent,
+            "exposed_communication_s": distributed.exposed_communication_s,
+        }
+        _checkpoints(plan.folder, communicator).save(step, state)
+
+    def resume(self, plan: Plan, communicator: Communicator) -> int:
+        """Go on where the run that `plan` resumes, if any, wrote its last checkpoint; returns its
+        step.
+        """
+        if plan.resume is None:
+            return 0
+        distributed = self.take_step.distributed
+        own = _checkpoints(plan.resume, communicator)
+        step = own.latest() if plan.resume_step is None else plan.resume_step
+        saved = own.of_step(step)
+        state = saved.load(step)
+        self.model.load_state_dict(state["model"])
+        self.take_step.optimizer.load_state_dict(state["optimizer"])
+        self.take_step.load_state_dict(state["step"])
+        if saved.num_processes == own.num_processes:
+            for generator, drawn in zip(_generators(plan), state["generators"], strict=True):
+                generator.set_state(drawn)
+        else:
+            check_portable(state["distributed"], plan, saved.num_processes)
+        distributed.load_state_dict(state["distributed"])
+        self.meter.restore(state["time_s"], state["bytes_sent"])
+        distributed.exposed_communication_s = state["exposed_communication_s"]
+        return step
+
+
+def _generators(plan: Plan) -> list[torch.Generator]:
+    """Those that random layers draw from."""
+    on_gpu = plan.backend.device == "cuda"
+    return [
+        torch.default_generator,
+        *([torch.cuda.default_generators[torch.cuda.current_device()]] if on_gpu else []),
+    ]
+
+
+def _checkpoints(run: Path, communicator: Communicator) -> Checkpoints:
+    num_processes = communicator.world_size // len(communicator.ranks)
+    return Checkpoints(run, communicator.ranks[0], num_processes)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of metrics, as the meter stands."""
+
+    steps_per_epoch: int
+    meter: Meter
+    distributed: Distributed
+    send: Callable[[dict[str, Any]], None]
+
+    def report_loss(self, step: int, loss_w: Tensor) -> None:
+        _ = (
+            self.meter.time_s
+        )  # waits for a GPU, with a limit, which reading the loss would not have
+        self.report("step", step, loss=_finite_first(loss_w, step))
+
+    def report_evaluation(self, step: int, validation: Evaluation) -> None:
+        accuracy, loss, spread = validation
+        values = {"accuracy": accuracy, "validation_loss": loss, "spread": spread}
+        self.report("evaluation", step, **values)
+
+    def report(self, kind: str, step: int, **values: float) -> None:
+        self.send(
+            {
+                "kind": kind,
+                "step": step,
+                "epoch": step / self.steps_per_epoch,
+                "time_s": self.meter.time_s,
+                "bytes_sent": self.meter.bytes_sent,
+                "exposed_communication_s": self.distributed.exposed_communication_s,
+                **values,
+            }
+        )
+
+
+def _finite_first(loss_w: Tensor, step: int) -> float:
+    """The loss of the first worker held here: of worker 0, in its own process or in all's."""
+    for loss in loss_w.tolist():
+        if not math.isfinite(loss):
+            raise DivergedError(f"the loss is {loss} at step {step}")
+    return loss_w[0].item()

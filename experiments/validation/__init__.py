@@ -1,0 +1,1 @@
+"""Predictions held against measurements, and how fast all of this is."""

@@ -1,0 +1,1 @@
+"""What every package stands on: how commands begin and end, processes, and this host."""

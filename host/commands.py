@@ -1,0 +1,93 @@
+"""How a command, of any package, begins and ends: Ctrl-C stops it at any moment with one line and
+exit code 130; one whose reader has gone (`| head`) ends without a word, as SIGPIPE would end it,
+with 141. Here because all packages import this one.
+
+`python -m PACKAGE.MODULE` imports PACKAGE, whose `__init__` calls `starting`; then MODULE with all
+that it imports, which takes seconds, and which ends in `run(main)`.
+"""
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+from host.errors import Failure, Terminated, UserError
+
+INTERRUPTED = 128 + signal.SIGINT
+UNREAD = 128 + signal.SIGPIPE
+TERMINATED = 128 + signal.SIGTERM
+FAILED, REFUSED = 1, 2
+_LINE = "stopped by Ctrl-C"
+
+
+def starting() -> None:
+    """Until `run`, have Ctrl-C end the process at once: an exception in the midst of an import is
+    turned into another one by some libraries, and swallowed by others.
+
+    Does nothing where a package is imported otherwise than by `python -m`, or SIGINT is ignored.
+    """
+    is_command = sys.argv[:1] == ["-m"]  # while Python looks for the module to run
+    if is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
+def run(main: Callable[[], int | None], *, at_once: bool = False) -> NoReturn:
+    """Be the command: end with the exit code that `main` returns, None for 0. In `main` Ctrl-C is a
+    `KeyboardInterrupt`, as ever; with `at_once` it goes on to end the process, for a command that
+    leaves nothing behind and spends its time where such an exception is swallowed (numba).
+    """
+    try:
+        if signal.getsignal(signal.SIGINT) is _end and not at_once:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            code = main()
+        finally:
+            if sys.stdout is not None:  # it was closed before: `>&-`
+                sys.stdout.flush()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = REFUSED
+    except Failure as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = FAILED
+    except Terminated:
+        code = TERMINATED
+    except BrokenPipeError:
+        if sys.stdout is None or not _is_unread(sys.stdout.fileno()):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left to flush
+        code = UNREAD
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends what is left to be done
+        print(_LINE, file=sys.stderr)
+        code = INTERRUPTED
+    sys.exit(code)
+
+
+def say(line: str) -> None:
+    """A line of progress."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def raise_at_sigterm() -> None:
+    """From now on SIGTERM raises `Terminated` in the main thread, for what is to be ended well."""
+    signal.signal(signal.SIGTERM, _terminate)
+
+
+def _is_unread(pipe: int) -> bool:
+    """Whether nobody is left to read what is written to it."""
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os.write(2, f"{_LINE}\n".encode())  # sys.stderr may be in the midst of a write
+    os._exit(INTERRUPTED)

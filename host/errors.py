@@ -1,0 +1,13 @@
+"""What ends a program: a user's mistake, a failure, or a signal."""
+
+
+class UserError(Exception):
+    """Ends the program with exit code 2; its message is one sentence that says what to do."""
+
+
+class Failure(Exception):
+    """Ends the program with exit code 1; its message is one sentence that says what failed."""
+
+
+class Terminated(BaseException):
+    """SIGTERM has come; like KeyboardInterrupt, no `except Exception` may swallow it."""

@@ -1,0 +1,95 @@
+"""The GPUs of this host: which there are, and which worker computes on which.
+
+4 workers, 4 GPUs     one each
+4 workers, 2 GPUs     worker r on GPU r mod 2: shared, so their step times are no claim
+"""
+
+import functools
+import json
+from dataclasses import dataclass
+
+import torch
+
+from host.errors import UserError
+from host.processes import run_in_child
+from netsim.errors import NamespaceError
+
+_ASKING_S = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One, as CUDA describes it."""
+
+    name: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Which GPU each worker computes on: they take them in turn.
+
+    Raises `UserError` where there is none.
+    """
+
+    num_workers: int
+    gpus: tuple[Gpu, ...]
+
+    def __post_init__(self) -> None:
+        if not self.gpus:
+            raise UserError(
+                f"{why_no_gpu()}: take backend=gloo for real workers, device=cpu for simulated ones"
+            )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether some worker's GPU is another's too."""
+        return self.num_workers > len(self.gpus)
+
+    @property
+    def models(self) -> str:
+        """The names of the GPUs that are used, each once."""
+        return ", ".join(dict.fromkeys(gpu.name for gpu in self.gpus[: self.num_workers]))
+
+    def index(self, rank: int) -> int:
+        """CUDA's number of a worker's GPU."""
+        return rank % len(self.gpus)
+
+
+def place(num_workers: int) -> Placement:
+    """The workers of this host on its GPUs. Raises `UserError` where it has none."""
+    return Placement(num_workers=num_workers, gpus=find_gpus())
+
+
+@functools.cache
+def find_gpus() -> tuple[Gpu, ...]:
+    """The GPUs that torch can use, in CUDA's order; CUDA_VISIBLE_DEVICES counts.
+
+    A child asks: a process that has asked CUDA has initialised it, and none that it forks
+    afterwards can use a GPU.
+
+    Raises:
+        UserError: the driver does not answer.
+    """
+    if not torch.backends.cuda.is_built():
+        return ()
+    try:
+        described = run_in_child(_describe, limit_s=_ASKING_S)
+    except NamespaceError as error:
+        raise UserError(
+            f"CUDA could not be asked for its GPUs within {_ASKING_S} s: does nvidia-smi answer?"
+        ) from error
+    return tuple(Gpu(**values) for values in json.loads(described))
+
+
+def why_no_gpu() -> str:
+    """To be said to who needs a GPU where `find_gpus` finds none."""
+    cause = "" if torch.backends.cuda.is_built() else f" (torch {torch.__version__} has no CUDA)"
+    return f"there is no NVIDIA GPU here that torch can use{cause}"
+
+
+def _describe() -> str:
+    if not torch.cuda.is_available():
+        return "[]"
+    devices = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return json.dumps([{"name": d.name, "memory_bytes": d.total_memory} for d in devices])

@@ -1,0 +1,29 @@
+"""Fp8 for CUDA tensors. Chunks hold at least one element; outputs are contiguous.
+
+The functions are those of `kernels.fp8.reference`.
+"""
+
+from torch import Tensor
+
+from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling
+
+_MODULE = CudaModule("fp8/fp8.cu")
+load = _MODULE.load
+
+
+def compress(chunks: Tensor, payload: Tensor, wire: str) -> None:
+    """See the reference."""
+    kernel = f"compress_{wire}_{TYPE_NAMES[chunks.dtype]}"
+    _MODULE.launch_encoding(kernel, (chunks.contiguous(), payload), Tiling(*chunks.shape))
+
+
+def decompress(payload: Tensor, chunks: Tensor, wire: str) -> None:
+    """See the reference."""
+    decompress_mean(payload.unsqueeze(1), chunks, wire)
+
+
+def decompress_mean(payloads: Tensor, chunks: Tensor, wire: str) -> None:
+    """See the reference."""
+    tiling = Tiling(*chunks.shape)
+    args = payloads.contiguous(), chunks, tiling.rows, tiling.n, payloads.shape[1]
+    _MODULE.launch(f"decompress_mean_{wire}", args, tiling)

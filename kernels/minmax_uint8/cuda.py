@@ -1,0 +1,44 @@
+"""MinMaxUInt8 for CUDA tensors. Chunks hold at least one element; outputs are contiguous.
+
+The functions are those of `kernels.minmax_uint8.reference`.
+"""
+
+import torch
+from torch import Tensor
+
+from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling
+
+_MODULE = CudaModule("minmax_uint8/minmax_uint8.cu")
+load = _MODULE.load
+
+
+def compress(chunks: Tensor, payload: Tensor) -> None:
+    """See the reference."""
+    kernel = f"compress_{TYPE_NAMES[chunks.dtype]}"
+    _MODULE.launch_encoding(kernel, (chunks.contiguous(), payload), Tiling(*chunks.shape))
+
+
+def decompress(payload: Tensor, chunks: Tensor) -> None:
+    """See the reference."""
+    tiling, kind = Tiling(*chunks.shape), TYPE_NAMES[chunks.dtype]
+    args = payload.contiguous(), chunks, tiling.rows, tiling.n
+    _MODULE.launch(f"decompress_{kind}", args, tiling)
+
+
+def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
+    """See the reference."""
+    tiling = Tiling(*chunks.shape)
+    args = payloads.contiguous(), chunks, tiling.rows, tiling.n, payloads.shape[1]
+    _MODULE.launch("decompress_mean", args, tiling)
+
+
+def average(payloads: Tensor, n: int, payload: Tensor) -> None:
+    """See the reference."""
+    num_rows, num_codes, _ = payloads.shape
+    _MODULE.launch_encoding(
+        "average",
+        (payloads.contiguous(), payload),
+        Tiling(num_rows, n),
+        num_codes,
+        scratch=lambda: (torch.empty(num_rows, n, device=payloads.device),),  # the means
+    )

@@ -1,0 +1,58 @@
+"""QSGD for CUDA tensors. Chunks hold at least one element; outputs are contiguous.
+
+The functions are those of `kernels.qsgd.reference`.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling, row_states
+from kernels.shared.philox_reference import Key
+
+_MODULE = CudaModule("qsgd/qsgd.cu")
+load = _MODULE.load
+_VECTOR = 8  # elements: a tile ends with one of any type
+
+
+def compress(
+    chunks: Tensor, payload: Tensor, streams: Tensor, key: Key, bits: int, group_size: int
+) -> None:
+    """See the reference."""
+    chunks, kind = chunks.contiguous(), TYPE_NAMES[chunks.dtype]
+    (rows, n), device = chunks.shape, chunks.device
+    group_size = min(group_size, n)
+    states, norms, tiling = row_states(rows, device), 0, _whole_groups(rows, n, group_size)
+    if tiling is None:
+        tiling = Tiling(rows, n)
+        norms = torch.zeros(rows, -(-n // group_size), dtype=torch.int32, device=device)
+        args = chunks, norms, states, rows, n, group_size, tiling.tile_size
+        _MODULE.launch(f"find_norms_{kind}", args, tiling)
+    args = (
+        *(chunks, payload, streams.to(device).contiguous(), states, norms),
+        *(rows, n, group_size, tiling.tile_size, rows // len(streams), *key),
+    )
+    _MODULE.launch(f"compress_{kind}_{bits}", args, tiling)
+
+
+def decompress(payload: Tensor, chunks: Tensor, bits: int, group_size: int) -> None:
+    """See the reference."""
+    decompress_mean(payload.unsqueeze(1), chunks, bits, group_size)
+
+
+def decompress_mean(payloads: Tensor, chunks: Tensor, bits: int, group_size: int) -> None:
+    """See the reference."""
+    tiling = Tiling(*chunks.shape)
+    group_size = min(group_size, tiling.n)
+    args = payloads.contiguous(), chunks, tiling.rows, tiling.n, group_size, payloads.shape[1]
+    _MODULE.launch(f"decompress_mean_{bits}", args, tiling)
+
+
+def _whole_groups(rows: int, n: int, group_size: int) -> Tiling | None:
+    """Tiles that each begin with a group and a vector; None where a block does not hold one."""
+    tiling = Tiling(rows, n)
+    if tiling.tiles_per_row == 1:
+        return tiling
+    step = math.lcm(group_size, _VECTOR)
+    return Tiling(rows, n, step) if step <= tiling.tile_size else None

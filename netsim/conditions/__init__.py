@@ -1,0 +1,1 @@
+"""What a network is like: links, nodes, times, presets."""

@@ -1,0 +1,227 @@
+"""What the network between workers is like: the same for all, or by worker, node and time.
+
+    worker 0 --up-->|        |--up-->        --down-->|        |--down--> worker 2
+    worker 1 --up-->| node 0 |        (core)          | node 1 |--down--> worker 3
+
+Without `nodes`, every uplink leads straight to every downlink. Rates and queues hold on each link
+that a packet crosses. Delay, jitter and loss are a path's: what is written for all, for a worker
+or for a moment is applied once, on the uplink of the packet's sender. So the round trip between
+two workers takes twice `delay_ms`. Only `down` puts them on a downlink too.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from netsim.conditions.faults import Fault, parse_fault
+from netsim.conditions.link import (
+    LINK_FIELDS,
+    ONCE_FIELDS,
+    LinkCondition,
+    check_keys,
+    in_series,
+)
+from netsim.conditions.timetable import Timetable, from_schedule, from_trace
+
+Direction = Literal["up", "down"]
+BACKENDS = ("netem", "tbf", "switch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkCondition:
+    """The links of all workers; each later group of values overrides those before it.
+
+    `queue_ms` has a long default that holds the 4 MB which a Linux TCP sender may have in flight
+    (`tcp_wmem`) at 100 Mbit/s, so that one flow never loses a packet to the queue: with 100 ms,
+    some all-reduces took half as long again for CUBIC's recovery. Lower it to study congestion.
+
+    Args:
+        rate_mbit: of every link; see `LinkCondition` for this and the next four.
+        delay_ms: one way, from worker to worker.
+        jitter_ms: the delay varies by as much to both sides.
+        loss_pct: one way, from worker to worker.
+        queue_ms: of the queue before every link.
+        congestion_control: TCP's algorithm; None: the host's own.
+        backend: one of `BACKENDS`; None: the best that the kernel has.
+        schedule: steps over time, a list of {at_s: 60, rate_mbit: 10, ...}; time begins at 0
+            when training does.
+        trace: a CSV file of such steps, replayed again and again; see `timetable.from_trace`.
+        up: overrides for all uplinks, from a worker to the network.
+        down: overrides for all downlinks.
+        workers: overrides by rank, each with `up` and `down` of its own if need be.
+        nodes: {size: 2, between: {rate_mbit: 100, delay_ms: 10}}: every two workers share a node,
+            and nodes a link to each other; `between` is a `LinkCondition`, unshaped by default.
+        faults: a list of {worker: 1, at_s: 5, for_s: 2}; see `faults.parse_fault`.
+
+    Raises:
+        ValueError: for a value that no network can have.
+    """
+
+    rate_mbit: float | None = None
+    delay_ms: float = 0
+    jitter_ms: float = 0
+    loss_pct: float = 0
+    queue_ms: float = 400
+    congestion_control: str | None = "cubic"
+    backend: str | None = None
+    schedule: Sequence[Mapping[str, Any]] | None = None
+    trace: str | None = None
+    up: Mapping[str, Any] | None = None
+    down: Mapping[str, Any] | None = None
+    workers: Mapping[int, Mapping[str, Any]] | None = None
+    nodes: Mapping[str, Any] | None = None
+    faults: Sequence[Mapping[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        LinkCondition(**{name: getattr(self, name) for name in LINK_FIELDS})
+        self._check_names()
+        for direction in ("up", "down"):
+            check_keys(direction, getattr(self, direction) or {}, LINK_FIELDS)
+        ranks = [-1, *self._workers]  # -1: any worker that has nothing of its own
+        for overrides in self._workers.values():
+            check_keys("A worker's entry in workers", overrides, (*LINK_FIELDS, "up", "down"))
+            for direction in ("up", "down"):
+                check_keys(f"A worker's {direction}", overrides.get(direction) or {}, LINK_FIELDS)
+        for rank in ranks:
+            for at_s in self.times_s:
+                self.link(rank, "up", at_s)
+                self.link(rank, "down", at_s)
+        if self.nodes is not None:
+            self._check_nodes()
+        assert isinstance(self._faults, tuple)
+
+    def link(self, rank: int, direction: Direction, at_s: float = 0) -> LinkCondition:
+        """One direction of a worker's link at a time since training began, in seconds."""
+        shared = {name: getattr(self, name) for name in LINK_FIELDS}
+        shared |= self._timetable.overrides(at_s)
+        worker = dict(self._workers.get(rank, {}))
+        own = {d: worker.pop(d, None) or {} for d in ("up", "down")}
+        if direction == "down":
+            shared |= dict.fromkeys(ONCE_FIELDS, 0)
+            worker = {name: value for name, value in worker.items() if name not in ONCE_FIELDS}
+        values = shared | dict(getattr(self, direction) or {}) | worker | dict(own[direction])
+        if any(fault.is_down(rank, at_s) for fault in self._faults):
+            values["loss_pct"] = 100
+        return LinkCondition(**values)
+
+    def node_link(self, direction: Direction) -> LinkCondition:
+        """One direction of every node's link to the other nodes."""
+        values = dict((self.nodes or {}).get("between") or {})
+        if direction == "down":
+            values |= dict.fromkeys(ONCE_FIELDS, 0)
+        return LinkCondition(**values)
+
+    def node(self, rank: int) -> int:
+        """The node that a worker is on; 0 where there are no nodes."""
+        return 0 if self.nodes is None else rank // self.nodes["size"]
+
+    def path(self, sender: int, receiver: int, at_s: float = 0) -> LinkCondition:
+        """All links from one worker to another, as one."""
+        links = [self.link(sender, "up", at_s), self.link(receiver, "down", at_s)]
+        if self.node(sender) != self.node(receiver):
+            links[1:1] = [self.node_link("up"), self.node_link("down")]
+        return in_series(links)
+
+    def next_change_s(self, at_s: float) -> float | None:
+        """When any link changes next after a time; None: never."""
+        sources = (self._timetable, *self._faults)
+        changes = [source.next_change_s(at_s) for source in sources]
+        return min((change for change in changes if change is not None), default=None)
+
+    @property
+    def varies(self) -> bool:
+        """Whether it changes over time."""
+        return self.next_change_s(-1) is not None
+
+    @property
+    def times_s(self) -> list[float]:
+        """Times that stand for all there are, outages apart."""
+        return [0.0, *(at_s for at_s, _ in self._timetable.steps)]
+
+    @property
+    def max_rank_named(self) -> int:
+        """The highest rank that has overrides of its own; -1 if none has."""
+        return max(self._workers, default=-1)
+
+    def all_links(self, num_workers: int) -> list[LinkCondition]:
+        """Every different link that there ever is, but for outages."""
+        healthy = self._without_faults
+        links = [
+            healthy.link(rank, direction, at_s)
+            for rank in (r for r in (-1, *self._workers) if r < num_workers)
+            for at_s in self.times_s
+            for direction in ("up", "down")
+        ]
+        return list(dict.fromkeys([*links, self.node_link("up"), self.node_link("down")]))
+
+    def check_num_workers(self, num_workers: int) -> None:
+        """Refuse ranks that do not exist among so many workers.
+
+        Raises:
+            ValueError: with the rank.
+        """
+        named = {"workers": tuple(self._workers)}
+        for fault in self._faults:
+            named["faults"] = named.get("faults", ()) + fault.workers
+        for name, ranks in named.items():
+            if max(ranks, default=0) >= num_workers:
+                raise ValueError(
+                    f"{name} names the rank {max(ranks)}, and {num_workers} workers have the "
+                    f"ranks 0 to {num_workers - 1}: choose one of these."
+                )
+
+    @cached_property
+    def _timetable(self) -> Timetable:
+        if self.trace is not None:
+            return from_trace(self.trace)
+        return from_schedule(self.schedule or ())
+
+    @cached_property
+    def _faults(self) -> tuple[Fault, ...]:
+        return tuple(parse_fault(entry) for entry in self.faults or ())
+
+    @cached_property
+    def _workers(self) -> dict[int, Mapping[str, Any]]:
+        if self.workers is not None and not isinstance(self.workers, Mapping):
+            raise ValueError(f"workers maps ranks to overrides: {self.workers!r} does not.")
+        try:
+            workers = {int(rank): overrides for rank, overrides in (self.workers or {}).items()}
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"workers maps ranks to overrides: {self.workers!r} does not."
+            ) from None
+        if min(workers, default=0) < 0:
+            raise ValueError(f"workers names the rank {min(workers)}: ranks begin at 0.")
+        return workers
+
+    @cached_property
+    def _without_faults(self) -> "NetworkCondition":
+        return replace(self, faults=None)
+
+    def _check_names(self) -> None:
+        if self.backend not in (None, *BACKENDS):
+            raise ValueError(
+                f"There is no back end {self.backend!r}: choose {', '.join(BACKENDS)}, or null "
+                f"for the best that the kernel has."
+            )
+        algorithm = self.congestion_control
+        is_name = isinstance(algorithm, str) and re.fullmatch(r"[a-z0-9_]{1,15}", algorithm)
+        if algorithm is not None and not is_name:
+            raise ValueError(
+                f"congestion_control={algorithm!r} is no name of an algorithm of TCP's: choose "
+                f"cubic, reno, bbr or another that the kernel has, or null for its default."
+            )
+        if self.trace is not None and self.schedule is not None:
+            raise ValueError(
+                f"trace={self.trace!r} and schedule both say what holds when: choose one of them."
+            )
+
+    def _check_nodes(self) -> None:
+        nodes = check_keys("nodes", self.nodes, ("size", "between"))
+        size = nodes.get("size")
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"nodes.size is a number of workers from 1 up, not {size!r}.")
+        check_keys("nodes.between", nodes.get("between") or {}, LINK_FIELDS)
+        self.node_link("up")

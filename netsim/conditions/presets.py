@@ -1,0 +1,42 @@
+"""Conditions by name: the YAML files of conf/net, with overrides from a command line."""
+
+from pathlib import Path
+from typing import Any
+
+from netsim.conditions.condition import NetworkCondition
+
+PRESETS = Path(__file__).parents[2] / "conf" / "net"
+
+
+def read_condition(name: str, overrides: list[str]) -> NetworkCondition:
+    """The condition that conf/net/`name`.yaml describes.
+
+    Args:
+        name: of the file.
+        overrides: such as "delay_ms=20" or "workers={0: {rate_mbit: 10}}".
+
+    Raises:
+        ValueError: if there is no such file, a key is unknown, or a value is none of a network's.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    file = PRESETS / f"{name}.yaml"
+    if not file.is_file():
+        raise ValueError(f"There is no network {name!r}: choose from {', '.join(preset_names())}.")
+    try:
+        values: Any = OmegaConf.to_container(OmegaConf.load(file))
+        for override in overrides:
+            key, _, text = override.partition("=")
+            if key not in values:
+                known = ", ".join(key for key in values if not key.startswith("_"))
+                raise ValueError(f"net has no key {key!r}: choose from {known}.")
+            values[key] = OmegaConf.to_container(OmegaConf.create(f"value: {text}"))["value"]  # pyright: ignore
+    except OmegaConfBaseException as error:
+        raise ValueError(f"{name} and its overrides are no YAML: {error}") from error
+    return NetworkCondition(**{key: v for key, v in values.items() if not key.startswith("_")})
+
+
+def preset_names() -> list[str]:
+    """All names, sorted."""
+    return sorted(file.stem for file in PRESETS.glob("*.yaml"))

@@ -1,0 +1,1 @@
+"""Real links on this host, shaped to follow a condition."""

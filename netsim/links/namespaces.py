@@ -1,0 +1,225 @@
+"""A network of workers on one host: a namespace for each worker, and one that is the hub.
+
+    worker 0  eth0 ---- worker0 |
+    worker 1  eth0 ---- worker1 | a bridge, or the switch in user space
+    worker 2  eth0 ---- worker2 |
+
+The namespaces have no names: they are gone when their processes are, even after SIGKILL, and
+nothing of them is ever seen in the host's own. Works as root and, through a user namespace, as
+an ordinary user. The caller forks the hub's process, where there is one thread:
+
+    pid = processes.fork(lambda: run_hub(condition))
+
+    def run_hub(condition) -> int:
+        pids = Hub(condition, num_workers=4).fork_workers(worker_main)
+        return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
+"""
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
+
+from host.processes import (
+    die_with_parent,
+    fork,
+    kill,
+    run_in_child,
+)
+from netsim.conditions.condition import NetworkCondition
+from netsim.errors import NamespaceError
+from netsim.links.unshare import enter_network_namespace
+
+if TYPE_CHECKING:
+    from netsim.links.switch import SwitchShaper
+
+__all__ = ["MAX_WORKERS", "Hub", "NamespaceError", "check_permitted", "die_with_parent"]
+
+MAX_WORKERS = 1023
+"""Ports of one Linux bridge."""
+
+_FIRST_ADDRESS = IPv4Address("10.0.0.1")
+_PREFIX_LENGTH = 16
+_LIMIT_S = 30
+
+
+def check_permitted(condition: NetworkCondition, num_workers: int | None = None) -> None:
+    """Do once, in a child that is thrown away, what a run under `condition` will do.
+
+    Args:
+        condition: of the run.
+        num_workers: of the run, to check that the condition speaks of no others; None: unknown.
+
+    Raises:
+        ValueError: if the condition names a worker that does not exist.
+        NamespaceError: if the host forbids it or lacks something; says what to do.
+    """
+    if num_workers is not None:
+        condition.check_num_workers(num_workers)
+    import_module(
+        "netsim.links.shaper"
+    )  # and with it pyroute2, once for this and all later children
+    num_trial_workers = max(1, min(num_workers or MAX_WORKERS, condition.max_rank_named + 1))
+
+    def attempt() -> str:
+        hub = Hub(replace(condition, faults=None), num_workers=num_trial_workers)
+        pids = hub.fork_workers(lambda rank: 0)
+        for pid in pids:
+            if os.waitpid(pid, 0)[1] != 0:
+                raise NamespaceError("A trial worker failed; what it printed says why.")
+        return ""
+
+    run_in_child(attempt, limit_s=_LIMIT_S)
+
+
+class Hub:
+    """The network that joins the workers; this process moves to its namespace.
+
+    Construct it in a freshly forked process that has one thread and serves for nothing else.
+
+    Args:
+        condition: of the workers' links.
+        num_workers: 1 to `MAX_WORKERS`.
+
+    Raises:
+        ValueError: for a number of workers that a bridge has no ports for, or that has not the
+            ranks which the condition names.
+        NamespaceError: if the host forbids namespaces, or cannot do what the condition asks.
+    """
+
+    def __init__(self, condition: NetworkCondition, num_workers: int):
+        if not 1 <= num_workers <= MAX_WORKERS:
+            raise ValueError(f"num_workers has to be 1 to {MAX_WORKERS}, not {num_workers}.")
+        condition.check_num_workers(num_workers)
+        from netsim.links import shaper
+
+        self.condition = condition
+        self.num_workers = num_workers
+        enter_network_namespace()
+        self._shaper = shaper.choose(condition, num_workers)
+
+    @property
+    def backend(self) -> str:
+        """The name of what shapes the links, for the record: one of `condition.BACKENDS`."""
+        return self._shaper.name
+
+    @property
+    def switch(self) -> "SwitchShaper | None":
+        """The switch in user space, where that is the back end."""
+        from netsim.links.switch import SwitchShaper
+
+        return self._shaper if isinstance(self._shaper, SwitchShaper) else None
+
+    def start_clock(self) -> None:
+        """Begin the time of a schedule, trace or faults: training starts.
+
+        From the hub or any worker, whose copy of this object speaks to the same network. Only the
+        first call counts.
+        """
+        self._shaper.start_clock()
+
+    def address(self, rank: int) -> str:
+        """The IPv4 address of a worker's eth0."""
+        assert 0 <= rank < self.num_workers, f"no worker has rank {rank}"
+        return str(_FIRST_ADDRESS + rank)
+
+    def fork_workers(self, worker_main: Callable[[int], int]) -> dict[int, int]:
+        """Fork the workers, join them to the network, and let them run.
+
+        Each child calls `worker_main(rank)` once all links are up, and exits with what it
+        returned; an exception prints its traceback and exits with 1. Children die with this
+        process, whose to reap they are. If a switch joins them and it dies, `NamespaceError` is
+        raised in whatever this process does then.
+
+        Returns:
+            rank by pid.
+
+        Raises:
+            NamespaceError: if a worker's link cannot be made; none is left running then.
+        """
+        workers: list[_Worker] = []
+        try:
+            for rank in range(self.num_workers):
+                workers.append(self._fork_worker(rank, worker_main, workers))
+            for worker in workers:
+                worker.await_("entered a namespace of its own")
+                self._shaper.add_worker(worker.rank, worker.pid)
+                worker.proceed()
+            for worker in workers:
+                worker.await_("brought up its link")
+            self._shaper.start()
+            for worker in workers:
+                worker.proceed()
+        except BaseException:
+            for worker in workers:
+                kill(worker.pid)
+            raise
+        finally:
+            for worker in workers:
+                worker.channel.close()
+        return {worker.pid: worker.rank for worker in workers}
+
+    def _fork_worker(
+        self, rank: int, worker_main: Callable[[int], int], elders: list["_Worker"]
+    ) -> "_Worker":
+        ours, theirs = socket.socketpair()
+
+        def main() -> int:
+            for channel in [ours, *(elder.channel for elder in elders)]:
+                channel.close()
+            with theirs:
+                enter_network_namespace()
+                _report_and_wait(theirs)
+                self._set_up_worker(rank)
+                _report_and_wait(theirs)
+            return worker_main(rank)
+
+        with theirs:
+            pid = fork(main)
+        ours.settimeout(_LIMIT_S)
+        return _Worker(rank=rank, pid=pid, channel=ours)
+
+    def _set_up_worker(self, rank: int) -> None:
+        from netsim.links import netlink, tcp
+
+        netlink.bring_up("lo")
+        self._shaper.set_up_worker(rank)
+        netlink.add_address(netlink.INTERFACE, self.address(rank), prefix_length=_PREFIX_LENGTH)
+        netlink.bring_up(netlink.INTERFACE)
+        tcp.apply(self.condition, self.num_workers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Worker:
+    """A forked worker as the hub sees it until it runs."""
+
+    rank: int
+    pid: int
+    channel: socket.socket
+
+    def await_(self, deed: str) -> None:
+        try:
+            done = self.channel.recv(1)
+        except ConnectionError:
+            done = b""
+        except TimeoutError:
+            raise NamespaceError(
+                f"Worker {self.rank} has not {deed} within {_LIMIT_S} s: is the host overloaded?"
+            ) from None
+        if not done:
+            raise NamespaceError(
+                f"Worker {self.rank} died before it had {deed}; what it printed says why."
+            )
+
+    def proceed(self) -> None:
+        with suppress(BrokenPipeError):  # the next wait, or the exit code, tells of its death
+            self.channel.send(b"+")
+
+
+def _report_and_wait(channel: socket.socket) -> None:
+    channel.send(b"+")
+    channel.recv(1)  # without a limit: the hub has one, and its death is this process's

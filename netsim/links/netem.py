@@ -1,0 +1,48 @@
+"""Rate, delay, jitter and loss as the kernel's `netem`."""
+
+from math import ceil
+
+from netsim.conditions.link import FRAME_BYTES, LinkCondition
+from netsim.links import tbf
+
+KIND = "netem"
+ESCAPE = "load the module sch_netem, or leave backend at null for a switch in user space"
+
+
+def qdisc(link: LinkCondition) -> dict:
+    """Arguments of `IPRoute.tc("add", ...)` for the link; empty for an ideal one."""
+    if link.is_ideal:
+        return {}
+    arguments = {
+        "kind": KIND,
+        "delay": round(1000 * link.delay_ms),  # microseconds
+        "jitter": round(1000 * link.jitter_ms),
+        "loss": link.loss_pct,
+        "limit": _limit_packets(link),
+    }
+    if link.rate_mbit is not None:
+        arguments["rate"] = tbf.rate_bytes_per_s(link)
+    elif link.jitter_ms:
+        # Only with a rate does netem keep packets in order whatever their delays.
+        arguments["rate"] = round(tbf.MAX_RATE_MBIT * 1e6 / 8)
+    return arguments
+
+
+def check(link: LinkCondition) -> None:
+    """Refuse what the kernel's 32 bits cannot hold.
+
+    Raises:
+        ValueError: with the value and its limit.
+    """
+    tbf.check(link)
+
+
+def _limit_packets(link: LinkCondition) -> int:
+    """The queue in packets. Netem holds a packet during its delay too: that comes on top.
+
+    A GSO packet counts as one though it may be 45 frames, so that the queue may last longer than
+    `queue_ms` before it drops; never where loss is asked for, since packets are single frames then.
+    """
+    bytes_per_ms = (link.rate_mbit or tbf.MAX_RATE_MBIT) * 1e3 / 8
+    in_flight_bytes = (link.delay_ms + link.jitter_ms) * bytes_per_ms
+    return ceil((tbf.queue_bytes(link) + in_flight_bytes) / FRAME_BYTES) + 1

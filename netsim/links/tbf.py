@@ -1,0 +1,62 @@
+"""A rate alone as the kernel's token bucket, `tbf`."""
+
+from netsim.conditions.link import LinkCondition
+
+KIND = "tbf"
+ESCAPE = "load the module sch_tbf, or set rate_mbit to null"
+
+MAX_RATE_MBIT = 34_000
+_U32_MAX = 2**32 - 1
+
+
+def burst_bytes(link: LinkCondition) -> int:
+    """What may pass at once at full speed: 4 ms at the rate, and 70 kB or more.
+
+    One 64 KB GSO packet has to fit, and a bucket smaller than one frame drops everything
+    without an error.
+    """
+    return max(70_000, round(0.004 * rate_bytes_per_s(link)))
+
+
+def rate_bytes_per_s(link: LinkCondition) -> int:
+    """The rate as the kernel takes it; 0 if unshaped."""
+    return round((link.rate_mbit or 0) * 1e6 / 8)
+
+
+def queue_bytes(link: LinkCondition) -> int:
+    """The queue's length in bytes; without a rate, at `MAX_RATE_MBIT`."""
+    return round((link.rate_mbit or MAX_RATE_MBIT) * 1e3 / 8 * link.queue_ms)
+
+
+def qdisc(link: LinkCondition) -> dict:
+    """Arguments of `IPRoute.tc("add", ...)` for the link; empty for an ideal one."""
+    assert not link.needs_more_than_rate, link
+    if link.rate_mbit is None:
+        return {}
+    burst = burst_bytes(link)
+    return {
+        "kind": KIND,
+        "rate": rate_bytes_per_s(link),
+        "burst": burst,
+        "limit": burst + queue_bytes(link),  # the kernel counts the burst as part of the queue
+    }
+
+
+def check(link: LinkCondition) -> None:
+    """Refuse what the kernel's 32 bits cannot hold.
+
+    Raises:
+        ValueError: with the value and its limit.
+    """
+    if link.rate_mbit is None:
+        return
+    if link.rate_mbit > MAX_RATE_MBIT:
+        raise ValueError(
+            f"rate_mbit={link.rate_mbit} is over {MAX_RATE_MBIT} and the kernel holds a rate "
+            f"in 32 bits of bytes per second: choose less, or simulate this network."
+        )
+    if burst_bytes(link) + queue_bytes(link) > _U32_MAX:
+        raise ValueError(
+            f"queue_ms={link.queue_ms} at rate_mbit={link.rate_mbit} is {queue_bytes(link)} "
+            f"bytes and the kernel holds a queue's length in 32 bits: choose less."
+        )

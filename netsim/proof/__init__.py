@@ -1,0 +1,1 @@
+"""Measurements by the workers themselves: is the network what was asked for?"""

@@ -1,0 +1,189 @@
+"""Rate and loss of a link by datagrams, counted by the receiver's kernel.
+
+Workers send in turns: frame by frame, all at once would be more than two cores carry. They fill the
+link's queue at the start, so that it never runs empty while the host keeps a sender waiting.
+"""
+
+import math
+import select
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+
+from netsim.conditions.link import FRAME_BYTES, LinkCondition
+from netsim.links import counters
+from netsim.proof import tcp_rate
+from netsim.proof.arrivals import Look, look, steady_rate_mbit
+
+_PORT = 29_998
+_SECONDS = 0.3
+_MAX_SECONDS = 2.2
+_MAX_TURNS = 4
+_TURN_MBIT = 100
+_LEAD_S = 0.08
+_OVERDRIVE = 0.04
+"""Faster than the link by so little that its queue does not fill."""
+
+_BUFFER_BYTES = 4_000_000
+_NUM_SOCKETS = 4
+"""The host may limit each one's buffer to 200 frames."""
+
+_DATAGRAM = bytes(1472)
+DEFAULT_RATE_MBIT = 50
+_LOOK_S = 0.002
+_SETTLE_S = 0.03
+_STEADY = (0.25, 0.97)
+"""From this to that share of what came: without the burst of a token bucket."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrivals:
+    """What came from the worker before, and what did not."""
+
+    rate_mbit: float
+    num_sent: int
+    num_lost: int
+
+
+def measuring_seconds(ring: Sequence[LinkCondition]) -> float:
+    """How long each worker sends, so that single frames do not show on any of the paths."""
+    slowest_mbit = min(path.rate_mbit or DEFAULT_RATE_MBIT for path in ring)
+    return min(max(_SECONDS, 5 / slowest_mbit), _MAX_SECONDS)
+
+
+def num_turns(ring: Sequence[LinkCondition]) -> int:
+    """How many groups of workers send one after the other: all at once if the links are slow."""
+    total_mbit = sum(path.rate_mbit or DEFAULT_RATE_MBIT for path in ring)
+    return min(_MAX_TURNS, len(ring), math.ceil(total_mbit / _TURN_MBIT))
+
+
+def exchange(
+    ring: Sequence[LinkCondition],
+    rank: int,
+    addresses: Sequence[str],
+    neighbours: tuple[socket.socket, socket.socket],
+) -> Arrivals:
+    """Send to the next worker, and count what comes from the one before.
+
+    Args:
+        ring: the paths from each worker to the next.
+        rank: this worker.
+        addresses: of all workers.
+        neighbours: connections with the worker before and the next.
+
+    Raises:
+        OSError: if a neighbour stops to answer.
+        BrokenProbeError: if too little came to measure a rate.
+    """
+    incoming, outgoing = neighbours
+    receiver = (addresses[(rank + 1) % len(ring)], _PORT)
+    seconds, turns = measuring_seconds(ring), num_turns(ring)
+    with ExitStack() as stack:
+        datagrams, *others = [stack.enter_context(_socket()) for _ in range(_NUM_SOCKETS)]
+        datagrams.bind((addresses[rank], _PORT))
+        arrived_before = counters.datagrams_arrived()
+        sent, looks = 0, [look()]
+        for turn in range(turns):
+            _meet(incoming, outgoing, looks)
+            if rank % turns == turn:
+                sent = _send([datagrams, *others], receiver, ring[rank], seconds, looks)
+            else:
+                _look_on(seconds, looks)
+        outgoing.sendall(sent.to_bytes(8, "big"))
+        num_sent = int.from_bytes(_receive(incoming, 8, looks), "big")
+        num_lost = max(0, num_sent - (_settled(datagrams) - arrived_before))
+    looks.append(look())
+    rate_mbit = steady_rate_mbit(steady_part(looks), (rank - 1) % len(ring))
+    return Arrivals(rate_mbit=rate_mbit, num_sent=num_sent, num_lost=num_lost)
+
+
+def steady_part(looks: Sequence[Look]) -> list[Look]:
+    """The looks from the first quarter of what came to nearly the last, whenever that was."""
+    first, total = looks[0].num_bytes, looks[-1].num_bytes - looks[0].num_bytes
+    least, most = (first + share * total for share in _STEADY)
+    return [look for look in looks if least <= look.num_bytes <= most]
+
+
+def _socket() -> socket.socket:
+    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    datagrams.setblocking(False)
+    datagrams.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    return datagrams
+
+
+def _send(
+    sockets: list[socket.socket],
+    receiver: tuple[str, int],
+    path: LinkCondition,
+    seconds: float,
+    looks: list[Look],
+) -> int:
+    """Send a little faster than the path for a time; how many."""
+    # What is lost takes no time on the link, with netem as with the switch.
+    survival = max(0.01, 1 - path.loss_pct / 100)
+    frames_per_s = (path.rate_mbit or DEFAULT_RATE_MBIT) / survival / (FRAME_BYTES * 8e-6)
+    lead_s = min(_LEAD_S, path.queue_ms / 4000)
+    overdrive = 1 + min(_OVERDRIVE, path.queue_ms / 4000 / seconds)
+    begin_s = now_s = time.monotonic()
+    num_sent = 0
+    while now_s < begin_s + seconds:
+        while num_sent < (lead_s + overdrive * (now_s - begin_s)) * frames_per_s:
+            if not any(_sends(datagrams, receiver) for datagrams in sockets):
+                break  # the queue before the link is full
+            num_sent += 1
+        looks.append(look())
+        time.sleep(_LOOK_S)
+        now_s = time.monotonic()
+    return num_sent
+
+
+def _sends(datagrams: socket.socket, receiver: tuple[str, int]) -> bool:
+    with suppress(BlockingIOError):
+        return datagrams.sendto(_DATAGRAM, receiver) > 0
+    return False
+
+
+def _look_on(seconds: float, looks: list[Look]) -> None:
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        looks.append(look())
+        time.sleep(_LOOK_S)
+
+
+def _settled(datagrams: socket.socket) -> int:
+    """The kernel's count once no more come; it counts what waits in a socket when it is read."""
+    before = -1
+    while True:
+        try:
+            while True:
+                datagrams.recv(2048)
+        except BlockingIOError:
+            arrived = counters.datagrams_arrived()
+        if arrived == before:
+            return arrived
+        before = arrived
+        time.sleep(_SETTLE_S)
+
+
+def _meet(incoming: socket.socket, outgoing: socket.socket, looks: list[Look]) -> None:
+    """Begin with the neighbours, both of whom listen by now."""
+    outgoing.send(b"+")
+    incoming.send(b"+")
+    _receive(incoming, 1, looks)
+    _receive(outgoing, 1, looks)
+
+
+def _receive(connection: socket.socket, num_bytes: int, looks: list[Look]) -> bytes:
+    """Wait for so many bytes. Looks go on: a lost word delays one worker and not the next."""
+    received, deadline = b"", time.monotonic() + tcp_rate.LIMIT_S
+    while len(received) < num_bytes:
+        if select.select([connection], [], [], _LOOK_S)[0]:
+            if not (part := connection.recv(num_bytes - len(received))):
+                raise ConnectionError("the connection was closed")
+            received += part
+        elif time.monotonic() > deadline:
+            raise TimeoutError(f"silent for {tcp_rate.LIMIT_S} s")
+        looks.append(look())
+    return received

@@ -1,0 +1,196 @@
+"""The rate of fast links, measured by the workers' TCP before they train.
+
+Worker r sends to worker r+1 and receives from worker r-1, all at the same time and both in one
+loop. The sockets hold enough for the kernels to go on while the host keeps a process waiting.
+"""
+
+import select
+import socket
+import time
+
+from netsim.errors import ProbeError
+from netsim.links import counters
+from netsim.proof.arrivals import Look, steady_rate_mbit
+
+PORT = 29_999
+WARM_UP_S = 0.15
+"""Left out at the start: the burst of the token bucket, and TCP's slow start."""
+
+_HEADERS_BYTES = 66
+"""Ethernet, IP, and TCP with timestamps."""
+
+WIRE_PER_GOODPUT = 1514 / (1514 - _HEADERS_BYTES)
+"""Of full frames: the shaped rate includes the headers."""
+
+LIMIT_S = 10
+_UNSENT_S = 0.05
+_MIN_UNSENT_BYTES = 128 * 1024
+_BLOCK = bytes(256 * 1024)
+_LAST = b"."
+"""What a sender ends with: a connection that ends otherwise has broken off."""
+
+
+def measuring_seconds(rate_mbit: float | None) -> float:
+    """How long to measure a link of this rate so that single packets of 64 KB do not show."""
+    return 0.6 if rate_mbit is None else min(max(0.6, 30 / rate_mbit), 10)
+
+
+def ring_rate_mbit(
+    outgoing: socket.socket,
+    incoming: socket.socket,
+    sender: int,
+    *,
+    onward_mbit: float | None,
+    seconds: float,
+    warm_up_s: float = WARM_UP_S,
+) -> float:
+    """Rate at which `incoming` brings data, headers included, while `outgoing` sends as much.
+
+    Args:
+        outgoing: to the next worker.
+        incoming: from the worker before.
+        sender: the rank of that worker.
+        onward_mbit: the rate of the link to the next worker.
+        seconds: to measure; see `measuring_seconds`.
+        warm_up_s: left out before that.
+
+    Raises:
+        OSError: if a connection breaks off.
+        BrokenProbeError: if too little comes from the worker `sender`.
+    """
+    looks = _send_and_receive(outgoing, incoming, onward_mbit, warm_up_s + seconds)
+    warm_s = looks[0].at_s + warm_up_s
+    return steady_rate_mbit([look for look in looks if look.at_s >= warm_s], sender)
+
+
+def deviation_pct(asked_mbit: float, achieved_mbit: float) -> float:
+    """How far the achieved rate is from the one asked for, in per cent; below it is negative."""
+    return 100 * (achieved_mbit / asked_mbit - 1)
+
+
+def check(asked_mbit: float, achieved_mbit: float, *, tolerance_pct: float = 5) -> None:
+    """Refuse a network that is not what was asked for.
+
+    Raises:
+        ProbeError: with both rates, if they differ by more than `tolerance_pct`.
+    """
+    deviation = deviation_pct(asked_mbit, achieved_mbit)
+    if abs(deviation) > tolerance_pct:
+        raise ProbeError(
+            f"The network achieves {achieved_mbit:.1f} Mbit/s where {asked_mbit:g} were asked for "
+            f"({deviation:+.1f} %): free the host's processors, or choose another rate_mbit."
+        )
+
+
+def join_ring(rank: int, addresses: list[str]) -> tuple[socket.socket, socket.socket]:
+    """Connections to the next worker and from the one before.
+
+    The server closes here, or it would take the connection that is meant for the next probe.
+    """
+    sender, receiver = _neighbours(rank, len(addresses))
+    with socket.create_server((addresses[rank], PORT)) as server:
+        server.settimeout(LIMIT_S)
+        outgoing = _connect(receiver, addresses[receiver])
+        try:
+            return outgoing, _accept(server, sender)
+        except ProbeError:
+            outgoing.close()
+            raise
+
+
+def meet(incoming: socket.socket, outgoing: socket.socket) -> None:
+    """Wait for both neighbours, and for theirs: none of the four is measuring any more.
+
+    Raises:
+        OSError: if a neighbour does not answer.
+    """
+    for connection in (incoming, outgoing):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.settimeout(LIMIT_S)
+    for _ in range(2):
+        for connection in (incoming, outgoing):
+            connection.sendall(b"+")
+        for connection in (incoming, outgoing):
+            if not connection.recv(1):
+                raise ConnectionError("the connection was closed")
+
+
+def _neighbours(rank: int, num_workers: int) -> tuple[int, int]:
+    """Whom a worker receives from, and whom it sends to."""
+    return (rank - 1) % num_workers, (rank + 1) % num_workers
+
+
+def _connect(peer: int, address: str) -> socket.socket:
+    """Connect to a neighbour, who may not listen yet."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            return socket.create_connection((address, PORT), timeout=1)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ProbeError(
+                    f"Worker {peer} at {address} does not answer the probe ({error}): did it die?"
+                ) from error
+            time.sleep(0.01)
+
+
+def _accept(server: socket.socket, peer: int) -> socket.socket:
+    try:
+        return server.accept()[0]
+    except TimeoutError as error:
+        raise ProbeError(f"Worker {peer} did not connect to the probe: did it die?") from error
+
+
+def _send_and_receive(
+    outgoing: socket.socket, incoming: socket.socket, onward_mbit: float | None, seconds: float
+) -> list[Look]:
+    """Send for a time and receive until the end; a look at each arrival."""
+    outgoing.setblocking(False)
+    incoming.setblocking(False)
+    # CUBIC leaves its slow start early when acknowledgements wait behind data, as they do here.
+    outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    # Else megabytes wait in this socket when the time is over, and take as long to drain.
+    unsent_bytes = max(_MIN_UNSENT_BYTES, round(_UNSENT_S * 125_000 * (onward_mbit or 0)))
+    outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
+    buffer = bytearray(1024 * 1024)
+    looks, last = [_look()], b""
+    senders, receivers = [outgoing], [incoming]
+    end = time.monotonic() + seconds
+    while senders or receivers:
+        readable, writable, _ = select.select(receivers, senders, [], LIMIT_S)
+        if not readable and not writable:
+            raise TimeoutError(f"silent for {LIMIT_S} s")
+        if readable:
+            num_bytes = incoming.recv_into(buffer)
+            if num_bytes:
+                last = buffer[num_bytes - 1 : num_bytes]
+            elif last == _LAST:
+                receivers = []
+            else:
+                raise ConnectionError("the connection was closed")
+            looks.append(_look())
+        if writable and time.monotonic() < end:
+            outgoing.send(_BLOCK)
+        elif writable:
+            outgoing.send(_LAST)
+            outgoing.shutdown(socket.SHUT_WR)
+            senders = []
+    _await_delivery(outgoing, incoming)
+    return looks
+
+
+def _look() -> Look:
+    """The bytes on a wire of TCP's data, however many frames the kernel counts as one packet.
+
+    Bare acknowledgements count as nothing.
+    """
+    at_s = time.monotonic()
+    num_bytes, num_packets = counters.received()
+    return Look(at_s, (num_bytes - _HEADERS_BYTES * num_packets) * WIRE_PER_GOODPUT)
+
+
+def _await_delivery(outgoing: socket.socket, incoming: socket.socket) -> None:
+    """Wait until the next worker has received everything, so that the link is empty again."""
+    incoming.shutdown(socket.SHUT_WR)
+    outgoing.settimeout(LIMIT_S)
+    outgoing.recv(1)

@@ -1,0 +1,1 @@
+"""Simulated time: a cost model of operations, and the clocks of workers."""

@@ -1,0 +1,103 @@
+"""What a broadcast takes: down a tree, as gloo's, or along a chain, as NCCL's.
+
+Letters as in `netsim.timeline.patterns`, and
+
+    c  bytes of a chunk
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from netsim.timeline import tcp_throughput
+from netsim.timeline.cost import Cost, Situation, transfer_s
+from netsim.timeline.link_table import Ranks
+
+
+def broadcast(situation: Situation, num_bytes: float) -> Cost:
+    """The first participant sends B bytes to all others, in the way of its library."""
+    if situation.transport.chunk_bytes is None:
+        return tree(situation, num_bytes)
+    return chain(situation, num_bytes)
+
+
+def chain(situation: Situation, num_bytes: float) -> Cost:
+    """Every participant hands each chunk of the message on to the next as soon as it is there: the
+    first chunk passes all n - 1 paths, and the rest comes behind it as fast as the slowest.
+
+        c = min(B, chunk_bytes)
+        T = sum over the paths of (c / R + d) + (B - c) / smallest R
+
+    or (n - 2) (c / R + d) + B / R + d over equal paths. It is NCCL's ring from its root to the
+    worker before it, for which NCCL has no other algorithm (NVIDIA/nccl, src/device/broadcast.h and
+    `ncclPatternPipelineFrom` in src/enqueue.cc). Its chunks are those of one channel, and it never
+    waits for one of NCCL's buffers to be free.
+    """
+    transport, ranks, table = situation.transport, situation.ranks, situation.table
+    assert transport.chunk_bytes is not None, transport
+    chunk_bytes = min(num_bytes, transport.chunk_bytes)
+    path = table.paths(ranks[:-1], ranks[1:])
+    delay_s = situation.delay_s(path, chunk_bytes)
+    note_s = situation.delay_s(table.paths(ranks[1:], ranks[:-1]), 1)
+    rtt_s = delay_s + note_s
+    rate = situation.rate(path, rtt_s)
+    first_s = float((transfer_s(chunk_bytes, rate) + delay_s).sum())
+    rest_s = float(transfer_s(num_bytes - chunk_bytes, rate).max())
+    cold_s = tcp_throughput.slow_start_wait_s(num_bytes, situation.window_bytes, rate, rtt_s)
+    begin_s = float(note_s.max()) * transport.rendezvous + transport.operation_s
+    has_next = ranks != ranks[-1]
+    return Cost(
+        seconds=begin_s + first_s + rest_s + float(cold_s.max()),
+        drain_s=float(delay_s.max()),
+        busy_s=situation.busy_s(ranks[:-1], ranks[1:], num_bytes),
+        sent_bytes=situation.sent(num_bytes * has_next),
+        rtt_s=float(rtt_s.max()),
+        window_bytes=situation.opened(num_bytes, rate, rtt_s),
+    )
+
+
+def tree(situation: Situation, num_bytes: float) -> Cost:
+    """The first participant sends to all by a binomial tree: in round i, whoever has the message
+    sends it on to 2^i places further. A worker's messages share its link from the start, so that
+    each takes as long as all of them together.
+
+        arrival[child] = arrival[parent] + max(children B / R of the uplink, B / R) + d
+    """
+    transport, ranks, table = situation.transport, situation.ranks, situation.table
+    parents = _parents(len(ranks))
+    num_children = np.bincount(parents, minlength=len(ranks))
+    path = table.paths(ranks[parents], ranks[1:])
+    delay_s = situation.delay_s(path, num_bytes)
+    note_s = situation.delay_s(table.paths(ranks[1:], ranks[parents]), 1)
+    rtt_s = delay_s + note_s
+    rate = situation.rate(path, rtt_s)
+    uplink_s = num_children[parents] * num_bytes / table.rates[ranks[parents]]
+    cold_s = tcp_throughput.slow_start_wait_s(num_bytes, situation.window_bytes, rate, rtt_s)
+    edge_s = np.maximum(uplink_s, transfer_s(num_bytes, rate)) + delay_s + cold_s
+    arrival_s = np.zeros(len(ranks))
+    for first in _powers_of_two(len(ranks)):
+        last = min(2 * first, len(ranks))
+        children = slice(first - 1, last - 1)
+        arrival_s[first:last] = arrival_s[parents[children]] + edge_s[children]
+    begin_s = float(note_s.max()) * transport.rendezvous + transport.operation_s
+    return Cost(
+        seconds=begin_s + float(arrival_s.max()),
+        drain_s=float(delay_s.max()),
+        busy_s=situation.busy_s(ranks[parents], ranks[1:], num_bytes),
+        sent_bytes=situation.sent(num_bytes * num_children.astype(float)),
+        rtt_s=float(rtt_s.max()),
+        window_bytes=situation.opened(num_bytes, rate, rtt_s),
+    )
+
+
+def _parents(num_workers: int) -> Ranks:
+    """Of the workers from 1 up in a binomial tree: their number without its highest bit."""
+    return np.array([child - (1 << child.bit_length() - 1) for child in range(1, num_workers)])
+
+
+def _powers_of_two(below: int) -> Iterator[int]:
+    """1, 2, 4, ..."""
+    power = 1
+    while power < below:
+        yield power
+        power *= 2

@@ -1,0 +1,136 @@
+"""What an operation costs, and what its cost is made of: links, ranks, connections."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from netsim.timeline import tcp_throughput
+from netsim.timeline.link_table import (
+    Array,
+    LinkTable,
+    Paths,
+    Ranks,
+)
+from netsim.timeline.tcp_throughput import SEGMENT_BYTES
+from netsim.timeline.transport import Transport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one operation takes on idle links.
+
+    Args:
+        seconds: from its start to its end; of an exchange `[n]`, by receiver.
+        drain_s: what of it is left when the last byte has left a link; of an exchange `[n]`.
+        busy_s: for how long its bytes occupy each link, `[links]`.
+        sent_bytes: payload that each worker sends, `[N]`.
+        notice_s: of an exchange, what word of a receiver's being ready takes to its sender, `[n]`.
+        handover_s: of an exchange, from when a message may leave until its sender is done, `[n]`.
+        rtt_s: of its longest path.
+        window_bytes: of its connections afterwards.
+    """
+
+    seconds: float | Array
+    drain_s: float | Array
+    busy_s: Array
+    sent_bytes: Array
+    notice_s: float | Array = 0.0
+    handover_s: float | Array = 0.0
+    rtt_s: float = 0.0
+    window_bytes: float = 0.0
+
+    @cached_property
+    def links(self) -> Ranks:
+        """The links that it occupies."""
+        return np.flatnonzero(self.busy_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """Where and between whom: the links, the participants' ranks in order, the connections.
+
+    `window_bytes` is the congestion window that the connections have at the start.
+    """
+
+    table: LinkTable
+    ranks: Ranks
+    transport: Transport
+    congestion_control: str | None
+    window_bytes: float
+
+    def delay_s(self, paths: Paths, num_bytes: float) -> Array:
+        """One way, for the last packet of a message: packets never overtake, so of n draws of
+        jitter the largest counts, on average (n - 1) / (n + 1) of the most.
+        """
+        num_packets = max(np.ceil(num_bytes / SEGMENT_BYTES), 1)
+        late_s = paths.jitter_s * (num_packets - 1) / (num_packets + 1)
+        return paths.delay_s + late_s + self.transport.message_s
+
+    def rate(self, paths: Paths, rtt_s: Array, num_flows: int = 1) -> Array:
+        """What so many flows together reach: the slowest link, or what loss leaves of them."""
+        return tcp_throughput.loss_limited_rate(
+            self.congestion_control, paths.rate, rtt_s, paths.loss, num_flows
+        )
+
+    def message_s(
+        self,
+        paths: Paths,
+        num_bytes: float,
+        rtt_s: Array,
+        num_flows: int = 1,
+        num_messages: int = 1,
+    ) -> Array:
+        """In what time the slowest of so many messages has left, of which so many share a link."""
+        return tcp_throughput.message_s(
+            self.congestion_control,
+            num_bytes,
+            paths.rate,
+            rtt_s,
+            paths.loss,
+            num_flows,
+            num_messages,
+        )
+
+    def recovery_s(
+        self, paths: Paths, num_bytes: float, rate: Array, rtt_s: Array, num_messages: int = 1
+    ) -> Array:
+        """What so many messages at the same time wait for lost packets, and for lost notes that
+        their receivers are ready.
+        """
+        return tcp_throughput.recovery_wait_s(
+            num_bytes,
+            rate * rtt_s,
+            rtt_s,
+            paths.loss,
+            num_messages,
+            num_messages * self.transport.rendezvous,
+        )
+
+    def opened(self, num_bytes: float, rate: Array, rtt_s: Array) -> float:
+        """The window of the connections after messages of so many bytes."""
+        return tcp_throughput.opened_window_bytes(
+            num_bytes, self.window_bytes, float(np.max(rate)), float(np.max(rtt_s))
+        )
+
+    def sent(self, num_bytes: float | Array) -> Array:
+        """`[N]`, by worker."""
+        sent = np.zeros(self.table.world_size)
+        sent[self.ranks] = num_bytes
+        return sent
+
+    def busy_s(self, senders: Ranks, receivers: Ranks, num_bytes: float) -> Array:
+        """`[links]`: each sender sends as much to its receiver."""
+        up, node_up, node_down, down = self.table.crossed(senders, receivers)
+        far = self.table.nodes[senders] != self.table.nodes[receivers]
+        links = np.concatenate([up, node_up[far], node_down[far], down])
+        counts = np.bincount(links, minlength=self.table.num_links)
+        return counts * num_bytes / self.table.rates
+
+
+def transfer_s(num_bytes: float, rate: Array) -> Array:
+    """Of a message; inf over a link that is down, unless there is nothing to send."""
+    if not num_bytes:
+        return np.zeros_like(rate)
+    with np.errstate(divide="ignore"):
+        return np.asarray(num_bytes / rate)

@@ -1,0 +1,317 @@
+"""The communication lanes of all workers: clocks, and queues of what is still to happen.
+
+    lane 0  | ready | kernel | operation | kernel |            first in, first out
+    lane 1          | ready | kernel | operation | kernel |
+
+What was put into the lanes happens in `run`, the operation that starts first before the others.
+An operation takes its own time on idle links, and its bytes occupy them from its start on. Where
+those of other lanes are on a link, all share it evenly until the first of them is through; that is
+why an operation under way still ends later when another one starts. For so long the latencies of
+the one that starts are twice what they are on idle links: its messages and words wait in the queue
+that the others keep there, which holds about a delay (see `patterns.ring`). So lanes share
+bandwidth, and one hides the latency of another.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from netsim.timeline import link_sharing
+from netsim.timeline.connections import Connections
+from netsim.timeline.cost import Cost
+from netsim.timeline.cost_model import CostModel, Operation
+from netsim.timeline.link_table import Array, Ranks
+from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What one worker did from when to when; `lane` -1 is compute."""
+
+    worker: int
+    lane: int
+    name: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Mark:
+    """Put into a lane: `end_s [N]` tells when each worker came to it; None: not yet."""
+
+    end_s: Array | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ready:
+    """Put into a lane: each worker waits until then, `[N]`."""
+
+    at_s: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """Put into a lane: takes so long, a number or `[N]`."""
+
+    seconds: float | Array
+
+
+Item = Operation | Ready | Kernel | Mark
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A lane's last operation, which others may still slow down."""
+
+    name: str
+    ranks: Ranks
+    starts_s: Array
+    ends_s: Array
+    crossed: Ranks  # [links of a path, ranks or 1]
+    drain_s: float | Array
+
+    def delay(self, free_s: Array) -> None:
+        self.ends_s = np.maximum(self.ends_s, free_s[self.crossed].max(0) + self.drain_s)
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    times_s: Array
+    """`[N]`, after the last operation."""
+
+    ahead_s: Array
+    """`[N]`, after all that comes before the next operation."""
+
+    pending: deque[Item] = field(default_factory=deque)
+    flight: _Flight | None = None
+
+
+class Lanes:
+    """`num_lanes` lanes of each of N workers.
+
+    Args:
+        model: of the costs.
+        num_lanes: how many.
+        records_events: whether `events` fills.
+    """
+
+    def __init__(self, model: CostModel, num_lanes: int, *, records_events: bool) -> None:
+        self.bytes_sent: Array = np.zeros(model.world_size)
+        self._events: list[Event] = []
+        self._records_events = records_events
+        self._model = model
+        start_s = np.zeros(model.world_size)
+        self._lanes = [_Lane(start_s, start_s) for _ in range(num_lanes)]
+        self._free_s = np.zeros((num_lanes, model.at(0)[0].num_links))
+        self._connections = Connections(model.transport)
+
+    @property
+    def events(self) -> list[Event]:
+        """All that happened, if it is recorded."""
+        under_way = [
+            event
+            for index, lane in enumerate(self._lanes)
+            if lane.flight is not None and self._records_events
+            for event in _events(index, lane.flight)
+        ]
+        return [*self._events, *under_way]
+
+    def put(self, lane: int, item: Item) -> None:
+        """Add to the end of a lane."""
+        self._lanes[lane].pending.append(item)
+
+    def times_s(self, lane: int) -> Array:
+        """`[N]`: when each worker's lane has done all that `run` has seen."""
+        return self._lanes[lane].ahead_s
+
+    def run(self) -> None:
+        """Let everything happen that has been put into the lanes.
+
+        Raises:
+            ValueError: if an operation never ends, or has an unknown name.
+        """
+        starts_s = [self._look_ahead(lane) for lane in self._lanes]
+        while (start_s := min(starts_s)) < np.inf:
+            index = starts_s.index(start_s)
+            for changed in (index, *self._operate(index)):
+                starts_s[changed] = self._look_ahead(self._lanes[changed])
+
+    def settle(self, lane: int) -> None:
+        """What a lane has done so far stays as it is: all wait for it now."""
+        self._pass(lane)
+        self._land(lane)
+
+    def _look_ahead(self, lane: _Lane) -> float:
+        """When the lane's next operation starts, once all before it is done; inf: there is none."""
+        lane.ahead_s = lane.times_s
+        for item in lane.pending:
+            if isinstance(item, Ready):
+                lane.ahead_s = np.maximum(lane.ahead_s, item.at_s)
+            elif isinstance(item, Kernel):
+                lane.ahead_s = lane.ahead_s + item.seconds
+            elif isinstance(item, Mark):
+                item.end_s = lane.ahead_s
+            else:
+                return float(lane.ahead_s[self._model.ranks(item)].max())
+        return np.inf
+
+    def _pass(self, index: int) -> None:
+        """Leave behind all that comes before the next operation."""
+        lane = self._lanes[index]
+        while lane.pending and isinstance(lane.pending[0], Ready | Kernel | Mark):
+            item = lane.pending.popleft()
+            if isinstance(item, Ready):
+                lane.times_s = np.maximum(lane.times_s, item.at_s)
+            elif isinstance(item, Kernel):
+                before_s, lane.times_s = lane.times_s, lane.times_s + item.seconds
+                if self._records_events:
+                    everyone = np.arange(len(before_s))
+                    self._events += spans(index, "kernel", everyone, before_s, lane.times_s)
+
+    def _land(self, index: int) -> None:
+        lane = self._lanes[index]
+        if lane.flight is not None and self._records_events:
+            self._events += _events(index, lane.flight)
+        lane.flight = None
+
+    def _operate(self, index: int) -> list[int]:
+        """Start a lane's next operation; the other lanes that it slows down."""
+        lane = self._lanes[index]
+        self._pass(index)
+        self._land(index)
+        operation = lane.pending.popleft()
+        assert not isinstance(operation, Ready | Kernel | Mark)
+        ranks = self._model.ranks(operation)
+        key = (index, self._model.connections(operation))
+        starts_s = lane.times_s
+        window_bytes = self._connections.window_bytes(key, float(starts_s[ranks].max()))
+        start = self._collective if operation.peers is None else self._exchange
+        cost, lane.flight, slowed = start(index, operation, ranks, window_bytes)
+        lane.times_s = starts_s.copy()
+        lane.times_s[lane.flight.ranks] = lane.flight.ends_s
+        self._connections.used(key, cost, float(lane.times_s[ranks].max()))
+        self.bytes_sent += cost.sent_bytes * WIRE_PER_PAYLOAD
+        return slowed
+
+    def _collective(
+        self, index: int, operation: Operation, ranks: Ranks, window_bytes: float
+    ) -> tuple[Cost, _Flight, list[int]]:
+        """It starts for all when the last has come, and ends for all at the same time."""
+        starts_s = self._lanes[index].times_s[ranks]
+        start_s = starts_s.max(keepdims=True)
+        cost, end_s = self._finish(operation, start_s, window_bytes)
+        links = cost.links
+        behind_s, slowed = self._occupy(index, links, start_s, cost)
+        if slowed:
+            latency_s = cost.seconds - cost.busy_s.max()
+            end_s = end_s + _queueing_s(latency_s, behind_s.max())
+        flight = _Flight(operation.name, ranks, starts_s, end_s, links[:, None], cost.drain_s)
+        if len(links):
+            flight.delay(self._free_s[index])
+        return cost, flight, slowed
+
+    def _exchange(
+        self, index: int, operation: Operation, ranks: Ranks, window_bytes: float
+    ) -> tuple[Cost, _Flight, list[int]]:
+        """Each worker waits for what it receives, and until its own message is handed over; with a
+        rendezvous a message leaves only at its receiver's word.
+        """
+        times_s = self._lanes[index].times_s
+        begins_s = times_s[ranks]
+        route = self._model.route(operation)
+        table, _ = self._model.at(float(begins_s.min()))
+        cost = self._model.cost(operation, table, window_bytes)
+        sends_s = times_s[route.senders]
+        if self._model.transport.rendezvous:
+            sends_s = np.maximum(sends_s, begins_s + cost.notice_s)
+        cost, ends_s = self._finish(operation, sends_s, window_bytes)
+        moves, crossed = route.moves, route.crossed
+        first_s = self._first_use_s(crossed, sends_s[moves])
+        behind_s, slowed = self._occupy(index, cost.links, first_s[cost.links], cost)
+        drain_s = np.asarray(cost.drain_s)[moves]
+        if slowed:
+            first_s[cost.links] = behind_s
+            ends_s[moves] += _queueing_s(drain_s, first_s[crossed].max(0))
+        ends_s = np.maximum(ends_s, (sends_s + cost.handover_s)[route.places])
+        flight = _Flight(
+            operation.name, ranks[moves], begins_s[moves], ends_s[moves], crossed, drain_s
+        )
+        flight.delay(self._free_s[index])
+        return cost, flight, slowed
+
+    def _first_use_s(self, crossed: Ranks, sends_s: Array) -> Array:
+        """`[links]`: when the first of some messages comes to each link."""
+        first_s = np.full(self._free_s.shape[1], np.inf)
+        first_s[crossed[[0, -1]]] = sends_s
+        np.minimum.at(first_s, crossed[1:-1], np.broadcast_to(sends_s, crossed[1:-1].shape))
+        return first_s
+
+    def _occupy(
+        self, index: int, links: Ranks, begins_s: Array, cost: Cost
+    ) -> tuple[Array, list[int]]:
+        """Put an operation's bytes on links `[l]`.
+
+        Returns:
+            for how long others' bytes would have been there, `[l]`, and these others' lanes.
+        """
+        if not len(links):
+            return begins_s, []
+        before_s = self._free_s[:, links]
+        begins_s = np.maximum(begins_s, before_s[index])
+        after_s = link_sharing.shared(before_s, index, begins_s, cost.busy_s[links])
+        self._free_s[:, links] = after_s
+        slowed = []
+        for other, lane in enumerate(self._lanes):
+            if other != index and lane.flight is not None and (before_s[other] > begins_s).any():
+                lane.flight.delay(self._free_s[other])
+                lane.times_s = lane.times_s.copy()
+                lane.times_s[lane.flight.ranks] = lane.flight.ends_s
+                slowed.append(other)
+        before_s[index] = begins_s
+        return np.maximum(before_s.max(0) - begins_s, 0), slowed
+
+    def _finish(
+        self, operation: Operation, starts_s: Array, window_bytes: float
+    ) -> tuple[Cost, Array]:
+        """The cost at the start, and the ends `[n]` of what started then.
+
+        While links change, an operation that would take T there gets on by the share dt / T.
+        """
+        at_s = starts_s
+        left = np.ones_like(starts_s)
+        table, until_s = self._model.at(float(starts_s.min()))
+        first = cost = self._model.cost(operation, table, window_bytes)
+        while True:
+            ends_s = at_s + left * cost.seconds
+            if until_s == np.inf or (ends_s <= until_s).all():
+                break
+            moved_s = np.clip(until_s - at_s, 0, left * cost.seconds)
+            left = left - np.divide(
+                moved_s, cost.seconds, out=np.zeros_like(left), where=moved_s > 0
+            )
+            at_s = np.maximum(at_s, np.minimum(ends_s, until_s))
+            table, until_s = self._model.at(until_s)
+            cost = self._model.cost(operation, table, window_bytes)
+        if not np.isfinite(ends_s).all():
+            raise ValueError(
+                f"{operation.name} never ends: a link that it needs is down for ever from "
+                f"{at_s.max():g} s on; give the fault an end, or loss_pct less than 100."
+            )
+        return first, ends_s
+
+
+def _queueing_s(latency_s: float | Array, behind_s: float | Array) -> Array:
+    """What latencies grow by that are twice as long while others' bytes are on the links."""
+    return np.minimum(latency_s, np.asarray(behind_s) / 2)
+
+
+def spans(lane: int, name: str, ranks: Ranks, starts_s: Array, ends_s: Array) -> list[Event]:
+    """One event for each worker."""
+    ends_s = np.broadcast_to(ends_s, starts_s.shape)
+    values = zip(ranks.tolist(), starts_s.tolist(), ends_s.tolist(), strict=True)
+    return [Event(rank, lane, name, start_s, end_s) for rank, start_s, end_s in values]
+
+
+def _events(index: int, flight: _Flight) -> list[Event]:
+    return spans(index, flight.name, flight.ranks, flight.starts_s, flight.ends_s)

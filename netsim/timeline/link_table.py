@@ -1,0 +1,151 @@
+"""All links of a network as arrays, and which of them hold when."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.faults import parse_fault
+from netsim.conditions.link import LinkCondition
+from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
+
+Array = NDArray[np.float64]
+Ranks = NDArray[np.intp]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paths:
+    """Paths between workers, each entry one; rates in payload bytes per second."""
+
+    rate: Array
+    delay_s: Array
+    jitter_s: Array
+    loss: Array
+
+
+class LinkTable:
+    """The links of N workers on M nodes during a time in which none changes.
+
+        index   0 .. N-1      N .. 2N-1      2N .. 2N+M-1   2N+M .. 2N+2M-1
+        link    uplinks       downlinks      node uplinks   node downlinks
+
+    Args:
+        condition: of the network.
+        world_size: N.
+        at_s: a time since training began.
+        host_rate: payload bytes per second that a host moves; no link is faster.
+    """
+
+    def __init__(
+        self, condition: NetworkCondition, world_size: int, at_s: float, host_rate: float
+    ) -> None:
+        self.world_size = world_size
+        self.nodes: Ranks = np.array([condition.node(rank) for rank in range(world_size)])
+        self.num_nodes = int(self.nodes[-1]) + 1
+        alike = [condition.link(-1, "up", at_s)] * world_size
+        alike += [condition.link(-1, "down", at_s)] * world_size
+        for rank in named_ranks(condition):
+            if rank < world_size:
+                alike[rank] = condition.link(rank, "up", at_s)
+                alike[world_size + rank] = condition.link(rank, "down", at_s)
+        alike += [condition.node_link("up")] * self.num_nodes
+        alike += [condition.node_link("down")] * self.num_nodes
+        rates = [np.inf if link.rate_mbit is None else link.rate_mbit for link in alike]
+        wire_rates = np.array(rates) * 1e6 / 8
+        self.rates: Array = np.minimum(wire_rates / WIRE_PER_PAYLOAD, host_rate)
+        self._delays_s = np.array([link.delay_ms for link in alike]) / 1000
+        self._jitters_s = np.array([link.jitter_ms for link in alike]) / 1000
+        self._survivals = 1 - np.array([link.loss_pct for link in alike]) / 100
+
+    @property
+    def num_links(self) -> int:
+        """2N + 2M."""
+        return len(self.rates)
+
+    def crossed(self, senders: Ranks, receivers: Ranks) -> Ranks:
+        """The links `[4, paths]` that each path crosses: up, node up, node down, down; inside a
+        node the first and the last stand twice.
+        """
+        up, down = senders, self.world_size + receivers
+        far = self.nodes[senders] != self.nodes[receivers]
+        first_node = 2 * self.world_size
+        node_up = np.where(far, first_node + self.nodes[senders], up)
+        node_down = np.where(far, first_node + self.num_nodes + self.nodes[receivers], down)
+        return np.stack([up, node_up, node_down, down])
+
+    def paths(self, senders: Ranks, receivers: Ranks) -> Paths:
+        """From each sender to the receiver of the same place."""
+        crossed = self.crossed(senders, receivers)
+        is_first = np.ones(crossed.shape, dtype=bool)
+        is_first[1:3] = self.nodes[senders] != self.nodes[receivers]
+        return Paths(
+            rate=self.rates[crossed].min(0),
+            delay_s=(self._delays_s[crossed] * is_first).sum(0),
+            jitter_s=(self._jitters_s[crossed] * is_first).sum(0),
+            loss=1 - np.where(is_first, self._survivals[crossed], 1).prod(0),
+        )
+
+    def worst_path(self, ranks: Ranks) -> Paths:
+        """A path no better in anything than any between two of these workers, in O(ranks)."""
+        ups, downs = ranks, self.world_size + ranks
+        links = [ups, downs]
+        if len(np.unique(self.nodes[ranks])) > 1:
+            nodes = 2 * self.world_size + self.nodes[ranks]
+            links += [nodes, nodes + self.num_nodes]
+        survival = np.prod([self._survivals[i].min() for i in links])
+        return Paths(
+            rate=np.asarray(min(self.rates[i].min() for i in links)),
+            delay_s=np.asarray(sum(self._delays_s[i].max() for i in links)),
+            jitter_s=np.asarray(sum(self._jitters_s[i].max() for i in links)),
+            loss=np.asarray(1.0 - survival),
+        )
+
+
+class LinkSchedule:
+    """The tables of a network over time; equal ones are made once.
+
+    Args:
+        condition: of the network.
+        world_size: how many workers.
+        host_rate: see `LinkTable`.
+
+    Raises:
+        ValueError: if the condition names a worker that does not exist.
+    """
+
+    def __init__(self, condition: NetworkCondition, world_size: int, host_rate: float) -> None:
+        condition.check_num_workers(world_size)
+        self._condition = condition
+        self._world_size = world_size
+        self._host_rate = host_rate
+        self._ranks = [-1, *named_ranks(condition)]
+        self._tables: dict[tuple[LinkCondition, ...], LinkTable] = {}
+        self._from_s, self._until_s = np.inf, -np.inf
+        self._table: LinkTable | None = None
+
+    def at(self, at_s: float) -> tuple[LinkTable, float]:
+        """What holds at a time since training began, and until when; inf: for ever."""
+        if not self._from_s <= at_s < self._until_s or self._table is None:
+            until_s = self._condition.next_change_s(at_s)
+            self._from_s, self._until_s = at_s, np.inf if until_s is None else until_s
+            self._table = self._make(at_s)
+        return self._table, self._until_s
+
+    def _make(self, at_s: float) -> LinkTable:
+        key = tuple(
+            self._condition.link(rank, direction, at_s)
+            for rank in self._ranks
+            for direction in ("up", "down")
+        )
+        if key not in self._tables:
+            self._tables[key] = LinkTable(self._condition, self._world_size, at_s, self._host_rate)
+        return self._tables[key]
+
+
+def named_ranks(condition: NetworkCondition) -> list[int]:
+    """The workers whose links differ from the others' at any time, sorted."""
+    ranks = {int(rank) for rank in condition.workers or {}}
+    for entry in condition.faults or ():
+        ranks |= set(parse_fault(entry).workers)
+    return sorted(ranks)

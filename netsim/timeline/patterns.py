@@ -1,0 +1,201 @@
+"""What each pattern of messages takes: ring, pairs, exchange. `broadcasts.py` has the others.
+
+    B  bytes of a message or piece, payload    R  rate of a path, payload bytes per second
+    d  one-way delay with `message_s`          n  participants
+    p  segments of a piece
+
+All start with idle links; the timeline adds the waits for links that others use. Where packets are
+lost, the slowest of the messages of a round counts (`tcp_throughput.message_s`), and it waits for
+the repair of what is lost at its end (`recovery_wait_s`).
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from netsim.timeline import tcp_throughput
+from netsim.timeline.cost import Cost, Situation, transfer_s
+from netsim.timeline.link_table import Array, Ranks
+
+ELEMENT_BYTES = 4
+"""An all-reduce of one number is not cut into pieces."""
+
+_COUPLED = 4
+"""Neighbours that wait for one another, round after round, go on as slowly as the latest of about
+four: with exponential times a round takes twice their mean (Rost 1981, last-passage percolation),
+the latest of three 1.83 times, of four 2.08 times.
+"""
+
+
+def ring(situation: Situation, num_bytes: float, num_hops: int) -> Cost:
+    """`num_hops` times, every participant hands a piece of B bytes on to the next.
+
+    A piece is p segments of s = B / (p R) seconds. With a rendezvous the next segment on a link
+    waits for the one p before it to arrive, 2 d in all, and for word of that. In step, this word
+    leaves at the moment in which another segment of its worker does: whether it comes before or
+    after it, w = 0 or s, is chance where s is more than d, and it comes first where s is less.
+    w = s^2 / (s + d) is what was measured between the two.
+
+        hop    = max(slowest link's p s, mean over the ring of s + 2 d + w)      with rendezvous
+        hop    = max(slowest link's p s, mean over the ring of s + d)            without
+        T      = (num_hops - 1) hop + largest p s + 2 d, or d without
+
+    The mean over the ring and the slowest link are the cycles of the graph of events, whose largest
+    cycle mean is the period in the long run (Baccelli et al. 1992, Synchronization and Linearity).
+    """
+    transport, ranks = situation.transport, situation.ranks
+    following = np.roll(ranks, -1)
+    there = situation.table.paths(ranks, following)
+    back = situation.table.paths(following, ranks)
+    delay_s = situation.delay_s(there, num_bytes)
+    note_s = situation.delay_s(back, 1)
+    rtt_s = delay_s + note_s
+    num_messages = min(len(ranks), _COUPLED)
+    rate = situation.rate(there, rtt_s)
+    piece_s = situation.message_s(there, num_bytes, rtt_s, 1, num_messages)
+    segment_s = piece_s / transport.num_segments
+    around_s = segment_s + delay_s
+    if transport.rendezvous:
+        around_s += note_s + segment_s / (1 + note_s / np.maximum(segment_s, 1e-9))
+    busy_s = situation.busy_s(ranks, following, num_hops * num_bytes)
+    slowest_s = max(float(piece_s.max()), float(busy_s.max()) / num_hops)
+    hop_s = max(slowest_s, float(around_s.mean()))
+    last_s = float((piece_s + delay_s + note_s * transport.rendezvous).max())
+    hops_s = (num_hops - 1) * hop_s if num_hops > 1 else 0.0  # hop_s may be infinite
+    cold_s = tcp_throughput.slow_start_wait_s(num_bytes, situation.window_bytes, rate, rtt_s)
+    lost_s = situation.recovery_s(there, num_bytes, rate, rtt_s, num_messages)
+    hops_s += num_hops * float(lost_s.max())
+    return Cost(
+        seconds=hops_s + last_s + float(cold_s.max()) + transport.operation_s,
+        drain_s=float(delay_s.max()),
+        busy_s=busy_s,
+        sent_bytes=situation.sent(num_hops * num_bytes),
+        rtt_s=float(rtt_s.max()),
+        window_bytes=situation.opened(num_bytes, rate, rtt_s),
+    )
+
+
+def all_reduce(situation: Situation, num_bytes: float) -> Cost:
+    """A ring of 2 (n - 1) pieces of B / n (Patarasuk and Yuan 2009), or a faster tree."""
+    num_workers = len(situation.ranks)
+    if num_bytes <= ELEMENT_BYTES:
+        return _one_number(situation, num_bytes)
+    around = ring(situation, num_bytes / num_workers, 2 * (num_workers - 1))
+    if not situation.transport.has_trees:
+        return around
+    seconds = _double_tree_s(situation, num_bytes)
+    return replace(around, seconds=min(seconds, around.seconds))
+
+
+def pairs(situation: Situation, num_bytes: float) -> Cost:
+    """Every participant sends B bytes to each of the others, all at the same time.
+
+        T = largest (bytes on a link / its rate) + min(B, straggling bytes) / R + 2 d
+
+    With a rendezvous; without, one d less. The paths are taken to be as long as the longest. Flows
+    do not share a link evenly: when the first is done, the last still has so much to move.
+    """
+    transport, ranks = situation.transport, situation.ranks
+    others = len(ranks) - 1
+    path = situation.table.worst_path(ranks)
+    delay_s = situation.delay_s(path, num_bytes)
+    note_s = situation.delay_s(path, 1)
+    rtt_s = delay_s + note_s
+    busy_s = _pairwise_busy_s(situation, num_bytes)
+    num_messages = len(ranks) * others
+    all_flows = situation.rate(path, rtt_s, others)
+    straggling_bytes = min(num_bytes, transport.straggling_bytes) if others > 1 else 0
+    message_s = situation.message_s(path, num_bytes, rtt_s, others, num_messages)
+    moving_s = max(float(busy_s.max()), float(message_s))
+    moving_s += float(transfer_s(straggling_bytes, all_flows))
+    cold_s = tcp_throughput.slow_start_wait_s(
+        num_bytes, situation.window_bytes, all_flows / others, rtt_s
+    )
+    begin_s = note_s * transport.rendezvous + transport.operation_s
+    lost_s = situation.recovery_s(path, num_bytes, all_flows / others, rtt_s, num_messages)
+    return Cost(
+        seconds=float(begin_s + moving_s + delay_s + cold_s + lost_s),
+        drain_s=float(delay_s),
+        busy_s=busy_s,
+        sent_bytes=situation.sent(others * num_bytes),
+        rtt_s=float(rtt_s),
+        window_bytes=situation.opened(num_bytes, all_flows, rtt_s),
+    )
+
+
+def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
+    """Worker r receives B bytes from `senders[r]`, all at the same time.
+
+    T[r] = largest (bytes on a link of its path / the link's rate) + d
+    """
+    transport, table, ranks = situation.transport, situation.table, situation.ranks
+    path = table.paths(senders, ranks)
+    delay_s = situation.delay_s(path, num_bytes)
+    note_s = situation.delay_s(table.paths(ranks, senders), 1)
+    rtt_s = delay_s + note_s
+    moves = senders != ranks
+    busy_s = situation.busy_s(senders[moves], ranks[moves], num_bytes)
+    num_messages = max(min(int(moves.sum()), _COUPLED), 1)
+    rate = situation.rate(path, rtt_s)
+    message_s = situation.message_s(path, num_bytes, rtt_s, 1, num_messages)
+    moving_s = np.maximum(busy_s[table.crossed(senders, ranks)].max(0), message_s)
+    cold_s = tcp_throughput.slow_start_wait_s(num_bytes, situation.window_bytes, rate, rtt_s)
+    lost_s = situation.recovery_s(path, num_bytes, rate, rtt_s, num_messages)
+    return Cost(
+        seconds=np.where(moves, transport.operation_s + moving_s + delay_s + cold_s + lost_s, 0),
+        drain_s=delay_s,
+        busy_s=busy_s,
+        sent_bytes=situation.sent(num_bytes * moves),
+        notice_s=note_s * transport.rendezvous,
+        handover_s=transfer_s(max(num_bytes - transport.socket_bytes, 0), rate),
+        rtt_s=float(rtt_s.max()),
+        window_bytes=situation.opened(num_bytes, rate, rtt_s),
+    )
+
+
+def share_host(cost: Cost, bytes_per_s: float) -> Cost:
+    """An operation of workers who together move no more than so many payload bytes per second."""
+    moving_s = float(cost.sent_bytes.sum()) / bytes_per_s
+    return replace(cost, seconds=np.maximum(cost.seconds, moving_s))
+
+
+def _one_number(situation: Situation, num_bytes: float) -> Cost:
+    """It goes around nearly twice; every receiver has been ready since the start."""
+    ranks, num_hops = situation.ranks, 2 * (len(situation.ranks) - 1)
+    following = np.roll(ranks, -1)
+    delay_s = situation.delay_s(situation.table.paths(ranks, following), 1)
+    note_s = situation.delay_s(situation.table.paths(following, ranks), 1)
+    first_s = float(note_s.max()) * situation.transport.rendezvous
+    return Cost(
+        seconds=first_s + num_hops * float(delay_s.mean()) + situation.transport.operation_s,
+        drain_s=float(delay_s.max()),
+        busy_s=situation.busy_s(ranks, following, num_bytes),
+        sent_bytes=situation.sent(num_bytes * num_hops / len(ranks)),
+        rtt_s=float((delay_s + note_s).max()),
+        window_bytes=situation.window_bytes,
+    )
+
+
+def _double_tree_s(situation: Situation, num_bytes: float) -> float:
+    """Two binary trees, each with half of the bytes, there and back in a pipeline (Sanders, Speck
+    and Traeff 2009):
+
+        T = 2 ceil(log2 n) d + 2 B / R
+    """
+    path = situation.table.worst_path(situation.ranks)
+    delay_s = situation.delay_s(path, num_bytes)
+    rate = situation.rate(path, 2 * delay_s)
+    num_levels = 2 * math.ceil(math.log2(len(situation.ranks)))
+    moving_s = 2 * transfer_s(num_bytes, rate)
+    return float(num_levels * delay_s + moving_s) + situation.transport.operation_s
+
+
+def _pairwise_busy_s(situation: Situation, num_bytes: float) -> Array:
+    """`[links]`: everyone sends as much to everyone else."""
+    table, ranks = situation.table, situation.ranks
+    num_messages = np.zeros(table.num_links)
+    num_messages[ranks] = num_messages[table.world_size + ranks] = len(ranks) - 1
+    inside = np.bincount(table.nodes[ranks], minlength=table.num_nodes)
+    num_messages[2 * table.world_size :] = np.tile(inside * (len(ranks) - inside), 2)
+    return num_messages * num_bytes / table.rates

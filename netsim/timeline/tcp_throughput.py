@@ -1,0 +1,215 @@
+"""What TCP makes of a link: the rate that loss leaves it, the waits for what is lost, and those of
+its slow start.
+
+Bytes are payload; arrays broadcast.
+"""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from netsim.conditions.link import FRAME_BYTES
+
+SEGMENT_BYTES = 1448
+"""Payload of a full frame, with TCP timestamps."""
+
+WIRE_PER_PAYLOAD = FRAME_BYTES / SEGMENT_BYTES
+INITIAL_WINDOW_BYTES = 10 * SEGMENT_BYTES
+"""RFC 6928."""
+
+STANDING_WINDOW = 1.5
+"""Bandwidth-delay products that a flow without loss keeps in flight: HyStart (Ha and Rhee 2011)
+ends the doubling when a queue shows, between one product and two."""
+
+_MIN_RTO_S = 0.2
+_CUBIC_C, _CUBIC_BETA = 0.4, 0.7
+_WINDOW_DEVIATION = 0.3
+
+
+def loss_limited_rate(
+    algorithm: str | None,
+    rate: ArrayLike,
+    rtt_s: ArrayLike,
+    loss: ArrayLike,
+    num_flows: int = 1,
+) -> NDArray[np.float64]:
+    """Bytes per second of so many flows together in their steady state. Each reaches:
+
+        reno   MSS / RTT * sqrt(3 / (2 p))                         Mathis et al. 1997
+        cubic  MSS / RTT * (C (3 + b) / (4 (1 - b)) (RTT / p)^3)^(1/4), C = 0.4, b = 0.7,
+               or reno's where that is more                        RFC 9438, sections 5, 4.3
+        bbr    rate * (1 - p)       it does not take a loss for congestion while p is small
+
+    None of them more than bbr's. Another algorithm, or None, counts as cubic.
+
+    Args:
+        algorithm: of congestion control.
+        rate: of the link, bytes per second; inf: unshaped.
+        rtt_s: round trip.
+        loss: p, the probability of losing a packet; at 1 nothing ever arrives.
+        num_flows: that share the link.
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        flows = num_flows * lossy_window_bytes(algorithm, rtt_s, loss) / np.asarray(rtt_s)
+    return np.minimum(goodput(rate, loss), flows)
+
+
+def goodput(rate: ArrayLike, loss: ArrayLike) -> NDArray[np.float64]:
+    """What arrives of what a link carries; at a loss of 1 nothing ever does."""
+    rate, loss = np.asarray(rate), np.asarray(loss)
+    with np.errstate(invalid="ignore"):
+        return np.where(loss < 1, rate * (1 - loss), 0.0)
+
+
+def lossy_window_bytes(
+    algorithm: str | None, rtt_s: ArrayLike, loss: ArrayLike
+) -> NDArray[np.float64]:
+    """The mean window of a flow that loses packets at random, see `loss_limited_rate`; inf without
+    loss, and of bbr.
+    """
+    rtt_s, loss = np.asarray(rtt_s), np.asarray(loss)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        segments = np.sqrt(1.5 / loss)
+        if algorithm != "reno":
+            ratio = _CUBIC_C * (3 + _CUBIC_BETA) / (4 * (1 - _CUBIC_BETA))
+            segments = np.maximum(segments, (ratio * (rtt_s / loss) ** 3) ** 0.25)
+    is_bounded = (loss > 0) & (algorithm != "bbr")
+    return np.where(is_bounded, segments * SEGMENT_BYTES, np.inf)
+
+
+def message_s(
+    algorithm: str | None,
+    num_bytes: float,
+    rate: ArrayLike,
+    rtt_s: ArrayLike,
+    loss: ArrayLike,
+    num_flows: int = 1,
+    num_messages: int = 1,
+) -> NDArray[np.float64]:
+    """Seconds in which the slowest of several messages has left, each by a flow of its own: as long
+    as the link takes for them, or as a window W takes that leaves once in a round trip.
+
+        max(flows B / rate, flows H / rate + (B - H) RTT / W * slowest), H = min(B, W / 2)
+
+    A message of B / W windows needs a round trip fewer than windows, rounded up, which is B / W
+    less a half on the mean.
+
+    Args:
+        algorithm: of congestion control.
+        num_bytes: B, of each message.
+        rate: of the link, bytes per second; inf: unshaped.
+        rtt_s: round trip.
+        loss: p, the probability of losing a packet.
+        num_flows: that share the link.
+        num_messages: of which the slowest counts, see `slowest`.
+    """
+    window = lossy_window_bytes(algorithm, rtt_s, loss)
+    head = np.minimum(num_bytes, window / 2)
+    carried = goodput(rate, loss)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rounds_s = (num_bytes - head) / window * np.asarray(rtt_s)
+        rounds_s = rounds_s * slowest(num_bytes, loss, num_messages)
+        by_link_s, head_s = num_flows * num_bytes / carried, num_flows * head / carried
+        seconds = np.maximum(by_link_s, head_s + rounds_s)
+    return np.where(num_bytes > 0, seconds, 0.0)
+
+
+def slowest(num_bytes: float, loss: ArrayLike, num_messages: int) -> NDArray[np.float64]:
+    """How many times longer than the mean the slowest of several messages takes whose rate is what
+    loss leaves them.
+
+    Packets are lost at random, so the packets k between two losses are exponential, and a window
+    that grows by as much each round trip needs a time like sqrt(k) for them. Over the np losses of
+    n packets (renewal reward) the deviation of the time is sqrt(4 / pi - 1) / sqrt(np) of its mean;
+    of a message too short for losses of its own it is that of the window at a random time.
+
+        1 + E[largest of m normal] * min(0.3, sqrt(4 / pi - 1) / sqrt(np))
+
+    0.3 is what a simulated CUBIC window has (0.30 to 0.31 for p = 0.1 to 1 %). The largest of m by
+    Blom 1958, Statistical Estimates and Transformed Beta-Variables.
+    """
+    num_losses = np.maximum(num_bytes / SEGMENT_BYTES * np.asarray(loss), np.finfo(float).tiny)
+    deviation = np.minimum(_WINDOW_DEVIATION, math.sqrt(4 / math.pi - 1) / np.sqrt(num_losses))
+    largest = NormalDist().inv_cdf((num_messages - 0.375) / (num_messages + 0.25))
+    return 1 + max(largest, 0) * deviation
+
+
+def recovery_wait_s(
+    num_bytes: ArrayLike,
+    window_bytes: ArrayLike,
+    rtt_s: ArrayLike,
+    loss: ArrayLike,
+    num_messages: int = 1,
+    num_notes: int = 0,
+) -> NDArray[np.float64]:
+    """Seconds by which the last of several messages, sent at the same time, is late on average
+    since packets of it were lost. One message of n segments is later by
+
+        RTT          if any but its last is lost: the next ones tell (RFC 8985, RACK)
+        2 RTT        if its last is lost: a probe tells, after as long (the same, TLP)
+        RTT + 0.2 s  if the probe is lost, too; or of a note, which is one packet: Linux waits for
+                     the timeout, since the acknowledgement of one packet may be delayed
+
+    A packet that is lost more than a window before the end is repaired while others follow. With
+    S(t) for the probability that one message is later than t:
+
+        E[latest of m] = integral of 1 - (1 - S(t))^m dt
+
+    Args:
+        num_bytes: of each message.
+        window_bytes: that are in flight.
+        rtt_s: round trip.
+        loss: p, the probability of losing a packet.
+        num_messages: m.
+        num_notes: of one packet each, sent at the same time.
+    """
+    rtt_s, loss = np.asarray(rtt_s), np.asarray(loss)
+    num_segments = np.maximum(np.minimum(num_bytes, window_bytes) / SEGMENT_BYTES, 1)
+    later_than = (1 - (1 - loss) ** num_segments, loss, loss**2)
+    waits_s = (rtt_s, 2 * rtt_s, np.maximum(rtt_s + _MIN_RTO_S, 2 * rtt_s))
+    expected_s, before_s = np.zeros(()), np.zeros(())
+    for probability, wait_s in zip(later_than, waits_s, strict=True):
+        in_time = (1 - probability) ** num_messages * (1 - loss) ** num_notes
+        expected_s = expected_s + (1 - in_time) * (wait_s - before_s)
+        before_s = wait_s
+    return np.asarray(expected_s)
+
+
+def slow_start_wait_s(
+    num_bytes: ArrayLike, window_bytes: ArrayLike, rate: ArrayLike, rtt_s: ArrayLike
+) -> NDArray[np.float64]:
+    """Seconds for which the link idles while the window of a flow opens.
+
+    Each round trip doubles the window W. A round shorter than the round trip waits for the rest of
+    it, until the window covers the bandwidth-delay product or the message ends (Kurose and Ross,
+    Computer Networking, on the latency of TCP):
+
+        rounds = min(ceil(log2(M / W + 1)) - 1, ceil(log2(rate * RTT / W)))
+        wait   = rounds * RTT - (2^rounds - 1) * W / rate
+    """
+    num_bytes, window, rtt_s = np.asarray(num_bytes), np.asarray(window_bytes), np.asarray(rtt_s)
+    rate = np.maximum(rate, np.finfo(float).tiny)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        to_the_end = np.ceil(np.log2(num_bytes / window + 1)) - 1
+        to_the_rate = np.where(rtt_s > 0, np.ceil(np.log2(rate * rtt_s / window)), 0)
+        rounds = np.maximum(np.minimum(to_the_end, to_the_rate), 0)
+    return np.maximum(rounds * rtt_s - (2**rounds - 1) * window / rate, 0)
+
+
+def opened_window_bytes(num_bytes: float, window_bytes: float, rate: float, rtt_s: float) -> float:
+    """The window after a message: twice what was in flight, but no more than the link holds, and
+    never less than before.
+    """
+    return max(window_bytes, min(2 * num_bytes, STANDING_WINDOW * rate * rtt_s))
+
+
+def idle_window_bytes(
+    window_bytes: float, idle_s: float, rtt_s: float, initial_bytes: float = INITIAL_WINDOW_BYTES
+) -> float:
+    """The window after a pause: halved for each retransmission timeout that passed, down to the
+    initial window (RFC 2861, as Linux does it).
+    """
+    num_halvings = min(max(idle_s, 0) // (_MIN_RTO_S + rtt_s), 64)
+    return max(window_bytes / 2**num_halvings, min(window_bytes, initial_bytes))

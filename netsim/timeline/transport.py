@@ -1,0 +1,100 @@
+"""What the hosts and their communication library add to a network: the constants of one library.
+
+`python -m netsim calibrate` measures them for gloo; they are plain numbers, as in YAML.
+"""
+
+import math
+from dataclasses import dataclass, fields, replace
+
+from netsim.conditions.link import check_number
+from netsim.timeline.tcp_throughput import INITIAL_WINDOW_BYTES
+
+_MOVERS = ("bytes_per_s", "local_bytes_per_s", "switch_bytes_per_s", "initial_window_bytes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transport:
+    """How a library moves messages over TCP. The defaults are gloo's, fitted to 4 processes on 2
+    cores by
+
+        python -m netsim calibrate --out results/validation/gloo.yaml
+
+    but for those that no measurement tells, from `num_segments` on and except `straggling_bytes`.
+
+    Args:
+        operation_s: what starting and ending one operation takes, however small it is.
+        message_s: added to every one-way delay: a thread is woken, a packet passes two stacks.
+        bytes_per_s: that a worker moves at the most, however fast its link is.
+        local_bytes_per_s: that all workers move together if they share one host's processors.
+        switch_bytes_per_s: the same, if those also carry every packet through `userspace`'s switch.
+        switch_message_s: that this switch adds to every one-way delay.
+        num_segments: into which a ring cuts each of its pieces, all in flight at the same time.
+        rendezvous: whether data leaves only when the receiver has sent word that it is ready.
+        socket_bytes: that a sender hands over at once; then it is done, if a message has no more.
+        straggling_bytes: that the last of several flows over a link still has to move when the
+            others are done, see `patterns.pairs`.
+        has_trees: whether all-reduce takes a double binary tree where that is faster.
+        chunk_bytes: in which a broadcast goes along a chain of all workers; None: it goes down a
+            tree, whole. See `netsim.timeline.broadcasts`.
+        initial_window_bytes: of TCP.
+        slow_start_after_idle: whether pauses close TCP's windows, as the sysctl of that name says.
+
+    Raises:
+        ValueError: for a value that no transport can have.
+    """
+
+    operation_s: float = 1e-6
+    message_s: float = 1.74e-4
+    bytes_per_s: float = 2.51e9
+    local_bytes_per_s: float = 5.02e9
+    switch_bytes_per_s: float = 4.28e8
+    switch_message_s: float = 1.6e-4
+    num_segments: int = 2
+    rendezvous: bool = True
+    socket_bytes: float = 131_072  # netsim.links.tcp.UNSENT_BYTES
+    straggling_bytes: float = 2.87e5
+    has_trees: bool = False
+    chunk_bytes: float | None = None
+    initial_window_bytes: float = INITIAL_WINDOW_BYTES
+    slow_start_after_idle: bool = True
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.type is float:
+                check_number(field.name, getattr(self, field.name))
+        for name in _MOVERS:
+            if not getattr(self, name):
+                raise ValueError(f"{name}=0 moves nothing: choose more.")
+        if self.num_segments < 1:
+            raise ValueError(f"num_segments has to be at least 1, not {self.num_segments}.")
+        if self.chunk_bytes is not None and not self.chunk_bytes >= 1:
+            raise ValueError(
+                f"chunk_bytes has to be at least 1, or null for a tree, not {self.chunk_bytes}."
+            )
+
+    def behind(self, backend: str | None) -> "Transport":
+        """As it is where such a back end joins the workers."""
+        if backend == "switch":
+            return replace(self, message_s=self.message_s + self.switch_message_s)
+        return self
+
+    def shared_bytes_per_s(self, backend: str | None) -> float:
+        """What all workers move together at the most; None: each has a host of its own."""
+        if backend is None:
+            return math.inf
+        return self.switch_bytes_per_s if backend == "switch" else self.local_bytes_per_s
+
+
+GLOO = Transport()
+NCCL = Transport(
+    operation_s=3e-5,
+    message_s=1e-5,
+    bytes_per_s=2e10,
+    num_segments=8,
+    rendezvous=False,
+    has_trees=True,
+    chunk_bytes=524_288,
+)
+"""Estimates, not measurements: 8 is NCCL_STEPS, its buffers on each connection, and a chunk of a
+broadcast fills one of them (BROADCAST_CHUNKSTEPS is 1; NCCL_BUFFSIZE, of all 8, 4 MiB).
+"""

@@ -1,0 +1,1 @@
+"""The simulated and the shaped network held against measurements."""

@@ -1,0 +1,210 @@
+"""The constants of `Transport`, fitted to what gloo takes on this host.
+
+    python -m netsim calibrate --out gloo.yaml [--workers 4]      measures, in some ten minutes
+    python -m netsim calibrate --out gloo.yaml --fit gloo.csv     fits measurements once more
+
+Least squares of log(predicted / measured) over the networks that are fitted, outliers damped. The
+errors over the others, which no constant has seen, tell how good the predictions are. What was
+measured is written beside the constants, as CSV.
+"""
+
+import argparse
+import math
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import yaml
+from scipy.optimize import least_squares
+
+from netsim.timeline.cost_model import CostModel
+from netsim.timeline.transport import GLOO, Transport
+from netsim.validation import gloo_measurements
+from netsim.validation.gloo_measurements import Measurement
+
+FITTED = {
+    "operation_s": (1e-6, 1e-4, 5e-3),
+    "message_s": (1e-6, 2e-4, 5e-3),
+    "local_bytes_per_s": (1e8, 3e9, 1e11),
+    "switch_bytes_per_s": (1e7, 3e8, 1e11),
+    "switch_message_s": (1e-6, 2e-4, 5e-3),
+    "straggling_bytes": (1e3, 1e5, 1e7),
+}
+"""The least, a guess and the most. `bytes_per_s` is one processor's part of `local_bytes_per_s`."""
+
+OUTLIER = 0.2
+"""Relative error above which a measurement weighs less."""
+
+_WARM_WINDOW_BYTES = 1e12
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m netsim calibrate")
+    parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="write the constants there")
+    parser.add_argument("--workers", type=int, default=4, help="how many (default 4)")
+    parser.add_argument("--fit", type=Path, metavar="FILE.csv", help="measured before")
+    options = parser.parse_args(arguments)
+    if options.workers < 3:
+        parser.error(f"--workers has to be at least 3, not {options.workers}")
+    if options.fit is None:
+        measurements = gloo_measurements.measure(options.workers, report=_say)
+        if options.out is not None:
+            gloo_measurements.write(options.out.with_suffix(".csv"), measurements)
+    else:
+        measurements = gloo_measurements.read(options.fit)
+    transport = fit(measurements)
+    lines = [
+        _host(),
+        *table(measurements, transport),
+        *summary(measurements, transport),
+        *untold(transport),
+    ]
+    text = constants_as_yaml(transport)
+    print("\n".join([*lines, "", text]))
+    if options.out is not None:
+        comment = "".join(f"# {line}".rstrip() + "\n" for line in lines)
+        options.out.write_text(comment + text)
+    return 0
+
+
+def predicted_s(measurement: Measurement, transport: Transport) -> float:
+    """What the model says, for connections whose windows are open."""
+    size = measurement.num_workers
+    model = CostModel(measurement.network.condition, size, transport, backend=measurement.backend)
+    next_ranks = (*range(1, size), 0)
+    operation = _Operation(
+        name=measurement.name,
+        num_bytes=measurement.num_bytes,
+        ranks=tuple(range(size)),
+        peers=next_ranks if measurement.name == "exchange" else None,
+    )
+    cost = model.cost(operation, model.at(0)[0], _WARM_WINDOW_BYTES)
+    return float(np.max(cost.seconds) + np.max(cost.notice_s))
+
+
+def error(measurement: Measurement, transport: Transport) -> float:
+    """Of the prediction, relative; below 0 it is too fast."""
+    return predicted_s(measurement, transport) / measurement.seconds - 1
+
+
+def fit(measurements: Sequence[Measurement]) -> Transport:
+    """Gloo's constants, to three digits.
+
+    Raises:
+        ValueError: if none of the measurements is to be fitted.
+    """
+    fitted = [measurement for measurement in measurements if measurement.is_fitted]
+    if not fitted:
+        raise ValueError("None of these measurements is to be fitted: set is_fitted of some.")
+    num_processors = fitted[0].num_processors  # of one host all
+    low, guess, high = np.log(np.array(list(FITTED.values()))).T
+    limits = np.array([name.endswith("_bytes_per_s") for name in FITTED])
+
+    def errors(log_constants: np.ndarray) -> list[float]:
+        transport = _transport(np.exp(log_constants), num_processors)
+        return [math.log1p(error(measurement, transport)) for measurement in fitted]
+
+    # A host that limits nothing has no gradient: begin on both sides of what a host may be.
+    found = min(
+        (
+            least_squares(
+                errors,
+                guess + step * limits,
+                bounds=(low, high),
+                loss="soft_l1",
+                f_scale=OUTLIER,
+                diff_step=1e-3,
+            )
+            for step in (-1, 0, 1)
+        ),
+        key=lambda result: result.cost,
+    )
+    return _transport([float(f"{value:.3g}") for value in np.exp(found.x)], num_processors)
+
+
+def constants_as_yaml(transport: Transport) -> str:
+    """For `Transport(**yaml.safe_load(text))`."""
+    return yaml.safe_dump(asdict(transport), sort_keys=False)
+
+
+def table(measurements: Sequence[Measurement], transport: Transport) -> list[str]:
+    """The error of each prediction in per cent: a line for each network and operation."""
+    lines: dict[tuple[str, str], str] = {}
+    for measurement in measurements:
+        where = _where(measurement)
+        key = (where, measurement.name)
+        percent = f"{100 * error(measurement, transport):+.0f} %"
+        line = lines.setdefault(key, f"{where:42}{measurement.name:16}")
+        lines[key] = f"{line} {_size(measurement.num_bytes):>7} {percent:>6}"
+    return list(lines.values())
+
+
+def summary(measurements: Sequence[Measurement], transport: Transport) -> list[str]:
+    """The size of each network's errors, and how the rounds differed."""
+    sizes: dict[str, list[float]] = {}
+    for measurement in measurements:
+        sizes.setdefault(_where(measurement), []).append(abs(error(measurement, transport)))
+    lines = [
+        f"{where:42}half of the errors up to {100 * statistics.median(size):.0f} %, "
+        f"nine in ten up to {100 * float(np.quantile(size, 0.9)):.0f} %"
+        for where, size in sizes.items()
+    ]
+    spread = statistics.median(m.most_seconds / m.seconds - 1 for m in measurements)
+    return [*lines, f"half of the measurements varied by over {100 * spread:.0f} % between rounds"]
+
+
+def untold(transport: Transport) -> list[str]:
+    """A line for each constant that the measurements did not tell."""
+    return [
+        f"{name} is at an end of its range: nothing measured tells it"
+        for name, (least, _, most) in FITTED.items()
+        if not 1.01 * least < getattr(transport, name) < 0.99 * most
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Operation:
+    """See `model.Operation`."""
+
+    name: str
+    num_bytes: int
+    ranks: tuple[int, ...]
+    peers: tuple[int, ...] | None
+
+
+def _transport(constants: Iterable[float], num_processors: int) -> Transport:
+    values = {name: float(value) for name, value in zip(FITTED, constants, strict=True)}
+    one_s = values["local_bytes_per_s"] / num_processors
+    return replace(GLOO, bytes_per_s=one_s, **values)
+
+
+def _where(measurement: Measurement) -> str:
+    use = "fitted" if measurement.is_fitted else "held out"
+    return f"{measurement.network} ({measurement.backend}, {use})"
+
+
+def _size(num_bytes: int) -> str:
+    for unit, name in ((1e6, "MB"), (1e3, "KB")):
+        if num_bytes >= unit:
+            return f"{num_bytes / unit:g} {name}"
+    return f"{num_bytes} B"
+
+
+def _host() -> str:
+    load = ", ".join(f"{load:.1f}" for load in os.getloadavg())
+    return (
+        f"Fitted {date.today()} on Linux {platform.release()}, {os.cpu_count()} processors, "
+        f"load {load}, torch {version('torch')}"
+    )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,167 @@
+"""Measured operations of gloo: which, over which networks, and a table of them as a file.
+
+Each round is over networks made anew, and has a median of its repeats. The round whose median is
+least counts: a busy host disturbs, and makes nothing faster. The slowest tells by how much.
+"""
+
+import csv
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from netsim.conditions.condition import NetworkCondition
+from netsim.validation import gloo
+
+SIZES = (40_000, 400_000, 1_600_000, 10_000_000)
+_LIMIT_S = 400
+_SECONDS = ("seconds", "most_seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Links that are all alike; the constants are fitted on some, and tried on the others."""
+
+    rate_mbit: float | None = None
+    delay_ms: float = 0
+    is_fitted: bool = True
+
+    @property
+    def condition(self) -> NetworkCondition:
+        """As a condition of workers."""
+        return NetworkCondition(rate_mbit=self.rate_mbit, delay_ms=self.delay_ms)
+
+    def __str__(self) -> str:
+        rate = "unshaped" if self.rate_mbit is None else f"{self.rate_mbit:g} Mbit/s"
+        return f"{rate}, {self.delay_ms:g} ms" if self.delay_ms else rate
+
+
+NETWORKS = (
+    Network(),
+    Network(rate_mbit=1000, delay_ms=1),
+    Network(rate_mbit=100, delay_ms=1),
+    Network(rate_mbit=200, delay_ms=5),
+    Network(rate_mbit=1000, is_fitted=False),
+    Network(rate_mbit=100, is_fitted=False),
+    Network(rate_mbit=50, delay_ms=10, is_fitted=False),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One operation over one network.
+
+    Args:
+        rate_mbit: of every link; None: unshaped.
+        delay_ms: of every path.
+        is_fitted: whether the constants are fitted on it.
+        backend: that shaped the links.
+        num_processors: of the host that all workers share.
+        num_workers: how many took part.
+        name: of the operation.
+        num_bytes: that each worker handed in.
+        seconds: median of the least disturbed round.
+        most_seconds: median of the most disturbed one.
+    """
+
+    rate_mbit: float | None
+    delay_ms: float
+    is_fitted: bool
+    backend: str
+    num_processors: int
+    num_workers: int
+    name: str
+    num_bytes: int
+    seconds: float
+    most_seconds: float
+
+    @property
+    def network(self) -> Network:
+        """Over which it was measured."""
+        return Network(rate_mbit=self.rate_mbit, delay_ms=self.delay_ms, is_fitted=self.is_fitted)
+
+
+def measure(
+    num_workers: int,
+    *,
+    num_rounds: int = 3,
+    num_repeats: int = 5,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[Measurement]:
+    """Measure every operation over every network of `NETWORKS`; takes some ten minutes.
+
+    Raises:
+        NamespaceError: if a network cannot be made, or a worker fails.
+    """
+    operations = _operations(num_workers)
+    rounds: list[list[tuple[str, list[float]]]] = []
+    for index in range(num_rounds):
+        rounds.append([])
+        for network in NETWORKS:
+            report(f"round {index + 1} of {num_rounds}: {network}")
+            backend, times_s = gloo.seconds(
+                network.condition,
+                num_workers,
+                [[[operation]] for operation in operations],
+                num_repeats=num_repeats,
+                limit_s=_LIMIT_S,
+            )
+            rounds[-1].append((backend, [statistics.median(times) for times in times_s]))
+    return [
+        Measurement(
+            rate_mbit=network.rate_mbit,
+            delay_ms=network.delay_ms,
+            is_fitted=network.is_fitted,
+            backend=rounds[0][n][0],
+            num_processors=os.cpu_count() or 1,
+            num_workers=num_workers,
+            name=name,
+            num_bytes=num_bytes,
+            seconds=min(medians[n][1][i] for medians in rounds),
+            most_seconds=max(medians[n][1][i] for medians in rounds),
+        )
+        for n, network in enumerate(NETWORKS)
+        for i, (name, num_bytes) in enumerate(operations)
+    ]
+
+
+def _operations(num_workers: int) -> list[tuple[str, int]]:
+    """An all-gather's workers hand in their share."""
+    sizes = {
+        name: [size // num_workers if name == "all_gather" else size for size in SIZES]
+        for name in gloo.OPERATIONS
+    }
+    sizes["all_reduce_mean"].insert(0, gloo.ELEMENT_BYTES)
+    return [(name, size) for name in gloo.OPERATIONS for size in sizes[name]]
+
+
+def write(path: Path, measurements: Sequence[Measurement]) -> None:
+    """Write them as CSV, seconds to the microsecond."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([field.name for field in fields(Measurement)])
+        for measurement in measurements:
+            values = asdict(measurement)
+            values |= {name: f"{values[name]:.6f}" for name in _SECONDS}
+            writer.writerow(["" if value is None else value for value in values.values()])
+
+
+def read(path: Path) -> list[Measurement]:
+    """What `write` has written."""
+    with path.open(newline="") as file:
+        return [_from_words(words) for words in csv.DictReader(file)]
+
+
+def _from_words(words: dict[str, str]) -> Measurement:
+    return Measurement(
+        rate_mbit=float(words["rate_mbit"]) if words["rate_mbit"] else None,
+        delay_ms=float(words["delay_ms"]),
+        is_fitted=words["is_fitted"] == "True",
+        backend=words["backend"],
+        num_processors=int(words["num_processors"]),
+        num_workers=int(words["num_workers"]),
+        name=words["name"],
+        num_bytes=int(words["num_bytes"]),
+        **{name: float(words[name]) for name in _SECONDS},
+    )

@@ -1,0 +1,57 @@
+"""A ring all-reduce by plain sockets, without the arithmetic: what a network makes of one."""
+
+import select
+import socket
+import time
+
+from netsim.conditions.link import LinkCondition
+from netsim.proof import tcp_rate
+
+_BLOCK = bytes(256 * 1024)
+
+
+def seconds_in_theory(path: LinkCondition, num_workers: int, num_bytes: int) -> float:
+    """2(N-1) steps, in each of which every worker sends one Nth at the rate and after the delay."""
+    assert path.rate_mbit is not None
+    num_steps = 2 * (num_workers - 1)
+    wire_bytes = num_bytes / num_workers * tcp_rate.WIRE_PER_GOODPUT
+    return num_steps * (wire_bytes * 8e-6 / path.rate_mbit + path.delay_ms / 1000)
+
+
+def all_reduce_seconds(
+    rank: int, addresses: list[str], num_bytes: int, *, num_times: int = 1
+) -> list[float]:
+    """How long each of several all-reduces takes; every worker calls it at about the same time."""
+    outgoing, incoming = tcp_rate.join_ring(rank, addresses)
+    chunk_bytes = num_bytes // len(addresses)
+    durations = []
+    with outgoing, incoming:
+        outgoing.setblocking(False)
+        incoming.setblocking(False)
+        _step(outgoing, incoming, 1)  # all are there
+        for _ in range(num_times):
+            begin_s = time.monotonic()
+            for _ in range(2 * (len(addresses) - 1)):
+                _step(outgoing, incoming, chunk_bytes)
+            durations.append(time.monotonic() - begin_s)
+        _step(outgoing, incoming, 1)  # none may close while another still receives
+    return durations
+
+
+def _step(outgoing: socket.socket, incoming: socket.socket, num_bytes: int) -> None:
+    """Send so many bytes to the next worker while as many come from the one before."""
+    to_send = to_receive = num_bytes
+    buffer = bytearray(1024 * 1024)
+    while to_send or to_receive:
+        readable, writable, _ = select.select(
+            [incoming] if to_receive else [], [outgoing] if to_send else [], [], tcp_rate.LIMIT_S
+        )
+        if not readable and not writable:
+            raise TimeoutError(f"silent for {tcp_rate.LIMIT_S} s")
+        if readable:
+            received = incoming.recv_into(buffer, min(to_receive, len(buffer)))
+            if not received:
+                raise ConnectionError("the connection was closed")
+            to_receive -= received
+        if writable:
+            to_send -= outgoing.send(memoryview(_BLOCK)[:to_send])

@@ -1,0 +1,129 @@
+import pytest
+import torch
+
+from bagua_algos.algorithms.decentralized import Decentralized
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.communication.topology import (
+    Complete,
+    Exponential,
+    RandomMatching,
+    Ring,
+    ShiftOne,
+    StaticExponential,
+)
+from bagua_algos.engine.engine import Engine
+from tests.bagua_algos.cases import batch, losses, make_model, make_optimizer, on_worker_axis
+from tests.bagua_algos.gossip import (
+    NUM_STEPS,
+    Oracle,
+    Star,
+    descend,
+    follows_sgd_on_the_mean_gradient,
+    optima,
+    spread,
+    train,
+)
+from tests.bagua_algos.recorder import Recorder
+
+ALL = [Complete(), Ring(), Exponential(), StaticExponential(), ShiftOne(), RandomMatching(seed=3)]
+
+
+def oracle(topology, world_size, interval=1):
+    """x+ = A x - (the optimizer's step at x), for models in a loop."""
+    world = Oracle(world_size)
+    for step in range(NUM_STEPS):
+        world.backward(step)
+        if step % interval == 0:
+            A = topology.mixing(step // interval, world_size).matrix()
+            world.weights = torch.from_numpy(A) @ world.weights
+        world.step()
+    return world.weights
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4, 8])
+@pytest.mark.parametrize("topology", ALL)
+def test_it_equals_an_oracle_of_plain_torch(topology, world_size):
+    if isinstance(topology, ShiftOne) and world_size % 2:
+        with pytest.raises(ValueError, match="even number of them, got 3"):
+            train(Decentralized(topology=topology), world_size)
+        return
+    ours = train(Decentralized(topology=topology), world_size)
+    torch.testing.assert_close(ours, oracle(topology, world_size), rtol=0, atol=1e-10)
+    assert spread(ours) > 1e-3
+
+
+def test_with_an_interval_the_steps_between_are_local_and_the_topology_goes_on():
+    ours = train(Decentralized(topology=Exponential(), interval=3), 4)
+    expected = oracle(Exponential(), 4, interval=3)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-10)
+
+
+def test_one_worker_is_plain_torch():
+    torch.testing.assert_close(train(Decentralized(), 1), oracle(Ring(), 1), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("topology", ALL)
+def test_the_mean_moves_as_in_sgd_on_the_mean_gradient(topology):
+    trajectory, _ = descend(Decentralized(topology=topology), 8)
+    assert follows_sgd_on_the_mean_gradient(trajectory, learning_rate=0.1)
+
+
+def test_better_connected_workers_are_nearer_to_each_other_and_to_the_mean_optimum():
+    spreads = []
+    for algorithm in (
+        Decentralized(interval=5),
+        Decentralized(),
+        Decentralized(topology=StaticExponential()),
+        Decentralized(topology=Complete()),
+    ):
+        trajectory, _ = descend(algorithm, 8, num_steps=150)
+        torch.testing.assert_close(
+            trajectory[-1].mean(0), optima(8).mean(0), rtol=0, atol=1e-4, msg=str(algorithm)
+        )
+        spreads.append(spread(trajectory[-1]))
+    assert spreads == sorted(spreads, reverse=True)
+    assert spreads[0] < spread(optima(8))
+    smaller_steps, _ = descend(Decentralized(), 8, learning_rate=0.01, num_steps=800)
+    assert spread(smaller_steps[-1]) < spreads[1] / 5
+
+
+def test_averages_of_accumulated_gradients_are_made_once_a_step():
+    recorder = Recorder()
+    algorithm = Decentralized(topology=Exponential())
+    whole, _ = descend(algorithm, 4)
+    parts, engine = descend(algorithm, 4, micro_batches=3, recorder=recorder)
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-6)
+    assert len(recorder.operations) == NUM_STEPS
+    assert engine.context.state.num_backwards == NUM_STEPS
+
+
+def test_it_sends_what_it_says():
+    """A bucket of 37 elements is padded to 64 for up to 4 workers."""
+    for topology, num_messages in ((Exponential(), 1), (Ring(), 2), (ShiftOne(), 1)):
+        recorder = Recorder()
+        descend(Decentralized(topology=topology, interval=2), 4, recorder=recorder)
+        assert recorder.bytes_sent == NUM_STEPS / 2 * num_messages * 64 * 4
+
+
+def test_weights_travel_before_backward_and_change_after_it():
+    communicator = StackedCommunicator(4, observer=(recorder := Recorder()))
+    model = on_worker_axis(make_model(), communicator)
+    optimizer = make_optimizer(model)
+    engine = Engine(model, optimizer, Decentralized(), communicator)
+    weights = engine.context.buckets[0].weights
+    weights.copy_(torch.arange(4.0)[:, None].expand_as(weights))
+    recorder.operations.clear()
+    outputs = model(torch.stack([batch(0, rank)[0] for rank in range(4)]))
+    assert torch.equal(weights, torch.arange(4.0)[:, None].expand_as(weights))
+    losses(outputs, torch.stack([batch(0, rank)[1] for rank in range(4)])).backward()
+    assert [operation.name for operation in recorder.operations] == ["exchange", "exchange"]
+    ring = torch.tensor([4 / 3, 1, 2, 5 / 3])[:, None]
+    torch.testing.assert_close(weights, ring.expand_as(weights))
+    engine.close()
+
+
+def test_what_cannot_work_is_refused_in_a_sentence():
+    with pytest.raises(ValueError, match="interval must be at least 1 step, got 0"):
+        Decentralized(interval=0)
+    with pytest.raises(ValueError, match=r"doubly stochastic .* which Star is not: take SGP"):
+        Decentralized(topology=Star())

@@ -1,0 +1,299 @@
+"""One suite over all compressors beside MinMaxUInt8, and what each promises for itself."""
+
+import struct
+
+import pytest
+import torch
+
+from bagua_algos.compressors import QSGD, Cast, Largest, SignScale, Sparse
+from bagua_algos.compressors.cast import WIRE_DTYPES
+from bagua_algos.compressors.compressor import Draw, ErrorFeedback
+from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
+from kernels import dispatch
+
+NAN, INF = float("nan"), float("inf")
+COMPRESSORS = [
+    SignScale(),
+    *(QSGD(bits=bits, group_size=48) for bits in (2, 4, 8)),
+    *(Cast(wire=wire) for wire in ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2")),
+    Largest(ratio=0.1),
+]
+every_compressor = pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
+DRAW = Draw(ranks=(0, 1, 2), step=0)
+
+
+def numbers(n, seed=0):
+    return torch.randn(3, 4, n, generator=torch.Generator().manual_seed(seed))
+
+
+def round_trip(compressor, x, draw=DRAW):
+    return compressor.decompress(compressor.compress(x, draw), x.shape[-1])
+
+
+def qsgd_of(*values, bits, draw=None):
+    x = torch.tensor([values])
+    return round_trip(QSGD(bits=bits), x, draw or Draw(ranks=(0,), step=0))[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("compressor", "codecs"),
+    [
+        (MinMaxUInt8(), ["minmax_uint8"]),
+        (SignScale(), ["sign_scale"]),
+        (QSGD(), ["qsgd"]),
+        (Cast(wire="fp8_e5m2"), ["fp8"]),
+        (Cast(wire="bf16"), []),
+        (Largest(), []),
+    ],
+    ids=str,
+)
+def test_load_is_of_the_kernels_that_a_code_has(monkeypatch, compressor, codecs):
+    loaded, device = [], torch.device("cuda", 1)
+    monkeypatch.setattr(dispatch, "load", lambda *what: loaded.append(what))
+    compressor.load(device)
+    assert loaded == [(codec, device) for codec in codecs]
+
+
+@every_compressor
+@pytest.mark.parametrize("n", [1, 3, 16, 47, 48, 49, 1000])
+def test_payloads_are_as_long_as_predicted(compressor, n):
+    payload = compressor.compress(numbers(n), DRAW)
+    assert payload.dtype == torch.uint8
+    assert payload.shape == (3, 4, compressor.wire_bytes(n))
+    decoded = compressor.decompress(payload, n)
+    assert decoded.dtype == torch.float32
+    assert decoded.shape == (3, 4, n)
+
+
+def test_codes_are_really_packed():
+    n = 1 << 20
+    assert SignScale().wire_bytes(n) == n // 8 + 4
+    for bits in (2, 4, 8):
+        assert QSGD(bits=bits, group_size=512).wire_bytes(n) == n * bits // 8 + 4 * n // 512
+    assert [Cast(wire=w).wire_bytes(n) for w in ("bf16", "fp8_e4m3")] == [2 * n, n + 4]
+    assert Largest(ratio=1 / 64).wire_bytes(n) == 8 * n // 64
+
+
+@every_compressor
+def test_a_chunk_is_coded_on_its_own_wherever_its_bytes_lie(compressor):
+    """What follows in memory, and an odd address, must not matter."""
+    x = numbers(50)
+    x[1, 2] *= 1000
+    payload = compressor.compress(x, DRAW)
+    odd = torch.zeros(payload.numel() + 1, dtype=torch.uint8)[1:].view(payload.shape)
+    odd.copy_(payload)
+    assert torch.equal(compressor.decompress(odd, 50), compressor.decompress(payload, 50))
+    others = x.clone()
+    others[1, 2] = 0
+    unchanged = torch.ones(3, 4, dtype=torch.bool)
+    unchanged[1, 2] = False
+    assert torch.equal(compressor.compress(others, DRAW)[unchanged], payload[unchanged])
+
+
+@every_compressor
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_a_chunk_with_nan_or_infinity_decodes_to_nan(compressor, bad):
+    x = numbers(100)
+    x[1, 2, 77] = bad
+    decoded = round_trip(compressor, x)
+    assert decoded[1, 2].isnan().all()
+    decoded[1, 2] = 0
+    assert decoded.isfinite().all()
+
+
+@every_compressor
+def test_zeros_stay_zeros(compressor):
+    assert round_trip(compressor, torch.zeros(3, 4, 50)).eq(0).all()
+
+
+@every_compressor
+@pytest.mark.parametrize("scale", [1e-42, 1e-30, 1e30])
+def test_no_magnitude_is_too_small_or_too_large(compressor, scale):
+    decoded = round_trip(compressor, numbers(50) * scale)
+    if compressor == Cast(wire="fp16") and scale > 1:
+        assert decoded.isnan().all()  # 65504 is the greatest that fp16 has
+    else:
+        assert decoded.isfinite().all()
+        assert decoded.abs().max() <= 10 * scale
+
+
+@every_compressor
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_taken_too(compressor, dtype):
+    x = numbers(50).to(dtype)
+    assert torch.equal(compressor.compress(x, DRAW), compressor.compress(x.float(), DRAW))
+
+
+@every_compressor
+def test_what_was_sent_and_the_residual_add_up_to_what_there_was(compressor):
+    x, residual = numbers(50), numbers(50, seed=1)
+    expected = x + residual
+    payload = ErrorFeedback(compressor).compress(x, residual, DRAW)
+    torch.testing.assert_close(compressor.decompress(payload, 50) + residual, expected)
+
+
+@pytest.mark.parametrize("compressor", [MinMaxUInt8(), *COMPRESSORS], ids=str)
+def test_means_are_of_what_is_decoded(compressor):
+    payload = compressor.compress(numbers(50), DRAW)
+    decoded = compressor.decompress(payload, 50)
+    mean = compressor.decompress_mean(payload, 50)
+    assert torch.equal(mean, (decoded[:, 0] + decoded[:, 1] + decoded[:, 2] + decoded[:, 3]) / 4)
+    code = compressor.average(payload, 50, DRAW)
+    assert torch.equal(code, compressor.compress(mean, DRAW))
+
+
+@pytest.mark.parametrize("compressor", [MinMaxUInt8(), *COMPRESSORS], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_decodes_into_what_stands(compressor, dtype):
+    x = numbers(50)
+    payload = compressor.compress(x, DRAW)
+    expected = compressor.decompress(payload, 50)
+    if isinstance(compressor, MinMaxUInt8) and dtype != torch.float32:
+        expected.clamp_(x.amin(-1, keepdim=True), x.amax(-1, keepdim=True))
+    expected = expected.to(dtype)
+    whole, strided = torch.empty(3, 4, 50, dtype=dtype), torch.empty(3, 4, 100, dtype=dtype)
+    for out in (whole, strided[..., ::2]):
+        compressor.decompress_into(payload, out)
+        assert torch.equal(out, expected)
+
+
+def test_what_is_decoded_into_float16_does_not_become_infinite():
+    """MinMaxUInt8's greatest may lie half a step above what it was."""
+    x = torch.tensor([[-60504.0, 65504.0]], dtype=torch.float16)
+    payload = MinMaxUInt8().compress(x)
+    whole, strided = torch.empty_like(x), torch.empty(1, 4, dtype=torch.float16)[:, ::2]
+    for out in (whole, strided):
+        MinMaxUInt8().decompress_into(payload, out)
+        assert out.isfinite().all()
+        assert out[0, 1] == 65504
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_kernel_for_error_feedback_changes_nothing(dtype):
+    class WithoutOne:
+        compress, decompress = SignScale().compress, SignScale().decompress
+
+    x, residuals = numbers(50).to(dtype), [numbers(50, seed=1).to(dtype) for _ in range(2)]
+    with_one = ErrorFeedback(SignScale()).compress(x, residuals[0])
+    assert torch.equal(with_one, ErrorFeedback(WithoutOne()).compress(x, residuals[1]))
+    assert torch.equal(*residuals)
+
+
+@pytest.mark.parametrize(
+    "compressor", [c for c in [MinMaxUInt8(), *COMPRESSORS] if not c.unbiased], ids=str
+)
+def test_a_biased_code_leaves_out_less_than_it_was_given(compressor):
+    """A contraction: what error feedback needs (arXiv 1901.09847, assumption A)."""
+    x = numbers(50)
+    lost = x - round_trip(compressor, x)
+    assert (lost.norm(dim=-1) < x.norm(dim=-1)).all()
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_qsgd_is_right_in_the_mean_and_within_a_level_always(bits):
+    compressor, num_draws, n = QSGD(bits=bits, group_size=16), 4000, 40
+    x = numbers(n)[0, 0]
+    decoded = round_trip(
+        compressor, x.expand(num_draws, n), Draw(ranks=tuple(range(num_draws)), step=0)
+    )
+    group_norms = torch.stack([g.abs().max() for g in x.split(16)])
+    level = (group_norms / (2 ** (bits - 1) - 1)).repeat_interleave(16)[:n]
+    assert ((decoded - x).abs() <= level * 1.0001).all()
+    # A level's variance is at most a quarter of its square.
+    assert ((decoded.mean(0) - x).abs() < 5 * level / 2 / num_draws**0.5).all()
+
+
+def test_qsgd_keeps_the_norm_and_what_is_on_a_level():
+    assert qsgd_of(7.0, -7.0, 3.0, 0.0, -1.0, bits=4) == [7.0, -7.0, 3.0, 0.0, -1.0]
+    assert qsgd_of(0.3, -0.3, 0.0, bits=2) == [
+        struct.unpack("f", struct.pack("f", v))[0] for v in (0.3, -0.3, 0.0)
+    ]
+
+
+def test_qsgd_draws_by_seed_rank_step_bucket_and_stage():
+    x = numbers(48)[:1].expand(3, 4, 48)
+    compressor = QSGD(bits=2)
+    first = compressor.compress(x, DRAW)
+    assert torch.equal(compressor.compress(x, DRAW), first)
+    others = [
+        QSGD(bits=2, seed=1).compress(x, DRAW),
+        compressor.compress(x, Draw(ranks=(0, 1, 2), step=1)),
+        compressor.compress(x, Draw(ranks=(0, 1, 2), step=0, bucket=1)),
+        compressor.compress(x, Draw(ranks=(0, 1, 2), step=0, stage=1)),
+        compressor.compress(x, Draw(ranks=(3, 4, 5), step=0)),
+    ]
+    rows = torch.cat([first, *others]).flatten(0, 1)
+    assert len(rows.unique(dim=0)) == len(rows), "two chunks drew the same"
+
+
+def test_a_real_worker_draws_what_its_row_of_a_simulated_run_draws():
+    x = numbers(48)
+    together = QSGD().compress(x, Draw(ranks=(0, 1, 2), step=5, bucket=2))
+    for rank in range(3):
+        alone = QSGD().compress(x[rank : rank + 1], Draw(ranks=(rank,), step=5, bucket=2))
+        assert torch.equal(alone[0], together[rank])
+
+
+@pytest.mark.parametrize("draw", [None, Draw(ranks=(0,), step=0)])
+def test_qsgd_without_a_draw_of_these_workers_says_what_it_needs(draw):
+    with pytest.raises(ValueError, match=r"QSGD rounds at random.* the 3 workers"):
+        QSGD().compress(numbers(8), draw)
+
+
+def test_sign_scale_is_the_mean_magnitude_with_the_sign():
+    x = torch.tensor([[1.0, -2.0, 0.0, -0.0, -7.0]])
+    assert round_trip(SignScale(), x)[0].tolist() == [2.0, -2.0, 2.0, 2.0, -2.0]
+
+
+def test_sign_scale_does_not_overflow_where_the_sum_would():
+    assert round_trip(SignScale(), torch.full((1, 9), 3e38)).eq(3e38).all()
+
+
+@pytest.mark.parametrize(("wire", "relative"), [("fp8_e4m3", 2**-4), ("fp8_e5m2", 2**-3)])
+def test_fp8_keeps_the_greatest_and_rounds_to_its_mantissa(wire, relative):
+    x = numbers(1000) * 1e-6
+    decoded = round_trip(Cast(wire=wire), x)
+    amax = x.abs().amax(-1, keepdim=True)
+    info = torch.finfo(WIRE_DTYPES[wire])
+    floor = amax / info.max * info.tiny  # subnormals below
+    assert ((decoded - x).abs() <= relative * x.abs().clamp(min=floor) * 1.001).all()
+    torch.testing.assert_close(decoded.abs().amax(-1, keepdim=True), amax)
+
+
+@pytest.mark.parametrize(("wire", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_sixteen_bits_are_torchs_own_cast(wire, dtype):
+    x = numbers(50)
+    assert torch.equal(round_trip(Cast(wire=wire), x), x.to(dtype).float())
+
+
+def test_largest_keeps_the_largest():
+    x = torch.tensor([[1.0, -5.0, 0.5, 3.0, -2.0]])
+    assert round_trip(Largest(ratio=0.4), x)[0].tolist() == [0, -5, 0, 3, 0]
+    assert torch.equal(round_trip(Largest(ratio=1.0), x), x)
+    assert Largest(ratio=1e-9).num_kept(7) == 1
+
+
+def test_a_sparse_payload_holds_values_then_indices():
+    sparse = Sparse(values=torch.tensor([[1.5, -2.0]]), indices=torch.tensor([[70_000, 3]]))
+    payload = sparse.pack()
+    assert bytes(payload[0].tolist()) == struct.pack("<ffii", 1.5, -2.0, 70_000, 3)
+    assert payload.shape[-1] == Sparse.wire_bytes(2)
+    again = Sparse.unpack(payload)
+    assert torch.equal(again.values, sparse.values)
+    assert torch.equal(again.indices, sparse.indices)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: QSGD(bits=3), "bits must be 2, 4 or 8, got 3"),
+        (lambda: QSGD(group_size=0), "group_size must be at least 1, got 0"),
+        (lambda: QSGD(seed=-1), "seed must be .* got -1"),
+        (lambda: Cast(wire="fp4"), "wire must be one of bf16.*got 'fp4'"),
+        (lambda: Largest(ratio=0.0), r"ratio must be in \(0, 1\], got 0"),
+        (lambda: Largest(ratio=NAN), "ratio must be .* got nan"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,88 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from bagua_algos.communication.primitives import CHUNK_ALIGNMENT
+from bagua_algos.engine.bucket import build_buckets
+
+SHAPES = st.lists(st.lists(st.integers(1, 7), max_size=3), min_size=1, max_size=8)
+
+
+def parameters_of(shapes, num_held=1):
+    """Every element has a value of its own."""
+    start, parameters = 0, []
+    for shape in shapes:
+        held = [num_held, *shape] if num_held > 1 else shape
+        numel = int(torch.Size(held).numel())
+        values = torch.arange(start, start + numel, dtype=torch.float32)
+        parameters.append(nn.Parameter(values.reshape(held)))
+        start += numel
+    return parameters
+
+
+@given(
+    shapes=SHAPES,
+    num_held=st.sampled_from([1, 3]),
+    world_size=st.integers(1, 5),
+    bucket_bytes=st.integers(1, 400),
+)
+def test_every_element_is_packed_exactly_once(shapes, num_held, world_size, bucket_bytes):
+    world_size = num_held if num_held > 1 else world_size
+    parameters = parameters_of(shapes, num_held)
+    before = [p.detach().clone() for p in parameters]
+    buckets = build_buckets(
+        parameters, num_held=num_held, world_size=world_size, bucket_bytes=bucket_bytes
+    )
+    packed = torch.cat([b.weights[:, : b.numel].flatten() for b in buckets])
+    expected = torch.cat([p.flatten() for p in before])
+    assert torch.equal(packed.sort().values, expected.sort().values)
+    for parameter, original in zip(parameters, before, strict=True):
+        assert torch.equal(parameter, original)
+    for index, bucket in enumerate(buckets):
+        assert bucket.index == index
+        assert bucket.weights.shape == bucket.gradients.shape
+        assert bucket.weights.shape[0] == num_held
+        assert bucket.weights.shape[1] % (world_size * CHUNK_ALIGNMENT) == 0
+        assert bucket.weights[:, bucket.numel :].eq(0).all()
+
+
+def test_parameters_are_views_of_their_bucket():
+    parameters = parameters_of([[3, 5], [7]])
+    (bucket,) = build_buckets(parameters, num_held=1, world_size=2, bucket_bytes=1 << 20)
+    bucket.weights.fill_(2.0)
+    assert all(p.eq(2).all() for p in parameters)
+    for view in bucket.gradient_views():
+        view.fill_(3.0)
+    assert bucket.gradients[:, : bucket.numel].eq(3).all()
+    assert bucket.gradients[:, bucket.numel :].eq(0).all()
+
+
+def test_a_bucket_closes_once_it_is_full_and_the_last_parameter_comes_first():
+    a, b, c = parameters_of([[10], [10], [10]])
+    buckets = build_buckets([a, b, c], num_held=1, world_size=1, bucket_bytes=60)
+    assert [list(map(id, bucket.parameters)) for bucket in buckets] == [[id(c), id(b)], [id(a)]]
+
+
+def test_dtypes_do_not_share_a_bucket():
+    parameters = [nn.Parameter(torch.zeros(4, dtype=d)) for d in (torch.float32, torch.bfloat16)]
+    buckets = build_buckets(parameters, num_held=1, world_size=1, bucket_bytes=1 << 20)
+    assert [b.weights.dtype for b in buckets] == [torch.bfloat16, torch.float32]
+
+
+def test_frozen_parameters_stay_outside():
+    free, frozen = parameters_of([[2], [3]])
+    frozen.requires_grad_(False)
+    (bucket,) = build_buckets([free, frozen], num_held=1, world_size=1, bucket_bytes=1 << 20)
+    assert bucket.parameters == (free,)
+
+
+def test_nothing_to_train_is_refused():
+    with pytest.raises(ValueError, match="no parameter"):
+        build_buckets([], num_held=1, world_size=1, bucket_bytes=1 << 20)
+
+
+def test_a_bucket_of_no_bytes_is_refused():
+    with pytest.raises(ValueError, match="bucket_bytes must be at least 1, got 0"):
+        build_buckets(parameters_of([[1]]), num_held=1, world_size=1, bucket_bytes=0)

@@ -1,0 +1,91 @@
+import threading
+
+import pytest
+import torch
+
+from bagua_algos.communication.communicator import CommunicationError
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.engine.lane import CommunicationLane
+from tests.bagua_algos.fake_cuda import DEVICE, FakeCuda
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    return FakeCuda(monkeypatch)
+
+
+@pytest.fixture
+def lane(cuda):
+    lane = CommunicationLane(StackedCommunicator(1), DEVICE, timeout_s=5)
+    yield lane
+    lane.close()
+
+
+def job_of(cuda: FakeCuda, name: str):
+    return lambda: cuda.log.append((cuda.current_stream().name, "run", name))
+
+
+def test_a_job_runs_on_the_lanes_stream_between_what_it_needs_and_who_needs_it(cuda, lane):
+    lane.submit("a job", job_of(cuda, "job"))
+    lane.wait()
+    assert cuda.log == [
+        ("compute", "record", "event 1"),
+        ("lane", "wait for", "event 1"),
+        ("lane", "run", "job"),
+        ("lane", "record", "event 2"),
+        ("compute", "wait for all of", "lane"),
+    ]
+
+
+def test_each_job_waits_for_the_compute_enqueued_before_it(cuda, lane):
+    for name in ("first", "second"):
+        lane.submit(name, job_of(cuda, name))
+    lane.wait()
+    ready = [event for stream, what, event in cuda.log if (stream, what) == ("compute", "record")]
+    on_lane = [(what, name) for stream, what, name in cuda.log if stream == "lane"]
+    assert len(ready) == 2
+    for event, name in zip(ready, ("first", "second"), strict=True):
+        assert on_lane[on_lane.index(("wait for", event)) + 1] == ("run", name)
+
+
+def test_the_caller_goes_on_while_the_gpu_is_at_work(cuda, lane):
+    cuda.is_done = False
+    lane.submit("a job", job_of(cuda, "job"))
+    lane.wait()  # returns: the job is enqueued
+    assert not lane.is_idle
+    cuda.is_done = True
+    assert lane.is_idle
+
+
+def test_a_job_of_another_lane_waits_for_the_stream_that_submits_it(cuda, lane):
+    other = CommunicationLane(StackedCommunicator(1), DEVICE, timeout_s=5)
+    lane.submit("outer", lambda: other.submit("inner", job_of(cuda, "inner")))
+    lane.wait()
+    other.wait()
+    other.close()
+    # compute's event for the outer job, then the lane's own for the inner one
+    assert ("lane", "record", "event 2") in cuda.log
+    assert ("lane", "wait for", "event 2") in cuda.log
+
+
+def test_a_failed_job_is_told_and_no_later_one_is_tried(cuda, lane):
+    def fail():
+        raise CommunicationError("the first")
+
+    lane.submit("a job", fail)
+    lane.submit("another", job_of(cuda, "another"))
+    with pytest.raises(CommunicationError, match="the first"):
+        lane.wait()
+    with pytest.raises(CommunicationError, match="not tried after: the first"):
+        lane.wait()
+    assert ("lane", "run", "another") not in cuda.log
+
+
+def test_a_job_without_an_end_is_named():
+    lane = CommunicationLane(StackedCommunicator(1), torch.device("cpu"), timeout_s=0.05)
+    release = threading.Event()
+    lane.submit("the slow one", release.wait)
+    with pytest.raises(CommunicationError, match=r"the slow one has not finished within 0.05 s"):
+        lane.wait()
+    release.set()
+    lane.close()

@@ -1,0 +1,244 @@
+"""Which parameters and buffers take part, and what is refused."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import bagua_algos
+from bagua_algos import AllReduce, LocalSGD, QAdam
+from bagua_algos.algorithms.outer_optimizer import SlowMo
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.engine.engine import Engine
+from bagua_algos.worker_axis.models import StackedModel
+from tests.bagua_algos.engine.test_engine import Recording, engine_of, layers
+
+
+def test_a_parameter_that_is_unfrozen_later_is_refused():
+    model = layers(3, 4, 5)
+    model[0].requires_grad_(False)
+    engine_of(model, AllReduce())
+    model[0].requires_grad_(True)
+    with pytest.raises(ValueError, match=r"shape \(4, 3\) was unfrozen after .* release\(\)"):
+        model(torch.ones(2, 3)).sum().backward()
+
+
+def test_a_parameter_that_is_frozen_later_is_refused():
+    model = layers(3, 4, 5)
+    engine_of(model, AllReduce())
+    model[0].requires_grad_(False)
+    with pytest.raises(ValueError, match=r"shape \(4, 3\) was frozen after"):
+        model(torch.ones(2, 3)).sum().backward()
+
+
+def test_released_and_distributed_again_an_unfrozen_parameter_trains():
+    model = layers(3, 4, 5)
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    bagua_algos.distribute(model, optimizer, AllReduce(), StackedCommunicator(1))
+    bagua_algos.release(model)
+    model[0].requires_grad_(True)
+    before = model[0].weight.clone()
+    bagua_algos.distribute(model, optimizer, AllReduce(), StackedCommunicator(1))
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    bagua_algos.release(model)
+    assert not torch.equal(model[0].weight, before)
+
+
+def test_a_model_without_anything_to_train_is_refused():
+    model = layers(3, 4).requires_grad_(False)
+    with pytest.raises(ValueError, match="no parameter that requires a gradient"):
+        engine_of(model, AllReduce())
+
+
+def test_an_optimizer_of_anothers_parameters_is_refused():
+    model, other = layers(3, 4), nn.Parameter(torch.zeros(7))
+    optimizer = torch.optim.SGD([*model.parameters(), other], lr=0.1)
+    with pytest.raises(ValueError, match=r"shape \(7,\) that is not the model's"):
+        Engine(model, optimizer, AllReduce(), StackedCommunicator(1))
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_a_lazy_model_is_refused_before_its_first_forward():
+    model = nn.LazyLinear(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="run one forward pass before"):
+        Engine(model, optimizer, AllReduce(), StackedCommunicator(1))
+    model(torch.ones(1, 2))
+    Engine(model, optimizer, AllReduce(), StackedCommunicator(1))
+
+
+@pytest.mark.parametrize("find", [False, True])
+def test_weight_decay_spares_an_unused_parameter_if_it_is_to_be_found(find):
+    model = nn.ModuleDict({"used": nn.Linear(3, 2), "idle": nn.Linear(3, 2)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5)
+    communicator = StackedCommunicator(1)
+    Engine(model, optimizer, AllReduce(), communicator, find_unused_parameters=find)
+    before = model["idle"].weight.clone()
+    for _ in range(2):
+        optimizer.zero_grad()
+        model["used"](torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    assert (model["idle"].weight.grad is None) == find
+    assert torch.equal(model["idle"].weight, before) == find
+
+
+def test_a_parameter_used_in_one_micro_batch_is_used():
+    model = nn.ModuleDict({"a": nn.Linear(3, 2, bias=False), "b": nn.Linear(3, 2, bias=False)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(
+        model, optimizer, AllReduce(), StackedCommunicator(1), find_unused_parameters=True
+    )
+    with engine.no_sync():
+        model["a"](torch.ones(1, 3)).sum().backward()
+    model["b"](torch.ones(1, 3)).sum().backward()
+    assert model["a"].weight.grad.eq(1).all()
+    assert model["b"].weight.grad.eq(1).all()
+
+
+def test_reentrant_checkpointing_is_refused():
+    model = layers(3, 4, 5)
+    engine_of(model, AllReduce())
+    x = torch.ones(2, 3, requires_grad=True)
+    with pytest.raises(ValueError, match="use_reentrant=False"):
+        checkpoint(model, x, use_reentrant=True).sum().backward()
+
+
+def test_sparse_gradients_are_refused():
+    model = nn.Embedding(5, 3, sparse=True)
+    engine_of(model, AllReduce())
+    with pytest.raises(ValueError, match="without sparse=True"):
+        model(torch.tensor([1, 2])).sum().backward()
+
+
+def test_after_a_backward_that_broke_off_the_next_one_is_refused():
+    """It would end without anybody waiting for the buckets."""
+
+    def break_off(*_):
+        raise ArithmeticError("out of memory")
+
+    model = layers(3, 4, 5)
+    engine_of(model, AllReduce(), bucket_bytes=1)
+    hook = model[0].register_full_backward_pre_hook(break_off)
+    with pytest.raises(ArithmeticError):
+        model(torch.ones(2, 3)).sum().backward()
+    hook.remove()
+    with pytest.raises(ValueError, match="was broken off by an error"):
+        model(torch.ones(2, 3)).sum().backward()
+
+
+def test_checkpointing_that_is_not_reentrant_changes_nothing():
+    plain, model = layers(3, 4, 5), layers(3, 4, 5)
+    algorithm = Recording()
+    engine_of(model, algorithm, bucket_bytes=1)
+    x = torch.ones(2, 3)
+    plain(x).square().sum().backward()
+    y = checkpoint(model[0], x, use_reentrant=False)
+    checkpoint(model[1], y, use_reentrant=False).square().sum().backward()
+    for expected, parameter in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected.grad)
+    assert algorithm.moments == ["bucket 0", "bucket 1", "backward end"]
+
+
+def test_an_empty_backward_has_the_moments_of_one_that_is_not():
+    model, algorithm = layers(3, 4, 5), Recording()
+    engine, _ = engine_of(model, algorithm, bucket_bytes=1)
+    model(torch.ones(2, 3)).sum().backward()
+    moments = list(algorithm.moments)
+    model.zero_grad()
+    algorithm.moments.clear()
+    engine.empty_backward()
+    assert algorithm.moments == moments
+    assert all(p.grad.eq(0).all() for p in model.parameters())
+
+
+def test_an_empty_backward_keeps_what_has_accumulated():
+    model = layers(3, 4)
+    engine, _ = engine_of(model, AllReduce())
+    with engine.no_sync():
+        model(torch.ones(1, 3)).sum().backward()
+    engine.empty_backward()
+    assert model[0].weight.grad.eq(1).all()
+
+
+def test_in_a_consensus_moving_averages_are_means_and_counts_are_worker_0s():
+    model = StackedModel(nn.BatchNorm1d(3, dtype=torch.float64), 4)
+    norm = model.module
+    engine, _ = engine_of(model, AllReduce(), world_size=4)
+    norm.running_mean += torch.arange(4, dtype=torch.float64)[:, None] + 1e-12
+    norm.num_batches_tracked += torch.tensor([5, 7, 9, 11])
+    with engine.consensus():
+        mean = torch.full((4, 3), 1.5 + 1e-12, dtype=torch.float64)
+        torch.testing.assert_close(norm.running_mean, mean, rtol=0, atol=1e-15)
+        assert norm.num_batches_tracked.eq(5).all()
+
+
+def test_a_model_without_buffers_has_a_consensus():
+    model = StackedModel(layers(2, 3), 4)
+    engine, _ = engine_of(model, LocalSGD(), world_size=4)
+    weight = model.module[0].weight
+    with torch.no_grad():
+        weight += torch.arange(4.0)[:, None, None]
+    mean = weight.detach().mean(0)
+    with engine.consensus():
+        torch.testing.assert_close(weight.detach(), mean.expand_as(weight))
+
+
+@pytest.mark.parametrize("algorithm", [LocalSGD(interval=1, outer=SlowMo()), QAdam(warmup_steps=1)])
+def test_a_scheduler_sets_the_rate_of_what_algorithms_do_in_the_optimizers_place(algorithm):
+    """A rate that has become nearly 0 leaves the weights where they are."""
+    model = layers(3, 4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    Engine(model, optimizer, algorithm, StackedCommunicator(1))
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3], gamma=1e-9)
+    moved = []
+    for _ in range(5):
+        before = model[0].weight.detach().clone()
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).square().sum().backward()
+        optimizer.step()
+        schedule.step()
+        moved.append((model[0].weight.detach() - before).abs().max().item())
+    assert min(moved[:3]) > 1e-2
+    assert max(moved[3:]) < 1e-6
+
+
+def test_qadam_leaves_a_parameter_alone_that_nothing_has_used():
+    model = nn.ModuleDict({"used": nn.Linear(3, 2), "idle": nn.Linear(3, 2)})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.0)
+    algorithm = QAdam(warmup_steps=1)
+    engine = Engine(
+        model, optimizer, algorithm, StackedCommunicator(1), find_unused_parameters=True
+    )
+    used, idle = model["used"].weight.clone(), model["idle"].weight.clone()
+    for _ in range(3):
+        optimizer.zero_grad()
+        model["used"](torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    engine.close()
+    assert not torch.equal(model["used"].weight, used)
+    assert torch.equal(model["idle"].weight, idle)
+
+
+def test_released_from_qadam_adam_goes_on_with_its_moments():
+    model = layers(3, 4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    bagua_algos.distribute(model, optimizer, QAdam(warmup_steps=1), StackedCommunicator(1))
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    assert model[0].weight not in optimizer.state
+    bagua_algos.release(model)
+    assert optimizer.state[model[0].weight]["step"] == 3
+    assert optimizer.state[model[0].weight]["exp_avg"].gt(0).all()
+
+
+def test_a_script_without_examples_takes_part_by_one_call():
+    model = layers(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    bagua_algos.distribute(model, optimizer, AllReduce(), StackedCommunicator(1))
+    bagua_algos.empty_backward(model)
+    bagua_algos.release(model)
+    assert model[0].weight.grad.eq(0).all()

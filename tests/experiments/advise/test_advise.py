@@ -1,0 +1,262 @@
+import math
+
+import pytest
+import torch
+
+from experiments.advise.advice import Advice
+from experiments.advise.candidates import choose, gather
+from experiments.advise.rank import (
+    SIMULATOR_ERROR,
+    Prediction,
+    is_tie,
+    ranked,
+    ties,
+)
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.simulated.outcome import (
+    Outcome,
+    replay,
+    simulate_outcome,
+    train_curve,
+)
+from experiments.simulated.rehearsal import rehearse
+from host.errors import UserError
+from netsim.conditions.condition import NetworkCondition
+from tests.experiments import app
+
+SMALL = ("task=mnist5k", "model=mlp", "workers=2", "max_steps=10", "eval_every=5")
+
+
+def outcome(time_s, *, accuracy=0.95, num_steps=10):
+    """A run that takes `time_s` to the target, or misses it if that is inf."""
+    return Outcome(
+        has_reached=math.isfinite(time_s),
+        accuracy=accuracy,
+        num_steps=num_steps,
+        time_s=time_s if math.isfinite(time_s) else 99.0,
+        bytes_sent=2e6,
+        exposed_communication_s=0.0,
+    )
+
+
+def prediction(algo, *times_s, accuracy=0.95):
+    outcomes = [outcome(time_s, accuracy=accuracy) for time_s in times_s]
+    return Prediction(algo=algo, outcomes=outcomes)
+
+
+def advice(*predictions, measured_s=None):
+    return Advice(
+        situation="a task, a network",
+        target=0.9,
+        predictions=ranked(predictions),
+        measured_s=measured_s or {},
+    )
+
+
+def plan_of(folder, *overrides):
+    config = compose_config([*SMALL, "backend=sim", "stop_at_target=true", *overrides])
+    return make_plan(config, folder)
+
+
+def advise(*arguments):
+    return app.run(*arguments, module="experiments.advise.__main__")
+
+
+def test_the_fastest_is_first_and_misses_are_last_the_most_accurate_before_others():
+    order = ranked(
+        [
+            prediction("bad", math.inf, math.inf, math.inf, accuracy=0.5),
+            prediction("near", math.inf, math.inf, 1.0, accuracy=0.89),
+            prediction("slow", 3.0, 4.0, math.inf),
+            prediction("fast", 2.0, 1.0, 3.0),
+        ]
+    )
+    assert [p.algo for p in order] == ["fast", "slow", "near", "bad"]
+    assert [p.time_s for p in order] == [2.0, 4.0, math.inf, math.inf]
+
+
+def test_times_tie_where_seeds_disagree_about_who_is_first():
+    assert is_tie([1.0, 2.0, 3.0], [2.0, 1.0, 3.0])
+    assert not is_tie([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
+    assert is_tie([1.0, 2.0, math.inf], [2.0, 4.0, 6.0])  # one seed misses, so it may be slower
+
+
+def test_times_that_differ_by_less_than_the_simulators_error_tie():
+    less, more = 1 + 0.9 * SIMULATOR_ERROR, 1 + 1.1 * SIMULATOR_ERROR
+    assert is_tie([1.0, 1.0, 1.0], [less] * 3)
+    assert not is_tie([1.0, 1.0, 1.0], [more] * 3)
+    assert not is_tie([more], [1.0])
+
+
+def test_a_miss_ties_with_no_time():
+    assert not is_tie([math.inf] * 3, [5.0] * 3)
+    shown = ranked([prediction("a", 1.0), prediction("b", math.inf), prediction("c", 1.01)])
+    assert [ties(shown, i) for i in range(3)] == [[1], [0], []]
+
+
+def test_the_finding_says_how_much_sooner_and_who_ties():
+    said = advice(
+        prediction("allreduce", 4.0), prediction("x", 2.0), prediction("y", 2.1)
+    ).finding()
+    assert said == (
+        "Simulated: x reaches 0.9 first, in 2 s, 2 times sooner than allreduce: "
+        "10 steps of 200 ms instead of 10 of 400; it ties with y."
+    )
+
+
+def test_a_target_that_nobody_reaches_is_a_finding():
+    said = advice(prediction("x", math.inf, accuracy=0.81)).finding()
+    assert said.startswith(
+        "Simulated: no algorithm reaches 0.9 in the median run; the nearest is x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "verdict"),
+    [
+        ({"x": [1.0], "y": [2.0]}, "1 came in the predicted order, and 0 had been called ties"),
+        ({"x": [2.0], "y": [1.0]}, "the advice failed (x before y was predicted)"),
+        ({"x": [math.inf], "y": [1.0]}, "the advice failed (x before y was predicted)"),
+        ({"y": [9.0], "z": [1.0]}, "0 came in the predicted order, and 1 had been called ties"),
+        ({"x": [1.0], "y": [9.0], "z": [2.0]}, "of 3 pairs of the first 3, 2 came in"),
+        ({"y": [9.0], "z": [1.0]}, "the advice held"),
+    ],
+)
+def test_the_verdict_holds_the_order_against_real_runs(measured_s, verdict):
+    three = [prediction("x", 1.0), prediction("y", 2.0), prediction("z", 2.05)]
+    assert verdict in advice(*three, measured_s=measured_s).verdict()
+
+
+def test_a_table_shows_ranks_intervals_misses_and_ties():
+    page = advice(
+        prediction("x", 1.0, 1.5, 2.0),
+        prediction("y", 1.5, 1.5, 1.5),
+        prediction("z", *[math.inf] * 3, accuracy=0.88),
+    ).markdown()
+    cells = [
+        [c.strip() for c in line.split("|")[1:-1]] for line in page.splitlines() if "|" in line
+    ]
+    assert cells[2][:3] == ["1", "x", "1.5 (1 to 2)"]
+    assert (cells[2][-1], cells[3][-1], cells[4][-1]) == ("2", "1", "")
+    assert cells[4][:3] == ["-", "z", "missed (3/3), best 0.880"]
+    assert "simulated, 3 seeds" in page
+
+
+@pytest.mark.parametrize("algo", ["local_sgd", "decentralized"])
+def test_a_replay_is_the_simulation_on_that_network(algo, tmp_path):
+    torch.set_num_threads(1)
+    # Workers of different speed: an evaluation makes the fast ones wait.
+    varied = (f"algo={algo}", "target_accuracy=0.5", "cluster.straggler=1")
+    here = plan_of(tmp_path, *varied, "net=slow_tcp")
+    there = plan_of(tmp_path, *varied, "net=wan")
+    data = here.task.load()
+    profile = rehearse(here, data, sharing=1, num_steps=5)
+    curve = train_curve(here, data, profile)
+    replayed, simulated = replay(there, profile, curve), simulate_outcome(there, data, profile)
+    first = next(row for row in curve.evaluations if row["accuracy"] >= 0.5)
+    assert replayed.has_reached and replayed.num_steps == simulated.num_steps == first["step"]
+    assert replayed.accuracy == simulated.accuracy
+    assert replayed.time_s == pytest.approx(simulated.time_s)
+    assert replayed.exposed_communication_s == pytest.approx(simulated.exposed_communication_s)
+    assert replayed.bytes_sent == pytest.approx(simulated.bytes_sent, abs=1)
+
+
+def test_a_run_that_diverges_misses(tmp_path):
+    torch.set_num_threads(1)
+    plan = plan_of(tmp_path, "algo=allreduce", "lr_scale=1e30", "eval_every=1")
+    data = plan.task.load()
+    profile = rehearse(plan, data, sharing=1, num_steps=5)
+    assert math.isinf(replay(plan, profile, train_curve(plan, data, profile)).time_to_accuracy_s)
+    assert math.isinf(simulate_outcome(plan, data, profile).time_to_accuracy_s)
+
+
+def test_algorithms_are_chosen_by_name_or_pattern():
+    assert choose(["+algo=bytegrad,qsgd", "net=wan"]) == (["bytegrad", "qsgd"], True, ["net=wan"])
+    assert choose(["algo=glob(torch*)"]).algos[0] == "torch_ddp"
+    assert "async" in choose([]).algos
+    assert not choose([]).are_named
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["algo=glob(x*)"], "matches none of"),
+        (["net=wan,lossy"], "net=wan,lossy has several values: only algo"),
+        (["algo="], "algo= matches none of"),
+        (["algo=torch_ddp"], "torch_ddp is PyTorch's own code, which needs real workers"),
+        (["algo=bytegrad,nonsense"], "there is no algo named 'nonsense'"),
+        (["algo=allreduce", "max_step=3"], "there is no key 'max_step'"),
+        (["algo=allreduce", "workers=5000"], "do not fill one batch"),
+        (["algo=allreduce", "backend=gloo"], "leave out backend"),
+        (["algo=allreduce", "resume=somewhere"], "leave out resume"),
+        (["algo=glob(*)", "workers=0"], "workers must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_a_sentence(overrides, complaint, tmp_path):
+    with pytest.raises(UserError, match=complaint):
+        gather(choose(overrides), 1, tmp_path)
+
+
+def test_no_seeds_are_refused(tmp_path):
+    with pytest.raises(UserError, match="--seeds must be at least 1, got 0"):
+        gather(choose(["algo=allreduce"]), 0, tmp_path)
+
+
+def test_a_glob_leaves_out_what_cannot_be_simulated_and_says_why(tmp_path):
+    field = gather(choose(["algo=glob([allreduce,torch_ddp])", *SMALL]), 2, tmp_path)
+    assert [candidate.algo for candidate in field.candidates] == ["allreduce"]
+    assert [plan.seed for plan in field.candidates[0].plans] == [0, 1]
+    assert "needs real workers" in field.left_out["torch_ddp"]
+
+
+def test_networks_with_other_nodes_are_refused_where_workers_average_within_nodes(tmp_path):
+    words = ["algo=allreduce", "algo.hierarchical=true", "net=two_sites", *SMALL]
+    (candidate,) = gather(choose(words), 1, tmp_path).candidates
+    with pytest.raises(UserError, match="allreduce averages within nodes"):
+        candidate.outcomes(NetworkCondition(rate_mbit=10))
+
+
+def test_the_command_ranks_on_two_networks_and_writes_a_page(tmp_path):
+    ended = advise(
+        *("algo=allreduce,async", *SMALL, "target_accuracy=0.6", "--seeds", "1"),
+        *("--on", "net=slow_tcp", "--on", "net.rate_mbit=20 net.delay_ms=5"),
+        *("--out", str(tmp_path / "out")),
+    )
+    assert ended.returncode == 0, ended.stderr
+    page = (tmp_path / "out" / "advice.md").read_text()
+    assert "network slow_tcp with rate_mbit=20, delay_ms=5, 2 workers" in page
+    assert page.count("simulated, 1 seed") == 2
+    assert "The values of async depend on timing" in ended.stdout
+    assert "Two algorithms tie where" in page
+    # all-reduce was trained once for both networks, and async on each
+    assert ended.stderr.count("trained allreduce") == 1
+    assert ended.stderr.count("trained async") == 2
+
+
+@pytest.mark.root
+def test_first_choices_are_run_for_real():
+    ended = advise(*("algo=allreduce", *SMALL), *("target_accuracy=0.5", "--seeds=1", "--verify=1"))
+    assert ended.returncode == 0, ended.stderr
+    assert "ran allreduce, seed 0, for real: reached after" in ended.stderr
+    assert "measured (s)" in ended.stdout
+    assert "2 on a device" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("net=nonsense",), "there is no net named 'nonsense'"),
+        (("algo=allreduce", "--on", "workers=3"), "--on takes overrides of net"),
+        (("algo=allreduce", "algo.hierarchical=true", *SMALL), "needs a network with nodes"),
+        (
+            ("algo=bytegrad", "algo.hierarchical=true", "--on=net=two_sites", "--on=net=lan_1g"),
+            "bytegrad averages within nodes",
+        ),
+    ],
+)
+def test_the_command_refuses_with_exit_code_2(arguments, complaint):
+    ended = advise(*arguments)
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    assert complaint in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

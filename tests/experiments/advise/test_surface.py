@@ -1,0 +1,188 @@
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import colors
+
+from experiments.advise import surface_plot as drawing
+from experiments.advise.candidates import Field
+from experiments.advise.grid import Grid, spread_out
+from experiments.advise.rank import SIMULATOR_ERROR
+from experiments.advise.surface import (
+    Axes,
+    compute,
+    parse_axis,
+    sentences,
+)
+from experiments.advise.surface_plot import surface_plot
+from host.errors import UserError
+from tests.experiments import app
+
+RATES = np.geomspace(10, 1000, 5)
+DELAYS = np.geomspace(1, 100, 3)
+
+
+def grid(**times_s):
+    """Times as functions of rate and delay, equal for three seeds."""
+    mesh = np.meshgrid(RATES, DELAYS, indexing="ij")
+    stacked = {
+        algo: np.stack([np.broadcast_to(np.asarray(of(*mesh), dtype=float), (5, 3))] * 3)
+        for algo, of in times_s.items()
+    }
+    return Grid(rates_mbit=RATES, delays_ms=DELAYS, times_s=stacked)
+
+
+def never(rate, delay):
+    return math.inf
+
+
+def test_a_line_lies_where_two_algorithms_take_equally_long():
+    # Powers of the rate are straight lines on logarithmic axes: equal at 150 Mbit/s.
+    lines = grid(small=lambda r, d: 2.0, full=lambda r, d: 300 / r).crossings(1)
+    assert [(line.before, line.after) for line in lines] == [("small", "full")]
+    assert lines[0].rate_mbit == pytest.approx(150, rel=0.01)
+
+
+def test_lines_between_three_algorithms_come_in_order():
+    lines = grid(a=lambda r, d: r / 10, b=lambda r, d: 3 + 0 * r, c=lambda r, d: 900 / r).crossings(
+        0
+    )
+    assert [(line.before, line.after) for line in lines] == [("a", "b"), ("b", "c")]
+    assert [line.rate_mbit for line in lines] == pytest.approx([30, 300], rel=0.01)
+
+
+def test_without_a_change_there_is_no_line():
+    assert grid(a=lambda r, d: 1.0, b=lambda r, d: 2.0).crossings(0) == []
+
+
+def test_who_misses_is_never_first_and_the_line_lies_between_the_points():
+    missing = grid(a=lambda r, d: np.where(r < 100, 1.0, math.inf), b=lambda r, d: 3.0, c=never)
+    assert missing.winners() == {"a": 6, "b": 9}
+    assert [missing.first(i, 0) for i in range(5)] == ["a", "a", "b", "b", "b"]
+    (line,) = missing.crossings(0)
+    assert RATES[1] < line.rate_mbit < RATES[2]
+    assert missing.medians_s["c"].min() == math.inf
+
+
+def test_where_nobody_reaches_the_target_nobody_is_first():
+    nobody = grid(a=never, b=never)
+    assert nobody.first(0, 0) is None
+    assert nobody.winners() == {}
+    assert nobody.ties(0, 0) == []
+
+
+def test_points_at_which_the_first_ties_are_known():
+    close = grid(a=lambda r, d: 1.0, b=lambda r, d: 1 + d * SIMULATOR_ERROR / 8, c=never)
+    assert [close.ties(0, j) for j in range(3)] == [["b"], [], []]
+
+
+def test_the_table_has_a_row_for_each_algorithm_and_point():
+    frame = grid(a=lambda r, d: 1.0, b=lambda r, d: 1.01, c=never).frame()
+    assert len(frame) == 3 * 15
+    here = frame[(frame.rate_mbit == RATES[0]) & (frame.delay_ms == DELAYS[0])]
+    assert list(here.algo[here.is_first]) == ["a"]
+    assert list(here.algo[here.ties_with_first]) == ["b"]
+    assert np.isinf(here.simulated_time_to_accuracy_s[here.algo == "c"]).all()
+
+
+def test_times_spread_out_are_those_of_the_points_and_straight_between():
+    axes = Axes(RATES, DELAYS)
+    few = axes.coarse(3)
+    assert list(few.rates_mbit) == list(RATES[[0, 2, 4]])
+    times = 7 * few.rates_mbit[:, None] ** 0.5 / few.delays_ms[None, :]
+    everywhere = spread_out(times, *few, everywhere=axes)
+    assert everywhere == pytest.approx(7 * RATES[:, None] ** 0.5 / DELAYS[None, :])
+
+
+def test_between_a_miss_and_a_time_lies_a_miss():
+    times = np.array([[1.0, 1.0], [math.inf, 1.0]])
+    ends = np.array([1.0, 4.0])
+    middle = np.array([1.0, 2.0, 4.0])
+    everywhere = spread_out(times, ends, ends, everywhere=(middle, ends))
+    assert np.isinf(everywhere).tolist() == [[False, False], [True, False], [True, False]]
+
+
+class Fake:
+    """A candidate whose time is the rate plus the delay."""
+
+    def __init__(self, algo, depends_on_timing, plan):
+        self.algo, self.depends_on_timing = algo, depends_on_timing
+        self.plans = [plan]
+        self.visited = []
+
+    def outcomes(self, net):
+        self.visited.append((net.rate_mbit, net.delay_ms))
+        return [type("Outcome", (), {"time_to_accuracy_s": net.rate_mbit * net.delay_ms})]
+
+
+def test_what_depends_on_timing_is_simulated_at_few_points_and_said_so(plan):
+    steady, unsteady = Fake("steady", False, plan), Fake("unsteady", True, plan)
+    computed = compute([steady, unsteady], Axes(RATES, DELAYS), 2)
+    assert len(steady.visited) == 15
+    assert sorted(unsteady.visited) == [(10, 1), (10, 100), (1000, 1), (1000, 100)]
+    assert computed.simulated_at == {"unsteady": 4}
+    assert computed.medians_s["unsteady"] == pytest.approx(computed.medians_s["steady"])
+    said = sentences(
+        computed, Field([steady, unsteady], {"x": "x needs real workers: take y", "y": "no"})
+    )
+    assert "The values of unsteady depend on timing: trained at 4 points" in "\n".join(said)
+    assert said[-2:] == ["Left out: x needs real workers.", "Left out: y: no."]
+
+
+@pytest.fixture
+def plan(tmp_path):
+    from experiments.plan.compose import compose_config
+    from experiments.plan.factory import make_plan
+
+    return make_plan(compose_config(["algo=allreduce", "model=mlp", "backend=sim"]), tmp_path)
+
+
+def test_regions_have_their_colours_and_names():
+    figure = surface_plot(grid(allreduce=lambda r, d: 300 / r, bytegrad=lambda r, d: 2.0), "title")
+    (axes,) = figure.axes
+    texts = [text.get_text() for text in axes.texts]
+    assert {"allreduce", "bytegrad"} <= set(texts)
+    assert texts.count("2") == 9  # the rates below 150, at every delay
+    looks = drawing._looks(["allreduce", "bytegrad"])
+    filled = {colors.to_hex(c.get_facecolor()[0]) for c in axes.collections if c.get_fill()}
+    assert {colors.to_hex(look["colors"][0]) for look in looks.values()} <= filled
+    assert looks["allreduce"]["hatches"] != looks["bytegrad"]["hatches"]  # grey, too
+
+
+def test_ties_stand_in_brackets():
+    figure = surface_plot(grid(allreduce=lambda r, d: 1.0, bytegrad=lambda r, d: 1.01), "title")
+    assert [t.get_text() for t in figure.axes[0].texts].count("(1)") == 15
+
+
+@pytest.mark.parametrize("text", ["10", "10:1:5", "0:1:5", "1:2:1", "a:b:c", "1:inf:3", "1:nan:3"])
+def test_an_axis_that_is_none_is_refused(text):
+    with pytest.raises(UserError, match=f"--rates is LOW:HIGH:NUM .* got {text}"):
+        parse_axis("--rates", text)
+
+
+def surface(*arguments):
+    return app.run(*arguments, module="experiments.surface")
+
+
+def test_the_command_writes_the_picture_and_the_table(tmp_path):
+    ended = surface(
+        *("algo=allreduce,bytegrad", "model=mlp", "workers=2", "max_steps=10", "eval_every=5"),
+        *("target_accuracy=0.5", "--seeds", "1", "--rates", "1:10000:3", "--delays", "0.1:10:2"),
+        *("--out", str(tmp_path)),
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert {f.name for f in tmp_path.iterdir()} == {"surface.csv", "surface.png", "surface.svg"}
+    frame = pd.read_csv(tmp_path / "surface.csv")
+    assert len(frame) == 2 * 6
+    # The slowest link favours the fewest bytes.
+    slowest = frame[(frame.rate_mbit == 1) & frame.is_first]
+    assert set(slowest.algo) == {"bytegrad"}
+    assert "Simulated: of 2 algorithms at 6 points" in ended.stdout
+
+
+def test_a_network_that_changes_is_refused():
+    ended = surface("algo=allreduce", "model=mlp", "workers=2", "net=cellular", "--seeds=1")
+    assert ended.returncode == 2
+    assert "net=cellular changes over time" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

@@ -1,0 +1,166 @@
+"""Every YAML in conf/ is composed and instantiated."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+
+from bagua_algos import AllReduce, CompressedAllReduce
+from bagua_algos.communication.topology import (
+    Complete,
+    RandomMatching,
+    Ring,
+    ShiftOne,
+)
+from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.plan.messages import choices
+from experiments.plan.overrides import normalize_overrides
+from experiments.plan.plan import Plan
+from experiments.plan.schema import CONFIG_DIR, GROUPS
+from host.errors import UserError
+from netsim.conditions.condition import NetworkCondition
+from tests.experiments.installed import skip_without_minilm
+
+EVERY_CHOICE = [f"{group}={choice}" for group in GROUPS for choice in choices(group)]
+NESTED = sorted(path for group in GROUPS for path in (CONFIG_DIR / group).glob("*/*.yaml"))
+FOLDER = Path("a run's folder, which a plan does not touch")
+
+
+def plan_of(*overrides: str) -> Plan:
+    return make_plan(compose_config(["algo=allreduce", *overrides]), FOLDER)
+
+
+@pytest.mark.parametrize("choice", EVERY_CHOICE)
+def test_every_choice_can_be_made(choice):
+    group, name = choice.split("=")
+    if name in ("minilm", "movie_snippets"):  # the task's header names the model
+        skip_without_minilm()
+    plan = plan_of(choice)
+    if group in plan.names and name != "auto":
+        assert plan.names[group] == name
+    lines = (CONFIG_DIR / group / f"{name}.yaml").read_text().splitlines()
+    header = lines[lines[0] == "# @package _global_"]  # which has to come first
+    assert header.startswith("# python -m experiments "), "a YAML begins with the command to use it"
+    words = header.removeprefix("# python -m experiments ").split()
+    plan_of(*normalize_overrides(words))
+
+
+@pytest.mark.parametrize("path", NESTED, ids=lambda p: str(p.relative_to(CONFIG_DIR)))
+def test_every_choice_of_a_part_can_be_made(path):
+    header, *_ = path.read_text().splitlines()
+    assert header.startswith("# python -m experiments "), "a YAML begins with the command to use it"
+    words = shlex.split(header.removeprefix("# python -m experiments "))
+    group, part = path.parts[-3:-1]
+    assert f"{group}.{part}={path.stem}" in words
+    plan = plan_of(*words)
+    made = getattr(plan.algorithm if group == "algo" else plan.cluster, part)
+    assert type(made).__name__.lower() == path.stem.replace("_", "")
+
+
+def test_a_part_is_chosen_by_its_name_or_by_its_values():
+    def topology(*words):
+        return plan_of(*normalize_overrides(words)).algorithm.topology
+
+    assert topology("+algo=decentralized") == Ring()
+    assert topology("+algo=decentralized", "algo.topology=shift_one") == ShiftOne()
+    assert topology("algo.topology=complete", "algo=choco_sgd") == Complete()
+    seeded = ("algo=sgp", "algo.topology=random_matching", "seed=3")
+    assert topology(*seeded) == RandomMatching(seed=3)
+    assert topology(*seeded, "algo.topology.seed=5") == RandomMatching(seed=5)
+    values = "algo.topology={_target_:bagua_algos.communication.topology.Complete}"
+    assert topology("algo=decentralized", values) == Complete()
+
+
+def test_a_topology_that_an_algorithm_cannot_use_is_refused_with_the_reason():
+    with pytest.raises(UserError, match=r"algo: .*must be Ring, not Exponential"):
+        plan_of("algo=low_precision_decentralized", "algo/topology=exponential")
+
+
+def test_a_star_means_the_algorithms_and_not_their_parts():
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        config_loader = GlobalHydra.instance().config_loader()
+        assert "topology" not in config_loader.get_group_options("algo", ObjectType.CONFIG)
+
+
+def test_every_group_has_a_choice_and_every_folder_is_a_group():
+    folders = {p.name for p in CONFIG_DIR.iterdir() if p.is_dir()}
+    assert folders == {*GROUPS, "experiment", "hydra"}
+    assert all(choices(group) for group in GROUPS)
+
+
+def test_what_is_chosen_is_what_is_made():
+    plan = plan_of("algo=bytegrad", "algo.error_feedback=true", "net=lan_1g", "workers=7")
+    assert isinstance(plan.algorithm, CompressedAllReduce)
+    assert plan.algorithm.error_feedback
+    assert plan.net == NetworkCondition(rate_mbit=1000)
+    assert plan.workers == 7
+    assert isinstance(plan_of().algorithm, AllReduce)
+
+
+def test_the_seed_draws_the_weights():
+    def weights(seed):
+        return [p.detach() for p in plan_of(f"seed={seed}").model.parameters()]
+
+    assert all(a.equal(b) for a, b in zip(weights(1), weights(1), strict=True))
+    assert not all(a.equal(b) for a, b in zip(weights(1), weights(2), strict=True))
+
+
+def test_kernels_are_loaded_before_workers_are_forked(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(MinMaxUInt8, "load", lambda self, device: loaded.append(device))
+    plan_of("algo=bytegrad")
+    assert loaded == ["cpu"]
+
+
+@pytest.mark.parametrize("algo", ["qadam", "one_bit_adam"])
+def test_adams_warm_up_is_a_part_of_the_steps_unless_given(algo):
+    def steps_of(*overrides):
+        return compose_config([f"algo={algo}", *overrides]).algo.warmup_steps
+
+    assert steps_of() == 20
+    assert steps_of("max_steps=858") == 172
+    assert steps_of("max_steps=2") == 1
+    assert steps_of("max_steps=858", "algo.warmup_steps=30") == 30
+
+
+def test_ef_signsgd_is_without_momentum_unless_another_optimizer_is_chosen():
+    assert compose_config(["algo=ef_signsgd"]).optim.momentum == 0
+    assert compose_config(["algo=ef_signsgd", "optim=sgd"]).optim.momentum == 0.9
+    assert compose_config(["experiment=reference_movies", "algo=ef_signsgd"]).names.optim == "adam"
+
+
+def test_the_target_is_the_tasks_unless_given():
+    assert plan_of("task=fashion_mnist").target_accuracy == 0.90
+    assert plan_of("task=fashion_mnist", "target_accuracy=0.5").target_accuracy == 0.5
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("workers=0", "batch_size=0", "max_steps=0", "eval_every=0", "log_every=0", "seed=-1"),
+        *("bucket_bytes=0", "target_accuracy=0", "target_accuracy=nan", "cluster.timeout_s=0"),
+        *("cluster.threads_per_worker=0", "net.rate_mbit=inf", "model.hidden=0"),
+    ],
+)
+def test_numbers_that_no_run_can_have_are_refused_by_name(override):
+    key = override.split("=")[0].split(".")[-1]
+    with pytest.raises(UserError, match=key):
+        plan_of(override)
+
+
+def test_a_plus_before_a_group_means_the_group():
+    given = ["-m", "+algo=a,b", "+foo=1", "net=x", "+net.delay_ms=1"]
+    assert normalize_overrides(given) == ["-m", "algo=a,b", "+foo=1", "net=x", "+net.delay_ms=1"]
+
+
+def test_a_dot_before_a_folder_of_choices_means_the_choice():
+    given = ["algo.topology=ring,exponential", "+algo.topology=ring", "algo.topology.seed=1"]
+    meant = ["algo/topology=ring,exponential", "algo/topology=ring", "algo.topology.seed=1"]
+    assert normalize_overrides(given) == meant
+    as_they_are = ["algo.topology={_target_:a.B}", "algo/topology=ring", "algo.interval=2", "-m"]
+    assert normalize_overrides(as_they_are) == as_they_are

@@ -1,0 +1,199 @@
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from experiments.plan.messages import choices
+from experiments.predict import predict
+from experiments.predict.__main__ import main
+from experiments.predict.device import Device, Throughput
+from experiments.predict.dry_run import DryRun, meta_buckets
+from experiments.predict.predict import case_of, steady_steps
+from experiments.predict.shapes import MODELS, resnet50, vgg16
+from host import commands
+from host.errors import UserError
+from netsim.timeline.cost_model import CostModel
+from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
+from netsim.timeline.timeline import Timeline
+from netsim.timeline.transport import NCCL
+
+BASE = ("model=vgg16", "net=dc_10g", "workers=16", "profile=v100", "max_steps=8")
+MACHINES = (
+    *("workers=128", "net.rate_mbit=1000000", "net.delay_ms=0"),
+    "net.nodes={size: 8, between: {rate_mbit: 10000, delay_ms: 0.02}}",
+)
+HOOKED = {"torch_ddp_bf16", "torch_ddp_powersgd"}
+
+
+def predicted(*words):
+    return predict(case_of([*BASE, *words]))
+
+
+@pytest.mark.parametrize("algo", sorted(set(choices("algo")) - HOOKED))
+def test_every_algorithm_can_be_predicted(algo):
+    result = predicted(f"algo={algo}", "model=resnet50", "workers=4")
+    assert 0 < result.compute_s <= result.step_s * (1 + 1e-9)
+    assert result.examples_per_s == pytest.approx(4 * 32 / result.step_s)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_fast_network_leaves_the_published_throughput(model):
+    device = Device.load("v100")
+    words = (f"model={model}", "algo=allreduce", "net=none", "workers=1")
+    batch_size = device.steps[model].batch_size
+    result = predicted(*words, f"batch_size={batch_size}")
+    # BERT's figure is LAMB's, which moves more than momentum SGD.
+    published = device.steps[model].examples_per_s
+    assert result.examples_per_s == pytest.approx(published, rel=0.02)
+    assert result.exposed_share < 0.01
+
+
+def test_a_flat_ring_crosses_each_machines_nic_once_in_each_direction():
+    case = case_of([*BASE, "algo=torch_ddp", *MACHINES])
+    result = predict(case)
+    sent = 2 * 127 / 128 * 4 * vgg16().num_parameters * WIRE_PER_PAYLOAD
+    on_nic_s = 8 * sent / 10e9
+    forward_s = result.compute_s / 3
+    assert on_nic_s < result.step_s < 1.05 * (on_nic_s + forward_s)
+    assert result.bytes_sent == pytest.approx(sent, rel=1e-3)
+
+
+def test_codes_of_a_byte_send_a_quarter():
+    full, codes = (predicted(f"algo={algo}") for algo in ("allreduce", "bytegrad"))
+    assert codes.bytes_sent == pytest.approx(full.bytes_sent / 4, rel=0.01)
+    assert full.compute_s < codes.step_s < full.step_s
+
+
+def test_the_mean_is_over_whole_periods():
+    every = predicted("algo=allreduce", "max_steps=40")
+    eighth = predicted("algo=local_sgd", "algo.interval=8", "max_steps=40")
+    assert eighth.bytes_sent == pytest.approx(every.bytes_sent / 8)
+
+
+def test_steady_steps_are_the_whole_periods_in_the_second_half():
+    assert steady_steps("xxabcabcabcabc") == 6
+    assert steady_steps("warm-up..aaaaaaaaaa") == 9
+    assert steady_steps("abcdefgh") == 4  # no period
+    assert steady_steps("a") == 1
+
+
+def test_the_optimizer_rests_where_the_algorithm_has_taken_over():
+    adam = predicted("algo=allreduce", "optim=adam")
+    qadam = predicted("algo=qadam", "algo.warmup_steps=2", "optim=adam")
+    moved_s = 7 * 4 * vgg16().num_parameters / Device.load("v100").memory_rate
+    assert adam.compute_s - qadam.compute_s == pytest.approx(moved_s, rel=1e-3)
+
+
+def test_compute_hides_a_background_that_takes_longer_than_a_step():
+    result = predicted("algo=async", "algo.interval_ms=0", "max_steps=40")
+    all_reduce = predicted("algo=allreduce")
+    assert all_reduce.exposed_share > 0.5
+    assert result.exposed_share < 0.1
+    assert 0 < result.bytes_sent < all_reduce.bytes_sent
+
+
+@pytest.mark.parametrize("algo", ["allreduce", "bytegrad"])
+def test_one_node_stands_for_all(algo):
+    """What a dry run charges to one node, charged to all nodes alike, takes as long."""
+    words = (f"algo={algo}", "algo.hierarchical=true", *MACHINES, "workers=32", "model=resnet50")
+    case = case_of([*BASE, *words])
+    buckets = meta_buckets(case.model, 32, case.bucket_bytes)
+    compute = case.device.compute_times(case.model, buckets, 32)
+
+    def timeline():
+        transport = replace(NCCL, bytes_per_s=1e9 * case.device.link_gb_per_s)
+        return Timeline(CostModel(case.net, 32, transport), compute, num_lanes=1)
+
+    one = timeline()
+    run = DryRun(
+        case.algorithm,
+        buckets,
+        case.make_optimizer,
+        one,
+        memory_rate=case.device.memory_rate,
+        nodes=case.nodes,
+    )
+    run.step()
+    all_nodes = timeline()
+    all_nodes.begin_step()
+    for item in run.script[0]:
+        if isinstance(item, tuple):
+            all_nodes.begin_job(*item)
+        elif isinstance(item, float):
+            all_nodes.kernel(item)
+        else:
+            inside = item.ranks == tuple(range(8))
+            for first in range(0, 32, 8) if inside else [0]:
+                ranks = tuple(rank + first for rank in item.ranks)
+                all_nodes.on_operation(replace(item, ranks=ranks))
+    all_nodes.begin_job("step_end")
+    all_nodes.kernel(run.optimizer_s)
+    all_nodes.end_step()
+    np.testing.assert_allclose(all_nodes.time_s, one.time_s.max(), rtol=1e-9)
+
+
+def test_more_workers_than_anybody_has():
+    few, many = (predicted("algo=allreduce", f"workers={n}") for n in (16, 2048))
+    assert few.step_s < many.step_s < 1.2 * few.step_s
+
+
+def test_buckets_are_ready_in_order_and_the_last_with_backward():
+    buckets = meta_buckets(resnet50(), 8, 1 << 20)
+    compute = Device.load("v100").compute_times(resnet50(), buckets, 32)
+    assert len(compute.bucket_ready_s) == len(buckets) > 10
+    assert list(compute.bucket_ready_s) == sorted(compute.bucket_ready_s)
+    assert compute.bucket_ready_s[-1] == pytest.approx(compute.backward_s)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("algo=allreduce", "model=cnn"), "model=cnn has no shapes: choose model=vgg16, resnet50"),
+        (("algo=allreduce", "profile=h100"), "profile=h100 cannot be read .*: choose v100"),
+        (("algo=torch_ddp_bf16",), "take algo=power_sgd, or algo=allreduce algo.wire=bf16"),
+        (("algo=allreduce", "cluster.straggler=1"), "workers are alike here"),
+        ((), "algo is missing"),
+        (("algo=allreduce", "workers=8", "model="), "model= has no shapes"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused_in_a_sentence(words, complaint):
+    with pytest.raises(UserError, match=complaint):
+        predicted(*words)
+
+
+def test_a_device_without_figures_of_a_model_is_refused(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("device: own\nmemory_gb_per_s: 100\nlink_gb_per_s: 10\nsteps: {}\n")
+    with pytest.raises(UserError, match="own has no throughput of vgg16"):
+        predicted("algo=allreduce", f"profile={path}")
+
+
+def test_figures_that_no_device_has_are_refused():
+    with pytest.raises(ValueError, match="examples_per_s=0 trains nothing"):
+        Throughput(examples_per_s=0, batch_size=1, optimizer_words=5, source="x")
+    with pytest.raises(ValueError, match="link_gb_per_s=0 moves nothing"):
+        Device(device="x", memory_gb_per_s=1, link_gb_per_s=0, steps={})
+
+
+def command_line(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", ["predict", *words])
+    with pytest.raises(SystemExit) as end:
+        commands.run(main)
+    return end.value.code, capsys.readouterr()
+
+
+def test_the_command_line_prints_step_time_throughput_and_exposed_communication(
+    monkeypatch, capsys
+):
+    code, printed = command_line(monkeypatch, capsys, *BASE, "+algo=bytegrad")
+    assert (code, printed.err) == (0, "")
+    for words in ("predicted: vgg16", "step time", "examples/s", "exposed communication"):
+        assert words in printed.out
+
+
+def test_the_command_line_refuses_with_one_sentence(monkeypatch, capsys):
+    code, printed = command_line(monkeypatch, capsys, *BASE, "algo=nothing")
+    assert (code, printed.out) == (2, "")
+    assert printed.err.startswith("error: there is no algo named 'nothing'")
+    assert len(printed.err.splitlines()) == 1

@@ -1,0 +1,174 @@
+import os
+import signal
+import socket
+
+import pytest
+
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.real.rank import find_place
+from experiments.real.torchrun import check_placed
+from experiments.runs.records import load_rows, load_runs
+from experiments.training.checkpoint import newest
+from host.errors import UserError
+from tests.experiments import app, torchrun
+
+TORCHRUN = {
+    **{"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"},
+    **{"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "node1", "MASTER_PORT": "29400"},
+    **{"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "2"},
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+SRUN = {
+    **{"SLURM_JOB_ID": "71", "SLURM_STEP_ID": "0", "SLURM_PROCID": "4", "SLURM_LOCALID": "0"},
+    **{"SLURM_STEP_NUM_TASKS": "5", "SLURM_STEP_NUM_NODES": "3", "SLURM_NODEID": "2"},
+    **{"SLURM_STEP_NODELIST": "rack[07-09]", "SLURM_STEP_TASKS_PER_NODE": "2(x2),1"},
+}
+
+
+def test_the_place_that_torchrun_gives():
+    place = find_place(TORCHRUN)
+    assert (place.rank, place.world_size, place.local_rank, place.local_world_size) == (5, 8, 1, 4)
+    assert (place.host_index, place.num_hosts, place.num_restarts) == (1, 2, 2)
+    assert (place.address, place.port, place.has_store) == ("node1", 29400, True)
+    assert place.run_id is None
+    assert find_place(TORCHRUN | {"TORCHELASTIC_RUN_ID": "mine"}).run_id == "mine"
+
+
+def test_the_place_that_srun_gives():
+    place = find_place(SRUN)
+    assert (place.rank, place.world_size, place.local_rank, place.local_world_size) == (4, 5, 0, 1)
+    assert (place.host_index, place.num_hosts, place.has_store) == (2, 3, False)
+    assert (place.address, place.run_id) == ("rack07", "slurm_71.0")
+    assert find_place(SRUN | {"SLURM_NODEID": "1"}).local_world_size == 2
+    assert find_place(SRUN | {"SLURM_STEP_ID": "1"}).port != place.port
+    assert find_place(SRUN | {"MASTER_ADDR": "a", "MASTER_PORT": "1234"}).port == 1234
+
+
+@pytest.mark.parametrize(
+    ("hosts", "first"),
+    [
+        ("login", "login"),
+        ("a,b", "a"),
+        ("rack[07-09,12]-gpu,login", "rack07-gpu"),
+        ("r[1,3]n[05-08]", "r1n05"),
+    ],
+)
+def test_the_first_of_slurms_hosts(hosts, first):
+    assert find_place(SRUN | {"SLURM_STEP_NODELIST": hosts}).address == first
+
+
+def test_a_process_alone_has_no_place():
+    assert find_place({}) is None
+    assert find_place(SRUN | {"SLURM_STEP_NUM_TASKS": "1"}) is None  # as submitit starts a run
+    with pytest.raises(UserError, match="which \\('LOCAL_RANK'\\): start it by torchrun or srun"):
+        find_place(
+            {key: TORCHRUN[key] for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+        )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["backend=sim"], "backend=sim simulates all workers in one process"),
+        (["net=slow_tcp"], "net=slow_tcp shapes links, .* add net=none"),
+        (["net=none", "net.faults=[{worker: 1, at_s: 5, for_s: 2}]"], "shapes links"),
+        (["net=none", "net.nodes={size: 2}"], "net.nodes.size=2, but torchrun has started 4"),
+        (["net=none", "trace=true"], "trace=true has no clock for all machines"),
+    ],
+)
+def test_what_only_this_host_can_do_is_refused(overrides, sentence, tmp_path):
+    plan = make_plan(compose_config(["algo=allreduce", *overrides]), tmp_path)
+    with pytest.raises(UserError, match=sentence):
+        check_placed(plan, find_place(TORCHRUN))
+
+
+def test_what_torchrun_starts_is_one_run(tmp_path):
+    folder = tmp_path / "run"
+    torchrun.run(folder, "+algo=bytegrad", *torchrun.SMALL, "max_steps=20")
+    record = app.summary(folder)
+    assert record["status"] == "completed"
+    assert record["workers"] == 2
+    assert record["net"] == "own network, 1 host"
+    assert record["bytes_sent_per_worker"] is None  # nothing counts what workers of a host send
+    assert [row["step"] for row in load_rows(folder) if row["kind"] == "step"] == [*range(1, 21)]
+    assert len(load_runs(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("+algo=allreduce", "net=slow_tcp"), "add net=none"),
+        (("+algo=allreduce", "net=none", "workers=4"), "torchrun has started 2: leave workers out"),
+        (("-m", "+algo=allreduce", "net=none"), "leave out -m"),
+    ],
+)
+def test_what_torchrun_cannot_start_is_refused(arguments, sentence, tmp_path):
+    started = torchrun.start(tmp_path / "run", *arguments)
+    output, _ = started.communicate(timeout=100)
+    assert started.returncode != 0
+    assert sentence in output
+    assert list(tmp_path.iterdir()) == []
+
+
+def elastic(port: int) -> list[str]:
+    return [
+        *("--nnodes=1:2", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=a_run"),
+        *(f"--rdzv-endpoint=localhost:{port}", "--rdzv-conf=last_call_timeout=2"),
+    ]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def losses(folder):
+    return {row["step"]: row["loss"] for row in load_rows(folder) if row["kind"] == "step"}
+
+
+def workers_of(agents) -> list[int]:
+    return [child for agent in agents for child in app.children(agent.pid)]
+
+
+@pytest.mark.slow
+def test_a_killed_worker_comes_back_from_the_last_checkpoint(tmp_path):
+    """Two agents, as of two machines, with a worker each."""
+    arguments = ("+algo=allreduce", *torchrun.SMALL, "max_steps=300", "checkpoint_every=20")
+    calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
+    torchrun.run(calm, *arguments, workers=2)
+    options = elastic(free_port())
+    agents = [torchrun.start(disturbed, *arguments, options=options, workers=1) for _ in range(2)]
+    app.wait_for(lambda: (newest(disturbed) or 0) >= 40, 100, "checkpoint")
+    os.kill(workers_of(agents)[-1], signal.SIGKILL)
+    outputs = [agent.communicate(timeout=150)[0] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], outputs
+    record = app.summary(disturbed)
+    assert record["status"] == "completed"
+    assert record["restarts"] == 1
+    assert record["workers"] == 2
+    steps = [row["step"] for row in load_rows(disturbed) if row["kind"] == "step"]
+    assert steps == [*range(1, 301)]
+    assert losses(disturbed) == losses(calm)
+
+
+@pytest.mark.slow
+def test_a_run_that_loses_a_machine_goes_on_with_the_rest(tmp_path):
+    arguments = ("+algo=bytegrad", *torchrun.SMALL, "max_steps=800", "checkpoint_every=20")
+    folder = tmp_path / "run"
+    how = {"options": elastic(free_port()), "workers": 1, "environment": torchrun.GROWS}
+    agents = [torchrun.start(folder, *arguments, **how)]
+    app.wait_for(lambda: app.children(agents[0].pid), 60, "first agent's worker")
+    agents.append(torchrun.start(folder, *arguments, **how))
+    app.wait_for(lambda: (newest(folder) or 0) >= 40, 100, "checkpoint")
+    app.wait_for(lambda: app.summary(folder)["workers"] == 2, 100, "second machine")
+    for pid in (agents[1].pid, *app.children(agents[1].pid)):
+        os.kill(pid, signal.SIGKILL)
+    agents[1].communicate(timeout=20)
+    output, _ = agents[0].communicate(timeout=200)
+    assert agents[0].returncode == 0, output
+    record = app.summary(folder)
+    assert (record["status"], record["workers"]) == ("completed", 1)
+    steps = [row["step"] for row in load_rows(folder) if row["kind"] == "step"]
+    assert steps == [*range(1, 801)]

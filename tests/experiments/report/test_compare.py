@@ -1,0 +1,299 @@
+import math
+import statistics
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from experiments.report.cells import remarks, render
+from experiments.report.compare import compare
+from experiments.report.plots import accuracy_plot, curve
+from experiments.report.results_table import named, settings
+from experiments.report.statistics import bootstrap_interval
+from experiments.runs.records import (
+    RunFolder,
+    load_metrics,
+    load_runs,
+    time_to_accuracy,
+)
+from host.errors import UserError
+from tests.experiments import app
+
+TARGET = 0.9
+
+
+def write(root, algo="allreduce", seed=0, net="wan", pace_s=1.0, limit=0.95, ends=True, **fields):
+    """A run of 20 evaluations, `pace_s` apart, that approach the accuracy `limit`."""
+    config = {"seed": seed, "algo": fields.pop("options", {}), "net": {"name": net}}
+    known = {
+        **{"algo": algo, "net": net, "task": "digits", "model": "mlp", "optim": "sgd"},
+        **{"backend": "gloo", "workers": 4, "seed": seed, "target_accuracy": TARGET},
+        "asked_rate_mbit": 100,
+    } | {k: fields.pop(k) for k in ("backend", "workers", "asked_rate_mbit") if k in fields}
+    run = RunFolder.create(root / f"{len(list(root.iterdir())):03}", config, known)
+    rows = [
+        {"kind": "evaluation", "step": k, "time_s": k * pace_s, "accuracy": limit - 0.85**k}
+        for k in range(1, 21)
+    ]
+    for row in rows:
+        run.log(row)
+    if ends:
+        end = {
+            **{"status": "completed", "final_accuracy": limit - 0.1, "steps_per_s": 1 / pace_s},
+            **{"bytes_sent_per_worker": 3_000_000, "exposed_communication_s": pace_s / 2},
+            **{"achieved_rate_mbit": 95.0 + seed, "evaluated_model": "average"},
+            "time_to_accuracy_s": time_to_accuracy(rows, TARGET),
+        }
+        run.finish(end | fields)
+    return rows
+
+
+def printed(path):
+    runs = load_runs(path)
+    console = Console(width=250)
+    with console.capture() as capture:
+        console.print(render(settings(runs), runs))
+    return capture.get()
+
+
+def plot(path):
+    figure = accuracy_plot(load_runs(path), load_metrics(path))
+    assert figure is not None
+    return figure
+
+
+def test_one_run_a_row_with_the_numbers_of_its_rows(tmp_path):
+    rows = write(tmp_path, pace_s=2.0)
+    [row] = settings(load_runs(tmp_path)).to_dict("records")
+    crossing = next(r["time_s"] for r in rows if r["accuracy"] >= TARGET)
+    assert row["time_to_accuracy_s"] == crossing
+    assert (row["runs"], row["missed"], row["status"]) == (1, 0, "completed")
+    assert math.isnan(row["low"]) and math.isnan(row["high"])
+    assert (row["mb_sent_per_worker"], row["exposed_communication_s"]) == (3.0, 1.0)
+    text = printed(tmp_path)
+    for cell in (f"{crossing:.1f}", "0.8500", "3.00", "0.5", "1.00"):
+        assert f" {cell} " in text
+    assert "status" not in text and "runs" not in text
+
+
+def test_seeds_are_one_row_of_medians_with_an_interval(tmp_path):
+    paces = [3.0, 1.0, 2.0]
+    rows = [write(tmp_path, seed=seed, pace_s=pace) for seed, pace in enumerate(paces)]
+    times = [next(r["time_s"] for r in run if r["accuracy"] >= TARGET) for run in rows]
+    [row] = settings(load_runs(tmp_path)).to_dict("records")
+    assert row["runs"] == 3
+    assert row["time_to_accuracy_s"] == statistics.median(times)
+    assert row["steps_per_s"] == 0.5
+    assert (row["low"], row["high"]) == (min(times), max(times))
+    assert f"{times[2]:.1f} ({times[1]:.1f} to {times[0]:.1f})" in printed(tmp_path)
+
+
+def test_two_runs_have_no_interval(tmp_path):
+    for seed in range(2):
+        write(tmp_path, seed=seed)
+    [row] = settings(load_runs(tmp_path)).to_dict("records")
+    assert row["runs"] == 2 and math.isnan(row["low"])
+    assert f" {row['time_to_accuracy_s']:.1f} │" in printed(tmp_path)
+
+
+def test_misses_count_as_infinity(tmp_path):
+    for seed, limit in enumerate([0.95, 0.95, 0.5]):
+        write(tmp_path, "allreduce", seed, limit=limit)
+    for seed, limit in enumerate([0.95, 0.5, 0.5]):
+        write(tmp_path, "async", seed, limit=limit, pace_s=0.1)
+    first, last = settings(load_runs(tmp_path)).to_dict("records")
+    assert (first["name"], first["missed"], first["high"]) == ("allreduce", 1, math.inf)
+    assert math.isfinite(first["time_to_accuracy_s"])
+    assert (last["name"], last["missed"], last["time_to_accuracy_s"]) == ("async", 2, math.inf)
+    text = printed(tmp_path)
+    assert "to missed), missed (1/3)" in text and "missed (2/3)" in text
+
+
+def test_rows_are_sorted_by_time_within_a_situation_and_misses_come_last(tmp_path):
+    for net in ("wan", "lan"):
+        write(tmp_path, "slow", net=net, pace_s=3.0)
+        write(tmp_path, "missed", net=net, limit=0.5)
+        write(tmp_path, "missed_nearly", net=net, limit=0.8)
+        write(tmp_path, "fast", net=net, pace_s=1.0)
+    table = settings(load_runs(tmp_path))
+    assert table["net"].tolist() == ["lan"] * 4 + ["wan"] * 4
+    assert table["name"].tolist() == ["fast", "slow", "missed_nearly", "missed"] * 2
+    assert printed(tmp_path).count("├") == 1  # a rule between the networks
+
+
+def test_what_all_runs_share_is_said_once_and_what_differs_leads(tmp_path):
+    write(tmp_path, workers=4)
+    text = printed(tmp_path)
+    assert "digits, mlp, network wan, 4 workers, gloo" in text
+    assert "target accuracy 0.9, optimizer sgd, 100 Mbit/s asked, 95 Mbit/s measured" in text
+    write(tmp_path, workers=8, net="lan", asked_rate_mbit=1000, seed=2)
+    text = printed(tmp_path)
+    header = next(line for line in text.splitlines() if "algorithm" in line)
+    words = [word.strip() for word in header.strip("┃").split("┃")]
+    leading = ["network", "Mbit/s asked", "workers", "Mbit/s measured", "algorithm"]
+    assert words[:5] == leading
+    assert "network wan" not in text and "4 workers" not in text
+
+
+def test_failed_and_diverged_runs_stay_and_say_so(tmp_path):
+    write(tmp_path, "allreduce")
+    write(tmp_path, "async", ends=False)
+    write(tmp_path, "signsgd", 0)
+    write(tmp_path, "signsgd", 1, status="diverged", reason="the loss is NaN")
+    table = settings(load_runs(tmp_path))
+    status = dict(zip(table["name"], table["status"], strict=True))
+    assert status == {"allreduce": "completed", "async": "failed", "signsgd": "1 of 2 diverged"}
+    text = printed(tmp_path)
+    assert "failed" in text and "1 of 2 diverged" in text
+    lines = remarks(load_runs(tmp_path))
+    assert len(lines) == 2
+    assert "failed: the run has not ended" in lines[0] and "the loss is NaN" in lines[1]
+
+
+def test_a_killed_seed_belongs_to_its_setting(tmp_path):
+    write(tmp_path, seed=0)
+    write(tmp_path, seed=1, ends=False)
+    [row] = settings(load_runs(tmp_path)).to_dict("records")
+    assert (row["runs"], row["missed"], row["status"]) == (2, 1, "1 of 2 failed")
+
+
+def test_runs_with_other_options_are_not_seeds_of_one_another(tmp_path):
+    for bits in (4, 8):
+        write(tmp_path, "bytegrad", options={"bits": bits, "same": 1})
+    write(tmp_path, "allreduce")
+    runs = load_runs(tmp_path)
+    assert list(named(runs)["name"]) == ["bytegrad bits=4", "bytegrad bits=8", "allreduce"]
+    assert settings(runs)["runs"].tolist() == [1, 1, 1]
+
+
+def test_simulated_runs_are_labelled(tmp_path):
+    write(tmp_path, backend="sim", achieved_rate_mbit=None)
+    assert "4 workers, simulated" in printed(tmp_path)
+    assert "simulated" in plot(tmp_path).get_suptitle()
+    write(tmp_path, backend="gloo")
+    assert list(named(load_runs(tmp_path)).label) == ["allreduce, simulated", "allreduce, gloo"]
+    assert "│ simulated │" in printed(tmp_path)
+
+
+def test_names_are_not_taken_for_markup(tmp_path):
+    write(tmp_path, "async[bold]")
+    assert "async[bold]" in printed(tmp_path)
+
+
+def test_bootstrap_interval():
+    assert bootstrap_interval([5.0, 5.0, 5.0]) == (5.0, 5.0)
+    assert bootstrap_interval([1.0, 2.0, math.inf]) == (1.0, math.inf)
+    assert bootstrap_interval([math.inf] * 3) == (math.inf, math.inf)
+    # The median of n normal numbers has a deviation of about 1.25 / sqrt(n).
+    sample = np.random.default_rng(1).normal(size=400)
+    low, high = bootstrap_interval(list(sample))
+    assert low < np.median(sample) < high
+    assert 0.6 < (high - low) / (2 * 1.96 * 1.2533 / 20) < 1.6
+
+
+def test_a_curve_is_the_median_and_range_over_seeds(tmp_path):
+    seeds = [write(tmp_path, seed=s, pace_s=1.0 + s, limit=0.9 + s / 50) for s in range(3)]
+    line = curve(load_metrics(tmp_path))
+    assert line["time_s"].tolist() == [row["time_s"] for row in seeds[1]]
+    assert line["accuracy"].tolist() == [row["accuracy"] for row in seeds[1]]
+    assert line["least"].tolist() == [row["accuracy"] for row in seeds[0]]
+    assert line["greatest"].tolist() == [row["accuracy"] for row in seeds[2]]
+
+
+def test_the_plot_has_a_panel_for_each_network_and_one_style_for_each_algorithm(tmp_path):
+    for net in ("lan", "wan"):
+        for algo in ("allreduce", "async"):
+            write(tmp_path, algo, net=net)
+    panels = plot(tmp_path).axes
+    assert [panel.get_title() for panel in panels] == ["network lan", "network wan"]
+    looks = [
+        {line.get_label(): (line.get_color(), line.get_marker()) for line in panel.get_lines()}
+        for panel in panels
+    ]
+    assert looks[0] == looks[1] and looks[0].keys() == {"allreduce", "async", "target"}
+    assert len(set(looks[0].values())) == 3
+    for panel in panels:
+        assert panel.get_xlabel() == "training time (s)"
+        low, high = panel.get_ylim()
+        assert 0.2 < low < TARGET < high < 1.0  # not from where the curves start
+
+
+def test_a_completed_run_never_lies_below_the_plot(tmp_path):
+    for algo in ("a", "b", "c", "d", "e"):
+        write(tmp_path, algo)
+    write(tmp_path, "poor", limit=0.3)
+    [panel] = plot(tmp_path).axes
+    assert panel.get_ylim()[0] < 0.3 - 0.85**20
+
+
+def test_a_run_that_ended_early_is_crossed(tmp_path):
+    write(tmp_path, "allreduce")
+    rows = write(tmp_path, "async", pace_s=7.0, ends=False)
+    [panel] = plot(tmp_path).axes
+    [cross] = [line for line in panel.get_lines() if line.get_label() == "ended early"]
+    assert np.asarray(cross.get_xdata()).tolist() == [rows[-1]["time_s"]]
+
+
+def test_compare_writes_plots_and_prints(tmp_path, capsys):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    for seed in range(2):
+        write(runs, seed=seed)
+    (runs / "000" / "metrics.parquet").write_bytes(b"torn")
+    compare(runs, tmp_path / "new" / "out")
+    png = (tmp_path / "new" / "out" / "accuracy.png").read_bytes()
+    assert png[:8] == b"\x89PNG\r\n\x1a\n" and len(png) > 10_000
+    svg = ElementTree.parse(tmp_path / "new" / "out" / "accuracy.svg")
+    assert len(list(svg.iter("{http://www.w3.org/2000/svg}path"))) > 10
+    text = capsys.readouterr().out
+    assert "exposed communication (s)" in text and "accuracy.svg" in text
+    assert "metrics.parquet cannot be read" in text
+
+
+def test_runs_without_evaluations_have_a_table_and_no_plot(tmp_path, capsys):
+    RunFolder.create(tmp_path / "run", {}, {"algo": "allreduce", "net": "wan"})
+    compare(tmp_path)
+    assert "No plot: no run was evaluated." in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_no_run_or_no_folder_is_a_users_error(tmp_path):
+    with pytest.raises(UserError, match="There is no run in"):
+        compare(tmp_path)
+    with pytest.raises(UserError, match="There is no folder"):
+        compare(tmp_path / "misspelt")
+
+
+def test_a_folder_that_cannot_be_written_is_a_users_error(tmp_path):
+    write(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="choose --out"):
+        compare(tmp_path, tmp_path / "file")
+
+
+def run_command(*arguments):
+    return app.run(*arguments, module="experiments.compare")
+
+
+def test_command_line(tmp_path):
+    write(tmp_path, "an_algorithm_with_quite_a_long_name")
+    done = run_command(tmp_path, "--out", tmp_path / "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "an_algorithm_with_quite_a_long_name" in done.stdout
+    assert "exposed communication (s)" in done.stdout  # the last column is not cut off
+    assert (tmp_path / "out" / "accuracy.png").exists()
+
+
+def test_command_line_without_runs_ends_with_one_sentence(tmp_path):
+    done = run_command(tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"There is no run in {tmp_path}.\n"
+
+
+def test_the_target_is_in_view_also_where_all_evaluations_lie_above_it(tmp_path):
+    write(tmp_path, limit=0.99, target_accuracy=0.5)
+    figure = accuracy_plot(load_runs(tmp_path), load_metrics(tmp_path))
+    assert figure is not None
+    bottom, top = figure.axes[0].get_ylim()
+    assert bottom < 0.5 < top

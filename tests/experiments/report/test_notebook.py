@@ -1,0 +1,178 @@
+import json
+import re
+import resource
+import subprocess
+import sys
+
+import nbformat
+import pandas as pd
+import pytest
+from nbclient import NotebookClient
+
+from experiments.report import __main__ as command
+from experiments.report.notebook import make_notebook
+from experiments.report.section import MAX_ROWS, PageTable
+from host.errors import UserError
+from tests.experiments.browser import visit
+from tests.experiments.recorded import write_run, write_study
+
+SECTIONS = [
+    *("Time to accuracy", "Accuracy over time, steps and bytes", "Accuracy in the end"),
+    *("Learning rates", "Bytes"),
+    *("Exposed communication", "The best algorithm over networks", "Scaling"),
+    *("Performance profile", "A step", "What did not complete"),
+]
+
+
+def run_command(*arguments):
+    line = [sys.executable, "-m", "experiments.report", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    """A folder with runs/ and reports/tradeoff/."""
+    root = tmp_path_factory.mktemp("report")
+    write_study(root / "runs")
+    out = root / "reports" / "tradeoff"
+    done = run_command(root / "runs", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(out / "report.ipynb"), str(out / "report.html")]
+    return root
+
+
+def test_tables_and_figures_are_written_in_all_formats(reported):
+    files = {file.name for file in (reported / "reports" / "tradeoff").iterdir()}
+    tables = {
+        *("time_to_accuracy", "way_to_accuracy", "final_accuracy", "bytes", "incomplete"),
+        "exposed_communication",
+    }
+    assert {f"{name}.{kind}" for name in tables for kind in ("csv", "md", "tex")} <= files
+    figures = {
+        *("time_to_accuracy", "accuracy_over_time", "accuracy_over_steps", "accuracy_over_bytes"),
+        *("best_over_networks", "performance_profile"),
+    }
+    assert {f"{name}.{kind}" for name in figures for kind in ("png", "svg")} <= files
+    assert not [name for name in files if name.endswith(".tmp")]
+
+
+def test_the_page_needs_nothing_from_elsewhere(reported):
+    page = (reported / "reports" / "tradeoff" / "report.html").read_text()
+    assert "<script" not in page and '<link rel="stylesheet"' not in page
+    assert not re.findall(r"(?:src|href)=\"(?!data:|#)[^\"]*\"", page)
+    assert page.count("<h2") == 11 and page.count("<img") == 6
+    assert "Of 4 situations, first is" in page
+    assert len(re.findall(r"<img[^>]* alt=\"[^\"]", page)) == 6
+
+
+def test_a_browser_shows_the_page_without_a_complaint(reported, tmp_path):
+    page = reported / "reports" / "tradeoff" / "report.html"
+    assert not re.findall(
+        r"(?:src|href)=\"?https?:|url\(\s*[\"']?https?:|@import", page.read_text()
+    )
+    console, seen = visit(page, tmp_path)
+    assert console == [] and seen["requests"] == []
+    assert seen["headings"][1:] == SECTIONS
+    assert len(seen["widths"]) == 6 and min(seen["widths"]) > 0
+    assert seen["tables"] == 7
+    assert seen["overflow"] <= 0, "the page is wider than its window"
+
+
+def test_a_browser_that_has_something_to_complain_about_does(tmp_path):
+    """Else the test above could not fail."""
+    page = tmp_path / "bad.html"
+    page.write_text(
+        '<body><img src="missing.png"><script>console.warn("a warning"); nothing();</script></body>'
+    )
+    console, seen = visit(page, tmp_path)
+    said = "\n".join(console)
+    assert "a warning" in said and "nothing is not defined" in said
+    assert seen["widths"] == [0]
+    [request] = seen["requests"]
+    assert request.endswith("missing.png")
+
+
+def test_the_notebook_can_be_run_again_by_its_reader(reported):
+    """In its own folder, as Jupyter does; it names the runs from there."""
+    folder = reported / "reports" / "tradeoff"
+    notebook = nbformat.read(folder / "report.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert any(cell.source == "RUNS = '../../runs'" for cell in notebook.cells)
+    assert str(reported) not in json.dumps([cell.source for cell in notebook.cells])
+    table = (folder / "time_to_accuracy.csv").read_text()
+    (folder / "time_to_accuracy.csv").unlink()
+    before = [_texts(cell) for cell in notebook.cells]
+    NotebookClient(notebook, resources={"metadata": {"path": str(folder)}}).execute()
+    assert [_texts(cell) for cell in notebook.cells] == before
+    assert (folder / "time_to_accuracy.csv").read_text() == table
+
+
+def _texts(cell):
+    outputs = cell.get("outputs", [])
+    return [output.data.get("text/markdown") for output in outputs]
+
+
+def test_a_report_is_the_same_twice():
+    assert make_notebook("runs", "a title") == make_notebook("runs", "a title")
+    assert make_notebook("runs", "a title").cells[0].source.startswith("# a title\n")
+
+
+@pytest.mark.parametrize("name", ["nothing", "misspelt", "file"])
+def test_a_users_mistake_is_one_sentence(tmp_path, name):
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "file").touch()
+    write_run(tmp_path / "runs" / "run")
+    place = [tmp_path / "runs", "--out", tmp_path / "file"] if name == "file" else [tmp_path / name]
+    done = run_command(*place, *(["--out", tmp_path / "out"] if name != "file" else []))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and str(tmp_path / name) in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_its_extra_a_report_says_what_to_install(tmp_path, monkeypatch):
+    write_run(tmp_path / "run")
+    monkeypatch.setattr(command, "EXTRA", ("json", "a_package_that_is_not_there"))
+    with pytest.raises(UserError, match=r"a_package_that_is_not_there: pip install 'relaxlab\[rep"):
+        command.report(tmp_path, tmp_path / "out")
+
+
+def table(**cells):
+    return PageTable(caption="A caption.", cells=cells, numbers=pd.DataFrame(cells))
+
+
+def test_names_are_no_markup_in_any_format():
+    page = table(algorithm=["a_b|<i>&50%"], runs=["3"])
+    assert "| a_b\\|<i>&50% | 3 |" in page.markdown()
+    assert r"a\_b|<i>\&50\% & 3" in page.latex()
+    assert "a_b|&lt;i&gt;&amp;50%" in page.html()
+
+
+def test_a_page_of_the_same_table_is_the_same_to_the_letter():
+    assert table(algorithm=["a"]).html() == table(algorithm=["a"]).html()
+    assert table(algorithm=["a"]).html() != table(algorithm=["b"]).html()
+
+
+def test_long_tables_are_shown_in_part_and_say_so(tmp_path):
+    page = table(algorithm=[str(i) for i in range(MAX_ROWS + 1)])
+    page.save(tmp_path, "long")
+    assert f"The first {MAX_ROWS} of {MAX_ROWS + 1} rows." in page.html()
+    assert page.markdown().count("\n| ") == MAX_ROWS + 2  # a header and a rule
+    assert len(pd.read_csv(tmp_path / "long.csv")) == MAX_ROWS + 1
+
+
+@pytest.mark.slow
+def test_ten_thousand_runs_are_reported_within_a_minute_and_two_gigabytes(tmp_path):
+    """By the processors' time of the command and its kernel, which another's load leaves alone."""
+    algos = ("torch_ddp", "torch_ddp_bf16", "allreduce", "bytegrad", "local_sgd")
+    for workers in range(1, 51):
+        for algo in algos:
+            for seed in range(40):
+                folder = tmp_path / "runs" / f"{algo}_{workers}_{seed}"
+                write_run(folder, algo, "wan", seed, workers)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = run_command(tmp_path / "runs", "--out", tmp_path / "out")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60
+    assert after.ru_maxrss < 2_000_000
+    assert "10,000 runs" in (tmp_path / "out" / "report.html").read_text()

@@ -1,0 +1,106 @@
+import os
+import shutil
+import signal
+
+import pytest
+import torch
+
+from experiments.runs.records import load_rows
+from experiments.training.checkpoint import Checkpoints
+from host.errors import UserError
+from tests.experiments import app
+
+SMALL = ("net=none", "model=mlp", "workers=2", "max_steps=20", "eval_every=10", "log_every=1")
+
+
+def checkpoint_of(folder, step):
+    return [Checkpoints(folder, worker, 2).load(step) for worker in range(2)]
+
+
+def values(measured):
+    """Without what no two runs have in common: times, and bytes with their retransmissions."""
+    return {k: v for k, v in measured.items() if not k.endswith("_s") and k != "bytes_sent"}
+
+
+@pytest.mark.parametrize("algorithm", ["choco_sgd", "qsgd", "slowmo"])
+def test_a_resumed_run_goes_on_bit_for_bit(algorithm, tmp_path):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    ended = app.run(f"algo={algorithm}", *SMALL, "checkpoint_every=10", f"hydra.run.dir={whole}")
+    assert ended.returncode == 0, ended.stderr
+    at_20 = checkpoint_of(whole, 20)
+    shutil.rmtree(whole / "checkpoints" / "step_00000020")
+    ended = app.run(f"resume={whole}", f"hydra.run.dir={resumed}")
+    assert ended.returncode == 0, ended.stderr
+    for ours, theirs in zip(checkpoint_of(resumed, 20), at_20, strict=True):
+        torch.testing.assert_close(flat(values(ours)), flat(values(theirs)), rtol=0, atol=0)
+    for ours, theirs in zip(load_rows(resumed), load_rows(whole), strict=True):
+        assert values(ours) == values(theirs)
+    assert app.summary(resumed)["resumed_from"] == str(whole)
+
+
+def flat(value, prefix=""):
+    """Every number and tensor of a nested state by its path."""
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    elif hasattr(value, "__dict__") and not isinstance(value, torch.Tensor):
+        items = vars(value).items()
+    else:
+        return {prefix: value} if isinstance(value, torch.Tensor | int | float) else {}
+    return {k: v for key, item in items for k, v in flat(item, f"{prefix}/{key}").items()}
+
+
+def test_a_killed_run_is_resumed(tmp_path):
+    killed, resumed = tmp_path / "killed", tmp_path / "resumed"
+    run = app.start(killed, "model=mlp", "checkpoint_every=5", "log_every=1", "net=none")
+    app.wait_for(lambda: len(list(killed.glob("checkpoints/*/3_of_4.pt"))) > 1, 60, "checkpoint")
+    os.kill(run.pid, signal.SIGKILL)
+    run.communicate(timeout=20)
+    step = Checkpoints(killed, 0, 4).latest()
+    ended = app.run(f"resume={killed}", f"max_steps={step + 3}", f"hydra.run.dir={resumed}")
+    assert ended.returncode == 0, ended.stderr
+    steps = [row["step"] for row in load_rows(resumed) if row["kind"] == "step"]
+    assert steps == list(range(1, step + 4))
+
+
+def test_a_checkpoint_is_complete_with_the_last_file(tmp_path):
+    first, second = (Checkpoints(tmp_path, process, 2) for process in range(2))
+    first.save(10, {"x": 1})
+    with pytest.raises(UserError, match="no complete checkpoint of 2 processes"):
+        first.latest()
+    second.save(10, {"x": 2})
+    first.save(20, {"x": 3})
+    assert first.latest() == second.latest() == 10
+    second.save(20, {"x": 4})
+    assert second.latest() == 20
+    assert [c.load(20)["x"] for c in (first, second)] == [3, 4]
+
+
+def test_old_checkpoints_go(tmp_path):
+    own = Checkpoints(tmp_path, 0, 1)
+    for step in (10, 20, 30, 40):
+        own.save(step, {})
+    assert [p.name for p in sorted(tmp_path.glob("checkpoints/*"))] == [
+        "step_00000030",
+        "step_00000040",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("resume=nowhere",), "resume=nowhere: that is no folder of a run"),
+        (("algo=torch_ddp_powersgd", "checkpoint_every=5"), "cannot be resumed"),
+        (("algo=allreduce", "checkpoint_every=-1"), "checkpoint_every must be at least 0, got -1"),
+        (("algo=allreduce", "accumulate=5"), "accumulate=5 micro-batches must divide"),
+        (("algo=allreduce", "precision=int8"), "precision must be one of float32, bfloat16"),
+        (("algo=allreduce", "clip_norm=0"), "clip_norm must be more than 0 or null, got 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(words, complaint, tmp_path):
+    ended = app.run(*words, f"hydra.run.dir={tmp_path / 'run'}")
+    assert ended.returncode == 2
+    assert complaint in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,47 @@
+import math
+
+import pytest
+
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.runs.run import Recorder
+from experiments.training.evaluation import NOT_EVALUATED, Evaluation
+from experiments.training.train import Result
+from tests.experiments import app
+
+
+def summary_of(folder, validation, *overrides):
+    """Of a run whose end is given here."""
+    result = Result(
+        steps=10,
+        time_s=2.0,
+        bytes_sent=None,
+        exposed_communication_s=0.0,
+        validation=validation,
+        test=Evaluation(0.5, 3 * math.log(2), 0.25),
+    )
+
+    def start(plan, data, on_network, on_row):
+        on_network(None)
+        return [result]
+
+    plan = make_plan(compose_config(["algo=allreduce", *overrides]), folder)
+    assert Recorder(plan, {}, (), start).run(None) == "completed"
+    return app.summary(folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "bits"),
+    [(("task=jane_austen", "model=char_transformer"), pytest.approx(3)), (("task=mnist5k",), None)],
+)
+def test_losses_are_in_nats_and_a_texts_in_bits_a_character_too(words, bits, tmp_path):
+    summary = summary_of(tmp_path / "run", Evaluation(0.75, 1.5, 0.0), *words)
+    assert (summary["validation_accuracy"], summary["validation_loss"]) == (0.75, 1.5)
+    assert (summary["final_accuracy"], summary["spread"]) == (0.5, 0.25)
+    assert summary["final_loss"] == 3 * math.log(2)
+    assert summary["final_bits_per_character"] == bits
+
+
+def test_what_was_not_evaluated_is_null(tmp_path):
+    summary = summary_of(tmp_path / "run", NOT_EVALUATED)
+    assert (summary["validation_accuracy"], summary["validation_loss"]) == (None, None)

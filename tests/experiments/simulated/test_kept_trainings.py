@@ -1,0 +1,150 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.plan.identity import plain
+from experiments.runs.records import load_rows
+from experiments.runs.run import run
+from experiments.simulated.kept_trainings import FOLDER, digest_of_code, simulate_once
+from tests.experiments import app
+
+SMALL = ("backend=sim", "model=mlp", "workers=4", "max_steps=6", "eval_every=3", "log_every=1")
+TIMES = ("time_s", "exposed_communication_s")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def config_of(*overrides):
+    return compose_config([*SMALL, *overrides])
+
+
+def record(study, name, *overrides):
+    """Run it in `study`; its summary and rows."""
+    assert run(config_of(*overrides), study / name, study=study) == "completed"
+    return app.summary(study / name), load_rows(study / name)
+
+
+def values_of(rows):
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+
+
+@pytest.mark.parametrize("algo", ["bytegrad", "local_sgd"])
+def test_a_training_serves_another_network(algo, tmp_path):
+    slow = ("cluster.straggler=1", "cluster/jitter=lognormal")
+    first, rows = record(tmp_path, "first", f"algo={algo}", "net=slow_tcp")
+    again, rows_again = record(tmp_path, "again", f"algo={algo}", "net=wan", *slow)
+    assert (first["replayed_from"], again["replayed_from"]) == (None, "first")
+    assert again["net"] == "wan"
+    assert values_of(rows_again) == values_of(rows)
+    for name in ("final_accuracy", "validation_accuracy", "spread", "steps"):
+        assert again[name] == first[name]
+    # As if it had been trained there, by the same profile.
+    profile = f"profile={tmp_path / 'first' / 'profile.yaml'}"
+    alone, rows_alone = record(tmp_path, "alone", f"algo={algo}", "net=wan", profile, *slow)
+    assert alone["replayed_from"] is None
+    assert values_of(rows_again) == values_of(rows_alone)
+    for name in TIMES:
+        times = [row[name] for row in rows_alone]
+        assert [row[name] for row in rows_again] == pytest.approx(times)
+    assert again["steps_per_s"] == pytest.approx(alone["steps_per_s"])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("algo=async",),  # its values depend on timing
+        ("algo=bytegrad", "seed=1"),
+        ("algo=bytegrad", "lr_scale=2"),
+        ("algo=bytegrad", "checkpoint_every=3"),
+    ],
+)
+def test_what_changes_values_is_trained(other, tmp_path):
+    record(tmp_path, "first", "algo=bytegrad" if "async" not in other[0] else other[0])
+    summary, _ = record(tmp_path, "other", *other, "net=wan")
+    assert summary["replayed_from"] is None
+
+
+def test_a_training_serves_workers_of_another_profile(tmp_path):
+    _, rows = record(tmp_path, "first", "algo=bytegrad")
+    values = yaml.safe_load((tmp_path / "first" / "profile.yaml").read_text())
+    values["forward_s"] *= 3
+    for job in values["jobs"]:
+        job["kernels_s"] = [5 * kernel_s + 1e-3 for kernel_s in job["kernels_s"]]
+    (tmp_path / "slower.yaml").write_text(yaml.safe_dump(values))
+    faster, slower = (
+        ("algo=bytegrad", "net=none", f"profile={tmp_path / name}")
+        for name in ("first/profile.yaml", "slower.yaml")
+    )
+    assert record(tmp_path, "given", *faster)[0]["replayed_from"] is None  # the first measured its
+    again, rows_again = record(tmp_path, "again", *slower)
+    assert again["replayed_from"] == "given"
+    alone, rows_alone = record(tmp_path / "apart", "alone", *slower)
+    assert alone["replayed_from"] is None
+    assert values_of(rows_again) == values_of(rows_alone) == values_of(rows)
+    for name in TIMES:
+        times = [row[name] for row in rows_alone]
+        assert [row[name] for row in rows_again] == pytest.approx(times)
+    assert again["steps_per_s"] == pytest.approx(alone["steps_per_s"])
+    assert again["steps_per_s"] < 0.95 * app.summary(tmp_path / "given")["steps_per_s"]
+
+
+def test_workers_of_other_nodes_are_trained(tmp_path):
+    local = ("algo=local_sgd", "algo.hierarchical=true")
+    record(tmp_path, "first", *local, "net=two_sites")
+    summary, _ = record(tmp_path, "fours", *local, "net=two_sites", "net.nodes.size=4")
+    assert summary["replayed_from"] is None
+    summary, _ = record(tmp_path, "slower", *local, "net=two_sites", "net.rate_mbit=20")
+    assert summary["replayed_from"] == "first"
+
+
+def test_a_training_that_cannot_be_read_is_made_again(tmp_path):
+    record(tmp_path, "first", "algo=bytegrad")
+    (kept,) = (tmp_path / FOLDER).iterdir()
+    whole = kept.read_bytes()
+    older = b"cexperiments.trainings\nWhatWasRenamed\n."
+    contents = {"torn": whole[:1000], "empty": b"", "older": older, "foreign": b"profile: 1\n"}
+    for name, content in contents.items():
+        kept.write_bytes(content)
+        summary, _ = record(tmp_path, name, "algo=bytegrad", "net=wan")
+        assert summary["replayed_from"] is None
+    summary, _ = record(tmp_path, "last", "algo=bytegrad", "net=lan_1g")
+    assert summary["replayed_from"] == "foreign"
+
+
+def test_a_training_that_diverged_serves_nobody(tmp_path):
+    config = config_of("algo=allreduce", "lr_scale=1e30")
+    assert run(config, tmp_path / "one", study=tmp_path) == "diverged"
+    plan = make_plan(config, tmp_path / "two")
+    assert simulate_once(plan, plain(config), tmp_path)[1] == {}
+
+
+def test_code_that_makes_times_or_reports_of_values_may_change(tmp_path):
+    def digest_after(change):
+        file = tmp_path / change
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(change)
+        return digest_of_code.__wrapped__(tmp_path)
+
+    before = digest_after("experiments/training/step.py")
+    assert digest_after("netsim/timeline/patterns.py") == before
+    assert digest_after("experiments/report/pages.py") == before
+    for change in ("experiments/tasks/base.py", "bagua_algos/engine/engine.py", "kernels/cast.py"):
+        after = digest_after(change)
+        assert after != before
+        before = after
+
+
+def test_another_process_finds_the_same_trainings():
+    code = (
+        "from experiments.simulated.kept_trainings import digest_of_code; print(digest_of_code())"
+    )
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert other.stdout.strip() == digest_of_code()

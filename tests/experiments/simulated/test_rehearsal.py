@@ -1,0 +1,55 @@
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.simulated.profile import Job, Profile
+from experiments.simulated.rehearsal import _typical, rehearse
+
+EVERY_STEP = Job(moment="on_bucket_ready", bucket=0, kernels_s=(1.0, 2.0))
+ROUND = Job(moment="on_background", bucket=None, kernels_s=(4.0, 5.0, 6.0))
+PROFILE = Profile(
+    device="made up",
+    sharing=1,
+    setting={},
+    forward_s=1.0,
+    late_s=0.0,
+    ready_s=(1.0,),
+    backward_s=2.0,
+    optimizer_s=3.0,
+    jobs=(EVERY_STEP,),
+)
+
+
+def test_a_job_that_only_some_workers_had_is_kept():
+    slower = replace(EVERY_STEP, kernels_s=(3.0, 2.0))
+    typical = _typical([PROFILE, replace(PROFILE, forward_s=2.0, jobs=(ROUND, slower))], sharing=2)
+    assert typical.forward_s == 1.5
+    assert typical.jobs == (replace(EVERY_STEP, kernels_s=(2.0, 2.0)), ROUND)
+
+
+@pytest.mark.parametrize(
+    ("algo", "soon", "late"),
+    [
+        ("qadam", "algo.warmup_steps=10", "algo.warmup_steps=200"),
+        ("power_sgd", "algo.warmup_steps=10", "algo.warmup_steps=200"),
+        ("post_local_sgd", "algo.start_step=10", "algo.start_step=500"),
+    ],
+)
+def test_what_an_algorithm_does_late_is_rehearsed_as_what_it_does_soon(algo, soon, late, tmp_path):
+    torch.set_num_threads(1)
+
+    def jobs_of(when):
+        config = compose_config(
+            [f"algo={algo}", when, "backend=sim", "model=mlp", "workers=2", "max_steps=1000"]
+        )
+        plan = make_plan(config, tmp_path)
+        profile = rehearse(plan, plan.task.load(), sharing=2, seconds=0)
+        return Counter(job.key for job in profile.jobs)
+
+    of_late = jobs_of(late)
+    assert of_late == jobs_of(soon)
+    assert len({moment for moment, _, _ in of_late}) > 1 or len(of_late) > 1

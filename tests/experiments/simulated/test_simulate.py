@@ -1,0 +1,159 @@
+import json
+
+import pytest
+import torch
+
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.runs.records import load_rows
+from experiments.simulated.profile import Profile
+from experiments.simulated.rehearsal import rehearse
+from experiments.simulated.replay import step_ends_s
+from experiments.simulated.simulate import train_simulated
+from host.errors import UserError
+from tests.experiments import app
+from tests.paths import ROOT
+
+PROFILES = ROOT / "results/reference/profiles"
+MANY = ("workers=3000", "batch_size=1")
+SMALL = ("model=mlp", "workers=2", "max_steps=12", "eval_every=6", "log_every=1", "net=slow_tcp")
+
+
+def plan_of(folder, *overrides):
+    return make_plan(compose_config(["algo=bytegrad", *SMALL, "backend=sim", *overrides]), folder)
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory):
+    torch.set_num_threads(1)
+    plan = plan_of(tmp_path_factory.mktemp("rehearsal"))
+    data = plan.task.load()
+    return data, rehearse(plan, data, sharing=2, num_steps=5)
+
+
+def times_of(data, profile, plan):
+    rows = []
+    result, clocks = train_simulated(plan, data, profile, rows.append)
+    return [row["time_s"] for row in rows if row["kind"] == "step"], clocks, result
+
+
+def test_real_and_simulated_runs_have_equal_losses(tmp_path):
+    losses = {}
+    for backend in ("gloo", "sim"):
+        folder = tmp_path / backend
+        ended = app.run("algo=bytegrad", *SMALL, f"backend={backend}", f"hydra.run.dir={folder}")
+        assert ended.returncode == 0, ended.stderr
+        losses[backend] = [row["loss"] for row in load_rows(folder) if row["kind"] == "step"]
+    # Codes may differ where a sum that was added in another order lies at a rounding tie.
+    assert losses["sim"] == pytest.approx(losses["gloo"], rel=2e-3)
+    assert app.summary(tmp_path / "sim")["backend"] == "sim"
+    Profile.load(tmp_path / "sim" / "profile.yaml")
+
+
+def test_a_profile_has_a_kernel_before_between_and_after_operations(rehearsed):
+    _, profile = rehearsed
+    (job,) = profile.jobs
+    assert (job.moment, job.bucket, len(job.kernels_s)) == ("on_bucket_ready", 0, 3)
+    assert min(job.kernels_s) > 0
+    assert 0 < profile.ready_s[0] <= profile.backward_s
+    assert profile.sharing == 2
+
+
+def test_a_profile_survives_its_file(rehearsed, tmp_path):
+    _, profile = rehearsed
+    profile.save(tmp_path / "p.yaml")
+    again = Profile.load(tmp_path / "p.yaml")
+    assert again.setting == profile.setting
+    assert again.backward_s == pytest.approx(profile.backward_s, rel=1e-3)
+    assert [job.key for job in again.jobs] == [job.key for job in profile.jobs]
+
+
+def test_a_slower_network_takes_longer_and_changes_no_value(rehearsed, tmp_path):
+    data, profile = rehearsed
+    fast, _, result = times_of(data, profile, plan_of(tmp_path, "net.rate_mbit=1000"))
+    slow, _, same = times_of(data, profile, plan_of(tmp_path, "net.rate_mbit=10"))
+    assert all(a < b for a, b in zip(fast, slow, strict=True))
+    assert result.test == same.test
+
+
+def test_a_replay_on_another_network_is_the_simulation_there(rehearsed, tmp_path):
+    data, profile = rehearsed
+    _, clocks, _ = times_of(data, profile, plan_of(tmp_path))
+    there = plan_of(tmp_path, "net=wan")
+    simulated, _, _ = times_of(data, profile, there)
+    assert step_ends_s(there, profile, clocks.script) == pytest.approx(simulated)
+
+
+def test_evaluations_take_no_time(rehearsed, tmp_path):
+    data, profile = rehearsed
+    often, _, _ = times_of(data, profile, plan_of(tmp_path, "eval_every=1"))
+    seldom, _, _ = times_of(data, profile, plan_of(tmp_path, "eval_every=12"))
+    assert often == pytest.approx(seldom)
+
+
+def test_a_straggler_delays_those_who_wait_for_it(rehearsed, tmp_path):
+    data, profile = rehearsed
+    even, _, _ = times_of(data, profile, plan_of(tmp_path, "net=none"))
+    late, _, _ = times_of(data, profile, plan_of(tmp_path, "net=none", "cluster.straggler=2"))
+    around_s = profile.forward_s + profile.late_s + profile.optimizer_s + profile.warm_up_s / 12
+    kernels_s = sum(sum(job.kernels_s) for job in profile.jobs)
+    delay_s = (late[-1] - even[-1]) / 12
+    # The bucket travels from when it is ready, beside what is left of backward.
+    least_s = 2 * (around_s + profile.ready_s[0])
+    most_s = 2 * (around_s + profile.backward_s + kernels_s)
+    assert 0.99 * least_s <= delay_s <= 1.01 * most_s
+
+
+def test_a_profile_of_another_model_is_refused(rehearsed, tmp_path):
+    _, profile = rehearsed
+    with pytest.raises(UserError, match="profile is of model=mlp, and this run has model=cnn"):
+        profile.check(plan_of(tmp_path, "model=cnn"))
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("algo=torch_ddp", "backend=sim"), "needs real workers"),
+        (("algo=allreduce", "backend=sim", "profile=nowhere.yaml"), "profile=nowhere.yaml cannot"),
+        (("algo=allreduce", "backend=sim", "workers=5000"), "do not fill one batch"),
+        (
+            ("algo=allreduce", "backend=sim", f"profile={PROFILES / 'allreduce_w16.yaml'}"),
+            "the profile is of task=fashion_mnist, and this run has task=mnist5k",
+        ),
+        (
+            (*("algo=allreduce", "backend=sim", "model=mlp", "model.hidden=[20000]"), *MANY),
+            "3000 simulated workers with model=mlp need 382.1 GB for weights and gradients alone",
+        ),
+        (
+            ("algo=decentralized", "algo.topology=shift_one", "backend=sim", "workers=3"),
+            "even",
+        ),
+        (
+            ("algo=allreduce", "backend=sim", "cluster.jitter=trace", "cluster.jitter.steps=[1]"),
+            "trace of compute times ends after 1 steps",
+        ),
+        (("algo=allreduce", "backend=sim", "cluster.straggler=-1"), "straggler must be at least 0"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_in_a_sentence(words, complaint, tmp_path):
+    ended = app.run(*words, f"hydra.run.dir={tmp_path / 'run'}")
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    assert complaint in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("backend", ["gloo", "sim"])
+def test_a_trace_shows_every_worker_and_lane(backend, tmp_path):
+    words = ("algo=bytegrad", *SMALL, "max_steps=3", "trace=true", f"backend={backend}")
+    ended = app.run(*words, f"hydra.run.dir={tmp_path / 'run'}")
+    assert ended.returncode == 0, ended.stderr
+    events = json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert {event["pid"] for event in spans} == {0, 1}
+    compute = [e["name"] for e in spans if (e["pid"], e["tid"]) == (1, 0)]
+    for name in ("forward", "backward", "optimizer"):
+        assert compute.count(name) == 3
+    lane = [e["name"] for e in spans if (e["pid"], e["tid"]) == (1, 1)]
+    assert {"kernel", "all_to_all", "all_gather"} <= set(lane)
+    assert min(event["ts"] for event in spans) == 0
+    assert not list((tmp_path / "run").glob("*.part"))

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.worker_axis.models import StackedModel
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.tasks.base import Split
+from experiments.training import evaluation
+from experiments.training.evaluation import evaluate
+from experiments.training.step import make_step
+from tests.bagua_algos.recorder import Recorder
+
+WORKERS, EXAMPLES = 3, 7  # shards of 3, 2 and 2
+
+
+def images():
+    chance = np.random.default_rng(0)
+    x = chance.integers(256, size=(EXAMPLES, 28, 28), dtype=np.uint8)
+    return Split(x, chance.integers(10, size=EXAMPLES))
+
+
+def texts():
+    chance = np.random.default_rng(0)
+    x = chance.integers(81, size=(EXAMPLES, 6), dtype=np.uint8)
+    return Split(x, chance.integers(81, size=(EXAMPLES, 6)))
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        (images(), ("task=mnist5k", "model=mlp", "model.hidden=[16]")),
+        (texts(), ("task=jane_austen", "model=char_transformer", "model.width=8")),
+    ],
+)
+def test_accuracy_and_loss_are_means_over_all_labels(split, words, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "BATCH", 2)  # the second has one example, or only padding
+    words = ["algo=allreduce", "backend=sim", f"workers={WORKERS}", *words]
+    plan = make_plan(compose_config(words), tmp_path)
+    communicator, model = StackedCommunicator(WORKERS), StackedModel(plan.model, WORKERS)
+    optimizer = plan.make_optimizer(model.parameters())
+    distributed = make_step(plan, split, model, optimizer, communicator).distributed
+    accuracy, loss, spread = evaluate(plan, split, distributed, communicator)
+    with torch.no_grad():
+        outputs = plan.model.eval()(plan.task.inputs(torch.from_numpy(split.x)))
+    y = torch.from_numpy(split.y)
+    assert accuracy == pytest.approx((outputs.argmax(-1) == y).double().mean().item())
+    expected = F.cross_entropy(outputs.flatten(0, -2), y.flatten()).item()
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert spread == pytest.approx(0, abs=1e-6)
+    distributed.close()
+
+
+def test_what_is_averaged_by_something_else_does_not_touch_the_network(tmp_path):
+    words = ["algo=local_sgd", "task=mnist5k", "model=mlp", "backend=sim", f"workers={WORKERS}"]
+    plan = make_plan(compose_config(words), tmp_path)
+    network, aside = Recorder(), Recorder()
+    communicator, model = StackedCommunicator(WORKERS, network), StackedModel(plan.model, WORKERS)
+    optimizer = plan.make_optimizer(model.parameters())
+    distributed = make_step(plan, images(), model, optimizer, communicator).distributed
+    network.operations.clear()
+    evaluate(plan, images(), distributed, StackedCommunicator(WORKERS, aside))
+    distributed.close()
+    assert network.operations == []
+    assert {operation.name for operation in aside.operations} == {"all_reduce_mean", "broadcast"}

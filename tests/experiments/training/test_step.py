@@ -1,0 +1,99 @@
+import pytest
+import torch
+from torch import nn
+
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.worker_axis.models import StackedModel
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.tasks.batches import Batches
+from experiments.training.step import clip_norms_, make_step
+
+WORKERS = 3
+
+
+class Training:
+    """Simulated workers, by plan."""
+
+    def __init__(self, folder, *overrides):
+        words = ["algo=allreduce", "model=mlp", "model.hidden=[16]", f"workers={WORKERS}"]
+        self.plan = make_plan(compose_config([*words, "backend=sim", *overrides]), folder)
+        data = self.plan.task.load()
+        communicator = StackedCommunicator(WORKERS)
+        self.model = StackedModel(self.plan.model, WORKERS)
+        optimizer = self.plan.make_optimizer(self.model.parameters())
+        self.take_step = make_step(self.plan, data.train, self.model, optimizer, communicator)
+        self.batches = Batches(
+            num_examples=len(data.train),
+            world_size=WORKERS,
+            ranks=communicator.ranks,
+            batch_size=self.plan.batch_size,
+            seed=0,
+        )
+
+    def run(self, num_steps):
+        return [
+            self.take_step(self.batches.indices(step)).mean().item() for step in range(num_steps)
+        ]
+
+    @property
+    def weights(self):
+        return torch.cat([p.detach().flatten(1) for p in self.model.parameters()], 1)
+
+
+def without_batch_norm(model):
+    for part in model.modules():
+        if isinstance(part, nn.BatchNorm1d):
+            part.eval()
+
+
+def test_micro_batches_sum_up_to_the_batch(tmp_path):
+    whole, cut = Training(tmp_path), Training(tmp_path, "accumulate=4")
+    for training in (whole, cut):
+        without_batch_norm(training.model)  # it sees a micro-batch at a time
+    assert whole.run(3) == pytest.approx(cut.run(3), rel=1e-4)
+    torch.testing.assert_close(whole.weights, cut.weights, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("algo", ["allreduce", "bytegrad", "choco_sgd", "local_sgd"])
+def test_a_narrow_precision_learns_as_the_wide_one(algo, precision, tmp_path):
+    wide = Training(tmp_path, f"algo={algo}").run(25)
+    narrow = Training(tmp_path, f"algo={algo}", f"precision={precision}").run(25)
+    assert narrow != wide
+    assert sum(narrow[-5:]) == pytest.approx(sum(wide[-5:]), rel=0.1)
+
+
+def test_a_step_that_overflows_is_taken_by_nobody(tmp_path):
+    training = Training(tmp_path, "precision=float16", "schedule=cosine")
+    before, rate = training.weights.clone(), training.take_step.schedule.get_last_lr()
+    training.take_step.scaler.load_state_dict(
+        training.take_step.scaler.state_dict() | {"scale": 2.0**60}
+    )
+    training.run(1)
+    assert training.weights.equal(before)
+    assert training.take_step.schedule.get_last_lr() == rate
+    assert training.take_step.scaler.get_scale() == 2.0**59
+
+
+def test_each_workers_gradient_is_clipped_as_torch_clips_one():
+    torch.manual_seed(0)
+    gradients = [torch.randn(WORKERS, 4, 2), torch.randn(WORKERS, 5)]
+    stacked = [nn.Parameter(torch.zeros_like(g)) for g in gradients]
+    for parameter, gradient in zip(stacked, gradients, strict=True):
+        parameter.grad = gradient.clone()
+    clip_norms_(torch.optim.SGD(stacked, lr=1), WORKERS, max_norm=3.5)
+    for worker in range(WORKERS):
+        alone = [nn.Parameter(torch.zeros_like(g[worker])) for g in gradients]
+        for parameter, gradient in zip(alone, gradients, strict=True):
+            parameter.grad = gradient[worker].clone()
+        nn.utils.clip_grad_norm_(alone, 3.5)
+        for ours, theirs in zip(stacked, alone, strict=True):
+            torch.testing.assert_close(ours.grad[worker], theirs.grad)
+
+
+def test_the_schedule_and_the_scale_set_the_learning_rate(tmp_path):
+    training = Training(tmp_path, "schedule=linear_warmup", "lr_scale=0.5", "optim.lr=0.2")
+    assert training.take_step.optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+    training.run(20)
+    assert training.take_step.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)

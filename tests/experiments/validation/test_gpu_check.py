@@ -1,0 +1,182 @@
+"""The command of everything that needs a GPU, on parts that need none."""
+
+import json
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.commands.gpu_check import main
+from experiments.validation.gpu_check import (
+    LIMIT_S,
+    RESULTS,
+    ROOT,
+    SOCKETS,
+    Part,
+    PartFailedError,
+    check,
+    read_shared,
+    read_tests,
+    run_part,
+)
+from host.errors import UserError
+from host.gpus import Gpu
+from tests.experiments import app
+from tests.experiments.training.test_device_trace import event, steps
+
+GPU = Gpu(name="NVIDIA H200 (made up)", memory_bytes=1 << 37)
+
+
+def part(name, code, **options):
+    """Runs Python `code`, which finds its folder in sys.argv[1]."""
+    options = {"read": lambda folder: {"answer": 42}, "limit_s": 30} | options
+    return Part(name=name, command=lambda folder: ["timeit", "-n1", "-r1", code], **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_it_says_one_sentence_and_writes_nothing():
+    before = RESULTS.exists() and sorted(RESULTS.iterdir())
+    command = [sys.executable, "-W", "error", "-m", "experiments.gpu_check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    [sentence] = done.stderr.splitlines()
+    assert sentence.startswith("gpu-check measured nothing, since there is no NVIDIA GPU here")
+    assert before == (RESULTS.exists() and sorted(RESULTS.iterdir()))
+
+
+def test_all_parts_together_take_less_than_eight_minutes(tmp_path, monkeypatch):
+    assert LIMIT_S < 8 * 60
+    monkeypatch.setattr("experiments.validation.gpu_check.LIMIT_S", 1.0)
+    sleep = "import time; time.sleep(60)"
+    parts = tuple(part(str(number), sleep) for number in range(3))
+    started_s = time.monotonic()
+    assert not check(GPU, parts, tmp_path)
+    assert time.monotonic() - started_s < 30
+    outcomes = json.loads((tmp_path / "nvidia-h200-made-up.json").read_text())["parts"]
+    assert outcomes["0"]["reason"].startswith("not done within")
+    assert outcomes["2"]["reason"] == "no time was left for it"
+
+
+def test_nothing_that_a_part_started_goes_on_after_it(tmp_path):
+    child = "import subprocess; subprocess.Popen(['sleep', '76.5'])"
+    assert run_part(part("leaves one", child), tmp_path).reason is None
+    app.wait_for(lambda: not running("sleep", "76.5"), 5, "end of what the part had started")
+
+
+def running(*command: str) -> bool:
+    commands = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            commands.append(file.read_bytes())
+    assert commands
+    return "".join(f"{word}\0" for word in command).encode() in commands
+
+
+def test_what_passed_is_on_disk_before_the_next_part_begins(tmp_path):
+    seen = []
+
+    def read(folder):
+        seen.append(sorted(file.name for file in tmp_path.iterdir()))
+        return {}
+
+    check(GPU, (part("one", "pass", read=read), part("two", "pass", read=read)), tmp_path)
+    assert seen == [[], ["nvidia-h200-made-up.json", "nvidia-h200-made-up.md"]]
+
+
+def test_a_driver_that_does_not_answer_is_one_sentence(monkeypatch, capsys):
+    def no_answer():
+        raise UserError("the GPU driver did not answer within 60 s")
+
+    monkeypatch.setattr("experiments.commands.gpu_check.find_gpus", no_answer)
+    monkeypatch.setattr(sys, "argv", ["gpu_check"])
+    assert main() == 2
+    [sentence] = capsys.readouterr().err.splitlines()
+    assert "did not answer" in sentence
+
+
+def test_figures_are_written_where_a_part_passed_and_nowhere_else(tmp_path, capsys):
+    def broken(folder):
+        raise PartFailedError("it sent by shared memory")
+
+    parts = (
+        part("good", "pass"),
+        part("bad", "raise SystemExit('no such thing')"),
+        part("wrong", "pass", read=broken),
+        part("late", "import time; time.sleep(60)", limit_s=0.5),
+    )
+    assert not check(GPU, parts, tmp_path)
+    record = json.loads((tmp_path / "nvidia-h200-made-up.json").read_text())
+    assert record["device"] == GPU.name
+    outcomes = record["parts"]
+    assert outcomes["good"]["figures"] == {"answer": 42}
+    assert [name for name, o in outcomes.items() if o["passed"]] == ["good"]
+    assert all("figures" not in outcomes[name] for name in ("bad", "wrong", "late"))
+    assert outcomes["bad"]["reason"] == "exit code 1: SystemExit: no such thing"
+    assert outcomes["wrong"]["reason"] == "PartFailedError: it sent by shared memory"
+    assert outcomes["late"]["reason"].startswith("not done within 0.5 s")
+    assert "SystemExit: no such thing" in outcomes["bad"]["printed"][-1]
+    table = (tmp_path / "nvidia-h200-made-up.md").read_text()
+    assert "| good | passed |" in table
+    assert "answer 42" in table
+    assert table in capsys.readouterr().out
+    assert check(GPU, parts[:1], tmp_path)
+
+
+def test_a_suite_of_which_all_is_skipped_has_tested_nothing(tmp_path):
+    (tmp_path / "tests.xml").write_text(
+        '<testsuites><testsuite tests="5" skipped="5" failures="0"/></testsuites>'
+    )
+    with pytest.raises(PartFailedError, match="no test ran, of 5"):
+        read_tests(tmp_path)
+    (tmp_path / "tests.xml").write_text('<testsuite tests="5" skipped="2" failures="0"/>')
+    assert read_tests(tmp_path) == {"passed": 3, "skipped": 2}
+
+
+@pytest.fixture
+def shared_run(tmp_path):
+    """What two workers on one GPU leave behind."""
+
+    def write(*, is_shared=True, transport=SOCKETS + "/0", waits=()):
+        summary = {
+            **{"steps": 20, "final_accuracy": 0.5, "bytes_sent_per_worker": 1e6},
+            **{"shared_gpu": is_shared, "steps_per_s": 3.0},
+        }
+        (tmp_path / "summary.json").write_text(json.dumps(summary))
+        log = (
+            "host:1:2 [0] NCCL INFO NCCL version 2.27.3+cuda12.9\n"
+            f"host:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via {transport}\n"
+        )
+        (tmp_path / "nccl.17.log").write_text(log)
+        for rank in (0, 1):
+            trace = {"traceEvents": [*steps(), *waits]}
+            (tmp_path / f"trace.{rank}.json").write_text(json.dumps(trace))
+        return tmp_path
+
+    return write
+
+
+def test_a_shared_gpus_figures_hold_no_time(shared_run):
+    figures = read_shared(shared_run())
+    assert figures["connections"] == {SOCKETS: 1}
+    assert figures["nccl"] == "2.27.3+cuda12.9"
+    assert figures["hidden_share_of_communication"] == pytest.approx([1 / 3, 1 / 3])
+    assert not [name for name in figures if name.endswith("_s")]
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ({"is_shared": False}, "does not say"),
+        ({"transport": "SHM/direct/direct"}, "SHM"),
+        ({"transport": "P2P/CUMEM"}, "P2P"),
+        ({"waits": [event("cuda_runtime", "cudaStreamSynchronize", 3300, 1)]}, "waited"),
+    ],
+)
+def test_a_shared_run_that_is_not_what_it_should_be_fails(shared_run, what, reason):
+    with pytest.raises(PartFailedError, match=reason):
+        read_shared(shared_run(**what))

@@ -1,0 +1,192 @@
+"""Ctrl-C at any moment: one line, exit code 130, no traceback, and no process is left. A reader
+that goes: exit code 141, and not a word.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from host import commands
+from netsim.conditions.condition import NetworkCondition
+from netsim.errors import NamespaceError
+from netsim.links.namespaces import check_permitted
+from tests.experiments import app
+
+PACKAGES = ("experiments", "bagua_algos", "netsim", "kernels", "host")
+LIMIT_S = 60
+OF_IMPORTS = re.compile(rb"^import time:.*\n", re.MULTILINE)
+
+
+class Command:
+    """`python -m ...` in a session of its own, as a terminal has it; says what it imports."""
+
+    def __init__(self, words: str) -> None:
+        python = [sys.executable, "-W", "error", "-X", "importtime", "-u", "-m"]
+        self._process = subprocess.Popen(
+            [*python, *words.split()],
+            cwd=app.ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._said = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def output(self) -> str:
+        """What it has said, without its imports."""
+        return OF_IMPORTS.sub(b"", self._said).decode()
+
+    def imported(self, module: str) -> bool:
+        return re.search(rf"\| +{re.escape(module)}\n".encode(), self._said) is not None
+
+    def num_forks(self) -> int:
+        return len(app.children(self._process.pid))
+
+    def processes(self) -> list[int]:
+        """All of its session that run."""
+        pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+        return [pid for pid in pids if app.is_running(pid) and self._started(pid)]
+
+    def interrupt(self, moment: Callable[["Command"], bool], what: str) -> int:
+        """Press Ctrl-C at this moment; returns the exit code."""
+
+        def has_come() -> bool:
+            assert self._process.poll() is None, self.output
+            return moment(self)
+
+        app.wait_for(has_come, LIMIT_S, what)
+        os.killpg(self._process.pid, signal.SIGINT)
+        code = self._process.wait(LIMIT_S)
+        self._reader.join(LIMIT_S)  # all that have its output are gone
+        return code
+
+    def _started(self, pid: int) -> bool:
+        try:
+            return os.getsid(pid) == self._process.pid
+        except ProcessLookupError:
+            return False
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            while some := os.read(output.fileno(), 65536):
+                self._said += some
+
+
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [
+        ("experiments algo=allreduce net=none", "experiments"),
+        ("experiments algo=allreduce net=none", "torch"),
+        ("experiments.advise task=mnist5k net=none", "numpy"),
+        ("experiments.surface task=mnist5k net=none", "torch._C"),
+        ("experiments.validate", "pandas"),
+        ("experiments.report results", "host.errors"),
+        ("experiments.calibrate algo=allreduce --out unused", "torch.nn"),
+        ("netsim probe net=none", "netsim"),
+        ("kernels.bench", "kernels"),
+        ("kernels.bench", "numba"),
+    ],
+)
+def test_while_modules_are_imported(words, module):
+    command = Command(words)
+    code = command.interrupt(lambda c: c.imported(module), f"import of {module}")
+    assert command.output == "stopped by Ctrl-C\n"
+    assert code == 130
+    assert not command.processes()
+
+
+@pytest.mark.parametrize(
+    ("words", "num_forks"),
+    [
+        ("experiments.advise task=mnist5k net=none algo=allreduce workers=2 --verify 1", 1),
+        ("experiments.advise task=mnist5k net=none algo=allreduce workers=2 --verify 1", 2),
+        ("experiments.calibrate algo=allreduce workers=2 batch_size=1000 --out", 1),
+    ],
+)
+def test_while_a_rehearsal_forks(words, num_forks, tmp_path):
+    command = Command(words.replace("--out", f"--out {tmp_path}/profile.yaml"))
+    code = command.interrupt(lambda c: c.num_forks() >= num_forks, f"{num_forks} forks")
+    assert command.output.endswith("stopped by Ctrl-C\n")
+    assert "Traceback" not in command.output
+    assert code == 130
+    assert not command.processes()
+
+
+def test_while_kernels_are_measured():
+    command = Command("kernels.bench --mbytes 1 --repeats 10000")
+    code = command.interrupt(lambda c: "one chunk of" in c.output, "measurement")
+    assert command.output.endswith("stopped by Ctrl-C\n")
+    assert "Traceback" not in command.output
+    assert code == 130
+
+
+@pytest.mark.root
+def test_while_a_network_is_made():
+    try:
+        check_permitted(NetworkCondition())
+    except NamespaceError as error:
+        pytest.skip(str(error))
+    command = Command("netsim probe net=slow_tcp workers=3")
+    code = command.interrupt(lambda c: c.num_forks() > 0, "fork")
+    assert command.output == "stopped by Ctrl-C\n"
+    assert code == 130
+    assert not command.processes()
+
+
+def test_every_command_is_run_so():
+    for package in PACKAGES:
+        files = [*(app.ROOT / package).rglob("*.py")]
+        commands = [file for file in files if 'if __name__ == "__main__":' in file.read_text()]
+        for file in commands:
+            assert re.search(r"\n    commands\.run\(.*\)\n$", file.read_text()), file
+        starts = "\ncommands.starting()\n" in (app.ROOT / package / "__init__.py").read_text()
+        assert starts == bool(commands), package
+
+
+def test_whoever_imports_a_package_keeps_their_own_ctrl_c():
+    script = "import signal, experiments; assert signal.getsignal(2) is signal.default_int_handler"
+    subprocess.run([sys.executable, "-c", script], cwd=app.ROOT, check=True)
+
+
+def test_a_command_that_is_to_ignore_ctrl_c_does():
+    script = (
+        "import signal, sys; signal.signal(2, signal.SIG_IGN); sys.argv = ['-m']; import netsim; "
+        "assert signal.getsignal(2) is signal.SIG_IGN"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=app.ROOT, check=True)
+
+
+@pytest.mark.parametrize("words", ["netsim --help", "netsim -h"])
+def test_whose_output_nobody_reads(words):
+    unread, output = os.pipe()
+    os.close(unread)
+    command = [sys.executable, "-m", *words.split()]
+    ended = subprocess.run(
+        command, cwd=app.ROOT, stdout=output, stderr=subprocess.PIPE, timeout=LIMIT_S
+    )
+    os.close(output)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_without_an_output():
+    command = f"{sys.executable} -m netsim --help >&-"
+    ended = subprocess.run(command, shell=True, cwd=app.ROOT, capture_output=True, timeout=LIMIT_S)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_another_broken_pipe_is_an_error_as_any():
+    def main() -> int:
+        raise BrokenPipeError("a worker's")
+
+    with pytest.raises(BrokenPipeError, match="a worker's"):
+        commands.run(main)

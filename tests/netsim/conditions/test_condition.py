@@ -1,0 +1,126 @@
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.link import LinkCondition
+from netsim.conditions.presets import preset_names, read_condition
+from tests.paths import ROOT
+
+CONF = ROOT / "conf" / "net"
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_yaml_is_a_condition_and_names_every_field(path):
+    config = OmegaConf.load(path)
+    condition = instantiate(config)
+    assert isinstance(condition, NetworkCondition)
+    assert {key for key in config if not str(key).startswith("_")} == set(
+        NetworkCondition.__dataclass_fields__
+    )
+    assert condition == read_condition(path.stem, [])
+    header = path.read_text().splitlines()[0]
+    assert header.startswith("# python -m experiments ")
+    assert f"net={path.stem}" in header.split()
+
+
+def test_the_named_rates():
+    rates = {name: read_condition(name, []).rate_mbit for name in preset_names()}
+    expected = {"none": None, "lan_1g": 1000, "slow_tcp": 100, "wan": 100, "dc_100g": 100_000}
+    assert {name: rates[name] for name in expected} == expected
+
+
+def test_a_link_is_the_same_for_all_by_default_and_its_delay_is_applied_once():
+    condition = NetworkCondition(rate_mbit=100, delay_ms=5, jitter_ms=1, loss_pct=2, queue_ms=9)
+    assert condition.link(3, "up") == LinkCondition(
+        rate_mbit=100, delay_ms=5, jitter_ms=1, loss_pct=2, queue_ms=9
+    )
+    assert condition.link(3, "down") == LinkCondition(rate_mbit=100, queue_ms=9)
+    path = condition.path(0, 1)
+    assert (path.rate_mbit, path.delay_ms, path.loss_pct) == (100, 5, pytest.approx(2))
+
+
+def test_a_worker_and_a_direction_override_what_holds_for_all():
+    condition = NetworkCondition(
+        rate_mbit=100,
+        delay_ms=5,
+        down={"rate_mbit": 200, "delay_ms": 1},
+        workers={0: {"rate_mbit": 10, "up": {"delay_ms": 7}, "down": {"queue_ms": 50}}},
+    )
+    assert condition.link(1, "up") == LinkCondition(rate_mbit=100, delay_ms=5)
+    assert condition.link(1, "down") == LinkCondition(rate_mbit=200, delay_ms=1)
+    assert condition.link(0, "up") == LinkCondition(rate_mbit=10, delay_ms=7)
+    assert condition.link(0, "down") == LinkCondition(rate_mbit=10, delay_ms=1, queue_ms=50)
+
+
+def test_nodes_share_fast_links_and_have_a_slow_one_between_them():
+    between = {"rate_mbit": 100, "delay_ms": 10}
+    condition = NetworkCondition(rate_mbit=1000, nodes={"size": 2, "between": between})
+    assert [condition.node(rank) for rank in range(4)] == [0, 0, 1, 1]
+    assert condition.path(0, 1).rate_mbit == 1000
+    assert condition.path(0, 1).delay_ms == 0
+    assert condition.path(1, 2).rate_mbit == 100
+    assert condition.path(1, 2).delay_ms == 10
+
+
+def test_a_schedule_is_a_step_function():
+    steps = [{"at_s": 5, "rate_mbit": 10}, {"at_s": 8, "delay_ms": 3}]
+    condition = NetworkCondition(rate_mbit=100, schedule=steps)
+    seen = {at_s: condition.link(0, "up", at_s) for at_s in (0, 4.9, 5, 7.9, 8, 99)}
+    assert [link.rate_mbit for link in seen.values()] == [100, 100, 10, 10, 100, 100]
+    assert [link.delay_ms for link in seen.values()] == [0, 0, 0, 0, 3, 3]
+    assert [condition.next_change_s(at_s) for at_s in (0, 5, 8)] == [5, 8, None]
+    assert condition.varies
+    assert not NetworkCondition().varies
+
+
+def test_a_fault_takes_both_directions_of_its_workers_links_down():
+    fault = {"workers": [1, 2], "at_s": 5, "for_s": 2, "every_s": 10}
+    condition = NetworkCondition(loss_pct=1, faults=[fault])
+    for at_s, lost in ((0, 1), (5, 100), (6.9, 100), (7, 1), (15, 100), (17, 1)):
+        assert condition.link(1, "up", at_s).loss_pct == lost
+        assert condition.link(0, "up", at_s).loss_pct == 1
+    assert condition.link(2, "down", 5).loss_pct == 100
+    assert max(link.loss_pct for link in condition.all_links(3)) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"rate_mbit": 0}, "rate_mbit=0 is under 1"),
+        ({"up": {"rate": 5}}, "up has no key 'rate': choose from rate_mbit"),
+        ({"workers": {0: {"speed": 5}}}, "workers has no key 'speed'"),
+        ({"workers": {-1: {}}}, "rank -1"),
+        ({"workers": [5]}, "maps ranks to overrides"),
+        ({"workers": {0: {"jitter_ms": 3}}}, "jitter_ms=3 exceeds delay_ms=0"),
+        ({"nodes": {"size": 0}}, "nodes.size is a number of workers from 1 up, not 0"),
+        ({"nodes": {"size": 2, "between": {"x": 1}}}, "nodes.between has no key 'x'"),
+        ({"backend": "tc"}, "no back end 'tc': choose netem, tbf, switch"),
+        ({"congestion_control": "; rm"}, "is no name of an algorithm"),
+        ({"schedule": [{"rate_mbit": 5}]}, "needs at_s"),
+        ({"schedule": [{"at_s": 5}]}, "changes nothing"),
+        ({"schedule": [{"at_s": 5, "delay_ms": 1}] * 2}, "overlap: at_s=5 follows at_s=5"),
+        ({"schedule": [{"at_s": 5, "loss_pct": 101}]}, "choose 0 to 100, not 101"),
+        ({"schedule": [{"at_s": 5, "delay_ms": 1}], "trace": "cellular.csv"}, "choose one"),
+        ({"trace": "nowhere.csv"}, "There is no trace 'nowhere.csv'"),
+        ({"faults": [{"worker": 0, "for_s": 1}]}, "needs at_s"),
+        ({"faults": [{"at_s": 0, "for_s": 1}]}, "names one rank"),
+        ({"faults": [{"worker": 0, "at_s": 0, "for_s": 0}]}, "never happens"),
+        ({"faults": [{"worker": 0, "at_s": 0, "for_s": 3, "every_s": 2}]}, "never up"),
+        ({"faults": [{"workers": [True], "at_s": 0, "for_s": 3}]}, "ranks from 0 up, not True"),
+    ],
+)
+def test_refuses_what_no_network_can_be(values, reason):
+    with pytest.raises(ValueError, match=reason):
+        NetworkCondition(**values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"workers": {4: {"rate_mbit": 5}}}, {"faults": [{"worker": 4, "at_s": 0, "for_s": 1}]}],
+)
+def test_refuses_ranks_that_do_not_exist(values):
+    condition = NetworkCondition(**values)
+    condition.check_num_workers(5)
+    with pytest.raises(ValueError, match="names the rank 4, and 4 workers"):
+        condition.check_num_workers(4)

@@ -1,0 +1,97 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from netsim.conditions.condition import NetworkCondition
+from netsim.links.namespaces import Hub
+
+
+def links_in_this_namespace() -> list[str]:
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    names = [line.split(":")[0].strip() for line in lines if ":" in line]
+    return [name for name in names if name == "hub" or name.startswith("worker")]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"  # dead, though nobody has asked for its exit code
+
+
+def assert_soon_dead(pids: list[int]) -> None:
+    deadline = time.monotonic() + 2
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline, [pid for pid in pids if is_alive(pid)]
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1024])
+def test_a_bridge_has_ports_for_1_to_1023_workers(num_workers):
+    with pytest.raises(ValueError, match=f"num_workers has to be 1 to 1023, not {num_workers}"):
+        Hub(NetworkCondition(), num_workers)
+
+
+def test_the_import_is_cheap():
+    code = "import sys, netsim.links.namespaces, netsim.proof.tcp_rate; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert "netsim.proof.tcp_rate" in modules.split()
+    assert not {"pyroute2", "asyncio", "numpy", "torch"} & set(modules.split())
+
+
+@pytest.mark.root
+def test_workers_have_an_interface_of_their_own_and_cubic(scenario):
+    sender, receiver, bystander, _ = scenario("traffic")
+    assert [w["interfaces"] for w in (sender, receiver, bystander)] == [["eth0", "lo"]] * 3
+    assert [w["route_algorithm"] for w in (sender, receiver, bystander)] == ["cubic"] * 3
+    assert [w["socket_algorithm"] for w in (sender, receiver)] == ["cubic"] * 2
+
+
+@pytest.mark.root
+def test_a_worker_that_raises_exits_with_1(scenario):
+    assert scenario("failure") == 1
+
+
+@pytest.mark.root
+def test_ten_networks_leave_nothing_behind(scenario):
+    before, after = scenario("cycles")
+    assert before == after
+
+
+@pytest.mark.root
+def test_an_ordinary_user_may_do_the_same(scenario):
+    outcome = scenario("ordinary_user")
+    assert outcome["uid"] != 0
+    if outcome["error"]:
+        pytest.skip(outcome["error"])
+    sender, receiver, _, failed = outcome["traffic"]
+    assert not failed
+    assert sender["sent"] > 1_000_000 < receiver["received"]
+    assert sender["qdisc"]["rate"] == 12_500_000
+
+
+@pytest.mark.root
+def test_killing_the_hub_ends_its_workers(waiting_network):
+    _, [_, hub, *workers] = waiting_network
+    assert all(map(is_alive, workers))
+    assert not links_in_this_namespace()
+    os.kill(hub, signal.SIGKILL)
+    assert_soon_dead([hub, *workers])
+    assert not links_in_this_namespace()
+
+
+@pytest.mark.root
+def test_killing_the_launcher_ends_everything(waiting_network):
+    launcher, [launcher_pid, hub, *workers] = waiting_network
+    assert launcher_pid == launcher.pid
+    assert all(map(is_alive, [hub, *workers]))
+    assert not links_in_this_namespace()
+    launcher.kill()
+    assert_soon_dead([launcher_pid, hub, *workers])
+    assert not links_in_this_namespace()

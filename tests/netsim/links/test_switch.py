@@ -1,0 +1,78 @@
+import pytest
+
+from netsim.conditions.link import LinkCondition
+from netsim.links.switch import check_switch
+
+
+def test_refuses_a_delay_below_the_reach_of_its_timer():
+    check_switch(LinkCondition(delay_ms=0.05))
+    check_switch(LinkCondition())
+    with pytest.raises(ValueError, match=r"delay_ms=0\.01 is under 0\.05, below the reach"):
+        check_switch(LinkCondition(delay_ms=0.01))
+
+
+@pytest.mark.root
+def test_each_condition_has_the_back_end_that_can_do_it(scenario):
+    has_netem = scenario("delay")["has_netem"]
+    assert scenario("backends") == {
+        "rate": "tbf",
+        "forced": "switch",
+        "delay": "netem" if has_netem else "switch",
+        "trace": "switch",
+        "nodes": "tbf",
+    }
+
+
+@pytest.mark.root
+def test_the_switch_delays_and_sets_tcp(scenario):
+    outcome = scenario("switched")
+    for link, tcp in outcome["workers"]:
+        assert link["achieved_rtt_ms"] > 20
+        assert link["achieved_rate_mbit"] < 21
+        assert tcp["congestion_control"] == "cubic"
+        bandwidth_delay_bytes = 20e6 / 8 * 0.020
+        assert min(tcp["wmem_max_bytes"], tcp["rmem_max_bytes"]) >= 4 * bandwidth_delay_bytes
+    assert outcome["counters"]["num_forwarded"] > 1000
+    assert outcome["counters"]["num_lost"] == outcome["counters"]["num_dropped"] == 0
+
+
+@pytest.mark.root
+def test_bridges_of_nodes_reach_each_other(scenario):
+    assert scenario("two_nodes") == [True] * 3
+
+
+@pytest.mark.root
+def test_garbage_and_arp_storms_do_not_end_the_switch(scenario):
+    outcome = scenario("fuzzed")
+    assert outcome["reached"] == [True] * 3
+    # The storm was at the switch: alone, the three connections are some 40 frames. How many of its
+    # 4,000 get through is up to the kernel, which drops what a busy switch does not fetch in time.
+    assert outcome["counters"]["num_forwarded"] > 200
+
+
+@pytest.mark.root
+def test_a_link_goes_down_and_comes_back_at_its_time(scenario):
+    answered = scenario("outage")
+    assert [at_s for at_s in answered if at_s < 0.25]
+    assert not [at_s for at_s in answered if 0.35 < at_s < 1.2]
+    assert [at_s for at_s in answered if at_s > 1.35]
+
+
+@pytest.mark.root
+def test_the_switchs_death_is_told_to_the_hub_by_name(scenario):
+    assert scenario("dead_switch") == (
+        "The switch that joins the workers has died, and their network with it."
+    )
+
+
+@pytest.mark.root
+def test_nothing_is_left_whichever_process_is_killed(scenario):
+    before, after = scenario("random_kills")
+    assert before == after
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_nothing_is_left_after_two_hundred_kills(scenario):
+    before, after = scenario("many_random_kills")
+    assert before == after

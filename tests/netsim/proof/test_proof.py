@@ -1,0 +1,55 @@
+from dataclasses import replace
+
+import pytest
+
+from netsim.conditions.condition import NetworkCondition
+from netsim.errors import ProbeError
+from netsim.proof import proof
+from tests.netsim.reports import LINK
+
+CONDITION = NetworkCondition(rate_mbit=100, delay_ms=10, loss_pct=1)
+
+
+def test_a_single_worker_has_no_link_to_measure():
+    assert proof.measure(CONDITION, 0, ["10.0.0.1"]) is None
+    proof.check(CONDITION, [None])
+
+
+def test_a_network_as_asked_for_passes():
+    unshaped = replace(LINK, asked_rate_mbit=None, achieved_rate_mbit=9000)
+    proof.check(CONDITION, [LINK, unshaped, replace(LINK, achieved_rtt_ms=21.9)])
+
+
+@pytest.mark.parametrize(
+    ("off", "numbers"),
+    [
+        ({"achieved_rate_mbit": 90}, r"90\.0 Mbit/s where 100 were"),
+        ({"achieved_rtt_ms": 22.1}, r"workers 2 and 3 takes 22\.10 ms where 20 were"),
+        ({"achieved_rtt_ms": 17.9}, r"takes 17\.90 ms"),
+        ({"num_lost": 150}, "Of 10000 packets from worker 2 to 3, 150 were lost .* 60 to 140"),
+        ({"num_lost": 0}, "0 were lost"),
+    ],
+)
+def test_a_link_that_is_off_is_refused_with_the_numbers(off, numbers):
+    with pytest.raises(ProbeError, match=numbers):
+        proof.check(CONDITION, [LINK, replace(LINK, **off)])
+
+
+def test_jitter_widens_what_a_round_trip_may_take():
+    condition = replace(CONDITION, jitter_ms=5)
+    proof.check(condition, [replace(LINK, achieved_rtt_ms=31)])
+
+
+def test_where_nothing_was_asked_for_nothing_is_refused():
+    unshaped = replace(LINK, asked_rate_mbit=None, asked_rtt_ms=0, asked_loss_pct=0, num_sent=None)
+    proof.check(NetworkCondition(), [unshaped])
+    with pytest.raises(ProbeError):
+        proof.check(NetworkCondition(rate_mbit=100), [replace(unshaped, asked_rate_mbit=100)])
+
+
+@pytest.mark.root
+def test_shaped_workers_achieve_the_rate_and_the_round_trip(scenario):
+    """The best of three: a busy host slows a link but never makes it faster for long."""
+    for measured in scenario("proofs")[:4]:
+        assert min(abs(link["achieved_rate_mbit"] - 100) for link in measured) < 5, measured
+        assert 0 < min(link["achieved_rtt_ms"] for link in measured) < 1, measured

@@ -1,0 +1,339 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netsim.conditions.condition import NetworkCondition
+from netsim.links.tcp import UNSENT_BYTES
+from netsim.timeline.cost import Cost
+from netsim.timeline.cost_model import CostModel
+from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
+from netsim.timeline.transport import GLOO, NCCL, Transport
+from netsim.validation import gloo_measurements
+from netsim.validation.calibrate import error, predicted_s
+from netsim.validation.ring import seconds_in_theory
+from tests.netsim.event_oracle import chain_seconds, ring_seconds
+from tests.netsim.operations import Operation, of_all
+from tests.paths import ROOT
+
+COLLECTIVES = ("all_reduce_mean", "all_to_all", "reduce_scatter_mean", "all_gather", "broadcast")
+IDEAL = Transport(
+    operation_s=0,
+    message_s=0,
+    bytes_per_s=1e30,
+    num_segments=1,
+    rendezvous=False,
+    straggling_bytes=0,
+)
+OPEN = 1e12
+"""A congestion window that never waits."""
+
+
+def cost_of(
+    operation: Operation,
+    condition: NetworkCondition,
+    num_workers: int,
+    transport: Transport = IDEAL,
+    window_bytes: float = OPEN,
+) -> Cost:
+    model = CostModel(condition, num_workers, transport)
+    return model.cost(operation, model.at(0)[0], window_bytes)
+
+
+def seconds_of(*arguments, **keywords) -> float:
+    return float(np.max(cost_of(*arguments, **keywords).seconds))
+
+
+# What 4 gloo workers took in namespaces: made by `python -m netsim calibrate`.
+MEASURED = gloo_measurements.read(ROOT / "results" / "validation" / "gloo.csv")
+
+
+@pytest.mark.parametrize(
+    ("rate_mbit", "delay_ms", "limit"),
+    [(1000, 1, 0.25), (100, 1, 0.1), (200, 5, 0.1), (50, 10, 0.1)],
+)
+def test_gloo_took_about_as_long_in_most_cases(rate_mbit, delay_ms, limit):
+    rows = [m for m in MEASURED if (m.rate_mbit, m.delay_ms) == (rate_mbit, delay_ms)]
+    assert len(rows) == 21
+    assert np.median([abs(error(row, GLOO)) for row in rows]) < limit
+
+
+def test_a_sender_is_done_when_it_has_handed_over_what_tcp_takes():
+    assert GLOO.socket_bytes == UNSENT_BYTES
+
+
+@pytest.mark.parametrize("name", ["all_reduce_mean", "all_gather", "exchange"])
+def test_gloo_took_as_long_where_the_bandwidth_counts(name):
+    rows = [
+        m
+        for m in MEASURED
+        if m.name == name and m.rate_mbit and m.rate_mbit <= 200 and m.num_bytes >= 2_500_000
+    ]
+    assert len(rows) == 4
+    for row in rows:
+        assert predicted_s(row, GLOO) == pytest.approx(row.seconds, rel=0.06)
+
+
+def test_workers_of_one_host_together_move_no_more_than_it_can():
+    transport = replace(IDEAL, local_bytes_per_s=1e9, switch_bytes_per_s=1e8)
+    operation = of_all("exchange", 1_000_000, 4, shift=1)
+    for backend, seconds in (("switch", 0.04), ("tbf", 0.004), ("netem", 0.004)):
+        model = CostModel(NetworkCondition(), 4, transport, backend=backend)
+        cost = model.cost(operation, model.at(0)[0], OPEN)
+        assert cost.seconds == pytest.approx([seconds] * 4)
+    assert seconds_of(operation, NetworkCondition(), 4, transport) < 1e-6  # each has its own host
+
+
+def test_the_switch_in_user_space_adds_to_every_delay():
+    transport = replace(IDEAL, switch_message_s=0.001, switch_bytes_per_s=1e30)
+    condition = NetworkCondition(delay_ms=5)
+    operation = of_all("all_reduce_mean", 4, 4)
+    for backend, delay_s in (("switch", 0.006), ("netem", 0.005), (None, 0.005)):
+        model = CostModel(condition, 4, transport, backend=backend)
+        cost = model.cost(operation, model.at(0)[0], OPEN)
+        assert cost.seconds == pytest.approx(6 * delay_s)
+
+
+@pytest.mark.parametrize("num_workers", [2, 3, 4, 8])
+def test_an_ideal_ring_takes_what_theory_says(num_workers):
+    condition = NetworkCondition(rate_mbit=100, delay_ms=5)
+    theory_s = seconds_in_theory(condition.path(0, 1), num_workers, 10_000_000)
+    operation = of_all("all_reduce_mean", 10_000_000, num_workers)
+    assert seconds_of(operation, condition, num_workers) == pytest.approx(theory_s)
+
+
+@pytest.mark.parametrize("num_workers", [2, 3, 4])
+@pytest.mark.parametrize("num_segments", [1, 2, 8])
+@pytest.mark.parametrize("rendezvous", [False, True])
+@pytest.mark.parametrize("delay_ms", [0, 1, 5, 40])
+def test_a_ring_of_equal_links_takes_as_long_as_its_segments(
+    num_workers, num_segments, rendezvous, delay_ms
+):
+    transport = replace(IDEAL, num_segments=num_segments, rendezvous=rendezvous)
+    condition = NetworkCondition(rate_mbit=100, delay_ms=delay_ms)
+    num_bytes = 96_000 * num_workers
+    piece_s = 96_000 * WIRE_PER_PAYLOAD * 8e-8
+    expected_s = ring_seconds(
+        2 * (num_workers - 1),
+        [piece_s] * num_workers,
+        [delay_ms / 1000] * num_workers,
+        num_segments,
+        rendezvous,
+    )
+    operation = of_all("all_reduce_mean", num_bytes, num_workers)
+    seconds = seconds_of(operation, condition, num_workers, transport)
+    # A receiver's word waits behind data in the model, up to a segment a hop, and not here.
+    words_s = 2 * (num_workers - 1) * piece_s / num_segments if rendezvous else 0
+    assert expected_s - 1e-9 <= seconds <= expected_s + words_s + 1e-9
+
+
+@pytest.mark.parametrize("slow_mbit", [1, 20, 90])
+@pytest.mark.parametrize("num_segments", [1, 2])
+def test_a_ring_is_as_fast_as_its_slowest_link(slow_mbit, num_segments):
+    condition = NetworkCondition(
+        rate_mbit=100, delay_ms=1, workers={1: {"up": {"rate_mbit": slow_mbit}}}
+    )
+    pieces_s = [
+        100_000 * WIRE_PER_PAYLOAD * 8e-6 / rate_mbit for rate_mbit in (100, slow_mbit, 100, 100)
+    ]
+    transport = replace(IDEAL, num_segments=num_segments)
+    expected_s = ring_seconds(6, pieces_s, [0.001] * 4, num_segments, rendezvous=False)
+    operation = of_all("all_reduce_mean", 400_000, 4)
+    assert seconds_of(operation, condition, 4, transport) == pytest.approx(expected_s, rel=0.1)
+
+
+def test_an_all_to_all_takes_the_most_loaded_link_and_one_delay():
+    condition = NetworkCondition(rate_mbit=100, delay_ms=5)
+    expected_s = 3 * 250_000 * WIRE_PER_PAYLOAD * 8e-8 + 0.005
+    for name in ("all_to_all", "reduce_scatter_mean"):
+        assert seconds_of(of_all(name, 1_000_000, 4), condition, 4) == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize(("num_workers", "num_messages"), [(2, 1), (3, 2), (4, 3), (8, 6)])
+def test_a_broadcast_takes_the_messages_of_its_busiest_branch(num_workers, num_messages):
+    condition = NetworkCondition(rate_mbit=100)
+    message_s = 1_000_000 * WIRE_PER_PAYLOAD * 8e-8
+    seconds = seconds_of(of_all("broadcast", 1_000_000, num_workers), condition, num_workers)
+    assert seconds == pytest.approx(num_messages * message_s)
+
+
+@pytest.mark.parametrize("num_workers", [2, 3, 4, 8])
+@pytest.mark.parametrize("num_chunks", [1, 2, 20])
+@pytest.mark.parametrize("slow_mbit", [100, 7])
+@pytest.mark.parametrize("delay_ms", [0, 5, 100])
+def test_a_broadcast_along_a_chain_takes_as_long_as_its_chunks(
+    num_workers, num_chunks, slow_mbit, delay_ms
+):
+    transport = replace(IDEAL, chunk_bytes=50_000)
+    slow_rank = num_workers // 2
+    condition = NetworkCondition(
+        rate_mbit=100,
+        delay_ms=delay_ms,
+        workers={slow_rank: {"down": {"rate_mbit": slow_mbit, "delay_ms": 3}}},
+    )
+    is_slow = [rank == slow_rank for rank in range(1, num_workers)]
+    chunk_s = 50_000 * WIRE_PER_PAYLOAD * 8e-6
+    chunks_s = [chunk_s / (slow_mbit if slow else 100) for slow in is_slow]
+    delays_s = [(delay_ms + 3 * slow) / 1000 for slow in is_slow]
+    seconds = seconds_of(
+        of_all("broadcast", num_chunks * 50_000, num_workers), condition, num_workers, transport
+    )
+    assert seconds == pytest.approx(chain_seconds(num_chunks, chunks_s, delays_s))
+
+
+def test_nccl_broadcasts_much_to_many_in_little_more_than_to_one():
+    condition = NetworkCondition(rate_mbit=10_000)
+    few, many = (seconds_of(of_all("broadcast", 10**9, n), condition, n, NCCL) for n in (2, 64))
+    assert few < many < 1.05 * few
+
+
+def test_along_a_chain_all_but_the_last_send_the_message_once():
+    transport = replace(IDEAL, chunk_bytes=1000)
+    condition = NetworkCondition(rate_mbit=100)
+    cost = cost_of(of_all("broadcast", 1_000_000, 4), condition, 4, transport)
+    link_s = 1_000_000 * WIRE_PER_PAYLOAD * 8e-8
+    assert cost.sent_bytes == pytest.approx([1e6, 1e6, 1e6, 0])
+    assert cost.busy_s[:4] == pytest.approx([link_s, link_s, link_s, 0])
+    assert cost.busy_s[4:8] == pytest.approx([0, link_s, link_s, link_s])
+
+
+def test_in_an_exchange_only_the_neighbours_of_a_slow_worker_are_slow():
+    condition = NetworkCondition(rate_mbit=100, workers={1: {"rate_mbit": 10}})
+    cost = cost_of(of_all("exchange", 100_000, 4, shift=1), condition, 4)
+    message_s = 100_000 * WIRE_PER_PAYLOAD * 8e-8
+    assert cost.seconds == pytest.approx(message_s * np.array([1, 10, 10, 1]))
+
+
+def test_messages_that_leave_a_node_share_its_link():
+    condition = NetworkCondition(nodes={"size": 2, "between": {"rate_mbit": 100}})
+    message_s = 100_000 * WIRE_PER_PAYLOAD * 8e-8
+    across = cost_of(of_all("exchange", 100_000, 4, shift=2), condition, 4)
+    around = cost_of(of_all("exchange", 100_000, 4, shift=1), condition, 4)
+    assert across.seconds == pytest.approx([2 * message_s] * 4)
+    assert around.seconds == pytest.approx([message_s, 0, message_s, 0])
+    everyone = seconds_of(of_all("all_to_all", 400_000, 4), condition, 4)
+    assert everyone == pytest.approx(4 * message_s)
+
+
+def test_an_operation_inside_a_node_does_not_cross_the_link_between_nodes():
+    condition = NetworkCondition(rate_mbit=1000, nodes={"size": 2, "between": {"rate_mbit": 1}})
+    inside = Operation(name="all_reduce_mean", num_bytes=1_000_000, ranks=(2, 3))
+    leaders = Operation(name="all_reduce_mean", num_bytes=1_000_000, ranks=(0, 2))
+    ratio = seconds_of(leaders, condition, 4) / seconds_of(inside, condition, 4)
+    assert ratio == pytest.approx(1000)
+    assert cost_of(inside, condition, 4).sent_bytes.tolist() == [0, 0, 1e6, 1e6]
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("all_reduce_mean", [1.5e6] * 4),
+        ("all_to_all", [0.75e6] * 4),
+        ("reduce_scatter_mean", [0.75e6] * 4),
+        ("all_gather", [3e6] * 4),
+        ("broadcast", [2e6, 1e6, 0, 0]),
+        ("exchange", [1e6] * 4),
+    ],
+)
+def test_what_each_worker_sends(name, sent):
+    operation = of_all(name, 1_000_000, 4, shift=1 if name == "exchange" else None)
+    assert cost_of(operation, NetworkCondition(), 4).sent_bytes == pytest.approx(sent)
+
+
+@pytest.mark.parametrize("name", [*COLLECTIVES, "exchange"])
+def test_links_are_occupied_by_what_is_sent(name):
+    operation = of_all(name, 1_000_000, 4, shift=1 if name == "exchange" else None)
+    cost = cost_of(operation, NetworkCondition(rate_mbit=100), 4)
+    sent_s = cost.sent_bytes * WIRE_PER_PAYLOAD * 8e-8
+    assert cost.busy_s[:4] == pytest.approx(sent_s)
+    assert cost.busy_s[4:8].sum() == pytest.approx(sent_s.sum())
+
+
+@pytest.mark.parametrize("transport", [GLOO, NCCL, IDEAL])
+@pytest.mark.parametrize("name", [*COLLECTIVES, "exchange"])
+@given(
+    num_bytes=st.integers(1, 10**8),
+    rate_mbit=st.floats(1, 1e5),
+    delay_ms=st.floats(0, 100),
+    loss_pct=st.floats(0, 5),
+    factor=st.floats(1, 10),
+)
+def test_more_bytes_more_delay_more_loss_or_less_rate_is_never_faster(
+    name, transport, num_bytes, rate_mbit, delay_ms, loss_pct, factor
+):
+    condition = NetworkCondition(rate_mbit=rate_mbit, delay_ms=delay_ms, loss_pct=loss_pct)
+    shift = 1 if name == "exchange" else None
+
+    def seconds(num_bytes: int = num_bytes, **overrides: float) -> float:
+        changed = replace(condition, **overrides)
+        return seconds_of(of_all(name, num_bytes, 3, shift), changed, 3, transport)
+
+    best = seconds() * (1 - 1e-9)
+    assert seconds(num_bytes=math.ceil(num_bytes * factor)) >= best
+    assert seconds(delay_ms=delay_ms * factor) >= best
+    assert seconds(loss_pct=loss_pct * factor) >= best
+    assert seconds(rate_mbit=max(rate_mbit / factor, 1)) >= best
+
+
+def test_a_cold_connection_waits_for_its_window_to_open():
+    condition = NetworkCondition(rate_mbit=100, delay_ms=10)
+    operation = of_all("exchange", 40_000, 4, shift=1)
+    cold, warm = (cost_of(operation, condition, 4, window_bytes=w) for w in (14_480, OPEN))
+    # 10 segments, a round trip later the other 18: measured 44.4 ms cold and 24.6 warm.
+    assert np.max(cold.seconds) - np.max(warm.seconds) == pytest.approx(0.0188, abs=0.0002)
+
+
+def test_jitter_costs_a_long_message_all_of_it_and_a_single_packet_nothing():
+    calm = NetworkCondition(rate_mbit=100, delay_ms=10)
+    jittery = replace(calm, jitter_ms=4)
+    for num_bytes, late_s in ((100, 0), (10_000_000, 0.004)):
+        operation = of_all("exchange", num_bytes, 2, shift=1)
+        late = seconds_of(operation, jittery, 2) - seconds_of(operation, calm, 2)
+        assert late == pytest.approx(late_s, abs=1e-5)
+
+
+def test_a_tree_is_taken_where_it_is_faster():
+    condition = NetworkCondition(rate_mbit=10_000, delay_ms=0.1)
+    small, large = (of_all("all_reduce_mean", n, 64) for n in (10_000, 100_000_000))
+    ringed = replace(NCCL, has_trees=False)
+    assert seconds_of(small, condition, 64, NCCL) < seconds_of(small, condition, 64, ringed) / 5
+    assert seconds_of(large, condition, 64, NCCL) == seconds_of(large, condition, 64, ringed)
+
+
+def test_a_link_that_is_down_never_ends_an_operation():
+    condition = NetworkCondition(faults=[{"worker": 1, "at_s": 0, "for_s": 9}])
+    for name in COLLECTIVES:
+        assert seconds_of(of_all(name, 1000, 2), condition, 2) == math.inf
+    exchange = cost_of(of_all("exchange", 1000, 4, shift=1), condition, 4)
+    assert np.isinf(exchange.seconds).tolist() == [False, True, True, False]
+
+
+def test_one_worker_alone_has_nothing_to_wait_for():
+    cost = cost_of(of_all("all_reduce_mean", 1000, 1), NetworkCondition(rate_mbit=1), 1, GLOO)
+    assert (cost.seconds, cost.busy_s.sum(), cost.sent_bytes.sum()) == (0, 0, 0)
+
+
+def test_refuses_an_operation_of_no_cost():
+    with pytest.raises(ValueError, match="no cost of an operation 'gossip': choose one of all_red"):
+        cost_of(of_all("gossip", 1, 2), NetworkCondition(), 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"operation_s": -1}, "operation_s has to be a finite number from 0 up, not -1"),
+        ({"bytes_per_s": 0}, "bytes_per_s=0 moves nothing: choose more"),
+        ({"local_bytes_per_s": 0}, "local_bytes_per_s=0 moves nothing: choose more"),
+        ({"switch_bytes_per_s": 0}, "switch_bytes_per_s=0 moves nothing: choose more"),
+        ({"initial_window_bytes": 0}, "initial_window_bytes=0 moves nothing: choose more"),
+        ({"straggling_bytes": -1}, "straggling_bytes has to be a finite number from 0 up, not -1"),
+        ({"num_segments": 0}, "num_segments has to be at least 1, not 0"),
+        ({"chunk_bytes": 0}, "chunk_bytes has to be at least 1, or null for a tree, not 0"),
+    ],
+)
+def test_refuses_what_is_no_transport(values, reason):
+    with pytest.raises(ValueError, match=reason):
+        Transport(**values)

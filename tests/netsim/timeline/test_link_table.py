@@ -1,0 +1,77 @@
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from netsim.conditions.condition import NetworkCondition
+from netsim.timeline.link_table import LinkSchedule, LinkTable, named_ranks
+from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
+
+HOST_RATE = 1e9
+CONDITIONS = [
+    NetworkCondition(rate_mbit=100, delay_ms=5, jitter_ms=1, loss_pct=2),
+    NetworkCondition(up={"rate_mbit": 10}, down={"delay_ms": 3}),
+    NetworkCondition(rate_mbit=100, workers={1: {"rate_mbit": 10, "up": {"delay_ms": 4}}}),
+    NetworkCondition(
+        rate_mbit=1000, nodes={"size": 2, "between": {"rate_mbit": 50, "delay_ms": 9}}
+    ),
+    NetworkCondition(rate_mbit=5, faults=[{"worker": 2, "at_s": 0, "for_s": 9}]),
+]
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_every_path_is_the_condition_s(condition):
+    table = LinkTable(condition, 5, 0, HOST_RATE)
+    pairs = np.array(list(permutations(range(5), 2)))
+    paths = table.paths(pairs[:, 0], pairs[:, 1])
+    for i, (sender, receiver) in enumerate(pairs.tolist()):
+        path = condition.path(sender, receiver)
+        rate = path.rate_mbit * 125_000 / WIRE_PER_PAYLOAD if path.rate_mbit else HOST_RATE
+        assert paths.rate[i] == pytest.approx(rate)
+        assert paths.delay_s[i] == pytest.approx(path.delay_ms / 1000)
+        assert paths.jitter_s[i] == pytest.approx(path.jitter_ms / 1000)
+        assert paths.loss[i] == pytest.approx(path.loss_pct / 100)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_no_path_is_worse_than_the_worst(condition):
+    table = LinkTable(condition, 5, 0, HOST_RATE)
+    pairs = np.array(list(permutations(range(5), 2)))
+    paths, worst = table.paths(pairs[:, 0], pairs[:, 1]), table.worst_path(np.arange(5))
+    assert (worst.rate <= paths.rate).all()
+    assert (worst.delay_s >= paths.delay_s - 1e-12).all()
+    assert (worst.loss >= paths.loss - 1e-12).all()
+
+
+def test_a_path_inside_a_node_crosses_no_link_between_nodes():
+    table = LinkTable(CONDITIONS[3], 4, 0, HOST_RATE)
+    crossed = table.crossed(np.array([0, 0]), np.array([1, 2]))
+    assert set(crossed[:, 0]) == {0, 4 + 1}
+    assert set(crossed[:, 1]) == {0, 8 + 0, 10 + 1, 4 + 2}
+
+
+def test_a_schedule_tells_until_when_its_links_hold():
+    condition = NetworkCondition(rate_mbit=8, schedule=[{"at_s": 3, "rate_mbit": 4}])
+    schedule = LinkSchedule(condition, 2, HOST_RATE)
+    found = [
+        (table.rates[0] * WIRE_PER_PAYLOAD, until) for table, until in map(schedule.at, (0, 3))
+    ]
+    assert found == [(pytest.approx(1e6), 3), (pytest.approx(5e5), np.inf)]
+
+
+def test_a_trace_that_repeats_is_made_into_tables_once():
+    schedule = LinkSchedule(NetworkCondition(trace="cellular.csv"), 2, HOST_RATE)
+    assert schedule.at(5.5)[0] is schedule.at(125.5)[0]
+    assert schedule.at(5.5)[0] is not schedule.at(6.5)[0]
+
+
+def test_workers_of_their_own_are_those_with_overrides_or_faults():
+    condition = NetworkCondition(
+        workers={3: {"rate_mbit": 1}}, faults=[{"workers": [0, 2], "at_s": 1, "for_s": 1}]
+    )
+    assert named_ranks(condition) == [0, 2, 3]
+
+
+def test_refuses_a_worker_that_is_not_there():
+    with pytest.raises(ValueError, match="workers names the rank 1, and 1 workers have the ranks"):
+        LinkSchedule(CONDITIONS[2], 1, HOST_RATE)

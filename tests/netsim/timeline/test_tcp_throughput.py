@@ -1,0 +1,152 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netsim.timeline import tcp_throughput as tcp
+
+RATE = 12.5e6
+RTT_S = 0.02
+
+
+def test_reno_follows_the_inverse_square_root_of_the_loss():
+    rate = tcp.loss_limited_rate("reno", RATE, 0.1, 0.01)
+    assert rate == pytest.approx(1448 / 0.1 * math.sqrt(1.5) * 10)
+
+
+def test_cubic_is_reno_until_its_own_response_is_larger():
+    def windows(algorithm: str, loss: float) -> float:
+        return float(tcp.loss_limited_rate(algorithm, math.inf, 0.1, loss)) * 0.1 / 1448
+
+    for loss in (1e-2, 1e-3):
+        assert windows("cubic", loss) == windows("reno", loss)
+    for loss in (1e-4, 1e-5):
+        assert windows("cubic", loss) == pytest.approx(1.054 * (0.1 / loss) ** 0.75, rel=1e-3)
+        assert windows("cubic", loss) > windows("reno", loss)
+
+
+def test_bbr_loses_what_is_lost():
+    assert tcp.loss_limited_rate("bbr", RATE, 0.1, 0.01) == pytest.approx(0.99 * RATE)
+
+
+@pytest.mark.parametrize("algorithm", ["reno", "cubic", "bbr", None])
+def test_without_loss_all_reach_the_rate_and_with_nothing_else_none(algorithm):
+    assert tcp.loss_limited_rate(algorithm, RATE, 0.1, 0) == RATE
+    assert tcp.loss_limited_rate(algorithm, RATE, 0.1, 1) == 0
+    assert tcp.loss_limited_rate(algorithm, math.inf, 0.1, 1) == 0
+
+
+@given(
+    low=st.floats(1e-6, 0.5),
+    high=st.floats(1e-6, 0.5),
+    algorithm=st.sampled_from(["reno", "cubic"]),
+)
+def test_more_loss_is_never_faster(low, high, algorithm):
+    rates = tcp.loss_limited_rate(algorithm, RATE, RTT_S, np.sort([low, high]))
+    assert rates[1] <= rates[0] <= RATE
+
+
+def test_flows_add_up_to_no_more_than_the_link():
+    one, four, many = (tcp.loss_limited_rate("reno", RATE, RTT_S, 0.01, n) for n in (1, 4, 1000))
+    assert four == pytest.approx(4 * one)
+    assert many == pytest.approx(0.99 * RATE)
+
+
+def waited_round_by_round(num_bytes: float, window: float, rate: float, rtt_s: float) -> float:
+    waited_s = 0.0
+    while num_bytes > window and window < rate * rtt_s:
+        waited_s += rtt_s - window / rate
+        num_bytes -= window
+        window *= 2
+    return waited_s
+
+
+@pytest.mark.parametrize("num_bytes", [1, 14_480, 14_481, 40_000, 100_000, 400_000, 10_000_000])
+@pytest.mark.parametrize("window", [14_480, 50_000, 10_000_000])
+def test_slow_start_waits_as_long_as_its_rounds(num_bytes, window):
+    expected = waited_round_by_round(num_bytes, window, RATE, RTT_S)
+    assert tcp.slow_start_wait_s(num_bytes, window, RATE, RTT_S) == pytest.approx(expected)
+
+
+def test_an_unshaped_link_waits_a_round_trip_for_each_doubling():
+    assert tcp.slow_start_wait_s(40_000, 14_480, math.inf, RTT_S) == pytest.approx(RTT_S)
+    assert tcp.slow_start_wait_s(40_000, 14_480, math.inf, 0) == 0
+
+
+def test_a_window_is_halved_for_every_timeout_of_a_pause():
+    timeout_s = 0.2 + RTT_S
+    windows = [tcp.idle_window_bytes(64e3, n * timeout_s * 1.01, RTT_S) for n in (0, 0.5, 1, 2, 9)]
+    assert windows == [64e3, 64e3, 32e3, 16e3, tcp.INITIAL_WINDOW_BYTES]
+
+
+def test_a_window_opens_to_twice_what_was_sent_and_no_further_than_the_link_holds():
+    assert tcp.opened_window_bytes(40e3, 14_480, RATE, RTT_S) == 80e3
+    assert tcp.opened_window_bytes(10e6, 14_480, RATE, RTT_S) == 1.5 * RATE * RTT_S
+    assert tcp.opened_window_bytes(10, 14_480, RATE, 1e-6) == 14_480
+
+
+@pytest.mark.parametrize(
+    ("num_segments", "num_messages", "num_notes"), [(1, 1, 0), (19, 12, 12), (40, 4, 0), (0, 0, 3)]
+)
+def test_the_wait_for_lost_packets_is_the_mean_of_many_draws(num_segments, num_messages, num_notes):
+    loss, num_draws = 0.03, 100_000
+    chance = np.random.default_rng(0)
+    lost = chance.random((num_draws, num_messages, max(num_segments, 1))) < loss
+    probe_lost = chance.random((num_draws, num_messages)) < loss
+    last = np.where(probe_lost, RTT_S + 0.2, 2 * RTT_S)
+    of_messages_s = np.where(lost[:, :, -1], last, np.where(lost.any(2), RTT_S, 0))
+    of_notes_s = np.where(chance.random((num_draws, num_notes)) < loss, RTT_S + 0.2, 0)
+    latest_s = np.concatenate([of_messages_s, of_notes_s], axis=1).max(1)
+    expected_s = tcp.recovery_wait_s(
+        1448 * num_segments, math.inf, RTT_S, loss, num_messages, num_notes
+    )
+    error_s = latest_s.std() / math.sqrt(num_draws)
+    assert expected_s == pytest.approx(latest_s.mean(), abs=4 * error_s)
+
+
+def test_without_loss_nothing_waits_and_only_the_last_window_of_a_message_does():
+    assert tcp.recovery_wait_s(1e6, 1e5, RTT_S, 0, 12, 12) == 0
+    long, short = (tcp.recovery_wait_s(size, 14_480, RTT_S, 0.01) for size in (1e7, 14_480))
+    assert long == short
+
+
+def seconds_of_cubic_flows(num_segments: int, loss: float, num_flows: int) -> np.ndarray:
+    """Round by round: a window grows by 0.53 segments, or shrinks to 0.7 where one is lost."""
+    chance = np.random.default_rng(0)
+    window = np.full(num_flows, math.sqrt(1.5 / loss))
+    left, rounds = np.full(num_flows, float(num_segments)), np.zeros(num_flows)
+    for step in range(10_000):
+        warm = step >= 200  # as from any moment of a flow
+        rounds += np.where(warm, np.clip(left / window, 0, 1), 0)
+        left -= window * warm
+        is_lost = chance.random(num_flows) > (1 - loss) ** window
+        window = np.where(is_lost, 0.7 * window, window + 0.53)
+        if (left <= 0).all():
+            return rounds
+    raise AssertionError
+
+
+@pytest.mark.parametrize("num_segments", [76, 1_000, 10_000])
+@pytest.mark.parametrize("num_messages", [2, 4, 12])
+def test_the_slowest_of_several_flows_is_as_much_slower_as_simulated_ones(
+    num_segments, num_messages
+):
+    times = seconds_of_cubic_flows(num_segments, 0.01, 600 * num_messages)
+    slowest = times.reshape(-1, num_messages).max(1).mean() / times.mean()
+    expected = tcp.slowest(1448 * num_segments, 0.01, num_messages)
+    assert expected == pytest.approx(slowest, rel=0.12)
+    assert tcp.slowest(1448 * num_segments, 0.01, 1) == 1
+
+
+def test_a_message_takes_its_link_or_its_windows_whichever_is_longer():
+    window = float(tcp.lossy_window_bytes("cubic", RTT_S, 0.01))
+    assert tcp.message_s("cubic", 1e6, RATE, RTT_S, 0) == pytest.approx(1e6 / RATE)
+    assert tcp.message_s("cubic", 1e6, RATE, RTT_S, 0, num_flows=3) == pytest.approx(3e6 / RATE)
+    fits = tcp.message_s("cubic", window / 2, RATE, RTT_S, 0.01)
+    assert fits == pytest.approx(window / 2 / (0.99 * RATE))
+    ten = tcp.message_s("cubic", 10.5 * window, math.inf, RTT_S, 0.01)
+    assert ten == pytest.approx(10 * RTT_S)
+    assert tcp.message_s("cubic", 1e6, RATE, RTT_S, 1) == math.inf
+    assert tcp.message_s("cubic", 0, RATE, RTT_S, 1) == 0

@@ -1,0 +1,80 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from netsim.conditions.condition import NetworkCondition
+from netsim.links import guest
+from netsim.links.guest import GuestError
+from netsim.validation import back_ends
+from netsim.validation.back_ends import Outcome, Task
+from tests.netsim.reports import LINK
+
+
+def test_the_best_rate_and_round_trip_count_and_all_losses():
+    other = replace(LINK, achieved_rate_mbit=103, achieved_rtt_ms=20.2, num_lost=16)
+    best = replace(LINK, achieved_rtt_ms=20.2, num_sent=20_000, num_lost=126)
+    assert back_ends.best_of([[LINK, LINK], [other, LINK]]) == [
+        best,
+        replace(LINK, num_sent=20_000, num_lost=220),
+    ]
+
+
+def test_where_nothing_was_counted_there_is_no_loss():
+    lossless = replace(LINK, num_sent=None, num_lost=None)
+    assert back_ends.best_of([[lossless], [lossless]]) == [lossless]
+
+
+@pytest.mark.parametrize(
+    ("off", "keeps"),
+    [
+        ({}, True),
+        ({"achieved_rate_mbit": 96.9}, False),
+        ({"asked_rtt_ms": 50, "achieved_rtt_ms": 51.4}, True),
+        ({"asked_rtt_ms": 50, "achieved_rtt_ms": 51.6}, False),
+        ({"asked_rtt_ms": 10, "achieved_rtt_ms": 10.59}, True),
+        ({"asked_rtt_ms": 10, "achieved_rtt_ms": 10.61}, False),
+        ({"asked_rate_mbit": None, "achieved_rate_mbit": 5000}, True),
+    ],
+)
+def test_limits_are_three_per_cent_or_so_many_milliseconds(off, keeps):
+    assert back_ends.keeps_limits(replace(LINK, **off)) is keeps
+
+
+def test_tasks_and_outcomes_survive_their_way_to_another_process():
+    condition = NetworkCondition(rate_mbit=10, workers={1: {"delay_ms": 2}})
+    tasks = [Task(condition=condition, num_all_reduces=3)]
+    [task] = back_ends.tasks_from_json(back_ends.to_json(tasks))
+    assert task.condition.link(1, "up") == condition.link(1, "up")
+    assert task.num_all_reduces == 3
+    outcomes = [Outcome(links=(LINK,), all_reduce_seconds=(1.5,)), Outcome(refused="no")]
+    assert back_ends.outcomes_from_json(back_ends.to_json(outcomes)) == outcomes
+
+
+@pytest.mark.root
+def test_a_network_is_measured_or_it_is_said_why_not(scenario):
+    del scenario  # it skips where the host forbids namespaces
+    rate = NetworkCondition(rate_mbit=100, backend="tbf")
+    tasks = [Task(condition=rate), Task(condition=replace(rate, delay_ms=1))]
+    command = [sys.executable, "-m", "netsim.validation.back_ends", back_ends.to_json(tasks)]
+    said = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=200).stdout
+    measured, refused = back_ends.outcomes_from_json(said.decode())
+    assert [(link.sender, link.receiver) for link in measured.links] == [
+        (3, 0),
+        (0, 1),
+        (1, 2),
+        (2, 3),
+    ]
+    assert all(50 < link.achieved_rate_mbit < 110 for link in measured.links)
+    assert refused.refused is not None
+    assert refused.refused.startswith("backend=tbf knows rates only")
+
+
+def test_without_a_guest_kernel_one_is_told_how_to_get_it(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(GuestError, match="apt-get install user-mode-linux"):
+        guest.run_module("timeit", [], limit_s=1)
+    [outcome] = back_ends.measure_in_guest([Task(condition=NetworkCondition())])
+    assert outcome.refused is not None
+    assert outcome.refused.startswith("No guest can be started as linux.uml is not installed:")
