@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import all_reduce_mean_
 from bagua_algos.compressors.cast import WIRE_DTYPES
-from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
 
 SUMMABLE = ("bf16", "fp16")
@@ -23,7 +23,7 @@ SUMMABLE = ("bf16", "fp16")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllReduce(Algorithm):
+class AllReduce(Hierarchical):
     """Centralized, full precision, synchronous (BAGUA's C_FP_S).
 
     `wire` is the type that gradients are cast to, and summed in: bf16, fp16, or None for their
@@ -31,7 +31,6 @@ class AllReduce(Algorithm):
     """
 
     wire: str | None = None
-    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if self.wire is not None and self.wire not in SUMMABLE:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import all_reduce_mean_
-from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket
 
@@ -50,7 +50,7 @@ class AsyncState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AsyncModelAverage(Algorithm):
+class AsyncModelAverage(Hierarchical):
     """Averages weights in the background, a new round `interval_ms` after the last one began at the
     earliest.
 
@@ -66,7 +66,6 @@ class AsyncModelAverage(Algorithm):
 
     interval_ms: float = 500.0
     warmup_steps: int = 0
-    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.interval_ms < math.inf:

@@ -26,12 +26,12 @@ from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import Residuals, compressed_all_reduce_mean_
 from bagua_algos.compressors.compressor import Compressor, Draw, warn_of_bias
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
-from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompressedAllReduce(Algorithm):
+class CompressedAllReduce(Hierarchical):
     """Centralized, low precision, synchronous (BAGUA's C_LP_S). State: the residuals, one pair a
     bucket.
 
@@ -41,7 +41,6 @@ class CompressedAllReduce(Algorithm):
 
     compressor: Compressor
     error_feedback: bool = False
-    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         warn_of_bias(self.compressor, self.error_feedback)

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import mix
 from bagua_algos.communication.topology import Mixing, Ring, Topology
-from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.algorithm import Context, Hierarchical
 
 
 @dataclass(kw_only=True)
@@ -35,7 +35,7 @@ class DecentralizedState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decentralized(Algorithm):
+class Decentralized(Hierarchical):
     """Decentralized, full precision, synchronous; averages at every `interval`-th step.
 
     Raises `ValueError` for an interval below one, and a topology that is not doubly stochastic.
@@ -45,7 +45,6 @@ class Decentralized(Algorithm):
 
     topology: Topology = field(default_factory=Ring)
     interval: int = 1
-    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if self.interval < 1:

@@ -23,7 +23,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.algorithms.outer_optimizer import OuterOptimizer
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import (
     Residuals,
@@ -31,9 +30,10 @@ from bagua_algos.communication.primitives import (
     compressed_all_reduce_mean_,
 )
 from bagua_algos.compressors.compressor import Compressor, Draw, warn_of_bias
-from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.parameter_groups import Stretch, stretches
+from bagua_algos.outer_optimizer import OuterOptimizer
 
 
 @dataclass(kw_only=True)
@@ -49,7 +49,7 @@ class OuterState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalSGD(Algorithm):
+class LocalSGD(Hierarchical):
     """Weights averaged every `interval` steps, counted from `start_step`, before which gradients
     are all-reduced.
 
@@ -67,7 +67,6 @@ class LocalSGD(Algorithm):
     outer: OuterOptimizer | None = None
     compressor: Compressor | None = None
     error_feedback: bool = False
-    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if self.interval < 1:

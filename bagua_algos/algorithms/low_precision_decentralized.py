@@ -25,14 +25,14 @@ from bagua_algos.communication.primitives import Replicas, compressed_mix_
 from bagua_algos.communication.topology import Mixing, Ring, Topology
 from bagua_algos.compressors.compressor import Compressor, Draw, relative_error
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
-from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.algorithm import Context, Hierarchical
 
 MAX_RELATIVE_ERROR = 0.5
 """The theorem's (1 - rho) / (2 mu), of the best connected ring: rho = 0, mu = 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LowPrecisionDecentralized(Algorithm):
+class LowPrecisionDecentralized(Hierarchical):
     """Decentralized, low precision, synchronous. State: the replicas, one set a bucket.
 
     Raises `ValueError` for another topology than a ring; warns of a code that is too coarse.
@@ -42,7 +42,6 @@ class LowPrecisionDecentralized(Algorithm):
 
     compressor: Compressor = field(default_factory=MinMaxUInt8)
     topology: Topology = field(default_factory=Ring)
-    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.topology, Ring):

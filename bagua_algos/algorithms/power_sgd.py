@@ -29,7 +29,7 @@ from torch import Tensor
 
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import all_reduce_mean_
-from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
 
 
@@ -44,7 +44,7 @@ class Factors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerSGD(Algorithm):
+class PowerSGD(Hierarchical):
     """Centralized, low rank, synchronous. State: `Factors`, one a bucket.
 
     Raises `ValueError` for a rank below one or a negative rate or number of steps.
@@ -55,7 +55,6 @@ class PowerSGD(Algorithm):
     min_compression_rate: float = 2.0
     warmup_steps: int = 0
     seed: int = 0
-    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if self.rank < 1:

@@ -41,7 +41,7 @@ from bagua_algos.communication.primitives import (
 )
 from bagua_algos.compressors.compressor import Compressor, Draw, warn_of_bias
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
-from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.parameter_groups import Stretch, stretches
 
@@ -67,7 +67,7 @@ class QAdamState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QAdam(Algorithm):
+class QAdam(Hierarchical):
     """Adam with compressed momenta after `warmup_steps`, on the user's own `torch.optim.Adam` or
     `AdamW`.
 
@@ -81,7 +81,6 @@ class QAdam(Algorithm):
     compressor: Compressor = field(default_factory=MinMaxUInt8)
     error_feedback: bool = False
     precondition: bool = False
-    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if self.warmup_steps < 1:

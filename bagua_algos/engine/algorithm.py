@@ -15,13 +15,14 @@ from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Context:
     """What an algorithm works on: the buckets of one model, its optimizer, the other workers, and
     its own state.
 
     `step` counts the optimizer's steps. `state` is what `Algorithm.init` returned; a checkpoint
-    holds it. `background` is there for an algorithm that `uses_background`.
+    holds it. An algorithm changes what `state` holds, and assigns to nothing here: every moment is
+    given a context of its own. `background` is there for an algorithm that `uses_background`.
     """
 
     buckets: Sequence[Bucket]
@@ -51,6 +52,28 @@ class Algorithm:
 
     uses_background: ClassVar[bool] = False
     """Whether it does something that no step waits for."""
+
+    is_simulatable: ClassVar[bool] = True
+    """Whether simulated workers can train by it: code that brings its own communication cannot."""
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether a checkpoint holds all of its state."""
+        return True
+
+    @property
+    def needs_nodes(self) -> bool:
+        """Whether it averages within nodes first, so that the network must have some."""
+        return False
+
+    @property
+    def own_bucket_bytes(self) -> int | None:
+        """The size of its own buckets, bytes; None: whatever the engine is given."""
+        return None
+
+    def counterpart(self) -> "Algorithm | None":
+        """The algorithm here that does the same operations, for predictions; None: unknown."""
+        return self
 
     @property
     def num_early_steps(self) -> int:
@@ -102,3 +125,19 @@ class Algorithm:
 
         Not a collective call, and on the caller's thread.
         """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hierarchical(Algorithm):
+    """An algorithm that can average in two levels.
+
+    Args:
+        hierarchical: workers of a node average first, and one of each node meets the other nodes.
+    """
+
+    hierarchical: bool = False
+
+    @property
+    def needs_nodes(self) -> bool:
+        """As `Algorithm.needs_nodes`."""
+        return self.hierarchical

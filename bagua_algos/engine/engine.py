@@ -107,7 +107,7 @@ class Engine:
         if algorithm.uses_background:
             lane = CommunicationLane(communicator.duplicate(), device, timeout_s)
             self._background_lanes.append(lane)
-            self.context.background = Background(lane, self._clocks)
+            self._change_context(background=Background(lane, self._clocks))
         self._synchronizing = True
         self._find_unused = find_unused_parameters
         self._scaled = None
@@ -199,8 +199,11 @@ class Engine:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from another engine's `state_dict`, of the same workers."""
-        self.context.state = copy.deepcopy(state_dict["state"])
-        self.context.step = state_dict["step"]
+        self._change_context(state=copy.deepcopy(state_dict["state"]), step=int(state_dict["step"]))
+
+    def skip_to(self, step: int) -> None:
+        """Count the next step as number `step`, as if the earlier ones had been taken."""
+        self._change_context(step=step)
 
     def close(self) -> None:
         """Remove every hook and end the lanes; the model and the optimizer are plain again, and the
@@ -226,7 +229,10 @@ class Engine:
         for bucket in self.context.buckets:
             self._run("broadcast of weights", lambda b=bucket: communicator.broadcast_(b.weights))
         self._run("broadcast of buffers", lambda: broadcast_untrained_(self.model, communicator))
-        self.context.state = self.algorithm.init(self.context)
+        self._change_context(state=self.algorithm.init(self.context))
+
+    def _change_context(self, **changes: Any) -> None:
+        self.context = replace(self.context, **changes)
 
     def _before_forward(self, module: nn.Module, args: tuple) -> None:
         if module.training and torch.is_grad_enabled():
@@ -319,7 +325,7 @@ class Engine:
             return
         self._submit_moment("on_step_end")
         self._wait_exposed()
-        self.context.step += 1
+        self._change_context(step=self.context.step + 1)
         if self._observer is not None:
             self._observer.on_step_end()
 

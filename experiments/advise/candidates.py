@@ -55,7 +55,7 @@ class Candidate:
     @property
     def depends_on_timing(self) -> bool:
         """Whether it is trained again for every network."""
-        return getattr(self.plans[0].algorithm, "depends_on_timing", False)
+        return self.plans[0].algorithm.depends_on_timing
 
     def outcomes(self, net: NetworkCondition) -> list[Outcome]:
         """One for each seed, on a network.
@@ -93,8 +93,7 @@ def check_nodes(plan: Plan, net: NetworkCondition) -> None:
     """Raise `UserError` where `plan` averages within nodes, and the network `net` has others, or
     none.
     """
-    is_hierarchical = getattr(plan.algorithm, "hierarchical", False)
-    if is_hierarchical and replace(plan, net=net).nodes != plan.nodes:
+    if plan.algorithm.needs_nodes and replace(plan, net=net).nodes != plan.nodes:
         raise UserError(
             f"{plan.names['algo']} averages within nodes: compare networks with the same nodes "
             "only, or take algo.hierarchical=false"

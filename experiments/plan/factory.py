@@ -9,10 +9,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from bagua_algos import Algorithm
 from experiments.plan.plan import Backend, Plan
 from experiments.plan.schema import GROUPS, Schema
-from experiments.training.torch_ddp import TorchDDP
 from host.errors import UserError
 from host.gpus import find_gpus
 
@@ -49,16 +47,16 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
         plan = Plan(**values)
         plan.algorithm.check(plan.workers, optimizer)
         _check_resumable(plan)
-        if isinstance(plan.algorithm, Algorithm) and plan.backend.device == "cpu":
+        if plan.backend.device == "cpu":
             plan.algorithm.load("cpu")  # once, before workers are forked
         if plan.cluster.jitter is not None:
             plan.cluster.jitter.factors(plan.max_steps - 1, plan.workers)
-        if getattr(plan.algorithm, "hierarchical", False) and plan.nodes is None:
+        if plan.algorithm.needs_nodes and plan.nodes is None:
             raise ValueError(
                 "algo.hierarchical=true needs a network with nodes: choose net=two_sites, or "
                 "algo.hierarchical=false"
             )
-        if plan.backend.is_simulated and isinstance(plan.algorithm, TorchDDP):
+        if plan.backend.is_simulated and not plan.algorithm.is_simulatable:
             raise ValueError(
                 f"{plan.names['algo']} is PyTorch's own code, which needs real workers: "
                 "take backend=gloo, or algo=allreduce"
@@ -69,8 +67,7 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
 
 
 def _check_resumable(plan: Plan) -> None:
-    has_hidden_state = isinstance(plan.algorithm, TorchDDP) and plan.algorithm.comm_hook_state
-    if has_hidden_state and (plan.checkpoint_every or plan.resume):
+    if not plan.algorithm.is_resumable and (plan.checkpoint_every or plan.resume):
         raise ValueError(
             f"{plan.names['algo']}: PyTorch does not save the state of its hook, so the run cannot "
             "be resumed: leave checkpoint_every=0"

@@ -1,14 +1,19 @@
 """What a configuration is as text, and the few digits that stand for it."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+if TYPE_CHECKING:  # records are read without it
+    from omegaconf import DictConfig
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
     """`config` resolved, as plain values."""
+    from omegaconf import OmegaConf
+
     values = OmegaConf.to_container(config, resolve=True)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
@@ -16,6 +21,8 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 def config_text(config: Mapping[str, Any]) -> str:
     """What config.yaml holds for a resolved configuration."""
+    from omegaconf import OmegaConf
+
     return OmegaConf.to_yaml(OmegaConf.create(dict(config)))
 
 

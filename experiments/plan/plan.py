@@ -12,7 +12,6 @@ from bagua_algos import Algorithm
 from bagua_algos.communication.communicator import Nodes
 from experiments.tasks.base import Task, TaskData
 from experiments.tasks.batches import Batches
-from experiments.training.torch_ddp import TorchDDP
 from netsim.conditions.condition import NetworkCondition
 from netsim.timeline.compute import Variation
 
@@ -99,7 +98,7 @@ class Plan:
     """One run, ready to be launched. Raises `ValueError` for a number that no run can have."""
 
     names: dict[str, str]
-    algorithm: Algorithm | TorchDDP
+    algorithm: Algorithm
     net: NetworkCondition
     task: Task
     model: nn.Module

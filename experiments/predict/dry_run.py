@@ -9,6 +9,7 @@ the same on links of their own, and only the clocks of its own workers are right
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -76,14 +77,16 @@ class DryRun:
         self._optimizer = make_optimizer([p for bucket in buckets for p in bucket.parameters])
         self._optimizer.step()  # its state exists from now on
         communicator = LoopbackCommunicator(len(timeline.time_s), self, nodes=nodes)
-        self._context = Context(
-            buckets=buckets, communicator=communicator, optimizer=self._optimizer
-        )
         self._lane: CommunicationLane | None = None
         if algorithm.uses_background:
             self._lane = CommunicationLane(communicator, torch.device("meta"), TIMEOUT_S)
-            self._context.background = Background(self._lane, self)
-        self._context.state = self._algorithm.init(self._context)
+        self._context = Context(
+            buckets=buckets,
+            communicator=communicator,
+            optimizer=self._optimizer,
+            background=None if self._lane is None else Background(self._lane, self),
+        )
+        self._change_context(state=self._algorithm.init(self._context))
 
     def step(self) -> None:
         """One whole step."""
@@ -99,8 +102,11 @@ class DryRun:
         self._take_optimizer_step()
         self._act("step_end")
         self._timeline.end_step()
-        self._context.step += 1
+        self._change_context(step=self._context.step + 1)
         self.script.append(tuple(self._did))
+
+    def _change_context(self, **changes: Any) -> None:
+        self._context = replace(self._context, **changes)
 
     def close(self) -> None:
         """End the thread of the background."""

@@ -15,7 +15,6 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from bagua_algos.algorithms.all_reduce import AllReduce
 from bagua_algos.communication.communicator import Nodes
 from bagua_algos.engine.algorithm import Algorithm
 from experiments.plan.compose import compose_config
@@ -24,16 +23,12 @@ from experiments.plan.plan import Plan
 from experiments.predict.device import Device
 from experiments.predict.dry_run import DryRun, meta_buckets
 from experiments.predict.shapes import MODELS, ModelShape
-from experiments.training.torch_ddp import TorchDDP
 from host.errors import UserError
 from host.words import counted
 from netsim.conditions.condition import NetworkCondition
 from netsim.timeline.cost_model import CostModel
 from netsim.timeline.timeline import Timeline
 from netsim.timeline.transport import NCCL
-
-DDP_BUCKET_MB = 25
-"""The default of `bucket_cap_mb`; DDP's first bucket of 1 MiB is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +135,7 @@ def case_of(overrides: Sequence[str]) -> Case:
         make_optimizer=plan.make_optimizer,
         num_workers=plan.workers,
         batch_size=plan.batch_size,
-        bucket_bytes=_bucket_bytes(plan),
+        bucket_bytes=plan.algorithm.own_bucket_bytes or plan.bucket_bytes,
         num_steps=plan.max_steps,
         nodes=plan.nodes,
     )
@@ -152,20 +147,13 @@ def _taken(key: str, overrides: Sequence[str]) -> str | None:
 
 
 def _algorithm(plan: Plan) -> Algorithm:
-    if not isinstance(plan.algorithm, TorchDDP):
-        return plan.algorithm
-    if plan.algorithm.comm_hook is not None:
+    counterpart = plan.algorithm.counterpart()
+    if counterpart is None:
         raise UserError(
             f"{plan.names['algo']} is PyTorch's own hook, whose operations are not known here: "
             "take algo=power_sgd, or algo=allreduce algo.wire=bf16"
         )
-    return AllReduce()
-
-
-def _bucket_bytes(plan: Plan) -> int:
-    if isinstance(plan.algorithm, TorchDDP):
-        return int((plan.algorithm.bucket_cap_mb or DDP_BUCKET_MB) * 2**20)
-    return plan.bucket_bytes
+    return counterpart
 
 
 def describe(case: Case, result: Prediction) -> str:

@@ -19,8 +19,9 @@ from bagua_algos.algorithms.qadam import QAdam
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.algorithm import Algorithm
 from experiments.predict.device import Device
-from experiments.predict.predict import DDP_BUCKET_MB, Case, Prediction, predict
+from experiments.predict.predict import Case, Prediction, predict
 from experiments.predict.shapes import vgg16
+from experiments.training.torch_ddp import DEFAULT_BUCKET_MB
 from netsim.conditions.condition import NetworkCondition
 
 NUM_WORKERS, NODE_SIZE, BATCH_SIZE = 128, 8, 32
@@ -76,7 +77,7 @@ DDP = Row(
     name="torch DDP",
     algorithm=AllReduce(),
     images_per_s=(8_880, 4_530),
-    bucket_bytes=DDP_BUCKET_MB * _MIB,
+    bucket_bytes=DEFAULT_BUCKET_MB * _MIB,
 )
 HOROVOD = Row(
     name="Horovod",

@@ -119,8 +119,7 @@ def _key(plan: Plan, config: Mapping[str, Any]) -> str | None:
     """What runs with equal values have in common, in this version of the code; None: the values of
     `plan` serve no other run.
     """
-    depends_on_timing = getattr(plan.algorithm, "depends_on_timing", False)
-    if depends_on_timing or plan.checkpoint_every or plan.resume is not None:
+    if plan.algorithm.depends_on_timing or plan.checkpoint_every or plan.resume is not None:
         return None
     of_values = deepcopy(dict(config))
     for path in _OF_TIME:

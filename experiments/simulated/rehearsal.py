@@ -99,7 +99,7 @@ def _run(
         if step == WARM_UP_STEPS:
             until_s = time.monotonic() + seconds
         if step == num_early:
-            engine.context.step = max(engine.context.step, early_steps)
+            engine.skip_to(max(engine.context.step, early_steps))
         stopwatch.begin()
         take_step(batches.indices(step))
         stopwatch.end(is_counted=step >= WARM_UP_STEPS)

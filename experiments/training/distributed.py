@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from functools import singledispatch
 from typing import Any, Protocol
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from torch.amp import GradScaler
 
 from bagua_algos.communication.communicator import Averager, Communicator
+from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import Engine
 from bagua_algos.engine.step_observer import StepObserver
 from experiments.plan.plan import Plan
@@ -69,15 +71,38 @@ def distribute(
     """Hang the plan's algorithm on `model` and `optimizer`; `scaler` will scale the loss, and
     `observer` hears of every step of ours, not of PyTorch's.
     """
-    if isinstance(plan.algorithm, TorchDDP):
-        return DistributedTorchDDP(model, optimizer, plan.algorithm, communicator)
+    return _hang(plan.algorithm, plan, model, optimizer, communicator, scaler, observer)
+
+
+@singledispatch
+def _hang(
+    algorithm: Algorithm,
+    plan: Plan,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    communicator: Communicator,
+    scaler: GradScaler,
+    observer: StepObserver | None,
+) -> Distributed:
     return Engine(
         model,
         optimizer,
-        plan.algorithm,
+        algorithm,
         communicator,
         bucket_bytes=plan.bucket_bytes,
         timeout_s=2 * plan.cluster.timeout_s,
         grad_scaler=scaler,
         step_observer=observer,
     )
+
+
+@_hang.register
+def _(
+    algorithm: TorchDDP,
+    plan: Plan,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    communicator: Communicator,
+    *others: object,
+) -> Distributed:
+    return DistributedTorchDDP(model, optimizer, algorithm, communicator)

@@ -10,12 +10,17 @@ from torch import nn
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from bagua_algos.algorithms.all_reduce import AllReduce
 from bagua_algos.communication.communicator import Averager, Communicator
+from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.stopwatch import make_stopwatch
+
+DEFAULT_BUCKET_MB = 25
+"""The default of `bucket_cap_mb`, MiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchDDP:
+class TorchDDP(Algorithm):
     """`DistributedDataParallel` with its defaults and, if given, one of PyTorch's communication
     hooks.
 
@@ -24,7 +29,7 @@ class TorchDDP:
     bucket without room. Source: torch.nn.parallel.DistributedDataParallel; arXiv 2006.15704.
     """
 
-    depends_on_timing: ClassVar[bool] = False
+    is_simulatable: ClassVar[bool] = False
 
     comm_hook: Callable | None = None
     comm_hook_state: Callable[[], object] | None = None
@@ -38,8 +43,19 @@ class TorchDDP:
         if self.bucket_cap_mb is not None and not self.bucket_cap_mb > 0:
             raise ValueError(f"bucket_cap_mb must be more than 0 or null, got {self.bucket_cap_mb}")
 
-    def check(self, world_size: int, optimizer: torch.optim.Optimizer) -> None:
-        """It trains any number of workers by any optimizer."""
+    @property
+    def is_resumable(self) -> bool:
+        """Only without a hook's state, which PyTorch does not save."""
+        return self.comm_hook_state is None
+
+    @property
+    def own_bucket_bytes(self) -> int:
+        """DDP's own; its first bucket of 1 MiB is left out."""
+        return int((self.bucket_cap_mb or DEFAULT_BUCKET_MB) * 2**20)
+
+    def counterpart(self) -> Algorithm | None:
+        """All-reduce; None with a hook of PyTorch's, whose operations are not known here."""
+        return AllReduce() if self.comm_hook is None else None
 
 
 class DistributedTorchDDP:

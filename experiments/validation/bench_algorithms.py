@@ -29,7 +29,6 @@ from experiments.plan.messages import choices
 from experiments.plan.plan import Plan
 from experiments.tasks.base import TaskData
 from experiments.training.step import Step, make_scaler, make_step
-from experiments.training.torch_ddp import TorchDDP
 from host.environment import environment
 from host.words import counted
 
@@ -111,7 +110,7 @@ def plans_of(model: str) -> dict[str, Plan]:
             if key in config.algo:
                 config.algo[key] = min(config.algo[key], WARM_UP_STEPS // 2)
         plan = make_plan(config, Path(tempfile.gettempdir()))
-        if not isinstance(plan.algorithm, TorchDDP):
+        if plan.algorithm.is_simulatable:
             plans[name] = plan
     return plans
 

@@ -9,10 +9,10 @@ from torch import nn
 
 from bagua_algos import Algorithm
 from bagua_algos.algorithms.local_sgd import LocalSGD
-from bagua_algos.algorithms.outer_optimizer import Nesterov, SlowMo
 from bagua_algos.algorithms.qadam import QAdam
 from bagua_algos.compressors import SignScale
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
+from bagua_algos.outer_optimizer import Nesterov, SlowMo
 
 ROWS: dict[str, Callable[[], Algorithm]] = {
     "local_sgd": lambda: LocalSGD(interval=4),

@@ -107,9 +107,8 @@ def test_load_compiles_before_the_first_launch(
     monkeypatch.setattr(dispatch, "_why_no_kernels", lambda: None)
     device = torch.device("cuda", 1)
     codec.load(device)
-    source = cuda_module.read_source(
-        codec.__name__.replace("kernels.", "", 1).replace(".", "/") + ".cu"
-    )
+    name = codec.__name__.removeprefix("kernels.")
+    source = cuda_module.read_source(f"{name}/{name}.cu")
     assert recorded.compiled == [(source, ["torch device cuda:1", "cupy device 1"])]
     assert recorded.modules == [(source, cuda_module.OPTIONS)]
     assert recorded.launches == []
@@ -173,7 +172,7 @@ def test_blocks_stay_within_the_device_s_limits(recorded: RecordingCuda) -> None
 
 IMPORT_ALL = """
 import sys
-from kernels import fp8_cuda, minmax_uint8_cuda, qsgd_cuda, sign_scale_cuda
+import kernels.fp8.cuda, kernels.minmax_uint8.cuda, kernels.qsgd.cuda, kernels.sign_scale.cuda
 assert "cupy" not in sys.modules
 """
 

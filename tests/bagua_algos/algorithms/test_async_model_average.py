@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -139,7 +140,7 @@ def test_a_round_that_fails_meanwhile_is_not_taken_up():
     training.step(at_s=0)
     assert training.engine.context.state.in_flight.all()
     training.engine.context.background.wait()
-    training.engine.context.background = FailsWhenAsked()
+    training.engine.context = replace(training.engine.context, background=FailsWhenAsked())
     x_w = training.weights_w
     with pytest.warns(UserWarning, match="each worker trains on alone: worker 2 is gone"):
         training.step(at_s=1)

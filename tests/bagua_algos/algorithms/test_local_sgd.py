@@ -4,11 +4,11 @@ from torch import nn
 
 from bagua_algos import AllReduce
 from bagua_algos.algorithms.local_sgd import LocalSGD
-from bagua_algos.algorithms.outer_optimizer import Nesterov, SlowMo
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.compressors import SignScale
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.engine import Engine
+from bagua_algos.outer_optimizer import Nesterov, SlowMo
 from tests.bagua_algos.cases import (
     average_gradients_,
     backward,

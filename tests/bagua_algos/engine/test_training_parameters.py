@@ -7,9 +7,9 @@ from torch.utils.checkpoint import checkpoint
 
 import bagua_algos
 from bagua_algos import AllReduce, LocalSGD, QAdam
-from bagua_algos.algorithms.outer_optimizer import SlowMo
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
+from bagua_algos.outer_optimizer import SlowMo
 from bagua_algos.worker_axis.models import StackedModel
 from tests.bagua_algos.engine.test_engine import Recording, engine_of, layers
 

@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 
 from experiments.plan.messages import choices
-from experiments.predict import predict
 from experiments.predict.__main__ import main
 from experiments.predict.device import Device, Throughput
 from experiments.predict.dry_run import DryRun, meta_buckets
-from experiments.predict.predict import case_of, steady_steps
+from experiments.predict.predict import case_of, predict, steady_steps
 from experiments.predict.shapes import MODELS, resnet50, vgg16
 from host import commands
 from host.errors import UserError

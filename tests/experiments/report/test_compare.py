@@ -288,7 +288,7 @@ def test_command_line(tmp_path):
 def test_command_line_without_runs_ends_with_one_sentence(tmp_path):
     done = run_command(tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"There is no run in {tmp_path}.\n"
+    assert done.stderr == f"error: There is no run in {tmp_path}.\n"
 
 
 def test_the_target_is_in_view_also_where_all_evaluations_lie_above_it(tmp_path):
