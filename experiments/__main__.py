@@ -16,8 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments.plan.messages import sentence, usage
 from experiments.plan.overrides import normalize_overrides
 from experiments.plan.schema import CONFIG_DIR
-from experiments.real.peers import Team, join
-from experiments.real.rank import find_place
+from experiments.real.assignment import find_assignment
+from experiments.real.peers import Peers, join
 from experiments.runs.job import run_job
 from experiments.runs.resume import with_saved_overrides
 from experiments.runs.study import Outcome
@@ -36,8 +36,8 @@ def main() -> int:
     outcomes: list[Outcome] = []
     started: list[bool] = []
     try:
-        place = find_place(os.environ)
-        _run(None if place is None else join(place), started, outcomes)
+        assignment = find_assignment(os.environ)
+        _run(None if assignment is None else join(assignment), started, outcomes)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(sentence(error)) from error
     except OSError as error:
@@ -49,18 +49,18 @@ def main() -> int:
     return 1 if "failed" in [outcome.status for outcome in outcomes] else 0
 
 
-def _run(team: Team | None, started: list[bool], outcomes: list[Outcome]) -> None:
+def _run(peers: Peers | None, started: list[bool], outcomes: list[Outcome]) -> None:
     """Have Hydra run what the command line asks for; adds to `started` and `outcomes` what runs in
     this process.
     """
-    arguments = sys.argv[1:] if team is None else team.arguments(sys.argv[1:])
+    arguments = sys.argv[1:] if peers is None else peers.arguments(sys.argv[1:])
     sys.argv[1:] = normalize_overrides(with_saved_overrides(arguments))
     Plugins.instance().register(StudySweeper)  # Hydra looks for plugins in fewer places than Python
 
     @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")
     def app(config: DictConfig) -> Outcome:
         started.append(True)
-        outcome = run_job(config, team)
+        outcome = run_job(config, peers)
         outcomes.append(outcome)
         return outcome
 

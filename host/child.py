@@ -1,5 +1,5 @@
-"""Work that a forked child does and tells of: what uses a GPU must not be done by a process that is
-to fork others that use it.
+"""Work that a forked child does, reporting rows: a process that has used a GPU cannot fork others
+that use it.
 """
 
 import traceback
@@ -8,7 +8,6 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from experiments.training.train import DivergedError
 from host.channel import ParentChannel
 from host.errors import UserError
 from host.processes import fork, kill
@@ -16,20 +15,24 @@ from host.processes import fork, kill
 Answer = TypeVar("Answer")
 Row = dict[str, Any]
 
-_KNOWN = (UserError, DivergedError)
-"""What a caller expects, each with one sentence; of the rest it gets the traceback."""
 
-
-def run_apart(
-    work: Callable[[Callable[[Row], None]], Answer], on_row: Callable[[Row], None]
+def run_in_child_reporting(
+    work: Callable[[Callable[[Row], None]], Answer],
+    on_row: Callable[[Row], None],
+    expected: tuple[type[Exception], ...] = (),
 ) -> Answer:
-    """What `work` returns in a child, which is gone afterwards; `on_row` is given each row that the
-    child's `work` reports.
+    """What `work` returns in a child, which is gone afterwards.
 
-    Raises what `work` raised if it is an error of a user's or of the training; else `RuntimeError`.
+    Args:
+        work: is given a function that reports a row.
+        on_row: is given each row here, in the parent.
+        expected: errors of `work` that are raised here as they are, as every `UserError` is.
+
+    Raises:
+        RuntimeError: another error of `work`, whose traceback the child prints; or it died.
     """
     ours, theirs = Pipe()
-    pid = fork(lambda: _answer(work, ours, theirs))
+    pid = fork(lambda: _answer(work, (UserError, *expected), ours, theirs))
     theirs.close()
     try:
         while True:
@@ -48,13 +51,16 @@ def run_apart(
 
 
 def _answer(
-    work: Callable[[Callable[[Row], None]], object], parents: Connection, own: Connection
+    work: Callable[[Callable[[Row], None]], object],
+    expected: tuple[type[Exception], ...],
+    parents: Connection,
+    own: Connection,
 ) -> int:
     parents.close()
     channel = ParentChannel(own)
     try:
         channel.send(("answer", work(lambda row: channel.send(("row", row)))))
-    except _KNOWN as error:
+    except expected as error:
         channel.send(("error", error))
     except Exception as error:
         traceback.print_exc()

@@ -56,7 +56,7 @@ class Placement:
         return rank % len(self.gpus)
 
 
-def place(num_workers: int) -> Placement:
+def placement(num_workers: int) -> Placement:
     """The workers of this host on its GPUs. Raises `UserError` where it has none."""
     return Placement(num_workers=num_workers, gpus=find_gpus())
 

@@ -8,9 +8,11 @@ from typing import Any
 
 from experiments.advise.candidates import Candidate
 from experiments.plan.plan import Backend, Plan
-from experiments.real.local import RunDivergedError, RunFailedError, launch
+from experiments.real.failures import RunFailedError
+from experiments.real.local import launch
 from experiments.runs.records import time_to_accuracy
 from experiments.tasks.base import TaskData
+from experiments.training.result import DivergedError
 from host.commands import say
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
@@ -57,7 +59,7 @@ def _rows(plan: Plan, data: TaskData) -> list[dict[str, Any]]:
         try:
             launch(plan, data, lambda network: None, rows.append)
             return rows
-        except RunDivergedError:
+        except DivergedError:
             return []
         except RunFailedError as error:
             if attempt == ATTEMPTS:

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from experiments.plan.plan import Plan
+from experiments.real.failures import RunFailedError
 from experiments.real.worker import (
     PROBE,
     TRAIN,
@@ -29,7 +30,7 @@ from experiments.real.worker import (
     run_worker,
 )
 from experiments.tasks.base import TaskData
-from experiments.training.train import Result
+from experiments.training.result import DivergedError, Result
 from host.channel import ParentChannel
 from host.processes import fork
 from netsim.errors import NamespaceError, ProbeError
@@ -44,18 +45,6 @@ GRACE_S = 3.0
 """How long a first sign of failure waits for others: the cause is often not the first seen."""
 
 END_LIMIT_S = 5
-
-
-class RunFailedError(RuntimeError):
-    """The run has failed; the message is one sentence, `details` a worker's traceback if any."""
-
-    def __init__(self, reason: str, details: str = "") -> None:
-        super().__init__(reason)
-        self.details = details
-
-
-class RunDivergedError(RuntimeError):
-    """The loss became NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +87,7 @@ def launch(
 
     Raises:
         RunFailedError: the network is not what was asked for, or a worker has died or failed.
-        RunDivergedError: the loss is not finite.
+        DivergedError: the loss is not finite.
     """
     workers = [Pipe() for _ in range(plan.workers)]
     hub_ours, hub_theirs = Pipe()
@@ -234,7 +223,7 @@ class _Supervisor:
             case Finished(result) if rank is not None:
                 self._results[rank] = result
             case Diverged(reason):
-                raise RunDivergedError(reason)
+                raise DivergedError(reason)
             case Failed() if rank is not None:
                 self._fail(message, rank)
             case Failed():

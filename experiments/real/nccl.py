@@ -6,6 +6,11 @@ workers on one GPU it refuses, unless each says that it is a host of its own (NC
 NCCL 2.18).
 """
 
+UNWATCHED = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+"""Torch would kill the process for a collective that is late since it was *enqueued*, and not say
+whom it waits for. `experiments.training.steps_ahead` notices, and tells.
+"""
+
 
 def nccl_environment(rank: int, *, is_shared: bool, interface: str) -> dict[str, str]:
     """What a worker's process sets before its first communicator, for its traffic to leave by
@@ -21,9 +26,7 @@ def nccl_environment(rank: int, *, is_shared: bool, interface: str) -> dict[str,
         "NCCL_SHM_DISABLE": "1",
         "NCCL_NVLS_ENABLE": "0",
         "NCCL_MNNVL_ENABLE": "0",
-        # Torch would kill the process for a collective that is late since it was *enqueued*, and
-        # say nothing of whom it waits for; `experiments.training.steps_ahead` notices, and tells.
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+        **UNWATCHED,
     }
     if is_shared:
         # Kernels of several processes take turns on a GPU: small ones leave room for others.

@@ -8,7 +8,7 @@ from typing import Any
 
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.process_group import Store, connect_store, meet
-from experiments.real.rank import Place
+from experiments.real.assignment import Assignment
 from experiments.real.routes import LOOPBACK, interface_to, own_address
 from host.errors import UserError
 
@@ -17,36 +17,40 @@ MEETING_S = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class Team:
+class Peers:
     """Those of a run that were started together.
 
     Args:
-        place: this process's.
+        assignment: this process's.
         store: for their words alone.
         started: when the run began: the same after restarts, where the store outlives them.
     """
 
-    place: Place
+    assignment: Assignment
     store: Store
     started: str
 
     def arguments(self, given: Sequence[str]) -> list[str]:
-        """The command line `given` with what the place says: how many workers, and one folder for
-        all processes, also when they are started again.
+        """The command line `given` with what the starter has decided: how many workers, and one
+        folder for all processes, also when they are started again.
 
         Raises `UserError` for one that cannot be.
         """
         if {"-m", "--multirun"} & set(given):
-            raise UserError(f"{self.place.starter} starts one run: leave it out, or leave out -m")
+            raise UserError(
+                f"{self.assignment.starter} starts one run: leave it out, or leave out -m"
+            )
         parts = [argument.lstrip("+").partition("=") for argument in given]
         values = {key: value for key, _, value in parts}
-        num_workers = str(self.place.world_size)
+        num_workers = str(self.assignment.world_size)
         if values.get("workers", num_workers) != num_workers:
             raise UserError(
-                f"workers={values['workers']}, but {self.place.starter} has started "
+                f"workers={values['workers']}, but {self.assignment.starter} has started "
                 f"{num_workers}: leave workers out"
             )
-        if "hydra.run.dir" not in values and not (self.place.run_id or self.place.has_store):
+        if "hydra.run.dir" not in values and not (
+            self.assignment.run_id or self.assignment.has_store
+        ):
             raise UserError(
                 "nothing names this run's folder, in which all its processes meet: give torchrun "
                 "--rdzv-id=NAME, or hydra.run.dir=..."
@@ -71,33 +75,37 @@ class Team:
 
     def interface(self) -> str | None:
         """The interface that leads to the workers on other hosts; None: it is not known."""
-        place = self.place
-        if place.num_hosts == 1:
+        assignment = self.assignment
+        if assignment.num_hosts == 1:
             return LOOPBACK
-        if place.host_index == 0:
+        if assignment.host_index == 0:
             return interface_to(self.store.get("an address outside").decode())
-        if place.local_rank == 0:
-            self.store.set("an address outside", own_address(place.address))
-        return interface_to(place.address)
+        if assignment.local_rank == 0:
+            self.store.set("an address outside", own_address(assignment.address))
+        return interface_to(assignment.address)
 
     def _folder(self) -> str:
-        return f"results/runs/{self.place.run_id or f'{self.started}_{self.place.starter}'}"
+        return (
+            f"results/runs/{self.assignment.run_id or f'{self.started}_{self.assignment.starter}'}"
+        )
 
 
-def join(place: Place) -> Team:
+def join(assignment: Assignment) -> Peers:
     """Meet the others; a collective call. Raises `UserError` where they do not come."""
-    is_first = place.rank == 0
+    is_first = assignment.rank == 0
     try:
         store = connect_store(
-            place.address,
-            place.port,
-            makes_it=is_first and not place.has_store,
-            world_size=place.world_size,
+            assignment.address,
+            assignment.port,
+            makes_it=is_first and not assignment.has_store,
+            world_size=assignment.world_size,
             timeout_s=MEETING_S,
         )
         now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
         started = store.compare_set("started", "", now).decode()
-        met = meet(store, rank=place.rank, world_size=place.world_size, timeout_s=MEETING_S)
+        met = meet(
+            store, rank=assignment.rank, world_size=assignment.world_size, timeout_s=MEETING_S
+        )
     except CommunicationError as error:
         raise UserError(str(error)) from error
-    return Team(place=place, store=met, started=started)
+    return Peers(assignment=assignment, store=met, started=started)

@@ -2,28 +2,23 @@
 launcher.
 """
 
-import os
 import traceback
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import torch
-
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.process_group import file_rendezvous
-from bagua_algos.worker_axis.models import SingleModel
 from experiments.plan.plan import Plan
 from experiments.real.nccl import nccl_environment
 from experiments.real.shared_memory import HostMemory
+from experiments.real.work import Surroundings, work
 from experiments.tasks.base import TaskData
 from experiments.training.device_trace import device_trace
-from experiments.training.meter import InterfaceMeter
-from experiments.training.steps_ahead import StepsAhead
+from experiments.training.result import DivergedError, Result
 from experiments.training.trace import TraceFile, TraceRecorder
-from experiments.training.train import DivergedError, Result, train
 from host.channel import ParentChannel
-from host.gpus import place
+from host.gpus import placement
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import BrokenProbeError, ProbeError
 from netsim.links import counters, tcp
@@ -36,9 +31,6 @@ from netsim.proof.proof import LinkReport
 
 PROBE, TRAIN = "probe", "train"
 """What the launcher says to a worker: PROBE any number of times, then TRAIN."""
-
-STEP_LIMITS = 4
-"""A step on a GPU may take as many times the limit of one collective."""
 
 
 @dataclass(frozen=True)
@@ -142,47 +134,47 @@ def _stay(launcher: ParentChannel) -> NoReturn:
 def _train(
     plan: Plan, data: TaskData, rank: int, rendezvous: str, memory: int, launcher: ParentChannel
 ) -> Result:
-    assert plan.backend.process_group is not None, "simulated workers have no process"
-    torch.set_num_threads(plan.cluster.threads_per_worker)
-    torch.manual_seed(plan.seed * plan.workers + rank)
-    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE  # else gloo listens on 127.0.0.1
-    steps_ahead = _take_gpu(plan, rank) if plan.backend.has_gpu_workers else None
-    with file_rendezvous(
-        rendezvous,
-        backend=plan.backend.process_group,
-        rank=rank,
-        world_size=plan.workers,
-        timeout_s=plan.cluster.timeout_s,
-        nodes=plan.nodes,
-    ) as communicator:
-        recorder = TraceRecorder(rank) if plan.trace and steps_ahead is None else None
-        communicator.observer = recorder
-        with device_trace(plan.folder, rank) if plan.trace and steps_ahead else nullcontext():
-            result = train(
-                plan,
-                data,
-                SingleModel(plan.model.to(plan.backend.device)),
-                communicator,
-                InterfaceMeter(
-                    lambda: counters.bytes_sent(INTERFACE), steps_ahead, plan.backend.device
-                ),
-                lambda row: launcher.send(Row(row)) if rank == 0 else None,
-                recorder,
-                HostMemory(
-                    memory, rank=rank, world_size=plan.workers, limit_s=plan.cluster.timeout_s
-                ),
-            )
+    recorder = TraceRecorder(rank) if plan.trace and not plan.backend.has_gpu_workers else None
+    surroundings = _surroundings(plan, rank, rendezvous, memory, recorder)
+    (result,) = work(
+        plan, data, surroundings, lambda row: launcher.send(Row(row)) if rank == 0 else None
+    )
     if recorder is not None:
         TraceFile(plan.folder).write_part(recorder.events, rank)
     return result
 
 
-def _take_gpu(plan: Plan, rank: int) -> StepsAhead:
-    """From here on this process computes on the worker's GPU, and its NCCL uses the worker's link
-    alone.
+def _surroundings(
+    plan: Plan, rank: int, rendezvous: str, memory: int, recorder: TraceRecorder | None
+) -> Surroundings:
+    """A worker behind its shaped link: its traffic leaves by that link alone, evaluations average
+    through memory that the workers share.
     """
-    placement = place(plan.workers)
-    environment = nccl_environment(rank, is_shared=placement.is_shared, interface=INTERFACE)
-    os.environ.update(environment)
-    torch.cuda.set_device(placement.index(rank))
-    return StepsAhead(STEP_LIMITS * plan.cluster.timeout_s)
+    environment = {"GLOO_SOCKET_IFNAME": INTERFACE}  # else gloo listens on 127.0.0.1
+    gpu = None
+    if plan.backend.has_gpu_workers:
+        gpus = placement(plan.workers)
+        gpu = gpus.index(rank)
+        environment |= nccl_environment(rank, is_shared=gpus.is_shared, interface=INTERFACE)
+    limit_s = plan.cluster.timeout_s
+    return Surroundings(
+        rank=rank,
+        rendezvous=lambda: file_rendezvous(
+            rendezvous,
+            backend=str(plan.backend.process_group),
+            rank=rank,
+            world_size=plan.workers,
+            timeout_s=limit_s,
+            nodes=plan.nodes,
+        ),
+        environment=environment,
+        gpu=gpu,
+        bytes_sent=lambda: counters.bytes_sent(INTERFACE),
+        averager=HostMemory(memory, rank=rank, world_size=plan.workers, limit_s=limit_s),
+        recorder=recorder,
+        profiler=(
+            device_trace(plan.folder, rank)
+            if plan.trace and plan.backend.has_gpu_workers
+            else nullcontext()
+        ),
+    )

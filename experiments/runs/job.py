@@ -8,9 +8,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from experiments.real.peers import Team
-from experiments.real.torchrun import run_placed
+from experiments.real.peers import Peers
 from experiments.runs.folder_lock import HeldError, hold
+from experiments.runs.peer_run import run_as_peer
 from experiments.runs.run import run
 from experiments.runs.study import (
     Outcome,
@@ -22,8 +22,8 @@ from host.errors import UserError
 from host.processes import die_with_parent
 
 
-def run_job(config: DictConfig, team: Team | None = None) -> Outcome:
-    """Run `config`, with the processes of `team` if torchrun or srun has started some.
+def run_job(config: DictConfig, peers: Peers | None = None) -> Outcome:
+    """Run `config`, with the processes of `peers` if torchrun or srun has started some.
 
     An outcome "refused" says that nothing was run, because of what `config` asks for; "held", that
     another process runs it.
@@ -31,8 +31,8 @@ def run_job(config: DictConfig, team: Team | None = None) -> Outcome:
     hydra = HydraConfig.get()
     folder, overrides = Path(hydra.runtime.output_dir), hydra.overrides.task
     try:
-        if team is not None:
-            return Outcome(status=run_placed(config, folder, overrides, team))
+        if peers is not None:
+            return Outcome(status=run_as_peer(config, folder, overrides, peers))
         if hydra.mode == RunMode.MULTIRUN:
             return _run_of_study(config, folder, overrides, Path(hydra.sweep.dir))
         return Outcome(status=run(config, folder, overrides))

@@ -16,12 +16,8 @@ from experiments.plan.factory import make_plan
 from experiments.plan.identity import plain
 from experiments.plan.model_check import check_model
 from experiments.plan.plan import Plan
-from experiments.real.local import (
-    Network,
-    RunDivergedError,
-    RunFailedError,
-    launch,
-)
+from experiments.real.failures import RunFailedError
+from experiments.real.local import Network, launch
 from experiments.runs.progress import ProgressView, progress_view
 from experiments.runs.records import (
     CTRL_C,
@@ -34,10 +30,10 @@ from experiments.simulated.kept_trainings import simulate_once
 from experiments.simulated.memory import check_memory
 from experiments.simulated.simulate import given_profile, simulate
 from experiments.tasks.base import Task, TaskData
+from experiments.training.result import DivergedError, Result
 from experiments.training.trace import TraceFile
-from experiments.training.train import DivergedError, Result
 from host.errors import Terminated, UserError
-from host.gpus import place
+from host.gpus import placement
 from netsim.errors import NamespaceError
 from netsim.links.namespaces import check_permitted
 
@@ -131,7 +127,7 @@ class Recorder:
             if self._plan.trace and not self._plan.backend.has_gpu_workers:
                 TraceFile(self._plan.folder).join()
             return self._finish("completed")
-        except (RunDivergedError, DivergedError) as error:
+        except DivergedError as error:
             return self._finish("diverged", str(error))
         except RunFailedError as error:
             if error.details:
@@ -217,7 +213,7 @@ def load_data(plan: Plan, *, needs_namespaces: bool = True) -> TaskData:
     """
     try:
         if plan.backend.device == "cuda":
-            place(plan.workers)  # raises
+            placement(plan.workers)  # raises
         if needs_namespaces and not plan.backend.is_simulated:
             check_permitted(plan.net, plan.workers)
         data = plan.task.load()
@@ -269,8 +265,8 @@ def _known(plan: Plan) -> dict[str, Any]:
 def _known_of_gpus(plan: Plan) -> dict[str, Any]:
     if plan.backend.device == "cpu":
         return {"shared_gpu": False}
-    placement = place(1 if plan.backend.is_simulated else plan.workers)
-    return {"gpu": placement.models, "shared_gpu": placement.is_shared}
+    gpus = placement(1 if plan.backend.is_simulated else plan.workers)
+    return {"gpu": gpus.models, "shared_gpu": gpus.is_shared}
 
 
 def _stopped_by(error: BaseException) -> str:

@@ -30,8 +30,8 @@ from experiments.simulated.simulate import (
     simulate,
 )
 from experiments.tasks.base import TaskData
+from experiments.training.result import Result
 from experiments.training.trace import TraceFile
-from experiments.training.train import Result
 from netsim.timeline.timeline import Job
 
 FOLDER = ".trainings"

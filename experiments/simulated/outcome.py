@@ -9,7 +9,7 @@ from experiments.simulated.profile import Profile
 from experiments.simulated.recording import Curve, Row
 from experiments.simulated.simulate import make_timeline, train_simulated
 from experiments.tasks.base import TaskData
-from experiments.training.train import DivergedError
+from experiments.training.result import DivergedError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Who takes the next step: all workers together, or each at its own pace.
+"""Simulated workers, each at its own pace.
 
 Where no worker waits for another, a fast one has done more steps than a slow one by the time that
 they average. A simulation that lets them step together would give each of them what it could not
@@ -12,40 +12,29 @@ the fewest goes first, and the numbers are put back to what they were after as m
 Shapes: w workers held by this process.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bagua_algos.engine.engine import Engine
-from bagua_algos.engine.step_observer import StepObserver
 from bagua_algos.worker_axis.standing_rows import StandingRows
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
 from experiments.simulated.shared_numbers import SharedNumbers
 from experiments.tasks.batches import Batches
+from experiments.training.pace import Pace, together
 from experiments.training.step import Step
-
-Pace = Callable[[Batches, Step, int, int], Iterator[Tensor]]
-"""Takes the steps from the third to the fourth argument; yields losses `[w]` after each step of the
-first worker held here.
-"""
 
 
 def make_pace(
-    plan: Plan, model: nn.Module, optimizer: torch.optim.Optimizer, observer: StepObserver | None
+    plan: Plan, clocks: SimulatedClocks, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Pace:
-    """How the workers held here go on; to be called before the model is distributed."""
-    if isinstance(observer, SimulatedClocks) and plan.algorithm.depends_on_timing:
-        return OwnPace(observer, StandingRows(model, optimizer))
+    """How simulated workers go on; to be called before the model is distributed."""
+    if plan.algorithm.depends_on_timing:
+        return OwnPace(clocks, StandingRows(model, optimizer))
     return together
-
-
-def together(batches: Batches, take_step: Step, start: int, end: int) -> Iterator[Tensor]:
-    """All workers take each step at once."""
-    for step in range(start, end):
-        yield take_step(batches.indices(step))
 
 
 class OwnPace:

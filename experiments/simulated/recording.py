@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments.simulated.clocks import Script
-from experiments.training.train import Result
+from experiments.training.result import Result
 from netsim.timeline.timeline import Timeline
 
 Row = dict[str, Any]

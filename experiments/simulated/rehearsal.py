@@ -29,7 +29,7 @@ from experiments.tasks.base import TaskData
 from experiments.training.step import make_step
 from host.channel import ParentChannel
 from host.environment import environment
-from host.gpus import place
+from host.gpus import placement
 from host.processes import fork
 
 WARM_UP_STEPS = 5
@@ -50,7 +50,7 @@ def rehearse(
     `RuntimeError` where a process dies or takes too long, `UserError` where there is no GPU for it.
     """
     if plan.backend.device == "cuda":
-        place(sharing)  # raises
+        placement(sharing)  # raises
     channels = [Pipe(duplex=False) for _ in range(sharing)]
     barriers = [Barrier(sharing, timeout=LIMIT_S) for _ in range(NUM_CONNECTIONS)]
     meet = [barrier.wait for barrier in barriers]

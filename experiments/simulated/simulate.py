@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,14 +20,16 @@ from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
 from experiments.simulated.kept_memory import kept_memory
+from experiments.simulated.pace import make_pace
 from experiments.simulated.profile import Profile
 from experiments.simulated.recording import Curve, Row
 from experiments.simulated.rehearsal import rehearse
 from experiments.tasks.base import TaskData
+from experiments.training.result import DivergedError, Result
 from experiments.training.step import examples
 from experiments.training.trace import TraceFile
-from experiments.training.train import Result, train
-from host.child import run_apart
+from experiments.training.train import train
+from host.child import run_in_child_reporting
 from netsim.timeline.compute import ComputeTimes, Constant, Variation
 from netsim.timeline.cost_model import CostModel
 from netsim.timeline.timeline import Timeline
@@ -74,7 +77,9 @@ def simulate(
         return [result]
 
     # In a sweep this process forks the next run's workers.
-    return run_apart(work, on_row) if plan.backend.device == "cuda" else work(on_row)
+    if plan.backend.device == "cuda":
+        return run_in_child_reporting(work, on_row, expected=(DivergedError,))
+    return work(on_row)
 
 
 def train_simulated(
@@ -86,7 +91,16 @@ def train_simulated(
     torch.manual_seed(plan.seed)
     model = stack(plan, data).to(plan.backend.device)
     with kept_memory():
-        result = train(plan, data, model, communicator, SimulatedMeter(clocks), on_row, clocks)
+        result = train(
+            plan,
+            data,
+            model,
+            communicator,
+            SimulatedMeter(clocks),
+            on_row,
+            clocks,
+            make_pace=partial(make_pace, plan, clocks),
+        )
     return result, clocks
 
 

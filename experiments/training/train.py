@@ -12,32 +12,14 @@ from torch import Tensor, nn
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.step_observer import StepObserver
 from experiments.plan.plan import Plan
-from experiments.simulated.pace import make_pace
 from experiments.tasks.base import TaskData
 from experiments.training.checkpoint import Checkpoints, check_portable
 from experiments.training.distributed import Distributed
 from experiments.training.evaluation import NOT_EVALUATED, Evaluation, evaluate
 from experiments.training.meter import Meter
+from experiments.training.pace import MakePace, together
+from experiments.training.result import DivergedError, Result
 from experiments.training.step import Step, make_step
-
-
-class DivergedError(RuntimeError):
-    """The loss is NaN or infinite: the run is over, and a miss."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What one worker's training came to, over `steps` steps; evaluations take no time and no
-    bytes. `validation` is the last on the way, `test` that of the end. `bytes_sent` is None where
-    nothing counts them.
-    """
-
-    steps: int
-    time_s: float
-    bytes_sent: int | None
-    exposed_communication_s: float
-    validation: Evaluation
-    test: Evaluation
 
 
 def train(
@@ -49,6 +31,7 @@ def train(
     report: Callable[[dict[str, Any]], None],
     observer: StepObserver | None = None,
     averager: Averager | None = None,
+    make_pace: MakePace = lambda model, optimizer: together,
 ) -> Result:
     """Train `model` as planned, on the workers that `communicator` holds.
 
@@ -61,6 +44,7 @@ def train(
         report: is given rows of `experiments.runs.records.METRICS`.
         observer: hears of every step.
         averager: what evaluations average by; None: `communicator`.
+        make_pace: says which workers take the next step.
 
     Raises:
         DivergedError: the loss is not finite.
@@ -68,7 +52,7 @@ def train(
     """
     averager = averager or communicator
     optimizer = plan.make_optimizer(model.parameters())
-    advance = make_pace(plan, model, optimizer, observer)
+    advance = make_pace(model, optimizer)
     take_step = make_step(plan, data.train, model, optimizer, communicator, observer)
     distributed = take_step.distributed
     state = _State(model, take_step, meter)

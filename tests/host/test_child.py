@@ -3,8 +3,7 @@ import signal
 
 import pytest
 
-from experiments.training.train import DivergedError
-from host.child import run_apart
+from host.child import run_in_child_reporting
 from host.errors import UserError
 
 
@@ -16,20 +15,20 @@ def test_a_child_reports_rows_and_answers():
             report({"step": step, "pid": os.getpid()})
         return os.getpid()
 
-    pid = run_apart(work, rows.append)
+    pid = run_in_child_reporting(work, rows.append)
     assert pid != os.getpid()
     assert rows == [{"step": step, "pid": pid} for step in range(3)]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
-@pytest.mark.parametrize("error", [UserError("mend it"), DivergedError("the loss is nan")])
+@pytest.mark.parametrize("error", [UserError("mend it"), ArithmeticError("by nothing")])
 def test_what_a_caller_expects_is_raised_as_it_is(error):
     def work(report):
         raise error
 
     with pytest.raises(type(error), match=str(error)):
-        run_apart(work, lambda row: None)
+        run_in_child_reporting(work, lambda row: None, expected=(ArithmeticError,))
 
 
 def test_what_nobody_expects_is_a_runtime_error(capfd):
@@ -37,7 +36,7 @@ def test_what_nobody_expects_is_a_runtime_error(capfd):
         raise ZeroDivisionError("by nothing\nat all")
 
     with pytest.raises(RuntimeError, match=r"^ZeroDivisionError: by nothing$"):
-        run_apart(work, lambda row: None)
+        run_in_child_reporting(work, lambda row: None)
     assert "Traceback" in capfd.readouterr().err
 
 
@@ -46,7 +45,7 @@ def test_a_child_that_is_killed_is_noticed():
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(RuntimeError, match="died"):
-        run_apart(work, lambda row: None)
+        run_in_child_reporting(work, lambda row: None)
 
 
 def test_a_caller_that_stops_leaves_no_child():
@@ -61,6 +60,6 @@ def test_a_caller_that_stops_leaves_no_child():
         signal.pause()
 
     with pytest.raises(KeyboardInterrupt):
-        run_apart(work, stop)
+        run_in_child_reporting(work, stop)
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)

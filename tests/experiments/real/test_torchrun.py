@@ -6,8 +6,8 @@ import pytest
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.real.rank import find_place
-from experiments.real.torchrun import check_placed
+from experiments.real.assignment import find_assignment
+from experiments.real.torchrun import check_assigned
 from experiments.runs.records import load_rows, load_runs
 from experiments.training.checkpoint import newest
 from host.errors import UserError
@@ -27,22 +27,32 @@ SRUN = {
 
 
 def test_the_place_that_torchrun_gives():
-    place = find_place(TORCHRUN)
-    assert (place.rank, place.world_size, place.local_rank, place.local_world_size) == (5, 8, 1, 4)
-    assert (place.host_index, place.num_hosts, place.num_restarts) == (1, 2, 2)
-    assert (place.address, place.port, place.has_store) == ("node1", 29400, True)
-    assert place.run_id is None
-    assert find_place(TORCHRUN | {"TORCHELASTIC_RUN_ID": "mine"}).run_id == "mine"
+    assignment = find_assignment(TORCHRUN)
+    assert (
+        assignment.rank,
+        assignment.world_size,
+        assignment.local_rank,
+        assignment.local_world_size,
+    ) == (5, 8, 1, 4)
+    assert (assignment.host_index, assignment.num_hosts, assignment.num_restarts) == (1, 2, 2)
+    assert (assignment.address, assignment.port, assignment.has_store) == ("node1", 29400, True)
+    assert assignment.run_id is None
+    assert find_assignment(TORCHRUN | {"TORCHELASTIC_RUN_ID": "mine"}).run_id == "mine"
 
 
 def test_the_place_that_srun_gives():
-    place = find_place(SRUN)
-    assert (place.rank, place.world_size, place.local_rank, place.local_world_size) == (4, 5, 0, 1)
-    assert (place.host_index, place.num_hosts, place.has_store) == (2, 3, False)
-    assert (place.address, place.run_id) == ("rack07", "slurm_71.0")
-    assert find_place(SRUN | {"SLURM_NODEID": "1"}).local_world_size == 2
-    assert find_place(SRUN | {"SLURM_STEP_ID": "1"}).port != place.port
-    assert find_place(SRUN | {"MASTER_ADDR": "a", "MASTER_PORT": "1234"}).port == 1234
+    assignment = find_assignment(SRUN)
+    assert (
+        assignment.rank,
+        assignment.world_size,
+        assignment.local_rank,
+        assignment.local_world_size,
+    ) == (4, 5, 0, 1)
+    assert (assignment.host_index, assignment.num_hosts, assignment.has_store) == (2, 3, False)
+    assert (assignment.address, assignment.run_id) == ("rack07", "slurm_71.0")
+    assert find_assignment(SRUN | {"SLURM_NODEID": "1"}).local_world_size == 2
+    assert find_assignment(SRUN | {"SLURM_STEP_ID": "1"}).port != assignment.port
+    assert find_assignment(SRUN | {"MASTER_ADDR": "a", "MASTER_PORT": "1234"}).port == 1234
 
 
 @pytest.mark.parametrize(
@@ -55,14 +65,14 @@ def test_the_place_that_srun_gives():
     ],
 )
 def test_the_first_of_slurms_hosts(hosts, first):
-    assert find_place(SRUN | {"SLURM_STEP_NODELIST": hosts}).address == first
+    assert find_assignment(SRUN | {"SLURM_STEP_NODELIST": hosts}).address == first
 
 
 def test_a_process_alone_has_no_place():
-    assert find_place({}) is None
-    assert find_place(SRUN | {"SLURM_STEP_NUM_TASKS": "1"}) is None  # as submitit starts a run
+    assert find_assignment({}) is None
+    assert find_assignment(SRUN | {"SLURM_STEP_NUM_TASKS": "1"}) is None  # as submitit starts a run
     with pytest.raises(UserError, match="which \\('LOCAL_RANK'\\): start it by torchrun or srun"):
-        find_place(
+        find_assignment(
             {key: TORCHRUN[key] for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
         )
 
@@ -80,7 +90,7 @@ def test_a_process_alone_has_no_place():
 def test_what_only_this_host_can_do_is_refused(overrides, sentence, tmp_path):
     plan = make_plan(compose_config(["algo=allreduce", *overrides]), tmp_path)
     with pytest.raises(UserError, match=sentence):
-        check_placed(plan, find_place(TORCHRUN))
+        check_assigned(plan, find_assignment(TORCHRUN))
 
 
 def test_what_torchrun_starts_is_one_run(tmp_path):

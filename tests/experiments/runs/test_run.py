@@ -6,7 +6,7 @@ from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.runs.run import Recorder
 from experiments.training.evaluation import NOT_EVALUATED, Evaluation
-from experiments.training.train import Result
+from experiments.training.result import Result
 from tests.experiments import app
 
 

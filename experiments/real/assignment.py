@@ -1,4 +1,4 @@
-"""The place that torchrun or srun has given this process among those of one run.
+"""The assignment that torchrun or srun has given this process among those of one run.
 
 torchrun --nnodes=2 --nproc-per-node=8 ... -m experiments +algo=bytegrad net=none
 srun --nodes=2 --ntasks-per-node=8 python -m experiments +algo=bytegrad net=none
@@ -17,7 +17,7 @@ _PORTS = range(20000, 32000)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Assignment:
     """One process's.
 
     Args:
@@ -49,8 +49,8 @@ class Place:
     num_restarts: int
 
 
-def find_place(environment: Mapping[str, str]) -> Place | None:
-    """The place that `environment` tells of; None where this process is a run's only one.
+def find_assignment(environment: Mapping[str, str]) -> Assignment | None:
+    """The assignment that `environment` tells of; None where this process is a run's only one.
 
     Raises `UserError` where it tells of one that cannot be.
     """
@@ -67,10 +67,10 @@ def find_place(environment: Mapping[str, str]) -> Place | None:
     return None
 
 
-def _by_torchrun(environment: Mapping[str, str]) -> Place:
+def _by_torchrun(environment: Mapping[str, str]) -> Assignment:
     number = {name: int(value) for name, value in environment.items() if value.isdecimal()}
     run_id = environment.get("TORCHELASTIC_RUN_ID", "none")
-    return Place(
+    return Assignment(
         starter="torchrun",
         run_id=None if run_id == "none" else run_id,
         rank=number["RANK"],
@@ -86,11 +86,11 @@ def _by_torchrun(environment: Mapping[str, str]) -> Place:
     )
 
 
-def _by_srun(environment: Mapping[str, str]) -> Place:
+def _by_srun(environment: Mapping[str, str]) -> Assignment:
     job, step = environment["SLURM_JOB_ID"], environment["SLURM_STEP_ID"]
     host_index = int(environment["SLURM_NODEID"])
     tasks = _tasks_per_host(environment["SLURM_STEP_TASKS_PER_NODE"])
-    return Place(
+    return Assignment(
         starter="srun",
         run_id=f"slurm_{job}.{step}",
         rank=int(environment["SLURM_PROCID"]),

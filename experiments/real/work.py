@@ -1,0 +1,93 @@
+"""What a real worker does, whoever has started its process."""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bagua_algos.communication.communicator import Averager, Communicator
+from bagua_algos.worker_axis.models import SingleModel
+from experiments.plan.plan import Plan
+from experiments.tasks.base import TaskData
+from experiments.training.meter import InterfaceMeter
+from experiments.training.result import Result
+from experiments.training.steps_ahead import StepsAhead
+from experiments.training.trace import TraceRecorder
+from experiments.training.train import train
+
+STEP_LIMITS = 4
+"""A step on a GPU may take as many times the limit of one collective."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What differs between workers of this host's launcher and workers of torchrun or srun.
+
+    Args:
+        rank: this worker.
+        rendezvous: joins the other workers; entered once.
+        environment: variables that gloo and NCCL read, set before the rendezvous.
+        gpu: CUDA's number of this worker's GPU; None: it computes on the CPU.
+        bytes_sent: reads the bytes that this worker has sent; None: nothing counts them.
+        averager: what evaluations average by; None: the workers' network.
+        recorder: hears of every step and operation, for a trace.
+        profiler: runs around the training.
+    """
+
+    rank: int
+    rendezvous: Callable[[], AbstractContextManager[Communicator]]
+    environment: Mapping[str, str]
+    gpu: int | None = None
+    bytes_sent: Callable[[], int] | None = None
+    averager: Averager | None = None
+    recorder: TraceRecorder | None = None
+    profiler: AbstractContextManager[Any] = field(default_factory=nullcontext)
+
+
+def work(
+    plan: Plan,
+    data: TaskData,
+    surroundings: Surroundings,
+    on_row: Callable[[Row], None],
+    finish: Callable[[Result, Communicator], list[Result]] = lambda result, _: [result],
+) -> list[Result]:
+    """Train as one real worker; returns what `finish` makes of its result.
+
+    Args:
+        plan: the run.
+        data: all examples.
+        surroundings: of this worker.
+        on_row: is given every row of metrics.
+        finish: is called before the workers part.
+
+    Raises:
+        DivergedError: the loss is not finite.
+        CommunicationError: another worker is gone or silent.
+    """
+    assert plan.backend.process_group is not None, "simulated workers have no process"
+    torch.set_num_threads(plan.cluster.threads_per_worker)
+    torch.manual_seed(plan.seed * plan.workers + surroundings.rank)
+    os.environ.update(surroundings.environment)
+    steps_ahead = None
+    if surroundings.gpu is not None:
+        torch.cuda.set_device(surroundings.gpu)
+        steps_ahead = StepsAhead(STEP_LIMITS * plan.cluster.timeout_s)
+    count = surroundings.bytes_sent
+    with surroundings.rendezvous() as communicator, surroundings.profiler:
+        communicator.observer = surroundings.recorder
+        result = train(
+            plan,
+            data,
+            SingleModel(plan.model.to(plan.backend.device)),
+            communicator,
+            InterfaceMeter(count or (lambda: 0), steps_ahead, plan.backend.device),
+            on_row if count else lambda row: on_row(row | {"bytes_sent": None}),
+            surroundings.recorder,
+            surroundings.averager,
+        )
+        return finish(result, communicator)

@@ -1,0 +1,118 @@
+"""A run of which torchrun or srun has started the processes, on one machine or several.
+
+Each process is a worker, and worker 0 keeps the record, in a folder that all of them see. A process
+that dies ends the others; started again, the run goes on in its folder from its last checkpoint,
+with as many workers as there are then.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from experiments.plan.factory import make_plan
+from experiments.plan.identity import plain
+from experiments.plan.plan import Plan
+from experiments.real.assignment import Assignment
+from experiments.real.failures import RunFailedError
+from experiments.real.local import Network
+from experiments.real.peers import Peers
+from experiments.real.torchrun import check_assigned, work_as_peer
+from experiments.runs.resume import FREE, check_same
+from experiments.runs.run import Recorder, load_data
+from experiments.runs.study import Standing, read_record
+from experiments.tasks.base import TaskData
+from experiments.training.checkpoint import newest
+from experiments.training.result import DivergedError, Result
+from host.errors import UserError
+
+
+def run_as_peer(config: DictConfig, folder: Path, overrides: Sequence[str], peers: Peers) -> str:
+    """Run `config` as one of the workers of `peers`; returns the status that the record has.
+
+    Raises `UserError` where it cannot be run so.
+    """
+    torch.set_num_threads(1)
+    is_first = peers.assignment.rank == 0
+    try:
+        plan = _on_machines(make_plan(config, folder), peers.assignment)
+        data = load_data(plan, needs_namespaces=False)
+        if is_first:
+            return _lead(plan, plain(config), overrides, data, peers)
+    except UserError as error:
+        if is_first:
+            peers.say({"refused": str(error)})
+            with suppress(OSError):
+                folder.rmdir()  # Hydra has made it; if it is not empty it is not ours
+        raise
+    return _follow(plan, data, peers)
+
+
+def _on_machines(plan: Plan, assignment: Assignment) -> Plan:
+    """The plan, whose network is no other run's."""
+    check_assigned(plan, assignment)
+    hosts = "1 host" if assignment.num_hosts == 1 else f"{assignment.num_hosts} hosts"
+    return replace(plan, names=plan.names | {"net": f"own network, {hosts}"})
+
+
+def _lead(
+    plan: Plan, config: dict[str, Any], overrides: Sequence[str], data: TaskData, peers: Peers
+) -> str:
+    """Worker 0's part: decide where to begin, tell the others, train and keep the record."""
+    record = read_record(plan.folder, is_held=False)
+    goes_on = record is not None and record.standing is not Standing.DONE
+    if record is not None and not goes_on and peers.assignment.num_restarts:
+        peers.say({"status": record.status})  # a worker died after the end
+        return record.status
+    if goes_on:
+        plan = _continued(plan, config)
+    known = {
+        "started_by": peers.assignment.starter,
+        "hosts": peers.assignment.num_hosts,
+        "shared_gpu": False,
+    }
+
+    def start(
+        plan: Plan, data: TaskData, on_network: Callable[[Network | None], None], on_row: Any
+    ) -> list[Result]:
+        on_network(None)
+        return work_as_peer(plan, data, peers, on_row)
+
+    recorder = Recorder(plan, config, overrides, start, known, goes_on=goes_on)
+    resume = None if plan.resume is None else str(plan.resume)
+    peers.say({"resume": resume, "step": plan.resume_step})
+    return recorder.run(data)
+
+
+def _continued(plan: Plan, config: dict[str, Any]) -> Plan:
+    """`plan` from the last checkpoint of the run that its folder holds.
+
+    Raises `UserError` where that is another run.
+    """
+    check_same(config, plan.folder, (*FREE, "workers"))
+    step = newest(plan.folder)
+    return plan if step is None else replace(plan, resume=plan.folder, resume_step=step)
+
+
+def _follow(plan: Plan, data: TaskData, peers: Peers) -> str:
+    """Another worker's part."""
+    word = peers.hear()
+    if "refused" in word:
+        raise UserError(word["refused"])
+    if "status" in word:
+        return word["status"]
+    resume = None if word["resume"] is None else Path(word["resume"])
+    plan = replace(plan, resume=resume, resume_step=word["step"])
+    try:
+        work_as_peer(plan, data, peers, lambda row: None)
+    except DivergedError:
+        return "diverged"
+    except RunFailedError as error:
+        print(error, file=sys.stderr)
+        return "failed"
+    return "completed"
