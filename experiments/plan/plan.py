@@ -1,9 +1,12 @@
-"""From Hydra's configuration to a plan: all objects made, all numbers checked, nothing started."""
+"""The plan of a run: all objects made, all numbers checked, nothing started. It knows no Hydra."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -13,7 +16,9 @@ from bagua_algos.communication.communicator import Nodes
 from experiments.tasks.base import Task, TaskData
 from experiments.tasks.batches import Batches
 from netsim.conditions.condition import NetworkCondition
-from netsim.timeline.compute import Variation
+
+if TYPE_CHECKING:  # training pulls in no simulator
+    from netsim.timeline.compute import Variation
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 """What matrices are multiplied in; weights and gradients are float32."""

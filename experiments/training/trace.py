@@ -11,20 +11,45 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from bagua_algos.communication.communicator import Operation
-from netsim.timeline.lanes import Event
 
 TRACE = "trace.json"
 COMPUTE = -1
 """The lane of events that compute."""
 
 
+class TraceEvent(Protocol):
+    """What one worker did from when to when, seconds; `lane` -1 is compute. Real or simulated."""
+
+    @property
+    def worker(self) -> int: ...  # noqa: D102
+    @property
+    def lane(self) -> int: ...  # noqa: D102
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def start_s(self) -> float: ...  # noqa: D102
+    @property
+    def end_s(self) -> float: ...  # noqa: D102
+
+
+class Span(NamedTuple):
+    """A `TraceEvent` of a real worker."""
+
+    worker: int
+    lane: int
+    name: str
+    start_s: float
+    end_s: float
+
+
 class TraceRecorder:
     """The `StepObserver` of a real worker's engine, and the `Observer` of its communicator."""
 
     def __init__(self, worker: int) -> None:
-        self.events: list[Event] = []
+        self.events: list[Span] = []
         self._worker = worker
         self._since_s = 0.0
         self._lanes: dict[int, int] = {}
@@ -79,7 +104,7 @@ class TraceRecorder:
         self._since_s = ended_s
 
     def _add(self, lane: int, name: str, start_s: float, end_s: float) -> None:
-        self.events.append(Event(self._worker, lane, name, start_s, end_s))
+        self.events.append(Span(self._worker, lane, name, start_s, end_s))
 
     def _lane(self) -> int:
         """Lanes are threads, numbered as they appear."""
@@ -92,7 +117,7 @@ class TraceFile:
 
     run: Path
 
-    def write_part(self, events: Iterable[Event], worker: int) -> None:
+    def write_part(self, events: Iterable[TraceEvent], worker: int) -> None:
         """One process's events."""
         self._part(worker).write_text("\n".join(json.dumps(_as_json(event)) for event in events))
 
@@ -112,7 +137,7 @@ class TraceFile:
         return self.run / f"trace.{worker}.part"
 
 
-def _as_json(event: Event) -> dict[str, object]:
+def _as_json(event: TraceEvent) -> dict[str, object]:
     return {
         "name": event.name,
         "ph": "X",

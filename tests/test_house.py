@@ -1,0 +1,82 @@
+"""The house: few modules in a room, and each outside package at the one door that it has."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+
+PACKAGES = ("experiments", "bagua_algos", "netsim", "kernels", "host", "hydra_plugins")
+MOST_MODULES = 15
+MOST_ROOMS = 12
+
+MODULES = sorted(
+    file.relative_to(ROOT) for package in PACKAGES for file in (ROOT / package).rglob("*.py")
+)
+
+# Who imports what: one module for each package that others must not need.
+DOORS = {
+    "torch.distributed": {
+        "bagua_algos/communication/process_group.py",
+        "netsim/validation/gloo.py",  # measures gloo itself
+    },
+    "pyroute2": {"netsim/links/netlink.py"},
+    "cupy": {"kernels/cuda_module.py"},
+}
+
+
+def imported(file: Path) -> set[str]:
+    """The modules that `file` imports, also by `import_module("...")`."""
+    names = set()
+    for node in ast.walk(ast.parse((ROOT / file).read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
+    return names
+
+
+def test_a_room_has_few_modules():
+    rooms: dict[Path, int] = {}
+    for file in MODULES:
+        if file.stem not in ("__init__", "__main__"):
+            rooms[file.parent] = rooms.get(file.parent, 0) + 1
+    assert {str(room): num for room, num in rooms.items() if num > MOST_MODULES} == {}
+
+
+def test_experiments_has_few_rooms():
+    names = {file.parts[1] for file in MODULES if file.parts[0] == "experiments"}
+    assert len(names - {"__init__.py", "__main__.py"}) <= MOST_ROOMS
+
+
+@pytest.mark.parametrize("package", DOORS)
+def test_one_module_imports(package):
+    doors = {
+        str(file)
+        for file in MODULES
+        if any(f"{name}.".startswith(f"{package}.") for name in imported(file))
+    }
+    assert doors == DOORS[package]
+
+
+def test_training_is_imported_without_hydra_and_without_a_simulator():
+    modules = [
+        ".".join(file.with_suffix("").parts)
+        for file in MODULES
+        if file.parts[:2] == ("experiments", "training") and file.stem != "__init__"
+    ]
+    program = (
+        f"import sys, {', '.join(modules)}\n"
+        "others = ('hydra', 'omegaconf', 'netsim.timeline', 'netsim.links', 'netsim.proof',\n"
+        "          'experiments.simulated', 'experiments.real', 'experiments.runs')\n"
+        "sys.exit(', '.join(name for name in others if name in sys.modules) or None)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) in ((0, ""), (1, "\n"))
