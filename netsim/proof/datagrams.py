@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from netsim.conditions.link import FRAME_BYTES, LinkCondition
+from netsim.conditions.units import bytes_per_s
 from netsim.links import counters
 from netsim.proof import tcp_rate
 from netsim.proof.arrivals import Look, look, steady_rate_mbit
@@ -123,7 +124,7 @@ def _send(
     """Send a little faster than the path for a time; how many."""
     # What is lost takes no time on the link, with netem as with the switch.
     survival = max(0.01, 1 - path.loss_pct / 100)
-    frames_per_s = (path.rate_mbit or DEFAULT_RATE_MBIT) / survival / (FRAME_BYTES * 8e-6)
+    frames_per_s = bytes_per_s(path.rate_mbit or DEFAULT_RATE_MBIT) / survival / FRAME_BYTES
     lead_s = min(_LEAD_S, path.queue_ms / 4000)
     overdrive = 1 + min(_OVERDRIVE, path.queue_ms / 4000 / seconds)
     begin_s = now_s = time.monotonic()

@@ -15,6 +15,7 @@ from typing import Any
 
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import FRAME_BYTES, LinkCondition
+from netsim.conditions.units import bytes_per_s, mbit_per_s
 from netsim.errors import ProbeError
 from netsim.links import counters
 from netsim.links.namespaces import Hub
@@ -181,7 +182,7 @@ def _round_trips_ms(connection: socket.socket) -> list[float]:
 
 
 def _send_datagrams(datagrams: socket.socket, receiver: tuple[str, int]) -> None:
-    interval_s = FRAME_BYTES * 8e-6 / DATAGRAM_RATE_MBIT
+    interval_s = FRAME_BYTES / bytes_per_s(DATAGRAM_RATE_MBIT)
     begin_s = time.monotonic()
     for num_sent in range(NUM_DATAGRAMS):
         time.sleep(max(0.0, begin_s + num_sent * interval_s - time.monotonic()))
@@ -207,7 +208,8 @@ def _rate_mbit(connection: socket.socket, warm_up_s: float) -> float:
         return 0.0
     begin = bisect_left(arrivals, (arrivals[0][0] + warm_up_s, 0))
     (begin_s, before), (end_s, after) = arrivals[min(begin, len(arrivals) - 1)], arrivals[-1]
-    return tcp_rate.WIRE_PER_GOODPUT * 8e-6 * (after - before) / max(end_s - begin_s, 1e-9)
+    goodput = (after - before) / max(end_s - begin_s, 1e-9)
+    return tcp_rate.WIRE_PER_GOODPUT * mbit_per_s(goodput)
 
 
 def _seconds(path: LinkCondition) -> float:

@@ -15,7 +15,7 @@ def seconds_in_theory(path: LinkCondition, num_workers: int, num_bytes: int) -> 
     assert path.rate_mbit is not None
     num_steps = 2 * (num_workers - 1)
     wire_bytes = num_bytes / num_workers * tcp_rate.WIRE_PER_GOODPUT
-    return num_steps * (wire_bytes * 8e-6 / path.rate_mbit + path.delay_ms / 1000)
+    return num_steps * (wire_bytes * path.seconds_per_byte + path.delay_ms / 1000)
 
 
 def all_reduce_seconds(
