@@ -39,7 +39,10 @@ def all_reduce_seconds(
 
 
 def _step(outgoing: socket.socket, incoming: socket.socket, num_bytes: int) -> None:
-    """Send so many bytes to the next worker while as many come from the one before."""
+    """Send so many bytes to the next worker while as many come from the one before.
+
+    `tcp_rate` sends for a time instead, and looks at each arrival.
+    """
     to_send = to_receive = num_bytes
     buffer = bytearray(1024 * 1024)
     while to_send or to_receive:
