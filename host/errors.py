@@ -1,4 +1,4 @@
-"""What ends a program: a user's mistake, a failure, or a signal."""
+"""What ends a program: a user's mistake, a failure, or a signal; and a child without an answer."""
 
 
 class UserError(Exception):
@@ -7,6 +7,10 @@ class UserError(Exception):
 
 class Failure(Exception):
     """Ends the program with exit code 1; its message is one sentence that says what failed."""
+
+
+class ChildError(RuntimeError):
+    """A forked child gave no answer; the message says what it was doing, and how it ended."""
 
 
 class Terminated(BaseException):

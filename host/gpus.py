@@ -5,14 +5,12 @@
 """
 
 import functools
-import json
 from dataclasses import dataclass
 
 import torch
 
 from host.errors import UserError
 from host.processes import run_in_child
-from netsim.errors import NamespaceError
 
 _ASKING_S = 60
 
@@ -74,12 +72,11 @@ def find_gpus() -> tuple[Gpu, ...]:
     if not torch.backends.cuda.is_built():
         return ()
     try:
-        described = run_in_child(_describe, limit_s=_ASKING_S)
-    except NamespaceError as error:
+        return run_in_child(_ask_cuda, doing="asking CUDA for its GPUs", limit_s=_ASKING_S)
+    except RuntimeError as error:  # CUDA's, or a ChildError
         raise UserError(
             f"CUDA could not be asked for its GPUs within {_ASKING_S} s: does nvidia-smi answer?"
         ) from error
-    return tuple(Gpu(**values) for values in json.loads(described))
 
 
 def why_no_gpu() -> str:
@@ -88,8 +85,8 @@ def why_no_gpu() -> str:
     return f"there is no NVIDIA GPU here that torch can use{cause}"
 
 
-def _describe() -> str:
+def _ask_cuda() -> tuple[Gpu, ...]:
     if not torch.cuda.is_available():
-        return "[]"
+        return ()
     devices = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    return json.dumps([{"name": d.name, "memory_bytes": d.total_memory} for d in devices])
+    return tuple(Gpu(name=d.name, memory_bytes=d.total_memory) for d in devices)

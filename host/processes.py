@@ -2,14 +2,16 @@
 
 import ctypes
 import os
-import select
 import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from multiprocessing.connection import Pipe
+from typing import NoReturn, TypeVar
 
-from netsim.errors import NamespaceError
+from host.errors import ChildError
+
+Answer = TypeVar("Answer")
 
 _PR_SET_PDEATHSIG = 1
 _STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -58,36 +60,42 @@ def kill(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def run_in_child(function: Callable[[], str], *, limit_s: float = 20) -> str:
+def run_in_child(function: Callable[[], Answer], *, doing: str, limit_s: float = 20) -> Answer:
     """What `function` returns when called in a forked child, which is gone afterwards.
 
+    Args:
+        function: its answer, or the exception that it raises, is pickled.
+        doing: such as "asking CUDA", for the message of an error.
+        limit_s: after so long the child is killed.
+
     Raises:
-        NamespaceError: that of the function; or if the child died or took longer than `limit_s`.
+        ChildError: the child died or took longer than `limit_s`.
+        Exception: whatever `function` raised.
     """
-    reader, writer = os.pipe()
+    ours, theirs = Pipe(duplex=False)
 
     def answer() -> int:
         try:
-            text, code = function(), 0
-        except NamespaceError as error:
-            text, code = str(error), 1
-        os.write(writer, bytes([code]) + text.encode())
+            outcome = (True, function())
+        except Exception as error:
+            outcome = (False, error)
+        theirs.send(outcome)
         return 0
 
     child_pid = fork(answer)
-    os.close(writer)
+    theirs.close()
     try:
-        in_time = bool(select.select([reader], [], [], limit_s)[0])
-        answered = os.read(reader, 4096) if in_time else b""
+        if not ours.poll(limit_s):
+            raise ChildError(f"The process that was {doing} did not end within {limit_s:g} s.")
+        has_returned, value = ours.recv()
+    except EOFError:
+        raise ChildError(f"The process that was {doing} died; what it printed says why.") from None
     finally:
-        os.close(reader)
+        ours.close()
         kill(child_pid)
-    if not answered:
-        how = "died" if in_time else f"did not end within {limit_s:g} s"
-        raise NamespaceError(f"A trial process that makes a network namespace {how}.")
-    if answered[0]:
-        raise NamespaceError(answered[1:].decode())
-    return answered[1:].decode()
+    if not has_returned:
+        raise value
+    return value
 
 
 def _run_and_exit(

@@ -24,10 +24,10 @@ from netsim.errors import BrokenProbeError, ProbeError
 from netsim.links import counters, tcp
 from netsim.links.namespaces import Hub
 from netsim.links.netlink import INTERFACE
-from netsim.links.reachability import unreachable
 from netsim.links.tcp import TcpSettings
 from netsim.proof import proof
 from netsim.proof.proof import LinkReport
+from netsim.proof.reachability import unreachable
 
 PROBE, TRAIN = "probe", "train"
 """What the launcher says to a worker: PROBE any number of times, then TRAIN."""

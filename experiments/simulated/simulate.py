@@ -8,7 +8,6 @@ device=cuda all workers are one batch on one GPU, and a rehearsal times a worker
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -30,7 +29,7 @@ from experiments.training.step import examples
 from experiments.training.trace import TraceFile
 from experiments.training.train import train
 from host.child import run_in_child_reporting
-from netsim.timeline.compute import ComputeTimes, Constant, Variation
+from netsim.timeline.compute import ComputeTimes, Constant, Straggler, Variation
 from netsim.timeline.cost_model import CostModel
 from netsim.timeline.timeline import Timeline
 
@@ -137,7 +136,7 @@ def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) 
     """
     variation: Variation = plan.cluster.jitter or Constant()
     if plan.cluster.straggler:
-        variation = Straggling(variation, 1 + plan.cluster.straggler)
+        variation = Straggler(variation=variation, slowdown=1 + plan.cluster.straggler)
     return Timeline(
         CostModel(plan.net, plan.workers, backend=net_backend),
         ComputeTimes(
@@ -151,20 +150,6 @@ def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) 
         host_load=min(1.0, plan.workers * plan.cluster.threads_per_worker / (os.cpu_count() or 1)),
         records_events=plan.trace,
     )
-
-
-@dataclass(frozen=True)
-class Straggling:
-    """A variation of compute times in which worker 0 is slower by a factor."""
-
-    variation: Variation
-    slowdown: float
-
-    def factors(self, step: int, world_size: int) -> np.ndarray:
-        """See `netsim.timeline.compute.Variation`."""
-        factors = np.array(self.variation.factors(step, world_size))
-        factors[0] *= self.slowdown
-        return factors
 
 
 class SimulatedMeter:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from netsim.conditions.units import bytes_per_s
+
 FRAME_BYTES = 1514
 """One full Ethernet frame: an MTU of 1500 bytes and the header."""
 
@@ -70,7 +72,7 @@ class LinkCondition:
     @property
     def seconds_per_byte(self) -> float:
         """What a byte takes to leave; 0 for an unshaped link."""
-        return 0.0 if self.rate_mbit is None else 8e-6 / self.rate_mbit
+        return 0.0 if self.rate_mbit is None else 1 / bytes_per_s(self.rate_mbit)
 
 
 LINK_FIELDS = tuple(field.name for field in fields(LinkCondition))

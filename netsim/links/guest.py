@@ -1,6 +1,6 @@
 """A guest kernel with netem, for hosts whose own lacks it: User-Mode Linux, an ordinary process.
 
-    python -m netsim.guest netsim probe net=lossy net.backend=netem
+    python -m netsim.links.guest netsim probe net=lossy net.backend=netem
 
 The guest sees the files of the host, read-only, and runs the same Python on them. It takes three
 seconds to boot, has one slow processor and shapes up to about 100 Mbit/s: a cross-check of netem

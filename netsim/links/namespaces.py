@@ -19,25 +19,19 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
-from host.processes import (
-    die_with_parent,
-    fork,
-    kill,
-    run_in_child,
-)
+from host.errors import ChildError
+from host.processes import fork, kill, run_in_child
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError
 from netsim.links.unshare import enter_network_namespace
 
 if TYPE_CHECKING:
     from netsim.links.switch import SwitchShaper
-
-__all__ = ["MAX_WORKERS", "Hub", "NamespaceError", "check_permitted", "die_with_parent"]
 
 MAX_WORKERS = 1023
 """Ports of one Linux bridge."""
@@ -47,33 +41,31 @@ _PREFIX_LENGTH = 16
 _LIMIT_S = 30
 
 
-def check_permitted(condition: NetworkCondition, num_workers: int | None = None) -> None:
-    """Do once, in a child that is thrown away, what a run under `condition` will do.
+def check_permitted(condition: NetworkCondition, num_workers: int = 1) -> None:
+    """Make the `Hub` of a run in a child that is thrown away, and as many of its workers as differ.
+
+    `Hub` alone decides what it refuses; this asks it before a run has begun.
 
     Args:
         condition: of the run.
-        num_workers: of the run, to check that the condition speaks of no others; None: unknown.
+        num_workers: of the run; 1 tells whether the host permits networks at all.
 
     Raises:
-        ValueError: if the condition names a worker that does not exist.
-        NamespaceError: if the host forbids it or lacks something; says what to do.
+        ValueError, NamespaceError: as `Hub` and `Hub.fork_workers`.
     """
-    if num_workers is not None:
-        condition.check_num_workers(num_workers)
-    import_module(
-        "netsim.links.shaper"
-    )  # and with it pyroute2, once for this and all later children
-    num_trial_workers = max(1, min(num_workers or MAX_WORKERS, condition.max_rank_named + 1))
+    import_module("netsim.links.shaper")  # with pyroute2, once for this and all later children
 
-    def attempt() -> str:
-        hub = Hub(replace(condition, faults=None), num_workers=num_trial_workers)
-        pids = hub.fork_workers(lambda rank: 0)
-        for pid in pids:
+    def attempt() -> None:
+        hub = Hub(condition, num_workers)
+        num_forked = max(1, min(num_workers, condition.max_rank_named + 1))
+        for pid in hub.fork_workers(lambda rank: 0, num_forked):
             if os.waitpid(pid, 0)[1] != 0:
                 raise NamespaceError("A trial worker failed; what it printed says why.")
-        return ""
 
-    run_in_child(attempt, limit_s=_LIMIT_S)
+    try:
+        run_in_child(attempt, doing="trying the workers' network", limit_s=_LIMIT_S)
+    except ChildError as error:
+        raise NamespaceError(str(error)) from error
 
 
 class Hub:
@@ -127,8 +119,10 @@ class Hub:
         assert 0 <= rank < self.num_workers, f"no worker has rank {rank}"
         return str(_FIRST_ADDRESS + rank)
 
-    def fork_workers(self, worker_main: Callable[[int], int]) -> dict[int, int]:
-        """Fork the workers, join them to the network, and let them run.
+    def fork_workers(
+        self, worker_main: Callable[[int], int], num_forked: int | None = None
+    ) -> dict[int, int]:
+        """Fork the workers, or the first `num_forked`, join them to the network, and let them run.
 
         Each child calls `worker_main(rank)` once all links are up, and exits with what it
         returned; an exception prints its traceback and exits with 1. Children die with this
@@ -143,7 +137,7 @@ class Hub:
         """
         workers: list[_Worker] = []
         try:
-            for rank in range(self.num_workers):
+            for rank in range(self.num_workers if num_forked is None else num_forked):
                 workers.append(self._fork_worker(rank, worker_main, workers))
             for worker in workers:
                 worker.await_("entered a namespace of its own")

@@ -3,6 +3,7 @@
 from math import ceil
 
 from netsim.conditions.link import FRAME_BYTES, LinkCondition
+from netsim.conditions.units import bytes_per_s
 from netsim.links import tbf
 
 KIND = "netem"
@@ -24,7 +25,7 @@ def qdisc(link: LinkCondition) -> dict:
         arguments["rate"] = tbf.rate_bytes_per_s(link)
     elif link.jitter_ms:
         # Only with a rate does netem keep packets in order whatever their delays.
-        arguments["rate"] = round(tbf.MAX_RATE_MBIT * 1e6 / 8)
+        arguments["rate"] = round(bytes_per_s(tbf.MAX_RATE_MBIT))
     return arguments
 
 
@@ -43,6 +44,6 @@ def _limit_packets(link: LinkCondition) -> int:
     A GSO packet counts as one though it may be 45 frames, so that the queue may last longer than
     `queue_ms` before it drops; never where loss is asked for, since packets are single frames then.
     """
-    bytes_per_ms = (link.rate_mbit or tbf.MAX_RATE_MBIT) * 1e3 / 8
-    in_flight_bytes = (link.delay_ms + link.jitter_ms) * bytes_per_ms
+    rate = bytes_per_s(link.rate_mbit or tbf.MAX_RATE_MBIT)
+    in_flight_bytes = rate * (link.delay_ms + link.jitter_ms) / 1000
     return ceil((tbf.queue_bytes(link) + in_flight_bytes) / FRAME_BYTES) + 1

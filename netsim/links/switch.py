@@ -86,7 +86,7 @@ class SwitchShaper:
                 f"asked for: take fewer, or a kernel with the module sch_netem."
             )
         self._condition = condition
-        self._num_workers = num_workers
+        self._num_joined = 0
         every_link = condition.all_links(num_workers)
         self._single_frames = any(link.loss_pct for link in every_link)
         self._ours, self._switchs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -97,6 +97,7 @@ class SwitchShaper:
         port = port_name(rank)
         netlink.add_veth(port, peer=INTERFACE, peer_pid=pid, peer_mac=mac_address(rank))
         netlink.bring_up(port)
+        self._num_joined += 1
 
     def set_up_worker(self, rank: int) -> None:
         """Hold back what the worker sends, and hand it over frame by frame where loss is asked.
@@ -157,11 +158,11 @@ class SwitchShaper:
         _close_all_but(self._switchs.fileno())
         _hurry()
         block_bytes = 2**20
-        num_blocks = max(1, min(12, _RING_BYTES // block_bytes // self._num_workers))
+        num_blocks = max(1, min(12, _RING_BYTES // block_bytes // self._num_joined))
         with self._switchs, ExitStack() as stack:
             ports = [
                 Port(port_name(rank), single_frames=self._single_frames, num_blocks=num_blocks)
-                for rank in range(self._num_workers)
+                for rank in range(self._num_joined)
             ]
             for port in ports:
                 stack.callback(port.close)

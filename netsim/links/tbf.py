@@ -1,6 +1,7 @@
 """A rate alone as the kernel's token bucket, `tbf`."""
 
 from netsim.conditions.link import LinkCondition
+from netsim.conditions.units import bytes_per_s
 
 KIND = "tbf"
 ESCAPE = "load the module sch_tbf, or set rate_mbit to null"
@@ -20,12 +21,12 @@ def burst_bytes(link: LinkCondition) -> int:
 
 def rate_bytes_per_s(link: LinkCondition) -> int:
     """The rate as the kernel takes it; 0 if unshaped."""
-    return round((link.rate_mbit or 0) * 1e6 / 8)
+    return round(bytes_per_s(link.rate_mbit or 0))
 
 
 def queue_bytes(link: LinkCondition) -> int:
     """The queue's length in bytes; without a rate, at `MAX_RATE_MBIT`."""
-    return round((link.rate_mbit or MAX_RATE_MBIT) * 1e3 / 8 * link.queue_ms)
+    return round(bytes_per_s(link.rate_mbit or MAX_RATE_MBIT) * link.queue_ms / 1000)
 
 
 def qdisc(link: LinkCondition) -> dict:

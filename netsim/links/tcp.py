@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.units import bytes_per_s
 from netsim.errors import NamespaceError
 from netsim.links import netlink
 from netsim.links.netlink import INTERFACE
@@ -52,7 +53,7 @@ def bandwidth_delay_bytes(condition: NetworkCondition, num_workers: int) -> int:
             there = condition.path(sender, receiver, at_s)
             back = condition.path(receiver, sender, at_s)
             rtt_ms = there.delay_ms + there.jitter_ms + back.delay_ms + back.jitter_ms
-            largest = max(largest, (there.rate_mbit or 0) * 1e3 / 8 * rtt_ms)
+            largest = max(largest, bytes_per_s(there.rate_mbit or 0) * rtt_ms / 1000)
     return round(largest)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from netsim.conditions.units import mbit_per_s
 from netsim.errors import BrokenProbeError
 from netsim.links import counters
 
@@ -46,7 +47,7 @@ def steady_rate_mbit(looks: Sequence[Look], sender: int) -> float:
         bounds = [times_s[0] + slot * slot_s for slot in range(NUM_SLOTS)]
         marks = sorted({*(bisect_left(times_s, bound) for bound in bounds), len(changes) - 1})
         slots = [(changes[i], changes[j]) for i, j in pairwise(marks)]
-        rates = [8e-6 * (b.num_bytes - a.num_bytes) / (b.at_s - a.at_s) for a, b in slots]
+        rates = [mbit_per_s((b.num_bytes - a.num_bytes) / (b.at_s - a.at_s)) for a, b in slots]
     if len(rates) < _MIN_SLOTS:
         raise BrokenProbeError(
             f"What came from worker {sender} is too little to measure a rate: free the host's "

@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from netsim.conditions.link import FRAME_BYTES, LinkCondition
+from netsim.conditions.units import bytes_per_s
 from netsim.links import counters
 from netsim.proof import tcp_rate
 from netsim.proof.arrivals import Look, look, steady_rate_mbit
@@ -30,7 +31,9 @@ _BUFFER_BYTES = 4_000_000
 _NUM_SOCKETS = 4
 """The host may limit each one's buffer to 200 frames."""
 
-_DATAGRAM = bytes(1472)
+DATAGRAM = bytes(FRAME_BYTES - 42)
+"""Without its headers: Ethernet, IP and UDP."""
+
 DEFAULT_RATE_MBIT = 50
 _LOOK_S = 0.002
 _SETTLE_S = 0.03
@@ -93,7 +96,7 @@ def exchange(
                 _look_on(seconds, looks)
         outgoing.sendall(sent.to_bytes(8, "big"))
         num_sent = int.from_bytes(_receive(incoming, 8, looks), "big")
-        num_lost = max(0, num_sent - (_settled(datagrams) - arrived_before))
+        num_lost = max(0, num_sent - (arrived(datagrams, _SETTLE_S) - arrived_before))
     looks.append(look())
     rate_mbit = steady_rate_mbit(steady_part(looks), (rank - 1) % len(ring))
     return Arrivals(rate_mbit=rate_mbit, num_sent=num_sent, num_lost=num_lost)
@@ -123,7 +126,7 @@ def _send(
     """Send a little faster than the path for a time; how many."""
     # What is lost takes no time on the link, with netem as with the switch.
     survival = max(0.01, 1 - path.loss_pct / 100)
-    frames_per_s = (path.rate_mbit or DEFAULT_RATE_MBIT) / survival / (FRAME_BYTES * 8e-6)
+    frames_per_s = bytes_per_s(path.rate_mbit or DEFAULT_RATE_MBIT) / survival / FRAME_BYTES
     lead_s = min(_LEAD_S, path.queue_ms / 4000)
     overdrive = 1 + min(_OVERDRIVE, path.queue_ms / 4000 / seconds)
     begin_s = now_s = time.monotonic()
@@ -141,7 +144,7 @@ def _send(
 
 def _sends(datagrams: socket.socket, receiver: tuple[str, int]) -> bool:
     with suppress(BlockingIOError):
-        return datagrams.sendto(_DATAGRAM, receiver) > 0
+        return datagrams.sendto(DATAGRAM, receiver) > 0
     return False
 
 
@@ -152,19 +155,22 @@ def _look_on(seconds: float, looks: list[Look]) -> None:
         time.sleep(_LOOK_S)
 
 
-def _settled(datagrams: socket.socket) -> int:
-    """The kernel's count once no more come; it counts what waits in a socket when it is read."""
+def arrived(datagrams: socket.socket, silence_s: float) -> int:
+    """The kernel's count of datagrams, once none has come to this non-blocking socket for a time.
+
+    The kernel counts what waits in a socket when it is read.
+    """
     before = -1
     while True:
         try:
             while True:
                 datagrams.recv(2048)
         except BlockingIOError:
-            arrived = counters.datagrams_arrived()
-        if arrived == before:
-            return arrived
-        before = arrived
-        time.sleep(_SETTLE_S)
+            count = counters.datagrams_arrived()
+        if count == before:
+            return count
+        before = count
+        time.sleep(silence_s)
 
 
 def _meet(incoming: socket.socket, outgoing: socket.socket, looks: list[Look]) -> None:

@@ -83,7 +83,7 @@ def measure(condition: NetworkCondition, rank: int, addresses: list[str]) -> Lin
     with round_trip.listen(addresses[rank]), ExitStack() as stack:
         outgoing, incoming = map(stack.enter_context, tcp_rate.join_ring(rank, addresses))
         try:
-            rtt_ms = round_trip.round_trip_ms(addresses[sender], asked_rtt_ms)
+            rtt_ms = round_trip.first_quartile_ms(addresses[sender], asked_rtt_ms)
             tcp_rate.meet(incoming, outgoing)
             arrivals = _arrivals(ring, rank, addresses, (incoming, outgoing))
         except OSError as error:

@@ -27,8 +27,14 @@ def listen(address: str) -> socket.socket:
     return socket.create_server((address, PORT), backlog=2 * NUM_PINGS)
 
 
-def round_trip_ms(address: str, asked_ms: float) -> float:
-    """The first quartile of some openings: a busy host only adds. Lost ones are left out.
+def first_quartile_ms(address: str, asked_ms: float) -> float:
+    """Of `round_trips_ms`: a busy host only adds."""
+    times_ms = round_trips_ms(address, asked_ms)
+    return sorted(times_ms)[len(times_ms) // 4]
+
+
+def round_trips_ms(address: str, asked_ms: float) -> list[float]:
+    """Those of up to `NUM_PINGS` openings; lost ones are left out.
 
     Args:
         address: of a worker who listens.
@@ -55,7 +61,7 @@ def round_trip_ms(address: str, asked_ms: float) -> float:
             attempt.close()
     if not times_ms:
         raise TimeoutError(f"silent for {tcp_rate.LIMIT_S} s")
-    return sorted(times_ms)[len(times_ms) // 4]
+    return times_ms
 
 
 def _answered_ms(attempts: list[socket.socket]) -> list[float]:

@@ -8,6 +8,7 @@ import select
 import socket
 import time
 
+from netsim.conditions.units import bytes_per_s
 from netsim.errors import ProbeError
 from netsim.links import counters
 from netsim.proof.arrivals import Look, steady_rate_mbit
@@ -150,7 +151,7 @@ def _send_and_receive(
     # CUBIC leaves its slow start early when acknowledgements wait behind data, as they do here.
     outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     # Else megabytes wait in this socket when the time is over, and take as long to drain.
-    unsent_bytes = max(_MIN_UNSENT_BYTES, round(_UNSENT_S * 125_000 * (onward_mbit or 0)))
+    unsent_bytes = max(_MIN_UNSENT_BYTES, round(_UNSENT_S * bytes_per_s(onward_mbit or 0)))
     outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
     buffer = bytearray(1024 * 1024)
     looks, last = [_look()], b""

@@ -54,11 +54,12 @@ class Lognormal:
 
 @dataclass(frozen=True, kw_only=True)
 class Straggler:
-    """One worker is `slowdown` times slower than the others.
+    """One worker takes `slowdown` times as long as it would by another variation.
 
     Args:
-        worker: its rank.
         slowdown: from 1 up.
+        worker: its rank.
+        variation: of all workers.
         share: of the steps in which it is, drawn at random; 1: always.
         seed: of the draws.
 
@@ -66,8 +67,9 @@ class Straggler:
         ValueError: for a value that makes no straggler.
     """
 
-    worker: int
     slowdown: float
+    worker: int = 0
+    variation: Variation = field(default_factory=Constant)
     share: float = 1.0
     seed: int = 0
 
@@ -88,9 +90,9 @@ class Straggler:
                 f"The straggler is worker {self.worker}, and {world_size} workers have the ranks "
                 f"0 to {world_size - 1}: choose one of these."
             )
-        factors = np.ones(world_size)
+        factors = np.array(self.variation.factors(step, world_size))
         if self.share == 1 or np.random.default_rng([self.seed, step]).random() < self.share:
-            factors[self.worker] = self.slowdown
+            factors[self.worker] *= self.slowdown
         return factors
 
 

@@ -1,7 +1,7 @@
 """Conditions measured one after the other, on this kernel or on a guest's.
 
-In the guest this module runs as a program: `python -m netsim.measure TASKS` takes a JSON list of
-`Task`s and prints that of their `Outcome`s.
+In the guest this module runs as a program: `python -m netsim.validation.back_ends TASKS` takes a
+JSON list of `Task`s and prints that of their `Outcome`s.
 """
 
 import json

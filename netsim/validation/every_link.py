@@ -2,28 +2,30 @@
 
 The proof before a run measures all links at once and takes a second. This one takes its time, so
 that a slow host with one processor, such as a guest, can follow: worker 0 sends to worker 1 while
-the others sleep, then worker 1 to worker 2, and so on around the ring.
+the others sleep, then worker 1 to worker 2, and so on around the ring. Round trips and arrived
+datagrams are those of the proof. Two loops are its own: the proof's stream asks the kernel for its
+counters at each arrival, and the proof's datagrams come in bursts that fill a link's queue.
 """
 
 import socket
 import statistics
 import time
 from bisect import bisect_left
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import FRAME_BYTES, LinkCondition
+from netsim.conditions.units import bytes_per_s, mbit_per_s
 from netsim.errors import ProbeError
 from netsim.links import counters
 from netsim.links.namespaces import Hub
-from netsim.proof import tcp_rate
+from netsim.proof import round_trip, tcp_rate
+from netsim.proof.datagrams import DATAGRAM, arrived
 from netsim.proof.proof import LinkReport
 from netsim.proof.temporary_network import run_workers
 from netsim.validation import ring
 
-NUM_PINGS = 41
 NUM_DATAGRAMS = 2500
 """Of each link that loses some."""
 
@@ -35,14 +37,12 @@ _SILENCE_S = 0.2
 _UNSENT_BYTES = 128 * 1024
 _PORT = 29_997
 _BLOCK = bytes(128 * 1024)
-_DATAGRAM = bytes(FRAME_BYTES - 42)  # Ethernet, IP and UDP headers
 
 
 def measure_links(condition: NetworkCondition, num_workers: int) -> list[LinkReport]:
     """Make the network, measure the link from each worker to the next, and take it down again.
 
-    The round trip is the least of several, of single bytes over TCP: what comes on top is the
-    host's, which wakes processes late. With jitter it is the median. Losses are counted by
+    The round trip is the least of several; with jitter it is the median. Losses are counted by
     datagrams, and the rate is then that of the same network with `loss_pct` 0, since TCP slows
     down for losses.
 
@@ -112,24 +112,30 @@ def _measure(condition: NetworkCondition, rank: int, addresses: list[str]) -> Li
     num_workers = len(addresses)
     sender, receiver = (rank - 1) % num_workers, (rank + 1) % num_workers
     outgoing, incoming = tcp_rate.join_ring(rank, addresses)
-    with outgoing, incoming, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+    with (
+        outgoing,
+        incoming,
+        round_trip.listen(addresses[rank]),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+    ):
         for connection in (outgoing, incoming):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.settimeout(_LIMIT_S)
         datagrams.bind((addresses[rank], _PORT))
-        datagrams.settimeout(_SILENCE_S)
+        datagrams.setblocking(False)
         end = _End(condition.path(rank, receiver), outgoing, datagrams)
         if rank == 0:
             end.send((addresses[receiver], _PORT))
         there, back = condition.path(sender, rank), condition.path(rank, sender)
-        measured = _End(there, incoming, datagrams).receive()
+        asked_rtt_ms = there.delay_ms + back.delay_ms
+        measured = _End(there, incoming, datagrams).receive(addresses[sender], asked_rtt_ms)
         if rank != 0:
             end.send((addresses[receiver], _PORT))
     return LinkReport(
         sender=sender,
         receiver=rank,
         asked_rate_mbit=there.rate_mbit,
-        asked_rtt_ms=there.delay_ms + back.delay_ms,
+        asked_rtt_ms=asked_rtt_ms,
         asked_loss_pct=there.loss_pct,
         **measured,
     )
@@ -145,8 +151,8 @@ class _End:
 
     def send(self, receiver: tuple[str, int]) -> None:
         """Be measured; returns when the receiver has everything."""
-        for _ in range(NUM_PINGS):
-            self.connection.sendall(self.connection.recv(1))
+        self.connection.sendall(b"+")  # the links are this worker's and the receiver's now
+        self.connection.recv(1)
         if self.path.loss_pct:
             _send_datagrams(self.datagrams, receiver)
         else:
@@ -154,38 +160,28 @@ class _End:
         self.connection.shutdown(socket.SHUT_WR)
         self.connection.recv(1)
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self, sender: str, asked_rtt_ms: float) -> dict[str, Any]:
         """Measure; returns the achieved values of a `LinkReport`."""
+        self.connection.recv(1)
         typical = statistics.median if self.path.jitter_ms else min
+        rtt_ms = typical(round_trip.round_trips_ms(sender, asked_rtt_ms))
+        values: dict[str, Any] = {"achieved_rtt_ms": rtt_ms}
         arrived_before = counters.datagrams_arrived()
-        values: dict[str, Any] = {"achieved_rtt_ms": typical(_round_trips_ms(self.connection))}
+        self.connection.sendall(b"+")
         rate_mbit = _rate_mbit(self.connection, _warm_up_s(self.path))
         if self.path.loss_pct:
-            with suppress(TimeoutError):
-                while self.datagrams.recv(2048):
-                    pass
-            num_arrived = counters.datagrams_arrived() - arrived_before
+            num_arrived = arrived(self.datagrams, _SILENCE_S) - arrived_before
             values |= {"num_sent": NUM_DATAGRAMS, "num_lost": NUM_DATAGRAMS - num_arrived}
         self.connection.shutdown(socket.SHUT_WR)
         return values | {"achieved_rate_mbit": rate_mbit}
 
 
-def _round_trips_ms(connection: socket.socket) -> list[float]:
-    times_ms = []
-    for _ in range(NUM_PINGS):
-        sent_s = time.monotonic()
-        connection.sendall(b"?")
-        connection.recv(1)
-        times_ms.append(1e3 * (time.monotonic() - sent_s))
-    return times_ms
-
-
 def _send_datagrams(datagrams: socket.socket, receiver: tuple[str, int]) -> None:
-    interval_s = FRAME_BYTES * 8e-6 / DATAGRAM_RATE_MBIT
+    interval_s = FRAME_BYTES / bytes_per_s(DATAGRAM_RATE_MBIT)
     begin_s = time.monotonic()
     for num_sent in range(NUM_DATAGRAMS):
         time.sleep(max(0.0, begin_s + num_sent * interval_s - time.monotonic()))
-        datagrams.sendto(_DATAGRAM, receiver)
+        datagrams.sendto(DATAGRAM, receiver)
 
 
 def _send_stream(connection: socket.socket, seconds: float) -> None:
@@ -207,7 +203,8 @@ def _rate_mbit(connection: socket.socket, warm_up_s: float) -> float:
         return 0.0
     begin = bisect_left(arrivals, (arrivals[0][0] + warm_up_s, 0))
     (begin_s, before), (end_s, after) = arrivals[min(begin, len(arrivals) - 1)], arrivals[-1]
-    return tcp_rate.WIRE_PER_GOODPUT * 8e-6 * (after - before) / max(end_s - begin_s, 1e-9)
+    goodput = (after - before) / max(end_s - begin_s, 1e-9)
+    return tcp_rate.WIRE_PER_GOODPUT * mbit_per_s(goodput)
 
 
 def _seconds(path: LinkCondition) -> float:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from netsim.conditions.condition import BACKENDS, NetworkCondition
 from netsim.conditions.presets import preset_names, read_condition
-from netsim.proof import proof, tcp_rate
+from netsim.proof import proof, round_trip, tcp_rate
 from netsim.proof.proof import LinkReport
-from netsim.validation import back_ends, every_link, ring
+from netsim.validation import back_ends, ring
 from netsim.validation.back_ends import (
     ALL_REDUCE_BYTES,
     NUM_WORKERS,
@@ -127,8 +127,8 @@ def _document(rows: list[str], times: list[str]) -> str:
 {NUM_WORKERS} workers; the worst link counts. Limits: {back_ends.RATE_LIMIT_PCT} % of the rate, \
 {back_ends.RTT_LIMIT_MS} ms or {back_ends.RTT_LIMIT_PCT} % of the round trip, and the
 95 % interval of the loss, which chance leaves once in 20 times. Rates are TCP's with headers, on
-lossy networks with the loss taken out; round trips are the least of {every_link.NUM_PINGS} single \
-bytes. A busy host can
+lossy networks with the loss taken out; round trips are the least of {round_trip.NUM_PINGS} \
+openings of a connection. A busy host can
 only disturb, so the best of up to {back_ends.NUM_ATTEMPTS} measurements of each link is shown; \
 the losses of all are added up.
 The dc networks are for simulation.

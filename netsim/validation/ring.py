@@ -15,7 +15,7 @@ def seconds_in_theory(path: LinkCondition, num_workers: int, num_bytes: int) -> 
     assert path.rate_mbit is not None
     num_steps = 2 * (num_workers - 1)
     wire_bytes = num_bytes / num_workers * tcp_rate.WIRE_PER_GOODPUT
-    return num_steps * (wire_bytes * 8e-6 / path.rate_mbit + path.delay_ms / 1000)
+    return num_steps * (wire_bytes * path.seconds_per_byte + path.delay_ms / 1000)
 
 
 def all_reduce_seconds(
@@ -39,7 +39,10 @@ def all_reduce_seconds(
 
 
 def _step(outgoing: socket.socket, incoming: socket.socket, num_bytes: int) -> None:
-    """Send so many bytes to the next worker while as many come from the one before."""
+    """Send so many bytes to the next worker while as many come from the one before.
+
+    `tcp_rate` sends for a time instead, and looks at each arrival.
+    """
     to_send = to_receive = num_bytes
     buffer = bytearray(1024 * 1024)
     while to_send or to_receive:

@@ -2,14 +2,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from host.processes import fork
+from host.errors import ChildError
+from host.processes import fork, run_in_child
 
 FORKS_INTO_A_SIGNAL = """
 import os, signal, sys
-from netsim import processes
+from host import processes
 
 def fork():
     pid = real_fork()
@@ -54,3 +56,29 @@ def test_a_fork_leaves_the_signals_of_its_parent_as_they_are():
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     os.waitpid(fork(lambda: 0), 0)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
+
+
+def test_a_child_answers_with_what_its_function_returns_and_is_gone():
+    answer = run_in_child(lambda: {"pid": os.getpid(), "much": "x" * 10_000}, doing="answering")
+    assert answer["pid"] != os.getpid()
+    assert len(answer["much"]) == 10_000
+    with pytest.raises(ProcessLookupError):
+        os.kill(answer["pid"], 0)
+
+
+def test_what_the_function_raises_in_its_child_is_raised_here():
+    def refuse() -> None:
+        raise ValueError("three", 3)
+
+    with pytest.raises(ValueError, match="three") as raised:
+        run_in_child(refuse, doing="refusing")
+    assert raised.value.args == ("three", 3)
+
+
+def test_a_child_that_dies_or_is_too_slow_is_named_by_what_it_was_doing():
+    with pytest.raises(ChildError, match="The process that was leaving early died"):
+        run_in_child(lambda: os._exit(0), doing="leaving early")
+    begin_s = time.monotonic()
+    with pytest.raises(ChildError, match=r"was sleeping did not end within 0\.1 s"):
+        run_in_child(lambda: time.sleep(60), doing="sleeping", limit_s=0.1)
+    assert time.monotonic() - begin_s < 30

@@ -1,6 +1,5 @@
 """Where GPUs come into a plan, tested without one, and what needs one (marked gpu)."""
 
-import json
 import os
 from pathlib import Path
 
@@ -34,7 +33,7 @@ def pretended(monkeypatch):
 
     def pretend(describe):
         monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
-        monkeypatch.setattr(host_gpus, "_describe", describe)
+        monkeypatch.setattr(host_gpus, "_ask_cuda", describe)
         find_gpus.cache_clear()
 
     yield pretend
@@ -77,7 +76,7 @@ def test_a_child_asks_cuda_and_once(pretended, tmp_path):
     def describe():
         with (tmp_path / "asked").open("a") as file:
             file.write("x")
-        return json.dumps([{"name": f"{os.getpid()}", "memory_bytes": 1}])
+        return (Gpu(name=f"{os.getpid()}", memory_bytes=1),)
 
     pretended(describe)
     [found] = find_gpus()
@@ -96,11 +95,11 @@ def test_a_driver_that_does_not_answer_is_said(pretended):
 
 
 def test_auto_is_nccl_where_there_is_a_gpu_and_gloo_elsewhere(pretended):
-    pretended(lambda: json.dumps([{"name": "one", "memory_bytes": 1}]))
+    pretended(lambda: (Gpu(name="one", memory_bytes=1),))
     plan = plan_of("backend=auto")
     assert plan.backend == Backend(process_group="nccl", device="cuda")
     assert plan.names["backend"] == "nccl"
-    pretended(lambda: "[]")
+    pretended(lambda: ())
     plan = plan_of("backend=auto")
     assert plan.backend == Backend(process_group="gloo", device="cpu")
     assert plan.names["backend"] == "gloo"

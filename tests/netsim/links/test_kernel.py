@@ -15,7 +15,7 @@ def calls(monkeypatch) -> list:
         def __getattr__(self, name: str):
             return lambda *args, **kwargs: made.append((name, *args))
 
-    monkeypatch.setattr(kernel, "links", Links())
+    monkeypatch.setattr(kernel, "netlink", Links())
     return made
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from netsim.conditions.condition import NetworkCondition
-from netsim.links.namespaces import Hub
+from netsim.errors import NamespaceError
+from netsim.links.namespaces import Hub, check_permitted
 
 
 def links_in_this_namespace() -> list[str]:
@@ -36,6 +37,19 @@ def assert_soon_dead(pids: list[int]) -> None:
 def test_a_bridge_has_ports_for_1_to_1023_workers(num_workers):
     with pytest.raises(ValueError, match=f"num_workers has to be 1 to 1023, not {num_workers}"):
         Hub(NetworkCondition(), num_workers)
+
+
+@pytest.mark.root
+def test_what_a_network_refuses_is_known_before_a_run(scenario):
+    del scenario  # it skips where the host forbids namespaces
+    check_permitted(NetworkCondition(rate_mbit=10), 128)
+    with pytest.raises(ValueError, match="num_workers has to be 1 to 1023, not 1024"):
+        check_permitted(NetworkCondition(), 1024)
+    with pytest.raises(NamespaceError, match="has 500 ports and 501 workers were asked for"):
+        check_permitted(NetworkCondition(backend="switch"), 501)
+    with pytest.raises(ValueError, match="faults names the rank 3, and 2 workers"):
+        fault = {"worker": 3, "at_s": 1, "for_s": 1}
+        check_permitted(NetworkCondition(faults=[fault]), 2)
 
 
 def test_the_import_is_cheap():

@@ -2,17 +2,20 @@
 
 import ctypes
 import encodings.idna  # noqa: F401  (for `ordinary_user`, who may not be able to read it)
+import mmap  # noqa: F401  (for `ordinary_user`, too)
 import os
 import socket
 import time
 
 from pyroute2 import IPRoute
 
-from host import processes
+from host.processes import run_in_child
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import LinkCondition
+from netsim.errors import NamespaceError
 from netsim.links import counters, netem, netlink
-from netsim.links.namespaces import Hub, NamespaceError, check_permitted
+from netsim.links.namespaces import Hub, check_permitted
+from netsim.links.unshare import enter_network_namespace
 from netsim.proof.temporary_network import run_workers
 from tests.netsim.scenarios.networks import SLOW, interfaces, run
 
@@ -31,7 +34,7 @@ def permitted() -> str | None:
 def delay() -> dict:
     """Whether the kernel has netem, and what it says of a condition that insists on it."""
     asked = NetworkCondition(rate_mbit=100, delay_ms=5, loss_pct=0.5, backend="netem")
-    has_netem = processes.run_in_child(lambda: "yes" if kernel_has_netem() else "") == "yes"
+    has_netem = run_in_child(kernel_has_netem, doing="looking for netem")
     try:
         check_permitted(asked)
     except NamespaceError as error:
@@ -40,7 +43,7 @@ def delay() -> dict:
 
 
 def kernel_has_netem() -> bool:
-    processes.enter_network_namespace()
+    enter_network_namespace()
     return netlink.has_qdisc(netem.qdisc(LinkCondition(delay_ms=1)))
 
 

@@ -11,7 +11,8 @@ from contextlib import suppress
 
 from host.processes import fork
 from netsim.conditions.condition import NetworkCondition
-from netsim.links.namespaces import Hub, NamespaceError, check_permitted
+from netsim.errors import NamespaceError
+from netsim.links.namespaces import Hub, check_permitted
 from tests.netsim.scenarios.networks import SLOW, interfaces, run
 
 

@@ -11,8 +11,9 @@ from dataclasses import asdict
 
 from host.processes import fork
 from netsim.conditions.condition import NetworkCondition
+from netsim.errors import NamespaceError
 from netsim.links import tcp
-from netsim.links.namespaces import Hub, NamespaceError
+from netsim.links.namespaces import Hub
 from netsim.proof import proof
 from netsim.proof.temporary_network import run_workers
 

@@ -33,6 +33,9 @@ def test_factors_follow_from_seed_and_step_alone():
 
 def test_a_straggler_is_one_worker_and_slow_in_its_share_of_the_steps():
     assert Straggler(worker=1, slowdown=3).factors(5, 3).tolist() == [1, 3, 1]
+    jitter = Lognormal(sigma=0.3)
+    factors = Straggler(variation=jitter, slowdown=3).factors(5, 3)
+    assert factors.tolist() == (jitter.factors(5, 3) * [3, 1, 1]).tolist()
     rare = Straggler(worker=0, slowdown=2, share=0.25)
     slow = [rare.factors(step, 2)[0] == 2 for step in range(2000)]
     assert np.mean(slow) == pytest.approx(0.25, abs=0.03)

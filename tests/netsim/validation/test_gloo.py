@@ -10,7 +10,7 @@ from netsim.validation.ring import seconds_in_theory
 
 MEASURE = """
 import json
-from netsim import gloo
+from netsim.validation import gloo
 from netsim.conditions.condition import NetworkCondition
 trials = [[[(name, 200_000)]] for name in gloo.OPERATIONS]
 trials += [[[("all_reduce_mean", 200_000)], [("all_reduce_mean", 200_000)]]]
