@@ -49,7 +49,7 @@ COMPARABLE = (*SITUATION, "backend")
 STAND_IN = "allreduce"
 """The baseline where PyTorch's own were not run: they cannot be simulated."""
 
-_BASELINES = "experiments.training.torch_ddp."
+_BASELINE = "TorchDDP"
 _CLUSTER = "cluster."
 _TIMEOUT = "cluster.timeout_s"  # a limit, which changes no result
 KEYS = (*SITUATION, *DETAIL, "shared_gpu", "name", "label", "algo", "is_baseline")
@@ -80,7 +80,7 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     runs = runs.assign(cluster=pd.Series(_clusters(configs), runs.index, dtype="str"))
     runs = runs.assign(
         name=_names(runs, configs),
-        is_baseline=[str(config.get("_target_")).startswith(_BASELINES) for config in configs],
+        is_baseline=[_is_baseline(config) for config in configs],
         learning_rate=[_learning_rate(config) for config in configs],
         shared_gpu=[bool(pd.notna(value) and value) for value in shared],
     )
@@ -132,6 +132,11 @@ def shown(column: str, value: Any) -> str:
     if column == "backend" and value == "sim":
         return "simulated"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _is_baseline(config: dict[str, Any]) -> bool:
+    """By the class alone: records keep the module in which it was when they were made."""
+    return str(config.get("_target_")).rpartition(".")[2] == _BASELINE
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

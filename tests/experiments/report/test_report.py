@@ -433,3 +433,13 @@ def test_baselines_and_who_is_first_somewhere_are_drawn_before_others(tmp_path):
     drawn = Study.load(tmp_path).drawn()
     bits = [*range(8), 11]
     assert set(drawn.table.label) == {"allreduce", *(f"bytegrad bits={b}" for b in bits)}
+
+
+def test_a_baseline_is_known_by_its_class_wherever_it_was_when_recorded(tmp_path):
+    write_run(tmp_path / "run", "torch_ddp")
+    config = tmp_path / "run/config.yaml"
+    assert "experiments.training.torch_ddp.TorchDDP" in config.read_text()
+    config.write_text(
+        config.read_text().replace("experiments.training.torch_ddp", "experiments.baselines")
+    )
+    assert Study.load(tmp_path).table.is_baseline.all()

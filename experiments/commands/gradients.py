@@ -1,0 +1,32 @@
+"""The rank and the entries of a worker's gradients at the first weights: what compression can drop.
+
+python -m experiments.gradients experiment=reference_movies algo=allreduce profile=null
+"""
+
+import argparse
+from pathlib import Path
+
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.training.gradients import gradient_facts
+from host import commands
+from host.errors import UserError
+
+
+def main() -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.gradients", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="as for the app")
+    parser.add_argument("--batches", type=int, default=100, help="default: %(default)s")
+    arguments = parser.parse_args()
+    if arguments.batches < 1:
+        raise UserError(f"--batches must be at least 1, got {arguments.batches}")
+    plan = make_plan(compose_config(arguments.overrides), Path())
+    print(gradient_facts(plan, arguments.batches))
+    return 0
+
+
+if __name__ == "__main__":
+    commands.run(main)

@@ -1,0 +1,43 @@
+"""How far simulated runs are off real ones.
+
+python -m experiments.prediction_error MEASURED PREDICTED               times to accuracy
+python -m experiments.prediction_error MEASURED PREDICTED --of steps    seconds a step
+
+Both are folders of runs, which may be one.
+"""
+
+import argparse
+from pathlib import Path
+
+from experiments.report import tables
+from experiments.validation.prediction_error import seconds_a_step, times_to_accuracy
+from host import commands
+
+_TABLES = {"accuracy": times_to_accuracy, "steps": seconds_a_step}
+
+
+def main() -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.prediction_error", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("measured", type=Path, metavar="MEASURED", help="runs of real workers")
+    parser.add_argument("predicted", type=Path, metavar="PREDICTED", help="simulated runs")
+    parser.add_argument("--of", choices=_TABLES, default="accuracy", help="default: %(default)s")
+    parser.add_argument("--out", type=Path, help="the file; by default the table is printed")
+    parser.add_argument("--check", action="store_true", help="do not write --out, but compare")
+    arguments = parser.parse_args()
+    if arguments.check and not arguments.out:
+        parser.error("--check goes with --out")
+    text = _TABLES[arguments.of](arguments.measured, arguments.predicted)
+    if not arguments.out:
+        print(text, end="")
+        return 0
+    keep = tables.check if arguments.check else tables.save
+    keep({arguments.out.name: text}, arguments.out.parent)
+    print(f"{arguments.out}: as the runs say" if arguments.check else arguments.out)
+    return 0
+
+
+if __name__ == "__main__":
+    commands.run(main)

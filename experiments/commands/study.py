@@ -1,0 +1,69 @@
+"""Runs a large study part by part: `conf/study/NAME.yaml` describes it.
+
+python -m experiments.study reference --list               its parts, and how long each took
+python -m experiments.study reference rates_16 simulated   two of them; without a name, all
+python -m experiments.study reference minilm --print       the commands, none of which is run
+
+A part that was stopped goes on where it was by the same command.
+"""
+
+import argparse
+import shlex
+from collections.abc import Sequence
+
+from experiments.runs.parts import Part, choose_parts
+from host import commands
+from host.commands import say
+from host.errors import Failure
+
+
+def run_part(part: Part, study: str) -> None:
+    """Do all that the part does, in order. Raises `Failure` at the first thing that fails."""
+    say(f"part {part.name}: {part.what}")
+    for action in part.actions:
+        for line in action.lines():
+            say(line)
+        try:
+            action.run()
+        except Failure as error:
+            again = shlex.join(["python", "-m", "experiments.study", study, part.name])
+            raise Failure(f"part {part.name} is not done, {again} goes on: {error}") from error
+
+
+def _list(parts: Sequence[Part]) -> None:
+    for part in parts:
+        print(f"{part.name:<16} {part.what}" + (f" Took {part.took}." if part.took else ""))
+
+
+def _print(parts: Sequence[Part]) -> None:
+    for part in parts:
+        print(f"# {part.name}: {part.what}")
+        for action in part.actions:
+            print("\n".join(action.lines()))
+
+
+def main() -> int:
+    """The command line; returns the exit code."""
+    commands.raise_at_sigterm()
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.study", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("study", metavar="STUDY", help="the name of a file in conf/study")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="by default all, in order")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--list", action="store_true", help="say what the parts are")
+    only.add_argument("--print", action="store_true", help="print the commands; run none")
+    arguments = parser.parse_args()
+    parts = choose_parts(arguments.study, arguments.parts)
+    if arguments.list:
+        _list(parts)
+    elif arguments.print:
+        _print(parts)
+    else:
+        for part in parts:
+            run_part(part, arguments.study)
+    return 0
+
+
+if __name__ == "__main__":
+    commands.run(main)

@@ -1,0 +1,81 @@
+"""The tables of a report alone, as Markdown: what git keeps of a study's pages.
+
+python -m experiments.report results/runs/tradeoff --tables --out results/tradeoff
+python -m experiments.report results/runs/tradeoff --tables --out results/tradeoff --check
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from experiments.report.data import Study
+from experiments.report.sections import (
+    accuracy,
+    learning_rates,
+    networks,
+    overview,
+    performance_profiles,
+    scaling,
+    time_to_accuracy,
+    traffic,
+)
+from host.errors import Failure, UserError
+from host.words import listed
+
+SECTIONS = (
+    *(time_to_accuracy.time_to_accuracy, accuracy.curves, accuracy.final_accuracy),
+    *(learning_rates.learning_rates, traffic.bytes_sent, traffic.exposed_communication),
+    *(networks.best_over_networks, scaling.scaling, performance_profiles.performance_profile),
+    overview.incomplete,
+)
+"""Those that may have a table."""
+
+
+def tables(path: str | Path, names: Sequence[str] = ()) -> dict[str, str]:
+    """The tables of the runs at or below `path`, as Markdown, by the names of their files.
+
+    Args:
+        names: of the tables, without ".md"; all where there is none.
+
+    Raises:
+        UserError: there is no run, or no table of such a name.
+    """
+    study = Study.load(path)
+    found = {
+        name: table.markdown()
+        for section in SECTIONS
+        for name, table in section(study).tables.items()
+    }
+    for name in names:
+        if name not in found:
+            raise UserError(f"{path} has no table {name!r}: choose {', '.join(found)}")
+    return {f"{name}.md": text for name, text in found.items() if not names or name in names}
+
+
+def save(texts: Mapping[str, str], out: Path) -> None:
+    """Write the files `texts` to the folder `out`. Raises `UserError` where that cannot be."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (out / name).write_text(text)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror}): choose --out.") from error
+
+
+def check(texts: Mapping[str, str], out: Path) -> None:
+    """Raise `Failure` unless `out` holds the files `texts`, to the last character."""
+    wrong = [name for name, text in texts.items() if _read(out / name) != text]
+    if wrong:
+        raise Failure(f"{out} is not what the runs say: {listed(sorted(wrong))}")
+
+
+def check_complete(texts: Mapping[str, str], out: Path) -> None:
+    """Raise `Failure` for a table in `out` that is not among `texts`."""
+    further = sorted({file.name for file in out.glob("*.md")} - texts.keys())
+    if further:
+        raise Failure(f"{out} has tables that the runs do not: {listed(further)}")
+
+
+def _read(file: Path) -> str | None:
+    return file.read_text() if file.is_file() else None

@@ -1,0 +1,192 @@
+"""What a part of a study does: commands, alone or side by side, copies and archives.
+
+An action has two methods: `lines` says it as one would type it, `run` does it. All paths start at
+the current directory.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from glob import glob
+from pathlib import Path
+from typing import Protocol
+
+from host.errors import Failure
+from host.processes import die_with_parent
+
+KEPT = ".trainings"
+"""The folder of a sweep that archives leave out: its kept trainings."""
+
+
+class Action(Protocol):
+    """One thing to be done."""
+
+    def lines(self) -> list[str]:
+        """The action as commands of a shell; a line that starts with # is a comment."""
+        ...
+
+    def run(self) -> None:
+        """Do it. Raises `Failure` where that fails."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """`python -m` with these arguments, the module first."""
+
+    arguments: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """See `Action`."""
+        return [shlex.join(["python", "-m", *self.arguments])]
+
+    def run(self) -> None:
+        """See `Action`."""
+        SideBySide(commands=(self,), at_once=1).run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideBySide:
+    """Commands of which `at_once` run at a time. One that fails does not keep others from running.
+
+    Ctrl-C and SIGTERM end all that run, and are waited for until they have ended.
+    """
+
+    commands: tuple[Command, ...]
+    at_once: int
+
+    def lines(self) -> list[str]:
+        """See `Action`."""
+        lines = [line for command in self.commands for line in command.lines()]
+        return [f"# {self.at_once} at a time:", *lines]
+
+    def run(self) -> None:
+        """See `Action`."""
+        failed: list[str] = []
+        waiting = list(self.commands)
+        with _ended() as running:
+            while waiting or running:
+                while waiting and len(running) < self.at_once:
+                    running.append(_start(waiting.pop(0).arguments))
+                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+                done = [child for child in running if child.poll() is not None]
+                failed += [_said(child) for child in done if child.returncode]
+                running[:] = [child for child in running if child not in done]
+        if failed:
+            raise Failure("; ".join(failed))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """Files and folders that match the pattern `source`, into the folder `to`, over what is there
+    under the same names.
+    """
+
+    source: str
+    to: str
+
+    def lines(self) -> list[str]:
+        """See `Action`."""
+        return [f"mkdir -p {self.to} && cp -r {self.source} {self.to}/"]
+
+    def run(self) -> None:
+        """See `Action`."""
+        found = sorted(Path(name) for name in glob(self.source))
+        if not found:
+            raise Failure(f"there is no {self.source} to copy: run the part that makes it")
+        Path(self.to).mkdir(parents=True, exist_ok=True)
+        for path in found:
+            target = Path(self.to, path.name)
+            if path.is_dir():
+                shutil.copytree(path, target, dirs_exist_ok=True)
+            else:
+                shutil.copy2(path, target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pack:
+    """The `folders` in `root`, without kept trainings, as one .tar.xz."""
+
+    folders: tuple[str, ...]
+    root: str
+    archive: str
+
+    def lines(self) -> list[str]:
+        """See `Action`."""
+        names = " ".join(self.folders)
+        return [f"tar --exclude={KEPT} -cJf {self.archive} -C {self.root} {names}"]
+
+    def run(self) -> None:
+        """See `Action`."""
+        missing = [name for name in self.folders if not Path(self.root, name).is_dir()]
+        if missing:
+            raise Failure(f"there is no {Path(self.root, missing[0])} to pack")
+        unfinished = Path(f"{self.archive}.tmp")
+        with tarfile.open(unfinished, "w:xz") as archive:
+            for name in self.folders:
+                archive.add(Path(self.root, name), arcname=name, filter=_without_trainings)
+        unfinished.replace(self.archive)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpack:
+    """An archive's files, into the folder `to`."""
+
+    archive: str
+    to: str
+
+    def lines(self) -> list[str]:
+        """See `Action`."""
+        return [f"mkdir -p {self.to} && tar -xJf {self.archive} -C {self.to}"]
+
+    def run(self) -> None:
+        """See `Action`."""
+        try:
+            with tarfile.open(self.archive, "r:xz") as archive:
+                archive.extractall(self.to, filter="data")
+        except (OSError, tarfile.TarError) as error:
+            raise Failure(f"{self.archive} cannot be unpacked: {error}") from error
+
+
+def _start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A child that the terminal's Ctrl-C does not reach, and that dies with this process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        stdin=subprocess.DEVNULL,
+        process_group=0,
+        preexec_fn=partial(die_with_parent, os.getpid()),
+    )
+
+
+@contextmanager
+def _ended() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """A list of children that are ended, as by `kill`, when an exception comes."""
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        yield running
+    except BaseException:
+        for child in running:
+            child.terminate()
+        for child in running:
+            child.wait()
+        raise
+
+
+def _said(child: subprocess.Popen[bytes]) -> str:
+    assert isinstance(child.args, list)
+    code = child.returncode
+    how = f"exit code {code}" if code > 0 else f"signal {-code}"
+    return f"{shlex.join(['python', *map(str, child.args[1:])])} ended with {how}"
+
+
+def _without_trainings(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if Path(member.name).name == KEPT else member

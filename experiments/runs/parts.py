@@ -1,0 +1,159 @@
+"""A large study as data: `conf/study/NAME.yaml` holds its parts, in the order in which they run.
+
+    words:                  # values for ${words.NAME} in all that follows
+    parts:
+      NAME:
+        what: a sentence    # what the part is for
+        took: a phrase      # how long it took; may be left out
+        common: overrides   # of each sweep and calibration of the part; may be left out
+        actions: [...]
+
+An action is one of
+
+    sweep: overrides                    python -m experiments -m OVERRIDES
+    calibrate: overrides, out: FILE     python -m experiments.calibrate OVERRIDES --out FILE
+    command: module and arguments       python -m MODULE ARGUMENTS
+    copy: pattern, to: FOLDER
+    pack: names of folders, root: FOLDER, archive: FILE
+    unpack: FILE, to: FOLDER
+    actions: [...]                      with at_once: NUMBER so many commands run side by side
+
+Overrides are written as on the command line, with spaces between them. `each: {KEY: [VALUE, ...]}`
+beside an action repeats it for every combination of values, each put in the place of {KEY}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from experiments.plan.schema import CONFIG_DIR
+from experiments.runs.actions import Action, Command, Copy, Pack, SideBySide, Unpack
+from host.errors import UserError
+
+STUDIES = CONFIG_DIR / "study"
+_PART = {"what", "took", "common", "actions"}
+_KEYS = {
+    "sweep": set[str](),
+    "calibrate": {"out"},
+    "command": set[str](),
+    "copy": {"to"},
+    "pack": {"root", "archive"},
+    "unpack": {"to"},
+}
+"""The kinds of actions, and what each needs besides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of a study: what it is for, how long it took, if that is known, and what it does."""
+
+    name: str
+    what: str
+    took: str
+    actions: tuple[Action, ...]
+
+
+def load_parts(study: str) -> list[Part]:
+    """All parts of the study, in order. Raises `UserError` where there is none of that name, or for
+    a file that describes none.
+    """
+    file = STUDIES / f"{study}.yaml"
+    if not file.is_file():
+        names = ", ".join(sorted(path.stem for path in STUDIES.glob("*.yaml")))
+        raise UserError(f"there is no study {study!r}: choose {names}")
+    try:
+        plain = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+        assert isinstance(plain, dict)
+        return [_part(str(name), part) for name, part in plain["parts"].items()]
+    except (OmegaConfBaseException, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{file} does not describe a study: {error}") from error
+
+
+def choose_parts(study: str, names: list[str]) -> list[Part]:
+    """The parts of these names, all where none is named, in the study's order.
+
+    Raises `UserError` for a name that it has not.
+    """
+    parts = load_parts(study)
+    known = [part.name for part in parts]
+    for name in names:
+        if name not in known:
+            raise UserError(f"the study {study} has no part {name!r}: choose {', '.join(known)}")
+    return [part for part in parts if not names or part.name in names]
+
+
+def _part(name: str, part: Mapping[str, Any]) -> Part:
+    if unknown := set(part) - _PART:
+        raise ValueError(f"part {name} has the unknown key {min(unknown)!r}")
+    common = part.get("common", "").split()
+    try:
+        actions = [a for action in part["actions"] for a in _actions(action, common, {})]
+    except ValueError as error:
+        raise ValueError(f"part {name} has {error}") from error
+    return Part(name=name, what=part["what"], took=part.get("took", ""), actions=tuple(actions))
+
+
+def _actions(
+    action: Mapping[str, Any], common: list[str], values: Mapping[str, str]
+) -> Iterator[Action]:
+    """The action once for each combination of values of its `each`, beside the `values` that hold
+    around it.
+    """
+    each = action.get("each", {})
+    rest = {key: value for key, value in action.items() if key != "each"}
+    for chosen in product(*each.values()):
+        inner = {**values, **dict(zip(each, map(str, chosen), strict=True))}
+        if "actions" in rest:
+            yield from _group(rest, common, inner)
+        else:
+            yield _action({key: _filled(text, inner) for key, text in rest.items()}, common)
+
+
+def _group(
+    group: Mapping[str, Any], common: list[str], values: Mapping[str, str]
+) -> Iterator[Action]:
+    if unknown := set(group) - {"actions", "at_once"}:
+        raise ValueError(f"a group with the unknown key {min(unknown)!r}")
+    actions = [a for action in group["actions"] for a in _actions(action, common, values)]
+    if "at_once" not in group:
+        yield from actions
+        return
+    commands = tuple(action for action in actions if isinstance(action, Command))
+    if len(commands) < len(actions):
+        raise ValueError("what is no command in a group with at_once")
+    yield SideBySide(commands=commands, at_once=group["at_once"])
+
+
+def _action(action: Mapping[str, str], common: list[str]) -> Action:
+    """That of one kind. Raises `ValueError` for a kind that there is not, or keys it has not."""
+    kind = next(iter(set(action) & set(_KEYS)), None)
+    if kind is None or set(action) != {kind, *_KEYS[kind]}:
+        raise ValueError(f"no action of the keys {', '.join(action)}")
+    text = action[kind]
+    match kind:
+        case "sweep":
+            return Command(arguments=("experiments", "-m", *common, *text.split()))
+        case "calibrate":
+            overrides = (*common, *text.split())
+            return Command(arguments=("experiments.calibrate", *overrides, "--out", action["out"]))
+        case "command":
+            return Command(arguments=tuple(text.split()))
+        case "copy":
+            return Copy(source=text, to=action["to"])
+        case "pack":
+            folders = tuple(text.split())
+            return Pack(folders=folders, root=action["root"], archive=action["archive"])
+        case _:
+            return Unpack(archive=text, to=action["to"])
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    for key, value in values.items():
+        text = text.replace(f"{{{key}}}", value)
+    return text

@@ -1,0 +1,83 @@
+"""How far simulated runs are off real ones, as Markdown: times to accuracy, and seconds a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from experiments.report.results_table import settings
+from experiments.runs.records import load_runs
+from host.errors import UserError
+
+NETS = ("none", "lan_1g", "slow_tcp", "wan", "lossy", "one_slow_worker")
+SEED = 0
+"""The seed whose runs are compared."""
+
+
+def times_to_accuracy(measured: Path, predicted: Path) -> str:
+    """Predicted over measured time to accuracy of each algorithm on each network of `NETS`, and how
+    alike the orders of the algorithms are.
+
+    Raises `UserError` for a folder without runs on all of them.
+    """
+    seconds, foreseen = _seconds(measured), _seconds(predicted)
+    names = seconds.loc[foreseen.index].median(axis=1).sort_values().index
+    seconds, foreseen = seconds.loc[names], foreseen.loc[names]
+    ratio = foreseen / seconds
+    rows = {str(name): [f"{ratio.loc[name, net]:.2f}" for net in NETS] for name in names}
+    rows |= {f"**{name}**": cells for name, cells in _summary(seconds, foreseen).items()}
+    return _markdown(("algorithm", *NETS), rows)
+
+
+def seconds_a_step(measured: Path, predicted: Path) -> str:
+    """Seconds a step of real workers, of simulated ones, and their ratio, by algorithm.
+
+    Raises `UserError` for a folder without such runs.
+    """
+    real, simulated = _steps(measured, "gloo"), _steps(predicted, "sim")
+    rows = {
+        str(name): [f"{s:.3f}", f"{simulated[name]:.3f}", f"{simulated[name] / s:.2f}"]
+        for name, s in real.sort_values().items()
+    }
+    return _markdown(("algorithm", "real", "simulated", "ratio"), rows)
+
+
+def _seconds(folder: Path) -> pd.DataFrame:
+    """The time to accuracy of the one seed: a row an algorithm, a column a network."""
+    runs = load_runs(folder)
+    runs = runs.loc[runs.seed == SEED]
+    if missing := [net for net in NETS if net not in set(runs.net)]:
+        raise UserError(f"{folder} has no run of seed {SEED} on {', '.join(missing)}")
+    table = settings(runs).pivot(index="name", columns="net", values="time_to_accuracy_s")
+    return table.loc[:, list(NETS)]
+
+
+def _summary(measured: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, list[str]]:
+    from scipy.stats import kendalltau
+
+    ratio = predicted / measured
+    return {
+        "median": [f"{ratio[net].median():.2f}" for net in NETS],
+        "mean absolute error": [f"{100 * (ratio[net] - 1).abs().mean():.0f} %" for net in NETS],
+        "Kendall's tau of the orders": [
+            f"{np.asarray(kendalltau(measured[net], predicted[net]))[0]:.2f}" for net in NETS
+        ],
+        "first, measured": [str(measured[net].idxmin()) for net in NETS],
+        "first, predicted": [str(predicted[net].idxmin()) for net in NETS],
+    }
+
+
+def _steps(folder: Path, backend: str) -> pd.Series:
+    runs = load_runs(folder)
+    runs = runs.loc[runs.backend == backend]
+    if runs.empty:
+        raise UserError(f"{folder} has no run with backend={backend}")
+    return pd.Series(1 / runs.steps_per_s.to_numpy(), index=runs.algo)
+
+
+def _markdown(headers: tuple[str, ...], rows: dict[str, list[str]]) -> str:
+    rules = ["---", *["---:"] * (len(headers) - 1)]
+    lines = [headers, rules, *([name, *cells] for name, cells in rows.items())]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

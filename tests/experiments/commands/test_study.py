@@ -1,0 +1,55 @@
+import subprocess
+import sys
+
+import pytest
+
+from experiments.commands import study
+from experiments.runs import parts
+from host.errors import Failure
+
+STUDY = """
+parts:
+  first: {what: Makes., took: 1 min, actions: [{sweep: algo=a}]}
+  second: {what: Compares., actions: [{at_once: 3, actions: [{command: module p}]}]}
+  third: {what: Copies., actions: [{copy: /none/such, to: x}, {command: never}]}
+"""
+
+
+@pytest.fixture(autouse=True)
+def written(tmp_path, monkeypatch):
+    (tmp_path / "s.yaml").write_text(STUDY)
+    monkeypatch.setattr(parts, "STUDIES", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (
+            ["--list"],
+            [
+                *("first            Makes. Took 1 min.", "second           Compares."),
+                "third            Copies.",
+            ],
+        ),
+        (["second", "--print"], ["# second: Compares.", "# 3 at a time:", "python -m module p"]),
+    ],
+)
+def test_parts_are_listed_and_printed_and_not_run(arguments, lines, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["study", "s", *arguments])
+    assert study.main() == 0
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_a_part_that_fails_says_how_to_go_on(capsys):
+    [part] = parts.choose_parts("s", ["third"])
+    with pytest.raises(Failure, match=r"third is not done, python -m experiments\.study s third g"):
+        study.run_part(part, "s")
+    assert "never" not in capsys.readouterr().err
+
+
+def test_an_unknown_name_is_one_sentence_and_exit_code_2():
+    for arguments in (["other"], ["reference", "other"]):
+        command = [sys.executable, "-m", "experiments.study", *arguments]
+        ended = subprocess.run(command, capture_output=True, text=True)
+        assert ended.returncode == 2
+        assert ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1

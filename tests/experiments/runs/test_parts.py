@@ -1,0 +1,129 @@
+import pytest
+
+from experiments.plan.compose import compose_config
+from experiments.plan.messages import choices
+from experiments.plan.schema import GROUPS
+from experiments.runs import parts
+from experiments.runs.actions import Command, SideBySide
+from experiments.runs.parts import choose_parts, load_parts
+from host.errors import UserError
+
+STUDY = r"""
+words: {all: "a,b", more: "x=1 y=2"}
+parts:
+  first:
+    what: Makes.
+    took: 1 min
+    common: experiment=e net=none
+    actions:
+      - sweep: algo=${words.all} ${words.more}
+      - calibrate: algo=a workers=4
+        out: profiles/{algo}.yaml
+      - each: {algo: [a, b], net: [lan, 10]}
+        sweep: algo={algo} net={net} name=\${names.algo}
+  second:
+    what: Compares.
+    actions:
+      - at_once: 3
+        actions:
+          - each: {page: [p, q]}
+            command: module {page}
+"""
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Writes a study named `s` for `load_parts`."""
+    monkeypatch.setattr(parts, "STUDIES", tmp_path)
+
+    def write(text):
+        (tmp_path / "s.yaml").write_text(text)
+
+    return write
+
+
+def test_parts_are_the_commands_that_they_describe(written):
+    written(STUDY)
+    first, second = load_parts("s")
+    assert (first.name, first.what, first.took) == ("first", "Makes.", "1 min")
+    assert [line for action in first.actions for line in action.lines()] == [
+        "python -m experiments -m experiment=e net=none algo=a,b x=1 y=2",
+        "python -m experiments.calibrate experiment=e net=none algo=a workers=4"
+        " --out 'profiles/{algo}.yaml'",
+        *(
+            "python -m experiments -m experiment=e net=none"
+            f" algo={algo} net={net} 'name=${{names.algo}}'"
+            for algo in ("a", "b")
+            for net in ("lan", "10")
+        ),
+    ]
+    commands = tuple(Command(arguments=("module", page)) for page in ("p", "q"))
+    assert second.actions == (SideBySide(commands=commands, at_once=3),)
+    assert second.took == ""
+
+
+def test_parts_are_run_in_the_order_of_the_study(written):
+    written(STUDY)
+    assert [part.name for part in choose_parts("s", [])] == ["first", "second"]
+    assert [part.name for part in choose_parts("s", ["second", "first"])] == ["first", "second"]
+    assert [part.name for part in choose_parts("s", ["second"])] == ["second"]
+
+
+def test_a_name_that_there_is_not_is_told_with_those_there_are(written):
+    written(STUDY)
+    with pytest.raises(UserError, match="no study 'other': choose s"):
+        choose_parts("other", [])
+    with pytest.raises(UserError, match="no part 'third': choose first, second"):
+        choose_parts("s", ["first", "third"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("parts: {p: {what: W., why: X., actions: []}}", "unknown key 'why'"),
+        ("parts: {p: {what: W., actions: [{shell: ls}]}}", "no action of the keys shell"),
+        ("parts: {p: {what: W., actions: [{copy: a}]}}", "no action of the keys copy"),
+        ("parts: {p: {what: W., actions: [{sweep: a, to: b}]}}", "no action of the keys"),
+        ("parts: {p: {actions: []}}", "what"),
+        ("parts: {p: {what: W., actions: [{sweep: '${words.a}'}]}}", "words.a"),
+        ("no: parts", "parts"),
+        (
+            "parts: {p: {what: W., actions: [{at_once: 2, actions: [{unpack: a, to: b}]}]}}",
+            "no com",
+        ),
+    ],
+)
+def test_a_file_that_is_no_study_is_one_sentence(written, text, said):
+    written(text)
+    with pytest.raises(UserError, match=rf"s\.yaml does not describe a study: .*{said}"):
+        load_parts("s")
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in parts.STUDIES.glob("*.yaml")))
+def test_every_override_of_every_study_fits(name):
+    """One command for each set of keys is composed; of the others the names of files are looked
+    up.
+    """
+    by_keys = {}
+    for overrides in _of_app(load_parts(name)):
+        pairs = [override.split("=", 1) for override in overrides]
+        by_keys[tuple(key for key, _ in pairs)] = [f"{k}={v.split(',')[0]}" for k, v in pairs]
+        for group, values in pairs:
+            if group in (*GROUPS, "experiment"):
+                assert set(values.split(",")) <= set(choices(group)), overrides
+    assert by_keys
+    for overrides in by_keys.values():
+        compose_config(overrides)
+
+
+def _of_app(of_study):
+    """The overrides of each sweep and calibration."""
+    for part in of_study:
+        for action in part.actions:
+            commands = action.commands if isinstance(action, SideBySide) else [action]
+            for command in commands:
+                match getattr(command, "arguments", ()):
+                    case ["experiments", "-m", *overrides]:
+                        yield overrides
+                    case ["experiments.calibrate", *overrides, "--out", _]:
+                        yield overrides

@@ -1,0 +1,67 @@
+import pytest
+
+from experiments.commands import prediction_error as command
+from experiments.validation.prediction_error import NETS, seconds_a_step, times_to_accuracy
+from host.errors import Failure, UserError
+from tests.experiments import recorded
+from tests.experiments.recorded import write_run
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Real runs, and simulated ones of half their times, but for one."""
+    root = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorded, "NETS", dict.fromkeys(NETS, 100.0))
+        for algo in ("allreduce", "bytegrad", "local_sgd"):
+            for net in NETS:
+                real = write_run(root / f"real/{algo}_{net}", algo, net)
+                write_run(root / f"real/{algo}_{net}_1", algo, net, seed=1)
+                share = 1.5 if (algo, net) == ("local_sgd", "none") else 0.5
+                seconds = share * real["time_to_accuracy_s"]
+                write_run(
+                    *(root / f"sim/{algo}_{net}", algo, net),
+                    **{"time_to_accuracy_s": seconds, "backend": "sim"},
+                    steps_per_s=real["steps_per_s"] / share,
+                )
+    return root / "real", root / "sim"
+
+
+def test_times_are_predicted_over_measured(folders):
+    lines = times_to_accuracy(*folders).splitlines()
+    assert lines[0] == f"| algorithm | {' | '.join(NETS)} |"
+    rows = {line.split(" | ")[0].strip("| *"): line.split(" | ")[1:] for line in lines[2:]}
+    assert rows["local_sgd"][0] == "1.50" and rows["local_sgd"][1] == "0.50"
+    assert rows["mean absolute error"][:2] == ["50 %", "50 %"]
+    assert rows["Kendall's tau of the orders"][1] == "1.00"
+    assert rows["first, measured"][0] == "local_sgd"
+
+
+def test_seconds_a_step_are_real_then_simulated(folders, tmp_path):
+    write_run(tmp_path / "real", "bytegrad", steps_per_s=4.0)
+    write_run(tmp_path / "sim", "bytegrad", steps_per_s=8.0, backend="sim")
+    assert seconds_a_step(tmp_path, tmp_path).splitlines() == [
+        *("| algorithm | real | simulated | ratio |", "| --- | ---: | ---: | ---: |"),
+        "| bytegrad | 0.250 | 0.125 | 0.50 |",
+    ]
+
+
+def test_folders_without_such_runs_are_refused(folders, tmp_path):
+    write_run(tmp_path / "run", net="wan")
+    with pytest.raises(UserError, match="no run of seed 0 on none, lan_1g, slow_tcp, lossy"):
+        times_to_accuracy(folders[0], tmp_path)
+    with pytest.raises(UserError, match="no run with backend=sim"):
+        seconds_a_step(folders[0], folders[0])
+
+
+def test_the_file_is_written_then_compared(folders, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "table.md"
+    monkeypatch.setattr("sys.argv", ["", *map(str, folders), "--out", str(file)])
+    assert command.main() == 0
+    assert file.read_text() == times_to_accuracy(*folders)
+    monkeypatch.setattr("sys.argv", ["", *map(str, folders), "--out", str(file), "--check"])
+    assert command.main() == 0
+    assert capsys.readouterr().out == f"{file}\n{file}: as the runs say\n"
+    file.write_text("other")
+    with pytest.raises(Failure, match=r"is not what the runs say: table\.md"):
+        command.main()
