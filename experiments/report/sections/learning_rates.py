@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 
 from experiments.report.cells import leading, outcomes
@@ -11,6 +9,7 @@ from experiments.report.data import Study
 from experiments.report.phrases import kinds, sentence
 from experiments.report.results_table import COMPARABLE
 from experiments.report.section import PageTable, Section
+from experiments.report.statistics import best_by_steps
 from host.words import counted, listed
 
 _RATE = r" (lr_scale|optim\.lr)=\S+"
@@ -60,20 +59,11 @@ def _best(table: pd.DataFrame) -> pd.DataFrame:
     for _, group in table.groupby([*COMPARABLE, "optim", "name"], dropna=False):
         tried = _rates(group)
         if len(tried) > 1:
-            first = _first(group)
-            found[first.index[0]] = (_rates(first), tried)
+            best = best_by_steps(group)
+            found[best.index[0]] = (_rates(best), tried)
     chosen = table.loc[sorted(found)]
     both = [found[index] for index in chosen.index]
     return chosen.assign(best=[best for best, _ in both], tried=[tried for _, tried in both])
-
-
-def _first(group: pd.DataFrame) -> pd.DataFrame:
-    """The settings of one algorithm that tie as its best."""
-    group = group.loc[group.reached == group.reached.max()]
-    fewest = group.steps_to_accuracy.min()
-    if fewest < math.inf:  # neither a miss nor without a target
-        return group.loc[group.steps_to_accuracy == fewest]
-    return group.loc[group.validation_accuracy == group.validation_accuracy.max()]
 
 
 def _rates(settings: pd.DataFrame) -> Rates:

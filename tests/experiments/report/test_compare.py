@@ -10,7 +10,7 @@ from experiments.report.cells import remarks, render
 from experiments.report.compare import compare
 from experiments.report.plots import accuracy_plot, curve
 from experiments.report.results_table import named, settings
-from experiments.report.statistics import bootstrap_interval
+from experiments.report.statistics import median_interval
 from experiments.runs.records import (
     RunFolder,
     load_metrics,
@@ -181,13 +181,13 @@ def test_names_are_not_taken_for_markup(tmp_path):
     assert "async[bold]" in printed(tmp_path)
 
 
-def test_bootstrap_interval():
-    assert bootstrap_interval([5.0, 5.0, 5.0]) == (5.0, 5.0)
-    assert bootstrap_interval([1.0, 2.0, math.inf]) == (1.0, math.inf)
-    assert bootstrap_interval([math.inf] * 3) == (math.inf, math.inf)
+def test_median_interval():
+    assert median_interval([5.0, 5.0, 5.0]) == (5.0, 5.0)
+    assert median_interval([1.0, 2.0, math.inf]) == (1.0, math.inf)
+    assert median_interval([math.inf] * 3) == (math.inf, math.inf)
     # The median of n normal numbers has a deviation of about 1.25 / sqrt(n).
     sample = np.random.default_rng(1).normal(size=400)
-    low, high = bootstrap_interval(list(sample))
+    low, high = median_interval(list(sample))
     assert low < np.median(sample) < high
     assert 0.6 < (high - low) / (2 * 1.96 * 1.2533 / 20) < 1.6
 
@@ -288,7 +288,7 @@ def test_command_line(tmp_path):
 def test_command_line_without_runs_ends_with_one_sentence(tmp_path):
     done = run_command(tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"There is no run in {tmp_path}.\n"
+    assert done.stderr == f"error: There is no run in {tmp_path}.\n"
 
 
 def test_the_target_is_in_view_also_where_all_evaluations_lie_above_it(tmp_path):
