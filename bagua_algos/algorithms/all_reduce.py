@@ -30,6 +30,8 @@ class AllReduce(Algorithm):
     own. Raises `ValueError` for another.
     """
 
+    family = "all-reduce"
+
     wire: str | None = None
     hierarchical: bool = False
 

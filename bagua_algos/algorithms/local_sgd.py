@@ -23,7 +23,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.algorithms.outer_optimizer import OuterOptimizer
+from bagua_algos.algorithms.outer_optimizer import Nesterov, OuterOptimizer
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import (
     Residuals,
@@ -83,6 +83,11 @@ class LocalSGD(Algorithm):
             raise ValueError("error_feedback=True needs a compressor, got compressor=None")
         if self.compressor is not None:
             warn_of_bias(self.compressor, self.error_feedback)
+
+    @property
+    def family(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """DiLoCo is the one with Nesterov's outer optimizer."""
+        return "DiLoCo" if isinstance(self.outer, Nesterov) else "local SGD"
 
     @property
     def num_early_steps(self) -> int:

@@ -24,6 +24,7 @@ class TorchDDP:
     bucket without room. Source: torch.nn.parallel.DistributedDataParallel; arXiv 2006.15704.
     """
 
+    family: ClassVar[str] = "baseline"
     depends_on_timing: ClassVar[bool] = False
 
     comm_hook: Callable | None = None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pandas as pd
 
 from experiments.report.cells import leading, outcomes
-from experiments.report.data import Study
+from experiments.report.data import ReportData
 from experiments.report.phrases import kinds, sentence
 from experiments.report.results_table import COMPARABLE
 from experiments.report.section import PageTable, Section
 from experiments.report.statistics import best_by_steps
 from host.words import counted, listed
+
+TITLE = "Learning rates"
 
 _RATE = r" (lr_scale|optim\.lr)=\S+"
 """What the name of a setting says of its learning rate."""
@@ -20,9 +22,9 @@ _NUMBERS = ["runs", "missed", "steps_to_accuracy", "validation_accuracy"]
 Rates = tuple[float, ...]
 
 
-def learning_rates(study: Study) -> Section:
+def section(data: ReportData) -> Section:
     """For each algorithm that was run with several, the best; whether it was the last one tried."""
-    table = study.table.dropna(subset=["learning_rate"])
+    table = data.table.dropna(subset=["learning_rate"])
     table = table.assign(name=table["name"].str.replace(_RATE, "", regex=True))
     best = _best(table)
     if best.empty:

@@ -151,10 +151,10 @@ def test_regions_have_their_colours_and_names():
     texts = [text.get_text() for text in axes.texts]
     assert {"allreduce", "bytegrad"} <= set(texts)
     assert texts.count("2") == 9  # the rates below 150, at every delay
-    looks = drawing._looks(["allreduce", "bytegrad"])
+    styles = drawing._region_styles(["allreduce", "bytegrad"])
     filled = {colors.to_hex(c.get_facecolor()[0]) for c in axes.collections if c.get_fill()}
-    assert {colors.to_hex(look["colors"][0]) for look in looks.values()} <= filled
-    assert looks["allreduce"]["hatches"] != looks["bytegrad"]["hatches"]  # grey, too
+    assert {colors.to_hex(style["colors"][0]) for style in styles.values()} <= filled
+    assert styles["allreduce"]["hatches"] != styles["bytegrad"]["hatches"]  # grey, too
 
 
 def test_ties_stand_in_brackets():

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from experiments.report.cells import remarks, render
 from experiments.report.compare import compare
-from experiments.report.plots import accuracy_plot, curve
+from experiments.report.figures.plots import accuracy_plot, curve
 from experiments.report.results_table import named, settings
 from experiments.report.statistics import median_interval
 from experiments.runs.records import (
@@ -207,12 +207,12 @@ def test_the_plot_has_a_panel_for_each_network_and_one_style_for_each_algorithm(
             write(tmp_path, algo, net=net)
     panels = plot(tmp_path).axes
     assert [panel.get_title() for panel in panels] == ["network lan", "network wan"]
-    looks = [
+    styles = [
         {line.get_label(): (line.get_color(), line.get_marker()) for line in panel.get_lines()}
         for panel in panels
     ]
-    assert looks[0] == looks[1] and looks[0].keys() == {"allreduce", "async", "target"}
-    assert len(set(looks[0].values())) == 3
+    assert styles[0] == styles[1] and styles[0].keys() == {"allreduce", "async", "target"}
+    assert len(set(styles[0].values())) == 3
     for panel in panels:
         assert panel.get_xlabel() == "training time (s)"
         low, high = panel.get_ylim()
