@@ -30,6 +30,8 @@ class AllReduce(Hierarchical):
     own. Raises `ValueError` for another.
     """
 
+    family = "all-reduce"
+
     wire: str | None = None
 
     def __post_init__(self) -> None:

@@ -60,6 +60,7 @@ class AsyncModelAverage(Hierarchical):
         ValueError: a negative interval or number of warm-up steps.
     """
 
+    family: ClassVar[str] = "asynchronous"
     workers_agree: ClassVar[bool] = False
     depends_on_timing: ClassVar[bool] = True
     uses_background: ClassVar[bool] = True

@@ -43,6 +43,7 @@ class ChocoSGD(Algorithm):
     one pair a bucket. `gamma` is the consensus step size, in (0, 1].
     """
 
+    family = "decentralized"
     workers_agree = False
 
     compressor: Compressor = field(default_factory=MinMaxUInt8)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import Residuals, compressed_all_reduce_mean_
+from bagua_algos.compressors.cast import Cast
 from bagua_algos.compressors.compressor import Compressor, Draw, warn_of_bias
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.algorithm import Context, Hierarchical
@@ -44,6 +45,11 @@ class CompressedAllReduce(Hierarchical):
 
     def __post_init__(self) -> None:
         warn_of_bias(self.compressor, self.error_feedback)
+
+    @property
+    def family(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """A cast to a narrower type is all-reduce still; other codes are quantized."""
+        return "all-reduce" if isinstance(self.compressor, Cast) else "quantized"
 
     def init(self, context: Context) -> list[Residuals] | None:
         """Residuals of zero where error feedback is on."""

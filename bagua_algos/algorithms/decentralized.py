@@ -41,6 +41,7 @@ class Decentralized(Hierarchical):
     Raises `ValueError` for an interval below one, and a topology that is not doubly stochastic.
     """
 
+    family = "decentralized"
     workers_agree = False
 
     topology: Topology = field(default_factory=Ring)

@@ -33,7 +33,7 @@ from bagua_algos.compressors.compressor import Compressor, Draw, warn_of_bias
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.parameter_groups import Stretch, stretches
-from bagua_algos.outer_optimizer import OuterOptimizer
+from bagua_algos.outer_optimizer import Nesterov, OuterOptimizer
 
 
 @dataclass(kw_only=True)
@@ -82,6 +82,11 @@ class LocalSGD(Hierarchical):
             raise ValueError("error_feedback=True needs a compressor, got compressor=None")
         if self.compressor is not None:
             warn_of_bias(self.compressor, self.error_feedback)
+
+    @property
+    def family(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """DiLoCo is the one with Nesterov's outer optimizer."""
+        return "DiLoCo" if isinstance(self.outer, Nesterov) else "local SGD"
 
     @property
     def num_early_steps(self) -> int:

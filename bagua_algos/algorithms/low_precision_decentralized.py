@@ -38,6 +38,7 @@ class LowPrecisionDecentralized(Hierarchical):
     Raises `ValueError` for another topology than a ring; warns of a code that is too coarse.
     """
 
+    family = "decentralized"
     workers_agree = False
 
     compressor: Compressor = field(default_factory=MinMaxUInt8)

@@ -50,6 +50,8 @@ class PowerSGD(Hierarchical):
     Raises `ValueError` for a rank below one or a negative rate or number of steps.
     """
 
+    family = "sparse or low-rank"
+
     rank: int = 2
     error_feedback: bool = True
     min_compression_rate: float = 2.0

@@ -77,6 +77,8 @@ class QAdam(Hierarchical):
         ValueError: fewer than one step of warm-up, which would leave the second moment zero.
     """
 
+    family = "compressed Adam"
+
     warmup_steps: int = 200
     compressor: Compressor = field(default_factory=MinMaxUInt8)
     error_feedback: bool = False

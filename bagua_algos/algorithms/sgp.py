@@ -42,6 +42,7 @@ class PushSum:
 class SGP(Algorithm):
     """Decentralized, full precision, synchronous, over any topology."""
 
+    family = "decentralized"
     workers_agree = False
 
     topology: Topology = field(default_factory=Exponential)

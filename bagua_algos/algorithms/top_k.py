@@ -50,6 +50,8 @@ class TopK(Algorithm):
     where error feedback is off.
     """
 
+    family = "sparse or low-rank"
+
     ratio: float = 0.01
     error_feedback: bool = True
     momentum: float = 0.0

@@ -44,6 +44,11 @@ class Algorithm:
     that is not overridden costs nothing.
     """
 
+    family: ClassVar[str] = "other"
+    """What is relaxed, in a word or two: figures draw a family in one hue. A property where the
+    options of a class decide it.
+    """
+
     workers_agree: ClassVar[bool] = True
     """Whether all workers hold equal weights after every step."""
 

@@ -11,8 +11,8 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from experiments.advise.rank import Prediction, is_tie, ties
-from experiments.report.statistics import bootstrap_interval
+from experiments.advise.rank import Prediction, predictions_tie, ties
+from experiments.report.statistics import median_interval
 from host.words import counted
 
 BASELINE = "allreduce"
@@ -24,12 +24,13 @@ _FEW = 3
 @dataclass(frozen=True, kw_only=True)
 class Advice:
     """All algorithms on one network, ranked; `measured_s` are the times to accuracy of real runs,
-    one for each seed, of those that were run.
+    one for each seed, of those that were run. `model_error` is that of the predicted times.
     """
 
     situation: str
     target: float
     predictions: Sequence[Prediction]
+    model_error: float
     measured_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
@@ -69,7 +70,7 @@ class Advice:
                 f"Simulated: no algorithm reaches {self.target:g} in the median run; the nearest "
                 f"is {first.algo} with {nearest:.3f}: raise max_steps or lower target_accuracy."
             )
-        equals = ties(self.predictions, 0)
+        equals = ties(self.predictions, 0, self.model_error)
         said = _listed([self.predictions[i].algo for i in equals]) if equals else "no other"
         if len(equals) > _FEW:
             said = f"{len(equals)} others, of the ranks {_ranks(equals)}"
@@ -80,7 +81,7 @@ class Advice:
         """Whether real runs came in the predicted order, where that was not called a tie."""
         pairs = list(combinations(self._chosen(), 2))
         turned = [pair for pair in pairs if not self._came_in_order(*pair)]
-        tied = [pair for pair in pairs if is_tie(pair[0].times_s, pair[1].times_s)]
+        tied = [pair for pair in pairs if predictions_tie(*pair, self.model_error)]
         wrong = [f"{a.algo} before {b.algo}" for a, b in turned if (a, b) not in tied]
         result = f"failed ({_listed(wrong)} was predicted)" if wrong else "held"
         return (
@@ -129,7 +130,7 @@ class Advice:
             "exposed communication": [
                 _number(p.median(lambda o: o.exposed_share), ".0%") for p in shown
             ],
-            "ties with": [_ranks(ties(shown, i)) for i in range(len(shown))],
+            "ties with": [_ranks(ties(shown, i, self.model_error)) for i in range(len(shown))],
         }
 
 
@@ -148,7 +149,7 @@ def _times(times_s: Sequence[float], if_missed: str = "") -> str:
         return f"missed ({num_missed}/{len(times_s)}){if_missed}"
     if len(times_s) == 1:
         return _number(median, ".3g")
-    low, high = (_number(bound, ".3g") for bound in bootstrap_interval(times_s))
+    low, high = (_number(bound, ".3g") for bound in median_interval(times_s))
     return f"{median:.3g} ({low} to {high})"
 
 

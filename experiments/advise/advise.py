@@ -6,6 +6,7 @@ Every algorithm is trained once for each seed on simulated workers, which serves
 more of them by --on. With --verify N, real workers here run the first N choices, too.
 """
 
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,17 +25,18 @@ from experiments.advise.candidates import (
     choose,
     gather,
 )
-from experiments.advise.rank import TIE_RULE, Prediction, ranked
+from experiments.advise.rank import Prediction, ranked, tie_rule
 from experiments.advise.verify import check_launchable, measured_times_s
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.plan import Plan
+from experiments.report.statistics import prediction_error
 from host.errors import UserError
 from host.words import counted
 from netsim.conditions.condition import NetworkCondition
 
 
-class Network(NamedTuple):
+class NamedNetwork(NamedTuple):
     """A condition, and what the user calls it."""
 
     name: str
@@ -85,19 +87,19 @@ def advise(
     return given, _notes(field)
 
 
-def _network(words: Sequence[str]) -> Network:
+def _network(words: Sequence[str]) -> NamedNetwork:
     """That of overrides of `net` alone. Raises `UserError` for others."""
     for word in words:
         if not _is_of_net(word):
             raise UserError(f"--on takes overrides of net, such as net=lan_1g, got {word}")
     with tempfile.TemporaryDirectory() as folder:
         plan = make_plan(compose_config(["algo=allreduce", "backend=sim", *words]), Path(folder))
-    return Network(_called(plan.names["net"], words), plan.net)
+    return NamedNetwork(_called(plan.names["net"], words), plan.net)
 
 
-def _own_network(choice: Choice, candidate: Candidate) -> Network:
+def _own_network(choice: Choice, candidate: Candidate) -> NamedNetwork:
     plan = candidate.plans[0]
-    return Network(_called(plan.names["net"], choice.others), plan.net)
+    return NamedNetwork(_called(plan.names["net"], choice.others), plan.net)
 
 
 def _is_of_net(override: str) -> bool:
@@ -110,7 +112,7 @@ def _called(name: str, overrides: Sequence[str]) -> str:
     return f"{name} with {', '.join(changes)}" if changes else name
 
 
-def _advice(candidates: Sequence[Candidate], network: Network, num_verified: int) -> Advice:
+def _advice(candidates: Sequence[Candidate], network: NamedNetwork, num_verified: int) -> Advice:
     predictions = ranked(
         Prediction(algo=candidate.algo, outcomes=candidate.outcomes(network.condition))
         for candidate in candidates
@@ -122,12 +124,26 @@ def _advice(candidates: Sequence[Candidate], network: Network, num_verified: int
         f"{counted(plan.workers, 'worker')}",
         target=plan.target_accuracy,
         predictions=predictions,
+        model_error=prediction_error(slowest_rate_mbit(network.condition, plan.workers)),
         measured_s={
             candidate.algo: measured_times_s(candidate, network.condition)
             for candidate in candidates
             if candidate.algo in chosen
         },
     )
+
+
+def slowest_rate_mbit(net: NetworkCondition, num_workers: int) -> float | None:
+    """The rate of the slowest link, which all wait for; where it changes, the highest of these, at
+    which predictions are worst. None: unlimited.
+    """
+    ranks = range(min(num_workers, net.max_rank_named + 2))  # the last one has nothing of its own
+    rates = []
+    for at_s in net.times_s:
+        links = [net.link(rank, way, at_s) for rank in ranks for way in ("up", "down")]
+        links += [net.node_link("up"), net.node_link("down")]
+        rates.append(min(link.rate_mbit or math.inf for link in links))
+    return None if math.isinf(max(rates)) else max(rates)
 
 
 def _print(advice: Advice) -> None:
@@ -143,7 +159,7 @@ def _notes(field: Field) -> list[str]:
     sharing = "each on a device alone" if profile.sharing == 1 else f"{profile.sharing} on a device"
     again = [candidate.algo for candidate in field.candidates if candidate.depends_on_timing]
     return [
-        TIE_RULE,
+        tie_rule(),
         f"Compute times are those of one worker's rehearsal ({profile.device}, {sharing}); one "
         f"training for each algorithm and seed gives the accuracies on every network, of at most "
         f"{counted(plan.max_steps, 'step')} at the learning rates of the configuration.",

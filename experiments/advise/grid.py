@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from experiments.advise.rank import is_tie
-from experiments.report.statistics import bootstrap_interval
+from experiments.report.statistics import is_tie, median_interval, prediction_error
 
 Array = NDArray[np.float64]
 
@@ -70,13 +69,14 @@ class Grid:
         first = self.first(rate, delay)
         if first is None:
             return []
-        own = self.times_s[first][:, rate, delay]
+        own = self.times_s[first][:, rate, delay].tolist()
+        model_error = prediction_error(self.rates_mbit[rate])
         return [
             algo
             for algo, times in self.times_s.items()
             if algo != first
             and np.isfinite(self.medians_s[algo][rate, delay])
-            and is_tie(times[:, rate, delay].tolist(), own.tolist())
+            and is_tie(times[:, rate, delay].tolist(), own, paired=True, model_error=model_error)
         ]
 
     def winners(self) -> Counter[str]:
@@ -116,7 +116,7 @@ class Grid:
         for rate, delay in np.ndindex(self.best_s.shape):
             first, ties = self.first(rate, delay), self.ties(rate, delay)
             for algo, times in self.times_s.items():
-                low_s, high_s = bootstrap_interval(times[:, rate, delay].tolist())
+                low_s, high_s = median_interval(times[:, rate, delay].tolist())
                 rows.append(
                     {
                         "rate_mbit": self.rates_mbit[rate],

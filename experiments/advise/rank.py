@@ -6,16 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.report.statistics import bootstrap_interval
+from experiments.report.statistics import MIN_SEEDS, is_tie, prediction_errors
 from experiments.simulated.outcome import Outcome
-
-SIMULATOR_ERROR = 0.06
-"""By how much a predicted time may be off: see `experiments.validation.step_times`."""
-
-TIE_RULE = (
-    "Two algorithms tie where the 95 % bootstrap interval over seeds of the ratio of their times, "
-    f"widened to both sides by the simulator's own error of {100 * SIMULATOR_ERROR:g} %, holds 1."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +42,28 @@ def ranked(predictions: Iterable[Prediction]) -> list[Prediction]:
     return sorted(predictions, key=lambda p: (p.time_s, -_accuracy(p), p.algo))
 
 
-def is_tie(times_s: Sequence[float], others_s: Sequence[float]) -> bool:
-    """Whether two algorithms tie by `TIE_RULE`; the times, inf for a miss, are by the same seeds.
+def tie_rule() -> str:
+    """When predicted times tie by `is_tie`, in two sentences."""
+    classes = [
+        f"{100 * error:.0f} % "
+        + ("on faster or unlimited ones" if math.isinf(end) else f"up to {end:g} Mbit/s")
+        for end, error in prediction_errors().items()
+    ]
+    return (
+        "Two algorithms tie where their medians are equal, or where the 95 % bootstrap interval of "
+        "the ratio of their times, paired by seed, holds 1 when it is widened to both sides by the "
+        f"error of predicted times; with fewer than {MIN_SEEDS} seeds, the ratio of the medians "
+        "stands for the interval. The error is that of whole runs, simulated against measured "
+        f"(results/reference/predicted.md), by the rate of the slowest link: {', '.join(classes)}."
+    )
 
-    A pair of misses counts as a ratio of 1.
-    """
-    low, high = bootstrap_interval([_ratio(*pair) for pair in zip(times_s, others_s, strict=True)])
-    return low / (1 + SIMULATOR_ERROR) <= 1 <= high * (1 + SIMULATOR_ERROR)
+
+def predictions_tie(one: Prediction, other: Prediction, model_error: float) -> bool:
+    """Whether two algorithms tie by `tie_rule`; both were trained with the same seeds."""
+    return is_tie(one.times_s, other.times_s, paired=True, model_error=model_error)
 
 
-def ties(predictions: Sequence[Prediction], index: int) -> list[int]:
+def ties(predictions: Sequence[Prediction], index: int, model_error: float) -> list[int]:
     """The indices of those that tie with the one at `index`, which has reached the target."""
     own = predictions[index]
     if math.isinf(own.time_s):
@@ -67,12 +71,8 @@ def ties(predictions: Sequence[Prediction], index: int) -> list[int]:
     return [
         i
         for i, other in enumerate(predictions)
-        if i != index and not math.isinf(other.time_s) and is_tie(own.times_s, other.times_s)
+        if i != index and not math.isinf(other.time_s) and predictions_tie(own, other, model_error)
     ]
-
-
-def _ratio(time_s: float, other_s: float) -> float:
-    return 1.0 if time_s == other_s else time_s / other_s
 
 
 def _accuracy(prediction: Prediction) -> float:

@@ -19,7 +19,7 @@ from experiments.advise.candidates import (
     Field,
 )
 from experiments.advise.grid import Grid, spread_out
-from experiments.advise.rank import TIE_RULE
+from experiments.advise.rank import tie_rule
 from experiments.plan.plan import Plan
 from host.errors import UserError
 from host.words import counted
@@ -106,7 +106,7 @@ def sentences(grid: Grid, field: Field) -> list[str]:
         f"first to {plan.target_accuracy:g} is {said}; at {num_ties} the first ties with another.",
         *(_along(grid, delay) for delay in range(len(grid.delays_ms))),
         *([f"Missed everywhere: {', '.join(missed)}."] if missed else []),
-        TIE_RULE,
+        tie_rule(),
         *(
             f"The values of {algo} depend on timing: trained at {num} points, interpolated between."
             for algo, num in grid.simulated_at.items()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.advise.grid import Array, Grid
-from experiments.report.styles import areas_of
+from experiments.report.figures.styles import area_styles
 
 if TYPE_CHECKING:  # imported where it draws: it takes more than a second
     from matplotlib.axes import Axes
@@ -55,9 +55,9 @@ def _caption(grid: Grid) -> str:
     return "\n".join(lines)
 
 
-def _looks(algos: list[str]) -> dict[str, dict[str, Any]]:
+def _region_styles(algos: list[str]) -> dict[str, dict[str, Any]]:
     """A colour and a hatch for each, the same in every picture."""
-    areas = areas_of(algos)
+    areas = area_styles(algos)
     return {
         algo: {"colors": [areas[algo]["facecolor"]], "hatches": [areas[algo]["hatch"]]}
         for algo in algos
@@ -72,24 +72,26 @@ def _draw_regions(axes: Axes, grid: Grid) -> list[Patch]:
     entries = []
     rates, delays = _mesh(grid)
     log_times = grid.log_times(rates, delays)
-    looks = _looks(list(log_times))
+    styles = _region_styles(list(log_times))
     for algo, own in log_times.items():
         others = [log for other, log in log_times.items() if other != algo]
         lead = np.min(others, axis=0) - own if others else np.ones_like(own)
         if lead.max() <= 0:
             continue
-        axes.contourf(rates, delays, lead.T, levels=[0, np.inf], **looks[algo])
+        axes.contourf(rates, delays, lead.T, levels=[0, np.inf], **styles[algo])
         if lead.min() < 0:
             axes.contour(rates, delays, lead.T, levels=[0], colors="black", linewidths=1.4)
         _label(axes, grid, lead > 0, algo)
-        entries.append(_entry(algo, looks[algo]))
+        entries.append(_entry(algo, styles[algo]))
     return entries
 
 
-def _entry(algo: str, look: dict[str, Any]) -> Patch:
+def _entry(algo: str, style: dict[str, Any]) -> Patch:
     from matplotlib.patches import Patch
 
-    return Patch(facecolor=look["colors"][0], hatch=look["hatches"][0], edgecolor="0.4", label=algo)
+    return Patch(
+        facecolor=style["colors"][0], hatch=style["hatches"][0], edgecolor="0.4", label=algo
+    )
 
 
 def _label(axes: Axes, grid: Grid, is_first: NDArray[np.bool_], algo: str) -> None:

@@ -15,7 +15,7 @@ from experiments.advise.candidates import Field, choose, gather
 from experiments.advise.grid import Grid
 from experiments.advise.surface import Axes, check_constant, compute, parse_axis, sentences
 from experiments.advise.surface_plot import surface_plot
-from experiments.report.plots import save_plot
+from experiments.report.figures.plots import save_plot
 from host import commands
 from host.errors import UserError
 from host.words import counted

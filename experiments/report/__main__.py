@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from experiments.report.sections import SECTIONS
 from experiments.runs.records import load_runs
 from host import commands
 from host.errors import UserError
@@ -46,7 +47,10 @@ def report(path: str | Path, out: str | Path) -> list[Path]:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.report", description=(__doc__ or "").split("\n")[0]
+        prog="python -m experiments.report",
+        description=(__doc__ or "").split("\n")[0],
+        epilog=_sections(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("dir", metavar="DIR", help="a folder of runs")
     parser.add_argument("--out", help="the folder to write; by default results/reports/DIR's name")
@@ -79,6 +83,15 @@ def _tables(path: str, names: Sequence[str], out: Path, *, check: bool) -> int:
     tables.save(found, out)
     print("\n".join(str(out / name) for name in found))
     return 0
+
+
+def _sections() -> str:
+    """Every section of the page, with what it tells."""
+    lines = [
+        f"  {module.TITLE or 'What was run'}: {(module.__doc__ or '').splitlines()[0]}"
+        for module in SECTIONS
+    ]
+    return "\n".join(["sections:", *lines])
 
 
 def _check_extra() -> None:

@@ -20,7 +20,7 @@ from experiments.report.results_table import (
 from experiments.report.statistics import MIN_SEEDS
 from host.words import significant
 
-TITLE = ("task", "model", "net", "workers", "backend")
+TITLE_COLUMNS = ("task", "model", "net", "workers", "backend")
 WORDS = {
     *("task", "model", "network", "gpu", "backend", "optim", "algorithm", "evaluated"),
     *("status", "reason"),
@@ -38,7 +38,7 @@ def render(table: pd.DataFrame, runs: pd.DataFrame) -> Table:
     """The rows of `settings(runs)`, to be printed; what all runs share stands above and below."""
     caption = [describe(runs, ["target_accuracy", "optim", "asked_rate_mbit"]), *_found(runs)]
     rendered = Table(
-        title=Text(describe(runs, TITLE), style="bold"),
+        title=Text(describe(runs, TITLE_COLUMNS), style="bold"),
         caption=Text(", ".join(phrase for phrase in caption if phrase)),
     )
     columns = leading(table) | outcomes(table, SUMMARY_HEADERS)

@@ -9,9 +9,9 @@ import statistics
 from typing import NamedTuple
 
 import pandas as pd
-from scipy import stats
 
 from experiments.report.cells import describe
+from experiments.report.statistics import best_by_accuracy, mean_half_width
 from host.environment import environment
 from host.errors import UserError
 from host.words import counted
@@ -53,9 +53,7 @@ def best_rows(runs: pd.DataFrame) -> list[Row]:
 
 
 def _best(runs: pd.DataFrame) -> Row:
-    """A rate at which any seed did not complete is no candidate while another has all."""
-    rates = [group for _, group in runs.groupby("lr_scale")]
-    group = max(rates, key=lambda g: ((g.status == "completed").mean(), _mean_validation(g)))
+    group = best_by_accuracy(runs)
     completed = group[group.status == "completed"]
     accuracies = [100 * a for a in completed.final_accuracy]
     return Row(
@@ -65,21 +63,10 @@ def _best(runs: pd.DataFrame) -> Row:
         num_seeds=len(completed),
         num_failed=len(group) - len(completed),
         accuracy=statistics.mean(accuracies) if accuracies else 0.0,
-        half_width=_half_width(accuracies),
+        half_width=mean_half_width(accuracies),
         mb_sent=completed.bytes_sent_per_worker.mean() / 1e6,
         spread=completed.spread.mean(),
     )
-
-
-def _mean_validation(runs: pd.DataFrame) -> float:
-    return float(runs.validation_accuracy.fillna(0).mean())
-
-
-def _half_width(values: list[float]) -> float:
-    if len(values) < 2:
-        return math.nan
-    deviation = statistics.stdev(values) / math.sqrt(len(values))
-    return float(stats.t.ppf(0.975, len(values) - 1)) * deviation
 
 
 def markdown(rows: list[Row]) -> str:

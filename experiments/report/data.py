@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from experiments.report.figures.styles import Styles, area_styles, line_styles
 from experiments.report.results_table import (
     COMPARABLE,
     KEYS,
     named,
     settings,
 )
-from experiments.report.styles import Styles, areas_of, styles_of
 from experiments.runs.records import load_metrics, load_runs
 from host.errors import UserError
 from host.words import counted
@@ -28,7 +28,7 @@ _ON_THE_WAY = ["steps_to_accuracy", "mb_to_accuracy"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class ReportData:
     """Runs that are reported together.
 
     Args:
@@ -37,7 +37,7 @@ class Study:
         table: of `settings`, with the medians of these steps and MB.
         problems: sentences on files that could not be read.
         styles: of every label, the same in all figures.
-        left_out: what its figures do not show; nothing of the whole study.
+        left_out: what its figures do not show; nothing of the whole data.
     """
 
     runs: pd.DataFrame
@@ -48,7 +48,7 @@ class Study:
     left_out: str = ""
 
     @classmethod
-    def load(cls, path: str | Path) -> Study:
+    def load(cls, path: str | Path) -> ReportData:
         """All runs at or below `path`. Raises `UserError` where there is none."""
         metrics = load_metrics(path)
         runs, problems = load_runs(path), metrics.attrs["problems"]
@@ -62,13 +62,13 @@ class Study:
             evaluations=evaluations,
             table=_with_medians(settings(runs), runs),
             problems=problems,
-            styles=styles_of(runs.label),
+            styles=line_styles(runs.label),
         )
 
     @cached_property
     def areas(self) -> Styles:
         """The styles of bars and fields."""
-        return areas_of(self.styles)
+        return area_styles(self.styles)
 
     def groups(self, columns: Sequence[str] = COMPARABLE) -> Iterator[pd.DataFrame]:
         """The rows of `table` that share `columns`: by default those whose times are compared with
@@ -76,7 +76,7 @@ class Study:
         """
         yield from (group for _, group in self.table.groupby(list(columns), dropna=False))
 
-    def drawn(self, columns: Sequence[str] = COMPARABLE) -> Study:
+    def drawn(self, columns: Sequence[str] = COMPARABLE) -> ReportData:
         """The part of it that fits into a figure with a panel for each of `groups(columns)`: the
         largest situations, the best algorithms.
         """

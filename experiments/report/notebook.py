@@ -1,4 +1,4 @@
-"""The notebook of a report: made of a template, executed, exported to one HTML page."""
+"""The notebook of a report: a template and every section, executed, exported to one HTML page."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from nbformat import NotebookNode
 from traitlets.config import Config
 
 import experiments
+from experiments.report.sections import SECTIONS, SectionModule
 from host.errors import Failure
 
 TIMEOUT_S = 600
@@ -36,6 +37,7 @@ def make_notebook(runs: str, title: str) -> NotebookNode:
     """The notebook, not executed. `runs` is the folder as seen from that of the notebook."""
     text = (resources.files("experiments.report") / "templates/notebook.py").read_text()
     cells = [_cell(kind.strip(), source.strip()) for kind, source in _parts(text)]
+    cells = _with_sections(cells)
     for number, cell in enumerate(cells):
         cell.id = f"cell-{number}"  # else random: a report would never be the same twice
         if "parameters" in cell.metadata.get("tags", []):
@@ -80,6 +82,29 @@ def _cell(kind: str, source: str) -> NotebookNode:
     if kind == "[markdown]":
         return nbformat.v4.new_markdown_cell(re.sub(r"^# ?", "", source, flags=re.MULTILINE))
     return nbformat.v4.new_code_cell(source, metadata={"tags": [kind]} if kind else {})
+
+
+def _with_sections(cells: list[NotebookNode]) -> list[NotebookNode]:
+    """Every section's heading and code after `cells`; one without a heading joins the last cell."""
+    for module in SECTIONS:
+        code = _code(module)
+        if module.TITLE:
+            heading = nbformat.v4.new_markdown_cell(f"## {module.TITLE}")
+            cells = [*cells, heading, nbformat.v4.new_code_cell(code)]
+        else:
+            cells[-1].source += f"\n\n{code}"
+    return cells
+
+
+def _code(module: SectionModule) -> str:
+    room, _, name = module.__name__.rpartition(".")
+    lines = [
+        "from experiments.report.display import show",
+        f"from {room} import {name}",
+        "",
+        f"show({name}.section(data))",
+    ]
+    return "\n".join(lines)
 
 
 def _environment() -> dict[str, str]:

@@ -24,7 +24,8 @@ from experiments.report.statistics import (
     UNKNOWN,
     Array,
     Interval,
-    bootstrap_interval,
+    is_tie,
+    median_interval,
     proportion_interval,
     ratio_interval,
 )
@@ -249,7 +250,7 @@ def _outcome(times_s: Array, accuracies: Array) -> Row:
 
 
 def _interval(values: Array) -> Interval:
-    return bootstrap_interval(values) if len(values) >= MIN_SEEDS else UNKNOWN
+    return median_interval(values) if len(values) >= MIN_SEEDS else UNKNOWN
 
 
 def _comparisons(table: pd.DataFrame) -> list[Row]:
@@ -263,10 +264,10 @@ def _comparisons(table: pd.DataFrame) -> list[Row]:
 def _compared(rows: Sequence[Row]) -> Iterator[Row]:
     """What rows whose times may be compared are to one another.
 
-    "place" counts from 1 and is NaN for a miss; "ties_with_first": the two medians are equal, or
-    the interval of their ratio holds 1; "baseline" is the label of the fastest baseline, `speedup`
-    how many times faster the row is, with its interval from `speedup_low` to `speedup_high`;
-    `bytes_ratio` is what it sends a step over what "bytes_baseline" sends, the one that sends most.
+    "place" counts from 1 and is NaN for a miss; "ties_with_first" is by `is_tie`; "baseline" is the
+    label of the fastest baseline, `speedup` how many times faster the row is, with its interval
+    from `speedup_low` to `speedup_high`; `bytes_ratio` is what it sends a step over what
+    "bytes_baseline" sends, the one that sends most.
     """
     finite = [row for row in rows if row["time_to_accuracy_s"] < math.inf]
     first = min(finite, key=lambda row: row["time_to_accuracy_s"], default=None)
@@ -280,7 +281,7 @@ def _compared(rows: Sequence[Row]) -> Iterator[Row]:
         sent = math.nan if largest is None else largest["mb_a_step"]
         yield {
             "place": 1 + earlier if is_placed else math.nan,
-            "ties_with_first": is_placed and row is not first and _is_tie(row, first),
+            "ties_with_first": is_placed and row is not first and _ties(row, first),
             "baseline": None if baseline is None else baseline["label"],
             "is_best_baseline": row is baseline,
             "bytes_baseline": None if largest is None else largest["label"],
@@ -300,7 +301,7 @@ def _speedup(row: Row, baseline: Row | None) -> Row:
     if baseline is not None and not row["shared_gpu"]:
         ratio = _ratio(baseline["time_to_accuracy_s"], row["time_to_accuracy_s"])
         if row is not baseline and not math.isnan(ratio) and _have_intervals(row, baseline):
-            interval = ratio_interval(baseline["times_s"], row["times_s"])
+            interval = ratio_interval(baseline["times_s"], row["times_s"], paired=False)
     return {"speedup": ratio, "speedup_low": interval[0], "speedup_high": interval[1]}
 
 
@@ -309,15 +310,11 @@ def _ratio(value: float, other: float) -> float:
     return value / other if other else math.nan
 
 
-def _is_tie(row: Row, first: Row | None) -> bool:
-    if first is None:
-        return False
-    if row["time_to_accuracy_s"] == first["time_to_accuracy_s"]:
-        return True
-    if not _have_intervals(row, first):
-        return False
-    low, high = ratio_interval(row["times_s"], first["times_s"])
-    return low <= 1 <= high
+def _ties(row: Row, first: Row | None) -> bool:
+    """Not paired: the runs of two settings may be of other seeds, and of other numbers of them."""
+    return first is not None and is_tie(
+        row["times_s"], first["times_s"], paired=False, model_error=0.0
+    )
 
 
 def _have_intervals(*rows: Row) -> bool:

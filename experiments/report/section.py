@@ -11,8 +11,8 @@ import pandas as pd
 
 from experiments.plan.identity import identity
 from experiments.report.cells import WORDS, Columns
-from experiments.report.plots import save_plot
-from experiments.report.styles import algo_of, look_of
+from experiments.report.figures.plots import save_plot
+from experiments.report.figures.styles import algorithm_of, style_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,11 +61,11 @@ class PageTable:
         classes.loc[list(self.emphasized)] += " first"
         swatches = []
         if "algorithm" in shown:
-            colors = [look_of(algo_of(label)).color for label in shown["algorithm"]]
+            colors = [style_of(algorithm_of(label)).color for label in shown["algorithm"]]
             classes["algorithm"] += [f" c{color[1:]}" for color in colors]
             swatches = [_swatch(color) for color in sorted(set(colors))]
         style = self._styler("html").hide(axis="index").set_td_classes(classes)
-        style = style.set_caption(self._full_caption()).set_table_styles(_LOOK + swatches)
+        style = style.set_caption(self._full_caption()).set_table_styles(_TABLE_STYLES + swatches)
         text = self.markdown()  # by which pages of the same runs are equal
         return style.to_html(table_uuid=identity(text), table_attributes='class="study"')
 
@@ -111,7 +111,7 @@ def _escaped(cell: str) -> str:
     return cell.replace("|", "\\|")
 
 
-_LOOK: Any = [
+_TABLE_STYLES: Any = [
     {"selector": "td.number", "props": "text-align: right"},
     {"selector": "td.word, th.col_heading", "props": "text-align: left"},
     {"selector": "td.first", "props": "font-weight: bold"},

@@ -1,4 +1,10 @@
-"""Intervals of medians over seeds, in which a miss is infinite.
+"""The rules by which numbers of several seeds are summed up and compared: each is here once.
+
+    interval of a median    percentile bootstrap: times, in which a miss is infinite
+    interval of a mean      Student's t: accuracies, which are always finite
+    ties                    `is_tie`: reports and advice
+    best learning rate      `best_by_accuracy` and `best_by_steps`, for two different questions
+    error of predictions    `prediction_error`: how far predicted times to accuracy are off
 
 `scipy.stats.bootstrap` interpolates between the medians it has drawn, and between a number and inf
 there is nothing to interpolate: here each bound is a median that was drawn.
@@ -6,38 +12,46 @@ there is nothing to interpolate: here each bound is a median that was drawn.
 
 from __future__ import annotations
 
+import csv
 import math
+import statistics
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Interval = tuple[float, float]
 Array = NDArray[np.float64]
 
 MIN_SEEDS = 3
-"""Fewer runs have no interval, and nothing can be said to tie."""
+"""Fewer runs have no interval."""
 
 UNKNOWN: Interval = (math.nan, math.nan)
+
+RATE_CLASSES_MBIT = (200.0, 1000.0, math.inf)
+"""The upper ends of the classes of networks whose predicted times are off by about as much."""
 
 _RESAMPLES = 10_000
 
 
-def bootstrap_interval(values: Sequence[float] | Array) -> Interval:
+def median_interval(values: Sequence[float] | Array) -> Interval:
     """The 95 % percentile-bootstrap interval of the median; values and bounds may be inf."""
     return _bounds(_medians(values, stream=0))
 
 
-def ratio_interval(values: Sequence[float] | Array, others: Sequence[float] | Array) -> Interval:
-    """That of the median of `values` over the median of `others`, which are drawn apart.
-
-    Two misses count as a ratio of 1.
-    """
-    tops, bottoms = _medians(values, stream=0), _medians(others, stream=1)
-    with np.errstate(invalid="ignore", divide="ignore"):  # inf / inf, and times of 0
-        return _bounds(np.where(tops == bottoms, 1.0, tops / bottoms))
+def mean_half_width(values: Sequence[float]) -> float:
+    """Half the width of the 95 % interval of the mean (Student's t); NaN for one value."""
+    if len(values) < 2:
+        return math.nan
+    deviation = statistics.stdev(values) / math.sqrt(len(values))
+    return float(stats.t.ppf(0.975, len(values) - 1)) * deviation
 
 
 @lru_cache(maxsize=4096)
@@ -45,6 +59,113 @@ def proportion_interval(num_successes: int, num_trials: int) -> Interval:
     """Wilson's 95 % interval of a probability."""
     interval = stats.binomtest(num_successes, num_trials).proportion_ci(method="wilson")
     return float(interval.low), float(interval.high)
+
+
+def ratio_interval(
+    values: Sequence[float] | Array, others: Sequence[float] | Array, *, paired: bool
+) -> Interval:
+    """The 95 % bootstrap interval of how many times `others` the `values` are.
+
+    `paired`: the k-th of both are of the same seed, and the ratios of the pairs are resampled. Else
+    the median of `values` over the median of `others`, which are resampled apart. Two misses count
+    as a ratio of 1.
+    """
+    if paired:
+        return median_interval(_ratios(np.asarray(values, float), np.asarray(others, float)))
+    return _bounds(_ratios(_medians(values, stream=0), _medians(others, stream=1)))
+
+
+def is_tie(
+    times: Sequence[float], others: Sequence[float], *, paired: bool, model_error: float
+) -> bool:
+    """Whether neither of two algorithms can be called the faster one.
+
+    They tie where their medians are equal, or where the interval of the ratio of their times,
+    widened to both sides by `model_error`, holds 1. With fewer than `MIN_SEEDS` times of either
+    there is no interval: then the ratio of the medians stands in its place.
+
+    Args:
+        times: to accuracy, inf for a miss.
+        others: of the other algorithm.
+        paired: whether the k-th times of both are of the same seed. So it is with predicted times
+            by construction; recorded runs may differ in their seeds.
+        model_error: the relative error of the times, 0 for times that are compared as they are;
+            for predicted ones `prediction_error`.
+    """
+    median, other = float(np.median(times)), float(np.median(others))
+    if median == other:
+        return True
+    if min(len(times), len(others)) < MIN_SEEDS:
+        low = high = float(_ratios(np.array(median), np.array(other)))
+    else:
+        low, high = ratio_interval(times, others, paired=paired)
+    return low / (1 + model_error) <= 1 <= high * (1 + model_error)
+
+
+def best_by_accuracy(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs of one algorithm at the best of its `lr_scale`s, after equally many steps.
+
+    For runs that all do the same steps: the question is what accuracy these lead to. The best is
+    the rate at which the greatest share of seeds completed, then the one with the highest mean
+    accuracy on the validation set, then the lowest. A run without an accuracy counts as 0.
+    """
+    rates = [group for _, group in runs.groupby("lr_scale")]
+    return max(
+        rates,
+        key=lambda group: (
+            (group.status == "completed").mean(),
+            float(group.validation_accuracy.fillna(0).mean()),
+        ),
+    )
+
+
+def best_by_steps(settings: pd.DataFrame) -> pd.DataFrame:
+    """The settings of one algorithm that tie as its best, in steps to the target.
+
+    For runs that end at a target: the question is how soon they are there. The best are the
+    settings that the greatest share of seeds reached the target with, and of these those whose
+    median run took the fewest steps. Where every median run misses, or there is no target, those
+    of the highest accuracy on the validation set.
+    """
+    settings = settings.loc[settings.reached == settings.reached.max()]
+    fewest = settings.steps_to_accuracy.min()
+    if fewest < math.inf:  # neither a miss nor without a target
+        return settings.loc[settings.steps_to_accuracy == fewest]
+    return settings.loc[settings.validation_accuracy == settings.validation_accuracy.max()]
+
+
+def prediction_error(rate_mbit: float | None) -> float:
+    """By how much a predicted time to accuracy is off, relative, on a network of that rate; None:
+    unlimited.
+
+    It is the mean absolute error of whole runs, simulated against measured, and of the validated
+    networks in the same class of `RATE_CLASSES_MBIT` the largest. The error of mean step times
+    (results/validation/time.md) is smaller, and is not that of times to accuracy.
+    """
+    rate = math.inf if rate_mbit is None else rate_mbit
+    return prediction_errors()[next(end for end in RATE_CLASSES_MBIT if rate <= end)]
+
+
+@cache
+def prediction_errors() -> dict[float, float]:
+    """The error of each class of `RATE_CLASSES_MBIT`, from the committed table of predicted runs.
+
+    predicted_errors.csv holds the row "mean absolute error" of results/reference/predicted.md,
+    since an installed package has no results.
+    """
+    errors = dict.fromkeys(RATE_CLASSES_MBIT, 0.0)
+    file = resources.files("experiments.report") / "predicted_errors.csv"
+    for row in csv.DictReader(file.read_text().splitlines()):
+        rate = float(row["rate_mbit"] or math.inf)
+        end = next(end for end in RATE_CLASSES_MBIT if rate <= end)
+        errors[end] = max(errors[end], float(row["mean_absolute_error"]))
+    return errors
+
+
+def _ratios(tops: Array, bottoms: Array) -> Array:
+    """Of each pair; 1 where both are equal, two misses among them."""
+    with np.errstate(invalid="ignore", divide="ignore"):  # inf / inf, and times of 0
+        return np.where(tops == bottoms, 1.0, tops / bottoms)
 
 
 def _bounds(drawn: Array) -> Interval:

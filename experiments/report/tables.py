@@ -9,27 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.report.data import Study
-from experiments.report.sections import (
-    accuracy,
-    learning_rates,
-    networks,
-    overview,
-    performance_profiles,
-    scaling,
-    time_to_accuracy,
-    traffic,
-)
+from experiments.report.data import ReportData
+from experiments.report.sections import SECTIONS
 from host.errors import Failure, UserError
 from host.words import listed
-
-SECTIONS = (
-    *(time_to_accuracy.time_to_accuracy, accuracy.curves, accuracy.final_accuracy),
-    *(learning_rates.learning_rates, traffic.bytes_sent, traffic.exposed_communication),
-    *(networks.best_over_networks, scaling.scaling, performance_profiles.performance_profile),
-    overview.incomplete,
-)
-"""Those that may have a table."""
 
 
 def tables(path: str | Path, names: Sequence[str] = ()) -> dict[str, str]:
@@ -41,11 +24,11 @@ def tables(path: str | Path, names: Sequence[str] = ()) -> dict[str, str]:
     Raises:
         UserError: there is no run, or no table of such a name.
     """
-    study = Study.load(path)
+    data = ReportData.load(path)
     found = {
         name: table.markdown()
-        for section in SECTIONS
-        for name, table in section(study).tables.items()
+        for module in SECTIONS
+        for name, table in module.section(data).tables.items()
     }
     for name in names:
         if name not in found:

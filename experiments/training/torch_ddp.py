@@ -29,6 +29,7 @@ class TorchDDP(Algorithm):
     bucket without room. Source: torch.nn.parallel.DistributedDataParallel; arXiv 2006.15704.
     """
 
+    family: ClassVar[str] = "baseline"
     is_simulatable: ClassVar[bool] = False
 
     comm_hook: Callable | None = None

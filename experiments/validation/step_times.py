@@ -20,8 +20,8 @@ from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.plan import Plan
 from experiments.real.local import launch
-from experiments.report.plots import save_plot
-from experiments.report.styles import styles_of
+from experiments.report.figures.plots import save_plot
+from experiments.report.figures.styles import line_styles
 from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.replay import step_ends_s
 from experiments.simulated.simulate import train_simulated
@@ -172,7 +172,7 @@ def plot(rows: pd.DataFrame, out: Path) -> None:
 
     figure = Figure(figsize=(6, 5.4), layout="constrained")
     axes = figure.add_subplot()
-    for algo, style in styles_of(rows.algo).items():
+    for algo, style in line_styles(rows.algo).items():
         own = rows[rows.algo == algo]
         axes.loglog(own.measured_ms, own.predicted_ms, **style | {"linestyle": "none"}, label=algo)
     ends = [rows.measured_ms.min() * 0.8, rows.measured_ms.max() * 1.25]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 
 from experiments.report.cells import leading, outcomes
-from experiments.report.data import Study
+from experiments.report.data import ReportData
 from experiments.report.phrases import kinds, sentence
 from experiments.report.results_table import COMPARABLE
 from experiments.report.section import PageTable, Section
+from experiments.report.statistics import best_by_steps
 from host.words import counted, listed
+
+TITLE = "Learning rates"
 
 _RATE = r" (lr_scale|optim\.lr)=\S+"
 """What the name of a setting says of its learning rate."""
@@ -21,9 +22,9 @@ _NUMBERS = ["runs", "missed", "steps_to_accuracy", "validation_accuracy"]
 Rates = tuple[float, ...]
 
 
-def learning_rates(study: Study) -> Section:
+def section(data: ReportData) -> Section:
     """For each algorithm that was run with several, the best; whether it was the last one tried."""
-    table = study.table.dropna(subset=["learning_rate"])
+    table = data.table.dropna(subset=["learning_rate"])
     table = table.assign(name=table["name"].str.replace(_RATE, "", regex=True))
     best = _best(table)
     if best.empty:
@@ -60,20 +61,11 @@ def _best(table: pd.DataFrame) -> pd.DataFrame:
     for _, group in table.groupby([*COMPARABLE, "optim", "name"], dropna=False):
         tried = _rates(group)
         if len(tried) > 1:
-            first = _first(group)
-            found[first.index[0]] = (_rates(first), tried)
+            best = best_by_steps(group)
+            found[best.index[0]] = (_rates(best), tried)
     chosen = table.loc[sorted(found)]
     both = [found[index] for index in chosen.index]
     return chosen.assign(best=[best for best, _ in both], tried=[tried for _, tried in both])
-
-
-def _first(group: pd.DataFrame) -> pd.DataFrame:
-    """The settings of one algorithm that tie as its best."""
-    group = group.loc[group.reached == group.reached.max()]
-    fewest = group.steps_to_accuracy.min()
-    if fewest < math.inf:  # neither a miss nor without a target
-        return group.loc[group.steps_to_accuracy == fewest]
-    return group.loc[group.validation_accuracy == group.validation_accuracy.max()]
 
 
 def _rates(settings: pd.DataFrame) -> Rates:

@@ -1,4 +1,4 @@
-"""What was run, on what, and what did not come to an end."""
+"""What was run, on what, and what weakens it as evidence."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.report.cells import TITLE, describe
-from experiments.report.data import Study
+from experiments.report.cells import TITLE_COLUMNS, describe
+from experiments.report.data import ReportData
 from experiments.report.phrases import sentence
 from experiments.report.results_table import SITUATION, STAND_IN
-from experiments.report.section import PageTable, Section
+from experiments.report.section import Section
 from experiments.report.statistics import MIN_SEEDS
-from host.words import counted, listed
+from host.words import counted
+
+TITLE = ""
+"""The page begins with it, without a heading."""
 
 _LISTED = 20
-"""As many files or runs are named one by one."""
+"""As many machines are named."""
 
 
-def overview(study: Study) -> Section:
+def section(data: ReportData) -> Section:
     """How many runs there are of what, and what weakens them as evidence."""
-    runs, table = study.runs, study.table
+    runs, table = data.runs, data.table
     num_situations = len(runs.drop_duplicates([*SITUATION, "backend"]))
     of_seeds = f"{table.runs.min()} to {table.runs.max()}"
     if table.runs.min() == table.runs.max():
@@ -30,36 +33,10 @@ def overview(study: Study) -> Section:
     parts = [
         f"{counted(len(runs), 'run')} of {counted(len(set(runs['name'])), 'algorithm')} in "
         f"{counted(num_situations, 'situation')}, {of_seeds} a setting",
-        *([describe(runs, (*TITLE, "target_accuracy"))] if num_situations == 1 else []),
+        *([describe(runs, (*TITLE_COLUMNS, "target_accuracy"))] if num_situations == 1 else []),
         _kinds(runs),
     ]
-    return Section(finding=sentence(parts), notes=[*_weaknesses(study), *_machines(runs)])
-
-
-def incomplete(study: Study) -> Section:
-    """The runs that failed or diverged, with their reasons, and files that could not be read."""
-    ended = study.runs.query("status != 'completed'")
-    counts = Counter(sorted(ended.status))
-    said = [f"{counted(n, 'run')} {status}" for status, n in counts.items()]
-    if study.problems:
-        said.append(f"{counted(len(study.problems), 'file')} could not be read")
-    finding = sentence([listed(said)] if said else ["every run completed, and every file was read"])
-    tables = {"incomplete": _incomplete_table(ended)} if len(ended) else {}
-    notes = study.problems[:_LISTED]
-    if len(study.problems) > _LISTED:
-        notes = [*notes, f"And {len(study.problems) - _LISTED} more of such files."]
-    return Section(finding=finding, notes=notes, tables=tables)
-
-
-def _incomplete_table(ended: pd.DataFrame) -> PageTable:
-    ended = ended.fillna({"reason": "no reason was recorded"})
-    numbers = ended.loc[:, ["folder", "label", "net", "workers", "seed", "status", "reason"]]
-    shown = {"label": "algorithm", "net": "network"}
-    cells = {
-        shown.get(column, column): ["-" if pd.isna(v) else str(v) for v in numbers[column]]
-        for column in ("label", "net", "workers", "seed", "status", "reason")
-    }
-    return PageTable(caption="Runs that did not complete.", cells=cells, numbers=numbers)
+    return Section(finding=sentence(parts), notes=[*_weaknesses(data), *_machines(runs)])
 
 
 def _kinds(runs: pd.DataFrame) -> str:
@@ -71,8 +48,8 @@ def _kinds(runs: pd.DataFrame) -> str:
     return f"{num_simulated:,} simulated and {len(runs) - num_simulated:,} measured, never mixed"
 
 
-def _weaknesses(study: Study) -> list[str]:
-    table, notes = study.table, []
+def _weaknesses(data: ReportData) -> list[str]:
+    table, notes = data.table, []
     few = int((table.runs < MIN_SEEDS).sum())
     if few:
         notes.append(
@@ -87,7 +64,7 @@ def _weaknesses(study: Study) -> list[str]:
             "baseline: it cannot be simulated."
         )
     if table.shared_gpu.any():
-        num_shared = int(study.runs.shared_gpu.sum())
+        num_shared = int(data.runs.shared_gpu.sum())
         notes.append(
             f"{counted(num_shared, 'run')} of workers that shared a GPU: their times are no claim "
             "and left out everywhere."

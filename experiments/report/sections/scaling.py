@@ -7,31 +7,33 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from experiments.report.data import Study
+from experiments.report.data import ReportData
+from experiments.report.figures.panels import panels
+from experiments.report.figures.plots import add_legend
+from experiments.report.figures.styles import Styles
 from experiments.report.phrases import kinds, sentence
-from experiments.report.plots import add_legend
 from experiments.report.results_table import COMPARABLE
 from experiments.report.section import Section
-from experiments.report.sections.panels import panels
-from experiments.report.styles import Styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+TITLE = "Scaling"
+
 _REST = [column for column in COMPARABLE if column != "workers"]
 
 
-def scaling(study: Study) -> Section:
+def section(data: ReportData) -> Section:
     """How the speed of all workers together grows with their number."""
-    table = study.table.query("not shared_gpu")
+    table = data.table.query("not shared_gpu")
     if not list(_groups(table)):
         return Section(finding="No setting was run with several numbers of workers: no scaling.")
-    drawn = study.drawn(_REST)
+    drawn = data.drawn(_REST)
     groups = list(_groups(drawn.table.query("not shared_gpu")))
     figures = {}
     if groups:
-        figure = panels(groups, lambda axes, group: _draw(axes, group, study.styles), height_in=3.4)
-        add_legend(figure, list(study.styles))
+        figure = panels(groups, lambda axes, group: _draw(axes, group, data.styles), height_in=3.4)
+        add_legend(figure, list(data.styles))
         figures["scaling"] = figure
     return Section(
         finding=" ".join(_finding(mark, rows) for mark, rows in kinds(table)),

@@ -1,4 +1,4 @@
-"""Time to accuracy: the table, the finding, and bars with intervals."""
+"""Who reaches the target first: a table, and bars with intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from experiments.report.cells import leading, outcomes
-from experiments.report.data import Study
+from experiments.report.data import ReportData
+from experiments.report.figures.bars import bars
 from experiments.report.phrases import (
     caution,
     kinds,
@@ -19,8 +20,9 @@ from experiments.report.phrases import (
 )
 from experiments.report.results_table import COMPARABLE, comparable
 from experiments.report.section import PageTable, Section
-from experiments.report.sections.bars import bars
 from host.words import counted, listed, significant
+
+TITLE = "Time to accuracy"
 
 HEADERS = (
     *("reached the target", "time to accuracy (s)", "speed-up over the best baseline", "place"),
@@ -33,9 +35,9 @@ NUMBERS = [
 ]
 
 
-def time_to_accuracy(study: Study) -> Section:
+def section(data: ReportData) -> Section:
     """Who reaches the target first where, and how much sooner than the best baseline."""
-    table, drawn = study.table, study.drawn()
+    table, drawn = data.table, data.drawn()
     page = PageTable(
         caption="Seconds of training until the target accuracy on the validation set: the median "
         "over seeds, its 95 % bootstrap interval in brackets. A miss is infinite. Two algorithms "

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from experiments.report.cells import describe
-from experiments.report.data import Study
+from experiments.report.data import ReportData
+from experiments.report.figures.plots import add_legend
 from experiments.report.phrases import sentence
-from experiments.report.plots import add_legend
 from experiments.report.results_table import COMPARABLE, SITUATION, shown
 from experiments.report.section import Section
 from host.words import counted
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+TITLE = "A step"
+
 # As experiments.training.trace writes them, which imports torch.
 TRACE = "trace.json"
 COMPUTE = -1
@@ -30,7 +32,7 @@ COMPUTE = -1
 MAX_RUNS, MAX_WORKERS = 4, 4
 
 _WAIT, _OPTIMIZER = "wait", "optimizer"
-_LOOKS = {  # of the names in a trace; operations have the last
+_STYLES = {  # of the names in a trace; operations have the last
     "forward": {"facecolor": "#8fbfdf", "hatch": ""},
     "backward": {"facecolor": "#3a78a8", "hatch": ""},
     _WAIT: {"facecolor": "white", "hatch": "////"},
@@ -40,9 +42,9 @@ _LOOKS = {  # of the names in a trace; operations have the last
 }
 
 
-def timeline(study: Study) -> Section:
+def section(data: ReportData) -> Section:
     """What each worker does in a step of typical length, for one traced run of each algorithm."""
-    runs = study.runs.loc[[(Path(folder) / TRACE).exists() for folder in study.runs.folder]]
+    runs = data.runs.loc[[(Path(folder) / TRACE).exists() for folder in data.runs.folder]]
     steps, problems = [], []
     for run in runs.drop_duplicates([*COMPARABLE, "label"]).to_dict("records"):
         try:
@@ -127,7 +129,7 @@ def _figure(steps: Sequence[tuple[dict[Any, Any], pd.DataFrame]]) -> Figure:
             own = [c for c in (*SITUATION, "backend") if shown(c, run[c]) not in said]
             where = describe(pd.DataFrame([run]), own)
             panel.set_title(textwrap.fill(f"{run['label']}: {where}", 100), fontsize="medium")
-        add_legend(figure, list(_LOOKS))
+        add_legend(figure, list(_STYLES))
         figure.draw_without_rendering()
     return figure
 
@@ -150,7 +152,7 @@ def _draw(axes: Axes, step: pd.DataFrame) -> None:
         row = event["worker"], event["lane"]
         if row not in rows:
             continue
-        name = event["name"] if event["name"] in _LOOKS else "operation"
+        name = event["name"] if event["name"] in _STYLES else "operation"
         axes.barh(
             rows.index(row),
             1e3 * (event["end_s"] - event["start_s"]),
@@ -159,8 +161,8 @@ def _draw(axes: Axes, step: pd.DataFrame) -> None:
             edgecolor="0.25",
             linewidth=0.4,
             label=name,
-            facecolor=_LOOKS[name]["facecolor"],
-            hatch=_LOOKS[name]["hatch"],
+            facecolor=_STYLES[name]["facecolor"],
+            hatch=_STYLES[name]["hatch"],
         )
     names = [
         f"worker {worker}" + ("" if lane == COMPUTE else f", lane {lane}") for worker, lane in rows

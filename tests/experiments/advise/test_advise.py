@@ -4,14 +4,9 @@ import pytest
 import torch
 
 from experiments.advise.advice import Advice
+from experiments.advise.advise import slowest_rate_mbit
 from experiments.advise.candidates import choose, gather
-from experiments.advise.rank import (
-    SIMULATOR_ERROR,
-    Prediction,
-    is_tie,
-    ranked,
-    ties,
-)
+from experiments.advise.rank import Prediction, predictions_tie, ranked, tie_rule, ties
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.simulated.outcome import (
@@ -25,6 +20,7 @@ from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from tests.experiments import app
 
+MODEL_ERROR = 0.06
 SMALL = ("task=mnist5k", "model=mlp", "workers=2", "max_steps=10", "eval_every=5")
 
 
@@ -50,6 +46,7 @@ def advice(*predictions, measured_s=None):
         situation="a task, a network",
         target=0.9,
         predictions=ranked(predictions),
+        model_error=MODEL_ERROR,
         measured_s=measured_s or {},
     )
 
@@ -76,6 +73,11 @@ def test_the_fastest_is_first_and_misses_are_last_the_most_accurate_before_other
     assert [p.time_s for p in order] == [2.0, 4.0, math.inf, math.inf]
 
 
+def is_tie(times_s, others_s):
+    both = [prediction("a", *times_s), prediction("b", *others_s)]
+    return predictions_tie(*both, MODEL_ERROR)
+
+
 def test_times_tie_where_seeds_disagree_about_who_is_first():
     assert is_tie([1.0, 2.0, 3.0], [2.0, 1.0, 3.0])
     assert not is_tie([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
@@ -83,16 +85,36 @@ def test_times_tie_where_seeds_disagree_about_who_is_first():
 
 
 def test_times_that_differ_by_less_than_the_simulators_error_tie():
-    less, more = 1 + 0.9 * SIMULATOR_ERROR, 1 + 1.1 * SIMULATOR_ERROR
+    less, more = 1 + 0.9 * MODEL_ERROR, 1 + 1.1 * MODEL_ERROR
     assert is_tie([1.0, 1.0, 1.0], [less] * 3)
     assert not is_tie([1.0, 1.0, 1.0], [more] * 3)
     assert not is_tie([more], [1.0])
 
 
+def test_the_rule_names_the_error_of_each_class_of_networks():
+    said = "13 % up to 200 Mbit/s, 22 % up to 1000 Mbit/s, 31 % on faster or unlimited ones."
+    assert tie_rule().endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("condition", "rate_mbit"),
+    [
+        (NetworkCondition(), None),
+        (NetworkCondition(rate_mbit=1000), 1000),
+        (NetworkCondition(rate_mbit=100, workers={0: {"rate_mbit": 10}}), 10),
+        (NetworkCondition(rate_mbit=1000, down={"rate_mbit": 50}), 50),
+        (NetworkCondition(rate_mbit=1000, nodes={"size": 2, "between": {"rate_mbit": 100}}), 100),
+        (NetworkCondition(rate_mbit=5, schedule=[{"at_s": 60, "rate_mbit": 10}]), 10),
+    ],
+)
+def test_the_error_of_a_network_is_by_its_slowest_link(condition, rate_mbit):
+    assert slowest_rate_mbit(condition, 4) == rate_mbit
+
+
 def test_a_miss_ties_with_no_time():
     assert not is_tie([math.inf] * 3, [5.0] * 3)
     shown = ranked([prediction("a", 1.0), prediction("b", math.inf), prediction("c", 1.01)])
-    assert [ties(shown, i) for i in range(3)] == [[1], [0], []]
+    assert [ties(shown, i, MODEL_ERROR) for i in range(3)] == [[1], [0], []]
 
 
 def test_the_finding_says_how_much_sooner_and_who_ties():

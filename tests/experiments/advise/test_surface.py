@@ -8,7 +8,6 @@ from matplotlib import colors
 from experiments.advise import surface_plot as drawing
 from experiments.advise.candidates import Field
 from experiments.advise.grid import Grid, spread_out
-from experiments.advise.rank import SIMULATOR_ERROR
 from experiments.advise.surface import (
     Axes,
     compute,
@@ -16,6 +15,7 @@ from experiments.advise.surface import (
     sentences,
 )
 from experiments.advise.surface_plot import surface_plot
+from experiments.report.statistics import prediction_error
 from host.errors import UserError
 from tests.experiments import app
 
@@ -73,8 +73,15 @@ def test_where_nobody_reaches_the_target_nobody_is_first():
 
 
 def test_points_at_which_the_first_ties_are_known():
-    close = grid(a=lambda r, d: 1.0, b=lambda r, d: 1 + d * SIMULATOR_ERROR / 8, c=never)
+    error = prediction_error(RATES[0])
+    close = grid(a=lambda r, d: 1.0, b=lambda r, d: 1 + d * error / 8, c=never)
     assert [close.ties(0, j) for j in range(3)] == [["b"], [], []]
+
+
+def test_predictions_at_higher_rates_are_worse_so_more_of_them_tie():
+    between = 1 + (prediction_error(RATES[0]) + prediction_error(RATES[-1])) / 2
+    close = grid(a=lambda r, d: 1.0, b=lambda r, d: between)
+    assert (close.ties(0, 0), close.ties(4, 0)) == ([], ["b"])
 
 
 def test_the_table_has_a_row_for_each_algorithm_and_point():
@@ -144,10 +151,10 @@ def test_regions_have_their_colours_and_names():
     texts = [text.get_text() for text in axes.texts]
     assert {"allreduce", "bytegrad"} <= set(texts)
     assert texts.count("2") == 9  # the rates below 150, at every delay
-    looks = drawing._looks(["allreduce", "bytegrad"])
+    styles = drawing._region_styles(["allreduce", "bytegrad"])
     filled = {colors.to_hex(c.get_facecolor()[0]) for c in axes.collections if c.get_fill()}
-    assert {colors.to_hex(look["colors"][0]) for look in looks.values()} <= filled
-    assert looks["allreduce"]["hatches"] != looks["bytegrad"]["hatches"]  # grey, too
+    assert {colors.to_hex(style["colors"][0]) for style in styles.values()} <= filled
+    assert styles["allreduce"]["hatches"] != styles["bytegrad"]["hatches"]  # grey, too
 
 
 def test_ties_stand_in_brackets():

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from experiments.report.cells import remarks, render
 from experiments.report.compare import compare
-from experiments.report.plots import accuracy_plot, curve
+from experiments.report.figures.plots import accuracy_plot, curve
 from experiments.report.results_table import named, settings
-from experiments.report.statistics import bootstrap_interval
+from experiments.report.statistics import median_interval
 from experiments.runs.records import (
     RunFolder,
     load_metrics,
@@ -181,13 +181,13 @@ def test_names_are_not_taken_for_markup(tmp_path):
     assert "async[bold]" in printed(tmp_path)
 
 
-def test_bootstrap_interval():
-    assert bootstrap_interval([5.0, 5.0, 5.0]) == (5.0, 5.0)
-    assert bootstrap_interval([1.0, 2.0, math.inf]) == (1.0, math.inf)
-    assert bootstrap_interval([math.inf] * 3) == (math.inf, math.inf)
+def test_median_interval():
+    assert median_interval([5.0, 5.0, 5.0]) == (5.0, 5.0)
+    assert median_interval([1.0, 2.0, math.inf]) == (1.0, math.inf)
+    assert median_interval([math.inf] * 3) == (math.inf, math.inf)
     # The median of n normal numbers has a deviation of about 1.25 / sqrt(n).
     sample = np.random.default_rng(1).normal(size=400)
-    low, high = bootstrap_interval(list(sample))
+    low, high = median_interval(list(sample))
     assert low < np.median(sample) < high
     assert 0.6 < (high - low) / (2 * 1.96 * 1.2533 / 20) < 1.6
 
@@ -207,12 +207,12 @@ def test_the_plot_has_a_panel_for_each_network_and_one_style_for_each_algorithm(
             write(tmp_path, algo, net=net)
     panels = plot(tmp_path).axes
     assert [panel.get_title() for panel in panels] == ["network lan", "network wan"]
-    looks = [
+    styles = [
         {line.get_label(): (line.get_color(), line.get_marker()) for line in panel.get_lines()}
         for panel in panels
     ]
-    assert looks[0] == looks[1] and looks[0].keys() == {"allreduce", "async", "target"}
-    assert len(set(looks[0].values())) == 3
+    assert styles[0] == styles[1] and styles[0].keys() == {"allreduce", "async", "target"}
+    assert len(set(styles[0].values())) == 3
     for panel in panels:
         assert panel.get_xlabel() == "training time (s)"
         low, high = panel.get_ylim()

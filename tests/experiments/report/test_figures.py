@@ -6,21 +6,10 @@ import matplotlib.text
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from experiments.report.data import Study
-from experiments.report.sections import (
-    accuracy,
-    networks,
-    performance_profiles,
-    scaling,
-    time_to_accuracy,
-    timeline,
-)
+from experiments.report.data import ReportData
+from experiments.report.sections import SECTIONS, timeline
 from tests.experiments.recorded import ALGOS, write_run, write_study, write_trace
 
-SECTIONS = [
-    *(time_to_accuracy.time_to_accuracy, accuracy.curves, networks.best_over_networks),
-    *(scaling.scaling, performance_profiles.performance_profile, timeline.timeline),
-]
 NAMES = {
     *("time_to_accuracy", "accuracy_over_time", "accuracy_over_steps", "accuracy_over_bytes"),
     *("best_over_networks", "scaling", "performance_profile", "timeline"),
@@ -28,8 +17,9 @@ NAMES = {
 
 
 def figures(folder):
-    study = Study.load(folder)
-    return {name: fig for section in SECTIONS for name, fig in section(study).figures.items()}
+    study = ReportData.load(folder)
+    sections = [module.section(study) for module in SECTIONS]
+    return {name: figure for section in sections for name, figure in section.figures.items()}
 
 
 def texts(figure):
@@ -108,7 +98,7 @@ def test_the_timeline_is_of_a_step_of_median_length(tmp_path):
 def test_a_trace_that_cannot_be_read_is_named(tmp_path):
     write_run(tmp_path / "run")
     (tmp_path / "run" / "trace.json").write_text('{"traceEvents": [')
-    section = timeline.timeline(Study.load(tmp_path))
+    section = timeline.section(ReportData.load(tmp_path))
     assert not section.figures and "trace.json cannot be read" in section.notes[0]
 
 

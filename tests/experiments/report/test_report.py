@@ -8,33 +8,23 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from experiments.report.data import Study
+from experiments.report.data import ReportData
 from experiments.report.sections import (
-    accuracy,
-    learning_rates,
-    networks,
+    SECTIONS,
+    best_over_networks,
+    bytes_sent,
+    exposed_communication,
+    final_accuracy,
+    incomplete,
     overview,
-    performance_profiles,
     scaling,
     time_to_accuracy,
-    traffic,
+    way_to_accuracy,
 )
-from experiments.report.sections.performance_profiles import factors
+from experiments.report.sections.performance_profile import factors
 from experiments.runs.records import load_metrics
 from host.errors import UserError
 from tests.experiments.recorded import ALGOS, NETS, TARGET, write_run, write_study
-
-SECTIONS = [
-    *(
-        overview.overview,
-        time_to_accuracy.time_to_accuracy,
-        accuracy.curves,
-        accuracy.final_accuracy,
-    ),
-    *(traffic.bytes_sent, traffic.exposed_communication, networks.best_over_networks),
-    *(learning_rates.learning_rates, scaling.scaling),
-    *(performance_profiles.performance_profile, overview.incomplete),
-]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +36,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def study(folder):
-    return Study.load(folder)
+    return ReportData.load(folder)
 
 
 def first_at_target(folder, run):
@@ -56,7 +46,7 @@ def first_at_target(folder, run):
 
 
 def test_the_numbers_of_the_tables_are_those_of_the_parquet(folder, study, tmp_path):
-    for section in (time_to_accuracy.time_to_accuracy, accuracy.curves):
+    for section in (time_to_accuracy.section, way_to_accuracy.section):
         section(study).save(tmp_path)
     seconds = pd.read_csv(tmp_path / "time_to_accuracy.csv").set_index(["name", "net"])
     way = pd.read_csv(tmp_path / "way_to_accuracy.csv").set_index(["name", "net"])
@@ -77,7 +67,7 @@ def test_the_numbers_of_the_tables_are_those_of_the_parquet(folder, study, tmp_p
 
 
 def test_a_table_has_all_networks_side_by_side(folder, study, tmp_path):
-    networks.best_over_networks(study).save(tmp_path)
+    best_over_networks.section(study).save(tmp_path)
     table = pd.read_csv(tmp_path / "times_over_networks.csv").set_index("name")
     names = {net: f"{net}, {rate:g} Mbit/s" for net, rate in NETS.items()}
     assert list(table.columns[-len(NETS) :]) == [names[net] for net in sorted(NETS, key=NETS.get)]
@@ -103,7 +93,7 @@ def test_what_was_not_run_on_a_network_is_a_dash_and_situations_stay_together(tm
         *(("bytegrad", "wan", 8), ("allreduce", "wan", 8), ("allreduce", "lan_1g", 8)),
     ):
         write_run(tmp_path / f"{algo}_{net}_{workers}", algo, net, workers=workers)
-    table = networks.best_over_networks(Study.load(tmp_path)).tables["times_over_networks"]
+    table = best_over_networks.section(ReportData.load(tmp_path)).tables["times_over_networks"]
     assert table.cells["workers"] == ["4", "4", "8", "8"]
     rows = pd.DataFrame(table.cells).set_index(["workers", "algorithm"])["lan_1g, 1000 Mbit/s"]
     assert rows["8", "bytegrad"] == "-"
@@ -120,11 +110,11 @@ def test_workers_of_other_kinds_are_other_situations_not_other_algorithms(tmp_pa
     for algo in ("allreduce", "bytegrad"):
         for i, cluster in enumerate(kinds):
             write_run(tmp_path / f"{algo}_{i}", algo, backend="sim", cluster=cluster)
-    study = Study.load(tmp_path)
+    study = ReportData.load(tmp_path)
     assert set(study.table.label) == {"allreduce", "bytegrad"}
     assert set(study.table.cluster) == said
     assert (study.table.query("algo == 'allreduce'").speedup == 1).all()
-    table = networks.best_over_networks(study).tables["times_over_networks"]
+    table = best_over_networks.section(study).tables["times_over_networks"]
     assert table.cells["algorithm"] == ["bytegrad", "allreduce"]
     assert len(table.cells) == 1 + len(kinds)
 
@@ -132,7 +122,7 @@ def test_workers_of_other_kinds_are_other_situations_not_other_algorithms(tmp_pa
 def test_a_limit_on_waiting_makes_no_other_algorithm(tmp_path):
     for seed, timeout_s in enumerate((30, 60, 90)):
         write_run(tmp_path / str(seed), seed=seed, cluster={"timeout_s": timeout_s})
-    assert list(Study.load(tmp_path).table.runs) == [3]
+    assert list(ReportData.load(tmp_path).table.runs) == [3]
 
 
 def without_losses(folder):
@@ -149,15 +139,15 @@ def test_records_without_losses_are_reported_alone_and_beside_newer_ones(tmp_pat
     for seed in range(3):
         write_run(tmp_path / f"a{seed}", "allreduce", seed=seed)
         without_losses(tmp_path / f"a{seed}")
-    old = accuracy.final_accuracy(Study.load(tmp_path)).tables["final_accuracy"]
+    old = final_accuracy.section(ReportData.load(tmp_path)).tables["final_accuracy"]
     assert not {"loss (test, nats)", "bits a character (test)"} & set(old.cells)
     assert old.numbers.final_loss.isna().all()
     for seed in range(3):
         bits = {"final_loss": 1.3, "final_bits_per_character": 1.3 / math.log(2)}
         write_run(tmp_path / f"b{seed}", "bytegrad", seed=seed, **bits)
-    study = Study.load(tmp_path)
+    study = ReportData.load(tmp_path)
     assert len(study.table) == 2
-    both = accuracy.final_accuracy(study).tables["final_accuracy"]
+    both = final_accuracy.section(study).tables["final_accuracy"]
     assert sorted(both.cells["loss (test, nats)"]) == ["-", "1.3000"]
     assert sorted(both.cells["bits a character (test)"]) == ["-", "1.876"]
     losses = load_metrics(tmp_path).groupby("algo").validation_loss.count()
@@ -179,13 +169,13 @@ def test_ties_are_named(tmp_path):
         write_run(tmp_path / f"a{seed}", "allreduce", seed=seed)
         write_run(tmp_path / f"t{seed}", "torch_ddp", seed=seed)
         write_run(tmp_path / f"b{seed}", "bytegrad", seed=seed)
-    study = Study.load(tmp_path)
-    finding = time_to_accuracy.time_to_accuracy(study).finding
+    study = ReportData.load(tmp_path)
+    finding = time_to_accuracy.section(study).finding
     assert finding.startswith(f"bytegrad reaches the target of {TARGET:g} first, in ")
     assert "as fast as torch_ddp, the best baseline" in finding and "tie" not in finding
     for seed in range(3):
         write_run(tmp_path / f"q{seed}", "bytegrad", seed=seed, workers=4, options={"bits": 4})
-    tied = time_to_accuracy.time_to_accuracy(Study.load(tmp_path))
+    tied = time_to_accuracy.section(ReportData.load(tmp_path))
     assert tied.finding.startswith("bytegrad bits=4 reaches")
     assert tied.finding.endswith(", and ties with bytegrad bits=None.")
     places = tied.tables["time_to_accuracy"].cells["place"]
@@ -195,15 +185,15 @@ def test_ties_are_named(tmp_path):
 def test_equal_times_tie_whatever_the_seeds(tmp_path):
     for algo, folder in (("allreduce", "a"), ("bytegrad", "b")):
         write_run(tmp_path / folder, algo, time_to_accuracy_s=7.0)
-    study = Study.load(tmp_path)
+    study = ReportData.load(tmp_path)
     assert study.table.ties_with_first.sum() == 1
-    assert "ties with " in time_to_accuracy.time_to_accuracy(study).finding
+    assert "ties with " in time_to_accuracy.section(study).finding
 
 
 def test_a_missed_seed_of_the_first_is_said(tmp_path):
     for seed, limit in enumerate((0.98, 0.98, 0.5)):
         write_run(tmp_path / f"b{seed}", "bytegrad", seed=seed, limit=limit)
-    finding = time_to_accuracy.time_to_accuracy(Study.load(tmp_path)).finding
+    finding = time_to_accuracy.section(ReportData.load(tmp_path)).finding
     assert "missed by 1 of 3 runs" in finding
 
 
@@ -211,30 +201,30 @@ def test_the_best_of_most_networks_is_not_said_to_be_the_best_of_all(tmp_path):
     for net, limit in (("wan", 0.98), ("lan_1g", 0.98), ("slow_tcp", 0.5)):
         for algo in ("allreduce", "bytegrad"):
             write_run(tmp_path / f"{net}_{algo}", algo, net, limit=limit)
-    finding = networks.best_over_networks(Study.load(tmp_path)).finding
+    finding = best_over_networks.section(ReportData.load(tmp_path)).finding
     assert "each of" not in finding
     assert finding.endswith("in 1 of 3 fields none reaches the target.")
 
 
 def test_the_stand_in_for_a_baseline_is_named(tmp_path):
     write_run(tmp_path / "a", backend="sim")
-    notes = " ".join(overview.overview(Study.load(tmp_path)).notes)
+    notes = " ".join(overview.section(ReportData.load(tmp_path)).notes)
     assert "allreduce stands in as the baseline" in notes
 
 
 @pytest.mark.parametrize(("workers", "said"), [(1, "1 worker,"), (2, "2 workers,")])
 def test_one_worker_is_no_workers(tmp_path, workers, said):
     write_run(tmp_path / "a", workers=workers)
-    finding = overview.overview(Study.load(tmp_path)).finding
+    finding = overview.section(ReportData.load(tmp_path)).finding
     assert said in finding and "1 run of 1 algorithm in 1 situation" in finding
 
 
 def test_fewer_than_three_seeds_are_called_so(tmp_path):
     write_run(tmp_path / "a", "allreduce")
     write_run(tmp_path / "b", "bytegrad")
-    study = Study.load(tmp_path)
-    assert "fewer than 3 seeds" in time_to_accuracy.time_to_accuracy(study).finding
-    assert "2 settings of 2 with fewer than 3 seeds" in " ".join(overview.overview(study).notes)
+    study = ReportData.load(tmp_path)
+    assert "fewer than 3 seeds" in time_to_accuracy.section(study).finding
+    assert "2 settings of 2 with fewer than 3 seeds" in " ".join(overview.section(study).notes)
     assert study.table.ties_with_first.sum() == 0
 
 
@@ -244,27 +234,27 @@ def test_simulated_and_measured_are_never_compared(tmp_path):
             write_run(tmp_path / f"s_{algo}{seed}", algo, seed=seed, backend="sim")
             write_run(tmp_path / f"m_{algo}{seed}", algo, "dc_10g", seed, asked_rate_mbit=50.0)
         write_run(tmp_path / f"d{seed}", "torch_ddp", "dc_10g", seed, asked_rate_mbit=50.0)
-    study = Study.load(tmp_path)
+    study = ReportData.load(tmp_path)
     baselines = study.table.groupby("backend").baseline.unique()
     assert baselines["sim"].tolist() == ["allreduce, simulated"]
     assert baselines["gloo"].tolist() == ["torch_ddp, gloo"]
     for section in (
-        time_to_accuracy.time_to_accuracy,
-        traffic.bytes_sent,
-        traffic.exposed_communication,
+        time_to_accuracy.section,
+        bytes_sent.section,
+        exposed_communication.section,
     ):
         finding = section(study).finding
         assert finding.startswith("Simulated: ") and " Measured: " in finding
-    cells = time_to_accuracy.time_to_accuracy(study).tables["time_to_accuracy"].cells
+    cells = time_to_accuracy.section(study).tables["time_to_accuracy"].cells
     assert set(cells["backend"]) == {"simulated", "gloo"}
-    assert "6 simulated and 9 measured" in overview.overview(study).finding
+    assert "6 simulated and 9 measured" in overview.section(study).finding
 
 
 def test_a_simulated_study_says_so(tmp_path):
     write_run(tmp_path / "a", backend="sim")
-    study = Study.load(tmp_path)
-    assert time_to_accuracy.time_to_accuracy(study).finding.startswith("Simulated: ")
-    figure = time_to_accuracy.time_to_accuracy(study).figures["time_to_accuracy"]
+    study = ReportData.load(tmp_path)
+    assert time_to_accuracy.section(study).finding.startswith("Simulated: ")
+    figure = time_to_accuracy.section(study).figures["time_to_accuracy"]
     assert "simulated" in figure.get_suptitle()
 
 
@@ -272,16 +262,16 @@ def test_workers_that_share_a_gpu_make_no_claim_on_time(tmp_path):
     for seed in range(3):
         write_run(tmp_path / f"a{seed}", "torch_ddp", seed=seed)
         write_run(tmp_path / f"b{seed}", "bytegrad", seed=seed, shared_gpu=True)
-    study = Study.load(tmp_path)
-    section = time_to_accuracy.time_to_accuracy(study)
+    study = ReportData.load(tmp_path)
+    section = time_to_accuracy.section(study)
     assert section.finding.startswith("torch_ddp reaches")
     page = section.tables["time_to_accuracy"]
     assert page.cells["time to accuracy (s)"][1] == "shared GPU"
     [row] = page.numbers[page.numbers.shared_gpu].to_dict("records")
     assert math.isnan(row["time_to_accuracy_s"]) and math.isnan(row["speedup"])
     assert row["reached"] == 1
-    assert "3 runs of workers that shared a GPU" in " ".join(overview.overview(study).notes)
-    curves = accuracy.curves(study).figures
+    assert "3 runs of workers that shared a GPU" in " ".join(overview.section(study).notes)
+    curves = way_to_accuracy.section(study).figures
     lines = {
         name: {line.get_label() for line in figure.axes[0].get_lines()}
         for name, figure in curves.items()
@@ -306,22 +296,22 @@ def test_a_profile_counts_a_miss_as_infinity_and_takes_who_was_run_everywhere():
 
 
 def test_findings_are_of_the_data(folder, study, tmp_path):
-    finding = time_to_accuracy.time_to_accuracy(study).finding
+    finding = time_to_accuracy.section(study).finding
     firsts = defaultdict(int)
     for _, rows in study.table.groupby("net"):
         firsts[rows["name"].iloc[0]] += 1
     assert finding.startswith("Of 4 situations, first is ")
     for name, number in firsts.items():
         assert f"{name} in {number}" in finding
-    assert networks.best_over_networks(study).finding.count(" is first on ") == len(firsts)
-    assert overview.incomplete(study).finding == "1 run diverged and 1 run failed."
-    for section in SECTIONS:
-        assert section(study).finding.endswith(".")
+    assert best_over_networks.section(study).finding.count(" is first on ") == len(firsts)
+    assert incomplete.section(study).finding == "1 run diverged and 1 run failed."
+    for module in SECTIONS:
+        assert module.section(study).finding.endswith(".")
 
 
 def test_every_algorithm_has_one_colour_in_all_figures(study):
     colours = defaultdict(set)
-    for figure in accuracy.curves(study).figures.values():
+    for figure in way_to_accuracy.section(study).figures.values():
         for panel in figure.axes:
             for line in panel.get_lines():
                 colours[line.get_label()].add(str(line.get_color()))
@@ -332,7 +322,7 @@ def test_every_algorithm_has_one_colour_in_all_figures(study):
 def test_scaling_compares_a_workers_speed(tmp_path):
     for workers, steps_per_s in ((2, 10.0), (8, 5.0)):
         write_run(tmp_path / f"{workers}", workers=workers, steps_per_s=steps_per_s)
-    section = scaling.scaling(Study.load(tmp_path))
+    section = scaling.section(ReportData.load(tmp_path))
     assert "allreduce keeps 50 % of a worker's speed" in section.finding
     [panel] = section.figures["scaling"].axes
     line = next(line for line in panel.get_lines() if line.get_label() == "allreduce")
@@ -355,9 +345,9 @@ def test_scaling_compares_a_workers_speed(tmp_path):
 )
 def test_one_run_of_any_kind_is_reported(tmp_path, fields):
     write_run(tmp_path / "runs" / "run", **fields)
-    study = Study.load(tmp_path / "runs")
-    for section in SECTIONS:
-        section(study).save(tmp_path)
+    study = ReportData.load(tmp_path / "runs")
+    for module in SECTIONS:
+        module.section(study).save(tmp_path)
     assert (tmp_path / "time_to_accuracy.md").read_text().count("\n| ") == 3
 
 
@@ -365,15 +355,15 @@ def test_a_summary_of_little_more_than_an_algorithm_is_reported(tmp_path):
     write_run(tmp_path / "run")
     summary = {"algo": "allreduce", "status": "failed"}
     (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
-    study = Study.load(tmp_path)
-    for section in SECTIONS:
-        section(study).save(tmp_path)
-    assert "The runs have no target" in time_to_accuracy.time_to_accuracy(study).finding
+    study = ReportData.load(tmp_path)
+    for module in SECTIONS:
+        module.section(study).save(tmp_path)
+    assert "The runs have no target" in time_to_accuracy.section(study).finding
 
 
 def test_no_run_is_a_users_error(tmp_path):
     with pytest.raises(UserError, match="There is no run in"):
-        Study.load(tmp_path)
+        ReportData.load(tmp_path)
 
 
 def test_what_cannot_be_read_is_named_and_skipped(tmp_path):
@@ -390,16 +380,16 @@ def test_what_cannot_be_read_is_named_and_skipped(tmp_path):
     (tmp_path / "torn" / "metrics.parquet").write_bytes(b"PAR1")
     (tmp_path / "torn" / "config.yaml").write_text("{:")
     (tmp_path / "torn" / "environment.json").write_bytes(b"\xff")
-    study = Study.load(tmp_path)
+    study = ReportData.load(tmp_path)
     assert len(study.runs) == 4
-    section = overview.incomplete(study)
+    section = incomplete.section(study)
     assert section.finding == "5 files could not be read."
     said = " ".join(section.notes)
     assert all(
         str(tmp_path / name) in said for name in ("half", "foreign", "torn", "endless", "renamed")
     )
-    for section in SECTIONS:
-        section(study).save(tmp_path)
+    for module in SECTIONS:
+        module.section(study).save(tmp_path)
 
 
 def test_many_situations_and_algorithms_are_drawn_in_part_and_said_to_be(tmp_path):
@@ -407,7 +397,7 @@ def test_many_situations_and_algorithms_are_drawn_in_part_and_said_to_be(tmp_pat
         for bits in range(12):
             folder = tmp_path / f"{workers}_{bits}"
             write_run(folder, workers=workers, options={"bits": bits}, num_rows=2)
-    study = Study.load(tmp_path)
+    study = ReportData.load(tmp_path)
     drawn = study.drawn()
     assert drawn.left_out == (
         "The figures leave out 2 situations of 14 and 2 algorithms of 12, which the tables have."
@@ -415,7 +405,7 @@ def test_many_situations_and_algorithms_are_drawn_in_part_and_said_to_be(tmp_pat
     assert len(list(drawn.groups())) == 12 and drawn.runs.label.nunique() == 10
     assert len(drawn.runs) == 120
     assert len(study.table) == 168
-    section = scaling.scaling(study)  # all numbers of workers are in one panel
+    section = scaling.section(study)  # all numbers of workers are in one panel
     [panel] = section.figures["scaling"].axes
     *lines, _ideal = panel.get_lines()
     assert [len(line.get_xdata()) for line in lines] == [14] * 10
@@ -430,7 +420,7 @@ def test_baselines_and_who_is_first_somewhere_are_drawn_before_others(tmp_path):
             time_s = 1.0 if (bits, net) == (11, "wan") else 10.0 + bits
             folder = tmp_path / f"{bits}_{net}"
             write_run(folder, "bytegrad", net, options={"bits": bits}, time_to_accuracy_s=time_s)
-    drawn = Study.load(tmp_path).drawn()
+    drawn = ReportData.load(tmp_path).drawn()
     bits = [*range(8), 11]
     assert set(drawn.table.label) == {"allreduce", *(f"bytegrad bits={b}" for b in bits)}
 
@@ -442,4 +432,4 @@ def test_a_baseline_is_known_by_its_class_wherever_it_was_when_recorded(tmp_path
     config.write_text(
         config.read_text().replace("experiments.training.torch_ddp", "experiments.baselines")
     )
-    assert Study.load(tmp_path).table.is_baseline.all()
+    assert ReportData.load(tmp_path).table.is_baseline.all()

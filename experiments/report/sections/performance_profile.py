@@ -1,5 +1,4 @@
-"""Performance profiles: the share of situations that an algorithm solves within a factor of the
-best.
+"""The share of situations that an algorithm solves within a factor of the best time.
 
 Source: E. D. Dolan and J. J. More, Mathematical Programming 91 (2002); as AlgoPerf scores
 (arXiv 2306.07179), a miss is an infinite factor.
@@ -14,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from experiments.report.data import Study
+from experiments.report.data import ReportData
+from experiments.report.figures.plots import add_legend
+from experiments.report.figures.styles import Styles
 from experiments.report.phrases import kinds, sentence
-from experiments.report.plots import add_legend
 from experiments.report.results_table import COMPARABLE
 from experiments.report.section import Section
-from experiments.report.styles import Styles
 from host.words import counted, listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+TITLE = "Performance profile"
 
 MAX_FACTOR = 16.0
 _MIN_SITUATIONS = 2
@@ -51,9 +52,9 @@ def factors(table: pd.DataFrame) -> pd.DataFrame:
     return ratios
 
 
-def performance_profile(study: Study) -> Section:
+def section(data: ReportData) -> Section:
     """Which algorithm is good in most situations, beside being the best in some."""
-    table = study.table.query("not shared_gpu")
+    table = data.table.query("not shared_gpu")
     profiles = [(mark, factors(rows)) for mark, rows in kinds(table)]
     known = [
         (mark, ratios)
@@ -71,7 +72,7 @@ def performance_profile(study: Study) -> Section:
             for mark, ratios in known
             if (left_out := ratios.attrs["left_out"])
         ],
-        figures={"performance_profile": _figure(known, study)},
+        figures={"performance_profile": _figure(known, data)},
     )
 
 
@@ -91,21 +92,21 @@ def _finding(mark: str, ratios: pd.DataFrame) -> str:
     )
 
 
-def _figure(known: list[tuple[str, pd.DataFrame]], study: Study) -> Figure:
+def _figure(known: list[tuple[str, pd.DataFrame]], data: ReportData) -> Figure:
     import matplotlib
     import seaborn
     from matplotlib.figure import Figure
 
-    drawn = set(study.drawn().table.label)
+    drawn = set(data.drawn().table.label)
     theme: Any = seaborn.axes_style("whitegrid")
     with matplotlib.rc_context(theme):
         figure = Figure(figsize=(max(7, 4.8 * len(known)), 4.6), layout="constrained")
         for place, (mark, ratios) in enumerate(known, start=1):
             axes = figure.add_subplot(1, len(known), place)
-            _draw(axes, ratios.loc[:, [c for c in ratios if c in drawn]], study.styles)
+            _draw(axes, ratios.loc[:, [c for c in ratios if c in drawn]], data.styles)
             title = f"{mark}{counted(len(ratios), 'situation')}"
             axes.set_title(textwrap.fill(title, 45), fontsize="medium")
-        add_legend(figure, list(study.styles))
+        add_legend(figure, list(data.styles))
     return figure
 
 

@@ -1,4 +1,4 @@
-"""The best algorithm over networks, as a heat map, and all by network."""
+"""Which algorithm is first on which network, as a map, and all of them by network."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from experiments.report.cells import describe
-from experiments.report.data import Study
+from experiments.report.data import ReportData
 from experiments.report.phrases import kinds, sentence, wrapped
 from experiments.report.results_table import comparable, varies
 from experiments.report.section import Section
-from experiments.report.sections.over_networks import (
+from experiments.report.sections.times_over_networks import (
     NETWORK,
     REST,
     network_name,
@@ -26,18 +26,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+TITLE = "The best algorithm over networks"
+
 MAX_ROWS, MAX_COLUMNS = 16, 12
 
 _NAME_WIDTH = 18
 
 
-def best_over_networks(study: Study) -> Section:
+def section(data: ReportData) -> Section:
     """Which algorithm is first on which network."""
-    table = study.table.query("not shared_gpu and target_accuracy.notna()")
+    table = data.table.query("not shared_gpu and target_accuracy.notna()")
     firsts = _firsts(table)
     if firsts.empty or len(firsts[NETWORK].drop_duplicates()) < 2:
         return Section(finding="The runs are of one network, or of none with a target: no map.")
-    figure, left_out = _figure(firsts, study)
+    figure, left_out = _figure(firsts, data)
     return Section(
         finding=" ".join(_finding(mark, rows) for mark, rows in kinds(firsts)),
         notes=[left_out] if left_out else [],
@@ -82,7 +84,7 @@ def _where(rows: pd.DataFrame, firsts: pd.DataFrame) -> str:
     return f"{len(rows)} of {counted(len(firsts), 'field')} of the map"
 
 
-def _figure(firsts: pd.DataFrame, study: Study) -> tuple[Figure, str]:
+def _figure(firsts: pd.DataFrame, data: ReportData) -> tuple[Figure, str]:
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -102,7 +104,7 @@ def _figure(firsts: pd.DataFrame, study: Study) -> tuple[Figure, str]:
         axes = figure.add_subplot()
         fields = firsts.query("column in @columns and row in @rows")
         for field in fields.to_dict("records"):
-            _draw(axes, columns.index(field["column"]), rows.index(field["row"]), field, study)
+            _draw(axes, columns.index(field["column"]), rows.index(field["row"]), field, data)
         _frame(axes, columns, rows)
         same = [c for c in ("task", "model", "workers", "backend") if c not in varying]
         figure.suptitle(textwrap.fill(describe(firsts, same), int(9 * size_in[0])))
@@ -114,14 +116,14 @@ def _figure(firsts: pd.DataFrame, study: Study) -> tuple[Figure, str]:
     return figure, said if any(hidden) else ""
 
 
-def _draw(axes: Axes, x: int, y: int, field: dict[Any, Any], study: Study) -> None:
+def _draw(axes: Axes, x: int, y: int, field: dict[Any, Any], data: ReportData) -> None:
     """A field in the colour of the algorithm that is first there, and by name."""
     from matplotlib.patches import Rectangle
 
     is_reached = field["place"] == 1
     empty: dict[str, Any] = {"facecolor": "0.9", "edgecolor": "0.25"}
-    look = study.areas[field["label"]] if is_reached else empty
-    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, linewidth=0.8, **look))
+    style = data.areas[field["label"]] if is_reached else empty
+    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, linewidth=0.8, **style))
     text = wrapped(field["label"], _NAME_WIDTH) + _below(field) if is_reached else "all missed"
     box = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
     axes.text(x, y, text, ha="center", va="center", fontsize="small", bbox=box)

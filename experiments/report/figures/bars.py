@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from experiments.report.data import Study
+from experiments.report.data import ReportData
+from experiments.report.figures.panels import panels
+from experiments.report.figures.styles import Styles
 from experiments.report.phrases import wrapped
-from experiments.report.sections.panels import panels
-from experiments.report.styles import Styles
 from host.words import significant
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _NAME_WIDTH = 24
 
 
-def bars(study: Study) -> Figure | None:
+def bars(data: ReportData) -> Figure | None:
     """A bar for each algorithm, the fastest on top; None where no time is known."""
-    groups = [group.query("not shared_gpu") for group in study.groups()]
+    groups = [group.query("not shared_gpu") for group in data.groups()]
     groups = [g for g in groups if (g.time_to_accuracy_s < math.inf).any()]
     if not groups:
         return None
@@ -32,13 +32,13 @@ def bars(study: Study) -> Figure | None:
     num_lines = max(sum(map(_num_lines, group.label)) for group in groups)
 
     def draw(axes: Axes, group: pd.DataFrame) -> None:
-        _draw(axes, group, study.areas)
+        _draw(axes, group, data.areas)
         axes.set_ylim(num_bars - 0.4, -0.6)
 
     return panels(groups, draw, height_in=1.1 + 0.32 * max(num_bars, num_lines))
 
 
-def _draw(axes: Axes, group: pd.DataFrame, looks: Styles) -> None:
+def _draw(axes: Axes, group: pd.DataFrame, styles: Styles) -> None:
     """Medians as bars, intervals as whiskers, seeds as dots; times in figures beside them."""
     rows = group.to_dict("records")
     known = [t for row in rows for t in row["times_s"] if t < math.inf]
@@ -47,7 +47,7 @@ def _draw(axes: Axes, group: pd.DataFrame, looks: Styles) -> None:
         median_s = row["time_to_accuracy_s"]
         reaches_s = max([t for t in row["times_s"] if t < math.inf], default=0.0)
         if median_s < math.inf:
-            axes.barh(height, median_s, height=0.7, linewidth=0.8, **looks[row["label"]])
+            axes.barh(height, median_s, height=0.7, linewidth=0.8, **styles[row["label"]])
             reaches_s = max(reaches_s, _whisker(axes, height, row, end_s))
         seeds_s = np.array([t for t in row["times_s"] if t < math.inf])
         axes.plot(seeds_s, np.full(len(seeds_s), height), "k.", ms=4)

@@ -1,4 +1,4 @@
-"""Accuracy: over time, over steps and over bytes, and what is left of it in the end."""
+"""How accuracy grows, and which algorithm needs the fewest steps or bytes to the target."""
 
 from __future__ import annotations
 
@@ -8,31 +8,25 @@ from collections import Counter
 import pandas as pd
 
 from experiments.report.cells import leading, outcomes
-from experiments.report.data import Study
+from experiments.report.data import ReportData
+from experiments.report.figures.plots import OVER, accuracy_plot
 from experiments.report.phrases import kinds, sentence
-from experiments.report.plots import OVER, accuracy_plot
 from experiments.report.results_table import COMPARABLE, Row, comparable
 from experiments.report.section import PageTable, Section
 from host.words import counted, listed
 
+TITLE = "Accuracy over time, steps and bytes"
+
 _NAMES = ("accuracy_over_time", "accuracy_over_steps", "accuracy_over_bytes")
 _WAY = ("steps to accuracy", "MB to accuracy")
-_END = (
-    *("steps", "final accuracy (test), interval", "loss (test, nats)", "bits a character (test)"),
-    *("validation accuracy", "spread of weights", "status"),
-)
-_END_NUMBERS = [
-    *("steps", "final_accuracy", "final_low", "final_high", "final_loss"),
-    *("final_bits_per_character", "validation_accuracy", "spread", "status"),
-]
 _IDENTITY = [*COMPARABLE, "optim", "name", "label", "runs", "missed"]
 
 
-def curves(study: Study) -> Section:
+def section(data: ReportData) -> Section:
     """The way to the target: which algorithm needs the fewest steps, and which the fewest bytes."""
-    table, drawn = study.table, study.drawn()
+    table, drawn = data.table, data.drawn()
     plots = {
-        name: accuracy_plot(drawn.runs, study.evaluations, over, study.styles)
+        name: accuracy_plot(drawn.runs, data.evaluations, over, data.styles)
         for over, name in zip(OVER, _NAMES, strict=True)
     }
     page = PageTable(
@@ -47,20 +41,6 @@ def curves(study: Study) -> Section:
         tables={"way_to_accuracy": page},
         figures=figures,
     )
-
-
-def final_accuracy(study: Study) -> Section:
-    """What a relaxation costs in accuracy at the end of the runs."""
-    table = study.table
-    page = PageTable(
-        caption="Accuracy and mean loss on the test set at the end of the runs, of the model "
-        "evaluated (by default the mean of the workers'): medians over seeds, and the accuracy's "
-        "95 % bootstrap interval.",
-        cells=leading(table) | outcomes(table, _END),
-        numbers=table.loc[:, [*_IDENTITY, *_END_NUMBERS]],
-    )
-    finding = " ".join(_final_finding(mark, rows) for mark, rows in kinds(table))
-    return Section(finding=finding, tables={"final_accuracy": page})
 
 
 def _finding(mark: str, table: pd.DataFrame) -> str:
@@ -97,27 +77,3 @@ def _least(rows: list[Row], column: str) -> list[str]:
     """The labels of the rows with the least number, if it is finite."""
     least = min((row[column] for row in rows if not math.isnan(row[column])), default=math.inf)
     return [row["label"] for row in rows if row[column] == least < math.inf]
-
-
-def _final_finding(mark: str, table: pd.DataFrame) -> str:
-    """The largest loss to the best baseline, in points, over all situations."""
-    losses = []
-    for group in comparable(table):
-        baseline = group[group.is_best_baseline]
-        if len(baseline) and pd.notna(baseline.final_accuracy.iloc[0]):
-            loss = 100 * (baseline.final_accuracy.iloc[0] - group.final_accuracy)
-            losses.append(group.assign(loss=loss).query("not is_best_baseline"))
-    rows = pd.concat(losses).dropna(subset="loss") if losses else table.head(0)
-    if rows.empty:
-        return sentence(["no accuracy can be compared with a baseline's"], mark)
-    worst = rows.loc[rows.loss.idxmax()]
-    within = int((rows.loss <= 1).sum())
-    return sentence(
-        [
-            "within a point of the fastest baseline's accuracy or above it: "
-            f"{within} of {counted(len(rows), 'setting')}",
-            f"the lowest is {worst.label}, {abs(worst.loss):.1f} points "
-            f"{'below' if worst.loss > 0 else 'above'} {worst.baseline}",
-        ],
-        mark,
-    )

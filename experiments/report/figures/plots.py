@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from experiments.report.cells import TITLE, describe
+from experiments.report.cells import TITLE_COLUMNS, describe
+from experiments.report.figures.styles import Styles, line_styles
 from experiments.report.results_table import SITUATION, named, varies
-from experiments.report.styles import Styles, styles_of
 from host.errors import UserError
 
 if TYPE_CHECKING:  # imported where it draws: more than a second, which a table need not wait for
@@ -31,8 +31,8 @@ def accuracy_plot(
 ) -> Figure | None:
     """Accuracy over one of OVER, a panel for each situation; None where there is nothing to draw.
 
-    `styles` are of `styles_of`, for the labels of more runs. Over time, runs whose workers shared a
-    GPU are left out.
+    `styles` are of `line_styles`, for the labels of more runs. Over time, runs whose workers shared
+    a GPU are left out.
     """
     runs = named(runs)
     runs = runs.query("not shared_gpu") if over == "time_s" else runs
@@ -45,7 +45,7 @@ def accuracy_plot(
 
     situations = [group for _, group in runs.groupby(list(SITUATION), dropna=False)]
     own = [column for column in SITUATION if varies(runs, column)]
-    styles = styles or styles_of(runs.label)
+    styles = styles or line_styles(runs.label)
     num_columns = min(len(situations), 3)
     num_rows = math.ceil(len(situations) / num_columns)
     width_in = max(7, 4.2 * num_columns)
@@ -56,7 +56,7 @@ def accuracy_plot(
             panel = figure.add_subplot(num_rows, num_columns, place)
             _draw(panel, group, evaluations, over, styles)
             panel.set_title(textwrap.fill(describe(group, own), 45), fontsize="medium")
-        figure.suptitle(textwrap.fill(describe(runs, TITLE), int(9 * width_in)))
+        figure.suptitle(textwrap.fill(describe(runs, TITLE_COLUMNS), int(9 * width_in)))
         add_legend(figure, [label for label in styles if label in set(runs.label)])
     return figure
 

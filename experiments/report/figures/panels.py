@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from experiments.report.cells import TITLE, describe
+from experiments.report.cells import TITLE_COLUMNS, describe
 from experiments.report.phrases import situation
 
 if TYPE_CHECKING:
@@ -43,6 +43,6 @@ def panels(
             axes.set_title(
                 textwrap.fill(situation(group, everything), _TITLE_WIDTH), fontsize="medium"
             )
-        figure.suptitle(textwrap.fill(describe(everything, TITLE), int(9 * width_in)))
+        figure.suptitle(textwrap.fill(describe(everything, TITLE_COLUMNS), int(9 * width_in)))
         figure.draw_without_rendering()  # while its theme holds
     return figure

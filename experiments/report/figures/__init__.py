@@ -1,0 +1,1 @@
+"""What is drawn: styles, panels, curves and bars."""

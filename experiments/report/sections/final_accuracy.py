@@ -1,0 +1,62 @@
+"""What a relaxation costs in accuracy at the end of the runs."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from experiments.report.cells import leading, outcomes
+from experiments.report.data import ReportData
+from experiments.report.phrases import kinds, sentence
+from experiments.report.results_table import COMPARABLE, comparable
+from experiments.report.section import PageTable, Section
+from host.words import counted
+
+TITLE = "Accuracy in the end"
+
+_END = (
+    *("steps", "final accuracy (test), interval", "loss (test, nats)", "bits a character (test)"),
+    *("validation accuracy", "spread of weights", "status"),
+)
+_END_NUMBERS = [
+    *("steps", "final_accuracy", "final_low", "final_high", "final_loss"),
+    *("final_bits_per_character", "validation_accuracy", "spread", "status"),
+]
+_IDENTITY = [*COMPARABLE, "optim", "name", "label", "runs", "missed"]
+
+
+def section(data: ReportData) -> Section:
+    """What a relaxation costs in accuracy at the end of the runs."""
+    table = data.table
+    page = PageTable(
+        caption="Accuracy and mean loss on the test set at the end of the runs, of the model "
+        "evaluated (by default the mean of the workers'): medians over seeds, and the accuracy's "
+        "95 % bootstrap interval.",
+        cells=leading(table) | outcomes(table, _END),
+        numbers=table.loc[:, [*_IDENTITY, *_END_NUMBERS]],
+    )
+    finding = " ".join(_finding(mark, rows) for mark, rows in kinds(table))
+    return Section(finding=finding, tables={"final_accuracy": page})
+
+
+def _finding(mark: str, table: pd.DataFrame) -> str:
+    """The largest loss to the best baseline, in points, over all situations."""
+    losses = []
+    for group in comparable(table):
+        baseline = group[group.is_best_baseline]
+        if len(baseline) and pd.notna(baseline.final_accuracy.iloc[0]):
+            loss = 100 * (baseline.final_accuracy.iloc[0] - group.final_accuracy)
+            losses.append(group.assign(loss=loss).query("not is_best_baseline"))
+    rows = pd.concat(losses).dropna(subset="loss") if losses else table.head(0)
+    if rows.empty:
+        return sentence(["no accuracy can be compared with a baseline's"], mark)
+    worst = rows.loc[rows.loss.idxmax()]
+    within = int((rows.loss <= 1).sum())
+    return sentence(
+        [
+            "within a point of the fastest baseline's accuracy or above it: "
+            f"{within} of {counted(len(rows), 'setting')}",
+            f"the lowest is {worst.label}, {abs(worst.loss):.1f} points "
+            f"{'below' if worst.loss > 0 else 'above'} {worst.baseline}",
+        ],
+        mark,
+    )

@@ -1,0 +1,43 @@
+"""The runs that failed or diverged, with their reasons, and files that could not be read."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pandas as pd
+
+from experiments.report.data import ReportData
+from experiments.report.phrases import sentence
+from experiments.report.section import PageTable, Section
+from host.words import counted, listed
+
+TITLE = "What did not complete"
+
+_LISTED = 20
+"""As many files are named one by one."""
+
+
+def section(data: ReportData) -> Section:
+    """The runs that failed or diverged, with their reasons, and files that could not be read."""
+    ended = data.runs.query("status != 'completed'")
+    counts = Counter(sorted(ended.status))
+    said = [f"{counted(n, 'run')} {status}" for status, n in counts.items()]
+    if data.problems:
+        said.append(f"{counted(len(data.problems), 'file')} could not be read")
+    finding = sentence([listed(said)] if said else ["every run completed, and every file was read"])
+    tables = {"incomplete": _table(ended)} if len(ended) else {}
+    notes = data.problems[:_LISTED]
+    if len(data.problems) > _LISTED:
+        notes = [*notes, f"And {len(data.problems) - _LISTED} more of such files."]
+    return Section(finding=finding, notes=notes, tables=tables)
+
+
+def _table(ended: pd.DataFrame) -> PageTable:
+    ended = ended.fillna({"reason": "no reason was recorded"})
+    numbers = ended.loc[:, ["folder", "label", "net", "workers", "seed", "status", "reason"]]
+    shown = {"label": "algorithm", "net": "network"}
+    cells = {
+        shown.get(column, column): ["-" if pd.isna(v) else str(v) for v in numbers[column]]
+        for column in ("label", "net", "workers", "seed", "status", "reason")
+    }
+    return PageTable(caption="Runs that did not complete.", cells=cells, numbers=numbers)
