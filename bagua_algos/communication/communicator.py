@@ -10,12 +10,9 @@ Shape suffixes: w workers held here, N workers in all.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from bagua_algos.communication.hierarchy import Hierarchy
 
 
 class CommunicationError(RuntimeError):
@@ -95,7 +92,7 @@ class Communicator(Averager, Protocol):
     world_size: int
     members: tuple[int, ...]
     nodes: "Nodes | None"
-    hierarchy: "Hierarchy | None"
+    hierarchy: "Levels | None"
     observer: Observer | None
     clock: Callable[[], float]
 
@@ -184,3 +181,31 @@ def check_permutation(peers: Sequence[int], world_size: int) -> None:
 def num_bytes_per_worker(x_w: Tensor) -> int:
     """Bytes of one worker's row of `x[w, ...]`."""
     return math.prod(x_w.shape[1:]) * x_w.element_size()
+
+
+Primitive = Callable[[Tensor, Communicator], None]
+"""Changes `x[p, ...]` in place, by communication among those whose rows these are."""
+
+
+class Levels(Protocol):
+    """Who takes part in a primitive: all workers, or the leaders of their nodes. They are the
+    `num_parties` parties of it, p of them held here.
+    """
+
+    num_parties: int
+
+    def of_parties(self, x_w: Tensor) -> Tensor:
+        """The rows of `x[w, ...]` that take part, `[p, ...]`: none where no party is held here."""
+        ...
+
+    def run_(self, x_w: Tensor, primitive: Primitive) -> None:
+        """Replace `x[w, ...]` by what `primitive` makes of the parties' rows, for every worker."""
+        ...
+
+    def weigh_(self, x_p: Tensor) -> None:
+        """Scale the parties' `x[p, ...]`, so that their mean is one over workers."""
+        ...
+
+    def pace(self, like: Tensor) -> Tensor | float:
+        """How far a party may go to its neighbours' average, as a factor of `like[p, ...]`."""
+        ...

@@ -14,17 +14,20 @@ nodes' means as they are, which is the mean over workers only where all nodes ar
 Shape suffixes: w workers held here, p of them that take part.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 
 import torch
 from torch import Tensor
 
-from bagua_algos.communication.communicator import Communicator, Nodes, check_parts
+from bagua_algos.communication.communicator import (
+    Communicator,
+    Levels,
+    Nodes,
+    Primitive,
+    check_parts,
+)
 from kernels.upload import upload
-
-Primitive = Callable[[Tensor, Communicator], None]
-"""Changes `x[p, ...]` in place, by communication among those whose rows these are."""
 
 
 class Flat:
@@ -35,18 +38,18 @@ class Flat:
         self.num_parties = communicator.world_size
 
     def of_parties(self, x_w: Tensor) -> Tensor:
-        """See `Hierarchy`."""
+        """All rows."""
         return x_w
 
     def run_(self, x_w: Tensor, primitive: Primitive) -> None:
-        """See `Hierarchy`."""
+        """The primitive itself."""
         primitive(x_w, self._communicator)
 
     def weigh_(self, x_p: Tensor) -> None:
-        """See `Hierarchy`."""
+        """Nothing: the mean over parties is one over workers."""
 
     def pace(self, like: Tensor) -> Tensor | float:
-        """See `Hierarchy`."""
+        """All the way."""
         return 1.0
 
 
@@ -114,7 +117,7 @@ def make_hierarchy(communicator: Communicator, nodes: Nodes | None) -> Hierarchy
     return Hierarchy(communicator, sorted(nodes))
 
 
-def levels(communicator: Communicator, hierarchical: bool) -> Flat | Hierarchy:
+def levels(communicator: Communicator, hierarchical: bool) -> Levels:
     """Who takes part in a primitive.
 
     Raises `ValueError` where it is to be hierarchical and nodes are not known.
