@@ -33,7 +33,7 @@ MIN_REPEATS = 7
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class Timing:
     """One kernel on one device: seconds `[repeats]` of each form of it that could be run."""
 
     device: str
@@ -69,7 +69,7 @@ def main() -> None:
     """Measure, print a table a device and size, and write them all where `--json` says."""
     args = _arguments()
     torch.set_num_threads(args.threads)
-    results: list[Result] = []
+    results: list[Timing] = []
     for device in args.device:
         print(f"{_name(device)}, torch {torch.__version__}, numba {numba.__version__}")
         for mbytes in args.mbytes or DEFAULT_MBYTES[device]:
@@ -113,7 +113,7 @@ def _arguments() -> argparse.Namespace:
 
 def measure(
     device: str, mbytes: int, dtype: str, repeats: int, *, with_compiled: bool
-) -> list[Result]:
+) -> list[Timing]:
     """All kernels on one chunk of normally distributed numbers."""
     n = mbytes * 2**20 // DTYPES[dtype].itemsize
     generator = torch.Generator(device).manual_seed(0)
@@ -126,7 +126,7 @@ def measure(
             compiled = torch.compile(case.reference, dynamic=False)
             forms["compiled"] = lambda case=case, f=compiled: f(*case.arguments)
         results.append(
-            Result(
+            Timing(
                 device=device,
                 mbytes=mbytes,
                 dtype=dtype,
@@ -177,7 +177,7 @@ def _cuda_seconds(run: Callable[[], object]) -> float:
     return start.elapsed_time(end) / 1e3
 
 
-def _print_table(results: list[Result]) -> None:
+def _print_table(results: list[Timing]) -> None:
     headings = list(max((result.ratios() for result in results), key=len))
     print(f"{'':<38}" + "".join(f"{heading:>24}" for heading in headings))
     copy = results[0]

@@ -21,7 +21,7 @@ _KEY = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class BenchCase:
     """One kernel: `run` calls it, `reference` is the plain torch function, for `arguments`, that
     does the same; both write into tensors that stand. `num_bytes` is what it has to move.
     """
@@ -33,7 +33,7 @@ class Case:
     num_bytes: int
 
 
-def cases(x: Tensor) -> Iterator[Case]:
+def cases(x: Tensor) -> Iterator[BenchCase]:
     """All kernels, for a chunk `x[1, n]` of float32 or a 16-bit float."""
     yield from _minmax_uint8(x)
     yield from _sign_scale(x)
@@ -45,19 +45,19 @@ def cases(x: Tensor) -> Iterator[Case]:
         yield from _codec(wire, fp8, fp8_reference, x, compress, (), settings)
 
 
-def _minmax_uint8(x: Tensor) -> Iterator[Case]:
+def _minmax_uint8(x: Tensor) -> Iterator[BenchCase]:
     n, reference = x.shape[1], minmax_uint8_reference
     compress = partial(minmax_uint8.compress, x)
     payload, payloads = compress(), _several(compress())
     yield from _codec("minmax_uint8", minmax_uint8, reference, x, compress, (), {})
-    yield Case(
+    yield BenchCase(
         name="minmax_uint8 average",
         run=lambda: minmax_uint8.average(payloads, n, out=payload),
         reference=reference.average,
         arguments=(payloads, n, payload),
         num_bytes=2 * payloads.nbytes + payload.nbytes,
     )
-    yield Case(
+    yield BenchCase(
         name="minmax_uint8 compress, new output",
         run=compress,
         reference=reference.compress,
@@ -65,7 +65,7 @@ def _minmax_uint8(x: Tensor) -> Iterator[Case]:
         num_bytes=2 * x.nbytes + payload.nbytes,
     )
     y = torch.empty_like(x, dtype=torch.float32)
-    yield Case(
+    yield BenchCase(
         name="minmax_uint8 decompress, new output",
         run=lambda: minmax_uint8.decompress(payload, n),
         reference=reference.decompress,
@@ -74,11 +74,11 @@ def _minmax_uint8(x: Tensor) -> Iterator[Case]:
     )
 
 
-def _sign_scale(x: Tensor) -> Iterator[Case]:
+def _sign_scale(x: Tensor) -> Iterator[BenchCase]:
     compress = partial(sign_scale.compress, x)
     yield from _codec("sign_scale", sign_scale, sign_scale_reference, x, compress, (), {})
     residual, payload = torch.zeros_like(x, dtype=torch.float32), compress()
-    yield Case(
+    yield BenchCase(
         name="sign_scale compress_with_feedback",
         run=lambda: sign_scale.compress_with_feedback(x, residual, out=payload),
         reference=sign_scale_reference.compress_with_feedback,
@@ -87,7 +87,7 @@ def _sign_scale(x: Tensor) -> Iterator[Case]:
     )
 
 
-def _qsgd(x: Tensor, bits: int) -> Iterator[Case]:
+def _qsgd(x: Tensor, bits: int) -> Iterator[BenchCase]:
     streams = torch.zeros(1, 3, dtype=torch.int64, device=x.device)
     settings = {"bits": bits, "group_size": GROUP_SIZE}
     compress = partial(qsgd.compress, x, streams, _KEY, **settings)
@@ -102,26 +102,26 @@ def _codec(
     compress: Callable[..., Tensor],
     draws: tuple[Any, ...],
     settings: dict[str, Any],
-) -> Iterator[Case]:
+) -> Iterator[BenchCase]:
     """The three functions that every codec has."""
     n, payload = x.shape[1], compress()
     payloads, y = _several(payload), torch.empty_like(x, dtype=torch.float32)
     options = tuple(settings.values())
-    yield Case(
+    yield BenchCase(
         name=f"{name} compress",
         run=lambda: compress(out=payload),
         reference=reference.compress,
         arguments=(x, payload, *draws, *options),
         num_bytes=2 * x.nbytes + payload.nbytes,
     )
-    yield Case(
+    yield BenchCase(
         name=f"{name} decompress",
         run=lambda: codec.decompress(payload, n, out=y, **settings),
         reference=reference.decompress,
         arguments=(payload, y, *options),
         num_bytes=payload.nbytes + y.nbytes,
     )
-    yield Case(
+    yield BenchCase(
         name=f"{name} decompress_mean",
         run=lambda: codec.decompress_mean(payloads, n, out=y, **settings),
         reference=reference.decompress_mean,

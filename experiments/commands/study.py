@@ -11,13 +11,13 @@ import argparse
 import shlex
 from collections.abc import Sequence
 
-from experiments.runs.parts import Part, choose_parts
+from experiments.runs.parts import StudyPart, choose_parts
 from host import commands
 from host.commands import say
 from host.errors import Failure
 
 
-def run_part(part: Part, study: str) -> None:
+def run_part(part: StudyPart, study: str) -> None:
     """Do all that the part does, in order. Raises `Failure` at the first thing that fails."""
     say(f"part {part.name}: {part.what}")
     for action in part.actions:
@@ -30,12 +30,12 @@ def run_part(part: Part, study: str) -> None:
             raise Failure(f"part {part.name} is not done, {again} goes on: {error}") from error
 
 
-def _list(parts: Sequence[Part]) -> None:
+def _list(parts: Sequence[StudyPart]) -> None:
     for part in parts:
         print(f"{part.name:<16} {part.what}" + (f" Took {part.took}." if part.took else ""))
 
 
-def _print(parts: Sequence[Part]) -> None:
+def _print(parts: Sequence[StudyPart]) -> None:
     for part in parts:
         print(f"# {part.name}: {part.what}")
         for action in part.actions:

@@ -48,7 +48,7 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
+class StepPrediction:
     """Means over the steps of a steady period: seconds of a step, and those of them in which
     compute (forward, backward, the optimizer) goes on; examples per second of all workers; bytes
     on the wire that worker 0 sends in a step.
@@ -67,7 +67,7 @@ class Prediction:
         return 1 - self.compute_s / self.step_s
 
 
-def predict(case: Case) -> Prediction:
+def predict(case: Case) -> StepPrediction:
     """Let `num_steps` steps pass; the last whole period of them counts (see `steady_steps`).
 
     Raises:
@@ -95,7 +95,7 @@ def predict(case: Case) -> Prediction:
     num_steady = steady_steps(run.script)
     pairs = zip(marks[-1], marks[-1 - num_steady], strict=True)
     step_s, optimizer_s, sent = (float(last - first) / num_steady for last, first in pairs)
-    return Prediction(
+    return StepPrediction(
         step_s=step_s,
         compute_s=compute.forward_s + compute.backward_s + optimizer_s,
         examples_per_s=case.num_workers * case.batch_size / step_s,
@@ -156,7 +156,7 @@ def _algorithm(plan: Plan) -> Algorithm:
     return counterpart
 
 
-def describe(case: Case, result: Prediction) -> str:
+def describe(case: Case, result: StepPrediction) -> str:
     """What the command line prints."""
     return (
         f"predicted: {case.model.name}, batches of {case.batch_size}, on "

@@ -19,7 +19,7 @@ from bagua_algos.algorithms.qadam import QAdam
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.algorithm import Algorithm
 from experiments.predict.device import Device
-from experiments.predict.predict import Case, Prediction, predict
+from experiments.predict.predict import Case, StepPrediction, predict
 from experiments.predict.shapes import vgg16
 from experiments.training.torch_ddp import DEFAULT_BUCKET_MB
 from netsim.conditions.condition import NetworkCondition
@@ -35,7 +35,7 @@ _SGD = partial(SGD, lr=0.1, momentum=0.9)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class PublishedRow:
     """One row of the table: `images_per_s` at each of `RATES_GBIT`."""
 
     name: str
@@ -45,7 +45,7 @@ class Row:
     make_optimizer: Callable[..., Optimizer] = _SGD
     num_steps: int = 6
 
-    def predict(self, nic_gbit: float) -> Prediction:
+    def predict(self, nic_gbit: float) -> StepPrediction:
         """With so much through every NIC."""
         between = {"rate_mbit": 1000 * nic_gbit, "delay_ms": DELAY_MS}
         ranks = range(NUM_WORKERS)
@@ -73,35 +73,35 @@ class Row:
         return high
 
 
-DDP = Row(
+DDP = PublishedRow(
     name="torch DDP",
     algorithm=AllReduce(),
     images_per_s=(8_880, 4_530),
     bucket_bytes=DEFAULT_BUCKET_MB * _MIB,
 )
-HOROVOD = Row(
+HOROVOD = PublishedRow(
     name="Horovod",
     algorithm=AllReduce(),
     images_per_s=(9_690, 4_470),
     bucket_bytes=64 * _MIB,  # its fusion buffer
 )
-ALL_REDUCE = Row(
+ALL_REDUCE = PublishedRow(
     name="BAGUA all-reduce",
     algorithm=AllReduce(hierarchical=True),
     images_per_s=(12_300, 4_470),
 )
-QADAM = Row(
+QADAM = PublishedRow(
     name="BAGUA QAdam",
     algorithm=QAdam(warmup_steps=1, hierarchical=True),
     images_per_s=(18_880, 17_830),
     make_optimizer=partial(Adam, lr=1e-3),
 )
-BYTEGRAD = Row(
+BYTEGRAD = PublishedRow(
     name="BAGUA ByteGrad",
     algorithm=CompressedAllReduce(compressor=MinMaxUInt8(), hierarchical=True),
     images_per_s=(21_800, 19_690),
 )
-ASYNC = Row(
+ASYNC = PublishedRow(
     name="BAGUA async",
     algorithm=AsyncModelAverage(),
     images_per_s=(28_880, 28_940),
@@ -114,10 +114,10 @@ ROWS = (DDP, HOROVOD, ALL_REDUCE, QADAM, BYTEGRAD, ASYNC)
 class Comparison:
     """A row at one rate, predicted beside published."""
 
-    row: Row
+    row: PublishedRow
     gbit: int
     published: float
-    predicted: Prediction
+    predicted: StepPrediction
 
     @property
     def is_fitted(self) -> bool:

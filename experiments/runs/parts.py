@@ -50,7 +50,7 @@ _KEYS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class StudyPart:
     """One part of a study: what it is for, how long it took, if that is known, and what it does."""
 
     name: str
@@ -59,7 +59,7 @@ class Part:
     actions: tuple[Action, ...]
 
 
-def load_parts(study: str) -> list[Part]:
+def load_parts(study: str) -> list[StudyPart]:
     """All parts of the study, in order. Raises `UserError` where there is none of that name, or for
     a file that describes none.
     """
@@ -75,7 +75,7 @@ def load_parts(study: str) -> list[Part]:
         raise UserError(f"{file} does not describe a study: {error}") from error
 
 
-def choose_parts(study: str, names: list[str]) -> list[Part]:
+def choose_parts(study: str, names: list[str]) -> list[StudyPart]:
     """The parts of these names, all where none is named, in the study's order.
 
     Raises `UserError` for a name that it has not.
@@ -88,7 +88,7 @@ def choose_parts(study: str, names: list[str]) -> list[Part]:
     return [part for part in parts if not names or part.name in names]
 
 
-def _part(name: str, part: Mapping[str, Any]) -> Part:
+def _part(name: str, part: Mapping[str, Any]) -> StudyPart:
     if unknown := set(part) - _PART:
         raise ValueError(f"part {name} has the unknown key {min(unknown)!r}")
     common = part.get("common", "").split()
@@ -96,7 +96,9 @@ def _part(name: str, part: Mapping[str, Any]) -> Part:
         actions = [a for action in part["actions"] for a in _actions(action, common, {})]
     except ValueError as error:
         raise ValueError(f"part {name} has {error}") from error
-    return Part(name=name, what=part["what"], took=part.get("took", ""), actions=tuple(actions))
+    return StudyPart(
+        name=name, what=part["what"], took=part.get("took", ""), actions=tuple(actions)
+    )
 
 
 def _actions(

@@ -53,7 +53,7 @@ class PartFailedError(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class CheckPart:
     """One command, and what is read of the folder that it leaves, its output.txt among it.
 
     `read` raises `PartFailedError`, `OSError` or `ValueError` where it is not what it should be.
@@ -67,7 +67,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class PartOutcome:
     """`figures` where it passed, else the `reason` and the end of what it printed."""
 
     seconds: float
@@ -82,11 +82,11 @@ class Outcome:
         return {"passed": passed, "seconds": self.seconds} | told | {"printed": self.printed}
 
 
-def run_part(part: Part, folder: Path, left_s: float = LIMIT_S) -> Outcome:
+def run_part(part: CheckPart, folder: Path, left_s: float = LIMIT_S) -> PartOutcome:
     """Run one in `folder`, which is empty, for no longer than `left_s`."""
     limit_s = min(part.limit_s, left_s)
     if limit_s < _SHORTEST_S:
-        return Outcome(seconds=0.0, reason="no time was left for it")
+        return PartOutcome(seconds=0.0, reason="no time was left for it")
     started_s = time.monotonic()
     output = folder / "output.txt"
     figures, reason = {}, _run(part, folder, output, limit_s)
@@ -98,7 +98,7 @@ def run_part(part: Part, folder: Path, left_s: float = LIMIT_S) -> Outcome:
             figures = part.read(folder)
         except (PartFailedError, OSError, ValueError, KeyError, ElementTree.ParseError) as error:
             reason = f"{type(error).__name__}: {error}"
-    return Outcome(
+    return PartOutcome(
         seconds=round(time.monotonic() - started_s, 1),
         figures=figures,
         reason=reason,
@@ -106,7 +106,7 @@ def run_part(part: Part, folder: Path, left_s: float = LIMIT_S) -> Outcome:
     )
 
 
-def _run(part: Part, folder: Path, output: Path, limit_s: float) -> str | None:
+def _run(part: CheckPart, folder: Path, output: Path, limit_s: float) -> str | None:
     """Why it failed, if it did. Nothing that it has started is left."""
     with output.open("w") as file:
         process = subprocess.Popen(
@@ -220,19 +220,19 @@ print(json.dumps(versions))
 """
 
 PARTS = (
-    Part(
+    CheckPart(
         name="versions",
         command=lambda folder: ["timeit", "-n1", "-r1", _VERSIONS],
         limit_s=60,
         read=read_versions,
     ),
-    Part(
+    CheckPart(
         name="tests",
         command=lambda folder: ["pytest", "-q", "-m", "gpu", f"--junitxml={folder / 'tests.xml'}"],
         limit_s=120,
         read=read_tests,
     ),
-    Part(
+    CheckPart(
         name="kernels",
         command=lambda folder: [
             *("kernels.bench", "--device", "cuda", "--json", str(folder / "kernels.json")),
@@ -240,7 +240,7 @@ PARTS = (
         limit_s=120,
         read=read_kernels,
     ),
-    Part(
+    CheckPart(
         name="shared GPU",
         command=_experiment(
             *("algo=bytegrad", "net=slow_tcp", "backend=nccl", "workers=2", "trace=true"),
@@ -250,7 +250,7 @@ PARTS = (
         read=read_shared,
         environment=_one_gpu,
     ),
-    Part(
+    CheckPart(
         name="stacked",
         command=_experiment(
             *("algo=bytegrad", "net=wan", "backend=sim", "device=cuda", "workers=32"),
@@ -259,7 +259,7 @@ PARTS = (
         limit_s=80,
         read=read_stacked,
     ),
-    Part(
+    CheckPart(
         name="compiled",
         command=lambda folder: [
             *("kernels.bench", "--device", "cuda", "--mbytes", "64", "--compile"),
@@ -271,10 +271,10 @@ PARTS = (
 )
 
 
-def check(gpu: Gpu, parts: tuple[Part, ...] = PARTS, results: Path = RESULTS) -> bool:
+def check(gpu: Gpu, parts: tuple[CheckPart, ...] = PARTS, results: Path = RESULTS) -> bool:
     """Run all parts and write what they came to; returns whether all have passed."""
     started_s, made_on = time.monotonic(), environment()
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, PartOutcome] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for number, part in enumerate(parts):
             print(f"{part.name}: at most {part.limit_s:g} s", flush=True)
@@ -293,7 +293,7 @@ def _file_name(gpu: Gpu) -> str:
 
 
 def _write(
-    results: Path, gpu: Gpu, made_on: Mapping[str, Any], outcomes: Mapping[str, Outcome]
+    results: Path, gpu: Gpu, made_on: Mapping[str, Any], outcomes: Mapping[str, PartOutcome]
 ) -> None:
     """What there is so far."""
     record = {
@@ -307,7 +307,7 @@ def _write(
     (results / f"{_file_name(gpu)}.md").write_text(_table(gpu, outcomes))
 
 
-def _table(gpu: Gpu, outcomes: Mapping[str, Outcome]) -> str:
+def _table(gpu: Gpu, outcomes: Mapping[str, PartOutcome]) -> str:
     lines = [f"# {gpu.name}", "", "| part | outcome | s | figures |", "| --- | --- | ---: | --- |"]
     for name, outcome in outcomes.items():
         word = "passed" if outcome.reason is None else f"failed: {outcome.reason}"

@@ -16,7 +16,7 @@ from experiments.validation.gpu_check import (
     RESULTS,
     ROOT,
     SOCKETS,
-    Part,
+    CheckPart,
     PartFailedError,
     check,
     read_shared,
@@ -34,7 +34,7 @@ GPU = Gpu(name="NVIDIA H200 (made up)", memory_bytes=1 << 37)
 def part(name, code, **options):
     """Runs Python `code`, which finds its folder in sys.argv[1]."""
     options = {"read": lambda folder: {"answer": 42}, "limit_s": 30} | options
-    return Part(name=name, command=lambda folder: ["timeit", "-n1", "-r1", code], **options)
+    return CheckPart(name=name, command=lambda folder: ["timeit", "-n1", "-r1", code], **options)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
