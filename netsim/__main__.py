@@ -92,9 +92,9 @@ def parse(words: list[str]) -> tuple[NetworkCondition, int]:
 
 
 def _probe(condition: NetworkCondition, num_workers: int) -> int:
-    from netsim.proof.temporary_network import measure_network
+    from netsim.proof.temporary_network import probe_network
 
-    report = measure_network(condition, num_workers)
+    report = probe_network(condition, num_workers)
     print(f"back end: {report.backend}")
     for link in report.links:
         print(describe(link))

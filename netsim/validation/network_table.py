@@ -22,8 +22,8 @@ from netsim.validation import back_ends, ring
 from netsim.validation.back_ends import (
     ALL_REDUCE_BYTES,
     NUM_WORKERS,
-    Outcome,
-    Task,
+    ValidationOutcome,
+    ValidationTask,
 )
 
 MAX_RATE_MBIT = 1000
@@ -40,8 +40,11 @@ _SIGMAS_95 = 1.96
 
 def validate(out: Path) -> int:
     """Measure everything and write the tables; returns 0. Takes some ten minutes."""
-    tasks = {n: Task(condition=c) for n, c in _networks().items()}
-    tasks |= {n: Task(condition=c, num_all_reduces=NUM_ALL_REDUCES) for n, c in ALL_REDUCES.items()}
+    tasks = {n: ValidationTask(condition=c) for n, c in _networks().items()}
+    tasks |= {
+        n: ValidationTask(condition=c, num_all_reduces=NUM_ALL_REDUCES)
+        for n, c in ALL_REDUCES.items()
+    }
     outcomes = {backend: _measure(backend, tasks) for backend in BACKENDS}
     rows = [row_of(n, b, outcomes[b][n]) for n in tasks if n not in ALL_REDUCES for b in BACKENDS]
     times = [
@@ -54,7 +57,7 @@ def validate(out: Path) -> int:
     return 0
 
 
-def row_of(name: str, backend: str, outcome: Outcome) -> str:
+def row_of(name: str, backend: str, outcome: ValidationOutcome) -> str:
     """One network on one back end: its worst link, and the losses of all."""
     if outcome.refused is not None:
         return f"| {name} | {backend} | {_reason(outcome)} | | |"
@@ -70,7 +73,9 @@ def row_of(name: str, backend: str, outcome: Outcome) -> str:
     return f"| {name} | {backend} | {rate} | {rtt} | {_loss(links)} |"
 
 
-def all_reduce_row(name: str, backend: str, condition: NetworkCondition, outcome: Outcome) -> str:
+def all_reduce_row(
+    name: str, backend: str, condition: NetworkCondition, outcome: ValidationOutcome
+) -> str:
     """One network's all-reduces on one back end."""
     if outcome.refused is not None:
         return f"| {name} | {backend} | {_reason(outcome)} | | |"
@@ -88,7 +93,7 @@ def _networks() -> dict[str, NetworkCondition]:
     return {n: c for n, c in conditions.items() if (c.rate_mbit or 0) <= MAX_RATE_MBIT}
 
 
-def _measure(backend: str, tasks: dict[str, Task]) -> dict[str, Outcome]:
+def _measure(backend: str, tasks: dict[str, ValidationTask]) -> dict[str, ValidationOutcome]:
     in_guest = backend == "netem" and not back_ends.has_netem()
     forced = [replace(t, condition=replace(t.condition, backend=backend)) for t in tasks.values()]
     outcomes = (back_ends.measure_in_guest if in_guest else back_ends.measure)(forced)
@@ -100,7 +105,7 @@ def _rtt_off_ms(link: LinkReport) -> float:
     return link.achieved_rtt_ms - link.asked_rtt_ms
 
 
-def _reason(outcome: Outcome) -> str:
+def _reason(outcome: ValidationOutcome) -> str:
     """The refusal without the advice that follows its colon."""
     return f"not measured: {(outcome.refused or '').partition(':')[0].rstrip('.')}"
 

@@ -3,7 +3,7 @@ import re
 from netsim.conditions.condition import BACKENDS, NetworkCondition
 from netsim.conditions.presets import preset_names
 from netsim.proof.proof import LinkReport
-from netsim.validation.back_ends import Outcome
+from netsim.validation.back_ends import ValidationOutcome
 from netsim.validation.network_table import all_reduce_row, row_of
 from tests.paths import ROOT
 
@@ -25,14 +25,16 @@ def link(rate: float, rtt: float, lost: int) -> LinkReport:
 
 
 def test_a_row_tells_of_the_worst_link_and_of_all_losses():
-    row = row_of("lossy", "switch", Outcome(links=(link(98, 10.1, 40), link(101, 10.5, 55))))
+    row = row_of(
+        "lossy", "switch", ValidationOutcome(links=(link(98, 10.1, 40), link(101, 10.5, 55)))
+    )
     assert row == "| lossy | switch | -2.0 % | +0.50 of 10 ms | 95 of 10000, within 80 to 120 |"
-    many = Outcome(links=(link(1, 1, 75),) * 2)
+    many = ValidationOutcome(links=(link(1, 1, 75),) * 2)
     assert "150 of 10000, outside" in row_of("lossy", "switch", many)
 
 
 def test_a_row_says_why_something_was_not_measured():
-    refused = Outcome(refused="backend=tbf knows rates only: set delay_ms to zero.")
+    refused = ValidationOutcome(refused="backend=tbf knows rates only: set delay_ms to zero.")
     reason = "not measured: backend=tbf knows rates only"
     assert row_of("wan", "tbf", refused) == f"| wan | tbf | {reason} | | |"
     condition = NetworkCondition(rate_mbit=100)
@@ -41,7 +43,7 @@ def test_a_row_says_why_something_was_not_measured():
 
 def test_all_reduces_are_held_against_theory():
     condition = NetworkCondition(rate_mbit=100, delay_ms=5)
-    outcome = Outcome(all_reduce_seconds=(1.5, 1.413, 1.3), switch_load=0.1234)
+    outcome = ValidationOutcome(all_reduce_seconds=(1.5, 1.413, 1.3), switch_load=0.1234)
     row = all_reduce_row("slow", "netem", condition, outcome)
     assert row == "| slow | netem | 1.413 s (1.300 to 1.500) | +10.0 % of 1.285 s | 12 % |"
 
