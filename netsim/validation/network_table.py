@@ -10,7 +10,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -53,7 +53,8 @@ def validate(out: Path) -> int:
         for backend in BACKENDS
     ]
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(_document(rows, times))
+    conditions = [condition_row(name, condition) for name, condition in _networks().items()]
+    out.write_text(_document(rows, times, conditions))
     return 0
 
 
@@ -86,6 +87,14 @@ def all_reduce_row(
     took = f"{median:.3f} s ({min(seconds):.3f} to {max(seconds):.3f})"
     load = "-" if outcome.switch_load is None else f"{100 * outcome.switch_load:.0f} %"
     return f"| {name} | {backend} | {took} | {off_pct:+.1f} % of {theory:.3f} s | {load} |"
+
+
+def condition_row(name: str, condition: NetworkCondition) -> str:
+    """What a preset was when it was measured: the values that differ from those by default."""
+    values = {field.name: getattr(condition, field.name) for field in fields(condition)}
+    default = NetworkCondition()
+    words = [f"{k}={v}" for k, v in values.items() if v != getattr(default, k)]
+    return f"| {name} | {', '.join(words) or 'an unshaped network'} |"
 
 
 def _networks() -> dict[str, NetworkCondition]:
@@ -121,7 +130,7 @@ def _loss(links: Sequence[LinkReport]) -> str:
     return f"{num_lost} of {num_sent}, {where} {max(0, least):.0f} to {most:.0f}"
 
 
-def _document(rows: list[str], times: list[str]) -> str:
+def _document(rows: list[str], times: list[str], conditions: list[str]) -> str:
     return f"""\
 # Networks: asked against achieved
 
@@ -149,6 +158,17 @@ of one processor that the switch took:
 | network | back end | took | against theory | switch |
 | --- | --- | --- | --- | --- |
 {chr(10).join(times)}
+{conditions_table(conditions)}"""
+
+
+def conditions_table(rows: list[str]) -> str:
+    """What each network was when it was measured."""
+    return f"""
+The networks as they were measured; (stale) marks one that its file no longer describes:
+
+| network | condition |
+| --- | --- |
+{chr(10).join(rows)}
 """
 
 
