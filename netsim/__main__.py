@@ -19,7 +19,7 @@ from pathlib import Path
 from host import commands
 from host.processes import fork, kill
 from netsim.conditions.condition import NetworkCondition
-from netsim.conditions.presets import preset_names, read_condition
+from netsim.conditions.presets import preset_names, read_condition, why_unmeasured
 from netsim.errors import NamespaceError, ProbeError
 from netsim.proof import proof
 from netsim.proof.proof import LinkReport
@@ -60,6 +60,8 @@ def _run(arguments: list[str]) -> int:
     if bool(command) != (own[0] == "serve"):
         raise ValueError("serve takes a command after --, and probe takes none.")
     condition, num_workers = parse(own[1:])
+    if unmeasured := _why_unmeasured(own[1:]):
+        print(f"netsim: {unmeasured}", file=sys.stderr)
     if own[0] == "probe":
         return _probe(condition, num_workers)
     from netsim.serve import serve
@@ -91,10 +93,15 @@ def parse(words: list[str]) -> tuple[NetworkCondition, int]:
     return read_condition(name, overrides), num_workers
 
 
-def _probe(condition: NetworkCondition, num_workers: int) -> int:
-    from netsim.proof.temporary_network import measure_network
+def _why_unmeasured(words: list[str]) -> str | None:
+    names = [word.removeprefix("net=") for word in words if word.startswith("net=")]
+    return why_unmeasured(names[-1])
 
-    report = measure_network(condition, num_workers)
+
+def _probe(condition: NetworkCondition, num_workers: int) -> int:
+    from netsim.proof.temporary_network import probe_network
+
+    report = probe_network(condition, num_workers)
     print(f"back end: {report.backend}")
     for link in report.links:
         print(describe(link))

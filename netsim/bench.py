@@ -7,28 +7,17 @@ the processor time of one core in medians with their spread; it never judges.
 import argparse
 import statistics
 import time
-from dataclasses import dataclass
 
 from host import commands
 from netsim.conditions.condition import NetworkCondition
 from netsim.timeline.compute import ComputeTimes, Lognormal, even_buckets
-from netsim.timeline.cost_model import CostModel
-from netsim.timeline.timeline import Job, Timeline
+from netsim.timeline.cost_model import CostModel, PlainOperation
+from netsim.timeline.timeline import Timeline, TimelineJob
 
 NUM_WORKERS = 1024
 NUM_STEPS = 1000
 NUM_BUCKETS = 20
 BUCKET_BYTES = 4_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Operation:
-    """See `model.Operation`."""
-
-    name: str
-    num_bytes: int
-    ranks: tuple[int, ...]
-    peers: tuple[int, ...] | None = None
 
 
 def main() -> int:
@@ -44,7 +33,7 @@ def main() -> int:
     measured: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(repeats):
         for name, peers in names.items():
-            operation = _Operation(name=name, num_bytes=BUCKET_BYTES, ranks=ranks, peers=peers)
+            operation = PlainOperation(name=name, num_bytes=BUCKET_BYTES, ranks=ranks, peers=peers)
             measured[name].append(_train(operation))
     print(f"{NUM_WORKERS} workers, {NUM_STEPS} steps, {NUM_BUCKETS} buckets, {repeats} repeats")
     for name, times_s in measured.items():
@@ -53,7 +42,7 @@ def main() -> int:
     return 0
 
 
-def _train(operation: _Operation) -> float:
+def _train(operation: PlainOperation) -> float:
     """Processor seconds of a training whose every bucket does one operation."""
     condition = NetworkCondition(rate_mbit=10_000, delay_ms=0.05)
     compute = ComputeTimes(
@@ -64,7 +53,8 @@ def _train(operation: _Operation) -> float:
         variation=Lognormal(sigma=0.05),
     )
     jobs = [
-        Job(moment="bucket_ready", bucket=bucket, work=[operation]) for bucket in range(NUM_BUCKETS)
+        TimelineJob(moment="bucket_ready", bucket=bucket, work=[operation])
+        for bucket in range(NUM_BUCKETS)
     ]
     begin_s = time.process_time()
     timeline = Timeline(CostModel(condition, NUM_WORKERS), compute)

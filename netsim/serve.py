@@ -37,7 +37,7 @@ def serve(condition: NetworkCondition, num_workers: int, command: list[str]) -> 
     def work(rank: int) -> int:
         ours.close()
         try:
-            proof.check(condition, [proof.measure(condition, rank, addresses)])
+            proof.check(condition, [proof.probe(condition, rank, addresses)])
         except ProbeError as error:
             theirs.send(str(error).encode() + b"\n")
             return 2

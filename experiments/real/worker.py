@@ -120,7 +120,7 @@ def run_worker(
 
 def _probe(condition: NetworkCondition, rank: int, addresses: list[str]) -> Probed:
     try:
-        return Probed(proof.measure(condition, rank, addresses), tcp.read())
+        return Probed(proof.probe(condition, rank, addresses), tcp.read())
     except BrokenProbeError as error:
         return Probed(None, tcp.read(), str(error))
 

@@ -34,6 +34,7 @@ from experiments.training.result import DivergedError, Result
 from experiments.training.trace import TraceFile
 from host.errors import Terminated, UserError
 from host.gpus import placement
+from netsim.conditions.presets import why_unmeasured
 from netsim.errors import NamespaceError
 from netsim.links.namespaces import check_permitted
 
@@ -174,6 +175,8 @@ class Recorder:
             rtts = [link.achieved_rtt_ms for link in network.links]
             self._summary["achieved_rtt_ms"] = statistics.median(rtts)
             print(_described(self._plan, network), flush=True)
+        if unmeasured := why_unmeasured(self._plan.names["net"]):
+            print(unmeasured, flush=True)
 
     def _add_results(self, results: list[Result]) -> None:
         first = results[0]

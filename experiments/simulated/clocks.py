@@ -11,10 +11,10 @@ from torch import Tensor
 from bagua_algos.communication.communicator import Operation
 from experiments.simulated.profile import Profile
 from netsim.timeline.timeline import (
-    Job,
     Mark,
     Moment,
     Timeline,
+    TimelineJob,
 )
 
 _MOMENTS: dict[str, Moment] = {
@@ -25,14 +25,14 @@ _MOMENTS: dict[str, Moment] = {
 }
 
 
-Script = Sequence[tuple[Job, ...]]
+Script = Sequence[tuple[TimelineJob, ...]]
 """The jobs of every step; equal steps are one object."""
 
 
-def by_profile(script: Script, profile: Profile) -> list[tuple[Job, ...]]:
+def by_profile(script: Script, profile: Profile) -> list[tuple[TimelineJob, ...]]:
     """The same jobs with the kernels of `profile`."""
     names = {moment: name for name, moment in _MOMENTS.items()}
-    known: dict[int, tuple[Job, ...]] = {}
+    known: dict[int, tuple[TimelineJob, ...]] = {}
     for jobs in script:
         if id(jobs) not in known:
             known[id(jobs)] = tuple(
@@ -51,7 +51,7 @@ def _work(
     return first, *(part for pair in between for part in pair)
 
 
-def _operations(job: Job) -> list[Operation]:
+def _operations(job: TimelineJob) -> list[Operation]:
     return [part for part in job.work if isinstance(part, Operation)]
 
 
@@ -68,9 +68,9 @@ class SimulatedClocks:
         self._is_running = False
         self._is_in_step = False
         self._operations: list[Operation] | None = None
-        self._jobs: list[Job] = []
-        self._known: dict[tuple[Job, ...], tuple[Job, ...]] = {}
-        self.script: list[tuple[Job, ...]] = []
+        self._jobs: list[TimelineJob] = []
+        self._known: dict[tuple[TimelineJob, ...], tuple[TimelineJob, ...]] = {}
+        self.script: list[tuple[TimelineJob, ...]] = []
         """The jobs of every step so far: `Timeline.replay` repeats them on another network."""
         self._round: Mark | None = None
         self.pace_w: np.ndarray | None = None
@@ -138,7 +138,7 @@ class SimulatedClocks:
         operations, self._operations = self._operations, None
         work = _work(self._profile, moment, bucket, operations)
         self.timeline.do(work)
-        self._jobs.append(Job(moment=_MOMENTS[moment], bucket=bucket, work=work))
+        self._jobs.append(TimelineJob(moment=_MOMENTS[moment], bucket=bucket, work=work))
 
     def on_backward_end(self) -> None:
         """See `StepObserver`."""
@@ -154,7 +154,7 @@ class SimulatedClocks:
             self.script.append(self._same_as_before(tuple(self._jobs)))
             self._jobs = []
 
-    def _same_as_before(self, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+    def _same_as_before(self, jobs: tuple[TimelineJob, ...]) -> tuple[TimelineJob, ...]:
         """Equal steps are one object: a long run is as small as its period."""
         return self._known.setdefault(jobs, jobs)
 

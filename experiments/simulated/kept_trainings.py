@@ -32,7 +32,7 @@ from experiments.simulated.simulate import (
 from experiments.tasks.base import TaskData
 from experiments.training.result import Result
 from experiments.training.trace import TraceFile
-from netsim.timeline.timeline import Job
+from netsim.timeline.timeline import TimelineJob
 
 FOLDER = ".trainings"
 """Where a study keeps them, in its own folder."""
@@ -137,7 +137,7 @@ def digest_of_code(root: Path = Path(__file__).parents[2]) -> str:
     """Of all below `root` that computes values, and of the form in which jobs are kept. What makes
     times of jobs (`netsim`), and what reads results, may change.
     """
-    form = [(field.name, field.type) for field in fields(Job)]
+    form = [(field.name, field.type) for field in fields(TimelineJob)]
     digest = hashlib.sha256(f"{torch.__version__}{form}".encode())
     for package in _OF_VALUES:
         for file in sorted((root / package).rglob("*.py")):

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from experiments.plan.plan import Plan
 from experiments.simulated.profile import Profile
 from experiments.simulated.simulate import make_timeline
-from netsim.timeline.timeline import Job
+from netsim.timeline.timeline import TimelineJob
 
 
 def step_ends_s(
     plan: Plan,
     profile: Profile,
-    script: Sequence[Sequence[Job]],
+    script: Sequence[Sequence[TimelineJob]],
     net_backend: str | None = None,
 ) -> list[float]:
     """When the slowest of `plan`'s workers has done each step of `script`, in seconds.

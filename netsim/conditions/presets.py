@@ -7,6 +7,11 @@ from netsim.conditions.condition import NetworkCondition
 
 PRESETS = Path(__file__).parents[2] / "conf" / "net"
 
+MEASURED = frozenset(
+    ["cellular", "lan_1g", "lossy", "none", "one_slow_worker", "slow_tcp", "two_sites", "wan"],
+)
+"""The presets that results/validation/network.md has, each as its file is now: a test compares."""
+
 
 def read_condition(name: str, overrides: list[str]) -> NetworkCondition:
     """The condition that conf/net/`name`.yaml describes.
@@ -35,6 +40,14 @@ def read_condition(name: str, overrides: list[str]) -> NetworkCondition:
     except OmegaConfBaseException as error:
         raise ValueError(f"{name} and its overrides are no YAML: {error}") from error
     return NetworkCondition(**{key: v for key, v in values.items() if not key.startswith("_")})
+
+
+def why_unmeasured(name: str) -> str | None:
+    """A sentence for who takes a preset that no back end was measured with; None for the others."""
+    if name in MEASURED:
+        return None
+    table = "results/validation/network.md"
+    return f"net={name} is not in {table}: no back end was measured with it"
 
 
 def preset_names() -> list[str]:

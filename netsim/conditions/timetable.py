@@ -82,7 +82,9 @@ def from_trace(path: str) -> Timetable:
     """
     file = next((file for file in (Path(path), TRACES / path) if file.is_file()), None)
     if file is None:
-        raise ValueError(f"There is no trace {path!r}, neither here nor in netsim/traces.")
+        raise ValueError(
+            f"There is no trace {path!r}, neither here nor in netsim/conditions/traces."
+        )
     with file.open(newline="") as lines:
         table = list(csv.reader(line for line in lines if not line.startswith("#")))
     if len(table) < 3 or tuple(table[0]) != TRACE_COLUMNS:

@@ -135,7 +135,7 @@ class Hub:
         Raises:
             NamespaceError: if a worker's link cannot be made; none is left running then.
         """
-        workers: list[_Worker] = []
+        workers: list[_ForkedWorker] = []
         try:
             for rank in range(self.num_workers if num_forked is None else num_forked):
                 workers.append(self._fork_worker(rank, worker_main, workers))
@@ -158,8 +158,8 @@ class Hub:
         return {worker.pid: worker.rank for worker in workers}
 
     def _fork_worker(
-        self, rank: int, worker_main: Callable[[int], int], elders: list["_Worker"]
-    ) -> "_Worker":
+        self, rank: int, worker_main: Callable[[int], int], elders: list["_ForkedWorker"]
+    ) -> "_ForkedWorker":
         ours, theirs = socket.socketpair()
 
         def main() -> int:
@@ -175,7 +175,7 @@ class Hub:
         with theirs:
             pid = fork(main)
         ours.settimeout(_LIMIT_S)
-        return _Worker(rank=rank, pid=pid, channel=ours)
+        return _ForkedWorker(rank=rank, pid=pid, channel=ours)
 
     def _set_up_worker(self, rank: int) -> None:
         from netsim.links import netlink, tcp
@@ -188,7 +188,7 @@ class Hub:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Worker:
+class _ForkedWorker:
     """A forked worker as the hub sees it until it runs."""
 
     rank: int

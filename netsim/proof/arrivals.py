@@ -1,8 +1,8 @@
-"""The rate of a link from what its receiver's kernel has counted, whenever one looked.
+"""The rate of a link from samples of what its receiver's kernel has counted.
 
-A process that the host keeps waiting looks late, and sends late. So the rate is taken in many slots
-of time, each from one look to another. Those that nothing has disturbed agree with each other, and
-disturbed ones do not: the third that agrees best counts.
+A process that the host keeps waiting reads the counter late, and sends late. So the rate is taken
+in many slots of time, each from one sample to another. Those that nothing has disturbed agree with
+each other, and disturbed ones do not: the third that agrees best counts.
 """
 
 import statistics
@@ -21,25 +21,25 @@ _MIN_SLOTS = 3
 
 
 @dataclass(frozen=True)
-class Look:
+class ByteSample:
     """What the kernel had counted at a time."""
 
     at_s: float
     num_bytes: float
 
 
-def look() -> Look:
+def sample() -> ByteSample:
     """All bytes that have come, by this process's clock."""
-    return Look(time.monotonic(), counters.bytes_received())
+    return ByteSample(time.monotonic(), counters.bytes_received())
 
 
-def steady_rate_mbit(looks: Sequence[Look], sender: int) -> float:
+def steady_rate_mbit(samples: Sequence[ByteSample], sender: int) -> float:
     """10^6 bits per second, from the first arrival to the last.
 
     Raises:
         BrokenProbeError: if too little came from the worker `sender`.
     """
-    changes = [later for earlier, later in pairwise(looks) if later.num_bytes > earlier.num_bytes]
+    changes = [later for earlier, later in pairwise(samples) if later.num_bytes > earlier.num_bytes]
     rates = []
     if changes:
         times_s = [change.at_s for change in changes]

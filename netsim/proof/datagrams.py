@@ -16,7 +16,7 @@ from netsim.conditions.link import FRAME_BYTES, LinkCondition
 from netsim.conditions.units import bytes_per_s
 from netsim.links import counters
 from netsim.proof import tcp_rate
-from netsim.proof.arrivals import Look, look, steady_rate_mbit
+from netsim.proof.arrivals import ByteSample, sample, steady_rate_mbit
 
 _PORT = 29_998
 _SECONDS = 0.3
@@ -35,7 +35,7 @@ DATAGRAM = bytes(FRAME_BYTES - 42)
 """Without its headers: Ethernet, IP and UDP."""
 
 DEFAULT_RATE_MBIT = 50
-_LOOK_S = 0.002
+_SAMPLE_S = 0.002
 _SETTLE_S = 0.03
 _STEADY = (0.25, 0.97)
 """From this to that share of what came: without the burst of a token bucket."""
@@ -87,26 +87,26 @@ def exchange(
         datagrams, *others = [stack.enter_context(_socket()) for _ in range(_NUM_SOCKETS)]
         datagrams.bind((addresses[rank], _PORT))
         arrived_before = counters.datagrams_arrived()
-        sent, looks = 0, [look()]
+        sent, samples = 0, [sample()]
         for turn in range(turns):
-            _meet(incoming, outgoing, looks)
+            _meet(incoming, outgoing, samples)
             if rank % turns == turn:
-                sent = _send([datagrams, *others], receiver, ring[rank], seconds, looks)
+                sent = _send([datagrams, *others], receiver, ring[rank], seconds, samples)
             else:
-                _look_on(seconds, looks)
+                _sample_for(seconds, samples)
         outgoing.sendall(sent.to_bytes(8, "big"))
-        num_sent = int.from_bytes(_receive(incoming, 8, looks), "big")
+        num_sent = int.from_bytes(_receive(incoming, 8, samples), "big")
         num_lost = max(0, num_sent - (arrived(datagrams, _SETTLE_S) - arrived_before))
-    looks.append(look())
-    rate_mbit = steady_rate_mbit(steady_part(looks), (rank - 1) % len(ring))
+    samples.append(sample())
+    rate_mbit = steady_rate_mbit(steady_part(samples), (rank - 1) % len(ring))
     return Arrivals(rate_mbit=rate_mbit, num_sent=num_sent, num_lost=num_lost)
 
 
-def steady_part(looks: Sequence[Look]) -> list[Look]:
-    """The looks from the first quarter of what came to nearly the last, whenever that was."""
-    first, total = looks[0].num_bytes, looks[-1].num_bytes - looks[0].num_bytes
+def steady_part(samples: Sequence[ByteSample]) -> list[ByteSample]:
+    """The samples from the first quarter of what came to nearly the last, whenever that was."""
+    first, total = samples[0].num_bytes, samples[-1].num_bytes - samples[0].num_bytes
     least, most = (first + share * total for share in _STEADY)
-    return [look for look in looks if least <= look.num_bytes <= most]
+    return [sample for sample in samples if least <= sample.num_bytes <= most]
 
 
 def _socket() -> socket.socket:
@@ -121,7 +121,7 @@ def _send(
     receiver: tuple[str, int],
     path: LinkCondition,
     seconds: float,
-    looks: list[Look],
+    samples: list[ByteSample],
 ) -> int:
     """Send a little faster than the path for a time; how many."""
     # What is lost takes no time on the link, with netem as with the switch.
@@ -136,8 +136,8 @@ def _send(
             if not any(_sends(datagrams, receiver) for datagrams in sockets):
                 break  # the queue before the link is full
             num_sent += 1
-        looks.append(look())
-        time.sleep(_LOOK_S)
+        samples.append(sample())
+        time.sleep(_SAMPLE_S)
         now_s = time.monotonic()
     return num_sent
 
@@ -148,11 +148,11 @@ def _sends(datagrams: socket.socket, receiver: tuple[str, int]) -> bool:
     return False
 
 
-def _look_on(seconds: float, looks: list[Look]) -> None:
+def _sample_for(seconds: float, samples: list[ByteSample]) -> None:
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
-        looks.append(look())
-        time.sleep(_LOOK_S)
+        samples.append(sample())
+        time.sleep(_SAMPLE_S)
 
 
 def arrived(datagrams: socket.socket, silence_s: float) -> int:
@@ -173,23 +173,23 @@ def arrived(datagrams: socket.socket, silence_s: float) -> int:
         time.sleep(silence_s)
 
 
-def _meet(incoming: socket.socket, outgoing: socket.socket, looks: list[Look]) -> None:
+def _meet(incoming: socket.socket, outgoing: socket.socket, samples: list[ByteSample]) -> None:
     """Begin with the neighbours, both of whom listen by now."""
     outgoing.send(b"+")
     incoming.send(b"+")
-    _receive(incoming, 1, looks)
-    _receive(outgoing, 1, looks)
+    _receive(incoming, 1, samples)
+    _receive(outgoing, 1, samples)
 
 
-def _receive(connection: socket.socket, num_bytes: int, looks: list[Look]) -> bytes:
+def _receive(connection: socket.socket, num_bytes: int, samples: list[ByteSample]) -> bytes:
     """Wait for so many bytes. Looks go on: a lost word delays one worker and not the next."""
     received, deadline = b"", time.monotonic() + tcp_rate.LIMIT_S
     while len(received) < num_bytes:
-        if select.select([connection], [], [], _LOOK_S)[0]:
+        if select.select([connection], [], [], _SAMPLE_S)[0]:
             if not (part := connection.recv(num_bytes - len(received))):
                 raise ConnectionError("the connection was closed")
             received += part
         elif time.monotonic() > deadline:
             raise TimeoutError(f"silent for {tcp_rate.LIMIT_S} s")
-        looks.append(look())
+        samples.append(sample())
     return received

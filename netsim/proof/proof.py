@@ -54,7 +54,7 @@ class LinkReport:
         return None if not self.num_sent else 100 * (self.num_lost or 0) / self.num_sent
 
 
-def measure(condition: NetworkCondition, rank: int, addresses: list[str]) -> LinkReport | None:
+def probe(condition: NetworkCondition, rank: int, addresses: list[str]) -> LinkReport | None:
     """Measure the path that leads to this worker from the one before it.
 
     Every worker has to call it at about the same time. It takes one to three seconds.

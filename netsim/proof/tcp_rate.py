@@ -11,7 +11,7 @@ import time
 from netsim.conditions.units import bytes_per_s
 from netsim.errors import ProbeError
 from netsim.links import counters
-from netsim.proof.arrivals import Look, steady_rate_mbit
+from netsim.proof.arrivals import ByteSample, steady_rate_mbit
 
 PORT = 29_999
 WARM_UP_S = 0.15
@@ -59,9 +59,9 @@ def ring_rate_mbit(
         OSError: if a connection breaks off.
         BrokenProbeError: if too little comes from the worker `sender`.
     """
-    looks = _send_and_receive(outgoing, incoming, onward_mbit, warm_up_s + seconds)
-    warm_s = looks[0].at_s + warm_up_s
-    return steady_rate_mbit([look for look in looks if look.at_s >= warm_s], sender)
+    samples = _send_and_receive(outgoing, incoming, onward_mbit, warm_up_s + seconds)
+    warm_s = samples[0].at_s + warm_up_s
+    return steady_rate_mbit([sample for sample in samples if sample.at_s >= warm_s], sender)
 
 
 def deviation_pct(asked_mbit: float, achieved_mbit: float) -> float:
@@ -144,8 +144,8 @@ def _accept(server: socket.socket, peer: int) -> socket.socket:
 
 def _send_and_receive(
     outgoing: socket.socket, incoming: socket.socket, onward_mbit: float | None, seconds: float
-) -> list[Look]:
-    """Send for a time and receive until the end; a look at each arrival."""
+) -> list[ByteSample]:
+    """Send for a time and receive until the end; a sample at each arrival."""
     outgoing.setblocking(False)
     incoming.setblocking(False)
     # CUBIC leaves its slow start early when acknowledgements wait behind data, as they do here.
@@ -154,7 +154,7 @@ def _send_and_receive(
     unsent_bytes = max(_MIN_UNSENT_BYTES, round(_UNSENT_S * bytes_per_s(onward_mbit or 0)))
     outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
     buffer = bytearray(1024 * 1024)
-    looks, last = [_look()], b""
+    samples, last = [_sample()], b""
     senders, receivers = [outgoing], [incoming]
     end = time.monotonic() + seconds
     while senders or receivers:
@@ -169,7 +169,7 @@ def _send_and_receive(
                 receivers = []
             else:
                 raise ConnectionError("the connection was closed")
-            looks.append(_look())
+            samples.append(_sample())
         if writable and time.monotonic() < end:
             outgoing.send(_BLOCK)
         elif writable:
@@ -177,17 +177,17 @@ def _send_and_receive(
             outgoing.shutdown(socket.SHUT_WR)
             senders = []
     _await_delivery(outgoing, incoming)
-    return looks
+    return samples
 
 
-def _look() -> Look:
+def _sample() -> ByteSample:
     """The bytes on a wire of TCP's data, however many frames the kernel counts as one packet.
 
     Bare acknowledgements count as nothing.
     """
     at_s = time.monotonic()
     num_bytes, num_packets = counters.received()
-    return Look(at_s, (num_bytes - _HEADERS_BYTES * num_packets) * WIRE_PER_GOODPUT)
+    return ByteSample(at_s, (num_bytes - _HEADERS_BYTES * num_packets) * WIRE_PER_GOODPUT)
 
 
 def _await_delivery(outgoing: socket.socket, incoming: socket.socket) -> None:

@@ -26,7 +26,7 @@ class NetworkReport:
     tcp: list[dict[str, Any]]
 
 
-def measure_network(condition: NetworkCondition, num_workers: int) -> NetworkReport:
+def probe_network(condition: NetworkCondition, num_workers: int) -> NetworkReport:
     """Make the network, measure every link, and take it down again.
 
     Raises:
@@ -37,7 +37,7 @@ def measure_network(condition: NetworkCondition, num_workers: int) -> NetworkRep
         from netsim.links import tcp
 
         addresses = [hub.address(r) for r in range(num_workers)]
-        report = proof.measure(condition, rank, addresses)
+        report = proof.probe(condition, rank, addresses)
         settings = asdict(tcp.read())
         return {"link": None if report is None else asdict(report), "tcp": settings}
 

@@ -28,7 +28,7 @@ class Constant:
     """Every worker takes the same time in every step."""
 
     def factors(self, step: int, world_size: int) -> Array:
-        """See `Variation`."""
+        """`[N]` ones."""
         return np.ones(world_size)
 
 
@@ -47,7 +47,7 @@ class Lognormal:
         check_number("sigma", self.sigma)
 
     def factors(self, step: int, world_size: int) -> Array:
-        """See `Variation`."""
+        """`[N]`, drawn for the step."""
         z = np.random.default_rng([self.seed, step]).standard_normal(world_size)
         return np.exp(self.sigma * z - self.sigma**2 / 2)
 
@@ -84,7 +84,7 @@ class Straggler:
             raise ValueError(f"worker is a rank from 0 up, not {self.worker}.")
 
     def factors(self, step: int, world_size: int) -> Array:
-        """See `Variation`. Raises `ValueError` if there is no such worker."""
+        """`[N]`, of which the straggler's is larger. Raises `ValueError` if it does not exist."""
         if self.worker >= world_size:
             raise ValueError(
                 f"The straggler is worker {self.worker}, and {world_size} workers have the ranks "
@@ -114,7 +114,7 @@ class Trace:
                 check_number("A factor of a trace", factor)
 
     def factors(self, step: int, world_size: int) -> Array:
-        """See `Variation`. Raises `ValueError` after the last step, or for other workers."""
+        """`[N]` of the step. Raises `ValueError` after the last one, or for other workers."""
         if step >= len(self.steps):
             raise ValueError(
                 f"The trace of compute times ends after {len(self.steps)} steps and training goes "

@@ -41,7 +41,7 @@ from netsim.timeline.transport import GLOO, Transport
 _MAX_COSTS = 256
 
 
-class Operation(Protocol):
+class CostedOperation(Protocol):
     """What an observer of a communicator hears, as `bagua_algos` defines it in `communicator.py`.
 
     `num_bytes` is what each of `ranks` hands in; in an exchange `ranks[i]` sends it to `peers[i]`.
@@ -56,6 +56,16 @@ class Operation(Protocol):
     def ranks(self) -> tuple[int, ...]: ...  # noqa: D102
     @property
     def peers(self) -> tuple[int, ...] | None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainOperation:
+    """A `CostedOperation` that no communicator has done, to ask what it would cost."""
+
+    name: str
+    num_bytes: int
+    ranks: tuple[int, ...]
+    peers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +124,12 @@ class CostModel:
         """The links at a time, and until when they stay so; inf: for ever."""
         return self._links.at(at_s)
 
-    def ranks(self, operation: Operation) -> Ranks:
+    def ranks(self, operation: CostedOperation) -> Ranks:
         """The participants of an operation, in the order of the ring."""
         is_everyone = len(operation.ranks) == self.world_size
         return self._everyone if is_everyone else np.asarray(operation.ranks)
 
-    def route(self, operation: Operation) -> Route:
+    def route(self, operation: CostedOperation) -> Route:
         """The way that the messages of an exchange take."""
         assert operation.peers is not None, operation.name
         key = operation.ranks, operation.peers
@@ -129,12 +139,12 @@ class CostModel:
             self._routes[key] = self._find_route(self.ranks(operation), operation.peers)
         return self._routes[key]
 
-    def connections(self, operation: Operation) -> Hashable:
+    def connections(self, operation: CostedOperation) -> Hashable:
         """What is equal for operations that use the same connections in the same way."""
         is_everyone = len(operation.ranks) == self.world_size
         return operation.name, None if is_everyone else operation.ranks, operation.peers
 
-    def cost(self, operation: Operation, table: LinkTable, window_bytes: float) -> Cost:
+    def cost(self, operation: CostedOperation, table: LinkTable, window_bytes: float) -> Cost:
         """What an operation takes over these links.
 
         Args:
@@ -153,7 +163,7 @@ class CostModel:
             self._costs[key] = patterns.share_host(cost, self.shared_bytes_per_s)
         return self._costs[key]
 
-    def _make(self, operation: Operation, table: LinkTable, window_bytes: float) -> Cost:
+    def _make(self, operation: CostedOperation, table: LinkTable, window_bytes: float) -> Cost:
         situation = Situation(
             table=table,
             ranks=self.ranks(operation),

@@ -20,7 +20,7 @@ import numpy as np
 from netsim.timeline import link_sharing
 from netsim.timeline.connections import Connections
 from netsim.timeline.cost import Cost
-from netsim.timeline.cost_model import CostModel, Operation
+from netsim.timeline.cost_model import CostedOperation, CostModel
 from netsim.timeline.link_table import Array, Ranks
 from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
 
@@ -57,7 +57,7 @@ class Kernel:
     seconds: float | Array
 
 
-Item = Operation | Ready | Kernel | Mark
+Item = CostedOperation | Ready | Kernel | Mark
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +76,7 @@ class _Flight:
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
+class _LaneState:
     times_s: Array
     """`[N]`, after the last operation."""
 
@@ -102,7 +102,7 @@ class Lanes:
         self._records_events = records_events
         self._model = model
         start_s = np.zeros(model.world_size)
-        self._lanes = [_Lane(start_s, start_s) for _ in range(num_lanes)]
+        self._lanes = [_LaneState(start_s, start_s) for _ in range(num_lanes)]
         self._free_s = np.zeros((num_lanes, model.at(0)[0].num_links))
         self._connections = Connections(model.transport)
 
@@ -142,7 +142,7 @@ class Lanes:
         self._pass(lane)
         self._land(lane)
 
-    def _look_ahead(self, lane: _Lane) -> float:
+    def _look_ahead(self, lane: _LaneState) -> float:
         """When the lane's next operation starts, once all before it is done; inf: there is none."""
         lane.ahead_s = lane.times_s
         for item in lane.pending:
@@ -195,7 +195,7 @@ class Lanes:
         return slowed
 
     def _collective(
-        self, index: int, operation: Operation, ranks: Ranks, window_bytes: float
+        self, index: int, operation: CostedOperation, ranks: Ranks, window_bytes: float
     ) -> tuple[Cost, _Flight, list[int]]:
         """It starts for all when the last has come, and ends for all at the same time."""
         starts_s = self._lanes[index].times_s[ranks]
@@ -212,7 +212,7 @@ class Lanes:
         return cost, flight, slowed
 
     def _exchange(
-        self, index: int, operation: Operation, ranks: Ranks, window_bytes: float
+        self, index: int, operation: CostedOperation, ranks: Ranks, window_bytes: float
     ) -> tuple[Cost, _Flight, list[int]]:
         """Each worker waits for what it receives, and until its own message is handed over; with a
         rendezvous a message leaves only at its receiver's word.
@@ -272,7 +272,7 @@ class Lanes:
         return np.maximum(before_s.max(0) - begins_s, 0), slowed
 
     def _finish(
-        self, operation: Operation, starts_s: Array, window_bytes: float
+        self, operation: CostedOperation, starts_s: Array, window_bytes: float
     ) -> tuple[Cost, Array]:
         """The cost at the start, and the ends `[n]` of what started then.
 

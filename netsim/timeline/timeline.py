@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim.timeline.compute import ComputeTimes
-from netsim.timeline.cost_model import CostModel, Operation
+from netsim.timeline.cost_model import CostedOperation, CostModel
 from netsim.timeline.lanes import (
     Event,
     Kernel,
@@ -38,12 +38,12 @@ Moment = Literal["forward", "bucket_ready", "backward_end", "step_end"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class TimelineJob:
     """What an algorithm does at one moment: operations, and seconds of kernels between them."""
 
     moment: Moment
     bucket: int | None = None
-    work: Sequence[Operation | float] = ()
+    work: Sequence[CostedOperation | float] = ()
 
 
 class _Stage(IntEnum):
@@ -157,7 +157,7 @@ class Timeline:
         self._background = Mark()
         return self._background
 
-    def on_operation(self, operation: Operation) -> None:
+    def on_operation(self, operation: CostedOperation) -> None:
         """See `Observer` of `bagua_algos.communication.communicator`."""
         is_setup = self._stage == _Stage.OUTSIDE and self._background is None
         if is_setup:
@@ -170,7 +170,7 @@ class Timeline:
         """The job computes for so long on a worker of factor 1."""
         self._lanes.put(self._lane, Kernel(seconds * self._factors))
 
-    def do(self, work: Iterable[Operation | float]) -> None:
+    def do(self, work: Iterable[CostedOperation | float]) -> None:
         """The work of a job: operations, and seconds of kernels."""
         for item in work:
             if isinstance(item, int | float):
@@ -205,7 +205,7 @@ class Timeline:
         self._begin(0)
         self.num_steps += 1
 
-    def replay(self, jobs: Iterable[Job]) -> None:
+    def replay(self, jobs: Iterable[TimelineJob]) -> None:
         """One whole step of known jobs."""
         self.begin_step()
         for job in jobs:

@@ -26,7 +26,7 @@ class Transport:
         message_s: added to every one-way delay: a thread is woken, a packet passes two stacks.
         bytes_per_s: that a worker moves at the most, however fast its link is.
         local_bytes_per_s: that all workers move together if they share one host's processors.
-        switch_bytes_per_s: the same, if those also carry every packet through `userspace`'s switch.
+        switch_bytes_per_s: the same, if those also carry every packet through the switch.
         switch_message_s: that this switch adds to every one-way delay.
         num_segments: into which a ring cuts each of its pieces, all in flight at the same time.
         rendezvous: whether data leaves only when the receiver has sent word that it is ready.

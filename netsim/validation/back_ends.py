@@ -1,7 +1,7 @@
 """Conditions measured one after the other, on this kernel or on a guest's.
 
 In the guest this module runs as a program: `python -m netsim.validation.back_ends TASKS` takes a
-JSON list of `Task`s and prints that of their `Outcome`s.
+JSON list of `ValidationTask`s and prints that of their `ValidationOutcome`s.
 """
 
 import json
@@ -28,7 +28,7 @@ _GUEST_SECONDS_PER_TASK = 240
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class ValidationTask:
     """A condition of `NUM_WORKERS` workers, and how many all-reduces to time beside its links."""
 
     condition: NetworkCondition
@@ -36,7 +36,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class ValidationOutcome:
     """What became of a task: why it was not measured, or its links and its all-reduces.
 
     `switch_load` is the part of one processor that the switch took meanwhile; None without one.
@@ -48,18 +48,18 @@ class Outcome:
     switch_load: float | None = None
 
 
-def measure(tasks: Sequence[Task]) -> list[Outcome]:
+def measure(tasks: Sequence[ValidationTask]) -> list[ValidationOutcome]:
     """Measure on this kernel."""
     return [_measured(task) for task in tasks]
 
 
-def measure_in_guest(tasks: Sequence[Task]) -> list[Outcome]:
+def measure_in_guest(tasks: Sequence[ValidationTask]) -> list[ValidationOutcome]:
     """Measure on a guest's kernel; all are refused where the host has none."""
     limit_s = _GUEST_SECONDS_PER_TASK * len(tasks)
     try:
         said = guest.run_module("netsim.validation.back_ends", [to_json(tasks)], limit_s=limit_s)
     except guest.GuestError as error:
-        return [Outcome(refused=str(error))] * len(tasks)
+        return [ValidationOutcome(refused=str(error))] * len(tasks)
     return outcomes_from_json(said)
 
 
@@ -87,23 +87,23 @@ def rtt_limit_ms(link: LinkReport) -> float:
     return max(RTT_LIMIT_MS, RTT_LIMIT_PCT / 100 * link.asked_rtt_ms)
 
 
-def to_json(items: Sequence[Task] | Sequence[Outcome]) -> str:
+def to_json(items: Sequence[ValidationTask] | Sequence[ValidationOutcome]) -> str:
     """For `tasks_from_json` or `outcomes_from_json` in another process."""
     return json.dumps([asdict(item) for item in items])
 
 
-def tasks_from_json(text: str) -> list[Task]:
+def tasks_from_json(text: str) -> list[ValidationTask]:
     """The tasks that `to_json` wrote."""
     return [
-        Task(**values | {"condition": NetworkCondition(**values["condition"])})
+        ValidationTask(**values | {"condition": NetworkCondition(**values["condition"])})
         for values in json.loads(text)
     ]
 
 
-def outcomes_from_json(text: str) -> list[Outcome]:
+def outcomes_from_json(text: str) -> list[ValidationOutcome]:
     """The outcomes that `to_json` wrote."""
     return [
-        Outcome(
+        ValidationOutcome(
             refused=values["refused"],
             links=tuple(LinkReport(**link) for link in values["links"]),
             all_reduce_seconds=tuple(values["all_reduce_seconds"]),
@@ -113,16 +113,16 @@ def outcomes_from_json(text: str) -> list[Outcome]:
     ]
 
 
-def _measured(task: Task) -> Outcome:
+def _measured(task: ValidationTask) -> ValidationOutcome:
     try:
-        outcome = Outcome(links=tuple(_links(task.condition)))
+        outcome = ValidationOutcome(links=tuple(_links(task.condition)))
         if not task.num_all_reduces:
             return outcome
         timed = every_link.all_reduces(
             task.condition, NUM_WORKERS, ALL_REDUCE_BYTES, task.num_all_reduces
         )
     except (NamespaceError, ProbeError) as error:
-        return Outcome(refused=str(error))
+        return ValidationOutcome(refused=str(error))
     return replace(outcome, all_reduce_seconds=tuple(timed.seconds), switch_load=timed.switch_load)
 
 

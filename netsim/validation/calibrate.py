@@ -15,7 +15,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +24,7 @@ import numpy as np
 import yaml
 from scipy.optimize import least_squares
 
-from netsim.timeline.cost_model import CostModel
+from netsim.timeline.cost_model import CostModel, PlainOperation
 from netsim.timeline.transport import GLOO, Transport
 from netsim.validation import gloo_measurements
 from netsim.validation.gloo_measurements import Measurement
@@ -80,7 +80,7 @@ def predicted_s(measurement: Measurement, transport: Transport) -> float:
     size = measurement.num_workers
     model = CostModel(measurement.network.condition, size, transport, backend=measurement.backend)
     next_ranks = (*range(1, size), 0)
-    operation = _Operation(
+    operation = PlainOperation(
         name=measurement.name,
         num_bytes=measurement.num_bytes,
         ranks=tuple(range(size)),
@@ -168,16 +168,6 @@ def untold(transport: Transport) -> list[str]:
         for name, (least, _, most) in FITTED.items()
         if not 1.01 * least < getattr(transport, name) < 0.99 * most
     ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Operation:
-    """See `model.Operation`."""
-
-    name: str
-    num_bytes: int
-    ranks: tuple[int, ...]
-    peers: tuple[int, ...] | None
 
 
 def _transport(constants: Iterable[float], num_processors: int) -> Transport:

@@ -36,25 +36,25 @@ _LINGER_S = 0.3
 def seconds(
     condition: NetworkCondition,
     num_workers: int,
-    trials: Sequence[Sequence[Lane]],
+    cases: Sequence[Sequence[Lane]],
     *,
     num_repeats: int,
     limit_s: float,
 ) -> tuple[str, list[list[float]]]:
-    """How long each trial takes, from when the last worker begins until the last is done.
+    """How long each case takes, from when the last worker begins until the last is done.
 
-    A trial is one lane or more, at the same time, each in a thread and a process group of its own.
-    Every trial is done once beforehand, so that TCP's windows are open.
+    A case is one lane or more, at the same time, each in a thread and a process group of its own.
+    Every case is done once beforehand, so that TCP's windows are open.
 
     Args:
         condition: of the network; that of time 0 counts.
         num_workers: how many.
-        trials: what to time.
-        num_repeats: of each trial.
+        cases: what to time.
+        num_repeats: of each case.
         limit_s: for all of it; then the workers are killed.
 
     Returns:
-        the back end, and for each trial the seconds of each repeat.
+        the back end, and for each case the seconds of each repeat.
 
     Raises:
         NamespaceError: if the network cannot be made, or a worker fails.
@@ -64,18 +64,18 @@ def seconds(
     assert torch.distributed.is_available(), "this build of torch has no gloo"
     context = multiprocessing.get_context("fork")
     together = context.Barrier(num_workers, timeout=limit_s)
-    shape = (2, num_workers, len(trials), 1 + num_repeats)
+    shape = (2, num_workers, len(cases), 1 + num_repeats)
     shared = np.frombuffer(context.RawArray("d", int(np.prod(shape)))).reshape(shape)
     rendezvous = os.memfd_create("netsim-rendezvous")
 
     def work(hub: Hub, rank: int) -> None:
         signal.alarm(int(limit_s) + 1)  # its default is to kill
         store = f"/proc/self/fd/{rendezvous}"
-        worker = _Worker(rank, num_workers, max(map(len, trials)), store, limit_s)
-        for trial, lanes in enumerate(trials):
+        worker = _GlooWorker(rank, num_workers, max(map(len, cases)), store, limit_s)
+        for case, lanes in enumerate(cases):
             for repeat in range(1 + num_repeats):
                 together.wait()
-                shared[:, rank, trial, repeat] = worker.do(lanes)
+                shared[:, rank, case, repeat] = worker.do(lanes)
         together.wait()
         time.sleep(_LINGER_S)  # who exits takes its link away, and what is on it
         worker.close()
@@ -91,7 +91,7 @@ def seconds(
     return results.backend, results.hub
 
 
-class _Worker:
+class _GlooWorker:
     def __init__(
         self, rank: int, num_workers: int, num_lanes: int, store_path: str, limit_s: float
     ) -> None:

@@ -20,7 +20,7 @@ _SECONDS = ("seconds", "most_seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class UniformNetwork:
     """Links that are all alike; the constants are fitted on some, and tried on the others."""
 
     rate_mbit: float | None = None
@@ -38,13 +38,13 @@ class Network:
 
 
 NETWORKS = (
-    Network(),
-    Network(rate_mbit=1000, delay_ms=1),
-    Network(rate_mbit=100, delay_ms=1),
-    Network(rate_mbit=200, delay_ms=5),
-    Network(rate_mbit=1000, is_fitted=False),
-    Network(rate_mbit=100, is_fitted=False),
-    Network(rate_mbit=50, delay_ms=10, is_fitted=False),
+    UniformNetwork(),
+    UniformNetwork(rate_mbit=1000, delay_ms=1),
+    UniformNetwork(rate_mbit=100, delay_ms=1),
+    UniformNetwork(rate_mbit=200, delay_ms=5),
+    UniformNetwork(rate_mbit=1000, is_fitted=False),
+    UniformNetwork(rate_mbit=100, is_fitted=False),
+    UniformNetwork(rate_mbit=50, delay_ms=10, is_fitted=False),
 )
 
 
@@ -77,9 +77,11 @@ class Measurement:
     most_seconds: float
 
     @property
-    def network(self) -> Network:
+    def network(self) -> UniformNetwork:
         """Over which it was measured."""
-        return Network(rate_mbit=self.rate_mbit, delay_ms=self.delay_ms, is_fitted=self.is_fitted)
+        return UniformNetwork(
+            rate_mbit=self.rate_mbit, delay_ms=self.delay_ms, is_fitted=self.is_fitted
+        )
 
 
 def measure(

@@ -10,7 +10,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from netsim.validation import back_ends, ring
 from netsim.validation.back_ends import (
     ALL_REDUCE_BYTES,
     NUM_WORKERS,
-    Outcome,
-    Task,
+    ValidationOutcome,
+    ValidationTask,
 )
 
 MAX_RATE_MBIT = 1000
@@ -40,8 +40,11 @@ _SIGMAS_95 = 1.96
 
 def validate(out: Path) -> int:
     """Measure everything and write the tables; returns 0. Takes some ten minutes."""
-    tasks = {n: Task(condition=c) for n, c in _networks().items()}
-    tasks |= {n: Task(condition=c, num_all_reduces=NUM_ALL_REDUCES) for n, c in ALL_REDUCES.items()}
+    tasks = {n: ValidationTask(condition=c) for n, c in _networks().items()}
+    tasks |= {
+        n: ValidationTask(condition=c, num_all_reduces=NUM_ALL_REDUCES)
+        for n, c in ALL_REDUCES.items()
+    }
     outcomes = {backend: _measure(backend, tasks) for backend in BACKENDS}
     rows = [row_of(n, b, outcomes[b][n]) for n in tasks if n not in ALL_REDUCES for b in BACKENDS]
     times = [
@@ -50,11 +53,12 @@ def validate(out: Path) -> int:
         for backend in BACKENDS
     ]
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(_document(rows, times))
+    conditions = [condition_row(name, condition) for name, condition in _networks().items()]
+    out.write_text(_document(rows, times, conditions))
     return 0
 
 
-def row_of(name: str, backend: str, outcome: Outcome) -> str:
+def row_of(name: str, backend: str, outcome: ValidationOutcome) -> str:
     """One network on one back end: its worst link, and the losses of all."""
     if outcome.refused is not None:
         return f"| {name} | {backend} | {_reason(outcome)} | | |"
@@ -70,7 +74,9 @@ def row_of(name: str, backend: str, outcome: Outcome) -> str:
     return f"| {name} | {backend} | {rate} | {rtt} | {_loss(links)} |"
 
 
-def all_reduce_row(name: str, backend: str, condition: NetworkCondition, outcome: Outcome) -> str:
+def all_reduce_row(
+    name: str, backend: str, condition: NetworkCondition, outcome: ValidationOutcome
+) -> str:
     """One network's all-reduces on one back end."""
     if outcome.refused is not None:
         return f"| {name} | {backend} | {_reason(outcome)} | | |"
@@ -83,12 +89,20 @@ def all_reduce_row(name: str, backend: str, condition: NetworkCondition, outcome
     return f"| {name} | {backend} | {took} | {off_pct:+.1f} % of {theory:.3f} s | {load} |"
 
 
+def condition_row(name: str, condition: NetworkCondition) -> str:
+    """What a preset was when it was measured: the values that differ from those by default."""
+    values = {field.name: getattr(condition, field.name) for field in fields(condition)}
+    default = NetworkCondition()
+    words = [f"{k}={v}" for k, v in values.items() if v != getattr(default, k)]
+    return f"| {name} | {', '.join(words) or 'an unshaped network'} |"
+
+
 def _networks() -> dict[str, NetworkCondition]:
     conditions = {name: read_condition(name, []) for name in preset_names()}
     return {n: c for n, c in conditions.items() if (c.rate_mbit or 0) <= MAX_RATE_MBIT}
 
 
-def _measure(backend: str, tasks: dict[str, Task]) -> dict[str, Outcome]:
+def _measure(backend: str, tasks: dict[str, ValidationTask]) -> dict[str, ValidationOutcome]:
     in_guest = backend == "netem" and not back_ends.has_netem()
     forced = [replace(t, condition=replace(t.condition, backend=backend)) for t in tasks.values()]
     outcomes = (back_ends.measure_in_guest if in_guest else back_ends.measure)(forced)
@@ -100,7 +114,7 @@ def _rtt_off_ms(link: LinkReport) -> float:
     return link.achieved_rtt_ms - link.asked_rtt_ms
 
 
-def _reason(outcome: Outcome) -> str:
+def _reason(outcome: ValidationOutcome) -> str:
     """The refusal without the advice that follows its colon."""
     return f"not measured: {(outcome.refused or '').partition(':')[0].rstrip('.')}"
 
@@ -116,7 +130,7 @@ def _loss(links: Sequence[LinkReport]) -> str:
     return f"{num_lost} of {num_sent}, {where} {max(0, least):.0f} to {most:.0f}"
 
 
-def _document(rows: list[str], times: list[str]) -> str:
+def _document(rows: list[str], times: list[str], conditions: list[str]) -> str:
     return f"""\
 # Networks: asked against achieved
 
@@ -144,6 +158,17 @@ of one processor that the switch took:
 | network | back end | took | against theory | switch |
 | --- | --- | --- | --- | --- |
 {chr(10).join(times)}
+{conditions_table(conditions)}"""
+
+
+def conditions_table(rows: list[str]) -> str:
+    """What each network was when it was measured."""
+    return f"""
+The networks as they were measured; (stale) marks one that its file no longer describes:
+
+| network | condition |
+| --- | --- |
+{chr(10).join(rows)}
 """
 
 

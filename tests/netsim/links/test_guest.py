@@ -10,7 +10,7 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.links import guest
 from netsim.links.guest import GuestError
 from netsim.validation import back_ends
-from netsim.validation.back_ends import Outcome, Task
+from netsim.validation.back_ends import ValidationOutcome, ValidationTask
 
 # At 100 Mbit/s the guest's one processor takes up to a tenth of an all-reduce itself.
 CONDITION = NetworkCondition(rate_mbit=50, delay_ms=5)
@@ -50,13 +50,13 @@ def test_netem_in_a_guest_and_the_switch_agree(scenario):
         assert ours.achieved_rate_mbit == pytest.approx(theirs.achieved_rate_mbit, rel=0.1)
 
 
-def in_guest(task: Task) -> Outcome:
+def in_guest(task: ValidationTask) -> ValidationOutcome:
     [outcome] = back_ends.measure_in_guest([task])
     assert outcome.refused is None
     return outcome
 
 
-def on_host(task: Task) -> Outcome:
+def on_host(task: ValidationTask) -> ValidationOutcome:
     command = [sys.executable, "-m", "netsim.validation.back_ends", back_ends.to_json([task])]
     said = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=200).stdout
     [outcome] = back_ends.outcomes_from_json(said.decode())
@@ -80,8 +80,10 @@ def test_a_guest_that_takes_too_long_is_killed(temporary_files, monkeypatch):
     assert str(temporary_files) not in command_lines()
 
 
-def task(backend: str) -> Task:
-    return Task(condition=replace(CONDITION, backend=backend), num_all_reduces=NUM_ALL_REDUCES)
+def task(backend: str) -> ValidationTask:
+    return ValidationTask(
+        condition=replace(CONDITION, backend=backend), num_all_reduces=NUM_ALL_REDUCES
+    )
 
 
 def command_lines() -> str:

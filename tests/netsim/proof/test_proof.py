@@ -11,7 +11,7 @@ CONDITION = NetworkCondition(rate_mbit=100, delay_ms=10, loss_pct=1)
 
 
 def test_a_single_worker_has_no_link_to_measure():
-    assert proof.measure(CONDITION, 0, ["10.0.0.1"]) is None
+    assert proof.probe(CONDITION, 0, ["10.0.0.1"]) is None
     proof.check(CONDITION, [None])
 
 

@@ -15,7 +15,7 @@ def proofs() -> list:
 
     def work(hub: Hub, rank: int) -> list:
         addresses = [hub.address(rank) for rank in range(4)]
-        reports = [proof.measure(SLOW, rank, addresses) for _ in range(3)]
+        reports = [proof.probe(SLOW, rank, addresses) for _ in range(3)]
         return [asdict(report) for report in reports if report is not None]
 
     return run(SLOW, 4, work)
@@ -23,7 +23,7 @@ def proofs() -> list:
 
 def broken_rates() -> list:
     """How two probes of four workers end of whom worker 1 breaks off the first amid its rates."""
-    return broken("_look", num_calls=10)
+    return broken("_sample", num_calls=10)
 
 
 def broken_meetings() -> list:
@@ -47,7 +47,7 @@ def broken(function: str, num_calls: int) -> list:
         ends = []
         for _ in range(2):
             try:
-                proof.measure(SLOW, rank, addresses)
+                proof.probe(SLOW, rank, addresses)
                 ends.append("measured")
             except ProbeError as error:
                 ends.append(type(error).__name__)
@@ -66,7 +66,7 @@ def silent_neighbour() -> list:
             time.sleep(4)
             return None
         try:
-            proof.measure(SLOW, rank, [hub.address(rank) for rank in range(3)])
+            proof.probe(SLOW, rank, [hub.address(rank) for rank in range(3)])
         except ProbeError as error:
             return str(error)
 

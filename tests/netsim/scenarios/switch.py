@@ -23,7 +23,7 @@ def switched() -> dict:
     asked = NetworkCondition(rate_mbit=20, delay_ms=10, backend="switch")
 
     def work(hub: Hub, rank: int) -> list:
-        report = proof.measure(asked, rank, [hub.address(r) for r in range(3)])
+        report = proof.probe(asked, rank, [hub.address(r) for r in range(3)])
         assert report is not None
         return [asdict(report), asdict(tcp.read())]
 

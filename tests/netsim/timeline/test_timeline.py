@@ -15,7 +15,7 @@ from netsim.timeline.compute import (
 )
 from netsim.timeline.cost_model import CostModel
 from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
-from netsim.timeline.timeline import Job, Timeline
+from netsim.timeline.timeline import Timeline, TimelineJob
 from netsim.timeline.transport import Transport
 from tests.netsim.event_oracle import Collective, Workers
 from tests.netsim.operations import Operation, of_all
@@ -70,7 +70,9 @@ def factors_of(*factors: float) -> ComputeTimes:
 
 
 def run(timeline: Timeline, moment: str, *work: Operation) -> np.ndarray:
-    timeline.replay([Job(moment=moment, bucket=0 if moment == "bucket_ready" else None, work=work)])  # pyright: ignore
+    timeline.replay(
+        [TimelineJob(moment=moment, bucket=0 if moment == "bucket_ready" else None, work=work)]
+    )  # pyright: ignore
     return timeline.time_s
 
 
@@ -156,7 +158,7 @@ def test_overlap_and_stragglers_go_as_event_by_event(
             names = ("all_to_all", "all_reduce_mean")
             first, second = (of_all(name, num_bytes, size) for name in names)
             work = [kernel_s, first, kernel_s, second]
-            jobs.append(Job(moment="bucket_ready", bucket=bucket, work=work))
+            jobs.append(TimelineJob(moment="bucket_ready", bucket=bucket, work=work))
             pairs, ring = collectives(num_bytes, size, delay_ms / 1000)
             oracle_work = [kernel_s, pairs, kernel_s, ring]
             expected.append((ready_s[bucket], bucket % num_lanes, oracle_work))
@@ -165,8 +167,8 @@ def test_overlap_and_stragglers_go_as_event_by_event(
         assert timeline.time_s == pytest.approx(begin_s)
 
 
-def two_buckets(work: Operation) -> list[Job]:
-    return [Job(moment="bucket_ready", bucket=bucket, work=[work]) for bucket in (0, 1)]
+def two_buckets(work: Operation) -> list[TimelineJob]:
+    return [TimelineJob(moment="bucket_ready", bucket=bucket, work=[work]) for bucket in (0, 1)]
 
 
 def test_two_lanes_share_the_bandwidth_and_hide_the_latency():
@@ -186,10 +188,10 @@ def test_workers_who_share_a_host_do_not_compute_and_move_bytes_at_the_same_time
     timeline = Timeline(model, COMPUTE, host_load=host_load)
     quarter = of_all("exchange", 250_000, 4, 1)  # 1 MB by all together takes 0.25 s
     for _ in range(2):
-        timeline.replay([Job(moment="forward", work=[quarter])])
+        timeline.replay([TimelineJob(moment="forward", work=[quarter])])
     assert timeline.time_s == pytest.approx([2 * step_s] * 4)
     own_hosts = timeline_of(condition=condition)
-    own_hosts.replay([Job(moment="forward", work=[quarter])])
+    own_hosts.replay([TimelineJob(moment="forward", work=[quarter])])
     assert own_hosts.time_s == pytest.approx([0.31] * 4)
 
 
@@ -242,7 +244,7 @@ def test_what_started_first_does_not_keep_a_link_for_itself():
     compute = ComputeTimes(forward_s=0, backward_s=0, bucket_ready_s=(0, 0))
     timeline = timeline_of(2, compute=compute, records_events=True)
     jobs = [
-        Job(moment="bucket_ready", bucket=bucket, work=[exchange(seconds, 2)])
+        TimelineJob(moment="bucket_ready", bucket=bucket, work=[exchange(seconds, 2)])
         for bucket, seconds in enumerate((0.4, 0.1))
     ]
     timeline.replay(jobs)
@@ -297,11 +299,11 @@ def test_in_an_exchange_of_a_subgroup_peers_are_workers_of_the_whole():
 
 def test_live_calls_and_a_replay_are_the_same():
     jobs = [
-        Job(moment="forward", work=[exchange(0.1)]),
-        Job(moment="bucket_ready", bucket=0, work=[0.01, all_to_all(0.2), 0.01]),
-        Job(moment="bucket_ready", bucket=1, work=[all_to_all(0.1)]),
-        Job(moment="backward_end", work=[of_all("all_gather", 1000, 4)]),
-        Job(moment="step_end", work=[exchange(0.1)]),
+        TimelineJob(moment="forward", work=[exchange(0.1)]),
+        TimelineJob(moment="bucket_ready", bucket=0, work=[0.01, all_to_all(0.2), 0.01]),
+        TimelineJob(moment="bucket_ready", bucket=1, work=[all_to_all(0.1)]),
+        TimelineJob(moment="backward_end", work=[of_all("all_gather", 1000, 4)]),
+        TimelineJob(moment="step_end", work=[exchange(0.1)]),
     ]
     replayed, live = (timeline_of(compute=factors_of(1, 2, 3, 4)) for _ in range(2))
     replayed.replay(jobs)
@@ -400,7 +402,7 @@ def test_memory_is_linear_in_the_workers_and_does_not_grow_with_steps(name):
         timeline = timeline_of(num_workers, compute=compute)
         operation = of_all(name, 1000, num_workers, 1 if name == "exchange" else None)
         for _ in range(num_steps):
-            timeline.replay([Job(moment="bucket_ready", bucket=0, work=[operation])])
+            timeline.replay([TimelineJob(moment="bucket_ready", bucket=0, work=[operation])])
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return peak

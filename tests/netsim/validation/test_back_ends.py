@@ -8,7 +8,7 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.links import guest
 from netsim.links.guest import GuestError
 from netsim.validation import back_ends
-from netsim.validation.back_ends import Outcome, Task
+from netsim.validation.back_ends import ValidationOutcome, ValidationTask
 from tests.netsim.reports import LINK
 
 
@@ -44,11 +44,14 @@ def test_limits_are_three_per_cent_or_so_many_milliseconds(off, keeps):
 
 def test_tasks_and_outcomes_survive_their_way_to_another_process():
     condition = NetworkCondition(rate_mbit=10, workers={1: {"delay_ms": 2}})
-    tasks = [Task(condition=condition, num_all_reduces=3)]
+    tasks = [ValidationTask(condition=condition, num_all_reduces=3)]
     [task] = back_ends.tasks_from_json(back_ends.to_json(tasks))
     assert task.condition.link(1, "up") == condition.link(1, "up")
     assert task.num_all_reduces == 3
-    outcomes = [Outcome(links=(LINK,), all_reduce_seconds=(1.5,)), Outcome(refused="no")]
+    outcomes = [
+        ValidationOutcome(links=(LINK,), all_reduce_seconds=(1.5,)),
+        ValidationOutcome(refused="no"),
+    ]
     assert back_ends.outcomes_from_json(back_ends.to_json(outcomes)) == outcomes
 
 
@@ -56,7 +59,7 @@ def test_tasks_and_outcomes_survive_their_way_to_another_process():
 def test_a_network_is_measured_or_it_is_said_why_not(scenario):
     del scenario  # it skips where the host forbids namespaces
     rate = NetworkCondition(rate_mbit=100, backend="tbf")
-    tasks = [Task(condition=rate), Task(condition=replace(rate, delay_ms=1))]
+    tasks = [ValidationTask(condition=rate), ValidationTask(condition=replace(rate, delay_ms=1))]
     command = [sys.executable, "-m", "netsim.validation.back_ends", back_ends.to_json(tasks)]
     said = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=200).stdout
     measured, refused = back_ends.outcomes_from_json(said.decode())
@@ -75,6 +78,6 @@ def test_without_a_guest_kernel_one_is_told_how_to_get_it(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(GuestError, match="apt-get install user-mode-linux"):
         guest.run_module("timeit", [], limit_s=1)
-    [outcome] = back_ends.measure_in_guest([Task(condition=NetworkCondition())])
+    [outcome] = back_ends.measure_in_guest([ValidationTask(condition=NetworkCondition())])
     assert outcome.refused is not None
     assert outcome.refused.startswith("No guest can be started as linux.uml is not installed:")

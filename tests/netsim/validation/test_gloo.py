@@ -12,10 +12,10 @@ MEASURE = """
 import json
 from netsim.validation import gloo
 from netsim.conditions.condition import NetworkCondition
-trials = [[[(name, 200_000)]] for name in gloo.OPERATIONS]
-trials += [[[("all_reduce_mean", 200_000)], [("all_reduce_mean", 200_000)]]]
+cases = [[[(name, 200_000)]] for name in gloo.OPERATIONS]
+cases += [[[("all_reduce_mean", 200_000)], [("all_reduce_mean", 200_000)]]]
 condition = NetworkCondition(rate_mbit=20, backend="switch")
-print(json.dumps(gloo.seconds(condition, 2, trials, num_repeats=2, limit_s=100)))
+print(json.dumps(gloo.seconds(condition, 2, cases, num_repeats=2, limit_s=100)))
 """
 
 
