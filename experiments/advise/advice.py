@@ -13,6 +13,7 @@ from rich.text import Text
 
 from experiments.advise.rank import Prediction, predictions_tie, ties
 from experiments.report.statistics import median_interval
+from host import markdown
 from host.words import counted
 
 BASELINE = "allreduce"
@@ -52,10 +53,9 @@ class Advice:
     def markdown(self) -> str:
         """A section of a page: the same table, and all sentences."""
         columns = self._columns()
-        rules = ["---" if header == "algorithm" else "---:" for header in columns]
-        rows = [list(columns), rules, *zip(*columns.values(), strict=True)]
-        lines = [f"| {' | '.join(row)} |" for row in rows]
-        return "\n".join([f"## {self.title}", "", *lines, "", *self.sentences(), ""])
+        align = "".join("l" if header == "algorithm" else "r" for header in columns)
+        table = markdown.table(list(columns), zip(*columns.values(), strict=True), align)
+        return "\n".join([f"## {self.title}", "", table, "", *self.sentences(), ""])
 
     def sentences(self) -> list[str]:
         """The finding, and the verdict if several were measured."""

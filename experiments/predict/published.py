@@ -21,9 +21,15 @@ from experiments.predict.published_rows import (
     step_s,
 )
 from experiments.predict.shapes import vgg16
+from host.markdown import table
 
 TOLERANCE = 0.15
 UNEXPLAINED = "No explanation is known."
+
+_HEADERS = (
+    *("row", "Gbit/s", "published (images/s)", "predicted", "error"),
+    *("step (ms)", "predicted"),
+)
 
 
 def explanation(comparison: Comparison) -> str:
@@ -99,10 +105,8 @@ def markdown(rows: list[Comparison]) -> str:
         "Not fitted: peak rates of memory and NVLink, constants of NCCL (estimates), a delay of "
         f"{DELAY_MS} ms.",
         "",
-        "| row | Gbit/s | published (images/s) | predicted | error | step (ms) | predicted |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        table(_HEADERS, [_cells(row) for row in rows], "lrrrrrr"),
     ]
-    lines += [_line(row) for row in rows]
     lines += ["", f"Rows more than {TOLERANCE:.0%} off:" if far else "No row is far off.", ""]
     lines += [
         f"- **{r.row.name}, {r.gbit} Gbit/s** ({r.error:+.0%}). {explanation(r)}" for r in far
@@ -110,11 +114,15 @@ def markdown(rows: list[Comparison]) -> str:
     return "\n".join([*lines, "", _with_plugin()]) + "\n"
 
 
-def _line(comparison: Comparison) -> str:
+def _cells(comparison: Comparison) -> list[str]:
     predicted, published = comparison.predicted, comparison.published
     remark = " (fitted)" if comparison.is_fitted else ""
-    return (
-        f"| {comparison.row.name} | {comparison.gbit} | {published:,.0f} "
-        f"| {predicted.examples_per_s:,.0f} | {comparison.error:+.1%}{remark} "
-        f"| {1e3 * step_s(published):.0f} | {1e3 * predicted.step_s:.0f} |"
-    )
+    return [
+        comparison.row.name,
+        str(comparison.gbit),
+        f"{published:,.0f}",
+        f"{predicted.examples_per_s:,.0f}",
+        f"{comparison.error:+.1%}{remark}",
+        f"{1e3 * step_s(published):.0f}",
+        f"{1e3 * predicted.step_s:.0f}",
+    ]

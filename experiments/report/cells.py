@@ -1,9 +1,10 @@
-"""What people read of `settings`: the cells of tables, and what all runs share."""
+"""What people read of `results_table`: the cells of tables, and what all runs share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 from rich.table import Table
@@ -13,7 +14,6 @@ from experiments.report.results_table import (
     COMPARABLE,
     DETAIL,
     SITUATION,
-    Row,
     shown,
     varies,
 )
@@ -35,7 +35,7 @@ Say = Callable[[float], str]
 
 
 def render(table: pd.DataFrame, runs: pd.DataFrame) -> Table:
-    """The rows of `settings(runs)`, to be printed; what all runs share stands above and below."""
+    """The rows of `results_table(runs)`, to be printed; above and below, what all runs share."""
     caption = [describe(runs, ["target_accuracy", "optim", "asked_rate_mbit"]), *_found(runs)]
     rendered = Table(
         title=Text(describe(runs, TITLE_COLUMNS), style="bold"),
@@ -65,7 +65,7 @@ def remarks(runs: pd.DataFrame) -> list[str]:
 
 
 def leading(table: pd.DataFrame) -> Columns:
-    """The columns that tell one row of `settings` from another; what all share is left out."""
+    """The columns that tell one row of `results_table` from another; what all share is left out."""
     rows = table.to_dict("records")
     telling = [column for column in SITUATION | DETAIL if varies(table, column)]
     columns = {_HEADERS.get(c, c): [shown(c, row[c]) for row in rows] for c in telling}
@@ -91,7 +91,7 @@ def outcomes(table: pd.DataFrame, headers: Sequence[str]) -> Columns:
     return {header: cells for header, cells in columns.items() if header not in silent}
 
 
-def _time_cell(row: Row) -> str:
+def _time_cell(row: Mapping[Any, Any]) -> str:
     """Such as "41.2", "41.2 (38.0 to 45.1)", "41.2 (38.0 to missed), missed (1/3)" or "missed"."""
     if pd.isna(row["target_accuracy"]):
         return "no target"
@@ -107,7 +107,7 @@ def _time_cell(row: Row) -> str:
     )
 
 
-def _speedup_cell(row: Row) -> str:
+def _speedup_cell(row: Mapping[Any, Any]) -> str:
     """Such as "2.16", "2.16 (1.90 to 2.40)", "2.16 (1.90 or more)" or "1 (the baseline)"."""
     if row["is_best_baseline"]:
         return "1 (the baseline)"
@@ -124,13 +124,13 @@ def _speedup_cell(row: Row) -> str:
     return f"{row['speedup']:.2f} ({low:.2f} {upper})"
 
 
-def _place_cell(row: Row) -> str:
+def _place_cell(row: Mapping[Any, Any]) -> str:
     if math.isnan(row["place"]):
         return "-"
     return f"{row['place']:g}" + (", ties with 1" if row["ties_with_first"] else "")
 
 
-def _reached_cell(row: Row) -> str:
+def _reached_cell(row: Mapping[Any, Any]) -> str:
     """Such as "2/3 (21 to 94 %)"."""
     if pd.isna(row["target_accuracy"]):
         return "no target"
@@ -140,7 +140,7 @@ def _reached_cell(row: Row) -> str:
     return f"{share} ({100 * row['reached_low']:.0f} to {100 * row['reached_high']:.0f} %)"
 
 
-def _accuracy_cell(row: Row) -> str:
+def _accuracy_cell(row: Mapping[Any, Any]) -> str:
     """Such as "0.9512" or "0.9512 (0.9480 to 0.9533)"."""
     text = _number(row["final_accuracy"], "{:.4f}".format)
     if math.isnan(row["final_low"]):
@@ -148,15 +148,15 @@ def _accuracy_cell(row: Row) -> str:
     return f"{text} ({row['final_low']:.4f} to {row['final_high']:.4f})"
 
 
-def _exposed_cell(row: Row) -> str:
+def _exposed_cell(row: Mapping[Any, Any]) -> str:
     return "-" if pd.isna(row["exposed_share"]) else f"{100 * row['exposed_share']:.1f} %"
 
 
-def _way_cell(row: Row, column: str, say: Say) -> str:
+def _way_cell(row: Mapping[Any, Any], column: str, say: Say) -> str:
     return "missed" if row[column] == math.inf else _number(row[column], say)
 
 
-def _status_cell(row: Row) -> str:
+def _status_cell(row: Mapping[Any, Any]) -> str:
     return row["status"].replace("completed", "")
 
 
@@ -164,11 +164,11 @@ def _number(value: float, say: Say) -> str:
     return "-" if pd.isna(value) else say(value)
 
 
-def _of(column: str, say: Say) -> Callable[[Row], str]:
+def _of(column: str, say: Say) -> Callable[[Mapping[Any, Any]], str]:
     return lambda row: _number(row[column], say)
 
 
-CELLS: dict[str, Callable[[Row], str]] = {
+CELLS: dict[str, Callable[[Mapping[Any, Any]], str]] = {
     "time to accuracy (s)": _time_cell,
     "reached the target": _reached_cell,
     "speed-up over the best baseline": _speedup_cell,
@@ -190,7 +190,7 @@ CELLS: dict[str, Callable[[Row], str]] = {
     "of the training time": _exposed_cell,
     "status": _status_cell,
 }
-"""Every column of outcomes, by its header: what a row of `settings` says there."""
+"""Every column of outcomes, by its header: what a row of `results_table` says there."""
 
 SUMMARY_HEADERS = (
     *("time to accuracy (s)", "speed-up over the best baseline", "place"),

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from experiments.report.cells import remarks, render
 from experiments.report.figures.plots import accuracy_plot, save_plot
-from experiments.report.results_table import named, settings
-from experiments.runs.records import load_metrics, load_runs
+from experiments.report.results_table import named, results_table
+from experiments.runs.records import load_runs_and_metrics
 from host.errors import UserError
 
 
@@ -22,13 +22,13 @@ def compare(path: str | Path, out: str | Path | None = None) -> None:
     Raises:
         UserError: there is no such folder, it holds no run, or `out` cannot be written.
     """
-    runs, metrics = load_runs(path), load_metrics(path)
+    runs, metrics = load_runs_and_metrics(path)
     problems = metrics.attrs["problems"]
     if runs.empty:
         raise UserError(" ".join([f"There is no run in {path}.", *problems]))
     runs = named(runs)
     console = Console(width=None if sys.stdout.isatty() else 250)
-    console.print(render(settings(runs), runs))
+    console.print(render(results_table(runs), runs))
     figure = accuracy_plot(runs, metrics)
     plots = save_plot(figure, Path(path if out is None else out)) if figure else []
     ending = [f"Plot: {file}" for file in plots] or ["No plot: no run was evaluated."]

@@ -12,15 +12,20 @@ import pandas as pd
 
 from experiments.report.cells import describe
 from experiments.report.statistics import best_by_accuracy, mean_half_width
+from host import markdown
 from host.environment import environment
 from host.errors import UserError
 from host.words import counted
 
 BASELINE = "allreduce"
+_HEADERS = (
+    *("algorithm", "optimizer, learning rate x", "test accuracy (%)", "to all-reduce (points)"),
+    *("MB sent a worker", "of all-reduce", "spread of weights"),
+)
 SITUATION = ("task", "model", "workers", "steps", "backend")
 
 
-class Row(NamedTuple):
+class ConvergenceRow(NamedTuple):
     """One algorithm at its best learning rate. Accuracies in per cent; `half_width` is that of the
     95 % interval of the mean over seeds (Student's t), NaN for one seed.
     """
@@ -36,7 +41,7 @@ class Row(NamedTuple):
     spread: float
 
 
-def best_rows(runs: pd.DataFrame) -> list[Row]:
+def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
     """One row for each algorithm of `runs` (of `load_runs`), the best first.
 
     Raises `UserError` where they are not comparable, or the baseline is missing.
@@ -52,11 +57,11 @@ def best_rows(runs: pd.DataFrame) -> list[Row]:
     return sorted(rows, key=lambda row: -row.accuracy)
 
 
-def _best(runs: pd.DataFrame) -> Row:
+def _best(runs: pd.DataFrame) -> ConvergenceRow:
     group = best_by_accuracy(runs)
     completed = group[group.status == "completed"]
     accuracies = [100 * a for a in completed.final_accuracy]
-    return Row(
+    return ConvergenceRow(
         algo=group.algo.iloc[0],
         optim=group.optim.iloc[0],
         lr_scale=float(group.lr_scale.iloc[0]),
@@ -69,26 +74,27 @@ def _best(runs: pd.DataFrame) -> Row:
     )
 
 
-def markdown(rows: list[Row]) -> str:
-    """The table; every accuracy beside its difference to full-precision all-reduce."""
+def table(rows: list[ConvergenceRow]) -> str:
+    """As Markdown; every accuracy beside its difference to full-precision all-reduce."""
     baseline = next(row for row in rows if row.algo == BASELINE)
-    lines = [
-        "| algorithm | optimizer, learning rate x | test accuracy (%) | to all-reduce (points) "
-        "| MB sent a worker | of all-reduce | spread of weights |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+    return markdown.table(_HEADERS, [_cells(row, baseline) for row in rows])
+
+
+def _cells(row: ConvergenceRow, baseline: ConvergenceRow) -> list[str]:
+    interval = f" ± {row.half_width:.2f}" if not math.isnan(row.half_width) else ""
+    failed = f", {counted(row.num_failed, 'seed')} diverged" if row.num_failed else ""
+    return [
+        row.algo,
+        f"{row.optim}, {row.lr_scale:g}",
+        f"{row.accuracy:.2f}{interval}{failed}",
+        f"{row.accuracy - baseline.accuracy:+.2f}",
+        f"{row.mb_sent:,.1f}",
+        f"{row.mb_sent / baseline.mb_sent:.3f}",
+        f"{row.spread:.1e}",
     ]
-    for row in rows:
-        interval = f" ± {row.half_width:.2f}" if not math.isnan(row.half_width) else ""
-        failed = f", {counted(row.num_failed, 'seed')} diverged" if row.num_failed else ""
-        lines.append(
-            f"| {row.algo} | {row.optim}, {row.lr_scale:g} | {row.accuracy:.2f}{interval}{failed} "
-            f"| {row.accuracy - baseline.accuracy:+.2f} | {row.mb_sent:,.1f} "
-            f"| {row.mb_sent / baseline.mb_sent:.3f} | {row.spread:.1e} |"
-        )
-    return "\n".join(lines) + "\n"
 
 
-def page(runs: pd.DataFrame, rows: list[Row]) -> str:
+def page(runs: pd.DataFrame, rows: list[ConvergenceRow]) -> str:
     """The table with what it is of, and the machine."""
     host = environment()
     situation = describe(runs, ("task", "model", "workers", "backend"))
@@ -104,5 +110,5 @@ def page(runs: pd.DataFrame, rows: list[Row]) -> str:
         "    python -m experiments.convergence results/runs/convergence "
         "--out results/convergence\n\n"
         f"{host['cpu']}, {counted(host['cores'], 'core')}, torch {host['packages']['torch']}.\n\n"
-        + markdown(rows)
+        + f"{table(rows)}\n"
     )

@@ -15,9 +15,9 @@ from experiments.report.results_table import (
     COMPARABLE,
     KEYS,
     named,
-    settings,
+    results_table,
 )
-from experiments.runs.records import load_metrics, load_runs
+from experiments.runs.records import load_runs_and_metrics
 from host.errors import UserError
 from host.words import counted
 
@@ -34,7 +34,7 @@ class ReportData:
     Args:
         runs: of `load_runs`, `named`, with the steps and MB until the target; inf for a miss.
         evaluations: the rows of `load_metrics` with an accuracy.
-        table: of `settings`, with the medians of these steps and MB.
+        table: of `results_table`, with the medians of these steps and MB.
         problems: sentences on files that could not be read.
         styles: of every label, the same in all figures.
         left_out: what its figures do not show; nothing of the whole data.
@@ -50,8 +50,8 @@ class ReportData:
     @classmethod
     def load(cls, path: str | Path) -> ReportData:
         """All runs at or below `path`. Raises `UserError` where there is none."""
-        metrics = load_metrics(path)
-        runs, problems = load_runs(path), metrics.attrs["problems"]
+        runs, metrics = load_runs_and_metrics(path)
+        problems = metrics.attrs["problems"]
         if runs.empty:
             raise UserError(" ".join([f"There is no run in {path}.", *problems]))
         metrics.attrs = {}  # pandas copies them with every selection
@@ -60,7 +60,7 @@ class ReportData:
         return cls(
             runs=runs,
             evaluations=evaluations,
-            table=_with_medians(settings(runs), runs),
+            table=_with_medians(results_table(runs), runs),
             problems=problems,
             styles=line_styles(runs.label),
         )

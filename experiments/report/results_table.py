@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,6 @@ from experiments.report.statistics import (
     ratio_interval,
 )
 from host.words import counted
-
-Row = dict[Any, Any]
 
 # What two runs must share for their times to be comparable, and how to say a value as `shown`.
 SITUATION: dict[str, Callable[[str], str]] = {
@@ -88,7 +86,7 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(label=_labels(runs))
 
 
-def settings(runs: pd.DataFrame) -> pd.DataFrame:
+def results_table(runs: pd.DataFrame) -> pd.DataFrame:
     """One row a setting: the runs (of `load_runs`) that differ in nothing but their seed.
 
     Columns: those of SITUATION and DETAIL, and of `named`; "runs" and, of these, "missed"; the
@@ -117,7 +115,7 @@ def settings(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def comparable(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The rows of `settings`, or runs, in the groups within which times are compared."""
+    """The rows of `results_table`, or runs, in the groups within which times are compared."""
     yield from (group for _, group in table.groupby(list(COMPARABLE), dropna=False))
 
 
@@ -227,7 +225,7 @@ def _with_ratios(runs: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _outcome(times_s: Array, accuracies: Array) -> Row:
+def _outcome(times_s: Array, accuracies: Array) -> dict[str, Any]:
     """What came of the runs of one setting."""
     num_missed = int(np.isinf(times_s).sum())
     num_reached = len(times_s) - num_missed
@@ -253,7 +251,7 @@ def _interval(values: Array) -> Interval:
     return median_interval(values) if len(values) >= MIN_SEEDS else UNKNOWN
 
 
-def _comparisons(table: pd.DataFrame) -> list[Row]:
+def _comparisons(table: pd.DataFrame) -> list[dict[str, Any]]:
     """In the order of `table`."""
     rows = {}
     for group in comparable(table):
@@ -261,7 +259,7 @@ def _comparisons(table: pd.DataFrame) -> list[Row]:
     return [rows[index] for index in table.index]
 
 
-def _compared(rows: Sequence[Row]) -> Iterator[Row]:
+def _compared(rows: Sequence[Mapping[Any, Any]]) -> Iterator[dict[str, Any]]:
     """What rows whose times may be compared are to one another.
 
     "place" counts from 1 and is NaN for a miss; "ties_with_first" is by `is_tie`; "baseline" is the
@@ -290,13 +288,13 @@ def _compared(rows: Sequence[Row]) -> Iterator[Row]:
         }
 
 
-def _baselines(rows: Sequence[Row]) -> list[Row]:
+def _baselines(rows: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
     rows = [row for row in rows if not row["shared_gpu"]]
     baselines = [row for row in rows if row["is_baseline"]]
     return baselines or [row for row in rows if row["algo"] == STAND_IN]
 
 
-def _speedup(row: Row, baseline: Row | None) -> Row:
+def _speedup(row: Mapping[Any, Any], baseline: Mapping[Any, Any] | None) -> dict[str, Any]:
     ratio, interval = math.nan, UNKNOWN
     if baseline is not None and not row["shared_gpu"]:
         ratio = _ratio(baseline["time_to_accuracy_s"], row["time_to_accuracy_s"])
@@ -310,14 +308,14 @@ def _ratio(value: float, other: float) -> float:
     return value / other if other else math.nan
 
 
-def _ties(row: Row, first: Row | None) -> bool:
+def _ties(row: Mapping[Any, Any], first: Mapping[Any, Any] | None) -> bool:
     """Not paired: the runs of two settings may be of other seeds, and of other numbers of them."""
     return first is not None and is_tie(
         row["times_s"], first["times_s"], paired=False, model_error=0.0
     )
 
 
-def _have_intervals(*rows: Row) -> bool:
+def _have_intervals(*rows: Mapping[Any, Any]) -> bool:
     return all(row["runs"] >= MIN_SEEDS for row in rows)
 
 

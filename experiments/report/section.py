@@ -13,6 +13,7 @@ from experiments.plan.identity import identity
 from experiments.report.cells import WORDS, Columns
 from experiments.report.figures.plots import save_plot
 from experiments.report.figures.styles import algorithm_of, style_of
+from host import markdown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,10 +43,9 @@ class PageTable:
 
     def markdown(self) -> str:
         """A pipe table below its caption."""
-        rules = ["---" if header in WORDS else "---:" for header in self.cells]
-        rows = [list(self.cells), rules, *self._shown().to_numpy().tolist()]
-        lines = ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in rows]
-        return "\n".join([self._full_caption(), "", *lines, ""])
+        align = "".join("l" if header in WORDS else "r" for header in self.cells)
+        rows = self._shown().to_numpy().tolist()
+        return f"{self._full_caption()}\n\n{markdown.table(list(self.cells), rows, align)}\n"
 
     def latex(self) -> str:
         """A tabular with rules of booktabs, below its caption as a comment."""
@@ -105,10 +105,6 @@ def _swatch(color: str) -> Any:
     """An edge in the colour that an algorithm has in the figures."""
     props = f"border-left: 0.5rem solid {color}"
     return {"selector": f"td.c{color[1:]}", "props": props}
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|")
 
 
 _TABLE_STYLES: Any = [

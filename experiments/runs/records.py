@@ -229,19 +229,28 @@ def load_metrics(path: str | Path) -> pd.DataFrame:
     Raises:
         UserError: `path` is no folder.
     """
+    return load_runs_and_metrics(path)[1]
+
+
+def load_runs_and_metrics(path: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both `load_runs` and `load_metrics`, of one reading: they are of the same runs, also while
+    some end. The problems of the metrics are those of all files.
+    """
     import pandas as pd
     import pyarrow as pa
 
     problems: list[str] = []
     summaries = _read_summaries(Path(path), problems)
+    runs = _runs_frame(summaries)
+    of_summaries = list(problems)
     tables = [_read_metrics(Path(summary["folder"]), problems) for summary in summaries]
     rows = pa.concat_tables([_table([]), *tables], promote_options="default")
     metrics = rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-    runs = _runs_frame(summaries)[["folder", *_IDENTITY]]
-    runs = runs.loc[runs.index.repeat([table.num_rows for table in tables])]
-    frame = pd.concat([runs.reset_index(drop=True), metrics], axis="columns")
-    frame.attrs["problems"] = problems
-    return frame
+    joined = runs[["folder", *_IDENTITY]]
+    joined = joined.loc[joined.index.repeat([table.num_rows for table in tables])]
+    metrics = pd.concat([joined.reset_index(drop=True), metrics], axis="columns")
+    runs.attrs["problems"], metrics.attrs["problems"] = of_summaries, problems
+    return runs, metrics
 
 
 def load_rows(folder: str | Path) -> list[dict[str, Any]]:

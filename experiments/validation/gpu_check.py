@@ -31,6 +31,7 @@ from typing import Any
 from rich.console import Console
 
 from experiments.training.device_trace import read_device_trace
+from host import markdown
 from host.environment import environment
 from host.gpus import Gpu
 
@@ -308,13 +309,13 @@ def _write(
 
 
 def _table(gpu: Gpu, outcomes: Mapping[str, PartOutcome]) -> str:
-    lines = [f"# {gpu.name}", "", "| part | outcome | s | figures |", "| --- | --- | ---: | --- |"]
+    rows = []
     for name, outcome in outcomes.items():
         word = "passed" if outcome.reason is None else f"failed: {outcome.reason}"
         figures = ", ".join(f"{key} {_shown(value)}" for key, value in outcome.figures.items())
-        cells = (name, word, f"{outcome.seconds:g}", figures)
-        lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append((name, word, f"{outcome.seconds:g}", figures))
+    cells = markdown.table(("part", "outcome", "s", "figures"), rows, "llrl")
+    return f"# {gpu.name}\n\n{cells}\n"
 
 
 def _shown(value: Any) -> str:

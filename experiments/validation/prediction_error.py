@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from experiments.report.results_table import settings
+from experiments.report.results_table import results_table
 from experiments.runs.records import load_runs
 from host.errors import UserError
 
@@ -50,7 +50,7 @@ def _seconds(folder: Path) -> pd.DataFrame:
     runs = runs.loc[runs.seed == SEED]
     if missing := [net for net in NETS if net not in set(runs.net)]:
         raise UserError(f"{folder} has no run of seed {SEED} on {', '.join(missing)}")
-    table = settings(runs).pivot(index="name", columns="net", values="time_to_accuracy_s")
+    table = results_table(runs).pivot(index="name", columns="net", values="time_to_accuracy_s")
     return table.loc[:, list(NETS)]
 
 

@@ -27,6 +27,7 @@ from experiments.simulated.replay import step_ends_s
 from experiments.simulated.simulate import train_simulated
 from experiments.tasks.base import TaskData
 from host.environment import environment
+from host.markdown import table
 from host.words import counted
 
 ALGORITHMS = ("allreduce", "bytegrad", "qsgd", "decentralized", "local_sgd", "power_sgd")
@@ -41,6 +42,18 @@ multiple of the longest period, that of local SGD.
 """
 NUM_STEPS = 2 * SKIPPED_STEPS
 MEASURED_S = 3.0
+
+_CELLS = {
+    "algorithm": "{algo}",
+    "model": "{model}",
+    "workers": "{workers}",
+    "Mbit/s": "{rate_mbit:g}",
+    "delay (ms)": "{delay_ms:g}",
+    "measured (ms a step)": "{measured_ms:.1f}",
+    "predicted": "{predicted_ms:.1f}",
+    "error": "{error:+.1%}",
+}
+"""The columns of the page, and how a row of `compare` says each."""
 
 
 class Cell(NamedTuple):
@@ -141,6 +154,7 @@ def summary(rows: pd.DataFrame) -> str:
 def markdown(rows: pd.DataFrame) -> str:
     """The page: command, machine, summary, and a table of all cells."""
     host = environment()
+    records = rows.to_dict("records")
     lines = [
         "# Simulated time against the real",
         "",
@@ -154,14 +168,11 @@ def markdown(rows: pd.DataFrame) -> str:
         "",
         summary(rows),
         "",
-        "| algorithm | model | workers | Mbit/s | delay (ms) | measured (ms a step) | predicted "
-        "| error |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    lines += [
-        "| {algo} | {model} | {workers} | {rate_mbit:g} | {delay_ms:g} | {measured_ms:.1f} "
-        "| {predicted_ms:.1f} | {error:+.1%} |".format(**row)
-        for row in rows.to_dict("records")
+        table(
+            list(_CELLS),
+            [[f.format(**row) for f in _CELLS.values()] for row in records],
+            "llrrrrrr",
+        ),
     ]
     return "\n".join(lines) + "\n"
 

@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from host.markdown import table
 from netsim.conditions.condition import BACKENDS, NetworkCondition
 from netsim.conditions.presets import preset_names, read_condition
 from netsim.proof import proof, round_trip, tcp_rate
@@ -37,6 +38,14 @@ ALL_REDUCES = {
 NUM_ALL_REDUCES = 11
 _SIGMAS_95 = 1.96
 
+_HEADERS = (
+    *("network", "back end", "rate: largest deviation", "round trip: largest deviation"),
+    "loss",
+)
+_TIMES_HEADERS = ("network", "back end", "took", "against theory", "switch")
+
+Cells = tuple[str, str, str, str, str]
+
 
 def validate(out: Path) -> int:
     """Measure everything and write the tables; returns 0. Takes some ten minutes."""
@@ -58,10 +67,10 @@ def validate(out: Path) -> int:
     return 0
 
 
-def row_of(name: str, backend: str, outcome: ValidationOutcome) -> str:
+def row_of(name: str, backend: str, outcome: ValidationOutcome) -> Cells:
     """One network on one back end: its worst link, and the losses of all."""
     if outcome.refused is not None:
-        return f"| {name} | {backend} | {_reason(outcome)} | | |"
+        return name, backend, _reason(outcome), "", ""
     links = outcome.links
     rates = [
         tcp_rate.deviation_pct(link.asked_rate_mbit, link.achieved_rate_mbit)
@@ -71,30 +80,30 @@ def row_of(name: str, backend: str, outcome: ValidationOutcome) -> str:
     rate = f"{max(rates, key=abs):+.1f} %" if rates else "unshaped"
     worst = max(links, key=lambda link: abs(_rtt_off_ms(link)) / back_ends.rtt_limit_ms(link))
     rtt = f"{_rtt_off_ms(worst):+.2f} of {worst.asked_rtt_ms:g} ms"
-    return f"| {name} | {backend} | {rate} | {rtt} | {_loss(links)} |"
+    return name, backend, rate, rtt, _loss(links)
 
 
 def all_reduce_row(
     name: str, backend: str, condition: NetworkCondition, outcome: ValidationOutcome
-) -> str:
+) -> Cells:
     """One network's all-reduces on one back end."""
     if outcome.refused is not None:
-        return f"| {name} | {backend} | {_reason(outcome)} | | |"
+        return name, backend, _reason(outcome), "", ""
     seconds = outcome.all_reduce_seconds
     median = statistics.median(seconds)
     theory = ring.seconds_in_theory(condition.path(0, 1), NUM_WORKERS, ALL_REDUCE_BYTES)
     off_pct = 100 * (median / theory - 1)
     took = f"{median:.3f} s ({min(seconds):.3f} to {max(seconds):.3f})"
     load = "-" if outcome.switch_load is None else f"{100 * outcome.switch_load:.0f} %"
-    return f"| {name} | {backend} | {took} | {off_pct:+.1f} % of {theory:.3f} s | {load} |"
+    return name, backend, took, f"{off_pct:+.1f} % of {theory:.3f} s", load
 
 
-def condition_row(name: str, condition: NetworkCondition) -> str:
+def condition_row(name: str, condition: NetworkCondition) -> tuple[str, str]:
     """What a preset was when it was measured: the values that differ from those by default."""
     values = {field.name: getattr(condition, field.name) for field in fields(condition)}
     default = NetworkCondition()
     words = [f"{k}={v}" for k, v in values.items() if v != getattr(default, k)]
-    return f"| {name} | {', '.join(words) or 'an unshaped network'} |"
+    return name, ", ".join(words) or "an unshaped network"
 
 
 def _networks() -> dict[str, NetworkCondition]:
@@ -130,7 +139,7 @@ def _loss(links: Sequence[LinkReport]) -> str:
     return f"{num_lost} of {num_sent}, {where} {max(0, least):.0f} to {most:.0f}"
 
 
-def _document(rows: list[str], times: list[str], conditions: list[str]) -> str:
+def _document(rows: list[Cells], times: list[Cells], conditions: list[tuple[str, str]]) -> str:
     return f"""\
 # Networks: asked against achieved
 
@@ -147,28 +156,22 @@ only disturb, so the best of up to {back_ends.NUM_ATTEMPTS} measurements of each
 the losses of all are added up.
 The dc networks are for simulation.
 
-| network | back end | rate: largest deviation | round trip: largest deviation | loss |
-| --- | --- | --- | --- | --- |
-{chr(10).join(rows)}
+{table(_HEADERS, rows)}
 
 Ring all-reduce of {ALL_REDUCE_BYTES / 1e6:g} MB by plain sockets, CUBIC, median and range of \
 {NUM_ALL_REDUCES}, and the part
 of one processor that the switch took:
 
-| network | back end | took | against theory | switch |
-| --- | --- | --- | --- | --- |
-{chr(10).join(times)}
+{table(_TIMES_HEADERS, times)}
 {conditions_table(conditions)}"""
 
 
-def conditions_table(rows: list[str]) -> str:
+def conditions_table(rows: list[tuple[str, str]]) -> str:
     """What each network was when it was measured."""
     return f"""
 The networks as they were measured; (stale) marks one that its file no longer describes:
 
-| network | condition |
-| --- | --- |
-{chr(10).join(rows)}
+{table(("network", "condition"), rows)}
 """
 
 

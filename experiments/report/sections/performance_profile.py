@@ -35,8 +35,8 @@ def factors(table: pd.DataFrame) -> pd.DataFrame:
     """Times over the best of their situation: a row for each situation, a column for each algorithm
     that was run in all of them; inf for a miss.
 
-    `attrs["left_out"]` names the other algorithms. Rows of `settings`, without those whose workers
-    shared a GPU.
+    `attrs["left_out"]` names the other algorithms. `table` is of `results_table`, without the
+    rows whose workers shared a GPU.
     """
     table = table.query("target_accuracy.notna()")
     situations = table.groupby(list(COMPARABLE), dropna=False).ngroup()

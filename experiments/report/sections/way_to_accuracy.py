@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import pandas as pd
 
@@ -11,7 +12,7 @@ from experiments.report.cells import leading, outcomes
 from experiments.report.data import ReportData
 from experiments.report.figures.plots import OVER, accuracy_plot
 from experiments.report.phrases import kinds, sentence
-from experiments.report.results_table import COMPARABLE, Row, comparable
+from experiments.report.results_table import COMPARABLE, comparable
 from experiments.report.section import PageTable, Section
 from host.words import counted, listed
 
@@ -73,7 +74,7 @@ def _fewest(groups: list[pd.DataFrame], column: str, what: str) -> str:
     return f"{what} to the target: {said} of {counted(len(groups), 'situation')}{tie}"
 
 
-def _least(rows: list[Row], column: str) -> list[str]:
+def _least(rows: list[dict[Any, Any]], column: str) -> list[str]:
     """The labels of the rows with the least number, if it is finite."""
     least = min((row[column] for row in rows if not math.isnan(row[column])), default=math.inf)
     return [row["label"] for row in rows if row[column] == least < math.inf]

@@ -9,7 +9,7 @@ from rich.console import Console
 from experiments.report.cells import remarks, render
 from experiments.report.compare import compare
 from experiments.report.figures.plots import accuracy_plot, curve
-from experiments.report.results_table import named, settings
+from experiments.report.results_table import named, results_table
 from experiments.report.statistics import median_interval
 from experiments.runs.records import (
     RunFolder,
@@ -53,7 +53,7 @@ def printed(path):
     runs = load_runs(path)
     console = Console(width=250)
     with console.capture() as capture:
-        console.print(render(settings(runs), runs))
+        console.print(render(results_table(runs), runs))
     return capture.get()
 
 
@@ -65,7 +65,7 @@ def plot(path):
 
 def test_one_run_a_row_with_the_numbers_of_its_rows(tmp_path):
     rows = write(tmp_path, pace_s=2.0)
-    [row] = settings(load_runs(tmp_path)).to_dict("records")
+    [row] = results_table(load_runs(tmp_path)).to_dict("records")
     crossing = next(r["time_s"] for r in rows if r["accuracy"] >= TARGET)
     assert row["time_to_accuracy_s"] == crossing
     assert (row["runs"], row["missed"], row["status"]) == (1, 0, "completed")
@@ -81,7 +81,7 @@ def test_seeds_are_one_row_of_medians_with_an_interval(tmp_path):
     paces = [3.0, 1.0, 2.0]
     rows = [write(tmp_path, seed=seed, pace_s=pace) for seed, pace in enumerate(paces)]
     times = [next(r["time_s"] for r in run if r["accuracy"] >= TARGET) for run in rows]
-    [row] = settings(load_runs(tmp_path)).to_dict("records")
+    [row] = results_table(load_runs(tmp_path)).to_dict("records")
     assert row["runs"] == 3
     assert row["time_to_accuracy_s"] == statistics.median(times)
     assert row["steps_per_s"] == 0.5
@@ -92,7 +92,7 @@ def test_seeds_are_one_row_of_medians_with_an_interval(tmp_path):
 def test_two_runs_have_no_interval(tmp_path):
     for seed in range(2):
         write(tmp_path, seed=seed)
-    [row] = settings(load_runs(tmp_path)).to_dict("records")
+    [row] = results_table(load_runs(tmp_path)).to_dict("records")
     assert row["runs"] == 2 and math.isnan(row["low"])
     assert f" {row['time_to_accuracy_s']:.1f} │" in printed(tmp_path)
 
@@ -102,7 +102,7 @@ def test_misses_count_as_infinity(tmp_path):
         write(tmp_path, "allreduce", seed, limit=limit)
     for seed, limit in enumerate([0.95, 0.5, 0.5]):
         write(tmp_path, "async", seed, limit=limit, pace_s=0.1)
-    first, last = settings(load_runs(tmp_path)).to_dict("records")
+    first, last = results_table(load_runs(tmp_path)).to_dict("records")
     assert (first["name"], first["missed"], first["high"]) == ("allreduce", 1, math.inf)
     assert math.isfinite(first["time_to_accuracy_s"])
     assert (last["name"], last["missed"], last["time_to_accuracy_s"]) == ("async", 2, math.inf)
@@ -116,7 +116,7 @@ def test_rows_are_sorted_by_time_within_a_situation_and_misses_come_last(tmp_pat
         write(tmp_path, "missed", net=net, limit=0.5)
         write(tmp_path, "missed_nearly", net=net, limit=0.8)
         write(tmp_path, "fast", net=net, pace_s=1.0)
-    table = settings(load_runs(tmp_path))
+    table = results_table(load_runs(tmp_path))
     assert table["net"].tolist() == ["lan"] * 4 + ["wan"] * 4
     assert table["name"].tolist() == ["fast", "slow", "missed_nearly", "missed"] * 2
     assert printed(tmp_path).count("├") == 1  # a rule between the networks
@@ -141,7 +141,7 @@ def test_failed_and_diverged_runs_stay_and_say_so(tmp_path):
     write(tmp_path, "async", ends=False)
     write(tmp_path, "signsgd", 0)
     write(tmp_path, "signsgd", 1, status="diverged", reason="the loss is NaN")
-    table = settings(load_runs(tmp_path))
+    table = results_table(load_runs(tmp_path))
     status = dict(zip(table["name"], table["status"], strict=True))
     assert status == {"allreduce": "completed", "async": "failed", "signsgd": "1 of 2 diverged"}
     text = printed(tmp_path)
@@ -154,7 +154,7 @@ def test_failed_and_diverged_runs_stay_and_say_so(tmp_path):
 def test_a_killed_seed_belongs_to_its_setting(tmp_path):
     write(tmp_path, seed=0)
     write(tmp_path, seed=1, ends=False)
-    [row] = settings(load_runs(tmp_path)).to_dict("records")
+    [row] = results_table(load_runs(tmp_path)).to_dict("records")
     assert (row["runs"], row["missed"], row["status"]) == (2, 1, "1 of 2 failed")
 
 
@@ -164,7 +164,7 @@ def test_runs_with_other_options_are_not_seeds_of_one_another(tmp_path):
     write(tmp_path, "allreduce")
     runs = load_runs(tmp_path)
     assert list(named(runs)["name"]) == ["bytegrad bits=4", "bytegrad bits=8", "allreduce"]
-    assert settings(runs)["runs"].tolist() == [1, 1, 1]
+    assert results_table(runs)["runs"].tolist() == [1, 1, 1]
 
 
 def test_simulated_runs_are_labelled(tmp_path):

@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from experiments.report.convergence import best_rows, markdown
+from experiments.report.convergence import best_rows, table
 from host.errors import UserError
 
 
@@ -44,12 +44,12 @@ def test_a_rate_at_which_a_seed_diverged_gives_way_and_is_never_hidden():
     )
     assert (rows[1].lr_scale, rows[1].num_failed) == (1.0, 0)
     only = best_rows(runs(*BASE, ("qsgd", 3.0, None, None, "diverged")))
-    assert "1 seed diverged" in markdown(only)
+    assert "1 seed diverged" in table(only)
 
 
 def test_differences_are_to_all_reduce():
-    table = markdown(best_rows(runs(*BASE, ("qsgd", 1.0, 0.8, 0.815, "completed"))))
-    assert "| qsgd | sgd, 1 | 81.50 | -0.50 | 2.0 | 1.000 |" in table
+    text = table(best_rows(runs(*BASE, ("qsgd", 1.0, 0.8, 0.815, "completed"))))
+    assert "| qsgd | sgd, 1 | 81.50 | -0.50 | 2.0 | 1.000 |" in text
 
 
 def test_runs_that_cannot_be_compared_are_refused():

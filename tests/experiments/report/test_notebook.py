@@ -37,6 +37,11 @@ def reported(tmp_path_factory):
     return root
 
 
+def test_help_names_every_section():
+    done = run_command("--help")
+    assert done.returncode == 0 and all(f"  {heading}: " in done.stdout for heading in HEADINGS)
+
+
 def test_tables_and_figures_are_written_in_all_formats(reported):
     files = {file.name for file in (reported / "reports" / "tradeoff").iterdir()}
     tables = {

@@ -29,24 +29,26 @@ def test_a_row_tells_of_the_worst_link_and_of_all_losses():
     row = row_of(
         "lossy", "switch", ValidationOutcome(links=(link(98, 10.1, 40), link(101, 10.5, 55)))
     )
-    assert row == "| lossy | switch | -2.0 % | +0.50 of 10 ms | 95 of 10000, within 80 to 120 |"
+    lost = "95 of 10000, within 80 to 120"
+    assert row == ("lossy", "switch", "-2.0 %", "+0.50 of 10 ms", lost)
     many = ValidationOutcome(links=(link(1, 1, 75),) * 2)
-    assert "150 of 10000, outside" in row_of("lossy", "switch", many)
+    assert row_of("lossy", "switch", many)[-1].startswith("150 of 10000, outside")
 
 
 def test_a_row_says_why_something_was_not_measured():
     refused = ValidationOutcome(refused="backend=tbf knows rates only: set delay_ms to zero.")
     reason = "not measured: backend=tbf knows rates only"
-    assert row_of("wan", "tbf", refused) == f"| wan | tbf | {reason} | | |"
+    assert row_of("wan", "tbf", refused) == ("wan", "tbf", reason, "", "")
     condition = NetworkCondition(rate_mbit=100)
-    assert all_reduce_row("100", "tbf", condition, refused) == f"| 100 | tbf | {reason} | | |"
+    assert all_reduce_row("100", "tbf", condition, refused) == ("100", "tbf", reason, "", "")
 
 
 def test_all_reduces_are_held_against_theory():
     condition = NetworkCondition(rate_mbit=100, delay_ms=5)
     outcome = ValidationOutcome(all_reduce_seconds=(1.5, 1.413, 1.3), switch_load=0.1234)
     row = all_reduce_row("slow", "netem", condition, outcome)
-    assert row == "| slow | netem | 1.413 s (1.300 to 1.500) | +10.0 % of 1.285 s | 12 % |"
+    took = "1.413 s (1.300 to 1.500)"
+    assert row == ("slow", "netem", took, "+10.0 % of 1.285 s", "12 %")
 
 
 def rows_of(table: str) -> tuple[list[tuple[str, str]], dict[str, str]]:
@@ -66,7 +68,7 @@ def why_not_true(table: str) -> list[str]:
     return [
         name
         for name, condition in conditions.items()
-        if not name.endswith(" (stale)") and present.get(name) != f"| {name} | {condition} |"
+        if not name.endswith(" (stale)") and present.get(name) != (name, condition)
     ]
 
 
