@@ -8,7 +8,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-from experiments.runs.records import load_runs
+from experiments.runs.load import load_runs
 from host import commands
 from host.errors import UserError
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from experiments.report.cells import remarks, render
 from experiments.report.plots import accuracy_plot, save_plot
 from experiments.report.results_table import named, settings
-from experiments.runs.records import load_metrics, load_runs
+from experiments.runs.load import load_metrics, load_runs
 from host.errors import UserError
 
 

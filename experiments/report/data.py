@@ -17,7 +17,7 @@ from experiments.report.results_table import (
     settings,
 )
 from experiments.report.styles import Styles, areas_of, styles_of
-from experiments.runs.records import load_metrics, load_runs
+from experiments.runs.load import load_metrics, load_runs
 from host.errors import UserError
 from host.words import counted
 
