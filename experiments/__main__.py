@@ -20,7 +20,7 @@ from experiments.real.assignment import find_assignment
 from experiments.real.peers import Peers, join
 from experiments.runs.job import run_job
 from experiments.runs.resume import with_saved_overrides
-from experiments.runs.study import Outcome
+from experiments.runs.study import RunOutcome
 from host import commands
 from host.errors import UserError
 from hydra_plugins.relaxlab.study_sweeper import StudySweeper
@@ -33,7 +33,7 @@ def main() -> int:
         return 0
     commands.raise_at_sigterm()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, and the sentence is ours
-    outcomes: list[Outcome] = []
+    outcomes: list[RunOutcome] = []
     started: list[bool] = []
     try:
         assignment = find_assignment(os.environ)
@@ -49,7 +49,7 @@ def main() -> int:
     return 1 if "failed" in [outcome.status for outcome in outcomes] else 0
 
 
-def _run(peers: Peers | None, started: list[bool], outcomes: list[Outcome]) -> None:
+def _run(peers: Peers | None, started: list[bool], outcomes: list[RunOutcome]) -> None:
     """Have Hydra run what the command line asks for; adds to `started` and `outcomes` what runs in
     this process.
     """
@@ -58,7 +58,7 @@ def _run(peers: Peers | None, started: list[bool], outcomes: list[Outcome]) -> N
     Plugins.instance().register(StudySweeper)  # Hydra looks for plugins in fewer places than Python
 
     @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")
-    def app(config: DictConfig) -> Outcome:
+    def app(config: DictConfig) -> RunOutcome:
         started.append(True)
         outcome = run_job(config, peers)
         outcomes.append(outcome)

@@ -6,14 +6,14 @@ import traceback
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from host.channel import ParentChannel
 from host.errors import UserError
 from host.processes import fork, kill
 
 Answer = TypeVar("Answer")
-Row = dict[str, Any]
+Row = TypeVar("Row")
 
 
 def run_in_child_reporting(
@@ -51,7 +51,7 @@ def run_in_child_reporting(
 
 
 def _answer(
-    work: Callable[[Callable[[Row], None]], object],
+    work: Callable[[Callable[[object], None]], object],
     expected: tuple[type[Exception], ...],
     parents: Connection,
     own: Connection,

@@ -18,13 +18,13 @@ from experiments.plan.model_check import check_model
 from experiments.plan.overrides import normalize_overrides
 from experiments.plan.plan import Plan
 from experiments.simulated.outcome import (
-    Outcome,
-    replay,
+    SimulatedOutcome,
+    outcome_on,
+    record_training,
     simulate_outcome,
-    train_curve,
 )
 from experiments.simulated.profile import Profile
-from experiments.simulated.recording import Curve
+from experiments.simulated.replay import RecordedTraining
 from experiments.simulated.simulate import get_profile
 from experiments.tasks.base import TaskData
 from experiments.tasks.batches import Batches
@@ -45,7 +45,7 @@ class Candidate:
         self.plans = plans
         self.data = data
         self.profile = profile
-        self._curves: list[Curve] = []
+        self._trainings: list[RecordedTraining] = []
 
     @property
     def algo(self) -> str:
@@ -57,7 +57,7 @@ class Candidate:
         """Whether it is trained again for every network."""
         return self.plans[0].algorithm.depends_on_timing
 
-    def outcomes(self, net: NetworkCondition) -> list[Outcome]:
+    def outcomes(self, net: NetworkCondition) -> list[SimulatedOutcome]:
         """One for each seed, on a network.
 
         Raises `UserError` as `check_nodes` does.
@@ -66,18 +66,18 @@ class Candidate:
         there = [replace(plan, net=net) for plan in self.plans]
         if self.depends_on_timing:
             return [self._simulate(plan) for plan in there]
-        self._curves = self._curves or [self._train(plan) for plan in self.plans]
-        pairs = zip(there, self._curves, strict=True)
-        return [replay(plan, self.profile, curve) for plan, curve in pairs]
+        self._trainings = self._trainings or [self._train(plan) for plan in self.plans]
+        pairs = zip(there, self._trainings, strict=True)
+        return [outcome_on(plan, self.profile, training) for plan, training in pairs]
 
-    def _train(self, plan: Plan) -> Curve:
+    def _train(self, plan: Plan) -> RecordedTraining:
         started_s = time.monotonic()
-        curve = train_curve(plan, self.data, self.profile)
-        accuracy = max((row["accuracy"] for row in curve.evaluations), default=0.0)
+        training = record_training(plan, self.data, self.profile)
+        accuracy = max((row.accuracy or 0.0 for row in training.evaluations), default=0.0)
         self._say(plan, f"for every network: accuracy {accuracy:.3f}", started_s)
-        return curve
+        return training
 
-    def _simulate(self, plan: Plan) -> Outcome:
+    def _simulate(self, plan: Plan) -> SimulatedOutcome:
         started_s = time.monotonic()
         outcome = simulate_outcome(plan, self.data, self.profile)
         where = f"{plan.net.rate_mbit or 'unlimited'} Mbit/s, {plan.net.delay_ms:g} ms"

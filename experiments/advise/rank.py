@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.report.statistics import MIN_SEEDS, is_tie, prediction_errors
-from experiments.simulated.outcome import Outcome
+from experiments.simulated.outcome import SimulatedOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class Prediction:
     """One algorithm on one network: an outcome for each seed, in the seeds' order."""
 
     algo: str
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[SimulatedOutcome]
 
     @property
     def times_s(self) -> list[float]:
@@ -32,7 +32,7 @@ class Prediction:
         """Seeds that missed the target."""
         return sum(map(math.isinf, self.times_s))
 
-    def median(self, pick: Callable[[Outcome], float]) -> float:
+    def median(self, pick: Callable[[SimulatedOutcome], float]) -> float:
         """Of what `pick` takes from each outcome."""
         return float(np.median([pick(outcome) for outcome in self.outcomes]))
 

@@ -4,14 +4,13 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from experiments.advise.candidates import Candidate
 from experiments.plan.plan import Backend, Plan
 from experiments.real.failures import RunFailedError
 from experiments.real.local import launch
-from experiments.runs.records import time_to_accuracy
 from experiments.tasks.base import TaskData
+from experiments.training.metrics import MetricsRow, time_to_accuracy
 from experiments.training.result import DivergedError
 from host.commands import say
 from host.errors import UserError
@@ -52,10 +51,10 @@ def _measured_s(plan: Plan, data: TaskData) -> float:
     return math.inf if reached_s is None else reached_s
 
 
-def _rows(plan: Plan, data: TaskData) -> list[dict[str, Any]]:
+def _rows(plan: Plan, data: TaskData) -> list[MetricsRow]:
     """All rows of a run; none if it diverged."""
     for attempt in range(1, ATTEMPTS + 1):
-        rows: list[dict[str, Any]] = []
+        rows: list[MetricsRow] = []
         try:
             launch(plan, data, lambda network: None, rows.append)
             return rows

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments.report.cells import remarks
 from experiments.report.convergence import best_rows, page
-from experiments.runs.records import load_runs
+from experiments.runs.load import load_runs
 from host import commands
 
 

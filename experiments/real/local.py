@@ -26,10 +26,10 @@ from experiments.real.worker import (
     Failed,
     Finished,
     Probed,
-    Row,
     run_worker,
 )
 from experiments.tasks.base import TaskData
+from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from host.channel import ParentChannel
 from host.processes import fork
@@ -48,14 +48,14 @@ END_LIMIT_S = 5
 
 
 @dataclass(frozen=True)
-class Backend:
-    """The hub's word about what shapes the links."""
+class HubReady:
+    """The hub's word that the network is there, and what shapes its links."""
 
-    name: str
+    net_backend: str
 
 
 @dataclass(frozen=True)
-class Network:
+class ShapedNetwork:
     """The network of a run: what shapes it, its links (none for one worker), the workers' TCP."""
 
     backend: str
@@ -74,8 +74,8 @@ class Exited:
 def launch(
     plan: Plan,
     data: TaskData,
-    on_network: Callable[[Network], None],
-    on_row: Callable[[dict[str, Any]], None],
+    on_network: Callable[[ShapedNetwork], None],
+    on_row: Callable[[MetricsRow], None],
 ) -> list[Result]:
     """Run `plan` on real workers behind shaped links; returns their results by rank.
 
@@ -124,13 +124,13 @@ class _Supervisor:
         self._open: dict[Connection, int | None] = {c: r for r, c in enumerate(workers)}
         self._open[hub] = None
         self._probed: dict[int, Probed] = {}
-        self._backend = Backend("")
+        self._net_backend = ""
         self._results: dict[int, Result] = {}
         self._failures: list[Failed] = []
         self._heard_of: set[int] = set()
-        self._on_row: Callable[[dict[str, Any]], None] = lambda row: None
+        self._on_row: Callable[[MetricsRow], None] = lambda row: None
 
-    def await_network(self) -> Network:
+    def await_network(self) -> ShapedNetwork:
         """Have the workers probe their links until these are what was asked for.
 
         A busy host can disturb a probe, or have a connection of it break off, and nothing makes a
@@ -148,12 +148,12 @@ class _Supervisor:
             links = [p.link for _, p in sorted(self._probed.items()) if p.link is not None]
             try:
                 proof.check(self._plan.net, links)
-                return Network(self._backend.name, links, self._probed[0].tcp)
+                return ShapedNetwork(self._net_backend, links, self._probed[0].tcp)
             except ProbeError as error:
                 refusal = str(error)
         raise RunFailedError(refusal)
 
-    def await_results(self, on_row: Callable[[dict[str, Any]], None]) -> list[Result]:
+    def await_results(self, on_row: Callable[[MetricsRow], None]) -> list[Result]:
         """Let the workers train and wait for their results."""
         self._on_row = on_row
         self._say(TRAIN)
@@ -212,10 +212,10 @@ class _Supervisor:
 
     def _take(self, rank: int | None, message: object) -> None:
         match message:
-            case Row(values):
-                self._on_row(values)
-            case Backend():
-                self._backend = message
+            case MetricsRow():
+                self._on_row(message)
+            case HubReady(net_backend):
+                self._net_backend = net_backend
             case Probed() if rank is not None:
                 self._probed[rank] = message
                 if message.broken:
@@ -281,7 +281,7 @@ def _run_hub(
     launcher = ParentChannel(channel)
     try:
         hub = Hub(plan.net, plan.workers)
-        launcher.send(Backend(hub.backend))
+        launcher.send(HubReady(hub.backend))
         ranks = hub.fork_workers(run)
         for _, theirs in workers:
             theirs.close()

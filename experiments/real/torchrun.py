@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -20,6 +20,7 @@ from experiments.real.peers import Peers
 from experiments.real.routes import LOOPBACK
 from experiments.real.work import Surroundings, work
 from experiments.tasks.base import TaskData
+from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from host.errors import UserError
 from host.gpus import placement
@@ -27,8 +28,6 @@ from netsim.links import counters
 
 GRACE_S = 3.0
 """How long a worker that lost another waits for its word."""
-
-Row = dict[str, Any]
 
 
 def check_assigned(plan: Plan, assignment: Assignment) -> None:
@@ -59,7 +58,7 @@ def check_assigned(plan: Plan, assignment: Assignment) -> None:
 
 
 def work_as_peer(
-    plan: Plan, data: TaskData, peers: Peers, on_row: Callable[[Row], None]
+    plan: Plan, data: TaskData, peers: Peers, on_row: Callable[[MetricsRow], None]
 ) -> list[Result]:
     """Train as one worker; returns all workers' results.
 

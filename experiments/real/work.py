@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from bagua_algos.worker_axis.models import SingleModel
 from experiments.plan.plan import Plan
 from experiments.tasks.base import TaskData
 from experiments.training.meter import InterfaceMeter
+from experiments.training.metrics import MetricsRow
 from experiments.training.result import Result
 from experiments.training.steps_ahead import StepsAhead
 from experiments.training.trace import TraceRecorder
@@ -20,8 +21,6 @@ from experiments.training.train import train
 
 STEP_LIMITS = 4
 """A step on a GPU may take as many times the limit of one collective."""
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +52,7 @@ def work(
     plan: Plan,
     data: TaskData,
     surroundings: Surroundings,
-    on_row: Callable[[Row], None],
+    on_row: Callable[[MetricsRow], None],
     finish: Callable[[Result, Communicator], list[Result]] = lambda result, _: [result],
 ) -> list[Result]:
     """Train as one real worker; returns what `finish` makes of its result.
@@ -86,7 +85,7 @@ def work(
             SingleModel(plan.model.to(plan.backend.device)),
             communicator,
             InterfaceMeter(count or (lambda: 0), steps_ahead, plan.backend.device),
-            on_row if count else lambda row: on_row(row | {"bytes_sent": None}),
+            on_row if count else lambda row: on_row(replace(row, bytes_sent=None)),
             surroundings.recorder,
             surroundings.averager,
         )

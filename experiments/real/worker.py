@@ -5,7 +5,7 @@ launcher.
 import traceback
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.process_group import file_rendezvous
@@ -42,13 +42,6 @@ class Probed:
     link: LinkReport | None
     tcp: TcpSettings
     broken: str = ""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of metrics; worker 0 alone sends them."""
-
-    values: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -136,9 +129,8 @@ def _train(
 ) -> Result:
     recorder = TraceRecorder(rank) if plan.trace and not plan.backend.has_gpu_workers else None
     surroundings = _surroundings(plan, rank, rendezvous, memory, recorder)
-    (result,) = work(
-        plan, data, surroundings, lambda row: launcher.send(Row(row)) if rank == 0 else None
-    )
+    report = launcher.send if rank == 0 else lambda row: None
+    (result,) = work(plan, data, surroundings, report)
     if recorder is not None:
         TraceFile(plan.folder).write_part(recorder.events, rank)
     return result

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from experiments.report.sections import SECTIONS
-from experiments.runs.records import load_runs
+from experiments.runs.load import load_runs
 from host import commands
 from host.errors import UserError
 from host.words import counted

@@ -12,7 +12,7 @@ from rich.text import Text
 from experiments.report.cells import remarks, render
 from experiments.report.figures.plots import accuracy_plot, save_plot
 from experiments.report.results_table import named, results_table
-from experiments.runs.records import load_runs_and_metrics
+from experiments.runs.load import load_runs_and_metrics
 from host.errors import UserError
 
 

@@ -17,7 +17,7 @@ from experiments.report.results_table import (
     named,
     results_table,
 )
-from experiments.runs.records import load_runs_and_metrics
+from experiments.runs.load import load_runs_and_metrics
 from host.errors import UserError
 from host.words import counted
 

@@ -13,7 +13,7 @@ from experiments.runs.folder_lock import HeldError, hold
 from experiments.runs.peer_run import run_as_peer
 from experiments.runs.run import run
 from experiments.runs.study import (
-    Outcome,
+    RunOutcome,
     Standing,
     clear,
     read_record,
@@ -22,7 +22,7 @@ from host.errors import UserError
 from host.processes import die_with_parent
 
 
-def run_job(config: DictConfig, peers: Peers | None = None) -> Outcome:
+def run_job(config: DictConfig, peers: Peers | None = None) -> RunOutcome:
     """Run `config`, with the processes of `peers` if torchrun or srun has started some.
 
     An outcome "refused" says that nothing was run, because of what `config` asks for; "held", that
@@ -32,19 +32,19 @@ def run_job(config: DictConfig, peers: Peers | None = None) -> Outcome:
     folder, overrides = Path(hydra.runtime.output_dir), hydra.overrides.task
     try:
         if peers is not None:
-            return Outcome(status=run_as_peer(config, folder, overrides, peers))
+            return RunOutcome(status=run_as_peer(config, folder, overrides, peers))
         if hydra.mode == RunMode.MULTIRUN:
             return _run_of_study(config, folder, overrides, Path(hydra.sweep.dir))
-        return Outcome(status=run(config, folder, overrides))
+        return RunOutcome(status=run(config, folder, overrides))
     except HeldError as error:
-        return Outcome(status="held", reason=str(error))
+        return RunOutcome(status="held", reason=str(error))
     except UserError as error:
-        return Outcome(status="refused", reason=str(error))
+        return RunOutcome(status="refused", reason=str(error))
 
 
 def _run_of_study(
     config: DictConfig, folder: Path, overrides: Sequence[str], study: Path
-) -> Outcome:
+) -> RunOutcome:
     """A cluster may start one run twice: after it was preempted, or by two commands."""
     launcher = multiprocessing.parent_process()
     if launcher is not None and launcher.pid is not None:  # joblib's workers would go on alone
@@ -52,7 +52,7 @@ def _run_of_study(
     with hold(folder):
         record = read_record(folder, is_held=False)
         if record is not None and record.standing is Standing.DONE:
-            return Outcome(status=record.status, reason=record.reason)
+            return RunOutcome(status=record.status, reason=record.reason)
         if record is not None and record.standing is Standing.INTERRUPTED:
             clear(folder)
-        return Outcome(status=run(config, folder, overrides, study))
+        return RunOutcome(status=run(config, folder, overrides, study))

@@ -20,14 +20,15 @@ from experiments.plan.identity import plain
 from experiments.plan.plan import Plan
 from experiments.real.assignment import Assignment
 from experiments.real.failures import RunFailedError
-from experiments.real.local import Network
+from experiments.real.local import ShapedNetwork
 from experiments.real.peers import Peers
 from experiments.real.torchrun import check_assigned, work_as_peer
 from experiments.runs.resume import FREE, check_same
-from experiments.runs.run import Recorder, load_data
+from experiments.runs.run import Recorder, known_summary, load_data
 from experiments.runs.study import Standing, read_record
 from experiments.tasks.base import TaskData
 from experiments.training.checkpoint import newest
+from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from host.errors import UserError
 
@@ -71,19 +72,23 @@ def _lead(
         return record.status
     if goes_on:
         plan = _continued(plan, config)
-    known = {
-        "started_by": peers.assignment.starter,
-        "hosts": peers.assignment.num_hosts,
-        "shared_gpu": False,
-    }
+    summary = replace(
+        known_summary(plan),
+        started_by=peers.assignment.starter,
+        hosts=peers.assignment.num_hosts,
+        shared_gpu=False,
+    )
 
     def start(
-        plan: Plan, data: TaskData, on_network: Callable[[Network | None], None], on_row: Any
+        plan: Plan,
+        data: TaskData,
+        on_network: Callable[[ShapedNetwork | None], None],
+        on_row: Callable[[MetricsRow], None],
     ) -> list[Result]:
         on_network(None)
         return work_as_peer(plan, data, peers, on_row)
 
-    recorder = Recorder(plan, config, overrides, start, known, goes_on=goes_on)
+    recorder = Recorder(plan, config, overrides, start, summary, goes_on=goes_on)
     resume = None if plan.resume is None else str(plan.resume)
     peers.say({"resume": resume, "step": plan.resume_step})
     return recorder.run(data)

@@ -7,12 +7,14 @@ from typing import Any, Protocol, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from experiments.training.metrics import MetricsRow
+
 
 class ProgressView(AbstractContextManager, Protocol):
     """Shows rows of metrics as they come."""
 
-    def show(self, row: dict[str, Any]) -> None:
-        """Take one row of `experiments.runs.records.METRICS`."""
+    def show(self, row: MetricsRow) -> None:
+        """Take one row."""
         ...
 
 
@@ -43,12 +45,12 @@ class LiveProgress:
             name, total=max_steps, loss=nan, accuracy=nan, megabytes=0.0
         )
 
-    def show(self, row: dict[str, Any]) -> None:
+    def show(self, row: MetricsRow) -> None:
         """See `ProgressView`."""
-        fields = {k: row[k] for k in ("loss", "accuracy") if k in row}
-        self._progress.update(
-            self._task, completed=row["step"], megabytes=_megabytes(row), **fields
-        )
+        fields: dict[str, Any] = {"megabytes": _megabytes(row)}
+        fields |= {} if row.loss is None else {"loss": row.loss}
+        fields |= {} if row.accuracy is None else {"accuracy": row.accuracy}
+        self._progress.update(self._task, completed=row.step, **fields)
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -67,15 +69,15 @@ class PlainProgress:
         self._loss = float("nan")
         self._started_s = time.monotonic()
 
-    def show(self, row: dict[str, Any]) -> None:
+    def show(self, row: MetricsRow) -> None:
         """See `ProgressView`."""
-        self._loss = row.get("loss", self._loss)
-        if row["kind"] == "evaluation":
+        self._loss = self._loss if row.loss is None else row.loss
+        if row.is_evaluation:
             elapsed_s = time.monotonic() - self._started_s
-            left_s = elapsed_s * (self._max_steps / row["step"] - 1)
+            left_s = elapsed_s * (self._max_steps / row.step - 1)
             print(
-                f"{self._name}: step {row['step']}/{self._max_steps}  loss {self._loss:.4f}  "
-                f"accuracy {row['accuracy']:.3f}  {_megabytes(row):.1f} MB sent  "
+                f"{self._name}: step {row.step}/{self._max_steps}  loss {self._loss:.4f}  "
+                f"accuracy {row.accuracy:.3f}  {_megabytes(row):.1f} MB sent  "
                 f"ETA {left_s:.0f} s",
                 flush=True,
             )
@@ -87,7 +89,6 @@ class PlainProgress:
         pass
 
 
-def _megabytes(row: dict[str, Any]) -> float:
+def _megabytes(row: MetricsRow) -> float:
     """NaN where nothing counts the bytes."""
-    sent = row["bytes_sent"]
-    return float("nan") if sent is None else sent / 1e6
+    return float("nan") if row.bytes_sent is None else row.bytes_sent / 1e6

@@ -13,8 +13,9 @@ from typing import Any
 
 import yaml
 
-from experiments.runs.records import load_rows
+from experiments.runs.load import load_rows
 from experiments.training.checkpoint import Checkpoints
+from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 
 FREE = (
@@ -65,9 +66,9 @@ def check_same(config: Mapping[str, Any], run: Path, free: Sequence[str] = FREE)
             )
 
 
-def rows_until(run: Path, step: int) -> list[dict[str, Any]]:
+def rows_until(run: Path, step: int) -> list[MetricsRow]:
     """The rows of metrics that `run` logged up to `step`."""
-    return [row for row in load_rows(run) if row["step"] <= step]
+    return [row for row in load_rows(run) if row.step <= step]
 
 
 def _key(override: str) -> str:

@@ -3,9 +3,9 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,16 @@ from experiments.plan.identity import plain
 from experiments.plan.model_check import check_model
 from experiments.plan.plan import Plan
 from experiments.real.failures import RunFailedError
-from experiments.real.local import Network, launch
+from experiments.real.local import ShapedNetwork, launch
 from experiments.runs.progress import ProgressView, progress_view
-from experiments.runs.records import (
-    CTRL_C,
-    SIGTERM,
-    RunFolder,
-    time_to_accuracy,
-)
+from experiments.runs.records import RunFolder
 from experiments.runs.resume import check_resumable, rows_until
+from experiments.runs.summary import CTRL_C, SIGTERM, Summary
 from experiments.simulated.kept_trainings import simulate_once
 from experiments.simulated.memory import check_memory
 from experiments.simulated.simulate import given_profile, simulate
 from experiments.tasks.base import Task, TaskData
+from experiments.training.metrics import MetricsRow, time_to_accuracy
 from experiments.training.result import DivergedError, Result
 from experiments.training.trace import TraceFile
 from host.errors import Terminated, UserError
@@ -54,8 +51,9 @@ def run(
     try:
         plan = make_plan(config, folder)
         data = load_data(plan)
-        start, known = _starter(plan, plain(config), study)
-        recorder = Recorder(plan, plain(config), overrides, start, known)
+        start, replayed_from = _starter(plan, plain(config), study)
+        summary = replace(known_summary(plan), replayed_from=replayed_from)
+        recorder = Recorder(plan, plain(config), overrides, start, summary)
     except UserError:
         with suppress(OSError):
             folder.rmdir()  # Hydra has made it; if it is not empty it is not ours
@@ -64,19 +62,17 @@ def run(
 
 
 Start = Callable[
-    [Plan, TaskData, Callable[[Network | None], None], Callable[[dict[str, Any]], None]],
+    [Plan, TaskData, Callable[[ShapedNetwork | None], None], Callable[[MetricsRow], None]],
     list[Result],
 ]
 """Runs a plan; returns the workers' results. See `experiments.real.local.launch`."""
 
 
-def _starter(
-    plan: Plan, config: dict[str, Any], study: Path | None
-) -> tuple[Start, dict[str, Any]]:
-    """What runs `plan`, and what its summary says of that."""
+def _starter(plan: Plan, config: dict[str, Any], study: Path | None) -> tuple[Start, str | None]:
+    """What runs `plan`, and the run of its study whose values it takes, if any."""
     if not plan.backend.is_simulated:
-        return launch, {}
-    return (simulate, {}) if study is None else simulate_once(plan, config, study)
+        return launch, None
+    return (simulate, None) if study is None else simulate_once(plan, config, study)
 
 
 class Recorder:
@@ -87,7 +83,7 @@ class Recorder:
         config: its configuration, resolved.
         overrides: what the command line changed of it.
         start: runs it.
-        known: fields of the summary beside those that follow from the plan.
+        summary: what is known of the run before it, as `known_summary` has it and more.
         goes_on: whether the plan's folder holds its record already, to be continued.
 
     Raises:
@@ -100,17 +96,16 @@ class Recorder:
         config: dict[str, Any],
         overrides: Sequence[str],
         start: Start,
-        known: Mapping[str, Any] | None = None,
+        summary: Summary,
         *,
         goes_on: bool = False,
     ) -> None:
         self._plan = plan
         self._start = start
-        self._summary: dict[str, Any] = {}
+        self._summary = summary
         self._started_s = time.monotonic()
         earlier = _earlier_rows(plan, config)
-        self._evaluations = [row for row in earlier if row["kind"] == "evaluation"]
-        summary = _known(plan) | dict(known or {})
+        self._evaluations = [row for row in earlier if row.is_evaluation]
         if goes_on:
             self._record = RunFolder.reopen(plan.folder, config, summary, overrides, earlier)
             return
@@ -139,13 +134,14 @@ class Recorder:
             raise
 
     def _train(self, data: TaskData, view: ProgressView) -> None:
-        def on_row(row: dict[str, Any]) -> None:
-            self._summary.setdefault("first_step_s", time.monotonic() - self._started_s)
+        def on_row(row: MetricsRow) -> None:
+            if self._summary.first_step_s is None:
+                self._add(first_step_s=time.monotonic() - self._started_s)
             self._take(row)
             view.show(row)
 
         # Entered after the fork: a live view has a thread.
-        def on_network(network: Network | None) -> None:
+        def on_network(network: ShapedNetwork | None) -> None:
             self._on_network(network)
             view.__enter__()
 
@@ -154,57 +150,60 @@ class Recorder:
         finally:
             view.__exit__(None, None, None)
 
-    def _take(self, row: dict[str, Any]) -> None:
-        if row["kind"] == "evaluation":
+    def _add(self, **fields: Any) -> None:
+        self._summary = replace(self._summary, **fields)
+
+    def _take(self, row: MetricsRow) -> None:
+        if row.is_evaluation:
             self._evaluations.append(row)
         self._record.log(row)
 
-    def _on_network(self, network: Network | None) -> None:
+    def _on_network(self, network: ShapedNetwork | None) -> None:
         """None: it is simulated."""
         if network is None:
             return
-        self._summary |= {
-            "net_backend": network.backend,
-            "congestion_control": network.tcp.congestion_control,
-            "tcp": asdict(network.tcp),
-            "links": [asdict(link) for link in network.links],
-        }
+        self._add(
+            net_backend=network.backend,
+            congestion_control=network.tcp.congestion_control,
+            tcp=asdict(network.tcp),
+            links=[asdict(link) for link in network.links],
+        )
         if network.links:
             rates = [link.achieved_rate_mbit for link in network.links]
-            self._summary["achieved_rate_mbit"] = statistics.median(rates)
             rtts = [link.achieved_rtt_ms for link in network.links]
-            self._summary["achieved_rtt_ms"] = statistics.median(rtts)
+            self._add(
+                achieved_rate_mbit=statistics.median(rates),
+                achieved_rtt_ms=statistics.median(rtts),
+            )
             print(_described(self._plan, network), flush=True)
         if unmeasured := why_unmeasured(self._plan.names["net"]):
             print(unmeasured, flush=True)
 
     def _add_results(self, results: list[Result]) -> None:
         first = results[0]
-        self._summary |= {
-            "steps": first.steps,
-            "steps_per_s": first.steps / first.time_s,
-            "final_accuracy": first.test.accuracy,
-            "final_loss": first.test.loss,
-            "final_bits_per_character": _bits_per_character(self._plan.task, first.test.loss),
-            "validation_accuracy": first.validation.accuracy,
-            "validation_loss": first.validation.loss,
-            "bytes_sent_per_worker": _mean_if_known([r.bytes_sent for r in results]),
-            "exposed_communication_s": statistics.mean(r.exposed_communication_s for r in results),
-            "spread": first.test.spread,
-        }
+        self._add(
+            steps=first.steps,
+            steps_per_s=first.steps / first.time_s,
+            final_accuracy=first.test.accuracy,
+            final_loss=first.test.loss,
+            final_bits_per_character=_bits_per_character(self._plan.task, first.test.loss),
+            validation_accuracy=first.validation.accuracy,
+            validation_loss=first.validation.loss,
+            bytes_sent_per_worker=_mean_if_known([r.bytes_sent for r in results]),
+            exposed_communication_s=statistics.mean(r.exposed_communication_s for r in results),
+            spread=first.test.spread,
+        )
 
     def _finish(self, status: str, reason: str | None = None) -> str:
         target = self._plan.target_accuracy
         reached_s = time_to_accuracy(self._evaluations, target) if status == "completed" else None
-        self._record.finish(
-            self._summary
-            | {
-                "time_to_accuracy_s": reached_s,
-                "status": status,
-                "reason": reason,
-                "duration_s": time.monotonic() - self._started_s,
-            }
+        self._add(
+            time_to_accuracy_s=reached_s,
+            status=status,
+            reason=reason,
+            duration_s=time.monotonic() - self._started_s,
         )
+        self._record.finish(self._summary)
         print(f"{status}{': ' + reason if reason else ''}", flush=True)
         return status
 
@@ -230,7 +229,7 @@ def load_data(plan: Plan, *, needs_namespaces: bool = True) -> TaskData:
     return data
 
 
-def _earlier_rows(plan: Plan, config: dict[str, Any]) -> list[dict[str, Any]]:
+def _earlier_rows(plan: Plan, config: dict[str, Any]) -> list[MetricsRow]:
     """Those of the run that `plan` goes on with."""
     if plan.resume is None:
         return []
@@ -251,25 +250,34 @@ def _mean_if_known(values: Sequence[int | None]) -> float | None:
     return statistics.mean(known) if len(known) == len(values) else None
 
 
-def _known(plan: Plan) -> dict[str, Any]:
-    """The fields of the summary that are known before the run."""
-    return plan.names | {
-        **_known_of_gpus(plan),
-        "workers": plan.workers,
-        "seed": plan.seed,
-        "target_accuracy": plan.target_accuracy,
-        "lr_scale": plan.lr_scale,
-        "asked_rate_mbit": plan.net.rate_mbit,
-        "evaluated_model": "average of the workers' models",
-        "resumed_from": None if plan.resume in (None, plan.folder) else str(plan.resume),
-    }
+def known_summary(plan: Plan) -> Summary:
+    """What is known of a run before it, by its plan alone."""
+    gpu, is_shared = _gpus(plan)
+    return Summary(
+        algo=plan.names["algo"],
+        net=plan.names["net"],
+        task=plan.names["task"],
+        model=plan.names["model"],
+        optim=plan.names["optim"],
+        backend=plan.names["backend"],
+        gpu=gpu,
+        shared_gpu=is_shared,
+        workers=plan.workers,
+        seed=plan.seed,
+        target_accuracy=plan.target_accuracy,
+        lr_scale=plan.lr_scale,
+        asked_rate_mbit=plan.net.rate_mbit,
+        evaluated_model="average of the workers' models",
+        resumed_from=None if plan.resume in (None, plan.folder) else str(plan.resume),
+    )
 
 
-def _known_of_gpus(plan: Plan) -> dict[str, Any]:
+def _gpus(plan: Plan) -> tuple[str | None, bool]:
+    """Their model, and whether workers share one."""
     if plan.backend.device == "cpu":
-        return {"shared_gpu": False}
+        return None, False
     gpus = placement(1 if plan.backend.is_simulated else plan.workers)
-    return {"gpu": gpus.models, "shared_gpu": gpus.is_shared}
+    return gpus.models, gpus.is_shared
 
 
 def _stopped_by(error: BaseException) -> str:
@@ -281,7 +289,7 @@ def _stopped_by(error: BaseException) -> str:
     return f"stopped by {type(error).__name__}: {error}"
 
 
-def _described(plan: Plan, network: Network) -> str:
+def _described(plan: Plan, network: ShapedNetwork) -> str:
     """Such as "network by tbf: asked 100 Mbit/s, RTT 0 ms; achieved 99.7 to 99.9, 0.1 to 0.2"."""
     asked = network.links[0]
     rate = "no limit" if plan.net.rate_mbit is None else f"{asked.asked_rate_mbit:g} Mbit/s"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from omegaconf import DictConfig
 
-from experiments.runs.study import Job
+from experiments.runs.study import StudyRun
 from host.errors import UserError
 
 
@@ -29,11 +29,11 @@ def jobs_at_once(config: DictConfig) -> int:
     return max(1, len(os.sched_getaffinity(0)) // config.cluster.sharing)
 
 
-def check_side_by_side(jobs: Iterable[Job], launcher: DictConfig) -> None:
+def check_side_by_side(runs: Iterable[StudyRun], launcher: DictConfig) -> None:
     """Raise `UserError` where joblib would run side by side what must not; other launchers have
     hosts of their own to share out.
     """
-    num_alone = sum(job.needs_host for job in jobs)
+    num_alone = sum(run.needs_host for run in runs)
     if num_alone and launcher.get("n_jobs", 1) != 1:
         raise UserError(
             f"{num_alone} of the runs measure times, of which runs beside them on this host would "

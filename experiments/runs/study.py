@@ -9,7 +9,6 @@ stopped is continued by the same command:
     interrupted    killed, or stopped from outside: run again
 """
 
-import json
 import os
 import shutil
 from collections import Counter
@@ -21,7 +20,8 @@ from pathlib import Path
 
 from experiments.plan.identity import identity
 from experiments.runs.folder_lock import HeldError, hold, is_held
-from experiments.runs.records import FILES, INTERRUPTIONS, NOT_ENDED
+from experiments.runs.records import FILES
+from experiments.runs.summary import INTERRUPTIONS, NOT_ENDED, UNREADABLE, Summary, read_summary
 from host.errors import Failure
 from host.words import counted
 
@@ -34,7 +34,7 @@ class RunsFailed(Failure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """What came of one run, as a launcher hands it back: the status of its record, "refused", or
     "held" by another process; and why.
     """
@@ -66,17 +66,23 @@ def read_record(folder: Path, *, is_held: bool) -> Record | None:
     """That of the run in `folder`, which a process may hold; None where there is none."""
     if not any((folder / name).exists() for name in FILES):
         return None
-    status, reason = "failed", NOT_ENDED
-    with suppress(OSError, ValueError):
-        summary = json.loads((folder / "summary.json").read_text())
-        status, reason = summary["status"], summary["reason"]
-    if status != "failed":
-        standing = Standing.DONE
-    elif reason not in INTERRUPTIONS:
-        standing = Standing.FAILED
-    else:
-        standing = Standing.RUNNING if is_held else Standing.INTERRUPTED
-    return Record(folder=folder, standing=standing, status=status, reason=reason)
+    summary = Summary(status="failed", reason=NOT_ENDED)
+    with suppress(*UNREADABLE):
+        summary = read_summary(folder)
+    return Record(
+        folder=folder,
+        standing=_standing(summary, is_held=is_held),
+        status=str(summary.status),
+        reason=summary.reason,
+    )
+
+
+def _standing(summary: Summary, *, is_held: bool) -> Standing:
+    if summary.status != "failed":
+        return Standing.DONE
+    if summary.reason not in INTERRUPTIONS:
+        return Standing.FAILED
+    return Standing.RUNNING if is_held else Standing.INTERRUPTED
 
 
 def find_records(root: Path) -> dict[str, Record]:
@@ -104,7 +110,7 @@ def clear(folder: Path) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class StudyRun:
     """One run of a study: the overrides that make it, and what its configuration says of it."""
 
     overrides: tuple[str, ...]
@@ -113,14 +119,16 @@ class Job:
     """Whether its times are measured, so that nothing else may run beside it."""
 
 
-class Study:
-    """The runs that a sweep asks for, recorded below `root`. Says how far they have come."""
+class Sweep:
+    """The runs of a study that one command asks for, recorded below `root`. Says how far they have
+    come.
+    """
 
-    def __init__(self, root: Path, jobs: Iterable[Job]) -> None:
+    def __init__(self, root: Path, runs: Iterable[StudyRun]) -> None:
         self._root = root
-        self._jobs = {job.identity: job for job in jobs}
+        self._runs = {run.identity: run for run in runs}
 
-    def begin(self, *, retry_failed: bool) -> list[Job]:
+    def begin(self, *, retry_failed: bool) -> list[StudyRun]:
         """The runs to be run, with room made for them."""
         again = {Standing.INTERRUPTED, *([Standing.FAILED] if retry_failed else [])}
         records = self._records()
@@ -129,7 +137,7 @@ class Study:
                 with suppress(HeldError), hold(record.folder):  # else it is being run by now
                     clear(record.folder)
                     del records[key]
-        todo = [job for key, job in self._jobs.items() if key not in records]
+        todo = [run for key, run in self._runs.items() if key not in records]
         self._tell(records)
         return todo
 
@@ -145,22 +153,22 @@ class Study:
         records = {k: r for k, r in self._records().items() if r.standing != Standing.INTERRUPTED}
         self._tell(records)
         num_failed = sum(record.standing is Standing.FAILED for record in records.values())
-        if trouble or num_failed or len(records) < len(self._jobs):
+        if trouble or num_failed or len(records) < len(self._runs):
             raise RunsFailed(trouble or "not all runs are done: the same command goes on with them")
 
     def _records(self) -> dict[str, Record]:
         found = find_records(self._root)
-        return {key: found[key] for key in self._jobs if key in found}
+        return {key: found[key] for key in self._runs if key in found}
 
     def _tell(self, records: dict[str, Record]) -> None:
         counts = Counter(record.standing for record in records.values())
         parts = [
             f"{counts[standing]} {standing.value}" for standing in Standing if counts[standing]
         ]
-        num_open = len(self._jobs) - len(records)
+        num_open = len(self._runs) - len(records)
         parts += [f"{num_open} to do"] if num_open else []
-        num_jobs = counted(len(self._jobs), "run")
-        print(f"{_short(self._root)}: {num_jobs}, {', '.join(parts)}", flush=True)
+        num_runs = counted(len(self._runs), "run")
+        print(f"{_short(self._root)}: {num_runs}, {', '.join(parts)}", flush=True)
         for record in records.values():
             if record.standing is Standing.FAILED:
                 print(f"failed: {_short(record.folder)}: {record.reason}")

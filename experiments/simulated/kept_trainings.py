@@ -22,7 +22,7 @@ from experiments.plan.identity import config_text, identity
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import by_profile
 from experiments.simulated.profile import Profile
-from experiments.simulated.recording import Curve, Row
+from experiments.simulated.replay import RecordedTraining, replay, result_on
 from experiments.simulated.simulate import (
     PROFILE,
     given_profile,
@@ -30,6 +30,7 @@ from experiments.simulated.simulate import (
     simulate,
 )
 from experiments.tasks.base import TaskData
+from experiments.training.metrics import MetricsRow
 from experiments.training.result import Result
 from experiments.training.trace import TraceFile
 from netsim.timeline.timeline import TimelineJob
@@ -46,45 +47,46 @@ _OF_TIME = ("net", "names.net", "trace", "cluster.straggler", "cluster.jitter")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """One that is kept: by which run, what of it serves others, and the profile it went by."""
+class KeptTraining:
+    """A training that serves other runs: the run that made it, and the profile it went by."""
 
     run: str
-    curve: Curve
+    training: RecordedTraining
     profile: Profile
 
-    def replay(
+    def run_again(
         self,
         plan: Plan,
         data: TaskData,
         on_network: Callable[[None], None],
-        on_row: Callable[[Row], None],
+        on_row: Callable[[MetricsRow], None],
     ) -> list[Result]:
         """As `simulate`, of a plan whose values these are."""
         profile = (given_profile(plan) or self.profile).save(plan.folder / PROFILE)
-        curve = replace(self.curve, script=by_profile(self.curve.script, profile))
+        script = by_profile(self.training.script, profile)
+        training = replace(self.training, script=script)
         on_network(None)
         timeline = make_timeline(plan, profile)
-        for row in curve.rows_on(timeline):
+        for row in replay(training, timeline):
             on_row(row)
         if plan.trace:
             TraceFile(plan.folder).write_part(timeline.events, 0)
-        return [curve.result_on(timeline)]
+        return [result_on(training, timeline)]
 
 
-class Trainings:
+class KeptTrainings:
     """Those of the runs of one study, in `folder`. A file appears whole."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def find(self, key: str) -> Training | None:
+    def find(self, key: str) -> KeptTraining | None:
         """That with `key`; None: there is none that can be read."""
         with suppress(Exception):  # a damaged pickle raises anything
             return pickle.loads(self._file(key).read_bytes())
         return None
 
-    def keep(self, key: str, training: Training) -> None:
+    def keep(self, key: str, training: KeptTraining) -> None:
         """Write one. Two that keep the same at once keep equal ones."""
         self._folder.mkdir(parents=True, exist_ok=True)
         unfinished = self._folder / f"{key}_{identity(training.run)}.tmp"
@@ -97,22 +99,24 @@ class Trainings:
 
 def simulate_once(
     plan: Plan, config: Mapping[str, Any], study: Path
-) -> tuple[Callable[..., list[Result]], dict[str, Any]]:
+) -> tuple[Callable[..., list[Result]], str | None]:
     """How to run `plan`, which `config` has made, in a study with this folder: by a training that
-    it has, else as `simulate`, and the training is kept. And what the summary says of it.
+    it has, else as `simulate`, and the training is kept. And the run that made it, None for the
+    latter.
     """
     key = _key(plan, config)
     if key is None:
-        return simulate, {}
-    trainings = Trainings(study / FOLDER)
+        return simulate, None
+    trainings = KeptTrainings(study / FOLDER)
     known = trainings.find(key)
     if known is not None:
-        return known.replay, {"replayed_from": known.run}
+        return known.run_again, known.run
 
-    def keep(curve: Curve, profile: Profile) -> None:
-        trainings.keep(key, Training(run=plan.folder.name, curve=curve, profile=profile))
+    def keep(training: RecordedTraining, profile: Profile) -> None:
+        run = plan.folder.name
+        trainings.keep(key, KeptTraining(run=run, training=training, profile=profile))
 
-    return partial(simulate, keep=keep), {}
+    return partial(simulate, keep=keep), None
 
 
 def _key(plan: Plan, config: Mapping[str, Any]) -> str | None:

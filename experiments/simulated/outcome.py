@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.plan.plan import Plan
 from experiments.simulated.profile import Profile
-from experiments.simulated.recording import Curve, Row
+from experiments.simulated.replay import RecordedTraining, replay
 from experiments.simulated.simulate import make_timeline, train_simulated
 from experiments.tasks.base import TaskData
+from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class SimulatedOutcome:
     """A simulated run on one network, until it reached the target, or to its end if it missed it.
 
     Times in seconds, bytes sent by the average worker; `accuracy` is the best until then.
@@ -42,44 +43,51 @@ class Outcome:
         return self.exposed_communication_s / self.time_s if self.time_s else math.nan
 
 
-def train_curve(plan: Plan, data: TaskData, profile: Profile) -> Curve:
-    """Train `plan` on simulated workers; one that diverges has a curve, too."""
-    rows: list[Row] = []
+_BEFORE = MetricsRow(
+    kind="evaluation", step=0, time_s=0.0, bytes_sent=0, exposed_communication_s=0.0
+)
+"""The row of a run that diverged before its first evaluation."""
+
+
+def record_training(plan: Plan, data: TaskData, profile: Profile) -> RecordedTraining:
+    """Train `plan` on simulated workers; one that diverges is recorded, too."""
+    rows: list[MetricsRow] = []
     try:
         result, clocks = train_simulated(plan, data, profile, rows.append)
     except DivergedError:
-        return Curve(rows=rows, script=[], result=None)
-    return Curve(rows=rows, script=clocks.script, result=result)
+        return RecordedTraining(rows=rows, script=[], result=None)
+    return RecordedTraining(rows=rows, script=clocks.script, result=result)
 
 
-def replay(plan: Plan, profile: Profile, curve: Curve) -> Outcome:
-    """What the run of `curve` comes to on `plan`'s network, to `plan`'s target."""
-    if curve.result is None:
-        untimed = [{"step": row["step"], "accuracy": row["accuracy"]} for row in curve.evaluations]
+def outcome_on(plan: Plan, profile: Profile, training: RecordedTraining) -> SimulatedOutcome:
+    """What the run of `training` comes to on `plan`'s network, to `plan`'s target."""
+    if training.result is None:
+        untimed = [replace(_BEFORE, step=r.step, accuracy=r.accuracy) for r in training.evaluations]
         return _outcome(untimed, math.inf)
-    rows = curve.rows_on(make_timeline(plan, profile))
-    return _outcome((row for row in rows if row["kind"] == "evaluation"), plan.target_accuracy)
+    rows = replay(training, make_timeline(plan, profile))
+    return _outcome((row for row in rows if row.is_evaluation), plan.target_accuracy)
 
 
-def simulate_outcome(plan: Plan, data: TaskData, profile: Profile) -> Outcome:
+def simulate_outcome(plan: Plan, data: TaskData, profile: Profile) -> SimulatedOutcome:
     """Train `plan` on its network: what an algorithm needs that `depends_on_timing`."""
-    curve = train_curve(plan, data, profile)
-    target = math.inf if curve.result is None else plan.target_accuracy
-    return _outcome(curve.evaluations, target)
+    training = record_training(plan, data, profile)
+    target = math.inf if training.result is None else plan.target_accuracy
+    return _outcome(training.evaluations, target)
 
 
-def _outcome(evaluations: Iterable[Row], target: float) -> Outcome:
+def _outcome(evaluations: Iterable[MetricsRow], target: float) -> SimulatedOutcome:
     """What the rows come to until the first that reaches `target`."""
-    best, last = math.nan, {}  # none: it diverged before its first evaluation
+    best, last = math.nan, _BEFORE
     for last in evaluations:
-        best = max(last["accuracy"], best)  # of a NaN the other
-        if last["accuracy"] >= target:
+        assert last.accuracy is not None, "an evaluation has an accuracy"
+        best = max(last.accuracy, best)  # of a NaN the other
+        if last.accuracy >= target:
             break
-    return Outcome(
+    return SimulatedOutcome(
         has_reached=best >= target,
         accuracy=best,
-        num_steps=last.get("step", 0),
-        time_s=last.get("time_s", 0.0),
-        bytes_sent=last.get("bytes_sent", 0),
-        exposed_communication_s=last.get("exposed_communication_s", 0.0),
+        num_steps=last.step,
+        time_s=last.time_s,
+        bytes_sent=last.bytes_sent or 0,
+        exposed_communication_s=last.exposed_communication_s or 0.0,
     )

@@ -15,7 +15,7 @@ from host.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class JobKernels:
     """What a lane computes at one moment of the algorithm, for one bucket where it has one: the
     seconds before its first operation, between them, and after the last.
     """
@@ -49,7 +49,7 @@ class Profile:
     ready_s: tuple[float, ...]
     backward_s: float
     optimizer_s: float
-    jobs: tuple[Job, ...]
+    jobs: tuple[JobKernels, ...]
     warm_up_s: float = 0.0
 
     @classmethod
@@ -57,7 +57,9 @@ class Profile:
         """Read a profile's YAML. Raises `UserError` for what is none."""
         try:
             values = yaml.safe_load(path.read_text())
-            jobs = [Job(**job | {"kernels_s": tuple(job["kernels_s"])}) for job in values["jobs"]]
+            jobs = [
+                JobKernels(**job | {"kernels_s": tuple(job["kernels_s"])}) for job in values["jobs"]
+            ]
             made = cls(**values | {"jobs": tuple(jobs), "ready_s": tuple(values["ready_s"])})
         except (OSError, yaml.YAMLError, TypeError, KeyError) as error:
             raise UserError(

@@ -24,7 +24,7 @@ from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.worker_axis.models import SingleModel
 from experiments.plan.plan import Plan
-from experiments.simulated.profile import Job, Profile, setting_of
+from experiments.simulated.profile import JobKernels, Profile, setting_of
 from experiments.tasks.base import TaskData
 from experiments.training.step import make_step
 from host.channel import ParentChannel
@@ -176,7 +176,7 @@ class _Stopwatch:
             backward_s=statistics.mean(self._phases["backward"]),
             optimizer_s=statistics.mean(self._phases["optimizer"]),
             jobs=tuple(
-                Job(moment=moment, bucket=bucket, kernels_s=_means(kernels))
+                JobKernels(moment=moment, bucket=bucket, kernels_s=_means(kernels))
                 for (moment, bucket, _), kernels in self._jobs.items()
             ),
             warm_up_s=max(0.0, sum(self._warm_up_s) - usual_s),
@@ -271,11 +271,11 @@ def _typical(profiles: list[Profile], sharing: int) -> Profile:
     )
 
 
-def _typical_jobs(jobs: Iterable[Job]) -> Iterator[Job]:
+def _typical_jobs(jobs: Iterable[JobKernels]) -> Iterator[JobKernels]:
     """One of each key. Not every worker need have had all: a background round may have been due to
     some.
     """
-    alike: dict[tuple[str, int | None, int], list[Job]] = defaultdict(list)
+    alike: dict[tuple[str, int | None, int], list[JobKernels]] = defaultdict(list)
     for job in jobs:
         alike[job.key].append(job)
     for first, *others in alike.values():

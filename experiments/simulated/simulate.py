@@ -21,9 +21,10 @@ from experiments.simulated.clocks import SimulatedClocks
 from experiments.simulated.kept_memory import kept_memory
 from experiments.simulated.pace import make_pace
 from experiments.simulated.profile import Profile
-from experiments.simulated.recording import Curve, Row
 from experiments.simulated.rehearsal import rehearse
+from experiments.simulated.replay import RecordedTraining
 from experiments.tasks.base import TaskData
+from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from experiments.training.step import examples
 from experiments.training.trace import TraceFile
@@ -40,8 +41,8 @@ def simulate(
     plan: Plan,
     data: TaskData,
     on_network: Callable[[None], None],
-    on_row: Callable[[Row], None],
-    keep: Callable[[Curve, Profile], None] | None = None,
+    on_row: Callable[[MetricsRow], None],
+    keep: Callable[[RecordedTraining, Profile], None] | None = None,
 ) -> list[Result]:
     """Train `plan` on simulated workers; returns the one result that they have in common.
 
@@ -61,10 +62,10 @@ def simulate(
     profile = get_profile(plan, data).save(plan.folder / PROFILE)
     on_network(None)
 
-    def work(report: Callable[[Row], None]) -> list[Result]:
-        rows: list[Row] = []
+    def work(report: Callable[[MetricsRow], None]) -> list[Result]:
+        rows: list[MetricsRow] = []
 
-        def on_row(row: Row) -> None:
+        def on_row(row: MetricsRow) -> None:
             rows.append(row)
             report(row)
 
@@ -72,7 +73,8 @@ def simulate(
         if plan.trace:
             TraceFile(plan.folder).write_part(clocks.timeline.events, 0)
         if keep is not None:
-            keep(Curve(rows=rows, script=clocks.script, result=result), profile)
+            training = RecordedTraining(rows=rows, script=clocks.script, result=result)
+            keep(training, profile)
         return [result]
 
     # In a sweep this process forks the next run's workers.
@@ -82,7 +84,7 @@ def simulate(
 
 
 def train_simulated(
-    plan: Plan, data: TaskData, profile: Profile, on_row: Callable[[Row], None]
+    plan: Plan, data: TaskData, profile: Profile, on_row: Callable[[MetricsRow], None]
 ) -> tuple[Result, SimulatedClocks]:
     """As `simulate`, by a profile that is known; returns the clocks, too."""
     clocks = SimulatedClocks(make_timeline(plan, profile), profile)

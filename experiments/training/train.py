@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from experiments.training.checkpoint import Checkpoints, check_portable
 from experiments.training.distributed import Distributed
 from experiments.training.evaluation import NOT_EVALUATED, Evaluation, evaluate
 from experiments.training.meter import Meter
+from experiments.training.metrics import MetricsRow
 from experiments.training.pace import MakePace, together
 from experiments.training.result import DivergedError, Result
 from experiments.training.step import Step, make_step
@@ -28,7 +28,7 @@ def train(
     model: nn.Module,
     communicator: Communicator,
     meter: Meter,
-    report: Callable[[dict[str, Any]], None],
+    report: Callable[[MetricsRow], None],
     observer: StepObserver | None = None,
     averager: Averager | None = None,
     make_pace: MakePace = lambda model, optimizer: together,
@@ -41,7 +41,7 @@ def train(
         model: on the worker axis, `[w, b, ...]` to `[w, b, ...]`.
         communicator: the other workers.
         meter: runs during steps only.
-        report: is given rows of `experiments.runs.records.METRICS`.
+        report: is given every row of metrics.
         observer: hears of every step.
         averager: what evaluations average by; None: `communicator`.
         make_pace: says which workers take the next step.
@@ -179,7 +179,7 @@ class _Rows:
     steps_per_epoch: int
     meter: Meter
     distributed: Distributed
-    send: Callable[[dict[str, Any]], None]
+    send: Callable[[MetricsRow], None]
 
     def report_loss(self, step: int, loss_w: Tensor) -> None:
         _ = (
@@ -194,15 +194,15 @@ class _Rows:
 
     def report(self, kind: str, step: int, **values: float) -> None:
         self.send(
-            {
-                "kind": kind,
-                "step": step,
-                "epoch": step / self.steps_per_epoch,
-                "time_s": self.meter.time_s,
-                "bytes_sent": self.meter.bytes_sent,
-                "exposed_communication_s": self.distributed.exposed_communication_s,
+            MetricsRow(
+                kind=kind,
+                step=step,
+                epoch=step / self.steps_per_epoch,
+                time_s=self.meter.time_s,
+                bytes_sent=self.meter.bytes_sent,
+                exposed_communication_s=self.distributed.exposed_communication_s,
                 **values,
-            }
+            )
         )
 
 

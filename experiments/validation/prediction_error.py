@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.report.results_table import results_table
-from experiments.runs.records import load_runs
+from experiments.runs.load import load_runs
 from host.errors import UserError
 
 NETS = ("none", "lan_1g", "slow_tcp", "wan", "lossy", "one_slow_worker")

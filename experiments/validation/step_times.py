@@ -24,8 +24,9 @@ from experiments.report.figures.plots import save_plot
 from experiments.report.figures.styles import line_styles
 from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.replay import step_ends_s
-from experiments.simulated.simulate import train_simulated
+from experiments.simulated.simulate import make_timeline, train_simulated
 from experiments.tasks.base import TaskData
+from experiments.training.metrics import MetricsRow
 from host.environment import environment
 from host.markdown import table
 from host.words import counted
@@ -102,9 +103,10 @@ def compare(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
             )
             _, clocks = train_simulated(simulated, data, profile, lambda row: None)
             for cell, plan in zip(group, plans, strict=True):
-                expected_s = _mean_step_s(step_ends_s(plan, profile, clocks.script))
+                expected_s = _mean_step_s(step_ends_s(clocks.script, make_timeline(plan, profile)))
                 backend, measured_s = _measure(plan, data, _enough_steps(expected_s))
-                predicted_s = _mean_step_s(step_ends_s(plan, profile, clocks.script, backend))
+                timeline = make_timeline(plan, profile, backend)
+                predicted_s = _mean_step_s(step_ends_s(clocks.script, timeline))
                 yield cell._asdict() | {
                     "measured_ms": 1e3 * measured_s,
                     "predicted_ms": 1e3 * predicted_s,
@@ -126,9 +128,9 @@ def _measure(plan: Plan, data: TaskData, num_steps: int) -> tuple[str, float]:
     backends: list[str] = []
     ends_s: dict[int, float] = {}
 
-    def on_row(row: dict[str, Any]) -> None:
-        if row["kind"] == "step":
-            ends_s[row["step"]] = row["time_s"]
+    def on_row(row: MetricsRow) -> None:
+        if not row.is_evaluation:
+            ends_s[row.step] = row.time_s
 
     launch(plan, data, lambda network: backends.append(network.backend), on_row)
     took_s = ends_s[num_steps] - ends_s[SKIPPED_STEPS]

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from experiments.plan.identity import config_text, identity
 from experiments.runs.side_by_side import check_side_by_side, jobs_at_once, needs_host
-from experiments.runs.study import Job, Study
+from experiments.runs.study import StudyRun, Sweep
 from host.errors import UserError
 
 OmegaConf.register_new_resolver("identity", identity, replace=True)
@@ -59,10 +59,10 @@ class StudySweeper(BasicSweeper):
         """
         assert self.config is not None
         root = Path(self.config.hydra.sweep.dir).absolute()
-        jobs = list(self._jobs(root, arguments))
-        check_side_by_side(jobs, self.config.hydra.launcher)
-        study = Study(root, jobs)
-        todo = study.begin(retry_failed=self._retry_failed)
+        runs = list(self._runs(root, arguments))
+        check_side_by_side(runs, self.config.hydra.launcher)
+        asked = Sweep(root, runs)
+        todo = asked.begin(retry_failed=self._retry_failed)
         returns: list[Sequence[JobReturn]] = []
         trouble = ""
         try:
@@ -71,20 +71,20 @@ class StudySweeper(BasicSweeper):
             traceback.print_exc()
             trouble = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
         _tell_refusals(returns, num_asked=len(todo))
-        study.end(trouble)
+        asked.end(trouble)
         return returns
 
-    def _launch(self, jobs: list[Job], returns: list[Sequence[JobReturn]]) -> None:
+    def _launch(self, runs: list[StudyRun], returns: list[Sequence[JobReturn]]) -> None:
         """Add to `returns` what the launcher returns. Raises what it or a run has raised."""
         assert self.launcher is not None
-        size = self.max_batch_size or max(1, len(jobs))
-        for start in range(0, len(jobs), size):
-            overrides = [list(job.overrides) for job in jobs[start : start + size]]
+        size = self.max_batch_size or max(1, len(runs))
+        for start in range(0, len(runs), size):
+            overrides = [list(run.overrides) for run in runs[start : start + size]]
             returned = self.launcher.launch(overrides, initial_job_idx=start)
             _ = [job_return.return_value for job_return in returned]  # raises what the run raised
             returns.append(returned)
 
-    def _jobs(self, root: Path, arguments: list[str]) -> Iterator[Job]:
+    def _runs(self, root: Path, arguments: list[str]) -> Iterator[StudyRun]:
         """Every combination, composed. Raises Hydra's errors for one that does not fit."""
         assert self.config is not None and self.hydra_context is not None
         loader = self.hydra_context.config_loader
@@ -97,11 +97,11 @@ class StudySweeper(BasicSweeper):
             with open_dict(config):
                 config.hydra.job.num, config.hydra.job.id = number, str(number)
             HydraConfig.instance().set_config(config)
-            yield _job(root, config, combination)
+            yield _run(root, config, combination)
         HydraConfig.instance().cfg = of_sweep
 
 
-def _job(root: Path, config: DictConfig, overrides: Sequence[str]) -> Job:
+def _run(root: Path, config: DictConfig, overrides: Sequence[str]) -> StudyRun:
     """That of a composed configuration. Its folder below `root` has a name of its own, the same in
     every sweep.
     """
@@ -111,7 +111,7 @@ def _job(root: Path, config: DictConfig, overrides: Sequence[str]) -> Job:
     key = identity(config_text({str(k): v for k, v in plain.items()}))
     subdir = f"{config.hydra.sweep.subdir}_{key}"
     where = [f"hydra.sweep.dir={_quoted(str(root))}", f"hydra.sweep.subdir={_quoted(subdir)}"]
-    return Job(overrides=(*overrides, *where), identity=key, needs_host=needs_host(config))
+    return StudyRun(overrides=(*overrides, *where), identity=key, needs_host=needs_host(config))
 
 
 def _tell_refusals(returns: list[Sequence[JobReturn]], *, num_asked: int) -> None:

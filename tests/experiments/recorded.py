@@ -9,7 +9,10 @@ import numpy as np
 import yaml
 from pyarrow import parquet
 
-from experiments.runs import records
+from experiments.runs import journal
+from experiments.runs.fields import field_types
+from experiments.runs.summary import Summary
+from experiments.training.metrics import MetricsRow, time_to_accuracy
 
 TARGET = 0.9
 NETS = {"slow_tcp": 100.0, "wan": 50.0, "lan_1g": 1000.0, "dc_10g": 10000.0}
@@ -48,7 +51,7 @@ def write_run(
             row | {"kind": "step", "loss": 1 - accuracy},
             row | {"kind": "evaluation", **evaluated},
         ]
-    summary = dict.fromkeys(records.SUMMARY) | {
+    summary = dict.fromkeys(field_types(Summary)) | {
         **{"algo": algo, "net": net, "task": "mnist5k", "model": "cnn", "optim": "sgd"},
         **{"backend": "gloo", "workers": workers, "seed": seed, "status": "completed"},
         **{"steps": 10 * num_rows, "steps_per_s": 1 / step_s, "target_accuracy": TARGET},
@@ -57,7 +60,7 @@ def write_run(
         **{"validation_loss": metrics[-1]["validation_loss"], "final_loss": 1.2 - limit},
         **{"bytes_sent_per_worker": metrics[-1]["bytes_sent"], "asked_rate_mbit": NETS[net]},
         **{"exposed_communication_s": num_rows * step_s, "achieved_rate_mbit": 0.99 * NETS[net]},
-        "time_to_accuracy_s": records.time_to_accuracy(metrics, TARGET),
+        "time_to_accuracy_s": time_to_accuracy([MetricsRow(**row) for row in metrics], TARGET),
         "evaluated_model": "average of the workers' models",
         **fields,
     }
@@ -71,7 +74,7 @@ def write_run(
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     (folder / "environment.json").write_text(json.dumps(environment))
-    parquet.write_table(records._table(metrics), folder / "metrics.parquet")
+    parquet.write_table(journal.table(metrics), folder / "metrics.parquet")
     return summary
 
 

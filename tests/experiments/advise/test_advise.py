@@ -10,10 +10,10 @@ from experiments.advise.rank import Prediction, predictions_tie, ranked, tie_rul
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.simulated.outcome import (
-    Outcome,
-    replay,
+    SimulatedOutcome,
+    outcome_on,
+    record_training,
     simulate_outcome,
-    train_curve,
 )
 from experiments.simulated.rehearsal import rehearse
 from host.errors import UserError
@@ -26,7 +26,7 @@ SMALL = ("task=mnist5k", "model=mlp", "workers=2", "max_steps=10", "eval_every=5
 
 def outcome(time_s, *, accuracy=0.95, num_steps=10):
     """A run that takes `time_s` to the target, or misses it if that is inf."""
-    return Outcome(
+    return SimulatedOutcome(
         has_reached=math.isfinite(time_s),
         accuracy=accuracy,
         num_steps=num_steps,
@@ -174,10 +174,13 @@ def test_a_replay_is_the_simulation_on_that_network(algo, tmp_path):
     there = plan_of(tmp_path, *varied, "net=wan")
     data = here.task.load()
     profile = rehearse(here, data, sharing=1, num_steps=5)
-    curve = train_curve(here, data, profile)
-    replayed, simulated = replay(there, profile, curve), simulate_outcome(there, data, profile)
-    first = next(row for row in curve.evaluations if row["accuracy"] >= 0.5)
-    assert replayed.has_reached and replayed.num_steps == simulated.num_steps == first["step"]
+    training = record_training(here, data, profile)
+    replayed, simulated = (
+        outcome_on(there, profile, training),
+        simulate_outcome(there, data, profile),
+    )
+    first = next(row for row in training.evaluations if row.accuracy >= 0.5)
+    assert replayed.has_reached and replayed.num_steps == simulated.num_steps == first.step
     assert replayed.accuracy == simulated.accuracy
     assert replayed.time_s == pytest.approx(simulated.time_s)
     assert replayed.exposed_communication_s == pytest.approx(simulated.exposed_communication_s)
@@ -189,7 +192,8 @@ def test_a_run_that_diverges_misses(tmp_path):
     plan = plan_of(tmp_path, "algo=allreduce", "lr_scale=1e30", "eval_every=1")
     data = plan.task.load()
     profile = rehearse(plan, data, sharing=1, num_steps=5)
-    assert math.isinf(replay(plan, profile, train_curve(plan, data, profile)).time_to_accuracy_s)
+    training = record_training(plan, data, profile)
+    assert math.isinf(outcome_on(plan, profile, training).time_to_accuracy_s)
     assert math.isinf(simulate_outcome(plan, data, profile).time_to_accuracy_s)
 
 

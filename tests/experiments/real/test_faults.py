@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor, nn
 
-from experiments.runs.records import load_metrics, load_runs
+from experiments.runs.load import load_metrics, load_runs
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError
 from netsim.links.namespaces import check_permitted

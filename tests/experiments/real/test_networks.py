@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runs.records import load_runs
+from experiments.runs.load import load_runs
 from netsim.links.tcp import UNSENT_BYTES
 from tests.experiments import app
 

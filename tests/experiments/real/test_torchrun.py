@@ -8,7 +8,7 @@ from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.real.assignment import find_assignment
 from experiments.real.torchrun import check_assigned
-from experiments.runs.records import load_rows, load_runs
+from experiments.runs.load import load_rows, load_runs
 from experiments.training.checkpoint import newest
 from host.errors import UserError
 from tests.experiments import app, torchrun
@@ -101,7 +101,7 @@ def test_what_torchrun_starts_is_one_run(tmp_path):
     assert record["workers"] == 2
     assert record["net"] == "own network, 1 host"
     assert record["bytes_sent_per_worker"] is None  # nothing counts what workers of a host send
-    assert [row["step"] for row in load_rows(folder) if row["kind"] == "step"] == [*range(1, 21)]
+    assert [row.step for row in load_rows(folder) if row.kind == "step"] == [*range(1, 21)]
     assert len(load_runs(tmp_path)) == 1
 
 
@@ -135,7 +135,7 @@ def free_port() -> int:
 
 
 def losses(folder):
-    return {row["step"]: row["loss"] for row in load_rows(folder) if row["kind"] == "step"}
+    return {row.step: row.loss for row in load_rows(folder) if row.kind == "step"}
 
 
 def workers_of(agents) -> list[int]:
@@ -158,7 +158,7 @@ def test_a_killed_worker_comes_back_from_the_last_checkpoint(tmp_path):
     assert record["status"] == "completed"
     assert record["restarts"] == 1
     assert record["workers"] == 2
-    steps = [row["step"] for row in load_rows(disturbed) if row["kind"] == "step"]
+    steps = [row.step for row in load_rows(disturbed) if row.kind == "step"]
     assert steps == [*range(1, 301)]
     assert losses(disturbed) == losses(calm)
 
@@ -180,5 +180,5 @@ def test_a_run_that_loses_a_machine_goes_on_with_the_rest(tmp_path):
     assert agents[0].returncode == 0, output
     record = app.summary(folder)
     assert (record["status"], record["workers"]) == ("completed", 1)
-    steps = [row["step"] for row in load_rows(folder) if row["kind"] == "step"]
+    steps = [row.step for row in load_rows(folder) if row.kind == "step"]
     assert steps == [*range(1, 801)]

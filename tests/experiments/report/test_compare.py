@@ -11,12 +11,10 @@ from experiments.report.compare import compare
 from experiments.report.figures.plots import accuracy_plot, curve
 from experiments.report.results_table import named, results_table
 from experiments.report.statistics import median_interval
-from experiments.runs.records import (
-    RunFolder,
-    load_metrics,
-    load_runs,
-    time_to_accuracy,
-)
+from experiments.runs.load import load_metrics, load_runs
+from experiments.runs.records import RunFolder
+from experiments.runs.summary import Summary
+from experiments.training.metrics import MetricsRow, time_to_accuracy
 from host.errors import UserError
 from tests.experiments import app
 
@@ -31,9 +29,10 @@ def write(root, algo="allreduce", seed=0, net="wan", pace_s=1.0, limit=0.95, end
         **{"backend": "gloo", "workers": 4, "seed": seed, "target_accuracy": TARGET},
         "asked_rate_mbit": 100,
     } | {k: fields.pop(k) for k in ("backend", "workers", "asked_rate_mbit") if k in fields}
-    run = RunFolder.create(root / f"{len(list(root.iterdir())):03}", config, known)
+    folder = root / f"{len(list(root.iterdir())):03}"
+    run = RunFolder.create(folder, config, Summary(**known))
     rows = [
-        {"kind": "evaluation", "step": k, "time_s": k * pace_s, "accuracy": limit - 0.85**k}
+        MetricsRow(kind="evaluation", step=k, time_s=k * pace_s, accuracy=limit - 0.85**k)
         for k in range(1, 21)
     ]
     for row in rows:
@@ -45,7 +44,7 @@ def write(root, algo="allreduce", seed=0, net="wan", pace_s=1.0, limit=0.95, end
             **{"achieved_rate_mbit": 95.0 + seed, "evaluated_model": "average"},
             "time_to_accuracy_s": time_to_accuracy(rows, TARGET),
         }
-        run.finish(end | fields)
+        run.finish(Summary(**known | end | fields))
     return rows
 
 
@@ -66,7 +65,7 @@ def plot(path):
 def test_one_run_a_row_with_the_numbers_of_its_rows(tmp_path):
     rows = write(tmp_path, pace_s=2.0)
     [row] = results_table(load_runs(tmp_path)).to_dict("records")
-    crossing = next(r["time_s"] for r in rows if r["accuracy"] >= TARGET)
+    crossing = next(r.time_s for r in rows if r.accuracy >= TARGET)
     assert row["time_to_accuracy_s"] == crossing
     assert (row["runs"], row["missed"], row["status"]) == (1, 0, "completed")
     assert math.isnan(row["low"]) and math.isnan(row["high"])
@@ -80,7 +79,7 @@ def test_one_run_a_row_with_the_numbers_of_its_rows(tmp_path):
 def test_seeds_are_one_row_of_medians_with_an_interval(tmp_path):
     paces = [3.0, 1.0, 2.0]
     rows = [write(tmp_path, seed=seed, pace_s=pace) for seed, pace in enumerate(paces)]
-    times = [next(r["time_s"] for r in run if r["accuracy"] >= TARGET) for run in rows]
+    times = [next(r.time_s for r in run if r.accuracy >= TARGET) for run in rows]
     [row] = results_table(load_runs(tmp_path)).to_dict("records")
     assert row["runs"] == 3
     assert row["time_to_accuracy_s"] == statistics.median(times)
@@ -195,10 +194,10 @@ def test_median_interval():
 def test_a_curve_is_the_median_and_range_over_seeds(tmp_path):
     seeds = [write(tmp_path, seed=s, pace_s=1.0 + s, limit=0.9 + s / 50) for s in range(3)]
     line = curve(load_metrics(tmp_path))
-    assert line["time_s"].tolist() == [row["time_s"] for row in seeds[1]]
-    assert line["accuracy"].tolist() == [row["accuracy"] for row in seeds[1]]
-    assert line["least"].tolist() == [row["accuracy"] for row in seeds[0]]
-    assert line["greatest"].tolist() == [row["accuracy"] for row in seeds[2]]
+    assert line["time_s"].tolist() == [row.time_s for row in seeds[1]]
+    assert line["accuracy"].tolist() == [row.accuracy for row in seeds[1]]
+    assert line["least"].tolist() == [row.accuracy for row in seeds[0]]
+    assert line["greatest"].tolist() == [row.accuracy for row in seeds[2]]
 
 
 def test_the_plot_has_a_panel_for_each_network_and_one_style_for_each_algorithm(tmp_path):
@@ -232,7 +231,7 @@ def test_a_run_that_ended_early_is_crossed(tmp_path):
     rows = write(tmp_path, "async", pace_s=7.0, ends=False)
     [panel] = plot(tmp_path).axes
     [cross] = [line for line in panel.get_lines() if line.get_label() == "ended early"]
-    assert np.asarray(cross.get_xdata()).tolist() == [rows[-1]["time_s"]]
+    assert np.asarray(cross.get_xdata()).tolist() == [rows[-1].time_s]
 
 
 def test_compare_writes_plots_and_prints(tmp_path, capsys):
@@ -252,7 +251,7 @@ def test_compare_writes_plots_and_prints(tmp_path, capsys):
 
 
 def test_runs_without_evaluations_have_a_table_and_no_plot(tmp_path, capsys):
-    RunFolder.create(tmp_path / "run", {}, {"algo": "allreduce", "net": "wan"})
+    RunFolder.create(tmp_path / "run", {}, Summary(algo="allreduce", net="wan"))
     compare(tmp_path)
     assert "No plot: no run was evaluated." in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

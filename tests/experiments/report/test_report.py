@@ -22,7 +22,7 @@ from experiments.report.sections import (
     way_to_accuracy,
 )
 from experiments.report.sections.performance_profile import factors
-from experiments.runs.records import load_metrics
+from experiments.runs.load import load_metrics
 from host.errors import UserError
 from tests.experiments.recorded import ALGOS, NETS, TARGET, write_run, write_study
 

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from experiments.plan.messages import choices
-from experiments.runs.records import load_rows
+from experiments.runs.load import load_rows
 from tests.experiments import app
 
 
@@ -81,8 +81,8 @@ def test_a_sweep_runs_every_combination_and_records_what_it_did(tmp_path):
         assert 0 < record["time_to_accuracy_s"] < record["duration_s"]
         assert 0.05 < record["final_accuracy"] <= 1
         assert 0 < record["final_loss"] < 10 and 0 < record["validation_loss"] < 10
-        evaluations = [row for row in load_rows(folder) if row["kind"] == "evaluation"]
-        assert evaluations[-1]["validation_loss"] == record["validation_loss"]
+        evaluations = [row for row in load_rows(folder) if row.is_evaluation]
+        assert evaluations[-1].validation_loss == record["validation_loss"]
         assert record["exposed_communication_s"] > 0
         assert record["achieved_rate_mbit"] > 100
         assert {"config.yaml", "environment.json", "metrics.parquet"} <= {

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from experiments.plan.compose import compose_config
 from experiments.runs.side_by_side import check_side_by_side, jobs_at_once, needs_host
-from experiments.runs.study import Job
+from experiments.runs.study import StudyRun
 from host.errors import UserError
 from tests.experiments import app
 
@@ -41,7 +41,7 @@ def test_workers_that_share_a_device_take_as_many_cores(monkeypatch):
 
 def test_real_runs_are_not_run_side_by_side():
     real, simulated = (
-        Job(overrides=(), identity=str(alone), needs_host=alone) for alone in (True, False)
+        StudyRun(overrides=(), identity=str(alone), needs_host=alone) for alone in (True, False)
     )
     joblib = OmegaConf.create({"n_jobs": 2})
     check_side_by_side([simulated], joblib)

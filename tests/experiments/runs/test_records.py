@@ -2,30 +2,28 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import asdict, replace
 
 import pytest
 import yaml
 from pyarrow import parquet
 
-from experiments.runs.records import (
-    METRICS,
-    NOT_ENDED,
-    SUMMARY,
-    RunFolder,
-    load_metrics,
-    load_runs,
-    time_to_accuracy,
-)
+from experiments.runs.fields import field_types
+from experiments.runs.load import load_metrics, load_rows, load_runs
+from experiments.runs.records import RunFolder
+from experiments.runs.summary import NOT_ENDED, Summary, read_summary
+from experiments.training.metrics import MetricsRow, time_to_accuracy
 from host.environment import environment
 from host.errors import UserError
 
 CONFIG = {"seed": 3, "algo": {"_target_": "ByteGrad", "bits": 8}, "optim": {"lr": 1e-5}}
-START = {"algo": "bytegrad", "net": "wan", "task": "digits", "workers": 4, "seed": 3}
-END = {"status": "completed", "steps": 2, "time_to_accuracy_s": 1.5, "final_accuracy": 0.9}
+START = Summary(algo="bytegrad", net="wan", task="digits", workers=4, seed=3)
+END = replace(START, status="completed", steps=2, time_to_accuracy_s=1.5, final_accuracy=0.9)
+METRICS = list(field_types(MetricsRow))
 ROWS = [
-    {"kind": "step", "step": 1, "time_s": 0.5, "loss": math.nan, "bytes_sent": 2**40 + 1},
-    {"kind": "step", "step": 2, "time_s": 1.0, "loss": math.inf},
-    {"kind": "evaluation", "step": 2, "epoch": 0.1, "time_s": 1.0, "accuracy": 0.75},
+    MetricsRow(kind="step", step=1, time_s=0.5, loss=math.nan, bytes_sent=2**40 + 1),
+    MetricsRow(kind="step", step=2, time_s=1.0, loss=math.inf),
+    MetricsRow(kind="evaluation", step=2, epoch=0.1, time_s=1.0, accuracy=0.75),
 ]
 
 
@@ -40,22 +38,27 @@ def run(tmp_path):
 def rows_of(path):
     """The metrics as rows without what is missing, and the problems of reading them."""
     frame = load_metrics(path)
-    rows = [frame.loc[i, list(METRICS)].dropna().to_dict() for i in frame.index]
+    rows = [frame.loc[i, METRICS].dropna().to_dict() for i in frame.index]
     return rows, frame.attrs["problems"]
 
 
-WITHOUT_NAN = [{k: v for k, v in row.items() if v == v} for row in ROWS]  # as a frame has them
+def known(record):
+    """Its fields that are neither None nor NaN, as a frame has them."""
+    return {k: v for k, v in asdict(record).items() if v is not None and v == v}
+
+
+WITHOUT_NAN = [known(row) for row in ROWS]
 
 
 def test_a_new_run_reads_as_failed(run):
     [row] = load_runs(run.path).to_dict("records")
-    assert {name: row[name] for name in START} == START
+    assert {name: row[name] for name in known(START)} == known(START)
     assert (row["status"], row["reason"]) == ("failed", NOT_ENDED)
-    assert set(json.loads((run.path / "summary.json").read_text())) == set(SUMMARY)
+    assert set(json.loads((run.path / "summary.json").read_text())) == set(asdict(Summary()))
 
 
 def test_the_summary_given_at_the_start_cannot_be_optimistic(tmp_path):
-    RunFolder.create(tmp_path / "run", CONFIG, START | END)
+    RunFolder.create(tmp_path / "run", CONFIG, END)
     assert load_runs(tmp_path)["status"].tolist() == ["failed"]
 
 
@@ -115,11 +118,31 @@ def test_rows_survive_the_round_trip_with_nan_and_infinity(run):
 
 def test_a_row_of_the_wrong_type_is_refused_and_tensors_are_not(run):
     with pytest.raises(ValueError, match="many"):
-        run.log({"step": "many"})
+        run.log(replace(ROWS[0], step="many"))
     torch = pytest.importorskip("torch")
-    run.log({"step": torch.tensor(7), "loss": torch.tensor(0.5), "consensus": torch.tensor(2.0)})
+    run.log(replace(ROWS[0], step=torch.tensor(7), loss=torch.tensor(0.5)))
     last = load_metrics(run.path).iloc[-1]
-    assert (last["step"], last["loss"], last["consensus"]) == (7, 0.5, 2.0)
+    assert (last["step"], last["loss"]) == (7, 0.5)
+
+
+def test_a_further_column_of_numbers_in_a_strangers_record_is_read(run):
+    with (run.path / "metrics.jsonl").open("a") as journal:
+        journal.write(json.dumps({"kind": "step", "step": 7, "consensus": 2}) + "\n")
+    for _ in range(2):  # from the journal, then from the table
+        last = load_metrics(run.path).iloc[-1]
+        assert (last["step"], last["consensus"]) == (7, 2.0)
+        assert [known(row) for row in load_rows(run.path)[:-1]] == WITHOUT_NAN
+        run.finish(END)
+
+
+def test_a_record_with_fewer_or_more_fields_is_read(run):
+    file = run.path / "summary.json"
+    fields = json.loads(file.read_text())
+    del fields["hosts"], fields["lr_scale"]
+    file.write_text(json.dumps(fields | {"temperature": 21}))
+    [row] = load_runs(run.path).to_dict("records")
+    assert (row["algo"], row["temperature"]) == ("bytegrad", 21)
+    assert read_summary(run.path) == replace(START, status="failed", reason=NOT_ENDED, restarts=0)
 
 
 def test_finish_leaves_the_table_and_the_summary(run):
@@ -128,13 +151,13 @@ def test_finish_leaves_the_table_and_the_summary(run):
         *("config.yaml", "environment.json", "metrics.parquet", "summary.json")
     }
     [row] = load_runs(run.path).to_dict("records")
-    assert {name: row[name] for name in START | END} == START | END
+    assert {name: row[name] for name in known(END)} == known(END)
     assert row["reason"] != row["reason"]  # null: the pessimistic sentence is gone
 
 
 def test_finish_twice_equals_once_and_the_later_summary_wins(run):
     run.finish(END)
-    run.finish({"status": "failed", "reason": "worker 2 died"})
+    run.finish(replace(END, status="failed", reason="worker 2 died"))
     assert rows_of(run.path) == (WITHOUT_NAN, [])
     [row] = load_runs(run.path).to_dict("records")
     assert (row["status"], row["reason"], row["steps"]) == ("failed", "worker 2 died", 2)
@@ -143,7 +166,7 @@ def test_finish_twice_equals_once_and_the_later_summary_wins(run):
 def test_a_run_without_rows_has_an_empty_table(tmp_path):
     run = RunFolder.create(tmp_path / "run", CONFIG, START)
     assert rows_of(tmp_path) == ([], [])
-    run.finish({"status": "failed", "reason": "no network"})
+    run.finish(replace(START, status="failed", reason="no network"))
     assert rows_of(tmp_path) == ([], [])
 
 
@@ -155,13 +178,15 @@ def test_logging_after_the_end_would_lose_rows(run):
 
 def test_summary_has_null_for_what_json_cannot_say(run):
     numpy = pytest.importorskip("numpy")
-    odd = {"final_accuracy": math.nan, "steps_per_s": numpy.float32("inf"), "steps": numpy.int64(9)}
-    run.finish(END | odd | {"extra": {"nested": [1.0, -math.inf]}})
+    odd = replace(
+        END, final_accuracy=math.nan, steps_per_s=numpy.float32("inf"), steps=numpy.int64(9)
+    )
+    run.finish(replace(odd, tcp={"nested": [1.0, -math.inf]}))
     summary = json.loads(
         (run.path / "summary.json").read_text(), parse_constant=lambda name: pytest.fail(name)
     )
     assert (summary["final_accuracy"], summary["steps_per_s"], summary["steps"]) == (None, None, 9)
-    assert summary["extra"] == {"nested": [1.0, None]}
+    assert summary["tcp"] == {"nested": [1.0, None]}
 
 
 KILLS = ["_write_parquet", "unlink", "_write_json"]
@@ -189,6 +214,8 @@ def test_a_run_killed_by_sigkill_is_readable(tmp_path):
     program = (
         "import os, signal, sys\n"
         "from experiments.runs.records import RunFolder\n"
+        "from experiments.runs.summary import Summary\n"
+        "from experiments.training.metrics import MetricsRow\n"
         f"run = RunFolder.create(sys.argv[1], {CONFIG}, {START})\n"
         f"for row in {ROWS[1:]}: run.log(row)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -255,11 +282,11 @@ def test_metrics_without_a_summary_are_named(run):
 def test_many_runs_are_joined_with_what_they_are(tmp_path):
     for seed in range(3):
         run = RunFolder.create(
-            tmp_path / f"algo=bytegrad,seed={seed}", CONFIG, START | {"seed": seed}
+            tmp_path / f"algo=bytegrad,seed={seed}", CONFIG, replace(START, seed=seed)
         )
-        run.log({"kind": "step", "step": seed, "loss": seed / 2})
+        run.log(MetricsRow(kind="step", step=seed, time_s=1.0, loss=seed / 2))
         if seed != 1:  # one run was cut off: its rows come from the journal
-            run.finish(END)
+            run.finish(replace(END, seed=seed))
     metrics = load_metrics(tmp_path)
     assert list(metrics.columns) == [
         *("folder", "algo", "net", "task", "workers", "seed"),
@@ -287,12 +314,12 @@ def test_a_path_that_is_no_folder_is_a_users_error(tmp_path):
 
 def test_time_to_accuracy_is_the_first_evaluation_at_or_above_the_target():
     rows = [
-        {"kind": "evaluation", "time_s": 1.0, "accuracy": math.nan},
-        {"kind": "evaluation", "time_s": 2.0, "accuracy": 0.7},
-        {"kind": "step", "time_s": 2.5, "accuracy": 1.0},
-        {"kind": "evaluation", "time_s": 3.0},
-        {"kind": "evaluation", "time_s": 4.0, "accuracy": 0.9},
-        {"kind": "evaluation", "time_s": 5.0, "accuracy": 0.95},
+        MetricsRow(kind="evaluation", step=1, time_s=1.0, accuracy=math.nan),
+        MetricsRow(kind="evaluation", step=2, time_s=2.0, accuracy=0.7),
+        MetricsRow(kind="step", step=3, time_s=2.5, accuracy=1.0),
+        MetricsRow(kind="evaluation", step=3, time_s=3.0),
+        MetricsRow(kind="evaluation", step=4, time_s=4.0, accuracy=0.9),
+        MetricsRow(kind="evaluation", step=5, time_s=5.0, accuracy=0.95),
     ]
     assert time_to_accuracy(rows, 0.9) == 4.0
     assert time_to_accuracy(rows, 0.5) == 2.0

@@ -1,11 +1,12 @@
 import os
 import shutil
 import signal
+from dataclasses import asdict
 
 import pytest
 import torch
 
-from experiments.runs.records import load_rows
+from experiments.runs.load import load_rows
 from experiments.training.checkpoint import Checkpoints
 from host.errors import UserError
 from tests.experiments import app
@@ -34,7 +35,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(algorithm, tmp_path):
     for ours, theirs in zip(checkpoint_of(resumed, 20), at_20, strict=True):
         torch.testing.assert_close(flat(values(ours)), flat(values(theirs)), rtol=0, atol=0)
     for ours, theirs in zip(load_rows(resumed), load_rows(whole), strict=True):
-        assert values(ours) == values(theirs)
+        assert values(asdict(ours)) == values(asdict(theirs))
     assert app.summary(resumed)["resumed_from"] == str(whole)
 
 
@@ -60,7 +61,7 @@ def test_a_killed_run_is_resumed(tmp_path):
     step = Checkpoints(killed, 0, 4).latest()
     ended = app.run(f"resume={killed}", f"max_steps={step + 3}", f"hydra.run.dir={resumed}")
     assert ended.returncode == 0, ended.stderr
-    steps = [row["step"] for row in load_rows(resumed) if row["kind"] == "step"]
+    steps = [row.step for row in load_rows(resumed) if row.kind == "step"]
     assert steps == list(range(1, step + 4))
 
 

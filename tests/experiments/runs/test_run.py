@@ -4,7 +4,7 @@ import pytest
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.runs.run import Recorder
+from experiments.runs.run import Recorder, known_summary
 from experiments.training.evaluation import NOT_EVALUATED, Evaluation
 from experiments.training.result import Result
 from tests.experiments import app
@@ -26,7 +26,7 @@ def summary_of(folder, validation, *overrides):
         return [result]
 
     plan = make_plan(compose_config(["algo=allreduce", *overrides]), folder)
-    assert Recorder(plan, {}, (), start).run(None) == "completed"
+    assert Recorder(plan, {}, (), start, known_summary(plan)).run(None) == "completed"
     return app.summary(folder)
 
 

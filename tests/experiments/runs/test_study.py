@@ -11,15 +11,16 @@ from experiments.plan.identity import identity, plain
 from experiments.plan.messages import choices
 from experiments.plan.schema import CONFIG_DIR
 from experiments.runs.folder_lock import hold, is_held
-from experiments.runs.records import CTRL_C, NOT_ENDED, load_runs
+from experiments.runs.load import load_runs
 from experiments.runs.study import (
-    Job,
     RunsFailed,
     Standing,
-    Study,
+    StudyRun,
+    Sweep,
     find_records,
     read_record,
 )
+from experiments.runs.summary import CTRL_C, NOT_ENDED
 from host.errors import UserError
 from tests.experiments import app
 
@@ -30,7 +31,9 @@ def leave(folder: Path, status: str, reason: str | None, config="seed: 0\n") -> 
     """A run's folder as it is left."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(config)
-    (folder / "summary.json").write_text(json.dumps({"status": status, "reason": reason}))
+    (folder / "summary.json").write_text(
+        json.dumps({"algo": "allreduce", "status": status, "reason": reason})
+    )
     return folder
 
 
@@ -68,8 +71,8 @@ def test_a_run_is_found_by_its_configuration_wherever_it_is(tmp_path):
     assert found[identity("seed: 1\n")].folder == done
 
 
-def job(config: str) -> Job:
-    return Job(overrides=(config,), identity=identity(config), needs_host=False)
+def job(config: str) -> StudyRun:
+    return StudyRun(overrides=(config,), identity=identity(config), needs_host=False)
 
 
 def test_what_is_to_be_done(tmp_path, capsys):
@@ -79,12 +82,12 @@ def test_what_is_to_be_done(tmp_path, capsys):
     killed = leave(tmp_path / "2", "failed", NOT_ENDED, "seed: 2\n")
     running = leave(tmp_path / "3", "failed", NOT_ENDED, "seed: 3\n")
     with hold(running):
-        assert Study(tmp_path, jobs).begin(retry_failed=False) == [jobs[2], jobs[4]]
+        assert Sweep(tmp_path, jobs).begin(retry_failed=False) == [jobs[2], jobs[4]]
         printed = capsys.readouterr().out
         assert "5 runs, 1 done, 1 running elsewhere, 1 failed, 2 to do" in printed
         assert f"failed: {failed}: worker 2 died" in printed
         assert not killed.exists() and running.exists() and failed.exists()
-        todo = Study(tmp_path, jobs).begin(retry_failed=True)
+        todo = Sweep(tmp_path, jobs).begin(retry_failed=True)
     assert todo == [jobs[1], jobs[2], jobs[4]]
     assert not failed.exists()
 
@@ -92,9 +95,9 @@ def test_what_is_to_be_done(tmp_path, capsys):
 def test_a_study_of_which_a_run_failed_says_so(tmp_path):
     leave(tmp_path / "1", "failed", "worker 2 died", "seed: 1\n")
     with pytest.raises(RunsFailed, match="not all runs are done"):
-        Study(tmp_path, [job("seed: 1\n")]).end()
+        Sweep(tmp_path, [job("seed: 1\n")]).end()
     leave(tmp_path / "2", "diverged", "the loss is nan", "seed: 2\n")
-    Study(tmp_path, [job("seed: 2\n")]).end()
+    Sweep(tmp_path, [job("seed: 2\n")]).end()
 
 
 def test_a_folder_is_held_by_one_process(tmp_path):

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import yaml
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.identity import plain
-from experiments.runs.records import load_rows
+from experiments.runs.load import load_rows
 from experiments.runs.run import run
 from experiments.simulated.kept_trainings import FOLDER, digest_of_code, simulate_once
 from tests.experiments import app
@@ -33,7 +34,7 @@ def record(study, name, *overrides):
 
 
 def values_of(rows):
-    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+    return [{k: v for k, v in asdict(row).items() if k not in TIMES} for row in rows]
 
 
 @pytest.mark.parametrize("algo", ["bytegrad", "local_sgd"])
@@ -52,8 +53,8 @@ def test_a_training_serves_another_network(algo, tmp_path):
     assert alone["replayed_from"] is None
     assert values_of(rows_again) == values_of(rows_alone)
     for name in TIMES:
-        times = [row[name] for row in rows_alone]
-        assert [row[name] for row in rows_again] == pytest.approx(times)
+        times = [getattr(row, name) for row in rows_alone]
+        assert [getattr(row, name) for row in rows_again] == pytest.approx(times)
     assert again["steps_per_s"] == pytest.approx(alone["steps_per_s"])
 
 
@@ -90,8 +91,8 @@ def test_a_training_serves_workers_of_another_profile(tmp_path):
     assert alone["replayed_from"] is None
     assert values_of(rows_again) == values_of(rows_alone) == values_of(rows)
     for name in TIMES:
-        times = [row[name] for row in rows_alone]
-        assert [row[name] for row in rows_again] == pytest.approx(times)
+        times = [getattr(row, name) for row in rows_alone]
+        assert [getattr(row, name) for row in rows_again] == pytest.approx(times)
     assert again["steps_per_s"] == pytest.approx(alone["steps_per_s"])
     assert again["steps_per_s"] < 0.95 * app.summary(tmp_path / "given")["steps_per_s"]
 
@@ -123,7 +124,7 @@ def test_a_training_that_diverged_serves_nobody(tmp_path):
     config = config_of("algo=allreduce", "lr_scale=1e30")
     assert run(config, tmp_path / "one", study=tmp_path) == "diverged"
     plan = make_plan(config, tmp_path / "two")
-    assert simulate_once(plan, plain(config), tmp_path)[1] == {}
+    assert simulate_once(plan, plain(config), tmp_path)[1] is None
 
 
 def test_code_that_makes_times_or_reports_of_values_may_change(tmp_path):

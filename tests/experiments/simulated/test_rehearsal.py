@@ -6,11 +6,11 @@ import torch
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.simulated.profile import Job, Profile
+from experiments.simulated.profile import JobKernels, Profile
 from experiments.simulated.rehearsal import _typical, rehearse
 
-EVERY_STEP = Job(moment="on_bucket_ready", bucket=0, kernels_s=(1.0, 2.0))
-ROUND = Job(moment="on_background", bucket=None, kernels_s=(4.0, 5.0, 6.0))
+EVERY_STEP = JobKernels(moment="on_bucket_ready", bucket=0, kernels_s=(1.0, 2.0))
+ROUND = JobKernels(moment="on_background", bucket=None, kernels_s=(4.0, 5.0, 6.0))
 PROFILE = Profile(
     device="made up",
     sharing=1,

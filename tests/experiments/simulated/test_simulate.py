@@ -5,11 +5,11 @@ import torch
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.runs.records import load_rows
+from experiments.runs.load import load_rows
 from experiments.simulated.profile import Profile
 from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.replay import step_ends_s
-from experiments.simulated.simulate import train_simulated
+from experiments.simulated.simulate import make_timeline, train_simulated
 from host.errors import UserError
 from tests.experiments import app
 from tests.paths import ROOT
@@ -34,7 +34,7 @@ def rehearsed(tmp_path_factory):
 def times_of(data, profile, plan):
     rows = []
     result, clocks = train_simulated(plan, data, profile, rows.append)
-    return [row["time_s"] for row in rows if row["kind"] == "step"], clocks, result
+    return [row.time_s for row in rows if row.kind == "step"], clocks, result
 
 
 def test_real_and_simulated_runs_have_equal_losses(tmp_path):
@@ -43,7 +43,7 @@ def test_real_and_simulated_runs_have_equal_losses(tmp_path):
         folder = tmp_path / backend
         ended = app.run("algo=bytegrad", *SMALL, f"backend={backend}", f"hydra.run.dir={folder}")
         assert ended.returncode == 0, ended.stderr
-        losses[backend] = [row["loss"] for row in load_rows(folder) if row["kind"] == "step"]
+        losses[backend] = [row.loss for row in load_rows(folder) if row.kind == "step"]
     # Codes may differ where a sum that was added in another order lies at a rounding tie.
     assert losses["sim"] == pytest.approx(losses["gloo"], rel=2e-3)
     assert app.summary(tmp_path / "sim")["backend"] == "sim"
@@ -81,7 +81,7 @@ def test_a_replay_on_another_network_is_the_simulation_there(rehearsed, tmp_path
     _, clocks, _ = times_of(data, profile, plan_of(tmp_path))
     there = plan_of(tmp_path, "net=wan")
     simulated, _, _ = times_of(data, profile, there)
-    assert step_ends_s(there, profile, clocks.script) == pytest.approx(simulated)
+    assert step_ends_s(clocks.script, make_timeline(there, profile)) == pytest.approx(simulated)
 
 
 def test_evaluations_take_no_time(rehearsed, tmp_path):

@@ -1,0 +1,117 @@
+"""Many runs read back, from what `experiments.runs.records` has written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.runs.fields import field_types
+from experiments.runs.journal import read_journal, read_table, table
+from experiments.runs.summary import UNREADABLE, Summary, read_fields
+from experiments.training.metrics import MetricsRow
+from host.errors import UserError
+
+if TYPE_CHECKING:  # these take half a second
+    import pandas as pd
+    import pyarrow as pa
+
+_IDENTITY = ("algo", "net", "task", "workers", "seed")  # joined to each row of metrics
+_DTYPES = {str: "str", int: "Int64", float: "float64", bool: "boolean"}
+
+
+def load_runs(path: str | Path) -> pd.DataFrame:
+    """One row for each run at or below `path`: its "folder" and the fields of `Summary`, then those
+    that a stranger's has beside them.
+
+    `attrs["problems"]` is a list of sentences on the files that could not be read.
+
+    Raises:
+        UserError: `path` is no folder.
+    """
+    problems: list[str] = []
+    frame = _runs_frame(_read_summaries(Path(path), problems))
+    frame.attrs["problems"] = problems
+    return frame
+
+
+def load_metrics(path: str | Path) -> pd.DataFrame:
+    """All metrics rows of all runs at or below `path`, in the order in which each run logged them.
+
+    The columns are the run's folder, algo, net, task, workers and seed, then the fields of
+    `MetricsRow`. `attrs["problems"]` is a list of sentences on the files that could not be read.
+
+    Raises:
+        UserError: `path` is no folder.
+    """
+    return load_runs_and_metrics(path)[1]
+
+
+def load_runs_and_metrics(path: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both `load_runs` and `load_metrics`, of one reading: they are of the same runs, also while
+    some end. The problems of the metrics are those of all files.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    problems: list[str] = []
+    summaries = _read_summaries(Path(path), problems)
+    runs = _runs_frame(summaries)
+    of_summaries = list(problems)
+    tables = [_read_metrics(Path(summary["folder"]), problems) for summary in summaries]
+    rows = pa.concat_tables([table([]), *tables], promote_options="default")
+    metrics = rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    joined = runs[["folder", *_IDENTITY]]
+    joined = joined.loc[joined.index.repeat([own.num_rows for own in tables])]
+    metrics = pd.concat([joined.reset_index(drop=True), metrics], axis="columns")
+    runs.attrs["problems"], metrics.attrs["problems"] = of_summaries, problems
+    return runs, metrics
+
+
+def load_rows(folder: str | Path) -> list[MetricsRow]:
+    """The metrics rows of the run in `folder`, as logged; none where they cannot be read."""
+    names = field_types(MetricsRow)
+    rows = _read_metrics(Path(folder), []).to_pylist()
+    return [MetricsRow(**{name: row.get(name) for name in names}) for row in rows]
+
+
+def _runs_frame(summaries: list[dict[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    dtypes = {"folder": "str"} | {
+        name: _DTYPES.get(kind, "object") for name, kind in field_types(Summary).items()
+    }
+    names = dict.fromkeys([*dtypes, *(name for summary in summaries for name in summary)])
+    return pd.DataFrame(
+        {
+            name: pd.Series([s.get(name) for s in summaries], dtype=dtypes.get(name, "object"))
+            for name in names
+        }
+    )
+
+
+def _read_summaries(root: Path, problems: list[str]) -> list[dict[str, Any]]:
+    if not root.is_dir():
+        raise UserError(f"There is no folder {root}: name one that holds runs.")
+    marks = {"summary.json", "metrics.jsonl", "metrics.parquet"}
+    folders = sorted(Path(folder) for folder, _, files in os.walk(root) if marks & set(files))
+    summaries = []
+    for folder in folders:
+        try:
+            summaries.append({"folder": str(folder), **read_fields(folder)})
+        except UNREADABLE as error:
+            problems.append(f"{folder} is left out, its summary.json cannot be read: {error}.")
+    return summaries
+
+
+def _read_metrics(folder: Path, problems: list[str]) -> pa.Table:
+    """The finished table where there is a sound one, else the journal, else no rows."""
+    import pyarrow as pa
+
+    file, journal = folder / "metrics.parquet", folder / "metrics.jsonl"
+    if file.exists():
+        try:
+            return read_table(file)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            problems.append(f"{file} cannot be read: {error}.")
+    return table(read_journal(journal, problems) if journal.is_file() else [])

@@ -1,0 +1,106 @@
+"""What a run came to: the fields of its summary.json."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.runs.fields import field_types, typed
+
+NOT_ENDED = "the run has not ended: it is still running, or its launcher was killed"
+CTRL_C, SIGTERM = "stopped by Ctrl-C (SIGINT)", "stopped by SIGTERM"
+INTERRUPTIONS = (NOT_ENDED, CTRL_C, SIGTERM)
+"""Reasons of a failed run of which no cause lies in the run."""
+
+UNREADABLE = (OSError, ValueError, TypeError, OverflowError, RecursionError)
+"""What reading a summary raises where there is none of a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A run's row in every table. The fields are those of summary.json, in this order; None:
+    unknown, or the run has no such thing.
+    """
+
+    algo: str | None = None
+    """The name of the algorithm's configuration; the next five are names of configurations, too."""
+    net: str | None = None
+    task: str | None = None
+    model: str | None = None
+    optim: str | None = None
+    backend: str | None = None
+    """"sim" for simulated workers."""
+    gpu: str | None = None
+    """The GPU's model; None on CPUs."""
+    shared_gpu: bool | None = None
+    """Whether workers took turns on one GPU: then how long they took is no claim."""
+    workers: int | None = None
+    seed: int | None = None
+    steps: int | None = None
+    steps_per_s: float | None = None
+    time_to_accuracy_s: float | None = None
+    """None where the target was missed."""
+    target_accuracy: float | None = None
+    lr_scale: float | None = None
+    final_accuracy: float | None = None
+    """On the test set, 0 to 1."""
+    final_loss: float | None = None
+    """On the test set, in nats a label."""
+    final_bits_per_character: float | None = None
+    """final_loss / ln 2; None where labels are not characters."""
+    validation_accuracy: float | None = None
+    validation_loss: float | None = None
+    bytes_sent_per_worker: float | None = None
+    exposed_communication_s: float | None = None
+    """The mean of the workers."""
+    achieved_rate_mbit: float | None = None
+    """The median of the links; None where not measured."""
+    asked_rate_mbit: float | None = None
+    """None: no limit."""
+    status: str | None = None
+    """"completed", "diverged" or "failed"."""
+    reason: str | None = None
+    """Why it failed or diverged, in a sentence."""
+    evaluated_model: str | None = None
+    spread: float | None = None
+    """How far the workers' weights are from the evaluated model's, at the end."""
+    resumed_from: str | None = None
+    """The folder of the run that it goes on with."""
+    replayed_from: str | None = None
+    """The run of its study whose values it has; its own are times and bytes."""
+    restarts: int | None = None
+    """How often it went on in its own folder; what was lost is not on its clock."""
+    first_step_s: float | None = None
+    """From its start to its first row of metrics."""
+    duration_s: float | None = None
+    net_backend: str | None = None
+    """What shaped the links, such as "tbf"; None: they were simulated, or the machines' own."""
+    congestion_control: str | None = None
+    tcp: dict[str, Any] | None = None
+    """The TCP settings of the workers' namespaces."""
+    links: list[dict[str, Any]] | None = None
+    """What each link was asked to be, and was measured to be."""
+    achieved_rtt_ms: float | None = None
+    """The median of the links."""
+    started_by: str | None = None
+    """"torchrun" or "srun"; None: the launcher of this program."""
+    hosts: int | None = None
+    """The machines that the workers were on; None: this one."""
+
+
+def read_fields(folder: Path) -> dict[str, Any]:
+    """The fields that the summary.json in `folder` has, also those that `Summary` has not.
+
+    Raises one of `UNREADABLE`.
+    """
+    found = json.loads((folder / "summary.json").read_text())
+    if not isinstance(found, dict) or None in (found.get("algo"), found.get("status")):
+        raise ValueError("not the summary of a run")
+    known = {name: found[name] for name in field_types(Summary) if name in found}
+    return found | typed(known, Summary)
+
+
+def read_summary(folder: Path) -> Summary:
+    """The summary of the run in `folder`, older ones included. Raises as `read_fields`."""
+    fields = read_fields(folder)
+    return Summary(**{name: fields.get(name) for name in field_types(Summary)})

@@ -1,0 +1,45 @@
+"""What a run tells of itself on the way: rows of metrics."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsRow:
+    """One logged step or evaluation. The fields are the columns of metrics.parquet, in this order;
+    None: the row has no such number.
+    """
+
+    kind: str
+    """"step" or "evaluation"."""
+    step: int
+    """Steps done, counted from 1."""
+    epoch: float | None = None
+    """Passes over the training examples, with the part of the present one."""
+    time_s: float
+    """The training clock, in seconds: it stands still during evaluations."""
+    loss: float | None = None
+    """Of worker 0's batch, in nats."""
+    accuracy: float | None = None
+    """On the validation set, 0 to 1."""
+    validation_loss: float | None = None
+    """On the validation set, in nats a label."""
+    spread: float | None = None
+    """How far the workers' weights are from their mean, at an evaluation."""
+    bytes_sent: int | None = None
+    """By one worker, as its interface counts them."""
+    exposed_communication_s: float | None = None
+    """Seconds for which compute has waited for communication."""
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it has an accuracy; else a loss of the training."""
+        return self.kind == "evaluation"
+
+
+def time_to_accuracy(rows: Iterable[MetricsRow], target: float) -> float | None:
+    """The `time_s` of the first evaluation whose accuracy is at least `target`, None if none is."""
+    for row in rows:
+        if row.is_evaluation and row.accuracy is not None and row.accuracy >= target:
+            return row.time_s
+    return None
