@@ -9,16 +9,29 @@ from experiments.plan.schema import CONFIG_DIR, GROUPS
 
 def usage() -> str:
     """The help text, with every choice of every group."""
-    groups = "\n".join(f"  {group:<8} {', '.join(choices(group))}" for group in GROUPS)
+    groups = "\n".join(
+        f"  {group.replace('/', '.'):<16} {', '.join(choices(group))}" for group in _groups()
+    )
     return (
         "usage: python -m experiments algo=CHOICE [GROUP=CHOICE] [KEY=VALUE] ...\n"
         "       python -m experiments -m algo=CHOICE,CHOICE ...      every combination in turn\n"
         "       python -m experiments -m experiment=CHOICE           a study\n\n"
         f"groups and their choices, files in conf/:\n{groups}\n"
-        f"  experiment {', '.join(choices('experiment'))}\n\n"
+        f"  {'experiment':<16} {', '.join(choices('experiment'))}\n\n"
         "keys: those of conf/config.yaml, such as workers=2, and of the chosen files, such as\n"
         "net.rate_mbit=50; --cfg job shows them all. --hydra-help: Hydra's own options."
     )
+
+
+def _groups() -> list[str]:
+    """All groups, each before the groups of its parts, such as "algo" and "algo/topology"."""
+    names = []
+    for group in GROUPS:
+        names += [
+            group,
+            *sorted(f"{group}/{part.name}" for part in (CONFIG_DIR / group).glob("*/")),
+        ]
+    return names
 
 
 def choices(group: str) -> list[str]:

@@ -1,24 +1,27 @@
-"""One suite over all compressors beside MinMaxUInt8, and what each promises for itself."""
+"""One suite over all compressors beside MinMaxUInt8, and what each promises for itself. A new one
+needs a row in `rows_compressors.py`, and a YAML.
+"""
 
+import importlib
+import pkgutil
 import struct
 
 import pytest
 import torch
+from hydra.utils import get_class
+from omegaconf import OmegaConf
 
+import bagua_algos.compressors
 from bagua_algos.compressors import QSGD, Cast, Largest, SignScale, Sparse
 from bagua_algos.compressors.cast import WIRE_DTYPES
-from bagua_algos.compressors.compressor import Draw, ErrorFeedback
+from bagua_algos.compressors.compressor import Compressor, Draw, ErrorFeedback
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
+from experiments.plan.schema import CONFIG_DIR
 from kernels import dispatch
+from tests.bagua_algos.rows_compressors import EVERY, ROWS
 
 NAN, INF = float("nan"), float("inf")
-COMPRESSORS = [
-    SignScale(),
-    *(QSGD(bits=bits, group_size=48) for bits in (2, 4, 8)),
-    *(Cast(wire=wire) for wire in ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2")),
-    Largest(ratio=0.1),
-]
-every_compressor = pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
+every_compressor = pytest.mark.parametrize("compressor", ROWS, ids=str)
 DRAW = Draw(ranks=(0, 1, 2), step=0)
 
 
@@ -132,7 +135,7 @@ def test_what_was_sent_and_the_residual_add_up_to_what_there_was(compressor):
     torch.testing.assert_close(compressor.decompress(payload, 50) + residual, expected)
 
 
-@pytest.mark.parametrize("compressor", [MinMaxUInt8(), *COMPRESSORS], ids=str)
+@pytest.mark.parametrize("compressor", EVERY, ids=str)
 def test_means_are_of_what_is_decoded(compressor):
     payload = compressor.compress(numbers(50), DRAW)
     decoded = compressor.decompress(payload, 50)
@@ -142,7 +145,7 @@ def test_means_are_of_what_is_decoded(compressor):
     assert torch.equal(code, compressor.compress(mean, DRAW))
 
 
-@pytest.mark.parametrize("compressor", [MinMaxUInt8(), *COMPRESSORS], ids=str)
+@pytest.mark.parametrize("compressor", EVERY, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_decodes_into_what_stands(compressor, dtype):
     x = numbers(50)
@@ -179,9 +182,7 @@ def test_one_kernel_for_error_feedback_changes_nothing(dtype):
     assert torch.equal(*residuals)
 
 
-@pytest.mark.parametrize(
-    "compressor", [c for c in [MinMaxUInt8(), *COMPRESSORS] if not c.unbiased], ids=str
-)
+@pytest.mark.parametrize("compressor", [c for c in EVERY if not c.unbiased], ids=str)
 def test_a_biased_code_leaves_out_less_than_it_was_given(compressor):
     """A contraction: what error feedback needs (arXiv 1901.09847, assumption A)."""
     x = numbers(50)
@@ -297,3 +298,20 @@ def test_a_sparse_payload_holds_values_then_indices():
 def test_what_cannot_be_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_every_compressor_has_a_row_and_a_yaml():
+    package = bagua_algos.compressors
+    files = (CONFIG_DIR / "algo" / "compressor").glob("*.yaml")
+    chosen = {get_class(OmegaConf.load(file)["_target_"]) for file in files}
+    tried = {type(compressor) for compressor in EVERY}
+    for name in [module.name for module in pkgutil.iter_modules(package.__path__)]:
+        module = importlib.import_module(f"{package.__name__}.{name}")
+        for value in vars(module).values():
+            if _is_compressor(value) and value.__module__ == module.__name__:
+                assert value in tried, f"{value.__name__} has no row in rows_compressors.py"
+                assert value in chosen, f"{value.__name__} has no YAML in conf/algo/compressor"
+
+
+def _is_compressor(value: object) -> bool:
+    return isinstance(value, type) and Compressor in value.__mro__[1:]
