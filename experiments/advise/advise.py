@@ -29,6 +29,7 @@ from experiments.advise.rank import Prediction, ranked, tie_rule
 from experiments.advise.verify import check_launchable, measured_times_s
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
+from experiments.plan.overrides import read_word
 from experiments.plan.plan import Plan
 from experiments.report.statistics import prediction_error
 from host.errors import UserError
@@ -66,7 +67,7 @@ def advise(
     choice = choose(overrides)
     others = [_network(text.split()) for text in networks]
     if networks:
-        kept = [override for override in choice.others if not _is_of_net(override)]
+        kept = [override for override in choice.others if not read_word(override).is_of("net")]
         choice = choice._replace(others=[*kept, *networks[0].split()])
 
     def check(plans: Sequence[Plan]) -> None:
@@ -90,7 +91,7 @@ def advise(
 def _network(words: Sequence[str]) -> NamedNetwork:
     """That of overrides of `net` alone. Raises `UserError` for others."""
     for word in words:
-        if not _is_of_net(word):
+        if not read_word(word).is_of("net"):
             raise UserError(f"--on takes overrides of net, such as net=lan_1g, got {word}")
     with tempfile.TemporaryDirectory() as folder:
         plan = make_plan(compose_config(["algo=allreduce", "backend=sim", *words]), Path(folder))
@@ -102,13 +103,10 @@ def _own_network(choice: Choice, candidate: Candidate) -> NamedNetwork:
     return NamedNetwork(_called(plan.names["net"], choice.others), plan.net)
 
 
-def _is_of_net(override: str) -> bool:
-    return override.lstrip("+").startswith(("net=", "net."))
-
-
 def _called(name: str, overrides: Sequence[str]) -> str:
     """Such as "slow_tcp with rate_mbit=30, delay_ms=5"."""
-    changes = [o.removeprefix("net.") for o in overrides if o.startswith("net.")]
+    words = [word for word in map(read_word, overrides) if word.key.startswith("net.")]
+    changes = [f"{word.key.removeprefix('net.')}={word.value}" for word in words]
     return f"{name} with {', '.join(changes)}" if changes else name
 
 

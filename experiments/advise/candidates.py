@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
-from hydra.errors import HydraException
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.plan.messages import choices, sentence
+from experiments.plan.messages import choices
 from experiments.plan.model_check import check_model
-from experiments.plan.overrides import normalize_overrides
+from experiments.plan.overrides import Word, read_overrides, values_of
 from experiments.plan.plan import Plan
 from experiments.simulated.outcome import (
     SimulatedOutcome,
@@ -129,19 +126,14 @@ def choose(overrides: Sequence[str]) -> Choice:
 
     Raises `UserError` for what cannot be parsed, and for several choices of anything else.
     """
-    normalized = normalize_overrides(overrides)
-    try:
-        parsed = OverridesParser.create().parse_overrides(normalized)
-    except HydraException as error:
-        raise UserError(sentence(error)) from error
     algos, are_named, others = choices("algo"), False, []
-    for override, text in zip(parsed, normalized, strict=True):
-        if override.key_or_group == "algo":
-            algos, are_named = _names(override), not isinstance(override.value(), Glob)
-        elif override.is_sweep_override():
-            raise UserError(f"{text} has several values: only algo may have them, give one")
+    for word in read_overrides(overrides):
+        if word.key == "algo":
+            algos, are_named = _names(word), not word.is_pattern
+        elif word.has_several:
+            raise UserError(f"{word.text} has several values: only algo may have them, give one")
         else:
-            others.append(text)
+            others.append(word.text)
     return Choice(algos, are_named, others)
 
 
@@ -180,17 +172,11 @@ def gather(
     return Field(candidates, left_out)
 
 
-def _names(override: Override) -> list[str]:
-    match override.value():
-        case Glob() as pattern:
-            names = pattern.filter(choices("algo"))
-        case ChoiceSweep(list=several):
-            names = list(map(str, several))
-        case one:
-            names = [str(one)]
+def _names(word: Word) -> list[str]:
+    names = word.chosen(choices("algo"))
     if not any(names):
-        raise UserError(f"{override.input_line} matches none of {', '.join(choices('algo'))}")
-    return list(dict.fromkeys(names))
+        raise UserError(f"{word.text} matches none of {', '.join(choices('algo'))}")
+    return names
 
 
 def _plans(
@@ -213,8 +199,7 @@ def _plans_of(
     algo: str, overrides: Sequence[str], num_seeds: int, folder: Path, shares_host: bool
 ) -> list[Plan]:
     """One for each seed; a run stops at the target unless `overrides` want it to go on."""
-    has_backend = any(override.startswith("backend=") for override in overrides)
-    backend = [] if has_backend else ["backend=sim"]
+    backend = [] if "backend" in values_of(overrides) else ["backend=sim"]
     config = compose_config([f"algo={algo}", *backend, "stop_at_target=true", *overrides])
     if shares_host:
         config.cluster.sharing = config.workers

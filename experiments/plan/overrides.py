@@ -1,20 +1,105 @@
-"""Overrides of a command line: how they are read, here and nowhere else."""
+"""Overrides of a command line: how they are read, here and nowhere else, by Hydra's own parser."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
+from hydra.errors import HydraException
+
+from experiments.plan.messages import sentence
 from experiments.plan.schema import CONFIG_DIR, GROUPS
+from host.errors import UserError
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word of a command line: an override, such as "+net.delay_ms=1", or something else, such
+    as "--cfg", which has no key.
+    """
+
+    text: str
+    parsed: Override | None
+
+    @property
+    def key(self) -> str:
+        """Such as "net.delay_ms"; without + and ~."""
+        return "" if self.parsed is None else self.parsed.key_or_group
+
+    @property
+    def value(self) -> str:
+        """What it is set to, as text: without quotes, or as it was written."""
+        value = None if self.parsed is None else self.parsed.value()
+        return value if isinstance(value, str) else self.text.partition("=")[2]
+
+    @property
+    def has_several(self) -> bool:
+        """Whether it asks for several values, as a=1,2 or glob(...) do."""
+        return self.parsed is not None and self.parsed.is_sweep_override()
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it is a glob(...)."""
+        return self.parsed is not None and isinstance(self.parsed.value(), Glob)
+
+    def is_of(self, group: str) -> bool:
+        """Whether it chooses `group`, or sets a key of it."""
+        return self.key == group or self.key.startswith((f"{group}.", f"{group}/"))
+
+    def chosen(self, names: Sequence[str]) -> list[str]:
+        """The values that it asks for, each once; of glob(...), those of `names` that match."""
+        assert self.parsed is not None, "only an override has values"
+        match self.parsed.value():
+            case Glob() as pattern:
+                values = pattern.filter(list(names))
+            case ChoiceSweep(list=several):
+                values = list(map(str, several))
+            case one:
+                values = [str(one)]
+        return list(dict.fromkeys(values))
+
+
+def read_word(text: str) -> Word:
+    """The word `text`; what is no override is left to whoever reads it next."""
+    try:
+        return Word(text, _parser().parse_override(text))
+    except HydraException:
+        return Word(text, None)
+
+
+def read_overrides(texts: Sequence[str]) -> list[Word]:
+    """All of them, normalized. Raises `UserError` for what is no override."""
+    normalized = normalize_overrides(texts)
+    try:
+        parsed = _parser().parse_overrides(normalized)
+    except HydraException as error:
+        raise UserError(sentence(error)) from error
+    return [Word(text, override) for text, override in zip(normalized, parsed, strict=True)]
+
+
+def values_of(texts: Sequence[str]) -> dict[str, str]:
+    """The value of each key that `texts` override; the last one counts."""
+    words = map(read_word, texts)
+    return {word.key: word.value for word in words if word.key}
 
 
 def normalize_overrides(arguments: Sequence[str]) -> list[str]:
     """`+algo=x` means `algo=x`: every group stands in the defaults list. `algo.topology=ring` means
     `algo/topology=ring`, since `conf/algo/topology/` holds the choices; `{...}` stays a value.
     """
-    return [_normalized(argument) for argument in arguments]
+    return [_normalized(read_word(argument)) for argument in arguments]
 
 
-def _normalized(argument: str) -> str:
-    key, _, value = argument.removeprefix("+").partition("=")
-    group = key.replace(".", "/")
+def _normalized(word: Word) -> str:
+    group = word.key.replace(".", "/")
     if group.split("/")[0] not in GROUPS or not (CONFIG_DIR / group).is_dir():
-        return argument
-    return argument if value.startswith("{") else f"{group}={value}"
+        return word.text
+    key, _, value = word.text.removeprefix("+").partition("=")
+    is_plain = key == word.key and not value.startswith("{")  # not ++algo=x, ~algo, algo@here=x
+    return f"{group}={value}" if is_plain else word.text
+
+
+@cache
+def _parser() -> OverridesParser:
+    return OverridesParser.create()

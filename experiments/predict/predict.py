@@ -19,6 +19,7 @@ from bagua_algos.communication.communicator import Nodes
 from bagua_algos.engine.algorithm import Algorithm
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
+from experiments.plan.overrides import read_word, values_of
 from experiments.plan.plan import Plan
 from experiments.predict.device import Device
 from experiments.predict.dry_run import DryRun, meta_buckets
@@ -116,8 +117,9 @@ def steady_steps(script: Sequence[Any]) -> int:
 
 def case_of(overrides: Sequence[str]) -> Case:
     """What a command line asks for. Raises `UserError` with one sentence for what cannot be."""
-    own: dict[str, Any] = {key: _taken(key, overrides) for key in ("model", "profile")}
-    others = [word for word in overrides if word.removeprefix("+").split("=")[0] not in own]
+    values = values_of(overrides)
+    own: dict[str, Any] = {key: values.get(key) for key in ("model", "profile")}
+    others = [text for text in overrides if read_word(text).key not in own]
     for key, example in {"model": "vgg16", "profile": "v100"}.items():
         if own[key] is None:
             raise UserError(f"{key} is missing: choose one, such as {key}={example}")
@@ -139,11 +141,6 @@ def case_of(overrides: Sequence[str]) -> Case:
         num_steps=plan.max_steps,
         nodes=plan.nodes,
     )
-
-
-def _taken(key: str, overrides: Sequence[str]) -> str | None:
-    values = [w.partition("=")[2] for w in overrides if w.removeprefix("+").startswith(f"{key}=")]
-    return values[-1] if values else None
 
 
 def _algorithm(plan: Plan) -> Algorithm:

@@ -8,6 +8,7 @@ from typing import Any
 
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.process_group import Store, connect_store, meet
+from experiments.plan.overrides import values_of
 from experiments.real.assignment import Assignment
 from experiments.real.routes import LOOPBACK, interface_to, own_address
 from host.errors import UserError
@@ -40,8 +41,7 @@ class Peers:
             raise UserError(
                 f"{self.assignment.starter} starts one run: leave it out, or leave out -m"
             )
-        parts = [argument.lstrip("+").partition("=") for argument in given]
-        values = {key: value for key, _, value in parts}
+        values = values_of(given)
         num_workers = str(self.assignment.world_size)
         if values.get("workers", num_workers) != num_workers:
             raise UserError(

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from experiments.plan.overrides import read_word, values_of
 from experiments.runs.load import load_rows
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import MetricsRow
@@ -30,15 +31,15 @@ def with_saved_overrides(arguments: Sequence[str]) -> list[str]:
 
     Raises `UserError` where there is no such run.
     """
-    given = {_key(argument): argument for argument in arguments}
+    given = values_of(arguments)
     if "resume" not in given:
         return list(arguments)
-    run = Path(given["resume"].partition("=")[2])
+    run = Path(given["resume"])
     try:
         saved = json.loads((run / "environment.json").read_text())["overrides"]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"resume={run}: that is no folder of a run ({error})") from error
-    return [o for o in saved if _key(o) not in given] + list(arguments)
+    return [o for o in saved if read_word(o).key not in given] + list(arguments)
 
 
 def check_resumable(config: Mapping[str, Any], run: Path, num_processes: int) -> int:
@@ -69,7 +70,3 @@ def check_same(config: Mapping[str, Any], run: Path, free: Sequence[str] = FREE)
 def rows_until(run: Path, step: int) -> list[MetricsRow]:
     """The rows of metrics that `run` logged up to `step`."""
     return [row for row in load_rows(run) if row.step <= step]
-
-
-def _key(override: str) -> str:
-    return override.partition("=")[0].lstrip("+~")

@@ -12,6 +12,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from experiments.plan.identity import config_text, identity
+from experiments.plan.overrides import values_of
 from experiments.runs.side_by_side import check_side_by_side, jobs_at_once, needs_host
 from experiments.runs.study import StudyRun, Sweep
 from host.errors import UserError
@@ -43,9 +44,7 @@ class StudySweeper(BasicSweeper):
         """See `Sweeper`. joblib runs as many at a time as may share this host, unless told."""
         launcher = config.hydra.launcher
         given = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
-        is_told = any(
-            str(override).startswith("hydra.launcher.n_jobs=") for override in given or ()
-        )
+        is_told = "hydra.launcher.n_jobs" in values_of([str(override) for override in given or ()])
         if "n_jobs" in launcher and not is_told:
             launcher.n_jobs = jobs_at_once(config)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)

@@ -19,7 +19,7 @@ from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.messages import choices
-from experiments.plan.overrides import normalize_overrides
+from experiments.plan.overrides import normalize_overrides, read_word, values_of
 from experiments.plan.plan import Plan
 from experiments.plan.schema import CONFIG_DIR, GROUPS
 from host.errors import UserError
@@ -164,3 +164,24 @@ def test_a_dot_before_a_folder_of_choices_means_the_choice():
     assert normalize_overrides(given) == meant
     as_they_are = ["algo.topology={_target_:a.B}", "algo/topology=ring", "algo.interval=2", "-m"]
     assert normalize_overrides(as_they_are) == as_they_are
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("workers=2", "workers", "2"),
+        ("+net.delay_ms=1", "net.delay_ms", "1"),
+        ("~model.hidden", "model.hidden", ""),
+        ("resume='a folder'", "resume", "a folder"),
+        ("net.workers={0: {rate_mbit: 10}}", "net.workers", "{0: {rate_mbit: 10}}"),
+        ("--cfg", "", ""),
+    ],
+)
+def test_a_word_of_the_command_line_is_read_as_hydra_reads_it(text, key, value):
+    word = read_word(text)
+    assert (word.key, word.value) == (key, value)
+    assert word.is_of("net") == key.startswith("net")
+
+
+def test_the_last_value_of_a_key_counts():
+    assert values_of(["-m", "seed=1", "+seed=2"]) == {"seed": "2"}
