@@ -9,7 +9,7 @@ from host.processes import fork
 
 FORKS_INTO_A_SIGNAL = """
 import os, signal, sys
-from netsim import processes
+from host import processes
 
 def fork():
     pid = real_fork()
