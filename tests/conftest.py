@@ -1,6 +1,18 @@
 """What holds for all tests."""
 
+import signal
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("relaxlab", deadline=None)  # a busy machine is not a failure
 settings.load_profile("relaxlab")
+
+# What a shell starts in the background ignores Ctrl-C, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest begin first: none of them is left alone at the end, on one core."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

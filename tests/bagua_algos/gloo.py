@@ -1,5 +1,5 @@
-"""Real gloo workers, forked by a program of their own: torch is imported once, before there are
-threads.
+"""Real gloo workers, forked by a program of their own: torch, and what it imports late, is imported
+once, before there are threads.
 
 A program calls `fork_workers`, a test calls `run_program`.
 """
@@ -17,6 +17,7 @@ import torch
 from bagua_algos.communication.communicator import Nodes
 from bagua_algos.communication.process_group import ProcessGroupCommunicator, file_rendezvous
 from host.processes import fork
+from tests import warm
 from tests.paths import ROOT
 
 
@@ -44,6 +45,7 @@ def fork_workers(
             torch.save(main(communicator), folder / f"{rank}.pt")
         return 0
 
+    warm.before_forks()
     with tempfile.TemporaryDirectory() as rendezvous:
         store = str(Path(rendezvous) / "store")
         pids = [fork(lambda rank=rank: run_worker(rank, store)) for rank in range(world_size)]

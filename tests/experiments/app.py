@@ -3,7 +3,6 @@
 import atexit
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -18,23 +17,41 @@ from tests.paths import ROOT
 COMMAND = [sys.executable, "-W", "error", "-m", "experiments"]
 
 
+class Command:
+    """The app, or another module's command, in a fork of `tests.experiments.forks`."""
+
+    def __init__(self, *arguments: object, module: str = "experiments.__main__") -> None:
+        self.words = [module, *map(str, arguments)]
+        self._folder = tempfile.TemporaryDirectory()
+        self._files = [Path(self._folder.name, name) for name in ("output", "errors")]
+        self.pid = _ask([module, self.words[1:], *map(str, self._files)])
+
+    def end(self, limit_s: float) -> subprocess.CompletedProcess[str]:
+        """Wait for its end. After `limit_s` it is killed."""
+        deadline = time.monotonic() + limit_s
+        while is_running(self.pid):
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGKILL)
+            time.sleep(0.01)
+        code = _ask([self.pid])
+        output, errors = (file.read_text() if file.exists() else "" for file in self._files)
+        self._folder.cleanup()
+        return subprocess.CompletedProcess(self.words, code, output, errors)
+
+
 def run(
     *arguments: object, module: str = "experiments.__main__", limit_s: float = 200
 ) -> subprocess.CompletedProcess[str]:
     """Run it, or another module's command, to its end. After `limit_s` it is killed."""
-    words = [str(argument) for argument in arguments]
-    with tempfile.TemporaryDirectory() as folder:
-        output, errors = Path(folder, "output"), Path(folder, "errors")
-        forks = _forks()
-        assert forks.stdin is not None and forks.stdout is not None
-        forks.stdin.write(json.dumps([module, words, str(output), str(errors)]) + "\n")
-        forks.stdin.flush()
-        if not select.select([forks.stdout], [], [], limit_s)[0]:
-            for pid in children(forks.pid):
-                os.kill(pid, signal.SIGKILL)
-        code = int(forks.stdout.readline())
-        texts = [file.read_text() if file.exists() else "" for file in (output, errors)]
-    return subprocess.CompletedProcess([module, *words], code, *texts)
+    return Command(*arguments, module=module).end(limit_s)
+
+
+def _ask(words: list[object]) -> int:
+    forks = _forks()
+    assert forks.stdin is not None and forks.stdout is not None
+    forks.stdin.write(json.dumps(words) + "\n")
+    forks.stdin.flush()
+    return int(forks.stdout.readline())
 
 
 @cache
@@ -47,19 +64,13 @@ def _forks() -> subprocess.Popen[str]:
     return forks
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str) -> Command:
     """Start a run of 4 workers that takes minutes; returns once it trains."""
-    app = subprocess.Popen(
-        [*COMMAND, "algo=allreduce", "max_steps=5000", f"hydra.run.dir={folder}", *arguments],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    app = Command("algo=allreduce", "max_steps=5000", f"hydra.run.dir={folder}", *arguments)
     journal = folder / "metrics.jsonl"
 
     def trains() -> bool:
-        assert app.poll() is None, app.communicate()[0]
+        assert is_running(app.pid), app.end(0)
         return journal.exists() and journal.read_text().count("\n") > 2
 
     wait_for(trains, 90, "training")
@@ -83,7 +94,7 @@ def children(pid: int) -> list[int]:
     return sorted(int(child) for text in lists for child in text.split())
 
 
-def process_tree(app: subprocess.Popen[str]) -> tuple[int, list[int]]:
+def process_tree(app: Command) -> tuple[int, list[int]]:
     """The pids of the hub and of its children: the workers by rank, and a switch if it has one."""
     (hub,) = children(app.pid)
     return hub, children(hub)

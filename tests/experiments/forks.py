@@ -1,8 +1,9 @@
 """Commands of the app in forks of one process that has imported it, which takes longer than most of
 the runs here: `python -W error -m tests.experiments.forks`.
 
-A line of its input is a JSON list of a module, the command line, and the files that output and
-errors go to; a line of its answer is an exit code. It ends with its input.
+A line of its input is a JSON list. [module, command line, file of its output, file of its errors]
+begins a command: the answer is the pid. [pid] waits for its end: the answer is the exit code. It
+ends with its input.
 """
 
 import importlib
@@ -11,15 +12,14 @@ import os
 import sys
 from typing import NoReturn
 
-import experiments.__main__
-import experiments.report.__main__  # noqa: F401
 from host import commands
+from tests import warm
 
 
 def become(module: str, arguments: list[str], output: str, errors: str) -> NoReturn:
     """Be that command."""
     for fd, file in ((0, os.devnull), (1, output), (2, errors)):
-        opened = os.open(file, os.O_RDWR | os.O_CREAT)
+        opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         os.dup2(opened, fd)
         os.close(opened)
     sys.argv = [module, *arguments]
@@ -29,12 +29,16 @@ def become(module: str, arguments: list[str], output: str, errors: str) -> NoRet
 
 def serve() -> int:
     """Returns in each fork, to end as any process does, and here at the end of the input."""
+    warm.before_forks()
     for line in iter(sys.stdin.readline, ""):
-        pid = os.fork()
-        if pid == 0:
-            become(*json.loads(line))
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        words = json.loads(line)
+        if len(words) == 1:
+            answer = os.waitstatus_to_exitcode(os.waitpid(words[0], 0)[1])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                become(*words)
+        print(answer, flush=True)
     return 0
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from experiments.__main__ import main
+from tests import warm
 
 
 def sweep(folder: str, overrides: list[str]) -> Callable[[], int]:
@@ -45,6 +46,7 @@ def run_to_its_end(folder: str, overrides: list[str]) -> float:
 
 
 def disturb(seed: int, num_kills: int, calm: str, disturbed: str, overrides: list[str]) -> None:
+    warm.before_forks()
     chance = random.Random(seed)
     took_s = run_to_its_end(calm, overrides)
     for _ in range(num_kills):

@@ -65,11 +65,12 @@ def test_whatever_is_killed(tmp_path, victim, sent, code, reason):
     pids = {"launcher": running.pid, "hub": hub} | dict(zip(names, workers, strict=True))
     started_s = time.monotonic()
     os.kill(pids[victim], sent)
-    output, _ = running.communicate(timeout=LIMIT_S)
+    ended = running.end(LIMIT_S)
     app.wait_for(lambda: not leftovers(list(pids.values())), LIMIT_S, "end of all processes")
     assert time.monotonic() - started_s < LIMIT_S
 
-    assert running.returncode == code, output
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == code, output
     record = app.summary(tmp_path)
     assert record["status"] == "failed"
     assert reason in record["reason"]

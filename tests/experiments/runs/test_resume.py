@@ -57,7 +57,7 @@ def test_a_killed_run_is_resumed(tmp_path):
     run = app.start(killed, "model=mlp", "checkpoint_every=5", "log_every=1", "net=none")
     app.wait_for(lambda: len(list(killed.glob("checkpoints/*/3_of_4.pt"))) > 1, 60, "checkpoint")
     os.kill(run.pid, signal.SIGKILL)
-    run.communicate(timeout=20)
+    run.end(20)
     step = Checkpoints(killed, 0, 4).latest()
     ended = app.run(f"resume={killed}", f"max_steps={step + 3}", f"hydra.run.dir={resumed}")
     assert ended.returncode == 0, ended.stderr

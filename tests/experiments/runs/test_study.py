@@ -198,11 +198,11 @@ def test_a_sweep_killed_20_times_makes_the_same_runs(tmp_path):
     profile = tmp_path / "profiled" / "profile.yaml"
     assert app.run("algo=allreduce", *QUICK, f"hydra.run.dir={profile.parent}").returncode == 0
     calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
-    sweep = ["algo=allreduce", "net=lan_1g,wan", "seed=0,1,2,3", *QUICK, "max_steps=30"]
+    sweep = ["algo=allreduce", "net=lan_1g,wan", "seed=0,1", *QUICK, "max_steps=30"]
     where = [str(calm), str(disturbed)]
     command = [sys.executable, "-m", "tests.experiments.sweeps", "7", "20", *where, *sweep]
     subprocess.run([*command, f"profile={profile}"], cwd=app.ROOT, check=True, timeout=280)
-    assert len(folders(calm)) == 8
+    assert len(folders(calm)) == 4
     assert folders(disturbed) == folders(calm)
     assert facts(disturbed) == facts(calm)
     assert not list(disturbed.glob(".*.lock"))
