@@ -30,18 +30,18 @@ class Cast(Compressor):
             raise ValueError(f"wire must be one of {', '.join(WIRE_DTYPES)}, got {self.wire!r}")
 
     def load(self, device: torch.device | str) -> None:
-        """See `Compressor`."""
+        """Load or compile the kernels for `device`."""
         if self._scaled:
             fp8.load(device)
 
     def wire_bytes(self, num_elements: int) -> int:
-        """See `Compressor`: 2 bytes an element; or 1 and 4 bytes of scale, padded to a multiple
+        """2 bytes an element; or 1 and 4 bytes of scale, padded to a multiple
         of 4 bytes.
         """
         return fp8.wire_bytes(num_elements) if self._scaled else 2 * num_elements
 
     def compress(self, x: Tensor, draw: Draw | None = None) -> Tensor:
-        """See `Compressor`."""
+        """`x[..., n]` -> uint8 `[..., wire_bytes(n)]`."""
         if self._scaled:
             return fp8.compress(x, self.wire)
         codes = x.to(WIRE_DTYPES[self.wire])
@@ -49,7 +49,7 @@ class Cast(Compressor):
         return codes.where(encodable, torch.nan).contiguous().view(torch.uint8)
 
     def decompress(self, payload: Tensor, num_elements: int) -> Tensor:
-        """See `Compressor`."""
+        """uint8 `[..., wire_bytes(n)]` -> float32 `[..., n]`."""
         if self._scaled:
             return fp8.decompress(payload, num_elements, self.wire)
         # A copy, because a payload may start at an address that a wider type does not allow.
@@ -57,13 +57,13 @@ class Cast(Compressor):
         return codes.view(WIRE_DTYPES[self.wire]).float()
 
     def decompress_into(self, payload: Tensor, out: Tensor) -> None:
-        """See `Compressor`."""
+        """Decode the payload into `out[..., n]`."""
         if not (self._scaled and is_plain(out)):
             return super().decompress_into(payload, out)
         fp8.decompress(payload, out.shape[-1], self.wire, out=out)
 
     def decompress_mean(self, payloads: Tensor, num_elements: int) -> Tensor:
-        """See `Compressor`."""
+        """uint8 `[..., N, wire_bytes(n)]` -> float32 `[..., n]`: the mean of N chunks."""
         if self._scaled:
             return fp8.decompress_mean(payloads, num_elements, self.wire)
         return super().decompress_mean(payloads, num_elements)

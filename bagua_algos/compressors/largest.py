@@ -64,15 +64,15 @@ class Largest(Compressor):
         return Sparse(values=x.gather(-1, indices), indices=indices)
 
     def wire_bytes(self, num_elements: int) -> int:
-        """See `Compressor`: 8 bytes a kept element."""
+        """8 bytes a kept element."""
         return Sparse.wire_bytes(self.num_kept(num_elements))
 
     def compress(self, x: Tensor, draw: Draw | None = None) -> Tensor:
-        """See `Compressor`."""
+        """`x[..., n]` -> uint8 `[..., wire_bytes(n)]`."""
         return self.select(x).pack()
 
     def decompress(self, payload: Tensor, num_elements: int) -> Tensor:
-        """See `Compressor`."""
+        """uint8 `[..., wire_bytes(n)]` -> float32 `[..., n]`."""
         sparse = Sparse.unpack(payload)
         zeros = payload.new_zeros(*payload.shape[:-1], num_elements, dtype=torch.float32)
         dense = zeros.scatter_(-1, sparse.indices, sparse.values)

@@ -22,25 +22,25 @@ class MinMaxUInt8(Compressor):
     unbiased: ClassVar[bool] = False
 
     def load(self, device: torch.device | str) -> None:
-        """See `Compressor`."""
+        """Load or compile the kernels for `device`."""
         minmax_uint8.load(device)
 
     def wire_bytes(self, num_elements: int) -> int:
-        """See `Compressor`: a header of 8 bytes and one byte an element, padded to a multiple of
+        """A header of 8 bytes and one byte an element, padded to a multiple of
         8.
         """
         return minmax_uint8.wire_bytes(num_elements)
 
     def compress(self, x: Tensor, draw: Draw | None = None) -> Tensor:
-        """See `Compressor`."""
+        """`x[..., n]` -> uint8 `[..., wire_bytes(n)]`."""
         return minmax_uint8.compress(x)
 
     def decompress(self, payload: Tensor, num_elements: int) -> Tensor:
-        """See `Compressor`."""
+        """uint8 `[..., wire_bytes(n)]` -> float32 `[..., n]`."""
         return minmax_uint8.decompress(payload, num_elements)
 
     def decompress_into(self, payload: Tensor, out: Tensor) -> None:
-        """See `Compressor`."""
+        """Decode the payload into `out[..., n]`."""
         n, dtype = out.shape[-1], out.dtype if out.dtype in DTYPES else torch.float32
         if out.dtype == dtype and out.is_contiguous():
             minmax_uint8.decompress(payload, n, dtype, out=out)
@@ -48,9 +48,9 @@ class MinMaxUInt8(Compressor):
             out.copy_(minmax_uint8.decompress(payload, n, dtype))
 
     def decompress_mean(self, payloads: Tensor, num_elements: int) -> Tensor:
-        """See `Compressor`."""
+        """uint8 `[..., N, wire_bytes(n)]` -> float32 `[..., n]`: the mean of N chunks."""
         return minmax_uint8.decompress_mean(payloads, num_elements)
 
     def average(self, payloads: Tensor, num_elements: int, draw: Draw | None = None) -> Tensor:
-        """See `Compressor`."""
+        """uint8 `[..., N, wire_bytes(n)]` -> the code of the mean, `[..., wire_bytes(n)]`."""
         return minmax_uint8.average(payloads, num_elements)

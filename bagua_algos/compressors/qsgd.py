@@ -36,11 +36,11 @@ class QSGD(Compressor):
             raise ValueError(f"seed must be in [0, 2^32), got {self.seed}")
 
     def load(self, device: torch.device | str) -> None:
-        """See `Compressor`."""
+        """Load or compile the kernels for `device`."""
         qsgd.load(device)
 
     def wire_bytes(self, num_elements: int) -> int:
-        """See `Compressor`: 4 bytes a group and `bits` bits an element, padded to a multiple of 4
+        """4 bytes a group and `bits` bits an element, padded to a multiple of 4
         bytes.
         """
         return qsgd.wire_bytes(num_elements, self.bits, self.group_size)
@@ -61,17 +61,17 @@ class QSGD(Compressor):
         )
 
     def decompress(self, payload: Tensor, num_elements: int) -> Tensor:
-        """See `Compressor`."""
+        """uint8 `[..., wire_bytes(n)]` -> float32 `[..., n]`."""
         return qsgd.decompress(payload, num_elements, bits=self.bits, group_size=self.group_size)
 
     def decompress_into(self, payload: Tensor, out: Tensor) -> None:
-        """See `Compressor`."""
+        """Decode the payload into `out[..., n]`."""
         if not is_plain(out):
             return super().decompress_into(payload, out)
         qsgd.decompress(payload, out.shape[-1], bits=self.bits, group_size=self.group_size, out=out)
 
     def decompress_mean(self, payloads: Tensor, num_elements: int) -> Tensor:
-        """See `Compressor`."""
+        """uint8 `[..., N, wire_bytes(n)]` -> float32 `[..., n]`: the mean of N chunks."""
         return qsgd.decompress_mean(
             payloads, num_elements, bits=self.bits, group_size=self.group_size
         )

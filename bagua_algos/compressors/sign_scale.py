@@ -21,17 +21,17 @@ class SignScale(Compressor):
     unbiased: ClassVar[bool] = False
 
     def load(self, device: torch.device | str) -> None:
-        """See `Compressor`."""
+        """Load or compile the kernels for `device`."""
         sign_scale.load(device)
 
     def wire_bytes(self, num_elements: int) -> int:
-        """See `Compressor`: 4 bytes of scale and a bit an element, padded to a multiple of 4
+        """4 bytes of scale and a bit an element, padded to a multiple of 4
         bytes.
         """
         return sign_scale.wire_bytes(num_elements)
 
     def compress(self, x: Tensor, draw: Draw | None = None) -> Tensor:
-        """See `Compressor`."""
+        """`x[..., n]` -> uint8 `[..., wire_bytes(n)]`."""
         return sign_scale.compress(x)
 
     def compress_with_feedback(self, x: Tensor, residual: Tensor) -> Tensor:
@@ -39,15 +39,15 @@ class SignScale(Compressor):
         return sign_scale.compress_with_feedback(x, residual)
 
     def decompress(self, payload: Tensor, num_elements: int) -> Tensor:
-        """See `Compressor`."""
+        """uint8 `[..., wire_bytes(n)]` -> float32 `[..., n]`."""
         return sign_scale.decompress(payload, num_elements)
 
     def decompress_into(self, payload: Tensor, out: Tensor) -> None:
-        """See `Compressor`."""
+        """Decode the payload into `out[..., n]`."""
         if not is_plain(out):
             return super().decompress_into(payload, out)
         sign_scale.decompress(payload, out.shape[-1], out=out)
 
     def decompress_mean(self, payloads: Tensor, num_elements: int) -> Tensor:
-        """See `Compressor`."""
+        """uint8 `[..., N, wire_bytes(n)]` -> float32 `[..., n]`: the mean of N chunks."""
         return sign_scale.decompress_mean(payloads, num_elements)

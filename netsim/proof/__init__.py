@@ -1,3 +1,3 @@
-"""Is the network what was asked for? A probe measures each link before training, by the workers
-themselves; the proof is that all that it measured keeps the limits.
+"""Is the network what was asked for? The workers probe each link before training; the proof holds
+what they measured against the limits.
 """

@@ -110,7 +110,7 @@ def test_a_training_that_cannot_be_read_is_made_again(tmp_path):
     record(tmp_path, "first", "algo=bytegrad")
     (kept,) = (tmp_path / FOLDER).iterdir()
     whole = kept.read_bytes()
-    older = b"cexperiments.trainings\nWhatWasRenamed\n."
+    older = b"cexperiments.simulated.kept_trainings\nWhatWasRenamed\n."
     contents = {"torn": whole[:1000], "empty": b"", "older": older, "foreign": b"profile: 1\n"}
     for name, content in contents.items():
         kept.write_bytes(content)
