@@ -16,11 +16,18 @@ COPIED = (
     *("host", "kernels", "bagua_algos", "netsim", "experiments", "hydra_plugins", "conf", "tests"),
     *("pyproject.toml", "results/reference/predicted.md"),
 )
+RECIPES = {  # the files of each, and no others
+    "An algorithm": 3,
+    "A compressor": 3,
+    "A task": 3,
+    "A network preset": 1,
+    "A section of the report": 2,
+}
 RUN = ["backend=sim", "workers=4", "model=mlp", "max_steps=20", "eval_every=10"]
 # Imports once; each command then runs in a child of its own.
 COMMANDS = """
 import importlib, json, os, sys
-for module in ("experiments.__main__", "experiments.commands.compare"):
+for module in ("experiments.__main__", "experiments.report.__main__"):
     importlib.import_module(module)
 from host import commands
 for module, words in json.loads(sys.argv[1]):
@@ -59,6 +66,16 @@ class Recipe:
                 file.write_text(text + "\n")
 
     def _add_row(self, file: Path, row: str) -> None:
+        if "SECTIONS" in file.read_text():
+            text = re.sub(
+                r"^(from .* import|SECTIONS.* =) \($",
+                rf"\g<0>\n    {row}",
+                file.read_text(),
+                flags=re.M,
+            )
+            assert text.count(f"    {row}") == 2, f"{file} has no import and no tuple"
+            file.write_text(text)
+            return
         text = re.sub(r"^(ROWS\b.*[\[{])\n", rf"\1\n    {row}\n", file.read_text(), flags=re.M)
         new = next(path for path in self.files if path.endswith(".py"))
         if match := re.search(r"\b([A-Z]\w+)", row):
@@ -71,7 +88,7 @@ class Recipe:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the tree, with the recipes' algorithm, compressor and task."""
+    """A copy of the tree, in which each of the five recipes was followed."""
     folder = tmp_path_factory.mktemp("tree")
     for name in COPIED:
         source, target = ROOT / name, folder / name
@@ -80,8 +97,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         elif source.exists():
             shutil.copy(source, target)
-    for title in ("An algorithm", "A compressor", "A task"):
-        Recipe(title).apply(folder)
+    for title in RECIPES:
+        recipe = Recipe(title)
+        assert len(recipe.files) == RECIPES[title], recipe.files.keys()
+        recipe.apply(folder)
     return folder
 
 
@@ -107,13 +126,19 @@ def test_what_a_recipe_adds_runs_and_is_in_help_and_table(tree):
         training("algorithm", "+algo=sign_of_sum"),
         training("compressor", "+algo=bytegrad", "algo.compressor=third_bytes"),
         training("task", "+algo=allreduce", "task=bright_rows"),
+        training("network", "+algo=allreduce", "net=satellite"),
         ("experiments.commands.compare", ["runs"]),
+        ("experiments.report.__main__", ["runs", "--out", "out"]),
     ]
     printed = run(tree, "-c", COMMANDS, json.dumps(commands))
     help_text, *_ = printed.split("$ experiments.__main__ +algo")
-    *_, table = printed.split("$ experiments.commands.compare")
-    assert all(word in help_text for word in ("sign_of_sum", "third_bytes", "bright_rows"))
-    assert all(word in table for word in ("sign_of_sum", "bytegrad", "bright_rows")), table
+    *_, rest = printed.split("$ experiments.commands.compare")
+    table, _ = rest.split("$ experiments.report.__main__")
+    page = (tree / "out/report.html").read_text()
+    news = ("sign_of_sum", "bright_rows", "satellite")
+    assert all(word in help_text for word in (*news, "third_bytes"))
+    assert all(word in table for word in news), table
+    assert all(word in page for word in (*news, "ends with the smallest loss"))
     assert "third_bytes" in (tree / "runs/compressor/config.yaml").read_text()
 
 

@@ -23,7 +23,10 @@ from tests.experiments import app
         (["algo=bytegrad", "algo.eror_feedback=1"], "there is no key 'algo.eror_feedback'"),
         (["algo=bytegrad", "workers=0"], "workers must be at least 1, got 0"),
         (["algo=bytegrad", "workers=four"], "workers=four: Value 'four' of type 'str' could not"),
-        (["algo=bytegrad", "workers=900"], "3500 training examples do not fill one batch"),
+        (
+            ["algo=bytegrad", "workers=40", "batch_size=100"],
+            "3500 training examples do not fill one batch",
+        ),
         (["algo=bytegrad", "net.rate_mbit=-5"], "rate_mbit has to be a finite number from 0 up"),
         (["algo=bytegrad", "target_accuracy=1.5"], "target_accuracy must be a fraction in (0, 1]"),
         (["algo=bytegrad", "optim.lr=-1"], "Invalid learning rate: -1"),

@@ -177,7 +177,12 @@ def test_a_run_that_failed_is_listed_and_run_again_on_request(tmp_path):
 
 def test_a_sweep_that_cannot_begin_is_refused_with_one_sentence(tmp_path):
     ended = app.run(
-        "-m", "algo=allreduce", "seed=0,1", "workers=900", f"hydra.sweep.dir={tmp_path}"
+        "-m",
+        "algo=allreduce",
+        "seed=0,1",
+        "workers=40",
+        "batch_size=100",
+        f"hydra.sweep.dir={tmp_path}",
     )
     assert ended.returncode == 2
     assert ended.stderr.count("do not fill one batch") == 1
