@@ -3,7 +3,7 @@ import torch
 
 from bagua_algos.communication.stacked import StackedCommunicator
 from tests.bagua_algos.cases import CASES, NODES, WORLD_SIZE, Tensors
-from tests.bagua_algos.gloo import run_program
+from tests.bagua_algos.gloo import run_program_once
 
 # As the real workers: sums in one order.
 torch.set_num_threads(1)
@@ -14,8 +14,7 @@ def real(tmp_path_factory) -> dict[str, Tensors]:
     """Every case as 4 gloo workers did it, their rows stacked: what `simulated` is, from real
     messages.
     """
-    folder = tmp_path_factory.mktemp("real_workers")
-    workers = run_program("tests.bagua_algos.real_workers", folder, WORLD_SIZE)
+    workers = run_program_once(tmp_path_factory, "tests.bagua_algos.real_workers", WORLD_SIZE)
     return {
         name: {key: torch.cat([w[name][key] for w in workers]) for key in workers[0][name]}
         for name in [*CASES, "torch_ddp", "hosts"]

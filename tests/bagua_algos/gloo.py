@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from bagua_algos.communication.communicator import Nodes
 from bagua_algos.communication.process_group import ProcessGroupCommunicator, file_rendezvous
 from host.processes import fork
 from tests import warm
+from tests.once import made_once
 from tests.paths import ROOT
 
 
@@ -63,4 +65,21 @@ def run_program(
     program = [sys.executable, *warnings, "-m", module, str(folder), str(world_size), *arguments]
     ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    return results(folder, world_size)
+
+
+def results(folder: Path, world_size: int) -> list[Any]:
+    """What the workers of a program have returned, by rank."""
     return [torch.load(folder / f"{rank}.pt") for rank in range(world_size)]
+
+
+def run_program_once(
+    tmp_path_factory: pytest.TempPathFactory, module: str, world_size: int, *arguments: str
+) -> list[Any]:
+    """As `run_program`, for all processes of this run of the suite together."""
+    folder = made_once(
+        tmp_path_factory,
+        "_".join([module, *arguments]),
+        lambda folder: run_program(module, folder, world_size, *arguments),
+    )
+    return results(folder, world_size)

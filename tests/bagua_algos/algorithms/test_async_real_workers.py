@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.bagua_algos.async_workers import LEARNING_RATE
-from tests.bagua_algos.gloo import run_program
+from tests.bagua_algos.gloo import run_program, run_program_once
 
 NUM_WORKERS = 3
 
@@ -17,7 +17,7 @@ PROGRAM = "tests.bagua_algos.async_workers"
 @pytest.fixture(scope="module")
 def survivors(tmp_path_factory) -> list[dict[str, Any]]:
     """What each worker of each case returned, by rank."""
-    return run_program(PROGRAM, tmp_path_factory.mktemp("async"), NUM_WORKERS, "surviving")
+    return run_program_once(tmp_path_factory, PROGRAM, NUM_WORKERS, "surviving")
 
 
 def test_workers_of_any_speed_and_number_of_steps_meet_at_a_pause(survivors):

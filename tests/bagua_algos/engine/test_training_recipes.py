@@ -12,7 +12,7 @@ from bagua_algos import AllReduce
 from bagua_algos.communication.stacked import StackedCommunicator
 from tests.bagua_algos.algorithms.test_all_algorithms import EXACT, PLAIN_ALONE, TIES
 from tests.bagua_algos.cases import NODES, WORLD_SIZE, Tensors, batch, losses
-from tests.bagua_algos.gloo import run_program
+from tests.bagua_algos.gloo import run_program_once
 from tests.bagua_algos.rows import ROWS
 from tests.bagua_algos.training_cases import (
     AUTOCAST,
@@ -39,8 +39,7 @@ BF16_STEP = 2.0**-8
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory) -> dict[str, Tensors]:
     """Every case by 4 gloo workers, their rows stacked."""
-    folder = tmp_path_factory.mktemp("training_workers")
-    results = run_program("tests.bagua_algos.training_workers", folder, WORLD_SIZE)
+    results = run_program_once(tmp_path_factory, "tests.bagua_algos.training_workers", WORLD_SIZE)
     return {
         name: {key: torch.cat([r[name][key] for r in results]) for key in results[0][name]}
         for name in [*CASES, *REAL_CASES]

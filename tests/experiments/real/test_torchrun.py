@@ -3,10 +3,12 @@ import signal
 import socket
 
 import pytest
+import torch.distributed as dist
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.real.assignment import find_assignment
+from experiments.real.peers import Peers
 from experiments.real.torchrun import check_assigned
 from experiments.runs.load import load_rows, load_runs
 from experiments.training.checkpoint import newest
@@ -108,16 +110,22 @@ def test_what_torchrun_starts_is_one_run(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("+algo=allreduce", "net=slow_tcp"), "add net=none"),
-        (("+algo=allreduce", "net=none", "workers=4"), "torchrun has started 2: leave workers out"),
+        (("+algo=allreduce", "net=none", "workers=4"), "torchrun has started 8: leave workers out"),
         (("-m", "+algo=allreduce", "net=none"), "leave out -m"),
     ],
 )
-def test_what_torchrun_cannot_start_is_refused(arguments, sentence, tmp_path):
-    started = torchrun.start(tmp_path / "run", *arguments)
+def test_a_command_line_that_torchrun_cannot_start_is_refused(arguments, sentence):
+    own = find_assignment(TORCHRUN | {"TORCHELASTIC_RUN_ID": "mine"})
+    assert own is not None
+    with pytest.raises(UserError, match=sentence):
+        Peers(assignment=own, store=dist.HashStore(), started="now").arguments(arguments)
+
+
+def test_what_torchrun_cannot_start_is_refused_by_all_workers(tmp_path):
+    started = torchrun.start(tmp_path / "run", "+algo=allreduce", "net=slow_tcp")
     output, _ = started.communicate(timeout=100)
     assert started.returncode != 0
-    assert sentence in output
+    assert "add net=none" in output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -145,9 +153,10 @@ def workers_of(agents) -> list[int]:
 @pytest.mark.slow
 def test_a_killed_worker_comes_back_from_the_last_checkpoint(tmp_path):
     """Two agents, as of two machines, with a worker each."""
-    arguments = ("+algo=allreduce", *torchrun.SMALL, "max_steps=300", "checkpoint_every=20")
+    arguments = ("+algo=allreduce", *torchrun.SMALL, "max_steps=160", "checkpoint_every=20")
     calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
-    torchrun.run(calm, *arguments, workers=2)
+    ended = app.run(*arguments, "workers=2", f"hydra.run.dir={calm}")  # the same values
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     options = elastic(free_port())
     agents = [torchrun.start(disturbed, *arguments, options=options, workers=1) for _ in range(2)]
     app.wait_for(lambda: (newest(disturbed) or 0) >= 40, 100, "checkpoint")
@@ -159,7 +168,7 @@ def test_a_killed_worker_comes_back_from_the_last_checkpoint(tmp_path):
     assert record["restarts"] == 1
     assert record["workers"] == 2
     steps = [row.step for row in load_rows(disturbed) if row.kind == "step"]
-    assert steps == [*range(1, 301)]
+    assert steps == [*range(1, 161)]
     assert losses(disturbed) == losses(calm)
 
 

@@ -3,6 +3,7 @@ import re
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import nbformat
 import pandas as pd
@@ -16,6 +17,7 @@ from experiments.report.sections import SECTIONS
 from host.errors import UserError
 from tests.experiments.browser import visit
 from tests.experiments.recorded import write_run, write_study
+from tests.once import made_once
 
 HEADINGS = [module.TITLE for module in SECTIONS if module.TITLE]
 
@@ -28,13 +30,15 @@ def run_command(*arguments):
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory):
     """A folder with runs/ and reports/tradeoff/."""
-    root = tmp_path_factory.mktemp("report")
-    write_study(root / "runs")
-    out = root / "reports" / "tradeoff"
-    done = run_command(root / "runs", "--out", out)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [str(out / "report.ipynb"), str(out / "report.html")]
-    return root
+
+    def report(root: Path) -> None:
+        write_study(root / "runs")
+        out = root / "reports" / "tradeoff"
+        done = run_command(root / "runs", "--out", out)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == [str(out / "report.ipynb"), str(out / "report.html")]
+
+    return made_once(tmp_path_factory, "report", report)
 
 
 def test_help_names_every_section():
