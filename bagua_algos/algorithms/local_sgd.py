@@ -90,7 +90,7 @@ class LocalSGD(Hierarchical):
 
     @property
     def num_early_steps(self) -> int:
-        """See `Algorithm`."""
+        """The number of steps before `start_step`, which all-reduce gradients."""
         return self.start_step
 
     def init(self, context: Context) -> list[OuterState] | None:

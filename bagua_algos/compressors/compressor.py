@@ -37,15 +37,14 @@ class Draw:
 class Compressor(Protocol):
     """A (lossy) code for chunks of floats, each chunk on its own.
 
-    Derive from it: `load` and the last three methods then need no writing; a code has its own where
-    it has kernels, or one kernel can do it.
+    Subclasses inherit `load` and the last three methods; a code with kernels overrides them.
     """
 
     unbiased: ClassVar[bool]
     """Whether a chunk is decoded to itself in the mean over draws."""
 
     def load(self, device: torch.device | str) -> None:
-        """Load or compile what it runs on `device`, which its first use would wait for."""
+        """Load or compile the kernels for `device`, so that the first use does not wait."""
 
     def wire_bytes(self, num_elements: int) -> int:
         """Bytes that a chunk of `num_elements` takes on the wire."""
@@ -85,10 +84,10 @@ def is_plain(x: Tensor) -> bool:
 
 @runtime_checkable
 class FeedsBack(Protocol):
-    """A compressor that has one kernel for what `ErrorFeedback` does."""
+    """A compressor with one kernel for the whole of `ErrorFeedback.compress`."""
 
     def compress_with_feedback(self, x: Tensor, residual: Tensor) -> Tensor:
-        """As `ErrorFeedback.compress`, for a `residual` that `is_plain`."""
+        """Encode x + residual; `residual[..., n]`, contiguous float32, keeps the loss."""
         ...
 
 

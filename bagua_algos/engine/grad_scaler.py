@@ -56,8 +56,8 @@ class ScaledGradients:
 
 
 def check_scaler_is_known(scaled: ScaledGradients | None) -> None:
-    """To be called when an optimizer steps: raise `ValueError` if it does so for another enabled
-    `GradScaler` than that of `scaled`.
+    """Raise `ValueError` if an optimizer's step runs for another enabled `GradScaler` than the one
+    in `scaled`; call it within the step.
     """
     call = running(GradScaler.step)
     if call is None:
