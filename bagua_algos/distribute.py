@@ -1,4 +1,4 @@
-"""The one line around an unmodified model and optimizer of one's own training script."""
+"""`distribute`: one line in a training script, around an unmodified model and optimizer."""
 
 from contextlib import AbstractContextManager
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""Local SGD: workers train apart and meet every `interval` steps; gradients do not travel.
+"""Local SGD: workers train apart and average weights every `interval` steps, not gradients.
 
     x_i <- optimizer(x_i, g_i)              every step, on every worker by itself
     x_i <- mean_j x_j                       every `interval` steps; or, with an outer optimizer,

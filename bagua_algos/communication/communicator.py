@@ -1,4 +1,4 @@
-"""What an algorithm may ask of the other workers, and who hears of it.
+"""The interface between an algorithm and the other workers, and its observers.
 
 Every tensor has the worker axis first: `[w, ...]`, the workers that this process holds (`ranks`).
 A real worker holds itself (w = 1, `process_group.py`); a simulated run holds all of them (w = N,

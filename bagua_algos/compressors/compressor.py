@@ -16,12 +16,12 @@ from kernels.shared.mean_reference import mean_in_order
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """Which random numbers one compression draws: the same draw gives the same codes.
+    """The random numbers of one compression: the same draw gives the same codes.
 
-    A compressor that rounds at random keeps no state. What it draws for an element is a function
-    of its own seed, of the numbers here, and of the element's place in its worker's row. So a
-    real worker draws what its row of a simulated run draws, and a resumed run what the unbroken
-    one would have drawn. No two compressions of one run may share a draw.
+    A compressor that rounds at random keeps no state. An element's random number is a function of
+    the compressor's seed, of the fields here, and of the element's place in its worker's row. So a
+    real worker draws what its row of a simulated run draws, and a resumed run what the unbroken one
+    would have drawn. No two compressions of one run may share a draw.
 
     `ranks` are the workers in the first dimension of what is compressed, `stage` tells apart
     several compressions of one bucket in one step.

@@ -1,4 +1,4 @@
-"""Which gradients of the current backward pass are final, and when a bucket may travel."""
+"""Tracks which gradients of the current backward pass are final, and launches full buckets."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Training in fp16 with torch's own `GradScaler`: what the other workers have to do with it.
+"""Training in fp16 with torch's own `GradScaler`: all workers agree on each overflow.
 
     gradients / scale                  once backward has ended; algorithms see no scale
     has any worker overflowed?         one small all-reduce
