@@ -1,4 +1,4 @@
-"""The one line around an unmodified model and optimizer of one's own training script."""
+"""`distribute`: one line in a training script, around an unmodified model and optimizer."""
 
 from contextlib import AbstractContextManager
 from typing import TypeVar
@@ -32,14 +32,15 @@ def distribute(
     """Train `model` with the other workers by `algorithm`; returns the same model and the same
     optimizer.
 
-    The workers are those of torch's default process group unless a `communicator` is given. The
-    rest is as for `bagua_algos.engine.engine.Engine`. A `GradScaler` must be given here to be used.
-    An algorithm that only averages gradients and keeps nothing, such as `AllReduce`, also works
-    without: an infinity reaches all workers by itself, and buckets travel during backward as ever.
+    The workers are torch's default process group unless a `communicator` is given. The other
+    arguments are explained at `bagua_algos.engine.engine.Engine`. A `GradScaler` must be given here
+    to be used. An algorithm that only averages gradients and keeps nothing, such as `AllReduce`,
+    also works without: an infinity reaches all workers by itself, and buckets travel during
+    backward as ever.
 
-    Every worker's loss counts the same. Where batches differ in size, the mean over all examples is
-    that of `loss * num_workers * num_examples / num_examples_of_all_workers`; a worker that has
-    none left calls `empty_backward`.
+    Every worker's loss counts the same. Where batches differ in size, `loss * num_workers *
+    num_examples / num_examples_of_all_workers` gives the mean over all examples; a worker without
+    examples calls `empty_backward`.
 
     Raises `ValueError` where the group is not initialised, the model is distributed already, or the
     optimizer has parameters that are not the model's.

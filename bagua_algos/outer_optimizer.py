@@ -1,7 +1,8 @@
-"""Outer optimizers: what is made of the mean of workers that have trained apart for a while.
+"""Outer optimizers: one step from the mean of workers that have trained apart for a while.
 
-x0 the weights that all workers left from, x_i where worker i has got to, d = x0 - mean_i x_i the
-outer gradient, u the outer momentum (zero at first), lr the inner optimizer's learning rate.
+x0 are the weights at which all workers started, x_i the weights that worker i has reached, d = x0 -
+mean_i x_i the outer gradient, u the outer momentum (zero at first), lr the inner optimizer's
+learning rate.
 
     SlowMo      u <- b u + d / lr       x <- x0 - a lr u            arXiv 1910.00643, algorithm 1
     Nesterov    u <- b u + d            x <- x0 - a (d + b u)       arXiv 2311.08105, algorithm 1
@@ -41,7 +42,7 @@ class SlowMo:
     def step_(
         self, anchor: Tensor, outer_gradient: Tensor, momentum: Tensor, inner_lr: float
     ) -> None:
-        """See `OuterOptimizer`. Raises `ValueError` for an inner learning rate of 0."""
+        """Take SlowMo's step, in place; `ValueError` for an inner learning rate of 0."""
         if inner_lr == 0:
             raise ValueError(
                 "SlowMo divides by the optimizer's learning rate, which is 0 at this averaging: "
@@ -53,8 +54,8 @@ class SlowMo:
 
 @dataclass(frozen=True, kw_only=True)
 class Nesterov:
-    """DiLoCo's: `torch.optim.SGD(nesterov=True)` on the outer gradient; the inner learning rate
-    plays no part.
+    """DiLoCo's outer optimizer: `torch.optim.SGD(nesterov=True)` on the outer gradient; the inner
+    learning rate plays no part.
     """
 
     lr: float = 0.7
@@ -66,7 +67,7 @@ class Nesterov:
     def step_(
         self, anchor: Tensor, outer_gradient: Tensor, momentum: Tensor, inner_lr: float
     ) -> None:
-        """See `OuterOptimizer`."""
+        """Take the Nesterov step, in place; `inner_lr` is not used."""
         momentum.mul_(self.momentum).add_(outer_gradient)
         anchor.sub_(outer_gradient, alpha=self.lr).sub_(momentum, alpha=self.lr * self.momentum)
 

@@ -5,9 +5,10 @@
 The limit is the time in which a plain copy would move the bytes that a kernel has to: compression
 reads a chunk twice (its range or norm, then its elements) and writes its code, decompression reads
 codes and writes a chunk; means are of 4 codes. More than 100 % means that a cache held part of what
-the limit takes to be read from memory. "New output" allocates the result in each call: on a CPU
-what it adds are the page faults of fresh memory. All forms of a kernel take turns. The clock of one
-CPU thread is its own, so that other work on the machine counts little; that of several is the wall.
+the limit takes to be read from memory. "New output" allocates the result in each call: on a CPU it
+adds the page faults of fresh memory. All forms of a kernel take turns. One CPU thread is timed by
+its own clock, so that other work on the machine counts little; several threads are timed by the
+wall clock.
 """
 
 import argparse

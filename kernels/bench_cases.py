@@ -22,8 +22,8 @@ _KEY = (0, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class BenchCase:
-    """One kernel: `run` calls it, `reference` is the plain torch function, for `arguments`, that
-    does the same; both write into tensors that stand. `num_bytes` is what it has to move.
+    """One kernel: `run` calls it, and `reference`, given `arguments`, does the same in plain torch.
+    Both write into existing tensors. `num_bytes` counts the bytes that the kernel has to move.
     """
 
     name: str

@@ -23,7 +23,7 @@ _OLDEST = (8, 0)  # reductions of a warp in one instruction, blocks.cuh
 def load(codec: str, device: torch.device | str) -> None:
     """Load or compile the kernels of `codec` on `device` now instead of at their first use.
 
-    Call it before forking workers, which then share those of a CPU. Further calls do nothing.
+    Call it before forking workers: they then share the CPU kernels. Further calls do nothing.
     """
     device = torch.device(device)
     module = backend(codec, device)
@@ -146,7 +146,10 @@ def decode_mean(
     out: Tensor | None,
     *options: Any,
 ) -> Tensor:
-    """As `decode`, of `[..., N, wire_bytes(n)]`: the mean of the N, in float32."""
+    """Decode `payloads` `[..., N, wire_bytes(n)]` to the mean of the N, float32 `[..., n]`.
+
+    `out`, `options` and errors are as in `decode`; N = 0 is a `ValueError` too.
+    """
     check_payload(name, payloads, n, wire_bytes, stacked=True)
     x = output(out, (*payloads.shape[:-2], n), torch.float32, payloads.device)
     if x.numel():

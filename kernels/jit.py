@@ -60,7 +60,7 @@ def numbers(x: Tensor) -> np.ndarray:
 
 
 def num_pieces(n: int) -> int:
-    """Pieces of a chunk of `n` elements; those of all chunks are numbered one after the other."""
+    """Pieces of a chunk of `n` elements; the pieces of all chunks are numbered in one sequence."""
     return -(-n // PIECE)
 
 

@@ -1,7 +1,7 @@
 """Work shared out among as many threads as torch uses, by kernels that release the GIL.
 
-Numba's own threads do not survive a fork; these are made when they are first needed, in each
-process anew. What a kernel computes never depends on how many there are.
+Numba's own threads do not survive a fork. Each process makes the threads here when it first needs
+them. The number of threads never changes what a kernel computes.
 """
 
 import os
@@ -23,7 +23,7 @@ def share(
     kernel: Callable[..., object], arguments: tuple[Any, ...], num_items: int, num_elements: int
 ) -> None:
     """Call `kernel(*arguments, first, last)` for ranges that cover 0 .. num_items, at the same
-    time. `num_elements` are those of all items together.
+    time. `num_elements` counts the elements of all items.
     """
     num_threads = min(torch.get_num_threads(), num_elements // ELEMENTS_PER_THREAD, num_items)
     if num_threads <= 1:

@@ -60,7 +60,7 @@ def serve(condition: NetworkCondition, num_workers: int, command: list[str]) -> 
 
 
 def of_one_node(command: list[str], rank: int, addresses: list[str]) -> list[str]:
-    """A torchrun command for all workers as that of one, who is a node of one process.
+    """Turn a torchrun command for all workers into one worker's: a node of one process.
 
     Raises:
         ValueError: if it is to start another number of processes than there are workers.

@@ -1,5 +1,4 @@
-"""Asynchronous model averaging: workers train alone, and their weights are averaged behind their
-backs.
+"""Asynchronous model averaging: workers train alone, and weights are averaged in the background.
 
     s_i = x_i                    a worker's weights at the end of a step, `interval_ms` after the
                                  last time
@@ -76,7 +75,7 @@ class AsyncModelAverage(Hierarchical):
 
     @property
     def num_early_steps(self) -> int:
-        """See `Algorithm`."""
+        """The number of warm-up steps, which all-reduce gradients."""
         return self.warmup_steps
 
     def init(self, context: Context) -> AsyncState:
@@ -171,8 +170,8 @@ def _take_up(context: Context, workers: Tensor) -> None:
 
 
 def _rows(workers: Tensor) -> Tensor | slice:
-    """Where the workers of bool `[w]` are, as an index. All of them, such as a real worker alone,
-    are a slice: for an index of the host's a GPU would have the host wait.
+    """The index of the workers of bool `[w]`. All workers, such as a real worker alone, are a
+    slice: with an index on the host, a GPU would make the host wait.
     """
     return slice(None) if workers.all() else workers
 

@@ -1,4 +1,4 @@
-"""CHOCO-SGD: workers gossip over public copies of their weights, which codes of any quality update.
+"""CHOCO-SGD: workers gossip over public copies of their weights and update the copies by codes.
 
     x_i <- optimizer(x_i, g_i)
     q_i  = Q(x_i - xhat_i)                         sent to all neighbours
@@ -29,8 +29,8 @@ from bagua_algos.engine.algorithm import Algorithm, Context
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PublicCopies:
-    """One bucket's xhat `[w, numel]` of a worker, and s, the average of its neighbourhood's, both
-    in float32.
+    """One bucket's xhat and s, float32 `[w, numel]`: a worker's public copy, and the average of its
+    neighbours' copies.
     """
 
     own: Tensor
@@ -68,7 +68,7 @@ class ChocoSGD(Algorithm):
             )
 
     def check(self, world_size: int, optimizer: Optimizer) -> None:
-        """See `Algorithm`: the topology must connect so many workers."""
+        """Raise `ValueError` unless the topology can connect `world_size` workers."""
         self.topology.mixing(0, world_size)
 
     def init(self, context: Context) -> list[PublicCopies]:

@@ -57,7 +57,7 @@ class Decentralized(Hierarchical):
             )
 
     def check(self, world_size: int, optimizer: Optimizer) -> None:
-        """See `Algorithm`: the topology must connect so many workers."""
+        """Raise `ValueError` unless the topology connects all workers; `init` checks nodes."""
         if not self.hierarchical:
             self.topology.mixing(0, world_size)
 

@@ -1,4 +1,4 @@
-"""Local SGD: workers train apart and meet every `interval` steps; gradients do not travel.
+"""Local SGD: workers train apart and average weights every `interval` steps, not gradients.
 
     x_i <- optimizer(x_i, g_i)              every step, on every worker by itself
     x_i <- mean_j x_j                       every `interval` steps; or, with an outer optimizer,
@@ -90,7 +90,7 @@ class LocalSGD(Hierarchical):
 
     @property
     def num_early_steps(self) -> int:
-        """See `Algorithm`."""
+        """The number of steps before `start_step`, which all-reduce gradients."""
         return self.start_step
 
     def init(self, context: Context) -> list[OuterState] | None:

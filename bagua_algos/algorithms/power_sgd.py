@@ -10,8 +10,8 @@ training step.
 Paper: Vogels et al., "PowerSGD", arXiv 1905.13727, Algorithms 1 and 2. As in PyTorch's
 powerSGD_hook, a parameter travels as it is if its factors would not save `min_compression_rate`
 (biases always do), and so does everything for the first `warmup_steps`. Differs from the paper: QR
-in place of Gram-Schmidt, so that a column of zeros neither divides by zero nor stays zero for ever;
-momentum is the optimizer's. Differs from the hook: Q is not orthonormalised before its use (the
+replaces Gram-Schmidt, so that a column of zeros neither divides by zero nor stays zero; the
+optimizer keeps the momentum. Differs from the hook: Q is not orthonormalised before its use (the
 columns span the same, so only rounding changes), and a bucket's uncompressed parameters share the
 message of its Ps: two all-reduces a bucket, not three.
 
@@ -77,7 +77,7 @@ class PowerSGD(Hierarchical):
 
     @property
     def num_early_steps(self) -> int:
-        """See `Algorithm`."""
+        """The number of warm-up steps, which all-reduce gradients uncompressed."""
         return self.warmup_steps
 
     def init(self, context: Context) -> list[Factors]:
@@ -156,7 +156,7 @@ class PowerSGD(Hierarchical):
 
 
 def _factor_dtype(x: Tensor) -> torch.dtype:
-    """That of `x`, and float32 at least."""
+    """The type of `x`, but float32 at least."""
     return torch.promote_types(x.dtype, torch.float32)
 
 

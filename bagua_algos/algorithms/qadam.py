@@ -1,4 +1,4 @@
-"""QAdam: Adam whose second moment is learnt, then frozen, and whose momenta travel in few bits.
+"""QAdam: Adam that learns its second moment, then freezes it and sends momenta in few bits.
 
     k < warmup_steps    torch's own Adam or AdamW on mean_j g_j
     after               m_j <- b1 m + (1 - b1) g_j          on worker j, per bucket during backward
@@ -11,18 +11,18 @@ or AdamW's (x <- (1 - lr wd) x). With a 1-bit sign compressor and error feedback
 A sign code gives each element of a chunk a momentum of one size, and where v is far below the
 chunk's (a bias before BatchNorm has gradients of rounding alone) x is thrown about. `precondition`
 cures it: what is averaged, in place of m, is u <- b1 u + (1 - b1) g_j / (sqrt(v / (1 - b2^K)) +
-eps), the same rule but for the codes' errors, which are then of one size in steps of x. It does
-not suit MinMaxUInt8, whose range a few large u widen.
+eps), the same rule but for the codes' errors, which are then of one size in steps of x. It does not
+suit MinMaxUInt8: a few large u widen the range of a chunk.
 
 Papers: Tang et al., "1-bit Adam", arXiv 2102.02888, algorithm 1; the 8-bit form without error
 feedback: Gan et al., "BAGUA", arXiv 2107.01499. Differs from the papers: bias corrections are
-Adam's, that of v frozen with v; each parameter group has its own lr, betas, eps and weight decay,
-as they are at the step (eps: at the switch); `precondition`; an element whose gradient was zero all
-through warm-up rests, where the paper would divide by eps.
+Adam's, and the correction of v is frozen with v; each parameter group has its own lr, betas, eps
+and weight decay, as they are at the step (eps: at the switch); `precondition`; an element whose
+gradient was zero all through warm-up rests, where the paper would divide by eps.
 
-After the switch the user's optimizer.step() finds no gradients and changes nothing; those that
-backward leaves behind are this worker's own, and clipping them has no effect. Adam's moments have
-moved from the optimizer to the algorithm's state, and return when training ends.
+After the switch the user's optimizer.step() finds no gradients and changes nothing. Backward leaves
+this worker's own gradients behind, and clipping them has no effect. Adam's moments have moved from
+the optimizer to the algorithm's state, and return when training ends.
 """
 
 import math
@@ -100,11 +100,11 @@ class QAdam(Hierarchical):
 
     @property
     def num_early_steps(self) -> int:
-        """See `Algorithm`."""
+        """The number of warm-up steps, in which Adam runs on averaged gradients."""
         return self.warmup_steps
 
     def check(self, world_size: int, optimizer: Optimizer) -> None:
-        """See `Algorithm`: it stands in for Adam or AdamW, and nothing else."""
+        """Raise `ValueError` unless the optimizer is Adam or AdamW with supported options."""
         if type(optimizer) not in (Adam, AdamW):
             raise ValueError(
                 f"QAdam continues torch.optim.Adam or AdamW, got {type(optimizer).__name__}: "

@@ -49,7 +49,7 @@ class SGP(Algorithm):
     overlap: bool = False
 
     def check(self, world_size: int, optimizer: Optimizer) -> None:
-        """See `Algorithm`: the topology must connect so many workers."""
+        """Raise `ValueError` unless the topology can connect `world_size` workers."""
         self.topology.mixing(0, world_size)
 
     def init(self, context: Context) -> PushSum:
@@ -68,9 +68,7 @@ class SGP(Algorithm):
             state.mixed = [mix(x, mixing, context.communicator) for x in state.numerators]
 
     def on_step_end(self, context: Context) -> None:
-        """What the optimizer did to z is done to x; x and w are mixed; the weights become their
-        ratio.
-        """
+        """Apply the optimizer's change of z to x, mix x and w, set the weights to the ratio."""
         state, communicator, mixing = context.state, context.communicator, self._mixing(context)
         before = state.denominators.tolist()
         state.denominators = torch.from_numpy(mixing.matrix()) @ state.denominators

@@ -7,15 +7,15 @@ clipping and warm-up it is Deep Gradient Compression (DGC).
     v_j[S_j] = 0,  u_j[S_j] = 0                 momentum factor masking
     x  <- optimizer(x, mean_j v_j[S_j])         zero where nobody sent
 
-A gradient waits about 1 / ratio steps: where the learning rate suits a step and not their sum,
-training diverges, and a smaller rate, a greater ratio or warm-up is the cure.
+A gradient waits about 1 / ratio steps and then arrives as a sum of them. If the learning rate suits
+one step but not the sum, training diverges; a smaller rate, a greater ratio or warm-up cures it.
 
 Papers: top-k with error feedback: Stich et al., arXiv 1809.07599, Algorithm 1; DGC: Lin et al.,
-arXiv 1712.01887, section 3. Clipping is local, to clip_norm / sqrt(N); warm-up lets the
-ratio fall exponentially. Differs from DGC: the largest are chosen in a bucket, not in a layer, and
-exactly, not by a sampled threshold; the ratio falls with every step, not with every epoch; no
-Nesterov momentum. With `clip_norm` nothing travels before backward has ended, since the norm is
-that of all gradients.
+arXiv 1712.01887, section 3. Clipping is local, to clip_norm / sqrt(N); warm-up lets the ratio fall
+exponentially. Differs from DGC: the largest are chosen in a bucket, not in a layer, and exactly,
+not by a sampled threshold; the ratio falls with every step, not with every epoch; no Nesterov
+momentum. With `clip_norm` nothing travels before backward has ended, since the norm covers all
+gradients.
 """
 
 import math
@@ -45,7 +45,7 @@ class Memory:
 class TopK(Algorithm):
     """Centralized, sparse, synchronous. State: `Memory`, one a bucket.
 
-    A `momentum` other than zero replaces the optimizer's, which `init` refuses to add to it.
+    A `momentum` other than zero replaces the optimizer's momentum; `check` refuses both together.
     Raises `ValueError` for numbers out of range, and for momentum without error feedback; warns
     where error feedback is off.
     """
@@ -81,11 +81,11 @@ class TopK(Algorithm):
 
     @property
     def num_early_steps(self) -> int:
-        """See `Algorithm`."""
+        """The number of warm-up steps, in which the ratio falls."""
         return self.warmup_steps
 
     def check(self, world_size: int, optimizer: Optimizer) -> None:
-        """See `Algorithm`: momentum is kept once, here or by the optimizer."""
+        """Raise `ValueError` if both this algorithm and the optimizer keep momentum."""
         if not self.momentum:
             return
         for group in optimizer.param_groups:

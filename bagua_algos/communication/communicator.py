@@ -1,4 +1,4 @@
-"""What an algorithm may ask of the other workers, and who hears of it.
+"""The interface between an algorithm and the other workers, and its observers.
 
 Every tensor has the worker axis first: `[w, ...]`, the workers that this process holds (`ranks`).
 A real worker holds itself (w = 1, `process_group.py`); a simulated run holds all of them (w = N,
@@ -67,7 +67,7 @@ class Observer(Protocol):
 
 
 class Averager(Protocol):
-    """The primitives that a consensus is made by, of a `Communicator` or of something beside it."""
+    """The primitives that make a consensus; a `Communicator` has them, and other classes may."""
 
     ranks: tuple[int, ...]
 
@@ -76,7 +76,7 @@ class Averager(Protocol):
         ...
 
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
-        """Replace `x[w, ...]` by that of worker `source`."""
+        """Replace every row of `x[w, ...]` by the row of worker `source`."""
         ...
 
 
@@ -84,9 +84,9 @@ class Communicator(Averager, Protocol):
     """MPI-style primitives over the worker axis. All raise `CommunicationError`; all are
     collective calls.
 
-    `ranks` are the workers held here, each a number below `world_size`. Where the communicator is
-    a part of another, `members[r]` is the number of worker r among all; otherwise r itself.
-    `hierarchy` is there where nodes are known, and levels that differ.
+    `ranks` are the workers held here, each a number below `world_size`. Where the communicator is a
+    part of another, `members[r]` is the number of worker r among all; otherwise r itself.
+    `hierarchy` is None where nodes are not known, or make no difference.
     """
 
     world_size: int
@@ -132,8 +132,8 @@ Nodes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Some of a communicator's workers among themselves: their own `communicator`, and which `rows`
-    of `x[w, ...]` are theirs.
+    """Some of a communicator's workers, with their own `communicator` and their `rows` of `x[w,
+    ...]`.
     """
 
     communicator: Communicator
@@ -148,13 +148,13 @@ class Part:
 
 
 class Relay:
-    """The observer of a part: whoever observes the whole at the time."""
+    """The observer of a part: it passes operations on to the observer of the whole."""
 
     def __init__(self, whole: Communicator) -> None:
         self._whole = whole
 
     def on_operation(self, operation: Operation) -> None:
-        """See `Observer`."""
+        """Hand the operation to the observer of the whole, if it has one."""
         if self._whole.observer is not None:
             self._whole.observer.on_operation(operation)
 
@@ -184,12 +184,12 @@ def num_bytes_per_worker(x_w: Tensor) -> int:
 
 
 Primitive = Callable[[Tensor, Communicator], None]
-"""Changes `x[p, ...]` in place, by communication among those whose rows these are."""
+"""Changes `x[p, ...]` in place, by communication among the p workers."""
 
 
 class Levels(Protocol):
-    """Who takes part in a primitive: all workers, or the leaders of their nodes. They are the
-    `num_parties` parties of it, p of them held here.
+    """The parties of a primitive: all workers, or the leaders of nodes. There are `num_parties`, p
+    of them held here.
     """
 
     num_parties: int

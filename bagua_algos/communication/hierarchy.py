@@ -8,8 +8,8 @@ A node counts for as many workers as it has, so the mean over leaders is the mea
 
     mean_i x_i = mean_k (s_k K / N) mean_{i in k} x_i     s_k workers in node k of K, N in all
 
-Paper: Gan et al., "BAGUA", arXiv 2107.01499. Differs from its code: that averages
-nodes' means as they are, which is the mean over workers only where all nodes are equal.
+Paper: Gan et al., "BAGUA", arXiv 2107.01499. Differs from BAGUA's code, which averages nodes' means
+without weights: this is the mean over workers only where all nodes are equal.
 
 Shape suffixes: w workers held here, p of them that take part.
 """
@@ -54,8 +54,8 @@ class Flat:
 
 
 class Hierarchy:
-    """Two levels: the nodes of a communicator's workers, and among them their leaders, the parties
-    of a primitive. Making it is a collective call.
+    """Two levels: nodes of workers, and the leaders of the nodes, which are the parties of a
+    primitive. Making it is a collective call.
     """
 
     def __init__(self, communicator: Communicator, nodes: Sequence[tuple[int, ...]]) -> None:
@@ -94,8 +94,8 @@ class Hierarchy:
     def pace(self, like: Tensor) -> Tensor | float:
         """How far a leader may go to its neighbours' average, as a factor of `like[p, ...]`.
 
-        s_min / s_k in node k: then the workers' mean stays where it was, whatever the (doubly
-        stochastic) mixing, and leaders that agree stay too.
+        The factor is s_min / s_k in node k. It keeps the workers' mean under any doubly stochastic
+        mixing, and leaders that agree keep their value.
         """
         return self._of_held(self._paces, like) if len(set(self._paces)) > 1 else 1.0
 

@@ -1,4 +1,4 @@
-"""A worker whose partners are its own echo: all of an algorithm's work but the network's.
+"""One worker that receives its own messages back: all of an algorithm's work but the network's.
 
 One process stands for one worker of N and computes what it would (every compression, every
 average), on numbers of the right shape; nothing travels. So the kernels of an algorithm can be
@@ -21,8 +21,8 @@ from bagua_algos.communication.workers import Workers
 
 
 class LoopbackCommunicator(Workers):
-    """Worker 0 of `world_size`, alone: w = 1. See `Communicator`; what would arrive from another
-    worker is this one's own.
+    """Worker 0 of `world_size`, alone: w = 1. It receives its own data in place of every other
+    worker's.
 
     Args:
         world_size: N.
@@ -50,7 +50,7 @@ class LoopbackCommunicator(Workers):
         super().__init__(world_size, (0,), members, observer, clock, nodes)
 
     def duplicate(self) -> "LoopbackCommunicator":
-        """See `Communicator`. There are no connections to share."""
+        """Return a communicator with the next `meet`; this one where none is left."""
         if not self._others:
             return self
         meet = [self._others.pop(0)]
@@ -59,7 +59,7 @@ class LoopbackCommunicator(Workers):
         )
 
     def split(self, parts: Sequence[Sequence[int]]) -> list[Part]:
-        """See `Communicator`: worker 0's part."""
+        """Return worker 0's part; `ValueError` unless `parts` share all workers out."""
         check_parts(parts, self.world_size)
         (own,) = (part for part in parts if 0 in part)
         members = tuple(self.members[rank] for rank in own)
@@ -73,30 +73,30 @@ class LoopbackCommunicator(Workers):
         return [Part(communicator=communicator, rows=slice(0, 1))]
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
-        """The mean of equal numbers."""
+        """Change nothing: the mean of equal rows is the row."""
         self._wait_and_report("all_reduce_mean", x_w)
 
     def all_to_all(self, x_wN: Tensor) -> Tensor:
-        """Its own rows."""
+        """Return a copy of `x[1, N, ...]`: every worker has the same rows."""
         self._wait_and_report("all_to_all", x_wN)
         return x_wN.clone()
 
     def all_gather(self, x_w: Tensor) -> Tensor:
-        """Its own row N times."""
+        """Return `y[1, N, ...]`, the worker's own row N times."""
         self._wait_and_report("all_gather", x_w)
         return x_w.unsqueeze(1).repeat(1, self.world_size, *[1] * (x_w.dim() - 1))
 
     def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
-        """The mean of its own rows."""
+        """Return `y[1, ...]`, the mean of the worker's own N rows."""
         self._wait_and_report("reduce_scatter_mean", x_wN)
         return x_wN.mean(1)
 
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
-        """Nothing changes."""
+        """Change nothing: every worker has the same row."""
         self._wait_and_report("broadcast", x_w)
 
     def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
-        """What it sent."""
+        """Return a copy of `x[1, ...]`; `ValueError` for no permutation."""
         check_permutation(peers, self.world_size)
         self._wait_and_report("exchange", x_w, tuple(peers))
         return x_w.clone()

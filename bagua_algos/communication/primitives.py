@@ -4,8 +4,8 @@
     centralized      all_reduce_mean_      compressed_all_reduce_mean_      C_FP_S, C_LP_S
     decentralized    mix                   compressed_mix_                  D_FP_S, D_LP_S
 
-Flat, all workers take part. With `hierarchical` one of each node does, for the mean of its node
-(`bagua_algos.communication.hierarchy`): residuals, replicas and mixings are of nodes then.
+Flat, all workers take part. With `hierarchical`, one worker of each node takes part with the node's
+mean (`bagua_algos.communication.hierarchy`); residuals, replicas and mixings then belong to nodes.
 
 Shape suffixes: w workers held here, N who take part in all, p of them held here, n elements of a
 bucket, c of a chunk.
@@ -110,7 +110,7 @@ def _chunks(x_pn: Tensor, num_chunks: int) -> Tensor:
 
 
 def _draws(draw: Draw | None, parties: Communicator) -> tuple[Draw | None, Draw | None]:
-    """Those of two stages, for the parties held here: each draws as the worker that it is."""
+    """The draws of two stages for the parties held here; a party draws by its worker's number."""
     if draw is None:
         return None, None
     first = replace(draw, ranks=tuple(parties.members[rank] for rank in parties.ranks))
@@ -151,8 +151,8 @@ def _mix(x_pn: Tensor, mixing: Mixing, communicator: Communicator) -> Tensor:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Replicas:
-    """One bucket's weights as everyone knows them, `[p, numel]` in float32: a worker's `own`, and
-    those of the neighbours that the exchanges of a static mixing hear from.
+    """One bucket's weights as everyone knows them, float32 `[p, numel]`: a worker's `own`, and the
+    weights of its neighbours in the exchanges of a static mixing.
     """
 
     own: Tensor
@@ -183,8 +183,8 @@ def compressed_mix_(
 
         Q((x - w) + sum_j A_ij (w_j - w))        w: the replicas; x <- w, once it is updated
 
-    `mixing` is that of every step. Without exchanges `x` stays as it is. Between nodes of unequal
-    size a larger one goes only a part of the way (`Hierarchy.pace`).
+    `mixing` is the same at every step. Without exchanges `x` stays as it is. Between nodes of
+    unequal size a larger one goes only a part of the way (`Hierarchy.pace`).
     """
     if not mixing.exchanges:
         return

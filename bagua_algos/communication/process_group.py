@@ -33,7 +33,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 class ProcessGroupCommunicator(Workers):
-    """This process's worker among those of a `torch.distributed` process group.
+    """This process's worker in a `torch.distributed` process group.
 
     Args:
         group: the process group; None means the default one, which must be initialised.
@@ -68,7 +68,7 @@ class ProcessGroupCommunicator(Workers):
         super().__init__(len(members), ranks, members, observer, clock, nodes)
 
     def duplicate(self) -> "ProcessGroupCommunicator":
-        """See `Communicator`."""
+        """Make a new process group of the same workers, with connections of its own; collective."""
         return ProcessGroupCommunicator(
             self._new_group(range(self.world_size)),
             self.observer,
@@ -78,7 +78,7 @@ class ProcessGroupCommunicator(Workers):
         )
 
     def split(self, parts: Sequence[Sequence[int]]) -> list[Part]:
-        """See `Communicator`: the one part that this worker is in."""
+        """Return the one part that this worker is in; `ValueError` unless `parts` share all out."""
         check_parts(parts, self.world_size)
         [part] = [part for part in parts if self.ranks[0] in part]
         communicator = ProcessGroupCommunicator(
@@ -99,7 +99,7 @@ class ProcessGroupCommunicator(Workers):
         return group
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
-        """See `Communicator`."""
+        """Replace `x[1, ...]` by the sum over all workers / N (fp16 is divided first)."""
         with self._operation("all_reduce_mean", x_w):
             # gloo has no AVG, and NCCL's rounds otherwise: the sum divided once is the same on
             # both. But a sum of fp16 may be beyond its range, where the mean is not.
@@ -110,32 +110,36 @@ class ProcessGroupCommunicator(Workers):
                 x_w.div_(self.world_size)
 
     def all_to_all(self, x_wN: Tensor) -> Tensor:
-        """See `Communicator`."""
+        """Send `x[0, j]` to worker j; returns `y[1, N, ...]` with `y[0, j]` from worker j."""
         with self._operation("all_to_all", x_wN):
             return self._to_each_other(x_wN)
 
     def all_gather(self, x_w: Tensor) -> Tensor:
-        """See `Communicator`."""
+        """Return `y[1, N, ...]` with `y[0, j]` = x of worker j."""
         y_wN = x_w.new_empty(1, self.world_size, *x_w.shape[1:])
         with self._operation("all_gather", x_w):
             _all_gather(y_wN.flatten(0, 1), x_w, group=self.group)
         return y_wN
 
     def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
-        """See `Communicator`. Rows are exchanged and summed here: gloo has no reduce-scatter of
-        its own.
+        """Send `x[0, j]` to worker j; returns the mean of the N rows that arrive, `[1, ...]`.
+
+        Rows are summed here, because gloo has no reduce-scatter of its own.
         """
         with self._operation("reduce_scatter_mean", x_wN):
             y_wN = self._to_each_other(x_wN)
         return y_wN.mean(1)
 
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
-        """See `Communicator`."""
+        """Replace `x[1, ...]` by worker `source`'s."""
         with self._operation("broadcast", x_w):
             dist.broadcast(x_w, group=self.group, group_src=source)
 
     def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
-        """See `Communicator`."""
+        """Send `x[1, ...]` to worker `peers[rank]`; returns what arrives, or a copy of `x`.
+
+        Raises `ValueError` if `peers` is no permutation.
+        """
         check_permutation(peers, self.world_size)
         rank = self.ranks[0]
         target, source = peers[rank], list(peers).index(rank)
@@ -158,9 +162,9 @@ class ProcessGroupCommunicator(Workers):
         return y_wN
 
     def _send_and_receive(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> None:
-        """Receives are posted before sends. A pair's two directions share one connection in gloo,
-        and data leaves only after word that its receiver is ready: word that stood behind data of
-        its own way would make the directions go one after the other.
+        """Receives are posted before sends. In gloo the two directions of a pair share one
+        connection, and data leaves only after a notice that the receiver is ready. A notice queued
+        behind data would make the two directions run one after the other.
         """
         operations = [
             *(self._point_to_point(dist.irecv, x, peer) for peer, x in incoming.items()),
@@ -257,7 +261,10 @@ def rendezvous(
     timeout_s: float,
     nodes: Nodes | None = None,
 ) -> Iterator[ProcessGroupCommunicator]:
-    """As `file_rendezvous`, of workers on any hosts, through a store of `torch.distributed`'s."""
+    """The default process group of workers on any hosts, who find each other through `store`.
+
+    Otherwise the same as `file_rendezvous`, which puts a file in the place of the store.
+    """
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
     try:
@@ -294,11 +301,11 @@ def connect_store(
 
 
 def meet(store: Store, *, rank: int, world_size: int, timeout_s: float) -> Store:
-    """A part of `store` that those who meet now have for themselves; a collective call.
+    """A part of `store` that only the workers of this call share; a collective call.
 
-    The store of torchrun's agent outlives restarts, and holds the words of workers that are gone:
-    whoever read those of a namesake would wait at a dead one's address. So each shows a new name of
-    its own, and worker 0 answers that name with the part's.
+    The store of torchrun's agent outlives restarts and keeps the entries of workers that are gone.
+    A worker that read an old entry of the same rank would wait at a dead address. So each worker
+    writes a new unique name, and worker 0 answers that name with the name of the part.
 
     Raises `CommunicationError` where somebody does not come within `timeout_s`.
     """

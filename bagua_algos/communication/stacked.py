@@ -38,16 +38,16 @@ class StackedCommunicator(Workers):
         super().__init__(world_size, everyone, everyone, observer, clock, nodes)
 
     def duplicate(self) -> "StackedCommunicator":
-        """See `Communicator`. There are no connections to share."""
+        """Return this communicator: there are no connections to share."""
         return self
 
     def split(self, parts: Sequence[Sequence[int]]) -> list[Part]:
-        """See `Communicator`: all of them are held here."""
+        """Return every part; `ValueError` unless `parts` share all workers out."""
         check_parts(parts, self.world_size)
         return [self._part(part) for part in parts]
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
-        """See `Communicator`. Narrow types are rounded as real workers round them, at each hop."""
+        """Replace `x[N, ...]` by its mean; 16-bit sums are rounded at each hop, as in a ring."""
         if x_w.dtype == torch.float16:
             x_w.div_(self.world_size)  # before: their sum may be beyond the type's range
             x_w.copy_(_rounded_sum(x_w).expand_as(x_w))
@@ -58,27 +58,27 @@ class StackedCommunicator(Workers):
         self._report("all_reduce_mean", x_w)
 
     def all_to_all(self, x_wN: Tensor) -> Tensor:
-        """See `Communicator`."""
+        """Swap the first two axes: `x[N, N, ...]` -> `y[N, N, ...]` with `y[i, j] = x[j, i]`."""
         self._report("all_to_all", x_wN)
         return x_wN.transpose(0, 1).contiguous()
 
     def all_gather(self, x_w: Tensor) -> Tensor:
-        """See `Communicator`. The rows are one tensor, expanded: read it, do not write to it."""
+        """`x[N, ...]` -> `y[N, N, ...]`, an expanded view of `x`: read it, do not write to it."""
         self._report("all_gather", x_w)
         return x_w.unsqueeze(0).expand(self.world_size, *x_w.shape)
 
     def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
-        """See `Communicator`."""
+        """`x[N, N, ...]` -> `y[N, ...]` with `y[i]` = the mean over j of `x[j, i]`."""
         self._report("reduce_scatter_mean", x_wN)
         return x_wN.mean(0)
 
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
-        """See `Communicator`."""
+        """Replace every row of `x[N, ...]` by row `source`."""
         x_w.copy_(x_w[source].clone().expand_as(x_w))
         self._report("broadcast", x_w)
 
     def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
-        """See `Communicator`."""
+        """Return `y[N, ...]` with `y[peers[r]] = x[r]`; `ValueError` for no permutation."""
         check_permutation(peers, self.world_size)
         self._report("exchange", x_w, tuple(peers))
         y_w = torch.empty_like(x_w)

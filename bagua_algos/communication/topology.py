@@ -1,4 +1,4 @@
-"""Who averages with whom: pure data from (step, number of workers), without any communication.
+"""Which workers average together: data from (step, number of workers), without communication.
 
     x_i <- A_ii x_i + sum_j A_ij x_j         A is a `Mixing`, of N workers at one step
 
@@ -70,7 +70,7 @@ class Topology(ABC):
     is_static: ClassVar[bool] = False
     """Whether every step has the same mixing."""
     is_symmetric: ClassVar[bool] = False
-    """Whether A_ij = A_ji: whoever one hears from hears one, with the same weight."""
+    """Whether A_ij = A_ji: two workers hear from each other, with the same weight."""
     is_doubly_stochastic: ClassVar[bool] = True
     """Whether rows sum to 1 as columns do."""
 
@@ -90,46 +90,46 @@ class Complete(Topology):
     is_symmetric = True
 
     def mixing(self, step: int, world_size: int) -> Mixing:
-        """See `Topology`."""
+        """Every worker hears from all others, with weight 1 / N each."""
         return _shifts(world_size, tuple(range(1, world_size)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ring(Topology):
-    """A third of oneself and of both neighbours; of two workers, half of each."""
+    """Weight 1/3 each for the worker and both neighbours; two workers: 1/2 each."""
 
     is_static = True
     is_symmetric = True
 
     def mixing(self, step: int, world_size: int) -> Mixing:
-        """See `Topology`."""
+        """Every worker hears from the worker before and the worker after, with equal weights."""
         return _shifts(world_size, tuple(sorted({1 % world_size, -1 % world_size} - {0})))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exponential(Topology):
-    """The one-peer exponential graph, directed: half of oneself and of who is 1, 2, 4, ... places
-    before, in turn.
+    """The one-peer exponential graph, directed: weight 1/2 for the worker, and 1/2 for the worker
+    1, 2, 4, ... places before, in turn.
 
     For N a power of two, log2 N steps in a row average exactly.
     """
 
     def mixing(self, step: int, world_size: int) -> Mixing:
-        """See `Topology`."""
+        """Worker i hears from worker i - 2^k with weight 1/2, where k cycles with `step`."""
         offsets = _powers_of_two(world_size)
         return _shifts(world_size, (offsets[step % len(offsets)],) if offsets else ())
 
 
 @dataclass(frozen=True, kw_only=True)
 class StaticExponential(Topology):
-    """The exponential graph, directed: oneself and all who are 1, 2, 4, ... places before,
-    equally.
+    """The exponential graph, directed: equal weights for the worker and all that are 1, 2, 4, ...
+    places before.
     """
 
     is_static = True
 
     def mixing(self, step: int, world_size: int) -> Mixing:
-        """See `Topology`."""
+        """Worker i hears from the workers i - 1, i - 2, i - 4, ..., with equal weights."""
         return _shifts(world_size, _powers_of_two(world_size))
 
 
@@ -142,7 +142,7 @@ class ShiftOne(Topology):
     is_symmetric = True
 
     def mixing(self, step: int, world_size: int) -> Mixing:
-        """See `Topology`."""
+        """Worker r < N/2 is paired with N/2 + (step + r) mod N/2; `ValueError` for odd N."""
         if world_size % 2:
             raise ValueError(
                 f"shift-one pairs all workers: it needs an even number of them, got {world_size}"
@@ -166,7 +166,7 @@ class RandomMatching(Topology):
             raise ValueError(f"seed must be at least 0, got {self.seed}")
 
     def mixing(self, step: int, world_size: int) -> Mixing:
-        """See `Topology`."""
+        """Pairs drawn by (seed, step), with weight 1/2; one of an odd number stays alone."""
         order = np.random.default_rng((self.seed, step)).permutation(world_size).tolist()
         peers = list(range(world_size))
         for a, b in zip(order[::2], order[1::2], strict=False):
@@ -180,7 +180,7 @@ def _powers_of_two(world_size: int) -> tuple[int, ...]:
 
 @cache
 def _shifts(world_size: int, offsets: tuple[int, ...]) -> Mixing:
-    """Equal weights for oneself and for those who are `offsets` places before."""
+    """Equal weights for the worker and the workers `offsets` places before."""
     weights = (1 / (1 + len(offsets)),) * world_size
     places = range(world_size)
     return Mixing(
@@ -193,6 +193,8 @@ def _shifts(world_size: int, offsets: tuple[int, ...]) -> Mixing:
 
 
 def _pairs(peers: Sequence[int]) -> Mixing:
-    """Half of oneself, half of one's peer; whose peer is oneself keeps what it has."""
+    """Weight 1/2 for the worker and 1/2 for its peer; a worker that is its own peer keeps its
+    value.
+    """
     halves = (0.5,) * len(peers)
     return Mixing(self_weights=halves, exchanges=(Exchange(peers=tuple(peers), weights=halves),))

@@ -1,6 +1,4 @@
-"""What every communicator has: the numbers of its workers, their nodes, and who hears of what it
-does.
-"""
+"""The common part of all communicators: the numbers of the workers, the nodes, the observer."""
 
 from collections.abc import Callable
 
@@ -17,7 +15,7 @@ from bagua_algos.communication.hierarchy import make_hierarchy
 
 
 class Workers(Communicator):
-    """Derive a communicator from it, and write the primitives.
+    """The base class of communicators; a subclass adds the primitives.
 
     Args:
         world_size: N.

@@ -16,12 +16,12 @@ from kernels.shared.mean_reference import mean_in_order
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """Which random numbers one compression draws: the same draw gives the same codes.
+    """The random numbers of one compression: the same draw gives the same codes.
 
-    A compressor that rounds at random keeps no state. What it draws for an element is a function
-    of its own seed, of the numbers here, and of the element's place in its worker's row. So a
-    real worker draws what its row of a simulated run draws, and a resumed run what the unbroken
-    one would have drawn. No two compressions of one run may share a draw.
+    A compressor that rounds at random keeps no state. An element's random number is a function of
+    the compressor's seed, of the fields here, and of the element's place in its worker's row. So a
+    real worker draws what its row of a simulated run draws, and a resumed run what the unbroken one
+    would have drawn. No two compressions of one run may share a draw.
 
     `ranks` are the workers in the first dimension of what is compressed, `stage` tells apart
     several compressions of one bucket in one step.
@@ -37,15 +37,14 @@ class Draw:
 class Compressor(Protocol):
     """A (lossy) code for chunks of floats, each chunk on its own.
 
-    Derive from it: `load` and the last three methods then need no writing; a code has its own where
-    it has kernels, or one kernel can do it.
+    Subclasses inherit `load` and the last three methods; a code with kernels overrides them.
     """
 
     unbiased: ClassVar[bool]
     """Whether a chunk is decoded to itself in the mean over draws."""
 
     def load(self, device: torch.device | str) -> None:
-        """Load or compile what it runs on `device`, which its first use would wait for."""
+        """Load or compile the kernels for `device`, so that the first use does not wait."""
 
     def wire_bytes(self, num_elements: int) -> int:
         """Bytes that a chunk of `num_elements` takes on the wire."""
@@ -85,10 +84,10 @@ def is_plain(x: Tensor) -> bool:
 
 @runtime_checkable
 class FeedsBack(Protocol):
-    """A compressor that has one kernel for what `ErrorFeedback` does."""
+    """A compressor with one kernel for the whole of `ErrorFeedback.compress`."""
 
     def compress_with_feedback(self, x: Tensor, residual: Tensor) -> Tensor:
-        """As `ErrorFeedback.compress`, for a `residual` that `is_plain`."""
+        """Encode x + residual; `residual[..., n]`, contiguous float32, keeps the loss."""
         ...
 
 

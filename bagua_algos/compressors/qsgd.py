@@ -46,8 +46,9 @@ class QSGD(Compressor):
         return qsgd.wire_bytes(num_elements, self.bits, self.group_size)
 
     def compress(self, x: Tensor, draw: Draw | None = None) -> Tensor:
-        """See `Compressor`. Raises `ValueError` without a `draw` that names the workers of
-        `x[w, ..., n]`.
+        """`x[w, ..., n]` -> uint8 `[w, ..., wire_bytes(n)]`, rounded by the numbers of `draw`.
+
+        Raises `ValueError` without a `draw` that names the w workers.
         """
         if draw is None or len(draw.ranks) != x.shape[0]:
             raise ValueError(

@@ -35,7 +35,7 @@ class SignScale(Compressor):
         return sign_scale.compress(x)
 
     def compress_with_feedback(self, x: Tensor, residual: Tensor) -> Tensor:
-        """See `FeedsBack`."""
+        """Encode x + residual; `residual[..., n]`, contiguous float32, keeps the loss."""
         return sign_scale.compress_with_feedback(x, residual)
 
     def decompress(self, payload: Tensor, num_elements: int) -> Tensor:

@@ -1,6 +1,4 @@
-"""What an algorithm is: its configuration, its state, and what it does at the moments of
-a training step.
-"""
+"""The base class of algorithms: configuration, state, and actions at the moments of a step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -144,5 +142,5 @@ class Hierarchical(Algorithm):
 
     @property
     def needs_nodes(self) -> bool:
-        """As `Algorithm.needs_nodes`."""
+        """Whether nodes must be known: only where it is hierarchical."""
         return self.hierarchical

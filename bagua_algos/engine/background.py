@@ -1,4 +1,4 @@
-"""What an algorithm does beside training, without training ever waiting for it."""
+"""Work of an algorithm beside training; training never waits for it."""
 
 from collections.abc import Callable
 

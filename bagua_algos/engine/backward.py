@@ -1,4 +1,4 @@
-"""Which gradients of the current backward pass are final, and when a bucket may travel."""
+"""Tracks which gradients of the current backward pass are final, and launches full buckets."""
 
 from collections.abc import Callable, Sequence
 
@@ -43,8 +43,7 @@ class BackwardTracker:
         backward pass, which then begins.
 
         Raises `ValueError` where the pass before was broken off, and within reentrant activation
-        checkpointing, whose backward passes are many, each of which would end as if it were the
-        last.
+        checkpointing: each of its many backward passes would end as if it were the last.
         """
         number = torch._C._current_graph_task_id()
         if not self._missing:

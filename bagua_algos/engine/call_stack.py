@@ -1,4 +1,4 @@
-"""Who called: for the few things that torch does not tell."""
+"""The call stack of a thread, for the few facts that torch does not report."""
 
 import sys
 from collections.abc import Callable

@@ -4,12 +4,11 @@
     lane 0   bucket        0     2         travels while backward goes on,
     lane 1   bucket          1     3       one bucket's latency behind another's transfer
 
-Autograd tells when a parameter's gradient is final; a bucket whose parameters all are, and whose
-predecessors were launched, is given to the algorithm on its lane. So the buckets of a lane travel
-in the same order on every worker, whatever order their gradients came in. When backward returns,
-all gradients are final: clipping and optimizers see what they would see without us. With a
-`GradScaler` no bucket is launched before backward has ended: whether a gradient overflowed is not
-known earlier.
+Autograd tells when a parameter's gradient is final. A bucket goes to the algorithm on its lane once
+all its gradients are final and all earlier buckets were launched. So the buckets of a lane travel
+in the same order on every worker, whatever the order of gradients. When backward returns, all
+gradients are final: clipping and optimizers work as usual. With a `GradScaler` no bucket is
+launched before backward has ended: whether a gradient overflowed is not known earlier.
 """
 
 import copy
@@ -43,12 +42,12 @@ DEFAULT_TIMEOUT_S = 600.0
 class Engine:
     """One algorithm at work on one model and optimizer, on the workers that `communicator` holds.
 
-    The model's weights and buffers become those of worker 0. Reentrant activation checkpointing is
-    not supported, nor are sparse gradients, nor a change of any parameter's `requires_grad`: all
-    raise `ValueError` in backward.
-    `exposed_communication_s` adds up the seconds that training waited for the lane: communication
-    (and its compression) that compute did not hide. It is simulated where clocks are; on a GPU it
-    is what the stream of compute waited, as far as the GPU has come.
+    The model takes the weights and buffers of worker 0. Reentrant activation checkpointing, sparse
+    gradients and a change of any parameter's `requires_grad` are not supported: each raises
+    `ValueError` in backward. `exposed_communication_s` adds up the seconds that training waited for
+    the lanes: communication and compression that compute did not hide. With simulated clocks it is
+    simulated time; on a GPU it is the wait of the compute stream, up to the laps that the GPU has
+    finished.
 
     On a GPU the host enqueues a step and waits for none of it, but for the overflow check of a
     `GradScaler` and the search for unused parameters, on which it depends what is enqueued next.
@@ -127,7 +126,7 @@ class Engine:
 
     @property
     def exposed_communication_s(self) -> float:
-        """See the class."""
+        """Seconds that training has waited for the lanes, on simulated clocks if there are any."""
         simulated_s = 0.0 if self._clocks is None else self._clocks.exposed_communication_s
         return self._earlier_exposed_s + self._exposed.seconds + simulated_s
 
@@ -379,7 +378,7 @@ class Engine:
             lane.wait()
 
     def _wait_exposed(self) -> None:
-        """As `_wait`, in training, which pays for it."""
+        """Wait for all lanes, and count the time as exposed communication."""
         if self._clocks is not None:
             self._wait()
             return

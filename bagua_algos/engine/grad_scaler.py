@@ -1,4 +1,4 @@
-"""Training in fp16 with torch's own `GradScaler`: what the other workers have to do with it.
+"""Training in fp16 with torch's own `GradScaler`: all workers agree on each overflow.
 
     gradients / scale                  once backward has ended; algorithms see no scale
     has any worker overflowed?         one small all-reduce
@@ -56,8 +56,8 @@ class ScaledGradients:
 
 
 def check_scaler_is_known(scaled: ScaledGradients | None) -> None:
-    """To be called when an optimizer steps: raise `ValueError` if it does so for another enabled
-    `GradScaler` than that of `scaled`.
+    """Raise `ValueError` if an optimizer's step runs for another enabled `GradScaler` than the one
+    in `scaled`; call it within the step.
     """
     call = running(GradScaler.step)
     if call is None:

@@ -1,4 +1,4 @@
-"""The optimizer's parameters: those of the model, and which group each stretch of a bucket is in.
+"""The optimizer's parameters: checks against the model, and the group of each part of a bucket.
 
 A bucket is laid out for communication and knows no groups; an algorithm that updates weights itself
 needs every group's own learning rate, betas and weight decay.
@@ -17,7 +17,8 @@ from bagua_algos.engine.bucket import Bucket
 class Stretch(NamedTuple):
     """Neighbouring columns `[start, stop)` of a bucket that belong to parameter group `group`.
 
-    Numbers alone, so that a checkpoint can hold it and a loaded optimizer's new groups are met.
+    It holds numbers alone: a checkpoint can store it, and it stays valid for a loaded optimizer's
+    new groups.
     """
 
     group: int

@@ -1,4 +1,4 @@
-"""Who hears of a training step as it happens."""
+"""Observers of a training step as it happens."""
 
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable

@@ -1,4 +1,4 @@
-"""How long somebody is held up: a thread, or on a GPU the stream that it enqueues work on."""
+"""Stopwatches: how long a thread is held up, or on a GPU the stream that it enqueues work on."""
 
 import time
 from collections import deque
@@ -21,7 +21,7 @@ class Stopwatch(Protocol):
 
 
 def make_stopwatch(device: torch.device) -> Stopwatch:
-    """One of the calling threads, or of their streams where tensors are on a GPU."""
+    """Make a stopwatch of the calling thread, or of its current stream where `device` is a GPU."""
     return StreamStopwatch(device) if device.type == "cuda" else ThreadStopwatch()
 
 
@@ -34,24 +34,24 @@ def running(stopwatch: Stopwatch) -> Iterator[None]:
 
 
 class ThreadStopwatch:
-    """Of the host's clock."""
+    """A stopwatch by the host's clock."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._since_s = 0.0
 
     def start(self) -> None:
-        """See `Stopwatch`."""
+        """Start a lap at this moment of the host's clock."""
         self._since_s = time.perf_counter()
 
     def stop(self) -> None:
-        """See `Stopwatch`."""
+        """Add the seconds since `start` to `seconds`."""
         self.seconds += time.perf_counter() - self._since_s
 
 
 class StreamStopwatch:
-    """Of the current stream of a GPU, by events in it. Nobody waits for the GPU: what it has not
-    come by yet is not in `seconds`.
+    """A stopwatch of the current stream of a GPU, by events. The host never waits for the GPU:
+    `seconds` leaves out laps that the GPU has not finished.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -62,18 +62,18 @@ class StreamStopwatch:
 
     @property
     def seconds(self) -> float:
-        """See `Stopwatch`."""
+        """Seconds of all laps that the GPU has finished."""
         while self._laps and self._laps[0][1].query():
             since, until = self._laps.popleft()
             self._seconds += since.elapsed_time(until) / 1e3
         return self._seconds
 
     def start(self) -> None:
-        """See `Stopwatch`."""
+        """Record the start of a lap in the current stream."""
         self._since.record(torch.cuda.current_stream(self._device))
 
     def stop(self) -> None:
-        """See `Stopwatch`."""
+        """Record the end of the lap in the current stream; the host does not wait for it."""
         until = self._event()
         until.record(torch.cuda.current_stream(self._device))
         self._laps.append((self._since, until))

@@ -1,4 +1,4 @@
-"""What a model holds beside its trainable parameters: buffers and frozen parameters.
+"""Buffers and frozen parameters: the state of a model beside its trainable parameters.
 
 Shape suffixes: w workers held by this process, n elements, b bytes.
 """
@@ -10,14 +10,14 @@ from bagua_algos.communication.communicator import Averager
 
 
 def broadcast_untrained_(model: nn.Module, averager: Averager) -> None:
-    """Replace every buffer and frozen parameter by that of worker 0. A collective call."""
+    """Replace every buffer and frozen parameter by worker 0's. A collective call."""
     frozen = [p.detach() for p in model.parameters() if not p.requires_grad]
     _broadcast_([*frozen, *model.buffers()], averager)
 
 
 def average_buffers_(model: nn.Module, averager: Averager) -> None:
     """Replace every floating-point buffer (BatchNorm's moving averages) by its mean over all
-    workers, any other (counts, masks) by that of worker 0. A collective call.
+    workers, any other (counts, masks) by worker 0's. A collective call.
     """
     buffers = list(model.buffers())
     _average_([b for b in buffers if b.is_floating_point()], averager)
@@ -36,7 +36,7 @@ def _average_(tensors: list[Tensor], averager: Averager) -> None:
 
 
 def _broadcast_(tensors: list[Tensor], averager: Averager) -> None:
-    """As bytes: any type, in one message."""
+    """Replace each tensor's rows by worker 0's, in one message of bytes for tensors of any type."""
     if not tensors:
         return
     num_held = len(averager.ranks)

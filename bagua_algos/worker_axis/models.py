@@ -29,8 +29,8 @@ class StackedModel(nn.Module):
     """N copies of `model` as one module: parameters and buffers `[N, ...]`, `[N, batch, ...]` in
     and out.
 
-    Parameter names are those of `model`, behind `module.`. Dropout draws differently for each
-    worker.
+    Parameters have the names of `model` after the prefix `module.`. Dropout draws differently for
+    each worker.
 
     Args:
         model: any that `torch.func.vmap` accepts: no control flow that depends on data.

@@ -1,7 +1,7 @@
-"""Stacked workers of which some stand still while the others take a step.
+"""Stacked workers: some of them stand still while the others take a step.
 
-The step is computed for all, as one batch; what it did to the rows of those who stand still is
-undone before the algorithm sees the end of the step.
+One batch computes the step for all workers. The rows of workers that stand still are restored
+before the algorithm sees the end of the step.
 """
 
 import torch

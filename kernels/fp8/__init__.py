@@ -1,7 +1,7 @@
 """Fp8: every element as an 8-bit float, over a scale that makes the chunk fit.
 
-The formula, the wire format and what is done about NaN and infinity are those of
-`kernels.fp8.reference`. Every device gives the same bytes.
+`kernels.fp8.reference` gives the formula, the wire format, and what becomes of NaN and infinity.
+Every device gives the same bytes.
 """
 
 import torch
@@ -16,7 +16,7 @@ _CODEC, _NAME = "fp8", "fp8"
 
 
 def load(device: torch.device | str) -> None:
-    """See `kernels.dispatch.load`."""
+    """Load or compile the fp8 kernels for `device` now, so that no first call waits."""
     dispatch.load(_CODEC, device)
 
 

@@ -1,7 +1,7 @@
 """Fp8 for CPU tensors, by Numba, without the GIL, on as many threads as torch uses.
 
-Importing this module compiles the kernels, or loads them from Numba's cache. The functions are
-those of `kernels.fp8.reference`; outputs are contiguous.
+Importing this module compiles the kernels, or loads them from Numba's cache. The functions have the
+names and arguments of `kernels.fp8.reference`; outputs are contiguous.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ _MAX = {wire: np.float32(torch.finfo(dtype).max) for wire, dtype in WIRE_DTYPES.
 
 
 def compress(chunks: Tensor, payload: Tensor, wire: str) -> None:
-    """See the reference."""
+    """Encode [chunks, n], n >= 1, as `wire` into `payload`, uint8 [chunks, wire_bytes(n)]."""
     x, codes, (num_rows, n) = numbers(chunks), payload.numpy(), chunks.shape
     magnitudes = np.empty((num_rows, num_pieces(n)), np.float32)
     share_pieces(find_magnitudes, (x, magnitudes, PIECE), x.shape)
@@ -39,12 +39,12 @@ def compress(chunks: Tensor, payload: Tensor, wire: str) -> None:
 
 
 def decompress(payload: Tensor, chunks: Tensor, wire: str) -> None:
-    """See the reference."""
+    """Decode uint8 [chunks, wire_bytes(n)] into `chunks`, float32 [chunks, n]."""
     decompress_mean(payload.unsqueeze(1), chunks, wire)
 
 
 def decompress_mean(payloads: Tensor, chunks: Tensor, wire: str) -> None:
-    """See the reference."""
+    """Decode uint8 [chunks, N, wire_bytes(n)] to the mean of the N, in `chunks` [chunks, n]."""
     codes, means = payloads.contiguous().numpy(), chunks.numpy()
     # A copy, because the payload may start at an address that float32 does not allow.
     scales = np.ascontiguousarray(codes[..., :_CODES]).view(np.float32)[..., 0]

@@ -1,7 +1,7 @@
 """MinMaxUInt8: a chunk of floats as one byte an element and its own (min, max).
 
-The formula, the wire format and what is done about NaN, infinity and overflow are those of
-`kernels.minmax_uint8.reference`. Every device gives the same bytes.
+`kernels.minmax_uint8.reference` gives the formula, the wire format, and what becomes of NaN,
+infinity and overflow. Every device gives the same bytes.
 
 Error of one element x of an encoded chunk that decodes to float32:
 
@@ -31,7 +31,7 @@ _CODEC, _NAME = "minmax_uint8", "MinMaxUInt8"
 
 
 def load(device: torch.device | str) -> None:
-    """See `kernels.dispatch.load`."""
+    """Load or compile the MinMaxUInt8 kernels for `device` now, so that no first call waits."""
     dispatch.load(_CODEC, device)
 
 

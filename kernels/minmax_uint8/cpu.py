@@ -1,8 +1,8 @@
 """MinMaxUInt8 for CPU tensors, by Numba, without the GIL, on as many threads as torch uses.
 
-Importing this module compiles the kernels, or loads them from Numba's cache. Import it before
-forking (`kernels.minmax_uint8.load`), so that the children inherit them. The functions are those of
-`kernels.minmax_uint8.reference`; outputs are contiguous.
+Importing this module compiles the kernels, or loads them from Numba's cache. Call
+`kernels.minmax_uint8.load` before forking, so that the children inherit the kernels. The functions
+have the names and arguments of `kernels.minmax_uint8.reference`; outputs are contiguous.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ _INT32_MIN = np.int32(-0x80000000)
 
 
 def compress(chunks: Tensor, payload: Tensor) -> None:
-    """See the reference."""
+    """Encode [chunks, n], n >= 1, into `payload`, uint8 [chunks, wire_bytes(n)]."""
     x = numbers(chunks)
     ranges = _new_ranges(x)
     share_pieces(_find_ranges, (x, ranges), x.shape)
@@ -30,7 +30,7 @@ def compress(chunks: Tensor, payload: Tensor) -> None:
 
 
 def decompress(payload: Tensor, chunks: Tensor) -> None:
-    """See the reference."""
+    """Decode uint8 [chunks, wire_bytes(n)] into `chunks`, float32 or 16-bit [chunks, n]."""
     if chunks.dtype == torch.float32:
         decompress_mean(payload.unsqueeze(1), chunks)
         return
@@ -39,13 +39,13 @@ def decompress(payload: Tensor, chunks: Tensor) -> None:
 
 
 def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
-    """See the reference."""
+    """Decode uint8 [chunks, N, wire_bytes(n)] to the mean of the N, in `chunks` [chunks, n]."""
     codes, means = payloads.contiguous().numpy(), chunks.numpy()
     share_pieces(_decode_mean, (_read_headers(codes), codes, means), means.shape)
 
 
 def average(payloads: Tensor, n: int, payload: Tensor) -> None:
-    """See the reference: two passes, over the codes and over their mean."""
+    """Encode the mean of the N codes of each chunk, [chunks, N, B] -> [chunks, B]; two passes."""
     codes, means = payloads.contiguous().numpy(), torch.empty(len(payloads), n).numpy()
     ranges = _new_ranges(means)
     arguments = (_read_headers(codes), codes, means, ranges)
@@ -75,8 +75,9 @@ def _encode_all(x: np.ndarray, ranges: np.ndarray, payload: np.ndarray) -> None:
 def _swap_order(bits):
     """Map the bits of a float32 to an integer that sorts like the float, and back.
 
-    LLVM vectorises the minimum of integers, but not that of floats that may be NaN. In this order
-    every NaN lies beyond the infinities, so it becomes the minimum or the maximum and shows there.
+    LLVM vectorises the minimum of integers, but not the minimum of floats that may be NaN. In this
+    order every NaN lies beyond the infinities, so it becomes the minimum or the maximum and shows
+    there.
     """
     return np.int32(bits ^ np.int32(np.int32(bits >> 31) & _INT32_MAX))
 

@@ -1,6 +1,6 @@
 """MinMaxUInt8 for CUDA tensors. Chunks hold at least one element; outputs are contiguous.
 
-The functions are those of `kernels.minmax_uint8.reference`.
+The functions have the names and arguments of `kernels.minmax_uint8.reference`.
 """
 
 import torch
@@ -13,27 +13,27 @@ load = _MODULE.load
 
 
 def compress(chunks: Tensor, payload: Tensor) -> None:
-    """See the reference."""
+    """Encode [chunks, n], n >= 1, into `payload`, uint8 [chunks, wire_bytes(n)]."""
     kernel = f"compress_{TYPE_NAMES[chunks.dtype]}"
     _MODULE.launch_encoding(kernel, (chunks.contiguous(), payload), Tiling(*chunks.shape))
 
 
 def decompress(payload: Tensor, chunks: Tensor) -> None:
-    """See the reference."""
+    """Decode uint8 [chunks, wire_bytes(n)] into `chunks`, float32 or 16-bit [chunks, n]."""
     tiling, kind = Tiling(*chunks.shape), TYPE_NAMES[chunks.dtype]
     args = payload.contiguous(), chunks, tiling.rows, tiling.n
     _MODULE.launch(f"decompress_{kind}", args, tiling)
 
 
 def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
-    """See the reference."""
+    """Decode uint8 [chunks, N, wire_bytes(n)] to the mean of the N, in `chunks` [chunks, n]."""
     tiling = Tiling(*chunks.shape)
     args = payloads.contiguous(), chunks, tiling.rows, tiling.n, payloads.shape[1]
     _MODULE.launch("decompress_mean", args, tiling)
 
 
 def average(payloads: Tensor, n: int, payload: Tensor) -> None:
-    """See the reference."""
+    """Encode the mean of the N codes of each chunk, [chunks, N, B] -> [chunks, B]."""
     num_rows, num_codes, _ = payloads.shape
     _MODULE.launch_encoding(
         "average",

@@ -1,8 +1,8 @@
 """QSGD: 2, 4 or 8 bits an element, rounded at random so that the code is right in the mean.
 
-The formula, the wire format and what is done about NaN and infinity are those of
-`kernels.qsgd.reference`. Every device gives the same bytes: what an element draws is a function of
-its place (`kernels.shared.philox_reference`).
+`kernels.qsgd.reference` gives the formula, the wire format, and what becomes of NaN and infinity.
+Every device gives the same bytes: what an element draws is a function of its place
+(`kernels.shared.philox_reference`).
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ _CODEC, _NAME = "qsgd", "QSGD"
 
 
 def load(device: torch.device | str) -> None:
-    """See `kernels.dispatch.load`."""
+    """Load or compile the QSGD kernels for `device` now, so that no first call waits."""
     dispatch.load(_CODEC, device)
 
 

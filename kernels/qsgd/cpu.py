@@ -1,7 +1,7 @@
 """QSGD for CPU tensors, by Numba, without the GIL, on as many threads as torch uses.
 
-Importing this module compiles the kernels, or loads them from Numba's cache. The functions are
-those of `kernels.qsgd.reference`; outputs are contiguous.
+Importing this module compiles the kernels, or loads them from Numba's cache. The functions have the
+names and arguments of `kernels.qsgd.reference`; outputs are contiguous.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ _DROPPED_BITS, _DRAW_UNIT = np.uint32(8), np.float32(2.0**-24)
 def compress(
     chunks: Tensor, payload: Tensor, streams: Tensor, key: Key, bits: int, group_size: int
 ) -> None:
-    """See the reference: two passes."""
+    """Encode [chunks, n], n >= 1, into `payload`, uint8 [chunks, wire_bytes]: norms, then codes."""
     x, codes, (num_rows, n) = numbers(chunks), payload.numpy(), chunks.shape
     norms = np.empty((num_rows, -(-n // group_size)), np.float32)
     share(find_magnitudes, (x, norms, group_size), norms.size, x.size)
@@ -35,12 +35,12 @@ def compress(
 
 
 def decompress(payload: Tensor, chunks: Tensor, bits: int, group_size: int) -> None:
-    """See the reference."""
+    """Decode uint8 [chunks, wire_bytes] into `chunks`, float32 [chunks, n]."""
     decompress_mean(payload.unsqueeze(1), chunks, bits, group_size)
 
 
 def decompress_mean(payloads: Tensor, chunks: Tensor, bits: int, group_size: int) -> None:
-    """See the reference."""
+    """Decode uint8 [chunks, N, wire_bytes] to the mean of the N, in `chunks` [chunks, n]."""
     codes, means = payloads.contiguous().numpy(), chunks.numpy()
     header_bytes = _NORM_BYTES * -(-means.shape[1] // group_size)
     # A copy, because the payload may start at an address that float32 does not allow.

@@ -1,6 +1,6 @@
 """QSGD for CUDA tensors. Chunks hold at least one element; outputs are contiguous.
 
-The functions are those of `kernels.qsgd.reference`.
+The functions have the names and arguments of `kernels.qsgd.reference`.
 """
 
 import math
@@ -19,7 +19,10 @@ _VECTOR = 8  # elements: a tile ends with one of any type
 def compress(
     chunks: Tensor, payload: Tensor, streams: Tensor, key: Key, bits: int, group_size: int
 ) -> None:
-    """See the reference."""
+    """Encode [chunks, n], n >= 1, into `payload`, uint8 [chunks, wire_bytes].
+
+    Where tiles would cut groups, a pass for the norms comes first.
+    """
     chunks, kind = chunks.contiguous(), TYPE_NAMES[chunks.dtype]
     (rows, n), device = chunks.shape, chunks.device
     group_size = min(group_size, n)
@@ -37,12 +40,12 @@ def compress(
 
 
 def decompress(payload: Tensor, chunks: Tensor, bits: int, group_size: int) -> None:
-    """See the reference."""
+    """Decode uint8 [chunks, wire_bytes] into `chunks`, float32 [chunks, n]."""
     decompress_mean(payload.unsqueeze(1), chunks, bits, group_size)
 
 
 def decompress_mean(payloads: Tensor, chunks: Tensor, bits: int, group_size: int) -> None:
-    """See the reference."""
+    """Decode uint8 [chunks, N, wire_bytes] to the mean of the N, in `chunks` [chunks, n]."""
     tiling = Tiling(*chunks.shape)
     group_size = min(group_size, tiling.n)
     args = payloads.contiguous(), chunks, tiling.rows, tiling.n, group_size, payloads.shape[1]

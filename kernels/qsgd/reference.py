@@ -40,9 +40,9 @@ def compress(
     """Encode [chunks, n], n >= 1, of float32 or a 16-bit float into `payload`, uint8 [chunks,
     wire_bytes].
 
-    The chunks are those of w workers, equally many each, one worker's after the other's; worker
-    i draws `philox_reference.uniforms` of `streams[i]`, int64 [w, 3], one for every element of its
-    chunks in their order.
+    The chunks belong to w workers, equally many to each, in the order of workers. Worker i draws
+    `philox_reference.uniforms` of `streams[i]`, int64 [w, 3]: one number for every element of its
+    chunks, in order.
     """
     (num_rows, n), s = chunks.shape, 2 ** (bits - 1) - 1
     x = chunks.float()

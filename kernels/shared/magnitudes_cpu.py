@@ -9,8 +9,8 @@ _MAGNITUDE = np.int32(0x7FFFFFFF)
 
 @jit("void({x}[:, ::1], float32[:, ::1], int64, int64, int64)")
 def find_magnitudes(chunks, magnitudes, group_size, first, last):
-    """max |x| of groups `first` to `last`, those of all chunks numbered one after the other, into
-    `magnitudes[chunks, groups]`: NaN where there is one.
+    """Write max |x| of groups `first` to `last` into `magnitudes[chunks, groups]`; NaN where a
+    group has one. Groups of all chunks are numbered in one sequence.
     """
     per_row = magnitudes.shape[1]
     for group in range(first, last):

@@ -13,5 +13,5 @@ def mean_in_order(decoded: Tensor) -> Tensor:
 
 
 def divide(x: Tensor, divisor: float) -> Tensor:
-    """x / divisor, rounded once: by a plain number torch divides as by its reciprocal on a GPU."""
+    """x / divisor, rounded once: on a GPU torch divides by a number through its reciprocal."""
     return x / torch.full((), divisor, dtype=x.dtype, device=x.device)

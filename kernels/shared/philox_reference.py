@@ -21,8 +21,8 @@ _MASK = 0xFFFFFFFF
 def philox4x32(counter: Sequence[Tensor], key: Key) -> tuple[Tensor, ...]:
     """Four words of random bits for every counter, which is four words too.
 
-    Words are int64 in [0, 2^32); the words of a counter broadcast against each other. The first of
-    them may be larger, for a stream of any length: of its product the lowest 64 bits count.
+    Words are int64 in [0, 2^32); the words of a counter broadcast against each other. The first
+    word may be larger, for a stream of any length: the lowest 64 bits of its product count.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key

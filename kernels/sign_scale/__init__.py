@@ -1,8 +1,8 @@
 """SignScale: one bit an element and the chunk's mean magnitude.
 
-The formula, the wire format and what is done about NaN and infinity are those of
-`kernels.sign_scale.reference`. Every device gives the same bytes, but for the last bit of a scale
-where the order of a sum in float64 decides a tie.
+`kernels.sign_scale.reference` gives the formula, the wire format, and what becomes of NaN and
+infinity. Every device gives the same bytes. The one exception is a scale's last bit where the order
+of a float64 sum decides a tie.
 """
 
 import torch
@@ -25,7 +25,7 @@ _CODEC, _NAME = "sign_scale", "SignScale"
 
 
 def load(device: torch.device | str) -> None:
-    """See `kernels.dispatch.load`."""
+    """Load or compile the SignScale kernels for `device` now, so that no first call waits."""
     dispatch.load(_CODEC, device)
 
 

@@ -1,7 +1,7 @@
 """SignScale for CPU tensors, by Numba, without the GIL, on as many threads as torch uses.
 
-Importing this module compiles the kernels, or loads them from Numba's cache. The functions are
-those of `kernels.sign_scale.reference`; outputs are contiguous.
+Importing this module compiles the kernels, or loads them from Numba's cache. The functions have the
+names and arguments of `kernels.sign_scale.reference`; outputs are contiguous.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ _CODES = 4  # where the codes start in a payload
 
 
 def compress(chunks: Tensor, payload: Tensor) -> None:
-    """See the reference."""
+    """Encode [chunks, n], n >= 1, into `payload`, uint8 [chunks, wire_bytes(n)]."""
     x, codes = numbers(chunks), payload.numpy()
     sums = _new_sums(x)
     share_pieces(_sum_magnitudes, (x, sums), x.shape)
@@ -24,7 +24,7 @@ def compress(chunks: Tensor, payload: Tensor) -> None:
 
 
 def compress_with_feedback(chunks: Tensor, residual: Tensor, payload: Tensor) -> None:
-    """See the reference: two passes. `residual` is contiguous."""
+    """Encode residual + chunks; contiguous `residual`, float32 [chunks, n], keeps the loss."""
     x, left, codes = numbers(chunks), residual.numpy(), payload.numpy()
     sums = _new_sums(x)
     share_pieces(_add, (x, left, sums), x.shape)
@@ -33,12 +33,12 @@ def compress_with_feedback(chunks: Tensor, residual: Tensor, payload: Tensor) ->
 
 
 def decompress(payload: Tensor, chunks: Tensor) -> None:
-    """See the reference."""
+    """Decode uint8 [chunks, wire_bytes(n)] into `chunks`, float32 [chunks, n]."""
     decompress_mean(payload.unsqueeze(1), chunks)
 
 
 def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
-    """See the reference."""
+    """Decode uint8 [chunks, N, wire_bytes(n)] to the mean of the N, in `chunks` [chunks, n]."""
     codes, means = payloads.contiguous().numpy(), chunks.numpy()
     # A copy, because the payload may start at an address that float32 does not allow.
     scales = np.ascontiguousarray(codes[..., :_CODES]).view(np.float32)[..., 0]

@@ -1,6 +1,6 @@
 """SignScale for CUDA tensors. Chunks hold at least one element; outputs are contiguous.
 
-The functions are those of `kernels.sign_scale.reference`.
+The functions have the names and arguments of `kernels.sign_scale.reference`.
 """
 
 import torch
@@ -13,7 +13,7 @@ load = _MODULE.load
 
 
 def compress(chunks: Tensor, payload: Tensor) -> None:
-    """See the reference."""
+    """Encode [chunks, n], n >= 1, into `payload`, uint8 [chunks, wire_bytes(n)]."""
     chunks, tiling = chunks.contiguous(), Tiling(*chunks.shape)
     sums, states = _new_sums(tiling, chunks.device), row_states(tiling.rows, chunks.device)
     args = chunks, payload, sums, states, tiling.rows, tiling.n, tiling.piece_size
@@ -21,7 +21,7 @@ def compress(chunks: Tensor, payload: Tensor) -> None:
 
 
 def compress_with_feedback(chunks: Tensor, residual: Tensor, payload: Tensor) -> None:
-    """See the reference."""
+    """Encode residual + chunks; `residual`, float32 [chunks, n], keeps what the code lost."""
     tiling = Tiling(*chunks.shape)
     _MODULE.launch_encoding(
         f"feedback_{TYPE_NAMES[chunks.dtype]}",
@@ -32,12 +32,12 @@ def compress_with_feedback(chunks: Tensor, residual: Tensor, payload: Tensor) ->
 
 
 def decompress(payload: Tensor, chunks: Tensor) -> None:
-    """See the reference."""
+    """Decode uint8 [chunks, wire_bytes(n)] into `chunks`, float32 [chunks, n]."""
     decompress_mean(payload.unsqueeze(1), chunks)
 
 
 def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
-    """See the reference."""
+    """Decode uint8 [chunks, N, wire_bytes(n)] to the mean of the N, in `chunks` [chunks, n]."""
     tiling = Tiling(*chunks.shape)
     args = payloads.contiguous(), chunks, tiling.rows, tiling.n, payloads.shape[1]
     _MODULE.launch("decompress_mean", args, tiling)

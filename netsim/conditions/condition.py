@@ -4,9 +4,9 @@
     worker 1 --up-->| node 0 |        (core)          | node 1 |--down--> worker 3
 
 Without `nodes`, every uplink leads straight to every downlink. Rates and queues hold on each link
-that a packet crosses. Delay, jitter and loss are a path's: what is written for all, for a worker
-or for a moment is applied once, on the uplink of the packet's sender. So the round trip between
-two workers takes twice `delay_ms`. Only `down` puts them on a downlink too.
+that a packet crosses. Delay, jitter and loss belong to a path: values for all, for a worker or for
+a moment apply once, on the uplink of the packet's sender. So the round trip between two workers
+takes twice `delay_ms`. Only `down` puts these values on a downlink too.
 """
 
 import re
@@ -157,7 +157,7 @@ class NetworkCondition:
         return list(dict.fromkeys([*links, self.node_link("up"), self.node_link("down")]))
 
     def check_num_workers(self, num_workers: int) -> None:
-        """Refuse ranks that do not exist among so many workers.
+        """Refuse ranks that do not exist among `num_workers` workers.
 
         Raises:
             ValueError: with the rank.

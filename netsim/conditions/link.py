@@ -94,7 +94,7 @@ def in_series(links: list[LinkCondition]) -> LinkCondition:
 
 
 def check_number(name: str, value: Any) -> None:
-    """Refuse what is no finite number from 0 up.
+    """Refuse anything but a finite number of at least 0.
 
     Raises:
         ValueError: with the name and the value.

@@ -43,7 +43,7 @@ def read_condition(name: str, overrides: list[str]) -> NetworkCondition:
 
 
 def why_unmeasured(name: str) -> str | None:
-    """A sentence for who takes a preset that no back end was measured with; None for the others."""
+    """A warning for a preset that no back end was measured with; None for the others."""
     if name in MEASURED:
         return None
     table = "results/validation/network.md"

@@ -1,4 +1,4 @@
-"""Which packet goes where and when: the switch without its sockets."""
+"""The route and time of every packet: the switch without its sockets."""
 
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace

@@ -34,7 +34,9 @@ def port_name(rank: int) -> str:
 
 
 def mac_address(rank: int) -> str:
-    """That of a worker's interface: locally administered, its rank in the last two bytes."""
+    """The MAC address of a worker's interface: locally administered, with the rank in the last two
+    bytes.
+    """
     return f"02:00:0a:00:{rank >> 8:02x}:{rank & 255:02x}"
 
 
@@ -115,7 +117,9 @@ def has_qdisc(arguments: dict) -> bool:
 
 
 def send_single_frames(name: str) -> None:
-    """Have the interface send frame by frame, never 64 KB at once (GSO) of which all are lost."""
+    """Make the interface send single frames, not 64 KB at once (GSO), which would be lost as a
+    whole.
+    """
     with _netlink(f"switch GSO off on {name}") as ip:
         ip.link("set", index=_index(ip, name), gso_max_segs=1)
 

@@ -17,7 +17,7 @@ class Shaper(Protocol):
     """Which back end, for the record."""
 
     def add_worker(self, rank: int, pid: int) -> None:
-        """Make the worker's link, from this namespace to that of its process."""
+        """Make the worker's link from this namespace to its process's namespace."""
         ...
 
     def set_up_worker(self, rank: int) -> None:

@@ -1,9 +1,9 @@
 """The switch in user space: one process that carries every packet between the workers' links.
 
-For kernels without netem, and for links that change over time. It needs no bridge and no rights
-but those of the namespace it is in. Its timer is good to some 50 microseconds. Under bulk traffic
-it moderates its wake-ups, as network cards do their interrupts: it looks for packets every
-`_NAP_S`, and counts with the time when the kernel got them.
+For kernels without netem, and for links that change over time. It needs no bridge, and no rights
+outside its own namespace. Its timer is good to some 50 microseconds. Under bulk traffic it
+moderates its wake-ups, as network cards do their interrupts: it looks for packets every `_NAP_S`,
+and counts with the time when the kernel got them.
 """
 
 import ctypes
@@ -241,7 +241,9 @@ class _Switch:
 
 
 def _close_all_but(kept: int) -> None:
-    """Whoever waits for the end of a pipe must not wait for the switch."""
+    """Close inherited files: a reader that waits for the end of a pipe must not wait for the
+    switch.
+    """
     last = os.sysconf("SC_OPEN_MAX")
     os.closerange(3, kept)
     os.closerange(kept + 1, last)

@@ -1,3 +1,1 @@
-"""Is the network what was asked for? The workers probe each link before training; the proof holds
-what they measured against the limits.
-"""
+"""The workers probe each link before training; the proof compares the results with the limits."""

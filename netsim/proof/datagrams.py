@@ -174,7 +174,7 @@ def arrived(datagrams: socket.socket, silence_s: float) -> int:
 
 
 def _meet(incoming: socket.socket, outgoing: socket.socket, samples: list[ByteSample]) -> None:
-    """Begin with the neighbours, both of whom listen by now."""
+    """Begin together with both neighbours, which listen by now."""
     outgoing.send(b"+")
     incoming.send(b"+")
     _receive(incoming, 1, samples)

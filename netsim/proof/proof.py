@@ -29,8 +29,8 @@ LOSS_SIGMAS = 4
 class LinkReport:
     """The path from one worker to the next, as asked for and as measured.
 
-    Rates are in 10^6 bits per second with Ethernet headers, None where unshaped; the round trip
-    is that of opening a connection. `num_sent` and `num_lost` count datagrams; None without loss.
+    Rates are in 10^6 bits per second with Ethernet headers, None where unshaped; the round trip is
+    the opening of a connection. `num_sent` and `num_lost` count datagrams; None without loss.
     """
 
     sender: int
@@ -60,7 +60,7 @@ def probe(condition: NetworkCondition, rank: int, addresses: list[str]) -> LinkR
     Every worker has to call it at about the same time. It takes one to three seconds.
 
     Args:
-        condition: what was asked for; that of time 0 counts.
+        condition: what was asked for; its links at time 0 count.
         rank: this worker.
         addresses: of all the workers, by rank.
 

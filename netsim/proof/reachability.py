@@ -1,4 +1,4 @@
-"""Which workers a worker can still reach: asked when a collective has failed, to name the cause."""
+"""The workers that a worker can still reach: names the cause after a collective has failed."""
 
 import errno
 import select

@@ -34,7 +34,7 @@ def first_quartile_ms(address: str, asked_ms: float) -> float:
 
 
 def round_trips_ms(address: str, asked_ms: float) -> list[float]:
-    """Those of up to `NUM_PINGS` openings; lost ones are left out.
+    """Round trips of up to `NUM_PINGS` openings; lost openings are left out.
 
     Args:
         address: of a worker who listens.

@@ -30,8 +30,8 @@ def chain(situation: Situation, num_bytes: float) -> Cost:
 
     or (n - 2) (c / R + d) + B / R + d over equal paths. It is NCCL's ring from its root to the
     worker before it, for which NCCL has no other algorithm (NVIDIA/nccl, src/device/broadcast.h and
-    `ncclPatternPipelineFrom` in src/enqueue.cc). Its chunks are those of one channel, and it never
-    waits for one of NCCL's buffers to be free.
+    `ncclPatternPipelineFrom` in src/enqueue.cc). The chunks are one channel's, and the formula
+    never waits for a free NCCL buffer.
     """
     transport, ranks, table = situation.transport, situation.ranks, situation.table
     assert transport.chunk_bytes is not None, transport
@@ -91,7 +91,9 @@ def tree(situation: Situation, num_bytes: float) -> Cost:
 
 
 def _parents(num_workers: int) -> Ranks:
-    """Of the workers from 1 up in a binomial tree: their number without its highest bit."""
+    """The parents of workers 1 and up in a binomial tree: the worker's number without its highest
+    bit.
+    """
     return np.array([child - (1 << child.bit_length() - 1) for child in range(1, num_workers)])
 
 

@@ -16,7 +16,7 @@ from netsim.timeline.link_table import Array
 
 
 class Variation(Protocol):
-    """By what the compute times of each worker are multiplied."""
+    """Factors that multiply the compute times of each worker."""
 
     def factors(self, step: int, world_size: int) -> Array:
         """`[N]`, for a step that is counted from 0."""
@@ -84,7 +84,7 @@ class Straggler:
             raise ValueError(f"worker is a rank from 0 up, not {self.worker}.")
 
     def factors(self, step: int, world_size: int) -> Array:
-        """`[N]`, of which the straggler's is larger. Raises `ValueError` if it does not exist."""
+        """`[N]`, with a larger factor for the straggler; `ValueError` if it does not exist."""
         if self.worker >= world_size:
             raise ValueError(
                 f"The straggler is worker {self.worker}, and {world_size} workers have the ranks "

@@ -21,7 +21,7 @@ class _Connection:
 
 
 class Connections:
-    """Windows by what identifies a set of connections: a lane, a pattern and its workers.
+    """Windows by set of connections: a lane, a pattern and its workers.
 
     Args:
         transport: of the hosts.

@@ -1,4 +1,4 @@
-"""What an operation costs, and what its cost is made of: links, ranks, connections."""
+"""The cost of an operation, and its inputs: links, ranks, connections."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,7 +48,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """Where and between whom: the links, the participants' ranks in order, the connections.
+    """The inputs of a cost: the links, the participants' ranks in order, the connections.
 
     `window_bytes` is the congestion window that the connections have at the start.
     """
@@ -68,7 +68,9 @@ class Situation:
         return paths.delay_s + late_s + self.transport.message_s
 
     def rate(self, paths: Paths, rtt_s: Array, num_flows: int = 1) -> Array:
-        """What so many flows together reach: the slowest link, or what loss leaves of them."""
+        """Bytes per second of `num_flows` flows together: the slowest link's rate, or less under
+        loss.
+        """
         return tcp_throughput.loss_limited_rate(
             self.congestion_control, paths.rate, rtt_s, paths.loss, num_flows
         )
@@ -81,7 +83,9 @@ class Situation:
         num_flows: int = 1,
         num_messages: int = 1,
     ) -> Array:
-        """In what time the slowest of so many messages has left, of which so many share a link."""
+        """Seconds until the slowest of several messages has left; some of the messages share a
+        link.
+        """
         return tcp_throughput.message_s(
             self.congestion_control,
             num_bytes,
@@ -95,9 +99,7 @@ class Situation:
     def recovery_s(
         self, paths: Paths, num_bytes: float, rate: Array, rtt_s: Array, num_messages: int = 1
     ) -> Array:
-        """What so many messages at the same time wait for lost packets, and for lost notes that
-        their receivers are ready.
-        """
+        """Seconds that simultaneous messages wait for lost packets and lost ready notices."""
         return tcp_throughput.recovery_wait_s(
             num_bytes,
             rate * rtt_s,
@@ -108,7 +110,7 @@ class Situation:
         )
 
     def opened(self, num_bytes: float, rate: Array, rtt_s: Array) -> float:
-        """The window of the connections after messages of so many bytes."""
+        """The window of the connections, bytes, after messages of `num_bytes` each."""
         return tcp_throughput.opened_window_bytes(
             num_bytes, self.window_bytes, float(np.max(rate)), float(np.max(rtt_s))
         )

@@ -8,9 +8,9 @@ Unshaped, where milliseconds hang on who gets a core, broadcasts are up to 3 tim
 rest is within a factor of 3. These are the least disturbed of 3 rounds on a quiet host; half of the
 operations took over 4 % longer in the most disturbed one.
 
-With 1 % of loss training runs are predicted as well as without, see results/reference/README.md.
-Nothing was fitted for it: how much slower the slowest of several messages is, and what it waits for
-the repair of lost packets, follows from the loss (`tcp_throughput`).
+With 1 % of loss training runs are predicted as well as without, see results/reference/README.md. No
+constant was fitted to loss: `tcp_throughput` derives from the loss how slow the slowest of several
+messages is, and how long it waits for lost packets.
 
 Whole training steps, with two lanes at the same time, are compared in results/validation/time.md.
 
@@ -42,7 +42,7 @@ _MAX_COSTS = 256
 
 
 class CostedOperation(Protocol):
-    """What an observer of a communicator hears, as `bagua_algos` defines it in `communicator.py`.
+    """An operation as a communicator reports it (`bagua_algos.communication.communicator`).
 
     `num_bytes` is what each of `ranks` hands in; in an exchange `ranks[i]` sends it to `peers[i]`.
     Ranks ascend.
@@ -60,7 +60,7 @@ class CostedOperation(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PlainOperation:
-    """A `CostedOperation` that no communicator has done, to ask what it would cost."""
+    """A `CostedOperation` that no communicator has done, for questions about its cost."""
 
     name: str
     num_bytes: int
@@ -140,7 +140,7 @@ class CostModel:
         return self._routes[key]
 
     def connections(self, operation: CostedOperation) -> Hashable:
-        """What is equal for operations that use the same connections in the same way."""
+        """A key that is equal for operations that use the same connections in the same way."""
         is_everyone = len(operation.ranks) == self.world_size
         return operation.name, None if is_everyone else operation.ranks, operation.peers
 

@@ -3,13 +3,12 @@
     lane 0  | ready | kernel | operation | kernel |            first in, first out
     lane 1          | ready | kernel | operation | kernel |
 
-What was put into the lanes happens in `run`, the operation that starts first before the others.
-An operation takes its own time on idle links, and its bytes occupy them from its start on. Where
-those of other lanes are on a link, all share it evenly until the first of them is through; that is
-why an operation under way still ends later when another one starts. For so long the latencies of
-the one that starts are twice what they are on idle links: its messages and words wait in the queue
-that the others keep there, which holds about a delay (see `patterns.ring`). So lanes share
-bandwidth, and one hides the latency of another.
+`run` executes the contents of the lanes, operations in the order of their start. An operation takes
+its own time on idle links, and its bytes occupy the links from its start on. Lanes with bytes on
+the same link share it evenly until the first lane is through. So an operation under way ends later
+when another one starts. Until then the starting operation has twice the latencies of idle links:
+its messages and notices wait in the queue of the other lanes, which holds about a delay (see
+`patterns.ring`). So lanes share bandwidth, and one lane hides the latency of another.
 """
 
 from collections import deque
@@ -62,7 +61,7 @@ Item = CostedOperation | Ready | Kernel | Mark
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A lane's last operation, which others may still slow down."""
+    """A lane's last operation; other lanes may still slow it down."""
 
     name: str
     ranks: Ranks
@@ -302,7 +301,7 @@ class Lanes:
 
 
 def _queueing_s(latency_s: float | Array, behind_s: float | Array) -> Array:
-    """What latencies grow by that are twice as long while others' bytes are on the links."""
+    """Seconds added to latencies, which double while others' bytes are on the links."""
     return np.minimum(latency_s, np.asarray(behind_s) / 2)
 
 

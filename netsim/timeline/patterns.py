@@ -155,13 +155,13 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
 
 
 def share_host(cost: Cost, bytes_per_s: float) -> Cost:
-    """An operation of workers who together move no more than so many payload bytes per second."""
+    """The cost if all workers together move at most `bytes_per_s` of payload per second."""
     moving_s = float(cost.sent_bytes.sum()) / bytes_per_s
     return replace(cost, seconds=np.maximum(cost.seconds, moving_s))
 
 
 def _one_number(situation: Situation, num_bytes: float) -> Cost:
-    """It goes around nearly twice; every receiver has been ready since the start."""
+    """One number goes around nearly twice; every receiver is ready from the start."""
     ranks, num_hops = situation.ranks, 2 * (len(situation.ranks) - 1)
     following = np.roll(ranks, -1)
     delay_s = situation.delay_s(situation.table.paths(ranks, following), 1)

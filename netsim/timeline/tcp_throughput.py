@@ -1,5 +1,5 @@
-"""What TCP makes of a link: the rate that loss leaves it, the waits for what is lost, and those of
-its slow start.
+"""What TCP makes of a link: the rate under loss, the waits for lost packets, and the waits in slow
+start.
 
 Bytes are payload; arrays broadcast.
 """
@@ -35,7 +35,7 @@ def loss_limited_rate(
     loss: ArrayLike,
     num_flows: int = 1,
 ) -> NDArray[np.float64]:
-    """Bytes per second of so many flows together in their steady state. Each reaches:
+    """Bytes per second of `num_flows` flows together in their steady state. Each flow reaches:
 
         reno   MSS / RTT * sqrt(3 / (2 p))                         Mathis et al. 1997
         cubic  MSS / RTT * (C (3 + b) / (4 (1 - b)) (RTT / p)^3)^(1/4), C = 0.4, b = 0.7,
@@ -57,7 +57,7 @@ def loss_limited_rate(
 
 
 def goodput(rate: ArrayLike, loss: ArrayLike) -> NDArray[np.float64]:
-    """What arrives of what a link carries; at a loss of 1 nothing ever does."""
+    """The rate of data that arrives under loss; 0 at a loss of 1."""
     rate, loss = np.asarray(rate), np.asarray(loss)
     with np.errstate(invalid="ignore"):
         return np.where(loss < 1, rate * (1 - loss), 0.0)
@@ -66,8 +66,8 @@ def goodput(rate: ArrayLike, loss: ArrayLike) -> NDArray[np.float64]:
 def lossy_window_bytes(
     algorithm: str | None, rtt_s: ArrayLike, loss: ArrayLike
 ) -> NDArray[np.float64]:
-    """The mean window of a flow that loses packets at random, see `loss_limited_rate`; inf without
-    loss, and of bbr.
+    """The mean window, bytes, of a flow that loses packets at random (`loss_limited_rate`); inf
+    without loss, and for bbr.
     """
     rtt_s, loss = np.asarray(rtt_s), np.asarray(loss)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -103,7 +103,7 @@ def message_s(
         rtt_s: round trip.
         loss: p, the probability of losing a packet.
         num_flows: that share the link.
-        num_messages: of which the slowest counts, see `slowest`.
+        num_messages: the slowest of them counts, see `slowest`.
     """
     window = lossy_window_bytes(algorithm, rtt_s, loss)
     head = np.minimum(num_bytes, window / 2)
@@ -117,13 +117,13 @@ def message_s(
 
 
 def slowest(num_bytes: float, loss: ArrayLike, num_messages: int) -> NDArray[np.float64]:
-    """How many times longer than the mean the slowest of several messages takes whose rate is what
-    loss leaves them.
+    """The time of the slowest of several messages under loss, as a multiple of their mean time.
 
-    Packets are lost at random, so the packets k between two losses are exponential, and a window
-    that grows by as much each round trip needs a time like sqrt(k) for them. Over the np losses of
-    n packets (renewal reward) the deviation of the time is sqrt(4 / pi - 1) / sqrt(np) of its mean;
-    of a message too short for losses of its own it is that of the window at a random time.
+    Packets are lost at random, so the number k of packets between two losses is exponential. A
+    window that grows equally each round trip needs a time like sqrt(k) for k packets. Over the np
+    losses of n packets (renewal reward) the time deviates by sqrt(4 / pi - 1) / sqrt(np) of its
+    mean. The time of a message too short for a loss deviates as much as the window at a random
+    time.
 
         1 + E[largest of m normal] * min(0.3, sqrt(4 / pi - 1) / sqrt(np))
 
@@ -144,8 +144,8 @@ def recovery_wait_s(
     num_messages: int = 1,
     num_notes: int = 0,
 ) -> NDArray[np.float64]:
-    """Seconds by which the last of several messages, sent at the same time, is late on average
-    since packets of it were lost. One message of n segments is later by
+    """Average seconds by which losses delay the last of several messages sent at the same time. One
+    message of n segments is late by
 
         RTT          if any but its last is lost: the next ones tell (RFC 8985, RACK)
         2 RTT        if its last is lost: a probe tells, after as long (the same, TLP)

@@ -5,9 +5,9 @@
     lane 1                       <bucket 1>
     background               <a round that nobody waits for          ...
 
-Max-plus algebra over one number for each worker and lane: a job starts at the later of its
-gradients' being ready and its lane's being free, and training waits for the latest lane. So a step
-costs O(workers), and no event is kept for a message.
+Max-plus algebra over one number for each worker and lane. A job starts once its gradients are ready
+and its lane is free, and training waits for the latest lane. So a step costs O(workers), and no
+event is kept for a message.
 
 A training loop that computes the values of all workers calls it live, as the communicator's
 observer; without values, `replay` repeats the jobs of a step that is known.
@@ -39,7 +39,7 @@ Moment = Literal["forward", "bucket_ready", "backward_end", "step_end"]
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineJob:
-    """What an algorithm does at one moment: operations, and seconds of kernels between them."""
+    """One moment of an algorithm: operations, and seconds of kernels between them."""
 
     moment: Moment
     bucket: int | None = None
@@ -149,8 +149,8 @@ class Timeline:
         self._begin(0 if bucket is None else bucket % self._num_lanes)
 
     def begin_background(self) -> Mark:
-        """What follows, up to the next job, is a round beside training, from each worker's compute
-        clock on; training does not wait for it.
+        """Begin a round beside training at each worker's compute clock, up to the next job;
+        training does not wait for it.
         """
         self._end_background()
         self._begin(self._num_lanes)
@@ -158,7 +158,7 @@ class Timeline:
         return self._background
 
     def on_operation(self, operation: CostedOperation) -> None:
-        """See `Observer` of `bagua_algos.communication.communicator`."""
+        """Put the operation on the job's lane; outside a step, all workers wait for its end."""
         is_setup = self._stage == _Stage.OUTSIDE and self._background is None
         if is_setup:
             self._begin(0)

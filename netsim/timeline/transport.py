@@ -1,4 +1,4 @@
-"""What the hosts and their communication library add to a network: the constants of one library.
+"""The costs that hosts and their communication library add to a network, for each library.
 
 `python -m netsim calibrate` measures them for gloo; they are plain numbers, as in YAML.
 """
@@ -73,7 +73,7 @@ class Transport:
             )
 
     def behind(self, backend: str | None) -> "Transport":
-        """As it is where such a back end joins the workers."""
+        """These constants, with the switch's delay in `message_s` where `backend` is the switch."""
         if backend == "switch":
             return replace(self, message_s=self.message_s + self.switch_message_s)
         return self

@@ -1,7 +1,7 @@
 """Conditions measured one after the other, on this kernel or on a guest's.
 
 In the guest this module runs as a program: `python -m netsim.validation.back_ends TASKS` takes a
-JSON list of `ValidationTask`s and prints that of their `ValidationOutcome`s.
+JSON list of `ValidationTask`s and prints a JSON list of `ValidationOutcome`s.
 """
 
 import json
@@ -73,7 +73,7 @@ def has_netem() -> bool:
 
 
 def best_of(attempts: Sequence[Sequence[LinkReport]]) -> list[LinkReport]:
-    """Of each link the best rate and round trip: a busy host disturbs. Losses are added up."""
+    """The best rate and round trip of each link, since a busy host disturbs; losses add up."""
     return [_best_of(links) for links in zip(*attempts, strict=True)]
 
 

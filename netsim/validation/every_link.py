@@ -2,9 +2,10 @@
 
 The proof before a run measures all links at once and takes a second. This one takes its time, so
 that a slow host with one processor, such as a guest, can follow: worker 0 sends to worker 1 while
-the others sleep, then worker 1 to worker 2, and so on around the ring. Round trips and arrived
-datagrams are those of the proof. Two loops are its own: the proof's stream asks the kernel for its
-counters at each arrival, and the proof's datagrams come in bursts that fill a link's queue.
+the others sleep, then worker 1 to worker 2, and so on around the ring. The proof's functions
+measure round trips and count arrived datagrams. Two loops are written anew, because the proof's
+stream asks the kernel for its counters at each arrival, and the proof's datagrams come in bursts
+that fill a link's queue.
 """
 
 import socket
@@ -42,12 +43,12 @@ _BLOCK = bytes(128 * 1024)
 def measure_links(condition: NetworkCondition, num_workers: int) -> list[LinkReport]:
     """Make the network, measure the link from each worker to the next, and take it down again.
 
-    The round trip is the least of several; with jitter it is the median. Losses are counted by
-    datagrams, and the rate is then that of the same network with `loss_pct` 0, since TCP slows
-    down for losses.
+    The round trip is the least of several; with jitter it is the median. Datagrams count losses.
+    The rate is then measured on the same network with `loss_pct` 0, since TCP slows down for
+    losses.
 
     Args:
-        condition: of the network; that of time 0 counts.
+        condition: of the network; its links at time 0 count.
         num_workers: two or more.
 
     Raises:
@@ -217,6 +218,8 @@ def _warm_up_s(path: LinkCondition) -> float:
 
 
 def _linger(condition: NetworkCondition, num_workers: int) -> None:
-    """Who exits takes its link away, and what netem still holds."""
+    """Wait before exit: a process that exits removes its link, and the packets that netem still
+    holds.
+    """
     longest_ms = max(condition.path(r, (r + 1) % num_workers).delay_ms for r in range(num_workers))
     time.sleep(_SILENCE_S + longest_ms / 1000)

@@ -47,7 +47,7 @@ def seconds(
     Every case is done once beforehand, so that TCP's windows are open.
 
     Args:
-        condition: of the network; that of time 0 counts.
+        condition: of the network; its links at time 0 count.
         num_workers: how many.
         cases: what to time.
         num_repeats: of each case.

@@ -1,4 +1,4 @@
-"""Measured operations of gloo: which, over which networks, and a table of them as a file.
+"""Measured operations of gloo: the operations, the networks, and a table as a file.
 
 Each round is over networks made anew, and has a median of its repeats. The round whose median is
 least counts: a busy host disturbs, and makes nothing faster. The slowest tells by how much.
@@ -29,7 +29,7 @@ class UniformNetwork:
 
     @property
     def condition(self) -> NetworkCondition:
-        """As a condition of workers."""
+        """The `NetworkCondition` with this rate and delay on every link."""
         return NetworkCondition(rate_mbit=self.rate_mbit, delay_ms=self.delay_ms)
 
     def __str__(self) -> str:

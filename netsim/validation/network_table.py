@@ -99,7 +99,7 @@ def all_reduce_row(
 
 
 def condition_row(name: str, condition: NetworkCondition) -> tuple[str, str]:
-    """What a preset was when it was measured: the values that differ from those by default."""
+    """The values of a measured preset that differ from the defaults."""
     values = {field.name: getattr(condition, field.name) for field in fields(condition)}
     default = NetworkCondition()
     words = [f"{k}={v}" for k, v in values.items() if v != getattr(default, k)]

@@ -11,7 +11,7 @@ _BLOCK = bytes(256 * 1024)
 
 
 def seconds_in_theory(path: LinkCondition, num_workers: int, num_bytes: int) -> float:
-    """2(N-1) steps, in each of which every worker sends one Nth at the rate and after the delay."""
+    """Seconds of 2(N-1) steps; in each, every worker sends one Nth at the rate after the delay."""
     assert path.rate_mbit is not None
     num_steps = 2 * (num_workers - 1)
     wire_bytes = num_bytes / num_workers * tcp_rate.WIRE_PER_GOODPUT
@@ -39,7 +39,7 @@ def all_reduce_seconds(
 
 
 def _step(outgoing: socket.socket, incoming: socket.socket, num_bytes: int) -> None:
-    """Send so many bytes to the next worker while as many come from the one before.
+    """Send `num_bytes` to the next worker while as many arrive from the worker before.
 
     `tcp_rate` sends for a time instead, and looks at each arrival.
     """
