@@ -19,7 +19,7 @@ from host.words import counted
 BASELINE = "allreduce"
 
 _FEW = 3
-"""As many names are listed in a sentence."""
+"""The most names that a sentence lists."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,7 +114,7 @@ class DryRun:
             self._lane.close()
 
     def on_operation(self, operation: Operation) -> None:
-        """See `Observer`."""
+        """Charge the operation, and the kernels before it, to the timeline."""
         self._did.append(operation)
         if not self._is_aside:
             self._charge_kernels()
@@ -122,16 +122,16 @@ class DryRun:
 
     @property
     def exposed_communication_s(self) -> float:
-        """See `Clocks`."""
+        """Seconds that training has waited for communication."""
         return float(self._timeline.exposed_communication_s[0])
 
     def now_w(self) -> Tensor:
-        """See `Clocks`; worker 0's."""
+        """Worker 0's clock, in seconds: float64 `[1]`."""
         return torch.from_numpy(self._timeline.time_s[:1].copy())
 
     @contextmanager
     def background(self) -> Iterator[None]:
-        """See `Clocks`."""
+        """Charge the operations within to a round that no worker waits for."""
         self._charge_kernels()
         self._round = self._timeline.begin_background()
         self._is_aside = True
@@ -139,13 +139,13 @@ class DryRun:
         self._is_aside = False
 
     def background_done_w(self) -> Tensor:
-        """See `Clocks`; worker 0's."""
+        """Whether the last round is over at worker 0's clock: bool `[1]`; true before any round."""
         if self._round is None:
             return torch.ones(1, dtype=torch.bool)
         return torch.from_numpy(self._timeline.is_done(self._round)[:1])
 
     def background_wait(self) -> None:
-        """See `Clocks`."""
+        """Set the clocks to the end of the last round."""
         if self._round is not None:
             self._timeline.wait(self._round)
 

@@ -23,7 +23,7 @@ _SETS = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_f
 
 
 class MemoryTraffic(TorchDispatchMode):
-    """As a context, adds up `num_bytes` that torch's operations in this thread move."""
+    """A context that adds up in `num_bytes` what torch's operations in this thread move."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class MemoryTraffic(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """See `TorchDispatchMode`."""
+        """Run the operation and count the bytes that it moves."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         self.num_bytes += _moved_bytes(func, args, kwargs, result)
@@ -51,37 +51,37 @@ class CodeShapes:
 
     @property
     def unbiased(self) -> bool:
-        """See `Compressor`."""
+        """Whether the code that it stands in for is unbiased."""
         return self.compressor.unbiased
 
     def wire_bytes(self, num_elements: int) -> int:
-        """See `Compressor`."""
+        """Bytes that a chunk of `num_elements` takes on the wire."""
         return self.compressor.wire_bytes(num_elements)
 
     def compress(self, x: Tensor, draw: Draw | None = None) -> Tensor:
-        """See `Compressor`."""
+        """`x[..., n]` -> empty uint8 `[..., wire_bytes(n)]`; counts two reads and a write."""
         shape = (*x.shape[:-1], self.wire_bytes(x.shape[-1]))
         payload = x.new_empty(shape, dtype=torch.uint8)
         self.traffic.num_bytes += 2 * x.nbytes + payload.nbytes
         return payload
 
     def decompress(self, payload: Tensor, num_elements: int) -> Tensor:
-        """See `Compressor`."""
+        """Code -> an empty float32 `[..., num_elements]`; counts a read and a write."""
         shape = (*payload.shape[:-1], num_elements)
         x = payload.new_empty(shape, dtype=torch.float32)
         self.traffic.num_bytes += payload.nbytes + x.nbytes
         return x
 
     def decompress_into(self, payload: Tensor, out: Tensor) -> None:
-        """See `Compressor`: and a copy."""
+        """Decode to a new tensor, then copy it into `out`."""
         out.copy_(self.decompress(payload, out.shape[-1]))
 
     def decompress_mean(self, payloads: Tensor, num_elements: int) -> Tensor:
-        """See `Compressor`: and a mean, as BAGUA's kernels, which do not decode and sum at once."""
+        """Decode all chunks, then average them: BAGUA's kernels do not decode and sum at once."""
         return self.decompress(payloads, num_elements).mean(-2)
 
     def average(self, payloads: Tensor, num_elements: int, draw: Draw | None = None) -> Tensor:
-        """See `Compressor`: the three kernels one after the other."""
+        """Decode, average and compress, by three kernels one after the other."""
         return self.compress(self.decompress_mean(payloads, num_elements), draw)
 
 

@@ -45,11 +45,11 @@ class HostMemory:
         self._memory = mmap.mmap(file, self._start)
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
-        """See `Communicator`."""
+        """Replace each worker's `x` by the mean over all workers; all get the same bits."""
         self._run(self._stacked.all_reduce_mean_, x_w)
 
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
-        """See `Communicator`."""
+        """Replace each worker's `x` by the tensor of worker `source`."""
         self._run(lambda x_Nc: self._stacked.broadcast_(x_Nc, source), x_w)
 
     def _run(self, operation: Callable[[Tensor], None], x_w: Tensor) -> None:

@@ -75,7 +75,7 @@ def _best(runs: pd.DataFrame) -> ConvergenceRow:
 
 
 def table(rows: list[ConvergenceRow]) -> str:
-    """As Markdown; every accuracy beside its difference to full-precision all-reduce."""
+    """The rows in Markdown; every accuracy beside its difference to full-precision all-reduce."""
     baseline = next(row for row in rows if row.algo == BASELINE)
     return markdown.table(_HEADERS, [_cells(row, baseline) for row in rows])
 

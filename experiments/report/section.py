@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
 MAX_ROWS = 500
-"""As many rows of a table are shown; its CSV has all."""
+"""The most rows of a table that a page shows; the CSV has all rows."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,11 +46,11 @@ class Command:
     arguments: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """See `Action`."""
+        """The command as one line of a shell."""
         return [shlex.join(["python", "-m", *self.arguments])]
 
     def run(self) -> None:
-        """See `Action`."""
+        """Run the command and wait for its end; raises `Failure` if it fails."""
         SideBySide(commands=(self,), at_once=1).run()
 
 
@@ -65,12 +65,12 @@ class SideBySide:
     at_once: int
 
     def lines(self) -> list[str]:
-        """See `Action`."""
+        """A comment with the number at a time, then each command on its own line."""
         lines = [line for command in self.commands for line in command.lines()]
         return [f"# {self.at_once} at a time:", *lines]
 
     def run(self) -> None:
-        """See `Action`."""
+        """Run all commands; raises `Failure` at the end if any of them failed."""
         failed: list[str] = []
         waiting = list(self.commands)
         with _ended() as running:
@@ -95,11 +95,11 @@ class Copy:
     to: str
 
     def lines(self) -> list[str]:
-        """See `Action`."""
+        """The copy as one line of a shell."""
         return [f"mkdir -p {self.to} && cp -r {self.source} {self.to}/"]
 
     def run(self) -> None:
-        """See `Action`."""
+        """Copy what matches; raises `Failure` if nothing does."""
         found = sorted(Path(name) for name in glob(self.source))
         if not found:
             raise Failure(f"there is no {self.source} to copy: run the part that makes it")
@@ -121,12 +121,12 @@ class Pack:
     archive: str
 
     def lines(self) -> list[str]:
-        """See `Action`."""
+        """The `tar` command that packs the folders."""
         names = " ".join(self.folders)
         return [f"tar --exclude={KEPT} -cJf {self.archive} -C {self.root} {names}"]
 
     def run(self) -> None:
-        """See `Action`."""
+        """Write the archive; raises `Failure` if a folder is missing."""
         missing = [name for name in self.folders if not Path(self.root, name).is_dir()]
         if missing:
             raise Failure(f"there is no {Path(self.root, missing[0])} to pack")
@@ -145,11 +145,11 @@ class Unpack:
     to: str
 
     def lines(self) -> list[str]:
-        """See `Action`."""
+        """The `tar` command that unpacks the archive."""
         return [f"mkdir -p {self.to} && tar -xJf {self.archive} -C {self.to}"]
 
     def run(self) -> None:
-        """See `Action`."""
+        """Extract the archive; raises `Failure` if it cannot be read."""
         try:
             with tarfile.open(self.archive, "r:xz") as archive:
                 archive.extractall(self.to, filter="data")

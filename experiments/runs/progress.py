@@ -46,7 +46,7 @@ class LiveProgress:
         )
 
     def show(self, row: MetricsRow) -> None:
-        """See `ProgressView`."""
+        """Move the bar to the row's step and update the numbers that the row has."""
         fields: dict[str, Any] = {"megabytes": _megabytes(row)}
         fields |= {} if row.loss is None else {"loss": row.loss}
         fields |= {} if row.accuracy is None else {"accuracy": row.accuracy}
@@ -70,7 +70,7 @@ class PlainProgress:
         self._started_s = time.monotonic()
 
     def show(self, row: MetricsRow) -> None:
-        """See `ProgressView`."""
+        """Print a line if the row is an evaluation; remember the row's loss."""
         self._loss = self._loss if row.loss is None else row.loss
         if row.is_evaluation:
             elapsed_s = time.monotonic() - self._started_s

@@ -107,32 +107,32 @@ class SimulatedClocks:
         return factors_w, self.timeline.time_s + factors_w * step_s
 
     def on_forward(self) -> None:
-        """See `StepObserver`; further micro-batches belong to the same step."""
+        """Begin a simulated step; further micro-batches belong to the same step."""
         if self._is_running and not self._is_in_step:
             self.timeline.begin_step(self.pace_w)
             self._is_in_step = True
 
     def on_forward_end(self) -> None:
-        """See `StepObserver`."""
+        """Do nothing: the profile has the time of the forward pass."""
 
     def on_submit(self, moment: str, bucket: int | None) -> None:
-        """See `StepObserver`: the profile knows when buckets are ready."""
+        """Do nothing: the profile knows when buckets are ready."""
 
     def on_job(self, moment: str, bucket: int | None) -> None:
-        """See `StepObserver`."""
+        """Begin a job on the simulated lanes and collect its operations."""
         if self._is_in_step and moment in _MOMENTS:
             self.timeline.begin_job(_MOMENTS[moment], bucket)
             self._operations = []
 
     def on_operation(self, operation: Operation) -> None:
-        """See `Observer`."""
+        """Add the operation to its job, or charge it at once if it belongs to none."""
         if self._operations is not None:
             self._operations.append(operation)
         elif self._is_running:
             self.timeline.on_operation(operation)
 
     def on_job_end(self, moment: str, bucket: int | None) -> None:
-        """See `StepObserver`: the number of operations is known now, so are the kernels."""
+        """Charge the job's operations and kernels, now that its operations are counted."""
         if self._operations is None or moment not in _MOMENTS:
             return
         operations, self._operations = self._operations, None
@@ -141,13 +141,13 @@ class SimulatedClocks:
         self._jobs.append(TimelineJob(moment=_MOMENTS[moment], bucket=bucket, work=work))
 
     def on_backward_end(self) -> None:
-        """See `StepObserver`."""
+        """Do nothing: the profile has the time of the backward pass."""
 
     def on_synchronized(self) -> None:
-        """See `StepObserver`."""
+        """Do nothing: the timeline adds the wait for the lanes."""
 
     def on_step_end(self) -> None:
-        """See `StepObserver`."""
+        """End the simulated step and add its jobs to the script."""
         if self._is_in_step:
             self.timeline.end_step()
             self._is_in_step = False

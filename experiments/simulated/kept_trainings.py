@@ -61,7 +61,7 @@ class KeptTraining:
         on_network: Callable[[None], None],
         on_row: Callable[[MetricsRow], None],
     ) -> list[Result]:
-        """As `simulate`, of a plan whose values these are."""
+        """Run the clocks alone, for a plan that gives the same values; returns its result."""
         profile = (given_profile(plan) or self.profile).save(plan.folder / PROFILE)
         script = by_profile(self.training.script, profile)
         training = replace(self.training, script=script)

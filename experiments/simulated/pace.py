@@ -50,7 +50,7 @@ class OwnPace:
         self._rows = rows
 
     def __call__(self, batches: Batches, take_step: Step, start: int, end: int) -> Iterator[Tensor]:
-        """See `Pace`."""
+        """Take steps `start` to `end`, each worker at its own pace; yields the losses `[w]`."""
         assert isinstance(take_step.distributed, Engine)
         background = take_step.distributed.context.background
         assert background is not None, "who depends on timing averages in the background"

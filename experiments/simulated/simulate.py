@@ -86,7 +86,7 @@ def simulate(
 def train_simulated(
     plan: Plan, data: TaskData, profile: Profile, on_row: Callable[[MetricsRow], None]
 ) -> tuple[Result, SimulatedClocks]:
-    """As `simulate`, by a profile that is known; returns the clocks, too."""
+    """Train simulated workers by a known profile; returns the result and the clocks."""
     clocks = SimulatedClocks(make_timeline(plan, profile), profile)
     communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
     torch.manual_seed(plan.seed)
@@ -164,22 +164,22 @@ class SimulatedMeter:
 
     @property
     def time_s(self) -> float:
-        """See `Meter`."""
+        """The slowest worker's clock, in seconds."""
         return self._earlier_s + self._clocks.now_s()
 
     @property
     def bytes_sent(self) -> int:
-        """See `Meter`."""
+        """Bytes that the average worker has sent."""
         return self._earlier_bytes + round(float(self._clocks.timeline.bytes_sent.mean()))
 
     def running(self) -> AbstractContextManager[None]:
-        """See `Meter`."""
+        """Let simulated time pass within."""
         return self._clocks.running()
 
     def synchronize(self, communicator: Communicator) -> None:
-        """See `Meter`."""
+        """Set every worker's clock to the slowest worker's."""
         self._clocks.timeline.barrier()
 
     def restore(self, time_s: float, bytes_sent: int) -> None:
-        """See `Meter`."""
+        """Go on from the time, in seconds, and the bytes of an earlier run."""
         self._earlier_s, self._earlier_bytes = time_s, bytes_sent

@@ -60,7 +60,7 @@ class Batches:
         return batch_bw.T.take(self.ranks, axis=0)
 
     def indices_at(self, steps: np.ndarray) -> np.ndarray:
-        """As `indices`, where worker `ranks[i]` is at its own step `steps[i]`: int64 [w, b]."""
+        """The examples of worker `ranks[i]` at its own step `steps[i]`: int64 [w, b]."""
         batches = {step: self.indices(step) for step in set(steps.tolist())}
         return np.stack([batches[step][i] for i, step in enumerate(steps.tolist())])
 

@@ -63,19 +63,19 @@ class InterfaceMeter:
 
     @property
     def time_s(self) -> float:
-        """See `Meter`; raises `CommunicationError` where the GPU hangs."""
+        """Seconds of training so far; raises `CommunicationError` where the GPU hangs."""
         self._stop()
         return self._time_s
 
     @property
     def bytes_sent(self) -> int:
-        """See `Meter`; raises as `time_s`."""
+        """Bytes sent in training so far; raises `CommunicationError` where the GPU hangs."""
         self._stop()
         return self._bytes_sent
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """See `Meter`; raises as `time_s`."""
+        """Count the time and bytes within; raises `CommunicationError` where the GPU hangs."""
         if self._since is None:
             self._since = time.perf_counter(), self._read_bytes_sent()
         yield
@@ -85,12 +85,12 @@ class InterfaceMeter:
             self._steps_ahead.add()
 
     def synchronize(self, communicator: Communicator) -> None:
-        """See `Meter`."""
+        """Set this clock to the slowest worker's, by an all-gather; raises `CommunicationError`."""
         own = torch.tensor([[self.time_s]], dtype=torch.float64, device=self._device)
         self._time_s = communicator.all_gather(own).max().item()
 
     def restore(self, time_s: float, bytes_sent: int) -> None:
-        """See `Meter`."""
+        """Set the clock, in seconds, and the count of bytes."""
         self._time_s, self._bytes_sent = time_s, bytes_sent
 
     def _stop(self) -> None:

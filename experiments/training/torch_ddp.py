@@ -89,7 +89,7 @@ class DistributedTorchDDP:
 
     @property
     def exposed_communication_s(self) -> float:
-        """See the class."""
+        """Seconds from the last gradient of each backward pass to its end, added up."""
         return self._earlier_exposed_s + self._exposed.seconds
 
     @exposed_communication_s.setter

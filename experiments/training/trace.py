@@ -56,39 +56,39 @@ class TraceRecorder:
         self._job = threading.local()
 
     def on_forward(self) -> None:
-        """See `StepObserver`."""
+        """Start timing the forward pass."""
         self._since_s = time.perf_counter()
 
     def on_forward_end(self) -> None:
-        """See `StepObserver`."""
+        """Record the forward pass as a span of compute."""
         self._compute("forward")
 
     def on_submit(self, moment: str, bucket: int | None) -> None:
-        """See `StepObserver`."""
+        """Record nothing: a job's span starts when its lane begins it."""
 
     def on_backward_end(self) -> None:
-        """See `StepObserver`."""
+        """Record the backward pass as a span of compute."""
         self._compute("backward")
 
     def on_synchronized(self) -> None:
-        """See `StepObserver`."""
+        """Record training's wait for the lanes as a span of compute."""
         self._compute("wait")
 
     def on_step_end(self) -> None:
-        """See `StepObserver`."""
+        """Record the optimizer's step as a span of compute."""
         self._compute("optimizer")
 
     def on_job(self, moment: str, bucket: int | None) -> None:
-        """See `StepObserver`."""
+        """Start timing a job, on the lane's thread."""
         self._job.since_s = time.perf_counter()
 
     def on_job_end(self, moment: str, bucket: int | None) -> None:
-        """See `StepObserver`."""
+        """Record the job's work since its last operation as a span of its lane."""
         self._add(self._lane(), "kernel", self._job.since_s, time.perf_counter())
         self._job.since_s = math.inf
 
     def on_operation(self, operation: Operation) -> None:
-        """See `Observer`."""
+        """Record a finished operation, and the work before it in its job, as spans of this lane."""
         ended_s = time.perf_counter()
         began_s = ended_s - operation.seconds
         job_s = getattr(self._job, "since_s", math.inf)  # of this thread; inf: it is in no job

@@ -115,9 +115,7 @@ def compare(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
 
 
 def _enough_steps(step_s: float) -> int:
-    """As many as are simulated; of short steps so many more that a moment of the host's counts
-    little.
-    """
+    """The number of steps to measure: as many as are simulated, more where steps are short."""
     once = NUM_STEPS - SKIPPED_STEPS
     return SKIPPED_STEPS + once * max(1, math.ceil(MEASURED_S / (once * step_s)))
 

@@ -36,7 +36,7 @@ class RayLauncher(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """See `Launcher`."""
+        """Keep what a launch needs."""
         self._context = hydra_context
         self._task_function = task_function
         self._config = config
@@ -44,7 +44,7 @@ class RayLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """See `Launcher`; raises Ray's errors."""
+        """Run the jobs on the Ray cluster and return their results; raises Ray's errors."""
         import ray  # pyright: ignore[reportMissingImports]
 
         setup_globals()

@@ -41,7 +41,7 @@ class StudySweeper(BasicSweeper):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """See `Sweeper`. joblib runs as many at a time as may share this host, unless told."""
+        """Set up the sweep; sets joblib's `n_jobs`, unless given, to what may share this host."""
         launcher = config.hydra.launcher
         given = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
         is_told = "hydra.launcher.n_jobs" in values_of([str(override) for override in given or ()])
@@ -127,5 +127,5 @@ def _tell_refusals(returns: list[Sequence[JobReturn]], *, num_asked: int) -> Non
 
 
 def _quoted(text: str) -> str:
-    """As a value on Hydra's command line."""
+    """The text as a quoted value on Hydra's command line."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

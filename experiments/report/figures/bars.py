@@ -59,7 +59,7 @@ def _draw(axes: Axes, group: pd.DataFrame, styles: Styles) -> None:
 
 
 def _num_lines(label: str) -> float:
-    """As high as a bar needs to be: a further line of its name is lower than a bar."""
+    """The height of a bar, in lines: each further line of its name adds 0.6."""
     return 1 + 0.6 * wrapped(label, _NAME_WIDTH).count("\n")
 
 

@@ -14,7 +14,7 @@ from host.words import counted, listed
 TITLE = "What did not complete"
 
 _LISTED = 20
-"""As many files are named one by one."""
+"""The most files that the section names one by one."""
 
 
 def section(data: ReportData) -> Section:

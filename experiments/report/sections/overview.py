@@ -20,7 +20,7 @@ TITLE = ""
 """The page begins with it, without a heading."""
 
 _LISTED = 20
-"""As many machines are named."""
+"""The most machines that the section names."""
 
 
 def section(data: ReportData) -> Section:
