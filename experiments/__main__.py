@@ -19,6 +19,7 @@ from experiments.plan.schema import CONFIG_DIR
 from experiments.real.assignment import find_assignment
 from experiments.real.peers import Peers, join
 from experiments.runs.job import run_job
+from experiments.runs.peer_run import shared_arguments
 from experiments.runs.resume import with_saved_overrides
 from experiments.runs.study import RunOutcome
 from host import commands
@@ -53,7 +54,7 @@ def _run(peers: Peers | None, started: list[bool], outcomes: list[RunOutcome]) -
     """Have Hydra run what the command line asks for; adds to `started` and `outcomes` what runs in
     this process.
     """
-    arguments = sys.argv[1:] if peers is None else peers.arguments(sys.argv[1:])
+    arguments = sys.argv[1:] if peers is None else shared_arguments(peers, sys.argv[1:])
     sys.argv[1:] = normalize_overrides(with_saved_overrides(arguments))
     Plugins.instance().register(StudySweeper)  # Hydra looks for plugins in fewer places than Python
 

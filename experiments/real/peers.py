@@ -1,14 +1,12 @@
 """The processes that torchrun or srun has started for one run, as one of them sees the others."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.process_group import Store, connect_store, meet
-from experiments.plan.overrides import values_of
 from experiments.real.assignment import Assignment
 from experiments.real.routes import LOOPBACK, interface_to, own_address
 from host.errors import UserError
@@ -30,33 +28,6 @@ class Peers:
     assignment: Assignment
     store: Store
     started: str
-
-    def arguments(self, given: Sequence[str]) -> list[str]:
-        """The command line `given` with what the starter has decided: how many workers, and one
-        folder for all processes, also when they are started again.
-
-        Raises `UserError` for one that cannot be.
-        """
-        if {"-m", "--multirun"} & set(given):
-            raise UserError(
-                f"{self.assignment.starter} starts one run: leave it out, or leave out -m"
-            )
-        values = values_of(given)
-        num_workers = str(self.assignment.world_size)
-        if values.get("workers", num_workers) != num_workers:
-            raise UserError(
-                f"workers={values['workers']}, but {self.assignment.starter} has started "
-                f"{num_workers}: leave workers out"
-            )
-        if "hydra.run.dir" not in values and not (
-            self.assignment.run_id or self.assignment.has_store
-        ):
-            raise UserError(
-                "nothing names this run's folder, in which all its processes meet: give torchrun "
-                "--rdzv-id=NAME, or hydra.run.dir=..."
-            )
-        own = {"workers": num_workers, "hydra.run.dir": f"'{self._folder()}'"}
-        return [*given, *(f"{key}={value}" for key, value in own.items() if key not in values)]
 
     def say(self, word: dict[str, Any]) -> None:
         """Tell all what worker 0 has decided."""
@@ -83,11 +54,6 @@ class Peers:
         if assignment.local_rank == 0:
             self.store.set("an address outside", own_address(assignment.address))
         return interface_to(assignment.address)
-
-    def _folder(self) -> str:
-        return (
-            f"results/runs/{self.assignment.run_id or f'{self.started}_{self.assignment.starter}'}"
-        )
 
 
 def join(assignment: Assignment) -> Peers:

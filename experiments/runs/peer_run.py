@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from experiments.plan.factory import make_plan
 from experiments.plan.identity import plain
+from experiments.plan.overrides import values_of
 from experiments.plan.plan import Plan
 from experiments.real.assignment import Assignment
 from experiments.real.failures import RunFailedError
@@ -31,6 +32,31 @@ from experiments.training.checkpoint import newest
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from host.errors import UserError
+
+
+def shared_arguments(peers: Peers, given: Sequence[str]) -> list[str]:
+    """The command line `given` with what the starter has decided: how many workers, and one
+    folder for all processes, also when they are started again.
+
+    Raises `UserError` for one that cannot be.
+    """
+    own, values = peers.assignment, values_of(given)
+    if {"-m", "--multirun"} & set(given):
+        raise UserError(f"{own.starter} starts one run: leave it out, or leave out -m")
+    num_workers = str(own.world_size)
+    if values.get("workers", num_workers) != num_workers:
+        raise UserError(
+            f"workers={values['workers']}, but {own.starter} has started "
+            f"{num_workers}: leave workers out"
+        )
+    if "hydra.run.dir" not in values and not (own.run_id or own.has_store):
+        raise UserError(
+            "nothing names this run's folder, in which all its processes meet: give torchrun "
+            "--rdzv-id=NAME, or hydra.run.dir=..."
+        )
+    folder = f"results/runs/{own.run_id or f'{peers.started}_{own.starter}'}"
+    fixed = {"workers": num_workers, "hydra.run.dir": f"'{folder}'"}
+    return [*given, *(f"{key}={value}" for key, value in fixed.items() if key not in values)]
 
 
 def run_as_peer(config: DictConfig, folder: Path, overrides: Sequence[str], peers: Peers) -> str:

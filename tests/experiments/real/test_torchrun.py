@@ -11,6 +11,7 @@ from experiments.real.assignment import find_assignment
 from experiments.real.peers import Peers
 from experiments.real.torchrun import check_assigned
 from experiments.runs.load import load_rows, load_runs
+from experiments.runs.peer_run import shared_arguments
 from experiments.training.checkpoint import newest
 from host.errors import UserError
 from tests.experiments import app, torchrun
@@ -118,7 +119,8 @@ def test_a_command_line_that_torchrun_cannot_start_is_refused(arguments, sentenc
     own = find_assignment(TORCHRUN | {"TORCHELASTIC_RUN_ID": "mine"})
     assert own is not None
     with pytest.raises(UserError, match=sentence):
-        Peers(assignment=own, store=dist.HashStore(), started="now").arguments(arguments)
+        peers = Peers(assignment=own, store=dist.HashStore(), started="now")
+        shared_arguments(peers, arguments)
 
 
 def test_what_torchrun_cannot_start_is_refused_by_all_workers(tmp_path):
