@@ -62,10 +62,7 @@ def train(
     validation = NOT_EVALUATED
     while step < plan.max_steps:
         steps = advance(batches, state.take_step, step, _next_stop(plan, step))
-        for loss_w in _metered(meter, steps):
-            step += 1
-            if step == 1 or step % plan.log_every == 0:
-                rows.report_loss(step, loss_w)
+        step = rows.report_losses(_metered(meter, steps), step, plan.log_every)
         if step % plan.eval_every == 0 or step == plan.max_steps:
             _wait_for_all(distributed, meter, communicator)
             validation = evaluate(plan, data.validation, distributed, averager)
@@ -76,14 +73,7 @@ def train(
             state.save(plan, communicator, step)
     test = evaluate(plan, data.test, distributed, averager)
     distributed.close()
-    return Result(
-        steps=step,
-        time_s=meter.time_s,
-        bytes_sent=meter.bytes_sent,
-        exposed_communication_s=distributed.exposed_communication_s,
-        validation=validation,
-        test=test,
-    )
+    return rows.result(step, validation, test)
 
 
 def _wait_for_all(distributed: Distributed, meter: Meter, communicator: Communicator) -> None:
@@ -180,6 +170,26 @@ class _Rows:
     meter: Meter
     distributed: Distributed
     send: Callable[[MetricsRow], None]
+
+    def report_losses(self, losses: Iterator[Tensor], step: int, log_every: int) -> int:
+        """Report the losses `[w]` after each step from `step` on, the first and every
+        `log_every`th; returns the last step.
+        """
+        for loss_w in losses:
+            step += 1
+            if step == 1 or step % log_every == 0:
+                self.report_loss(step, loss_w)
+        return step
+
+    def result(self, steps: int, validation: Evaluation, test: Evaluation) -> Result:
+        return Result(
+            steps=steps,
+            time_s=self.meter.time_s,
+            bytes_sent=self.meter.bytes_sent,
+            exposed_communication_s=self.distributed.exposed_communication_s,
+            validation=validation,
+            test=test,
+        )
 
     def report_loss(self, step: int, loss_w: Tensor) -> None:
         _ = (
