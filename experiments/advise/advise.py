@@ -1,10 +1,4 @@
-"""Which algorithm reaches the accuracy first, on this task, network and number of workers?
-
-python -m experiments.advise task=fashion_mnist net=slow_tcp workers=16 [algo=glob(*)] [--seeds 3]
-
-Every algorithm is trained once for each seed on simulated workers, which serves all networks: name
-more of them by --on. With --verify N, real workers here run the first N choices, too.
-"""
+"""Which algorithm reaches the accuracy first, on each of several networks."""
 
 import math
 import sys

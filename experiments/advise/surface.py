@@ -1,10 +1,4 @@
-"""The first algorithm to the accuracy, over rate and delay, and the lines where it changes.
-
-python -m experiments.surface task=mnist5k model=mlp 'algo=glob(*)' [--rates 10:10000:7]
-
-Every algorithm is trained once for each seed on simulated workers; only the clocks run again at
-each point. Writes surface.png, .svg and .csv.
-"""
+"""The first algorithm to the accuracy, over rate and delay, and the lines where it changes."""
 
 import math
 from collections.abc import Sequence

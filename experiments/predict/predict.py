@@ -1,11 +1,7 @@
-"""Step time and throughput of models too large to train here, without weights:
+"""Step time and throughput of models too large to train here, without weights.
 
-    python -m experiments.predict model=vgg16 +algo=bytegrad net=dc_10g workers=128 profile=v100
-
-`model` is one of `experiments.predict.shapes`, `profile` one of `experiments/predict/devices`; all
-else is as for `python -m experiments`, of which algo, net, optim, workers, batch_size, bucket_bytes
-and max_steps count. Workers are alike and compute at one pace. Kernels of communication take
-nothing from those of compute.
+Workers are alike and compute at one pace. Kernels of communication take nothing from those of
+compute.
 """
 
 from collections.abc import Callable, Sequence

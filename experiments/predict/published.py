@@ -1,9 +1,4 @@
-"""The model against measurements that others have published, as a page:
-
-    python -m experiments.published --out results/validation
-
-It says what was fitted, and explains every row that is far off.
-"""
+"""The page that holds the model against measurements that others have published."""
 
 from experiments.predict.device import Device
 from experiments.predict.dry_run import meta_buckets

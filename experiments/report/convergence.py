@@ -1,8 +1,4 @@
-"""What relaxations cost in accuracy: `python -m experiments.convergence DIR --out FOLDER`.
-
-DIR holds runs that differ in algorithm, `lr_scale` and seed. Each algorithm stands in the table at
-the learning rate with the best mean validation accuracy; its accuracy is that of the test set.
-"""
+"""What relaxations cost in accuracy: a row for each algorithm at its best learning rate."""
 
 import math
 import statistics

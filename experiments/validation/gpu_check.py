@@ -1,16 +1,4 @@
-"""All that needs a GPU, in one command: `make gpu-check`, or `python -m experiments.gpu_check`.
-
-    versions        of the driver, CUDA, NCCL and CuPy
-    tests           those marked gpu
-    kernels         python -m kernels.bench --device cuda
-    shared GPU      two workers on one GPU, by NCCL over a shaped link, traced
-    stacked         simulated workers as one batch
-    compiled        the kernels beside torch.compile of their references
-
-It takes less than 8 minutes: every part has a limit, and all have one together. After each part it
-writes results/gpu/DEVICE.json and .md, with figures that were measured now and none else. Exit
-codes: 0 all parts passed, 1 one has failed, 2 there is no GPU, and nothing is written.
-"""
+"""The parts of `make gpu-check`, each a command with a limit, and what is read of its output."""
 
 import json
 import os
