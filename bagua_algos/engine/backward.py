@@ -1,6 +1,7 @@
 """Tracks which gradients of the current backward pass are final, and launches full buckets."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,14 @@ from torch.utils.hooks import RemovableHandle
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
+
+
+class _Place(NamedTuple):
+    """Where a parameter's gradient belongs: a view of the bucket's gradients, at an address."""
+
+    bucket: Bucket
+    view: Tensor
+    address: int
 
 
 class BackwardTracker:
@@ -23,20 +32,31 @@ class BackwardTracker:
     def __init__(self, buckets: Sequence[Bucket], launch: Callable[[Bucket], None]) -> None:
         self._buckets = buckets
         self._launch = launch
+        self._find_places()
+        self._missing: list[set[nn.Parameter]] = []
+
+    def _find_places(self) -> None:
         self._places = {
-            parameter: (bucket, view)
-            for bucket in buckets
+            parameter: _Place(bucket, view, view.data_ptr())
+            for bucket in self._buckets
             for parameter, view in zip(bucket.parameters, bucket.gradient_views(), strict=True)
         }
-        self._missing: list[set[nn.Parameter]] = []
 
     def attach(self, on_gradient: Callable[[nn.Parameter], None]) -> list[RemovableHandle]:
         """Have autograd call `on_gradient(parameter)` whenever a gradient has been accumulated."""
         hooks = [p.register_post_accumulate_grad_hook(on_gradient) for p in self._places]
-        for parameter, (_, view) in self._places.items():
-            if not view.is_contiguous():
-                hooks.append(parameter.register_hook(self._accumulate_apart(parameter, view)))
+        for parameter, place in self._places.items():
+            if len(place.bucket.weights) > 1 and not place.view.is_contiguous():
+                hooks.append(parameter.register_hook(self._accumulate_apart(parameter, place.view)))
         return hooks
+
+    def follow_weights(self) -> None:
+        """The weights are in their buckets again, maybe in another order: gradients follow."""
+        kept = {p: p.grad.clone() for p in self._places if p.grad is not None}
+        self._find_places()
+        for parameter, gradient in kept.items():
+            view = self._places[parameter].view
+            parameter.grad = view.copy_(gradient)
 
     def enter(self) -> bool:
         """To be called with each gradient, before `gradient_ready`: whether it is the first of a
@@ -47,15 +67,12 @@ class BackwardTracker:
         """
         number = torch._C._current_graph_task_id()
         if not self._missing:
-            if running(CheckpointFunction.backward):
-                raise ValueError(
-                    "reentrant activation checkpointing is not supported: "
-                    "call torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
-                )
+            _refuse_reentrant_checkpoint()
             self.begin()
             self._number = number
             return True
         if number != self._number:
+            _refuse_reentrant_checkpoint()
             raise ValueError(
                 "the last backward pass was broken off by an error, with some buckets on their "
                 "way and others not: release() the model and distribute() it again, on all workers"
@@ -69,15 +86,10 @@ class BackwardTracker:
 
     def gradient_ready(self, parameter: nn.Parameter) -> None:
         """`parameter.grad` is final: keep it in the bucket and launch what has become complete."""
-        bucket, view = self._places[parameter]
-        if parameter.grad is not view:  # zero_grad(set_to_none=True) had dropped the view
-            assert parameter.grad is not None
-            if parameter.grad.is_sparse:
-                raise ValueError(
-                    "sparse gradients are not supported: make the layer without sparse=True"
-                )
-            view.copy_(parameter.grad)
-            parameter.grad = view
+        bucket, view, address = self._places[parameter]
+        # zero_grad(set_to_none=True) drops the view; a script may have given it other memory.
+        if parameter.grad is not view or view.data_ptr() != address:
+            self._keep_gradient(parameter)
         self._missing[bucket.index].discard(parameter)
         while self._next < len(self._buckets) and not self._missing[self._next]:
             self._launch(self._buckets[self._next])
@@ -90,11 +102,23 @@ class BackwardTracker:
         unused = []
         for parameter in [p for missing in self._missing for p in missing]:
             if parameter.grad is None:
-                parameter.grad = self._places[parameter][1].zero_()
+                parameter.grad = self._places[parameter].view.zero_()
                 unused.append(parameter)
             self.gradient_ready(parameter)
         self._missing = []
         return unused
+
+    def _keep_gradient(self, parameter: nn.Parameter) -> None:
+        assert parameter.grad is not None
+        if parameter.grad.is_sparse:
+            raise ValueError(
+                "sparse gradients are not supported: make the layer without sparse=True"
+            )
+        gradient, place = parameter.grad, self._places[parameter]
+        if place.view.data_ptr() != place.address:
+            self._find_places()
+            place = self._places[parameter]
+        parameter.grad = place.view.copy_(gradient)
 
     def _accumulate_apart(
         self, parameter: nn.Parameter, view: Tensor
@@ -110,3 +134,11 @@ class BackwardTracker:
             return gradient + view
 
         return on_incoming
+
+
+def _refuse_reentrant_checkpoint() -> None:
+    if running(CheckpointFunction.backward):
+        raise ValueError(
+            "reentrant activation checkpointing is not supported: "
+            "call torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
+        )

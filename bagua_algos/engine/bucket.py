@@ -33,19 +33,22 @@ class Bucket:
     def adopt_weights(self) -> None:
         """Copy the parameters in and make them views of `weights`."""
         with torch.no_grad():
-            for parameter, view in zip(self.parameters, self._views(self.weights), strict=True):
+            for parameter, view in zip(self.parameters, self.views(self.weights), strict=True):
                 view.copy_(parameter)
-                parameter.data = view
+                parameter.data = _with_own_storage(view)
 
     def gradient_views(self) -> list[Tensor]:
         """The places of the parameters' gradients in `gradients`, in the order of `parameters`."""
-        return self._views(self.gradients)
+        return self.views(self.gradients)
 
-    def _views(self, flat_wn: Tensor) -> list[Tensor]:
+    def views(self, flat_wn: Tensor) -> list[Tensor]:
+        """Each parameter's part of a tensor that is laid out as `weights` is, in its shape and, for
+        channels_last, its order.
+        """
         num_workers, start, views = flat_wn.shape[0], 0, []
         for parameter in self.parameters:
             numel = parameter.numel() // num_workers
-            views.append(flat_wn[:, start : start + numel].view(parameter.shape))
+            views.append(_in_order_of(parameter, flat_wn[:, start : start + numel]))
             start += numel
         assert start == self.numel
         return views
@@ -82,6 +85,23 @@ def build_buckets(
     for bucket in buckets:
         bucket.adopt_weights()
     return buckets
+
+
+def _with_own_storage(view: Tensor) -> Tensor:
+    """The same memory behind a storage of its own: a file that holds one parameter then holds no
+    other, and no two parameters seem to share memory.
+    """
+    return view if view.is_meta else torch.from_dlpack(view)
+
+
+def _in_order_of(parameter: Tensor, flat_wk: Tensor) -> Tensor:
+    """A view of `flat[w, k]` in the shape and the memory format of `parameter`."""
+    for memory_format, dims in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
+        is_last = parameter.dim() == dims and parameter.is_contiguous(memory_format=memory_format)
+        if is_last and not parameter.is_contiguous() and len(flat_wk) == 1:
+            first, channels, *places = parameter.shape
+            return flat_wk.view(first, *places, channels).movedim(-1, 1)
+    return flat_wk.view(parameter.shape)
 
 
 def _same_storage(a: Tensor, b: Tensor) -> bool:

@@ -12,7 +12,7 @@ launched before backward has ended: whether a gradient overflowed is not known e
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -20,23 +20,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.utils.hooks import RemovableHandle
 
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
-from bagua_algos.engine.background import Background
 from bagua_algos.engine.backward import BackwardTracker
 from bagua_algos.engine.bucket import Bucket, build_buckets
-from bagua_algos.engine.elementwise import check_elementwise
-from bagua_algos.engine.grad_scaler import ScaledGradients, check_scaler_is_known
-from bagua_algos.engine.lane import CommunicationLane
-from bagua_algos.engine.parameter_groups import check_parameters, check_requires_grad
-from bagua_algos.engine.step_observer import Clocks, StepObserver
-from bagua_algos.engine.stopwatch import make_stopwatch, running
+from bagua_algos.engine.dispatcher import Dispatcher
+from bagua_algos.engine.parameter_groups import check_parameters
+from bagua_algos.engine.script.changes import (
+    ScriptChanges,
+    check_is_called_plainly,
+    check_is_not_wrapped,
+)
+from bagua_algos.engine.script.closures import StepClosure
+from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
+from bagua_algos.engine.script.elementwise import check_elementwise
+from bagua_algos.engine.script.grad_scaler import ScaledGradients, check_scaler_is_known
+from bagua_algos.engine.step_observer import StepObserver
 from bagua_algos.engine.untrained import average_buffers_, broadcast_untrained_
 from kernels.upload import upload
 
 DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 600.0
+ACTS_ON_WEIGHTS = ("on_forward", "on_step_begin", "on_step_end")
+"""An algorithm that acts at one of these moments has to know all that changes the weights."""
 
 
 class Engine:
@@ -62,7 +70,7 @@ class Engine:
         find_unused_parameters: a parameter without a gradient in some backward counts as a gradient
             of zero there. With this option it keeps None, as in plain torch, if that is so on all
             workers: they tell each other in one more all-reduce a backward.
-        grad_scaler: the one that scales the loss, if any (see `bagua_algos.engine.grad_scaler`).
+        grad_scaler: the one that scales the loss, if any (`bagua_algos.engine.script.grad_scaler`).
         step_observer: hears of every step; one that keeps simulated clocks also tells when what
             goes on in the background is done.
     """
@@ -80,59 +88,62 @@ class Engine:
         grad_scaler: GradScaler | None = None,
         step_observer: StepObserver | None = None,
     ) -> None:
+        check_is_not_wrapped(model)
         algorithm.check(communicator.world_size, optimizer)
         check_elementwise(optimizer, len(communicator.ranks))
         check_parameters(model, optimizer)
         self.model = model
         self.algorithm = algorithm
-        self._earlier_exposed_s = 0.0
         self._observer = step_observer
-        self._clocks = step_observer if isinstance(step_observer, Clocks) else None
         buckets = build_buckets(
             model.parameters(),
             num_held=len(communicator.ranks),
             world_size=communicator.world_size,
             bucket_bytes=bucket_bytes,
         )
-        self.context = Context(buckets=buckets, communicator=communicator, optimizer=optimizer)
         device = buckets[0].weights.device
         algorithm.load(device)
-        self._exposed = make_stopwatch(device)
-        num_lanes = min(self._max_lanes(device), len(buckets))
-        self._lanes = [CommunicationLane(communicator, device, timeout_s)]
-        while len(self._lanes) < num_lanes:
-            self._lanes.append(CommunicationLane(communicator.duplicate(), device, timeout_s))
-        self._background_lanes = []
-        if algorithm.uses_background:
-            lane = CommunicationLane(communicator.duplicate(), device, timeout_s)
-            self._background_lanes.append(lane)
-            self._change_context(background=Background(lane, self._clocks))
+        self._dispatcher = Dispatcher(
+            algorithm,
+            communicator,
+            device,
+            num_buckets=len(buckets),
+            timeout_s=timeout_s,
+            observer=step_observer,
+        )
+        self.context = Context(
+            buckets=buckets,
+            communicator=self._dispatcher.communicator,
+            optimizer=optimizer,
+            background=self._dispatcher.background,
+        )
         self._synchronizing = True
+        self._has_begun = False
         self._find_unused = find_unused_parameters
         self._scaled = None
         if grad_scaler is not None and grad_scaler.is_enabled():
             self._scaled = ScaledGradients(grad_scaler, buckets)
         self._overflowed = False
-        self._requires_grad = {p: p.requires_grad for p in model.parameters()}
+        acts_at = self._dispatcher.acts_at
+        self._changes = ScriptChanges(
+            model,
+            optimizer,
+            buckets,
+            allows_other_optimizers=not any(map(acts_at, ACTS_ON_WEIGHTS)),
+        )
         self._backward = BackwardTracker(buckets, self._on_bucket_complete)
-        self._hooks = [
-            model.register_forward_pre_hook(self._before_forward),
-            model.register_forward_hook(self._after_forward),
-            *self._backward.attach(self._after_gradient),
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
-        ]
+        self._closure = StepClosure(self._begin_step)
         self._start_equal()
+        self._hooks = self._attach()
 
     @property
     def exposed_communication_s(self) -> float:
         """Seconds that training has waited for the lanes, on simulated clocks if there are any."""
-        simulated_s = 0.0 if self._clocks is None else self._clocks.exposed_communication_s
-        return self._earlier_exposed_s + self._exposed.seconds + simulated_s
+        return self._dispatcher.exposed_communication_s
 
     @exposed_communication_s.setter
     def exposed_communication_s(self, seconds: float) -> None:
-        self._earlier_exposed_s += seconds - self.exposed_communication_s
+        self._dispatcher.exposed_communication_s = seconds
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -159,8 +170,8 @@ class Engine:
 
         A collective call, for before an evaluation, a checkpoint and the end.
         """
-        self._submit_moment("on_pause")
-        self._wait_exposed()
+        self._take_back_weights()
+        self._act("on_pause")
         if self.context.background is not None:
             self.context.background.stop_clock()
 
@@ -176,13 +187,14 @@ class Engine:
         """
         self.pause()
         averager = averager or self.context.communicator
-        self._run("averaging of buffers", lambda: average_buffers_(self.model, averager))
+        run = self._dispatcher.run
+        run("averaging of buffers", lambda: average_buffers_(self.model, averager))
         if self.algorithm.workers_agree:
             yield 0.0
             return
         own = [bucket.weights.clone() for bucket in self.context.buckets]
         for bucket in self.context.buckets:
-            self._run("averaging of weights", lambda b=bucket: averager.all_reduce_mean_(b.weights))
+            run("averaging of weights", lambda b=bucket: averager.all_reduce_mean_(b.weights))
         try:
             yield self._spread(own, averager)
         finally:
@@ -190,14 +202,25 @@ class Engine:
                 bucket.weights.copy_(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside the model's and the optimizer's: the algorithm's state.
+        """What a checkpoint needs beside the model's and the optimizer's: the algorithm's state on
+        the workers held here.
 
         To be called after `pause`.
         """
-        return {"state": self.context.state, "step": self.context.step}
+        return {"state": self.context.state, "step": self.context.step, "of": self._identity()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from another engine's `state_dict`, of the same workers."""
+        """Continue from another engine's `state_dict`, of the same workers.
+
+        Raises `ValueError` where that was of another algorithm, model or number of workers.
+        """
+        for what, here in self._identity().items():
+            there = state_dict["of"][what]
+            if there != here:
+                raise ValueError(
+                    f"this state is of another {what}: {there}, and here it is {here}; continue "
+                    "with the same one, or begin anew without this state"
+                )
         self._change_context(state=copy.deepcopy(state_dict["state"]), step=int(state_dict["step"]))
 
     def skip_to(self, step: int) -> None:
@@ -212,41 +235,71 @@ class Engine:
         """
         for hook in self._hooks:
             hook.remove()
-        for lane in self._lanes + self._background_lanes:
-            lane.close()
+        self._dispatcher.close()
         self.algorithm.on_close(self.context)
 
-    def _max_lanes(self, device: torch.device) -> int:
-        """Two lanes hide latency between processes on CPUs; NCCL wants one order for all."""
+    def _identity(self) -> dict[str, Any]:
+        """What a state belongs to, in words for errors."""
         communicator = self.context.communicator
-        between_processes = len(communicator.ranks) < communicator.world_size
-        is_ordered = self._overrides("on_forward")
-        return 2 if between_processes and device.type == "cpu" and not is_ordered else 1
+        return {
+            "algorithm": type(self.algorithm).__name__,
+            "layout of buckets": [(b.numel, str(b.weights.dtype)) for b in self.context.buckets],
+            "number of workers": communicator.world_size,
+            "rank": list(communicator.ranks),
+        }
+
+    def _attach(self) -> list[RemovableHandle]:
+        model, optimizer = self.model, self.context.optimizer
+        leave_out_of_copies(model)
+        hooks = [
+            model.register_forward_pre_hook(ForwardHook(self._before_forward)),
+            *self._backward.attach(self._after_gradient),
+            self._changes.attach(),
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+        if self._observer is not None:
+            hooks.append(model.register_forward_hook(ForwardHook(self._after_forward)))
+        return hooks
 
     def _start_equal(self) -> None:
-        communicator = self.context.communicator
-        for bucket in self.context.buckets:
-            self._run("broadcast of weights", lambda b=bucket: communicator.broadcast_(b.weights))
-        self._run("broadcast of buffers", lambda: broadcast_untrained_(self.model, communicator))
-        self._change_context(state=self.algorithm.init(self.context))
+        communicator, run = self.context.communicator, self._dispatcher.run
+        try:
+            for bucket in self.context.buckets:
+                run("broadcast of weights", lambda b=bucket: communicator.broadcast_(b.weights))
+            run("broadcast of buffers", lambda: broadcast_untrained_(self.model, communicator))
+            self._change_context(state=self.algorithm.init(self.context))
+        except BaseException:
+            self._dispatcher.close()
+            raise
 
     def _change_context(self, **changes: Any) -> None:
         self.context = replace(self.context, **changes)
 
-    def _before_forward(self, module: nn.Module, args: tuple) -> None:
-        if module.training and torch.is_grad_enabled():
-            self._begin_forward()
+    def _take_back_weights(self) -> None:
+        if self._changes.take_back_weights():
+            self._backward.follow_weights()
 
-    def _after_forward(self, module: nn.Module, args: tuple, outputs: object) -> None:
-        if self._observer is not None and module.training and torch.is_grad_enabled():
-            self._observer.on_forward_end()
+    def _act(self, moment: str) -> None:
+        self._dispatcher.submit_moment(moment, self.context)
+        self._dispatcher.wait_exposed()
+
+    def _before_forward(self, module: nn.Module) -> None:
+        check_is_called_plainly()
+        self._begin_forward()
+
+    def _after_forward(self, module: nn.Module) -> None:
+        assert self._observer is not None, "or this hook would not have been attached"
+        self._observer.on_forward_end()
 
     def _begin_forward(self) -> None:
+        self._has_begun = True
+        self._take_back_weights()
         if self._observer is not None:
             self._observer.on_forward()
         if self.context.background is not None:
             self.context.background.start_clock()
-        self._submit_moment("on_forward")
+        self._dispatcher.submit_moment("on_forward", self.context)
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
         if not self._synchronizing:
@@ -255,6 +308,8 @@ class Engine:
             # Autograd calls it when the whole pass is done, before backward() returns (DDP and FSDP
             # do the same).
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
+            if not self._has_begun:  # the loss came from no forward() of the model in training mode
+                self._begin_forward()
         self._backward.gradient_ready(parameter)
 
     def _on_bucket_complete(self, bucket: Bucket) -> None:
@@ -262,11 +317,14 @@ class Engine:
             self._launch_bucket(bucket)
 
     def _launch_bucket(self, bucket: Bucket) -> None:
-        self._submit_moment("on_bucket_ready", bucket)
+        self._dispatcher.submit_moment("on_bucket_ready", self.context, bucket)
 
     def _after_backward(self) -> None:
-        check_requires_grad(self._requires_grad)
+        self._has_begun = False
+        self._changes.check_requires_grad()
+        self._take_back_weights()
         unused = self._backward.end()
+        self._changes.check_are_the_models(unused)
         if self._scaled is not None:
             self._overflowed = self._unscale(self._scaled)
             if self._overflowed:
@@ -275,9 +333,8 @@ class Engine:
                 self._launch_bucket(bucket)
         if self._observer is not None:
             self._observer.on_backward_end()
-        self._wait_exposed()
-        self._submit_moment("on_backward_end")
-        self._wait_exposed()
+        self._dispatcher.wait_exposed()
+        self._act("on_backward_end")
         if self._observer is not None:
             self._observer.on_synchronized()
         if self._scaled is not None:
@@ -310,20 +367,28 @@ class Engine:
             if share == 0:
                 parameter.grad = None
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[tuple, dict[str, Any]] | None:
+        self._changes.check_optimizer()
+        return self._closure.before_step(args, kwargs)
+
+    def _begin_step(self) -> None:
+        """The gradients are there: those of a closure, if the step has one."""
         # A mean alone takes a scale as it takes anything else, and infinities to all workers.
         others = ("on_forward", "on_backward_end", "on_step_end")
-        if self.context.state is not None or any(self._overrides(m) for m in others):
+        if self.context.state is not None or any(map(self._dispatcher.acts_at, others)):
             check_scaler_is_known(self._scaled)
+        self._take_back_weights()
         if not self._overflowed:
-            self._submit_moment("on_step_begin")
-            self._wait_exposed()
+            self._act("on_step_begin")
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        self._closure.after_step()
         if self._overflowed:  # a fused optimizer has skipped the step itself
             return
-        self._submit_moment("on_step_end")
-        self._wait_exposed()
+        self._take_back_weights()
+        self._act("on_step_end")
         self._change_context(step=self.context.step + 1)
         if self._observer is not None:
             self._observer.on_step_end()
@@ -335,55 +400,10 @@ class Engine:
         ]
         squares_w = sum((x - mean).double().square().sum(1, keepdim=True) for x, mean in pairs)
         assert isinstance(squares_w, Tensor)
-        self._run("averaging of spreads", lambda: averager.all_reduce_mean_(squares_w))
+        self._dispatcher.run("averaging of spreads", lambda: averager.all_reduce_mean_(squares_w))
         norm = sum(mean[0].double().square().sum().item() for _, mean in pairs)
         return (squares_w[0].item() / norm) ** 0.5 if norm else 0.0
 
     def _average(self, label: str, x_w: Tensor) -> None:
         communicator = self.context.communicator
-        self._submit(label, lambda: communicator.all_reduce_mean_(x_w))
-        self._wait_exposed()
-
-    def _run(self, label: str, job: Callable[[], None]) -> None:
-        self._submit(label, job)
-        self._wait()
-
-    def _submit_moment(self, moment: str, bucket: Bucket | None = None) -> None:
-        """Let the algorithm act at a moment, if it does, on the lane of the bucket."""
-        if not self._overrides(moment):
-            return
-        index = None if bucket is None else bucket.index
-        lane = (index or 0) % len(self._lanes)
-        context = replace(self.context, communicator=self._lanes[lane].communicator)
-        arguments = (self.context,) if bucket is None else (context, bucket)
-        observer, act = self._observer, getattr(self.algorithm, moment)
-
-        def job() -> None:
-            if observer is not None:
-                observer.on_job(moment, index)
-            act(*arguments)
-            if observer is not None:
-                observer.on_job_end(moment, index)
-
-        if observer is not None:
-            observer.on_submit(moment, index)
-        what = moment if bucket is None else f"bucket {index}"
-        self._submit(f"{what} of {type(self.algorithm).__name__}", job, lane)
-
-    def _submit(self, label: str, job: Callable[[], None], lane: int = 0) -> None:
-        self._lanes[lane].submit(label, job)
-
-    def _wait(self) -> None:
-        for lane in self._lanes:
-            lane.wait()
-
-    def _wait_exposed(self) -> None:
-        """Wait for all lanes, and count the time as exposed communication."""
-        if self._clocks is not None:
-            self._wait()
-            return
-        with running(self._exposed):
-            self._wait()
-
-    def _overrides(self, moment: str) -> bool:
-        return getattr(type(self.algorithm), moment) is not getattr(Algorithm, moment)
+        self._dispatcher.run_exposed(label, lambda: communicator.all_reduce_mean_(x_w))

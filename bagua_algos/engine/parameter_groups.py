@@ -4,7 +4,6 @@ A bucket is laid out for communication and knows no groups; an algorithm that up
 needs every group's own learning rate, betas and weight decay.
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -59,15 +58,20 @@ def stretches(bucket: Bucket, optimizer: Optimizer) -> list[Stretch]:
 
 
 def check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
-    """Raise `ValueError` where a parameter of `model` has no shape yet, or one of `optimizer` is
-    not the model's.
+    """Raise `ValueError` where a parameter of `model` has no shape or no values yet, or one of
+    `optimizer` is not the model's.
     """
     known = set(model.parameters())
-    for parameter in known:
+    for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise ValueError(
                 "the model has a lazy parameter, which has no shape yet: "
                 "run one forward pass before the model is distributed"
+            )
+        if parameter.is_meta:
+            raise ValueError(
+                f"{name!r} is on the meta device and has no values yet: "
+                "call model.to_empty(device=...) and initialise it before it is distributed"
             )
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -77,14 +81,3 @@ def check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
                     "the model's, so that workers would train it apart: make it the model's, or "
                     "give it an optimizer of its own"
                 )
-
-
-def check_requires_grad(before: Mapping[nn.Parameter, bool]) -> None:
-    """Raise `ValueError` where a parameter's `requires_grad` is not what it was `before`."""
-    for parameter, required in before.items():
-        if parameter.requires_grad != required:
-            raise ValueError(
-                f"a parameter of shape {tuple(parameter.shape)} was "
-                f"{'frozen' if required else 'unfrozen'} after the model was distributed: "
-                "release() the model, change requires_grad, and distribute() it again"
-            )

@@ -138,7 +138,7 @@ def test_checkpointing_that_is_not_reentrant_changes_nothing():
     checkpoint(model[1], y, use_reentrant=False).square().sum().backward()
     for expected, parameter in zip(plain.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, expected.grad)
-    assert algorithm.moments == ["bucket 0", "bucket 1", "backward end"]
+    assert algorithm.moments == ["forward", "bucket 0", "bucket 1", "backward end"]
 
 
 def test_an_empty_backward_has_the_moments_of_one_that_is_not():

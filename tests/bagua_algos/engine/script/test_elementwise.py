@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bagua_algos.engine.elementwise import check_elementwise
+from bagua_algos.engine.script.elementwise import check_elementwise
 
 
 class Lamb(torch.optim.Adam):

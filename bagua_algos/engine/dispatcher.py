@@ -1,0 +1,133 @@
+"""Lets an algorithm act at the moments of a step, on the communication lanes of one worker."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.background import Background
+from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.lane import CommunicationLane
+from bagua_algos.engine.step_observer import Clocks, StepObserver
+from bagua_algos.engine.stopwatch import make_stopwatch, running
+
+
+class Dispatcher:
+    """One or two lanes, and one for the background where the algorithm uses it.
+
+    Every lane has connections of its own. So neither a script's collectives nor those of another
+    distributed model, which other threads begin in any order, are ever taken for the algorithm's.
+    Making one is a collective call.
+
+    Args:
+        algorithm: what acts.
+        communicator: the workers; none of its own connections is used.
+        device: where the tensors live.
+        num_buckets: lanes that no bucket would use are not made.
+        timeout_s: the longest wait for one job.
+        observer: hears of every moment; one that keeps simulated clocks also keeps the time.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        communicator: Communicator,
+        device: torch.device,
+        *,
+        num_buckets: int,
+        timeout_s: float,
+        observer: StepObserver | None = None,
+    ) -> None:
+        self._algorithm = algorithm
+        self._observer = observer
+        self._clocks = observer if isinstance(observer, Clocks) else None
+        self._earlier_exposed_s = 0.0
+        self._exposed = make_stopwatch(device)
+
+        def lane() -> CommunicationLane:
+            return CommunicationLane(communicator.duplicate(), device, timeout_s)
+
+        self._lanes = [
+            lane() for _ in range(min(self._max_lanes(communicator, device), num_buckets))
+        ]
+        self._background_lane = lane() if algorithm.uses_background else None
+        self.background = self._background_lane and Background(self._background_lane, self._clocks)
+        """For a context; None where the algorithm does nothing in the background."""
+
+    @property
+    def communicator(self) -> Communicator:
+        """The workers over the first lane's connections, for use in its jobs only."""
+        return self._lanes[0].communicator
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """Seconds that training has waited for the lanes, on simulated clocks if there are any."""
+        simulated_s = 0.0 if self._clocks is None else self._clocks.exposed_communication_s
+        return self._earlier_exposed_s + self._exposed.seconds + simulated_s
+
+    @exposed_communication_s.setter
+    def exposed_communication_s(self, seconds: float) -> None:
+        self._earlier_exposed_s += seconds - self.exposed_communication_s
+
+    def acts_at(self, moment: str) -> bool:
+        """Whether the algorithm does anything at `moment`, the name of a method of `Algorithm`."""
+        return getattr(type(self._algorithm), moment) is not getattr(Algorithm, moment)
+
+    def submit_moment(self, moment: str, context: Context, bucket: Bucket | None = None) -> None:
+        """Let the algorithm act at a moment, if it does, on the lane of the bucket."""
+        if not self.acts_at(moment):
+            return
+        index = None if bucket is None else bucket.index
+        lane = (index or 0) % len(self._lanes)
+        context = replace(context, communicator=self._lanes[lane].communicator)
+        arguments = (context,) if bucket is None else (context, bucket)
+        observer, act = self._observer, getattr(self._algorithm, moment)
+
+        def job() -> None:
+            if observer is not None:
+                observer.on_job(moment, index)
+            act(*arguments)
+            if observer is not None:
+                observer.on_job_end(moment, index)
+
+        if observer is not None:
+            observer.on_submit(moment, index)
+        what = moment if bucket is None else f"bucket {index}"
+        self._lanes[lane].submit(f"{what} of {type(self._algorithm).__name__}", job)
+
+    def run(self, label: str, job: Callable[[], None]) -> None:
+        """Run `job` on the first lane, and wait for all lanes."""
+        self._lanes[0].submit(label, job)
+        self._wait()
+
+    def run_exposed(self, label: str, job: Callable[[], None]) -> None:
+        """As `run`, and count the time as exposed communication."""
+        self._lanes[0].submit(label, job)
+        self.wait_exposed()
+
+    def wait_exposed(self) -> None:
+        """Wait for all lanes, and count the time as exposed communication."""
+        if self._clocks is not None:
+            self._wait()
+            return
+        with running(self._exposed):
+            self._wait()
+
+    def close(self) -> None:
+        """End all lanes; what still goes on in the background is left to its end."""
+        for lane in self._lanes:
+            lane.close()
+        if self._background_lane is not None:
+            self._background_lane.close()
+
+    def _wait(self) -> None:
+        for lane in self._lanes:
+            lane.wait()
+
+    def _max_lanes(self, communicator: Communicator, device: torch.device) -> int:
+        """Two lanes hide latency between processes on CPUs; NCCL wants one order for all."""
+        between_processes = len(communicator.ranks) < communicator.world_size
+        is_ordered = self.acts_at("on_forward")
+        return 2 if between_processes and device.type == "cpu" and not is_ordered else 1

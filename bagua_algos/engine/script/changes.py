@@ -1,0 +1,193 @@
+"""What a script does to a distributed model and its optimizer, behind the engine's back.
+
+Weights live in buckets. A script may give a parameter other memory (`vector_to_parameters`,
+`.double().float()`, `.to(memory_format=...)`, `parameter.data = ...`), replace it, or train it by
+another optimizer. Whatever can be taken back is; anything else is refused by the parameter's name.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.call_stack import running
+
+AGAIN = "release() the model and distribute() it again"
+
+
+class ScriptChanges:
+    """Notices what a script changes after `distribute`, at the next step at the latest.
+
+    Args:
+        model: holds the parameters, and knows their names.
+        optimizer: the one that was distributed with the model.
+        buckets: where the trainable parameters are by now.
+        allows_other_optimizers: whether another optimizer may update weights in the buckets: yes
+            where an algorithm only averages gradients, no where it acts on weights or at a step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        buckets: Sequence[Bucket],
+        *,
+        allows_other_optimizers: bool,
+    ) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._buckets = buckets
+        self._allows_others = allows_other_optimizers
+        self._distributed = {p for bucket in buckets for p in bucket.parameters}
+        self._requires_grad = {p: p.requires_grad for p in model.parameters()}
+        self._optimized = _parameters_of(optimizer)
+        self._approved: dict[int, list[nn.Parameter]] = {}
+        self._note_addresses()
+
+    def attach(self) -> RemovableHandle:
+        """Look at every other optimizer before it steps."""
+        return register_optimizer_step_pre_hook(self._before_any_step)
+
+    def take_back_weights(self) -> bool:
+        """Weights that are somewhere else are copied into their buckets, and live there again;
+        returns whether there were any.
+
+        Raises `ValueError` where one has another type, device or shape by now.
+        """
+        if [parameter.data_ptr() for parameter in self._living] == self._addresses:
+            return False
+        for bucket in self._buckets:
+            for parameter in bucket.parameters:
+                self._check_is_as_before(parameter, bucket)
+            bucket.adopt_weights()
+        self._note_addresses()
+        return True
+
+    def check_optimizer(self) -> None:
+        """Raise `ValueError` where the optimizer has got parameters that are in no bucket, or has
+        lost some. A new group of parameters that are in buckets is fine.
+        """
+        now = _parameters_of(self._optimizer)
+        if _are_same(now, self._optimized):
+            return
+        for parameter in now:
+            if parameter not in self._distributed and parameter.requires_grad:
+                raise ValueError(
+                    f"{self._name(parameter)} was added to the optimizer after the model was "
+                    f"distributed, so that each worker would train it apart: {AGAIN}"
+                )
+        if not _are_same(now[: len(self._optimized)], self._optimized):
+            raise ValueError(
+                "the optimizer's parameters were replaced or put into another order after the "
+                f"model was distributed: {AGAIN}"
+            )
+        self._optimized = now
+
+    def check_requires_grad(self) -> None:
+        """Raise `ValueError` where a parameter's `requires_grad` is not what it was."""
+        for parameter, required in self._requires_grad.items():
+            if parameter.requires_grad != required:
+                raise ValueError(
+                    f"{self._name(parameter)} was {'frozen' if required else 'unfrozen'} after the "
+                    "model was distributed: release() the model, change requires_grad, and "
+                    "distribute() it again"
+                )
+
+    def check_are_the_models(self, unused: Iterable[nn.Parameter]) -> None:
+        """Raise `ValueError` where one of these, which have got no gradient, is no longer the
+        model's: it was replaced by another, which no optimizer knows.
+        """
+        if not unused:
+            return
+        own = set(self._model.parameters())
+        for parameter in unused:
+            if parameter not in own:
+                raise ValueError(
+                    f"a parameter of shape {tuple(parameter.shape)} was replaced after the model "
+                    f"was distributed (load_state_dict(assign=True) does, or a new layer): {AGAIN}"
+                )
+
+    def _before_any_step(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
+        if optimizer is self._optimizer:
+            return
+        parameters = _parameters_of(optimizer)
+        if _are_same(parameters, self._approved.get(id(optimizer), [])):
+            return
+        own = set(self._model.parameters()) | self._distributed
+        for parameter in parameters:
+            if parameter in own and parameter.requires_grad and not self._is_allowed(parameter):
+                raise ValueError(
+                    f"{self._name(parameter)} belongs to a distributed model, and another "
+                    "optimizer is about to change it, which the algorithm would not hear of: give "
+                    "it to the distributed optimizer, in a group of its own if it needs other "
+                    "options"
+                )
+        self._approved[id(optimizer)] = parameters
+
+    def _is_allowed(self, parameter: nn.Parameter) -> bool:
+        return self._allows_others and parameter in self._distributed
+
+    def _check_is_as_before(self, parameter: nn.Parameter, bucket: Bucket) -> None:
+        home = bucket.weights
+        num_elements = parameter.numel() * parameter.element_size()
+        if (parameter.dtype, parameter.device) != (home.dtype, home.device):
+            raise ValueError(
+                f"{self._name(parameter)} is {_kind(parameter)} now and was {_kind(home)} when the "
+                f"model was distributed: release() the model before it is changed, and {AGAIN}"
+            )
+        if num_elements != self._sizes[parameter]:
+            raise ValueError(
+                f"{self._name(parameter)} has the shape {tuple(parameter.shape)} now, another than "
+                f"when the model was distributed: {AGAIN}"
+            )
+
+    def _note_addresses(self) -> None:
+        self._living = [p for bucket in self._buckets for p in bucket.parameters if p.numel()]
+        self._addresses = [parameter.data_ptr() for parameter in self._living]
+        self._sizes = {p: p.numel() * p.element_size() for p in self._distributed}
+
+    def _name(self, parameter: nn.Parameter) -> str:
+        names = {p: name for name, p in self._model.named_parameters()}
+        shape = tuple(parameter.shape)
+        return (
+            f"{names[parameter]!r} of shape {shape}"
+            if parameter in names
+            else (f"a parameter of shape {shape}")
+        )
+
+
+def check_is_not_wrapped(model: nn.Module) -> None:
+    """Raise `ValueError` where torch's own wrappers already average the gradients of `model`."""
+    for module in model.modules():
+        name = type(module).__name__
+        if isinstance(module, DistributedDataParallel) or name == "FullyShardedDataParallel":
+            raise ValueError(
+                f"the model is wrapped in {name}, which averages gradients itself: "
+                "distribute the plain model in its place"
+            )
+
+
+def check_is_called_plainly() -> None:
+    """Raise `ValueError` where a forward runs within DistributedDataParallel's."""
+    if running(DistributedDataParallel.forward):
+        raise ValueError(
+            "a distributed model was wrapped in DistributedDataParallel, which would average its "
+            "gradients once more: call the model itself"
+        )
+
+
+def _parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _are_same(these: Sequence[Tensor], those: Sequence[Tensor]) -> bool:
+    return len(these) == len(those) and all(a is b for a, b in zip(these, those, strict=True))
+
+
+def _kind(x: Tensor) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')} on {x.device}"

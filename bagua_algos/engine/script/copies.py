@@ -1,0 +1,63 @@
+"""What `distribute` leaves in a model's attributes, so that copies and files have none of it.
+
+`copy.deepcopy(model)`, `torch.optim.swa_utils.AveragedModel` and `torch.save(model)` copy a
+module's attributes with all that they refer to: the engine, its threads and its connections would
+be among them. What is kept here copies itself as plain torch's own, and loads where this package is
+not installed.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+
+
+class ForwardHook:
+    """Calls `act(module)` around a forward in training, but where the model is being compiled: a
+    graph has no place for it, and the first gradient tells the engine as well.
+    """
+
+    def __init__(self, act: Callable[[nn.Module], None]) -> None:
+        self._act = act
+
+    def __call__(self, module: nn.Module, *inputs_and_outputs: object) -> None:
+        """A forward begins or ends; leaves its arguments and its outputs as they are."""
+        if not torch.compiler.is_compiling() and module.training and torch.is_grad_enabled():
+            self._act(module)
+
+
+class NoSync:
+    """`model.no_sync()`, as `DistributedDataParallel` has it; a copy's does nothing."""
+
+    def __init__(self, no_sync: Callable[[], AbstractContextManager[None]]) -> None:
+        self._no_sync = no_sync
+
+    def __call__(self) -> AbstractContextManager[None]:
+        """Within, gradients only accumulate locally."""
+        return self._no_sync()
+
+    def __reduce__(self) -> tuple:
+        return partial, (nullcontext,)
+
+
+class _Hooks(OrderedDict):
+    """The hooks of a module; a copy of them leaves ours out."""
+
+    def __reduce__(self) -> tuple:
+        others = [(key, hook) for key, hook in self.items() if not isinstance(hook, ForwardHook)]
+        return OrderedDict, (others,)
+
+
+def leave_out_of_copies(model: nn.Module) -> None:
+    """From here on no copy of `model` has a `ForwardHook`. Call it before any is registered."""
+    for name in FORWARD_HOOKS:
+        # Not by setattr: a compiled model would set it on the model within.
+        attributes: dict[str, Any] = vars(model)
+        if not isinstance(attributes[name], _Hooks):
+            attributes[name] = _Hooks(attributes[name])
