@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from bagua_algos.communication.communicator import Communicator
@@ -89,6 +90,13 @@ class Algorithm:
         Called before anything is started, and again by the engine.
         """
 
+    def check_parameter(self, parameter: nn.Parameter) -> None:
+        """Raise `ValueError` where it cannot train this parameter. The message begins with what is
+        unsupported, says what to do, and stands behind the parameter's name.
+
+        The engine calls it for every trainable parameter before anything is started.
+        """
+
     def load(self, device: torch.device | str) -> None:
         """Load or compile the kernels of the compressors among its fields, so that no step has to.
 
@@ -122,6 +130,19 @@ class Algorithm:
         """Training stands still: evaluation, a checkpoint or the end is next. What goes on in the
         background ends here; workers may have done different numbers of steps.
         """
+
+    def on_optimizer_save(self, context: Context) -> None:
+        """`optimizer.state_dict()` begins: what the algorithm has taken over from the optimizer
+        must be in `optimizer.state`, in its own format.
+
+        Like the next two not a collective call, and on the caller's thread; no lane has work.
+        """
+
+    def on_optimizer_saved(self, context: Context) -> None:
+        """`optimizer.state_dict()` is done: what was lent to it may leave `optimizer.state`."""
+
+    def on_optimizer_loaded(self, context: Context) -> None:
+        """`optimizer.load_state_dict()` is done: training goes on from what was loaded."""
 
     def on_close(self, context: Context) -> None:
         """Training by this algorithm ends: the optimizer goes on alone, with what this gives back.
