@@ -18,7 +18,16 @@ from bagua_algos.algorithms import (
     TopK,
 )
 from bagua_algos.communication.communicator import CommunicationError
-from bagua_algos.distribute import consensus, distribute, empty_backward, no_sync, release
+from bagua_algos.distribute import (
+    consensus,
+    distribute,
+    empty_backward,
+    is_distributed,
+    load_state_dict,
+    no_sync,
+    release,
+    state_dict,
+)
 from bagua_algos.engine.algorithm import Algorithm, Context
 
 __all__ = [
@@ -40,6 +49,9 @@ __all__ = [
     "consensus",
     "distribute",
     "empty_backward",
+    "is_distributed",
+    "load_state_dict",
     "no_sync",
     "release",
+    "state_dict",
 ]

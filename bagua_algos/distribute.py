@@ -1,7 +1,8 @@
 """`distribute`: one line in a training script, around an unmodified model and optimizer."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -11,9 +12,13 @@ from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S, Engine
+from bagua_algos.engine.script.copies import NoSync
 
 Model = TypeVar("Model", bound=nn.Module)
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
+
+NO_SYNC = "no_sync"
+RELEASE_FIRST = "release() that one first, or distribute the whole once"
 
 _ENGINES: dict[nn.Module, Engine] = {}
 
@@ -42,11 +47,14 @@ def distribute(
     num_examples / num_examples_of_all_workers` gives the mean over all examples; a worker without
     examples calls `empty_backward`.
 
-    Raises `ValueError` where the group is not initialised, the model is distributed already, or the
-    optimizer has parameters that are not the model's.
+    `model.no_sync()` is there afterwards, as `DistributedDataParallel` has it. A copy of the model
+    (`copy.deepcopy`, `torch.save`) is a plain one.
+
+    Raises `ValueError` where the group is not initialised; the model, a part of it or a model that
+    it is a part of is distributed already; it is wrapped in `DistributedDataParallel` or FSDP; the
+    optimizer has parameters that are not the model's; or the algorithm cannot train one of them.
     """
-    if model in _ENGINES:
-        raise ValueError("this model is distributed already")
+    _check_is_not_distributed(model)
     _ENGINES[model] = Engine(
         model,
         optimizer,
@@ -57,7 +65,13 @@ def distribute(
         find_unused_parameters=find_unused_parameters,
         grad_scaler=grad_scaler,
     )
+    vars(model)[NO_SYNC] = NoSync(_ENGINES[model].no_sync)
     return model, optimizer
+
+
+def is_distributed(model: nn.Module) -> bool:
+    """Whether `distribute` was called with this very model, and `release` was not since."""
+    return model in _ENGINES
 
 
 def no_sync(model: nn.Module) -> AbstractContextManager[None]:
@@ -79,14 +93,47 @@ def consensus(model: nn.Module) -> AbstractContextManager[float]:
     return _engine(model).consensus()
 
 
+def state_dict(model: nn.Module) -> dict[str, Any]:
+    """What the algorithm keeps on this worker: residuals, outer momentum, the count of steps. With
+    the worker's own `model.state_dict()` and `optimizer.state_dict()` a script continues bit for
+    bit. A collective call; every worker saves its own, for `torch.load(weights_only=True)`.
+    """
+    engine = _engine(model)
+    engine.pause()
+    return engine.state_dict()
+
+
+def load_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Continue from what `state_dict` returned on the worker of this rank.
+
+    Call it last: `distribute` first, which gives all workers equal weights, then
+    `model.load_state_dict` and `optimizer.load_state_dict` of this worker's own. Raises
+    `ValueError` for a state of another algorithm, model, rank or number of workers.
+    """
+    _engine(model).load_state_dict(state)
+
+
 def release(model: nn.Module) -> None:
     """End distributed training: the model and its optimizer are plain again. A collective call."""
     engine = _engine(model)
     del _ENGINES[model]
+    vars(model).pop(NO_SYNC, None)
     try:
         engine.pause()
     finally:
         engine.close()
+
+
+def _check_is_not_distributed(model: nn.Module) -> None:
+    parameters = set(model.parameters())
+    for other in _ENGINES:
+        if other is model:
+            raise ValueError(f"this model is distributed already: {RELEASE_FIRST}")
+        if not parameters.isdisjoint(other.parameters()):
+            raise ValueError(
+                "the model shares parameters with one that is distributed already, a part of it or "
+                f"a model around it: {RELEASE_FIRST}"
+            )
 
 
 def _engine(model: nn.Module) -> Engine:

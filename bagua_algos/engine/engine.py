@@ -26,6 +26,7 @@ from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.backward import BackwardTracker
 from bagua_algos.engine.bucket import Bucket, build_buckets
+from bagua_algos.engine.consensus import averaged
 from bagua_algos.engine.dispatcher import Dispatcher
 from bagua_algos.engine.parameter_groups import check_parameters
 from bagua_algos.engine.script.changes import (
@@ -91,7 +92,7 @@ class Engine:
         check_is_not_wrapped(model)
         algorithm.check(communicator.world_size, optimizer)
         check_elementwise(optimizer, len(communicator.ranks))
-        check_parameters(model, optimizer)
+        check_parameters(model, optimizer, algorithm)
         self.model = model
         self.algorithm = algorithm
         self._observer = step_observer
@@ -192,14 +193,8 @@ class Engine:
         if self.algorithm.workers_agree:
             yield 0.0
             return
-        own = [bucket.weights.clone() for bucket in self.context.buckets]
-        for bucket in self.context.buckets:
-            run("averaging of weights", lambda b=bucket: averager.all_reduce_mean_(b.weights))
-        try:
-            yield self._spread(own, averager)
-        finally:
-            for bucket, weights in zip(self.context.buckets, own, strict=True):
-                bucket.weights.copy_(weights)
+        with averaged(self.context.buckets, averager, run) as spread:
+            yield spread
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model's and the optimizer's: the algorithm's state on
@@ -251,12 +246,19 @@ class Engine:
     def _attach(self) -> list[RemovableHandle]:
         model, optimizer = self.model, self.context.optimizer
         leave_out_of_copies(model)
+
+        def act(moment: str) -> None:
+            getattr(self.algorithm, moment)(self.context)
+
         hooks = [
             model.register_forward_pre_hook(ForwardHook(self._before_forward)),
             *self._backward.attach(self._after_gradient),
             self._changes.attach(),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
+            optimizer.register_state_dict_pre_hook(lambda _: act("on_optimizer_save")),
+            optimizer.register_state_dict_post_hook(lambda *_: act("on_optimizer_saved")),
+            optimizer.register_load_state_dict_post_hook(lambda _: act("on_optimizer_loaded")),
         ]
         if self._observer is not None:
             hooks.append(model.register_forward_hook(ForwardHook(self._after_forward)))
@@ -392,17 +394,6 @@ class Engine:
         self._change_context(step=self.context.step + 1)
         if self._observer is not None:
             self._observer.on_step_end()
-
-    def _spread(self, own: list[Tensor], averager: Averager) -> float:
-        pairs = [
-            (weights, bucket.weights)
-            for weights, bucket in zip(own, self.context.buckets, strict=True)
-        ]
-        squares_w = sum((x - mean).double().square().sum(1, keepdim=True) for x, mean in pairs)
-        assert isinstance(squares_w, Tensor)
-        self._dispatcher.run("averaging of spreads", lambda: averager.all_reduce_mean_(squares_w))
-        norm = sum(mean[0].double().square().sum().item() for _, mean in pairs)
-        return (squares_w[0].item() / norm) ** 0.5 if norm else 0.0
 
     def _average(self, label: str, x_w: Tensor) -> None:
         communicator = self.context.communicator

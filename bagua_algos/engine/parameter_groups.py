@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.bucket import Bucket
 
 
@@ -57,9 +58,9 @@ def stretches(bucket: Bucket, optimizer: Optimizer) -> list[Stretch]:
     return found
 
 
-def check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
-    """Raise `ValueError` where a parameter of `model` has no shape or no values yet, or one of
-    `optimizer` is not the model's.
+def check_parameters(model: nn.Module, optimizer: Optimizer, algorithm: Algorithm) -> None:
+    """Raise `ValueError` where a parameter of `model` has no shape or no values yet, `algorithm`
+    cannot train it, or one of `optimizer` is not the model's.
     """
     known = set(model.parameters())
     for name, parameter in model.named_parameters():
@@ -73,6 +74,11 @@ def check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
                 f"{name!r} is on the meta device and has no values yet: "
                 "call model.to_empty(device=...) and initialise it before it is distributed"
             )
+        if parameter.requires_grad:
+            try:
+                algorithm.check_parameter(parameter)
+            except ValueError as error:
+                raise ValueError(f"{name!r}: {error}") from None
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter not in known:
