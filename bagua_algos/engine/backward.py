@@ -42,6 +42,11 @@ class BackwardTracker:
             for parameter, view in zip(bucket.parameters, bucket.gradient_views(), strict=True)
         }
 
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All parameters whose gradients are followed."""
+        return list(self._places)
+
     def attach(self, on_gradient: Callable[[nn.Parameter], None]) -> list[RemovableHandle]:
         """Have autograd call `on_gradient(parameter)` whenever a gradient has been accumulated."""
         hooks = [p.register_post_accumulate_grad_hook(on_gradient) for p in self._places]
@@ -49,14 +54,6 @@ class BackwardTracker:
             if len(place.bucket.weights) > 1 and not place.view.is_contiguous():
                 hooks.append(parameter.register_hook(self._accumulate_apart(parameter, place.view)))
         return hooks
-
-    def follow_weights(self) -> None:
-        """The weights are in their buckets again, maybe in another order: gradients follow."""
-        kept = {p: p.grad.clone() for p in self._places if p.grad is not None}
-        self._find_places()
-        for parameter, gradient in kept.items():
-            view = self._places[parameter].view
-            parameter.grad = view.copy_(gradient)
 
     def enter(self) -> bool:
         """To be called with each gradient, before `gradient_ready`: whether it is the first of a

@@ -29,6 +29,7 @@ class Bucket:
     numel: int
     weights: Tensor
     gradients: Tensor
+    memory_formats: tuple[torch.memory_format, ...]
 
     def adopt_weights(self) -> None:
         """Copy the parameters in and make them views of `weights`."""
@@ -42,13 +43,18 @@ class Bucket:
         return self.views(self.gradients)
 
     def views(self, flat_wn: Tensor) -> list[Tensor]:
-        """Each parameter's part of a tensor that is laid out as `weights` is, in its shape and, for
-        channels_last, its order.
+        """Each parameter's part of a tensor that is laid out as `weights` is, in the parameter's
+        shape and, where it was channels_last when the bucket was built, in that order.
         """
         num_workers, start, views = flat_wn.shape[0], 0, []
-        for parameter in self.parameters:
+        for parameter, memory_format in zip(self.parameters, self.memory_formats, strict=True):
             numel = parameter.numel() // num_workers
-            views.append(_in_order_of(parameter, flat_wn[:, start : start + numel]))
+            flat_wk = flat_wn[:, start : start + numel]
+            if memory_format is torch.contiguous_format:
+                views.append(flat_wk.view(parameter.shape))
+            else:
+                first, channels, *places = parameter.shape
+                views.append(flat_wk.view(first, *places, channels).movedim(-1, 1))
             start += numel
         assert start == self.numel
         return views
@@ -94,14 +100,13 @@ def _with_own_storage(view: Tensor) -> Tensor:
     return view if view.is_meta else torch.from_dlpack(view)
 
 
-def _in_order_of(parameter: Tensor, flat_wk: Tensor) -> Tensor:
-    """A view of `flat[w, k]` in the shape and the memory format of `parameter`."""
+def _memory_format(parameter: Tensor) -> torch.memory_format:
+    """Channels_last, where the parameter is that and nothing plainer."""
     for memory_format, dims in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
         is_last = parameter.dim() == dims and parameter.is_contiguous(memory_format=memory_format)
-        if is_last and not parameter.is_contiguous() and len(flat_wk) == 1:
-            first, channels, *places = parameter.shape
-            return flat_wk.view(first, *places, channels).movedim(-1, 1)
-    return flat_wk.view(parameter.shape)
+        if is_last and not parameter.is_contiguous():
+            return memory_format
+    return torch.contiguous_format
 
 
 def _same_storage(a: Tensor, b: Tensor) -> bool:
@@ -123,4 +128,7 @@ def _empty_bucket(
         numel=numel,
         weights=storage[0],
         gradients=storage[1],
+        memory_formats=tuple(
+            _memory_format(p) if num_held == 1 else torch.contiguous_format for p in parameters
+        ),
     )

@@ -15,6 +15,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -46,6 +47,15 @@ DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 600.0
 ACTS_ON_WEIGHTS = ("on_forward", "on_step_begin", "on_step_end")
 """An algorithm that acts at one of these moments has to know all that changes the weights."""
+ACTS_ON_GRADIENTS = ("on_bucket_ready", "on_backward_end")
+
+
+class Gradients(Enum):
+    """What the backward passes since the last step have left."""
+
+    NONE = auto()
+    LOCAL = auto()
+    SYNCHRONIZED = auto()
 
 
 class Engine:
@@ -120,6 +130,7 @@ class Engine:
         )
         self._synchronizing = True
         self._has_begun = False
+        self._since_step = Gradients.NONE
         self._find_unused = find_unused_parameters
         self._scaled = None
         if grad_scaler is not None and grad_scaler.is_enabled():
@@ -171,7 +182,7 @@ class Engine:
 
         A collective call, for before an evaluation, a checkpoint and the end.
         """
-        self._take_back_weights()
+        self._changes.take_back_weights()
         self._act("on_pause")
         if self.context.background is not None:
             self.context.background.stop_clock()
@@ -278,10 +289,6 @@ class Engine:
     def _change_context(self, **changes: Any) -> None:
         self.context = replace(self.context, **changes)
 
-    def _take_back_weights(self) -> None:
-        if self._changes.take_back_weights():
-            self._backward.follow_weights()
-
     def _act(self, moment: str) -> None:
         self._dispatcher.submit_moment(moment, self.context)
         self._dispatcher.wait_exposed()
@@ -296,7 +303,7 @@ class Engine:
 
     def _begin_forward(self) -> None:
         self._has_begun = True
-        self._take_back_weights()
+        self._changes.take_back_weights()
         if self._observer is not None:
             self._observer.on_forward()
         if self.context.background is not None:
@@ -305,6 +312,7 @@ class Engine:
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
         if not self._synchronizing:
+            self._since_step = Gradients.LOCAL
             return
         if self._backward.enter():
             # Autograd calls it when the whole pass is done, before backward() returns (DDP and FSDP
@@ -323,8 +331,9 @@ class Engine:
 
     def _after_backward(self) -> None:
         self._has_begun = False
+        self._since_step = Gradients.SYNCHRONIZED
         self._changes.check_requires_grad()
-        self._take_back_weights()
+        self._changes.take_back_weights()
         unused = self._backward.end()
         self._changes.check_are_the_models(unused)
         if self._scaled is not None:
@@ -377,19 +386,32 @@ class Engine:
 
     def _begin_step(self) -> None:
         """The gradients are there: those of a closure, if the step has one."""
+        self._check_gradients()
         # A mean alone takes a scale as it takes anything else, and infinities to all workers.
         others = ("on_forward", "on_backward_end", "on_step_end")
         if self.context.state is not None or any(map(self._dispatcher.acts_at, others)):
             check_scaler_is_known(self._scaled)
-        self._take_back_weights()
+        self._changes.take_back_weights()
         if not self._overflowed:
             self._act("on_step_begin")
+
+    def _check_gradients(self) -> None:
+        """Raise `ValueError` where a step begins on gradients that have met no other worker's."""
+        if self._since_step is Gradients.NONE:
+            self._changes.check_are_the_models(self._backward.parameters)
+        acts_on_gradients = any(map(self._dispatcher.acts_at, ACTS_ON_GRADIENTS))
+        if self._since_step is Gradients.LOCAL and acts_on_gradients:
+            raise ValueError(
+                "the step's gradients were all accumulated within no_sync(), so that each worker "
+                "has its own: leave the last micro-batch's backward out of no_sync()"
+            )
+        self._since_step = Gradients.NONE
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         self._closure.after_step()
         if self._overflowed:  # a fused optimizer has skipped the step itself
             return
-        self._take_back_weights()
+        self._changes.take_back_weights()
         self._act("on_step_end")
         self._change_context(step=self.context.step + 1)
         if self._observer is not None:

@@ -5,6 +5,7 @@ Weights live in buckets. A script may give a parameter other memory (`vector_to_
 another optimizer. Whatever can be taken back is; anything else is refused by the parameter's name.
 """
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -53,20 +54,25 @@ class ScriptChanges:
         """Look at every other optimizer before it steps."""
         return register_optimizer_step_pre_hook(self._before_any_step)
 
-    def take_back_weights(self) -> bool:
-        """Weights that are somewhere else are copied into their buckets, and live there again;
-        returns whether there were any.
+    def take_back_weights(self) -> None:
+        """Weights that are somewhere else are copied into their buckets, and live there again.
 
         Raises `ValueError` where one has another type, device or shape by now.
         """
         if [parameter.data_ptr() for parameter in self._living] == self._addresses:
-            return False
+            return
         for bucket in self._buckets:
+            before = [parameter.stride() for parameter in bucket.parameters]
             for parameter in bucket.parameters:
                 self._check_is_as_before(parameter, bucket)
             bucket.adopt_weights()
+            if [parameter.stride() for parameter in bucket.parameters] != before:
+                warnings.warn(
+                    "weights of a distributed model keep their memory format: call "
+                    "model.to(memory_format=...) before distribute() for the one that is faster",
+                    stacklevel=2,
+                )
         self._note_addresses()
-        return True
 
     def check_optimizer(self) -> None:
         """Raise `ValueError` where the optimizer has got parameters that are in no bucket, or has
@@ -138,7 +144,7 @@ class ScriptChanges:
         if (parameter.dtype, parameter.device) != (home.dtype, home.device):
             raise ValueError(
                 f"{self._name(parameter)} is {_kind(parameter)} now and was {_kind(home)} when the "
-                f"model was distributed: release() the model before it is changed, and {AGAIN}"
+                "model was distributed: release() the model, change it, and distribute() it again"
             )
         if num_elements != self._sizes[parameter]:
             raise ValueError(

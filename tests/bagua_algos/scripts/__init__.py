@@ -1,0 +1,1 @@
+"""Training scripts as strangers write them, on two real workers."""
