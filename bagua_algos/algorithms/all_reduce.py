@@ -12,9 +12,12 @@ fp16_compress_hook, since a sum beyond 65504 would be infinite).
 
 from dataclasses import dataclass
 
+import torch
+
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import all_reduce_mean_
 from bagua_algos.compressors.cast import WIRE_DTYPES
+from bagua_algos.compressors.compressor import REAL_DTYPES
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
 
@@ -40,6 +43,11 @@ class AllReduce(Hierarchical):
                 f"wire must be bf16, fp16 or None, got {self.wire!r}; fp8 cannot be summed: use "
                 "CompressedAllReduce with Cast (algo=allreduce_fp8)"
             )
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """A wire's types are of real numbers."""
+        return Hierarchical.dtypes if self.wire is None else REAL_DTYPES
 
     def init(self, context: Context) -> None:
         """Nothing; `ValueError` where it is hierarchical and nodes are not known."""

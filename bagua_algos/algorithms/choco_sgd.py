@@ -29,8 +29,8 @@ from bagua_algos.engine.algorithm import Algorithm, Context
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PublicCopies:
-    """One bucket's xhat and s, float32 `[w, numel]`: a worker's public copy, and the average of its
-    neighbours' copies.
+    """One bucket's xhat and s, `[w, numel]` in float32 at least: a worker's public copy, and the
+    average of its neighbours' copies.
     """
 
     own: Tensor
@@ -73,13 +73,12 @@ class ChocoSGD(Algorithm):
 
     def init(self, context: Context) -> list[PublicCopies]:
         """Copies of the weights, which all workers have in common by now."""
-        shared = [bucket.weights[:, : bucket.numel] for bucket in context.buckets]
-        return [
-            PublicCopies(
-                own=x.to(torch.float32, copy=True), averaged=x.to(torch.float32, copy=True)
-            )
-            for x in shared
-        ]
+        copies = []
+        for bucket in context.buckets:
+            x = bucket.weights[:, : bucket.numel]
+            dtype = torch.promote_types(x.dtype, torch.float32)
+            copies.append(PublicCopies(own=x.to(dtype, copy=True), averaged=x.to(dtype, copy=True)))
+        return copies
 
     def on_step_end(self, context: Context) -> None:
         """Exchange codes of what the public copies lack, and move towards the neighbours'."""

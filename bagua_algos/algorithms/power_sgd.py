@@ -29,6 +29,7 @@ from torch import Tensor
 
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import all_reduce_mean_
+from bagua_algos.compressors.compressor import REAL_DTYPES
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
 
@@ -51,6 +52,7 @@ class PowerSGD(Hierarchical):
     """
 
     family = "sparse or low-rank"
+    dtypes = REAL_DTYPES
 
     rank: int = 2
     error_feedback: bool = True

@@ -20,50 +20,96 @@ Adam's, and the correction of v is frozen with v; each parameter group has its o
 and weight decay, as they are at the step (eps: at the switch); `precondition`; an element whose
 gradient was zero all through warm-up rests, where the paper would divide by eps.
 
+Every backward of a step makes m anew, of the gradients accumulated so far and of the m before the
+step; a step without a backward changes nothing.
+
 After the switch the user's optimizer.step() finds no gradients and changes nothing. Backward leaves
 this worker's own gradients behind, and clipping them has no effect. Adam's moments have moved from
-the optimizer to the algorithm's state, and return when training ends.
+the optimizer to the algorithm's state, and return when training ends. optimizer.state_dict() has
+them too, in the parameters' type: v such that Adam's own correction makes v / (1 - b2^K) of it.
+Loading it sets m and v, equal but for rounding (for float32, a few units in the last place), and
+residuals of zero; `bagua_algos.state_dict` has all of the state, bit for bit. Loaded moments that
+have taken `warmup_steps` steps or more leave no warm-up to do.
 """
 
+import copy
 import math
 import warnings
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
+from bagua_algos import adam_state
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import (
     Residuals,
     all_reduce_mean_,
     compressed_all_reduce_mean_,
 )
-from bagua_algos.compressors.compressor import Compressor, Draw, warn_of_bias
+from bagua_algos.compressors.compressor import REAL_DTYPES, Compressor, Draw, warn_of_bias
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.parameter_groups import Stretch, stretches
 
 
-@dataclass(kw_only=True)
-class Moments:
-    """One bucket after the switch, in float32 `[w, n]`: `m` (or u), and the frozen `denominator`
-    sqrt(v / (1 - b2^K)) + eps, infinite where v is 0. Equal on all workers, but for m in backward.
+@dataclass(frozen=True, eq=False)
+class Momentum:
+    """What steps change of one bucket, in float32 at least: `m` (or u) `[w, n]`, equal on all
+    workers, and what its codes have left out.
     """
 
     m: Tensor
-    denominator: Tensor
     residuals: Residuals | None
 
 
 @dataclass(kw_only=True)
+class Moments:
+    """One bucket after the switch: the `momentum`, and the frozen `denominator` sqrt(v / (1 -
+    b2^K)) + eps, `[w, n]`, infinite where v is 0.
+
+    `following` is what backward makes of the momentum, if it `has_followed`; else a storage for it.
+    """
+
+    momentum: Momentum
+    denominator: Tensor
+    following: Momentum | None = None
+    has_followed: bool = False
+
+    def begin_following(self) -> Momentum:
+        """Another momentum to write to, with residuals as they are at the step's beginning."""
+        now = self.momentum
+        if self.following is None:
+            self.following = copy.deepcopy(now)
+        elif now.residuals is not None and self.following.residuals is not None:
+            self.following.residuals.worker.copy_(now.residuals.worker)
+            self.following.residuals.owner.copy_(now.residuals.owner)
+        return self.following
+
+    def follow(self) -> None:
+        """Take what backward has made; the momentum until now becomes the storage."""
+        assert self.following is not None and self.has_followed, "a backward launches all buckets"
+        self.momentum, self.following = self.following, self.momentum
+        self.has_followed = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but a mere storage: a checkpoint does not need it."""
+        return self.__dict__ | ({} if self.has_followed else {"following": None})
+
+
+@dataclass(kw_only=True)
 class QAdamState:
-    """`moments`, one a bucket, are empty during warm-up; `num_steps` is Adam's count after it."""
+    """`moments`, one a bucket, are empty during warm-up; `num_steps` is Adam's count after it.
+    `head_start` is how far that count was ahead of this training's own.
+    """
 
     stretches: list[list[Stretch]]
     moments: list[Moments]
     num_steps: int = 0
+    head_start: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +124,7 @@ class QAdam(Hierarchical):
     """
 
     family = "compressed Adam"
+    dtypes = REAL_DTYPES
 
     warmup_steps: int = 200
     compressor: Compressor = field(default_factory=MinMaxUInt8)
@@ -119,11 +166,13 @@ class QAdam(Hierarchical):
                     raise ValueError(f"QAdam does not support {option}=True: {reason}")
 
     def init(self, context: Context) -> QAdamState:
-        """Nothing but the layout yet."""
+        """The layout, and the moments of an Adam that has been warmed up before."""
         levels(context.communicator, self.hierarchical)  # raises
-        return QAdamState(
+        state = QAdamState(
             stretches=[stretches(b, context.optimizer) for b in context.buckets], moments=[]
         )
+        self._begin(context, state)
+        return state
 
     def on_bucket_ready(self, context: Context, bucket: Bucket) -> None:
         """Average the bucket's gradients; after the switch its momenta, by their codes."""
@@ -132,23 +181,26 @@ class QAdam(Hierarchical):
             all_reduce_mean_(bucket.gradients, context.communicator, self.hierarchical)
             return
         moments = state.moments[bucket.index]
+        following = moments.begin_following()
         for stretch in state.stretches[bucket.index]:
             options, columns = stretch.options(context.optimizer), stretch.columns
-            gradient = bucket.gradients[columns].float()
+            gradient = bucket.gradients[columns].to(following.m.dtype)
             if not options["decoupled_weight_decay"]:
                 gradient = gradient.add(bucket.weights[columns], alpha=options["weight_decay"])
             if self.precondition:
                 gradient = gradient / moments.denominator[columns]
-            moments.m[columns].lerp_(gradient, 1 - float(options["betas"][0]))
+            weight = 1 - float(options["betas"][0])
+            torch.lerp(moments.momentum.m[columns], gradient, weight, out=following.m[columns])
         compressed_all_reduce_mean_(
-            moments.m,
+            following.m,
             bucket.numel,
             context.communicator,
             self.compressor,
-            moments.residuals,
+            following.residuals,
             Draw(ranks=context.communicator.ranks, step=context.step, bucket=bucket.index),
             self.hierarchical,
         )
+        moments.has_followed = True
 
     def on_step_begin(self, context: Context) -> None:
         """After the switch, leave nothing for the user's optimizer to do."""
@@ -160,44 +212,71 @@ class QAdam(Hierarchical):
     def on_step_end(self, context: Context) -> None:
         """Update the weights; in the last step of warm-up, switch."""
         state: QAdamState = context.state
-        if state.moments:
+        if any(moments.has_followed for moments in state.moments):
             state.num_steps += 1
             for bucket in context.buckets:
                 self._update_weights(context, bucket)
-        elif context.step + 1 >= self.warmup_steps:
-            self._switch(context)
+        elif not state.moments and context.step + 1 + state.head_start >= self.warmup_steps:
+            self._switch(context, state)
+
+    def on_optimizer_save(self, context: Context) -> None:
+        """Lend Adam's moments to the user's optimizer."""
+        adam_state.give(context.optimizer, self._adam_states(context))
+
+    def on_optimizer_saved(self, context: Context) -> None:
+        """Take them back."""
+        if context.state.moments:
+            adam_state.drop(_parameters(context), context.optimizer)
+
+    def on_optimizer_loaded(self, context: Context) -> None:
+        """Go on from the loaded moments, unless they are the own ones, as this gave them."""
+        state: QAdamState = context.state
+        self.check(context.communicator.world_size, context.optimizer)
+        if state.moments and adam_state.holds(context.optimizer, self._adam_states(context)):
+            adam_state.drop(_parameters(context), context.optimizer)
+        else:
+            self._begin(context, state)
 
     def on_close(self, context: Context) -> None:
         """Give Adam's moments back to the user's optimizer."""
+        adam_state.give(context.optimizer, self._adam_states(context))
+        context.state.moments = []
+
+    def _begin(self, context: Context, state: QAdamState) -> None:
+        """Warm up what is left of it, after the steps that Adam's moments have taken."""
+        steps = adam_state.num_steps(_parameters(context), context.optimizer)
+        state.moments, state.head_start = [], steps - context.step
+        if steps >= self.warmup_steps:
+            self._switch(context, state)
+
+    def _adam_states(self, context: Context) -> dict[nn.Parameter, adam_state.ParameterState]:
+        """The moments as Adam keeps them; none during warm-up, when it does so itself."""
         state: QAdamState = context.state
+        states = {}
         for bucket, moments in zip(context.buckets, state.moments, strict=False):
-            m, v = torch.zeros_like(moments.m), torch.zeros_like(moments.m)
+            m, v = torch.zeros_like(moments.momentum.m), torch.zeros_like(moments.momentum.m)
+            smallest = torch.finfo(v.dtype).tiny
             for stretch in state.stretches[bucket.index]:
                 options, columns = stretch.options(context.optimizer), stretch.columns
-                denominator = moments.denominator[columns]
-                denominator = denominator.masked_fill(denominator.isinf(), options["eps"])
-                m[columns] = moments.m[columns] * (denominator if self.precondition else 1)
+                rests = moments.denominator[columns].isinf()
+                denominator = moments.denominator[columns].masked_fill(rests, options["eps"])
+                m[columns] = moments.momentum.m[columns] * (denominator if self.precondition else 1)
                 # As Adam will correct it: by all its steps, where v was frozen at the switch.
                 correction = 1 - float(options["betas"][1]) ** state.num_steps
-                v[columns] = (denominator - options["eps"]).square() * correction
-            sizes = [p.numel() // len(m) for p in bucket.parameters]
-            parts = (x[:, : bucket.numel].split(sizes, 1) for x in (m, v))
-            for parameter, exp_avg, exp_avg_sq in zip(bucket.parameters, *parts, strict=True):
-                context.optimizer.state[parameter] = {
-                    "step": torch.tensor(float(state.num_steps)),
-                    "exp_avg": exp_avg.reshape(parameter.shape).to(parameter.dtype),
-                    "exp_avg_sq": exp_avg_sq.reshape(parameter.shape).to(parameter.dtype),
-                }
-        state.moments = []
+                squares = (denominator - options["eps"]).square() * correction
+                v[columns] = squares.clamp_min(smallest).masked_fill(rests, 0)
+            states |= adam_state.states_of(bucket, context.optimizer, state.num_steps, m, v)
+        return states
 
     def _update_weights(self, context: Context, bucket: Bucket) -> None:
         state: QAdamState = context.state
         moments = state.moments[bucket.index]
+        moments.follow()
         for stretch in state.stretches[bucket.index]:
             options, columns = stretch.options(context.optimizer), stretch.columns
             lr, beta1 = float(options["lr"]), float(options["betas"][0])
             weights, m, denominator = (
-                x[columns] for x in (bucket.weights, moments.m, moments.denominator)
+                x[columns] for x in (bucket.weights, moments.momentum.m, moments.denominator)
             )
             if options["decoupled_weight_decay"]:
                 weights.mul_(1 - lr * options["weight_decay"])
@@ -205,40 +284,25 @@ class QAdam(Hierarchical):
                 denominator = torch.where(denominator.isinf(), denominator, 1.0)
             weights.addcdiv_(m, denominator, value=-lr / (1 - beta1**state.num_steps))
 
-    def _switch(self, context: Context) -> None:
+    def _switch(self, context: Context, state: QAdamState) -> None:
         """Take Adam's moments over from the user's optimizer."""
-        state: QAdamState = context.state
-        optimizer = context.optimizer
-        parameters = [p for bucket in context.buckets for p in bucket.parameters]
-        state.num_steps = max(
-            int(optimizer.state[p]["step"]) for p in parameters if optimizer.state[p]
-        )
+        optimizer, parameters = context.optimizer, _parameters(context)
+        state.num_steps = adam_state.num_steps(parameters, optimizer)
         for bucket in context.buckets:
-            m, v = (_flat(bucket, optimizer, name) for name in ("exp_avg", "exp_avg_sq"))
+            m, v = adam_state.flat_moments(bucket, optimizer)
             denominator = v.sqrt().masked_fill_(v == 0, math.inf)
             for stretch in state.stretches[bucket.index]:
                 options, columns = stretch.options(optimizer), stretch.columns
                 beta2 = float(options["betas"][1])
                 denominator[columns].div_(math.sqrt(1 - beta2**state.num_steps))
                 denominator[columns].add_(options["eps"])
-            state.moments.append(
-                Moments(
-                    m=m / denominator if self.precondition else m,
-                    denominator=denominator,
-                    residuals=Residuals.zeros_like(m, context.communicator, self.hierarchical)
-                    if self.error_feedback
-                    else None,
-                )
-            )
-        for parameter in parameters:
-            optimizer.state.pop(parameter, None)
+            residuals = None
+            if self.error_feedback:
+                residuals = Residuals.zeros_like(m, context.communicator, self.hierarchical)
+            momentum = Momentum(m / denominator if self.precondition else m, residuals)
+            state.moments.append(Moments(momentum=momentum, denominator=denominator))
+        adam_state.drop(parameters, optimizer)
 
 
-def _flat(bucket: Bucket, optimizer: Optimizer, name: str) -> Tensor:
-    """The optimizer's `name` of all parameters of `bucket`, laid out as the bucket is: `[w, n]`."""
-    flat_wn = torch.zeros_like(bucket.weights, dtype=torch.float32)
-    # A parameter that nothing has used yet has none.
-    moments = [optimizer.state[p].get(name, torch.zeros_like(p)) for p in bucket.parameters]
-    parts = [moment.reshape(len(flat_wn), -1) for moment in moments]
-    flat_wn[:, : bucket.numel] = torch.cat(parts, 1)
-    return flat_wn
+def _parameters(context: Context) -> list[nn.Parameter]:
+    return [p for bucket in context.buckets for p in bucket.parameters]

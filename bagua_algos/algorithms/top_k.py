@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from bagua_algos.compressors.compressor import REAL_DTYPES
 from bagua_algos.compressors.largest import Largest, Sparse
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.bucket import Bucket
@@ -51,6 +52,7 @@ class TopK(Algorithm):
     """
 
     family = "sparse or low-rank"
+    dtypes = REAL_DTYPES
 
     ratio: float = 0.01
     error_feedback: bool = True

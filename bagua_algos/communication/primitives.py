@@ -151,8 +151,8 @@ def _mix(x_pn: Tensor, mixing: Mixing, communicator: Communicator) -> Tensor:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Replicas:
-    """One bucket's weights as everyone knows them, float32 `[p, numel]`: a worker's `own`, and the
-    weights of its neighbours in the exchanges of a static mixing.
+    """One bucket's weights as everyone knows them, `[p, numel]` in float32 at least: a worker's
+    `own`, and the weights of its neighbours in the exchanges of a static mixing.
     """
 
     own: Tensor
@@ -164,9 +164,8 @@ class Replicas:
     ) -> "Replicas":
         """Copies of `x[w, numel]`, on which all workers agree."""
         x_pn = levels(communicator, hierarchical).of_parties(x_wn)
-        own, *neighbours = (
-            x_pn.to(torch.float32, copy=True) for _ in range(1 + len(mixing.exchanges))
-        )
+        dtype = torch.promote_types(x_pn.dtype, torch.float32)
+        own, *neighbours = (x_pn.to(dtype, copy=True) for _ in range(1 + len(mixing.exchanges)))
         return cls(own=own, neighbours=neighbours)
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.compressors.compressor import Compressor, Draw, is_plain
+from bagua_algos.compressors.compressor import Compressor, Draw, encodable, is_plain
 from kernels import fp8
 
 WIRE_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, **fp8.WIRE_DTYPES}
@@ -43,10 +43,10 @@ class Cast(Compressor):
     def compress(self, x: Tensor, draw: Draw | None = None) -> Tensor:
         """`x[..., n]` -> uint8 `[..., wire_bytes(n)]`."""
         if self._scaled:
-            return fp8.compress(x, self.wire)
+            return fp8.compress(encodable(x), self.wire)
         codes = x.to(WIRE_DTYPES[self.wire])
-        encodable = codes.isfinite().all(-1, keepdim=True)
-        return codes.where(encodable, torch.nan).contiguous().view(torch.uint8)
+        finite = codes.isfinite().all(-1, keepdim=True)
+        return codes.where(finite, torch.nan).contiguous().view(torch.uint8)
 
     def decompress(self, payload: Tensor, num_elements: int) -> Tensor:
         """uint8 `[..., wire_bytes(n)]` -> float32 `[..., n]`."""

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from kernels.shared.mean_reference import mean_in_order
 
+REAL_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
@@ -38,6 +40,11 @@ class Compressor(Protocol):
     """A (lossy) code for chunks of floats, each chunk on its own.
 
     Subclasses inherit `load` and the last three methods; a code with kernels overrides them.
+    """
+
+    dtypes: ClassVar[tuple[torch.dtype, ...]] = REAL_DTYPES
+    """Of the numbers that `compress` takes; an algorithm refuses parameters of another type. A code
+    decodes to float32, and a float64 is encoded as the float32 next to it.
     """
 
     unbiased: ClassVar[bool]
@@ -75,6 +82,11 @@ class Compressor(Protocol):
         `decompress_mean`.
         """
         return self.compress(self.decompress_mean(payloads, num_elements), draw)
+
+
+def encodable(x: Tensor) -> Tensor:
+    """`x` as the kernels take it: float64, which they do not know, as float32."""
+    return x.float() if x.dtype == torch.float64 else x
 
 
 def is_plain(x: Tensor) -> bool:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.compressors.compressor import Compressor, Draw
+from bagua_algos.compressors.compressor import Compressor, Draw, encodable
 from kernels import minmax_uint8
 from kernels.dispatch import DTYPES
 
@@ -33,7 +33,7 @@ class MinMaxUInt8(Compressor):
 
     def compress(self, x: Tensor, draw: Draw | None = None) -> Tensor:
         """`x[..., n]` -> uint8 `[..., wire_bytes(n)]`."""
-        return minmax_uint8.compress(x)
+        return minmax_uint8.compress(encodable(x))
 
     def decompress(self, payload: Tensor, num_elements: int) -> Tensor:
         """uint8 `[..., wire_bytes(n)]` -> float32 `[..., n]`."""

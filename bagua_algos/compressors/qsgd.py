@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.compressors.compressor import Compressor, Draw, is_plain
+from bagua_algos.compressors.compressor import Compressor, Draw, encodable, is_plain
 from kernels import qsgd
 from kernels.upload import upload
 
@@ -58,7 +58,7 @@ class QSGD(Compressor):
         streams = torch.tensor([(draw.step, draw.bucket, rank) for rank in draw.ranks])
         key = (self.seed, draw.stage)
         return qsgd.compress(
-            x, upload(streams, x.device), key, bits=self.bits, group_size=self.group_size
+            encodable(x), upload(streams, x.device), key, bits=self.bits, group_size=self.group_size
         )
 
     def decompress(self, payload: Tensor, num_elements: int) -> Tensor:

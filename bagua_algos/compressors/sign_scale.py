@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bagua_algos.compressors.compressor import Compressor, Draw, is_plain
+from bagua_algos.compressors.compressor import Compressor, Draw, encodable, is_plain
 from kernels import sign_scale
 
 
@@ -32,7 +32,7 @@ class SignScale(Compressor):
 
     def compress(self, x: Tensor, draw: Draw | None = None) -> Tensor:
         """`x[..., n]` -> uint8 `[..., wire_bytes(n)]`."""
-        return sign_scale.compress(x)
+        return sign_scale.compress(encodable(x))
 
     def compress_with_feedback(self, x: Tensor, residual: Tensor) -> Tensor:
         """Encode x + residual; `residual[..., n]`, contiguous float32, keeps the loss."""

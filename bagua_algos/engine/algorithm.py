@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from bagua_algos.communication.communicator import Communicator
-from bagua_algos.compressors.compressor import Compressor
+from bagua_algos.compressors.compressor import REAL_DTYPES, Compressor
 from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket
 
@@ -46,6 +46,11 @@ class Algorithm:
     family: ClassVar[str] = "other"
     """What is relaxed, in a word or two: figures draw a family in one hue. A property where the
     options of a class decide it.
+    """
+
+    dtypes: ClassVar[tuple[torch.dtype, ...]] = (*REAL_DTYPES, torch.complex64, torch.complex128)
+    """Of the parameters that it trains; a compressor among its fields may take fewer. A property
+    where the options of a class decide it.
     """
 
     workers_agree: ClassVar[bool] = True
@@ -96,16 +101,17 @@ class Algorithm:
 
         The engine calls it for every trainable parameter before anything is started.
         """
+        _check_dtype(parameter.dtype, type(self).__name__, self.dtypes)
+        for compressor in self._compressors():
+            _check_dtype(parameter.dtype, type(compressor).__name__, compressor.dtypes)
 
     def load(self, device: torch.device | str) -> None:
         """Load or compile the kernels of the compressors among its fields, so that no step has to.
 
         The engine calls it. Workers that are forked share what was loaded for the CPU before.
         """
-        for own in fields(self):
-            value = getattr(self, own.name)
-            if isinstance(value, Compressor):
-                value.load(device)
+        for compressor in self._compressors():
+            compressor.load(device)
 
     def init(self, context: Context) -> Any:
         """Make the state; weights are equal on all workers by now."""
@@ -150,6 +156,10 @@ class Algorithm:
         Not a collective call, and on the caller's thread.
         """
 
+    def _compressors(self) -> list[Compressor]:
+        values = [getattr(self, own.name) for own in fields(self)]
+        return [value for value in values if isinstance(value, Compressor)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchical(Algorithm):
@@ -165,3 +175,16 @@ class Hierarchical(Algorithm):
     def needs_nodes(self) -> bool:
         """Whether nodes must be known: only where it is hierarchical."""
         return self.hierarchical
+
+
+def _check_dtype(dtype: torch.dtype, taker: str, taken: Sequence[torch.dtype]) -> None:
+    if dtype in taken:
+        return
+    *most, last = (str(known).removeprefix("torch.") for known in taken)
+    remedy = "convert it"
+    if dtype.is_complex:
+        remedy = "keep its real and imaginary parts as real parameters, or choose AllReduce()"
+    raise ValueError(
+        f"{str(dtype).removeprefix('torch.')} is not supported by {taker}, which takes "
+        f"{', '.join(most)} and {last}: {remedy}"
+    )

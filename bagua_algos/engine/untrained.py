@@ -16,10 +16,10 @@ def broadcast_untrained_(model: nn.Module, averager: Averager) -> None:
 
 
 def average_buffers_(model: nn.Module, averager: Averager) -> None:
-    """Replace every floating-point buffer (BatchNorm's moving averages) by its mean over all
-    workers, any other (counts, masks) by worker 0's. A collective call.
+    """Replace every floating-point or complex buffer (BatchNorm's moving averages) by its mean over
+    all workers, any other (counts, masks) by worker 0's. A collective call.
     """
-    buffers = list(model.buffers())
+    buffers = [torch.view_as_real(b) if b.is_complex() else b for b in model.buffers()]
     _average_([b for b in buffers if b.is_floating_point()], averager)
     _broadcast_([b for b in buffers if not b.is_floating_point()], averager)
 

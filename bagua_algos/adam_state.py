@@ -1,0 +1,89 @@
+"""The state that `torch.optim.Adam` and `AdamW` keep of a bucket's parameters, as flat tensors.
+
+Shape suffixes: w workers held by this process, n elements of a bucket with its padding.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from bagua_algos.engine.bucket import Bucket
+
+ParameterState = dict[str, Tensor]
+"""`step`, `exp_avg` and `exp_avg_sq` of one parameter."""
+
+
+def num_steps(parameters: Iterable[nn.Parameter], optimizer: Optimizer) -> int:
+    """Adam's count of steps: the greatest of all `parameters`, since one that nothing has used has
+    a smaller one, or none.
+    """
+    known = (optimizer.state[p] for p in parameters if p in optimizer.state)
+    return max((int(state["step"]) for state in known if state), default=0)
+
+
+def flat_moments(bucket: Bucket, optimizer: Optimizer) -> tuple[Tensor, Tensor]:
+    """First and second moments of all parameters of `bucket`, `[w, n]` in float32 at least; zero
+    where Adam has none.
+    """
+    return _flat(bucket, optimizer, "exp_avg"), _flat(bucket, optimizer, "exp_avg_sq")
+
+
+def states_of(
+    bucket: Bucket, optimizer: Optimizer, steps: int, m: Tensor, v: Tensor
+) -> dict[nn.Parameter, ParameterState]:
+    """What Adam would keep of each parameter of `bucket` after so many steps, in the parameter's
+    type; `m` and `v` are its moments, `[w, n]`.
+    """
+    group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
+    sizes = [p.numel() // len(m) for p in bucket.parameters]
+    parts = (x[:, : bucket.numel].split(sizes, 1) for x in (m, v))
+    states = {}
+    for parameter, exp_avg, exp_avg_sq in zip(bucket.parameters, *parts, strict=True):
+        group = group_of[parameter]
+        on_device = group.get("capturable") or group.get("fused")
+        states[parameter] = {
+            "step": torch.tensor(float(steps), device=parameter.device if on_device else "cpu"),
+            "exp_avg": exp_avg.reshape(parameter.shape).to(parameter.dtype),
+            "exp_avg_sq": exp_avg_sq.reshape(parameter.shape).to(parameter.dtype),
+        }
+    return states
+
+
+def give(optimizer: Optimizer, states: Mapping[nn.Parameter, ParameterState]) -> None:
+    """Put `states` into the optimizer."""
+    for parameter, state in states.items():
+        optimizer.state[parameter] = state
+
+
+def holds(optimizer: Optimizer, states: Mapping[nn.Parameter, ParameterState]) -> bool:
+    """Whether the optimizer's state is equal to `states`, bit for bit."""
+    return all(_equal(optimizer.state.get(p, {}), state) for p, state in states.items())
+
+
+def drop(parameters: Iterable[nn.Parameter], optimizer: Optimizer) -> None:
+    """Take what it keeps of `parameters` from the optimizer."""
+    for parameter in parameters:
+        optimizer.state.pop(parameter, None)
+
+
+def _equal(own: Mapping[str, Any], expected: ParameterState) -> bool:
+    return own.keys() >= expected.keys() and all(
+        own[name].dtype == value.dtype and torch.equal(own[name].to(value.device), value)
+        for name, value in expected.items()
+    )
+
+
+def _flat(bucket: Bucket, optimizer: Optimizer, name: str) -> Tensor:
+    dtype = torch.promote_types(bucket.weights.dtype, torch.float32)
+    flat_wn = torch.zeros_like(bucket.weights, dtype=dtype)
+    states = [optimizer.state.get(p, {}) for p in bucket.parameters]
+    moments = [
+        state.get(name, torch.zeros_like(p))
+        for p, state in zip(bucket.parameters, states, strict=True)
+    ]
+    parts = [moment.reshape(len(flat_wn), -1) for moment in moments]
+    flat_wn[:, : bucket.numel] = torch.cat(parts, 1)
+    return flat_wn
