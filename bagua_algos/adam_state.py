@@ -38,16 +38,15 @@ def states_of(
     type; `m` and `v` are its moments, `[w, n]`.
     """
     group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
-    sizes = [p.numel() // len(m) for p in bucket.parameters]
-    parts = (x[:, : bucket.numel].split(sizes, 1) for x in (m, v))
     states = {}
-    for parameter, exp_avg, exp_avg_sq in zip(bucket.parameters, *parts, strict=True):
+    views = zip(bucket.parameters, bucket.views(m), bucket.views(v), strict=True)
+    for parameter, exp_avg, exp_avg_sq in views:
         group = group_of[parameter]
         on_device = group.get("capturable") or group.get("fused")
         states[parameter] = {
             "step": torch.tensor(float(steps), device=parameter.device if on_device else "cpu"),
-            "exp_avg": exp_avg.reshape(parameter.shape).to(parameter.dtype),
-            "exp_avg_sq": exp_avg_sq.reshape(parameter.shape).to(parameter.dtype),
+            "exp_avg": exp_avg.to(parameter.dtype, copy=True),
+            "exp_avg_sq": exp_avg_sq.to(parameter.dtype, copy=True),
         }
     return states
 
@@ -79,11 +78,8 @@ def _equal(own: Mapping[str, Any], expected: ParameterState) -> bool:
 def _flat(bucket: Bucket, optimizer: Optimizer, name: str) -> Tensor:
     dtype = torch.promote_types(bucket.weights.dtype, torch.float32)
     flat_wn = torch.zeros_like(bucket.weights, dtype=dtype)
-    states = [optimizer.state.get(p, {}) for p in bucket.parameters]
-    moments = [
-        state.get(name, torch.zeros_like(p))
-        for p, state in zip(bucket.parameters, states, strict=True)
-    ]
-    parts = [moment.reshape(len(flat_wn), -1) for moment in moments]
-    flat_wn[:, : bucket.numel] = torch.cat(parts, 1)
+    for parameter, view in zip(bucket.parameters, bucket.views(flat_wn), strict=True):
+        state = optimizer.state.get(parameter, {})
+        if name in state:
+            view.copy_(state[name])
     return flat_wn

@@ -24,6 +24,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bagua_algos.checkpoint import kept
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import all_reduce_mean_
 from bagua_algos.engine.algorithm import Context, Hierarchical
@@ -31,6 +32,7 @@ from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket
 
 
+@kept
 @dataclass(kw_only=True)
 class AsyncState:
     """The round that each worker has begun last.

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from bagua_algos.checkpoint import kept
 from bagua_algos.communication.hierarchy import of_held
 from bagua_algos.communication.topology import Ring, Topology
 from bagua_algos.compressors.compressor import Compressor, Draw, relative_error
@@ -27,6 +28,7 @@ from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.algorithm import Algorithm, Context
 
 
+@kept
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PublicCopies:
     """One bucket's xhat and s, `[w, numel]` in float32 at least: a worker's public copy, and the

@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 from torch import Tensor
 from torch.optim import Optimizer
 
+from bagua_algos.checkpoint import kept
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import mix
 from bagua_algos.communication.topology import Mixing, Ring, Topology
 from bagua_algos.engine.algorithm import Context, Hierarchical
 
 
+@kept
 @dataclass(kw_only=True)
 class DecentralizedState:
     """`num_backwards` counts backward passes that ended, which all workers have in common;
@@ -36,7 +38,8 @@ class DecentralizedState:
 
 @dataclass(frozen=True, kw_only=True)
 class Decentralized(Hierarchical):
-    """Decentralized, full precision, synchronous; averages at every `interval`-th step.
+    """Decentralized, full precision, synchronous; averages at every `interval`-th backward pass,
+    which is a step where all micro-batches but the last are within `no_sync`.
 
     Raises `ValueError` for an interval below one, and a topology that is not doubly stochastic.
     """

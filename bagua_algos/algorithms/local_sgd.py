@@ -23,6 +23,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bagua_algos.checkpoint import kept
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import (
     Residuals,
@@ -36,6 +37,7 @@ from bagua_algos.engine.parameter_groups import Stretch, stretches
 from bagua_algos.outer_optimizer import Nesterov, OuterOptimizer
 
 
+@kept
 @dataclass(kw_only=True)
 class OuterState:
     """One bucket of the outer optimizer: `anchor` (x0) and `momentum`, `[w, n]` and equal on all

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bagua_algos.checkpoint import kept
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import all_reduce_mean_
 from bagua_algos.compressors.compressor import REAL_DTYPES
@@ -34,6 +35,7 @@ from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
 
 
+@kept
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Factors:
     """State of one bucket: what was left out, `residual[w, numel]` (None without error feedback),

@@ -43,6 +43,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
 from bagua_algos import adam_state
+from bagua_algos.checkpoint import kept
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import (
     Residuals,
@@ -56,6 +57,7 @@ from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.parameter_groups import Stretch, stretches
 
 
+@kept
 @dataclass(frozen=True, eq=False)
 class Momentum:
     """What steps change of one bucket, in float32 at least: `m` (or u) `[w, n]`, equal on all
@@ -66,6 +68,7 @@ class Momentum:
     residuals: Residuals | None
 
 
+@kept
 @dataclass(kw_only=True)
 class Moments:
     """One bucket after the switch: the `momentum`, and the frozen `denominator` sqrt(v / (1 -
@@ -100,6 +103,7 @@ class Moments:
         return self.__dict__ | ({} if self.has_followed else {"following": None})
 
 
+@kept
 @dataclass(kw_only=True)
 class QAdamState:
     """`moments`, one a bucket, are empty during warm-up; `num_steps` is Adam's count after it.

@@ -20,12 +20,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from bagua_algos.checkpoint import kept
 from bagua_algos.communication.hierarchy import of_held
 from bagua_algos.communication.primitives import mix
 from bagua_algos.communication.topology import Exponential, Mixing, Topology
 from bagua_algos.engine.algorithm import Algorithm, Context
 
 
+@kept
 @dataclass(kw_only=True)
 class PushSum:
     """`numerators`: x of each bucket, `[w, n]`. `denominators`: w of all N workers. `mixed`: the x

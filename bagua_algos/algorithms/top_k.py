@@ -26,12 +26,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from bagua_algos.checkpoint import kept
 from bagua_algos.compressors.compressor import REAL_DTYPES
 from bagua_algos.compressors.largest import Largest, Sparse
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.bucket import Bucket
 
 
+@kept
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Memory:
     """State of one bucket, `[w, numel]` each: `unsent` gradients (v) and `velocity` (u); None

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bagua_algos.checkpoint import kept
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.hierarchy import Flat, levels, of_held
 from bagua_algos.communication.topology import Mixing
@@ -36,6 +37,7 @@ def all_reduce_mean_(x_w: Tensor, communicator: Communicator, hierarchical: bool
     among.run_(x_w, weighted_mean_)
 
 
+@kept
 @dataclass(frozen=True, eq=False)
 class Residuals:
     """What the two compressions of one bucket have left out so far: `worker` `[p, N, c]`, `owner`
@@ -149,6 +151,7 @@ def _mix(x_pn: Tensor, mixing: Mixing, communicator: Communicator) -> Tensor:
     return mixed_pn
 
 
+@kept
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Replicas:
     """One bucket's weights as everyone knows them, `[p, numel]` in float32 at least: a worker's

@@ -75,6 +75,16 @@ class Dispatcher:
         """Whether the algorithm does anything at `moment`, the name of a method of `Algorithm`."""
         return getattr(type(self._algorithm), moment) is not getattr(Algorithm, moment)
 
+    @property
+    def acts_on_gradients(self) -> bool:
+        """Whether the algorithm needs every step's gradients."""
+        return any(map(self.acts_at, ("on_bucket_ready", "on_backward_end")))
+
+    @property
+    def acts_on_weights(self) -> bool:
+        """Whether the algorithm has to know all that changes the weights."""
+        return any(map(self.acts_at, ("on_forward", "on_step_begin", "on_step_end")))
+
     def submit_moment(self, moment: str, context: Context, bucket: Bucket | None = None) -> None:
         """Let the algorithm act at a moment, if it does, on the lane of the bucket."""
         if not self.acts_at(moment):

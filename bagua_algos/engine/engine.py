@@ -15,7 +15,6 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from bagua_algos.engine.bucket import Bucket, build_buckets
 from bagua_algos.engine.consensus import averaged
 from bagua_algos.engine.dispatcher import Dispatcher
 from bagua_algos.engine.parameter_groups import check_parameters
+from bagua_algos.engine.script.accumulation import Accumulation
 from bagua_algos.engine.script.changes import (
     ScriptChanges,
     check_is_called_plainly,
@@ -45,17 +45,6 @@ from kernels.upload import upload
 
 DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 600.0
-ACTS_ON_WEIGHTS = ("on_forward", "on_step_begin", "on_step_end")
-"""An algorithm that acts at one of these moments has to know all that changes the weights."""
-ACTS_ON_GRADIENTS = ("on_bucket_ready", "on_backward_end")
-
-
-class Gradients(Enum):
-    """What the backward passes since the last step have left."""
-
-    NONE = auto()
-    LOCAL = auto()
-    SYNCHRONIZED = auto()
 
 
 class Engine:
@@ -68,8 +57,8 @@ class Engine:
     simulated time; on a GPU it is the wait of the compute stream, up to the laps that the GPU has
     finished.
 
-    On a GPU the host enqueues a step and waits for none of it, but for the overflow check of a
-    `GradScaler` and the search for unused parameters, on which it depends what is enqueued next.
+    On a GPU the host waits for no part of a step, but for the overflow check of a `GradScaler` and
+    the search for unused parameters, on which it depends what is enqueued next.
 
     Args:
         model: a real worker's model, or a `StackedModel`.
@@ -130,20 +119,19 @@ class Engine:
         )
         self._synchronizing = True
         self._has_begun = False
-        self._since_step = Gradients.NONE
         self._find_unused = find_unused_parameters
         self._scaled = None
         if grad_scaler is not None and grad_scaler.is_enabled():
             self._scaled = ScaledGradients(grad_scaler, buckets)
         self._overflowed = False
-        acts_at = self._dispatcher.acts_at
         self._changes = ScriptChanges(
             model,
             optimizer,
             buckets,
-            allows_other_optimizers=not any(map(acts_at, ACTS_ON_WEIGHTS)),
+            allows_other_optimizers=not self._dispatcher.acts_on_weights,
         )
         self._backward = BackwardTracker(buckets, self._on_bucket_complete)
+        self._accumulation = Accumulation(is_needed=self._dispatcher.acts_on_gradients)
         self._closure = StepClosure(self._begin_step)
         self._start_equal()
         self._hooks = self._attach()
@@ -298,8 +286,8 @@ class Engine:
         self._begin_forward()
 
     def _after_forward(self, module: nn.Module) -> None:
-        assert self._observer is not None, "or this hook would not have been attached"
-        self._observer.on_forward_end()
+        if self._observer is not None:
+            self._observer.on_forward_end()
 
     def _begin_forward(self) -> None:
         self._has_begun = True
@@ -312,7 +300,7 @@ class Engine:
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
         if not self._synchronizing:
-            self._since_step = Gradients.LOCAL
+            self._accumulation.note_local()
             return
         if self._backward.enter():
             # Autograd calls it when the whole pass is done, before backward() returns (DDP and FSDP
@@ -331,7 +319,7 @@ class Engine:
 
     def _after_backward(self) -> None:
         self._has_begun = False
-        self._since_step = Gradients.SYNCHRONIZED
+        self._accumulation.note_synchronized()
         self._changes.check_requires_grad()
         self._changes.take_back_weights()
         unused = self._backward.end()
@@ -386,7 +374,8 @@ class Engine:
 
     def _begin_step(self) -> None:
         """The gradients are there: those of a closure, if the step has one."""
-        self._check_gradients()
+        if not self._accumulation.take_step():
+            self._changes.check_are_the_models(self._backward.parameters)
         # A mean alone takes a scale as it takes anything else, and infinities to all workers.
         others = ("on_forward", "on_backward_end", "on_step_end")
         if self.context.state is not None or any(map(self._dispatcher.acts_at, others)):
@@ -394,18 +383,6 @@ class Engine:
         self._changes.take_back_weights()
         if not self._overflowed:
             self._act("on_step_begin")
-
-    def _check_gradients(self) -> None:
-        """Raise `ValueError` where a step begins on gradients that have met no other worker's."""
-        if self._since_step is Gradients.NONE:
-            self._changes.check_are_the_models(self._backward.parameters)
-        acts_on_gradients = any(map(self._dispatcher.acts_at, ACTS_ON_GRADIENTS))
-        if self._since_step is Gradients.LOCAL and acts_on_gradients:
-            raise ValueError(
-                "the step's gradients were all accumulated within no_sync(), so that each worker "
-                "has its own: leave the last micro-batch's backward out of no_sync()"
-            )
-        self._since_step = Gradients.NONE
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         self._closure.after_step()

@@ -10,10 +10,12 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from bagua_algos.checkpoint import kept
 from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.bucket import Bucket
 
 
+@kept
 class Stretch(NamedTuple):
     """Neighbouring columns `[start, stop)` of a bucket that belong to parameter group `group`.
 

@@ -1,7 +1,7 @@
 """What the scripts have in common: a model, its data, and a plain training to compare with."""
 
-import copy
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -10,11 +10,18 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import bagua_algos
+from bagua_algos import SGP, Algorithm, AllReduce, Decentralized, LocalSGD, QAdam
+from bagua_algos.compressors import SignScale
 
 NUM_STEPS = 6
+Results = dict[str, Any]
+MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
 
-def make_model() -> nn.Module:
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def make_model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
 
@@ -61,13 +68,28 @@ def ddp_weights(make: Callable[[], nn.Module] = make_model) -> Tensor:
 
 
 def distributed(
-    algorithm: bagua_algos.Algorithm | None = None,
-    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] = sgd,
-    model: nn.Module | None = None,
-) -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = make_model() if model is None else model
-    algorithm = bagua_algos.AllReduce() if algorithm is None else algorithm
+    algorithm: Algorithm, make_optimizer: MakeOptimizer, model: Model
+) -> tuple[Model, torch.optim.Optimizer]:
     return bagua_algos.distribute(model, make_optimizer(model), algorithm)
+
+
+def all_reduced(
+    model: Model, make_optimizer: MakeOptimizer = sgd
+) -> tuple[Model, torch.optim.Optimizer]:
+    return distributed(AllReduce(), make_optimizer, model)
+
+
+ALGORITHMS: dict[str, tuple[Algorithm, MakeOptimizer]] = {
+    "all_reduce": (AllReduce(), sgd),
+    "qadam": (QAdam(warmup_steps=2), adam),
+    "one_bit_adam": (
+        QAdam(warmup_steps=2, compressor=SignScale(), error_feedback=True, precondition=True),
+        adam,
+    ),
+    "decentralized": (Decentralized(), sgd),
+    "local_sgd": (LocalSGD(interval=2), sgd),
+    "sgp": (SGP(overlap=True), sgd),
+}
 
 
 def refusal(action: Callable[[], object]) -> str:
@@ -77,7 +99,3 @@ def refusal(action: Callable[[], object]) -> str:
     except ValueError as error:
         return str(error)
     return ""
-
-
-def plain_copy(model: nn.Module) -> nn.Module:
-    return copy.deepcopy(model)

@@ -1,0 +1,43 @@
+"""What the backward passes since the last step have left: gradients of all workers, or of one."""
+
+from enum import Enum, auto
+
+
+class _Gradients(Enum):
+    NONE = auto()
+    LOCAL = auto()
+    SYNCHRONIZED = auto()
+
+
+class Accumulation:
+    """Notices a step that begins without a backward pass in which workers met.
+
+    Args:
+        is_needed: whether the algorithm acts on gradients, so that every step needs such a pass.
+    """
+
+    def __init__(self, *, is_needed: bool) -> None:
+        self._is_needed = is_needed
+        self._gradients = _Gradients.NONE
+
+    def note_local(self) -> None:
+        """A gradient has accumulated within `no_sync`."""
+        self._gradients = _Gradients.LOCAL
+
+    def note_synchronized(self) -> None:
+        """A backward pass outside of `no_sync` has ended."""
+        self._gradients = _Gradients.SYNCHRONIZED
+
+    def take_step(self) -> bool:
+        """A step begins: returns whether there was any backward pass since the last one.
+
+        Raises `ValueError` where all were within `no_sync`, and the algorithm acts on gradients.
+        """
+        if self._gradients is _Gradients.LOCAL and self._is_needed:
+            raise ValueError(
+                "the step's gradients were all accumulated within no_sync(), so that each worker "
+                "has its own: leave the last micro-batch's backward out of no_sync()"
+            )
+        had_any = self._gradients is not _Gradients.NONE
+        self._gradients = _Gradients.NONE
+        return had_any

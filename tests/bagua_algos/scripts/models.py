@@ -1,0 +1,151 @@
+"""What a script distributes, adds later, wraps and resumes."""
+
+import io
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import bagua_algos
+from bagua_algos import SGP, Algorithm, AllReduce, LocalSGD, PowerSGD, TopK
+from tests.bagua_algos.scripts.training import (
+    ALGORITHMS,
+    NUM_STEPS,
+    Results,
+    all_reduced,
+    ddp_weights,
+    distributed,
+    flat,
+    loss_of,
+    make_model,
+    refusal,
+    sgd,
+    train,
+)
+
+
+def more_parameters() -> Results:
+    """A new module, a second optimizer, a replaced parameter."""
+    results: Results = {}
+
+    def take_step(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+        loss_of(model, 0).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    for algorithm in (AllReduce(), LocalSGD(interval=1)):
+        name = type(algorithm).__name__
+        model, optimizer = distributed(algorithm, sgd, make_model())
+        model.append(nn.Linear(3, 3))
+        optimizer.add_param_group({"params": list(model[3].parameters())})
+        results[f"{name} new module"] = refusal(lambda m=model, o=optimizer: take_step(m, o))
+        bagua_algos.release(model)
+
+        model, optimizer = distributed(algorithm, sgd, make_model())
+        model.append(nn.Linear(3, 3))
+        other = sgd(model[3])
+        results[f"{name} new module elsewhere"] = refusal(
+            lambda m=model, o=optimizer, p=other: take_step(m, o, p)
+        )
+        bagua_algos.release(model)
+
+        model = make_model()
+        model, optimizer = distributed(algorithm, lambda _, m=model: sgd(m[0]), model)
+        other = sgd(model[2])
+        results[f"{name} second optimizer"] = refusal(
+            lambda m=model, o=optimizer, p=other: take_step(m, o, p)
+        )
+        results[f"{name} second optimizer's weights"] = flat(model)
+        bagua_algos.release(model)
+    model = make_model()
+    model, optimizer = all_reduced(model, lambda _: sgd(model[0]))
+    optimizer.add_param_group({"params": list(model[2].parameters())})
+    train(model, optimizer)
+    results["ours"], results["expected"] = flat(model), ddp_weights()
+    model.load_state_dict(make_model().state_dict(), assign=True)
+    results["assigned"] = refusal(lambda: take_step(model, optimizer))
+    bagua_algos.release(model)
+    return results
+
+
+def wrapped() -> Results:
+    """Twice, with DDP, around or within."""
+    model, _ = all_reduced(make_model())
+    both = nn.Sequential(model, nn.Linear(3, 3))
+    ddp = DistributedDataParallel(make_model())
+    results: Results = {
+        "twice": refusal(lambda: all_reduced(model)),
+        "within": refusal(lambda: all_reduced(both)),
+        "a part": refusal(lambda: all_reduced(model[0])),
+        "ddp within": refusal(lambda: all_reduced(ddp)),
+        "ddp around": refusal(lambda: loss_of(DistributedDataParallel(model), 0)),
+    }
+    bagua_algos.release(model)
+    return results
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(6, 3, dtype=torch.complex64))
+
+    def forward(self, x_b: Tensor) -> Tensor:
+        return (x_b.to(torch.complex64) @ self.weight).abs()
+
+
+def types() -> Results:
+    """Parameters that an algorithm cannot train."""
+    results: Results = {
+        f"complex {type(algorithm).__name__}": refusal(
+            lambda a=algorithm: distributed(a, sgd, Complex())
+        )
+        for algorithm in (TopK(), PowerSGD(rank=1))
+    }
+    model, optimizer = all_reduced(Complex())
+    train(model, optimizer)
+    results["ours"] = torch.view_as_real(model.weight.detach()).reshape(1, -1)
+    bagua_algos.release(model)
+    with torch.device("meta"):
+        empty = nn.Linear(2, 2)
+    results["meta"] = refusal(lambda: all_reduced(empty))
+    return results
+
+
+def resumed() -> Results:
+    """Saved after half of the steps, and continued by another model in place of the first."""
+
+    def run(algorithm: Algorithm, make_optimizer, *, stop: bool) -> Tensor:
+        model, optimizer = distributed(algorithm, make_optimizer, make_model())
+        train(model, optimizer, range(3))
+        if stop:
+            file = io.BytesIO()
+            parts = (model.state_dict(), optimizer.state_dict(), bagua_algos.state_dict(model))
+            torch.save(parts, file)
+            bagua_algos.release(model)
+            file.seek(0)
+            parts = torch.load(file, weights_only=True)
+            model, optimizer = distributed(algorithm, make_optimizer, make_model())
+            model.load_state_dict(parts[0])
+            optimizer.load_state_dict(parts[1])
+            bagua_algos.load_state_dict(model, parts[2])
+        train(model, optimizer, range(3, NUM_STEPS))
+        weights = flat(model)
+        bagua_algos.release(model)
+        return weights
+
+    results: Results = {}
+    cases = ALGORITHMS | {
+        "top_k": (TopK(), sgd),
+        "power_sgd": (PowerSGD(rank=1, min_compression_rate=1), sgd),
+    }
+    for name, (algorithm, make_optimizer) in cases.items():
+        for stop in (True, False):
+            results[f"{name} {stop}"] = run(algorithm, make_optimizer, stop=stop)
+    model, _ = distributed(LocalSGD(interval=2), sgd, make_model())
+    state = bagua_algos.state_dict(model)
+    bagua_algos.release(model)
+    model, _ = distributed(SGP(), sgd, make_model())
+    results["another"] = refusal(lambda: bagua_algos.load_state_dict(model, state))
+    bagua_algos.release(model)
+    return results

@@ -1,0 +1,223 @@
+"""What a script does within a step: forward, backward and step in its own ways."""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+import bagua_algos
+from bagua_algos import SGP, Algorithm, Decentralized
+from tests.bagua_algos.scripts.training import (
+    ALGORITHMS,
+    NUM_STEPS,
+    Results,
+    all_reduced,
+    distributed,
+    flat,
+    loss_of,
+    make_model,
+    refusal,
+    sgd,
+    train,
+)
+
+
+def two_models() -> Results:
+    """Teacher and student in one backward pass, distributed both, then by DDP both."""
+
+    def run(prepare: Callable[[nn.Module], tuple[nn.Module, torch.optim.Optimizer]]) -> Tensor:
+        pairs = [prepare(make_model()) for _ in range(2)]
+        for step in range(NUM_STEPS):
+            for _, optimizer in pairs:
+                optimizer.zero_grad()
+            sum(loss_of(model, step, i) for i, (model, _) in enumerate(pairs)).backward()
+            for _, optimizer in pairs:
+                optimizer.step()
+        weights = torch.cat([flat(model) for model, _ in pairs], 1)
+        for model, _ in pairs:
+            if bagua_algos.is_distributed(model):
+                bagua_algos.release(model)
+        return weights
+
+    return {
+        "ours": run(lambda model: all_reduced(model)),
+        "expected": run(lambda model: (DistributedDataParallel(model), sgd(model))),
+    }
+
+
+class SumInBackward(torch.autograd.Function):
+    """A layer with a collective of its own on the default group, as in SyncBatchNorm."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return gradient / dist.get_world_size()
+
+
+class Collective(nn.Module):
+    def forward(self, x):
+        return SumInBackward.apply(x)
+
+
+def own_collectives() -> Results:
+    """In a layer's backward, and of the loss between forward and backward, for algorithms with work
+    under way at either time.
+    """
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 16), Collective(), nn.Tanh(), nn.Linear(16, 3))
+
+    def run(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
+        for step in range(NUM_STEPS):
+            optimizer.zero_grad()
+            loss = loss_of(model, step)
+            total = loss.detach().clone()
+            dist.all_reduce(total)
+            loss.backward()
+            optimizer.step()
+        return flat(model)
+
+    def plain() -> Tensor:
+        model = make()
+        return run(DistributedDataParallel(model), sgd(model))
+
+    model, optimizer = all_reduced(make())
+    results: Results = {"ours": run(model, optimizer), "expected": plain()}
+    bagua_algos.release(model)
+    model, optimizer = distributed(Decentralized(), sgd, make())
+    results["decentralized ran"] = run(model, optimizer)
+    bagua_algos.release(model)
+    return results
+
+
+class Method(nn.Module):
+    """Its loss comes from a method of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = make_model()
+
+    def training_loss(self, step: int) -> Tensor:
+        return loss_of(self.net, step)
+
+
+def no_forward() -> Results:
+    """Losses that no `forward` of the distributed model in training mode has made."""
+
+    def by_method(model: nn.Module, step: int) -> Tensor:
+        return model.training_loss(step) if isinstance(model, Method) else loss_of(model, step)
+
+    def run(algorithm: Algorithm, model: nn.Module) -> Tensor:
+        model, optimizer = distributed(algorithm, sgd, model)
+        for step in range(NUM_STEPS):
+            optimizer.zero_grad()
+            by_method(model, step).backward()
+            optimizer.step()
+        weights = flat(model)
+        bagua_algos.release(model)
+        return weights
+
+    def all_ways(make: Callable[[], Algorithm]) -> Results:
+        return {
+            "forward": run(make(), make_model()),
+            "method": run(make(), Method()),
+            "eval": run(make(), make_model().eval()),
+            "compiled before": run(make(), torch.compile(make_model(), backend="eager")),
+        }
+
+    return {
+        f"{type(make()).__name__} {way}": weights
+        for make in (Decentralized, lambda: SGP(overlap=True))
+        for way, weights in all_ways(make).items()
+    }
+
+
+def closures() -> Results:
+    """The same training with `step(closure)` and without."""
+
+    def run(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
+        for step in range(NUM_STEPS):
+
+            def closure(step: int = step) -> Tensor:
+                optimizer.zero_grad()
+                loss = loss_of(model, step)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+        return flat(model)
+
+    def in_turn(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
+        train(model, optimizer)
+        return flat(model)
+
+    results: Results = {}
+    for name, (algorithm, make_optimizer) in ALGORITHMS.items():
+        for way in (run, in_turn):
+            model, optimizer = distributed(algorithm, make_optimizer, make_model())
+            results[f"{name} {way.__name__}"] = way(model, optimizer)
+            bagua_algos.release(model)
+    model, optimizer = all_reduced(
+        make_model(), lambda model: torch.optim.LBFGS(model.parameters(), max_iter=4)
+    )
+    results["several calls"] = refusal(lambda: run(model, optimizer))
+    bagua_algos.release(model)
+    return results
+
+
+def accumulation() -> Results:
+    """Two micro-batches a step, with `model.no_sync()` and without."""
+
+    def run(algorithm: Algorithm, make_optimizer, *, no_sync: bool) -> Tensor:
+        model, optimizer = distributed(algorithm, make_optimizer, make_model())
+        for step in range(NUM_STEPS):
+            optimizer.zero_grad()
+            if no_sync:
+                with model.no_sync():
+                    loss_of(model, step, 0).backward()
+            else:
+                loss_of(model, step, 0).backward()
+            loss_of(model, step, 1).backward()
+            optimizer.step()
+        bagua_algos.release(model)
+        return flat(model)
+
+    def never() -> None:
+        model, optimizer = all_reduced(make_model())
+        try:
+            with model.no_sync():
+                train(model, optimizer)
+        finally:
+            bagua_algos.release(model)
+
+    return {
+        f"{name} {no_sync}": run(*ALGORITHMS[name], no_sync=no_sync)
+        for name in ALGORITHMS
+        for no_sync in (True, False)
+    } | {"never": refusal(never)}
+
+
+def reentrant() -> Results:
+    """Activation checkpointing of the first layers alone: the first gradient is another's."""
+
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = make_model(), nn.Linear(3, 3)
+
+        def forward(self, x_b: Tensor) -> Tensor:
+            return self.head(checkpoint(self.body, x_b.requires_grad_(), use_reentrant=True))
+
+    model, _ = all_reduced(Half())
+    results: Results = {"refused": refusal(lambda: loss_of(model, 0).backward())}
+    bagua_algos.release(model)
+    return results

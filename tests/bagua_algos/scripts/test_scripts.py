@@ -1,0 +1,123 @@
+"""Scripts that nobody here has written: right, or refused by one sentence. See `workers`."""
+
+import pytest
+import torch
+
+from tests.bagua_algos.gloo import run_program_once
+from tests.bagua_algos.scripts.training import ALGORITHMS, Results
+from tests.bagua_algos.scripts.weights import MOVES
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory) -> list[dict[str, Results]]:
+    """What every script has returned on either worker."""
+    return run_program_once(tmp_path_factory, "tests.bagua_algos.scripts.workers", 2)
+
+
+def equal(workers: list[dict[str, Results]], script: str, ours: str, expected: str) -> bool:
+    """Bit for bit, on every worker."""
+    return all(torch.equal(w[script][ours], w[script][expected]) for w in workers)
+
+
+@pytest.mark.parametrize("script", ["two_models", "own_collectives", "copies", "more_parameters"])
+def test_it_trains_as_by_ddp(workers, script):
+    for worker in workers:
+        results = worker[script]
+        torch.testing.assert_close(results["ours"], results["expected"], rtol=0, atol=1e-6)
+        assert torch.equal(results["ours"], workers[0][script]["ours"])
+
+
+@pytest.mark.parametrize("algorithm", ["Decentralized", "SGP"])
+@pytest.mark.parametrize("way", ["method", "eval", "compiled before"])
+def test_an_algorithm_starts_at_the_first_gradient_where_forward_was_not_called(
+    workers, algorithm, way
+):
+    assert equal(workers, "no_forward", f"{algorithm} {way}", f"{algorithm} forward")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(("change", "in_place"), MOVES.items(), ids=lambda x: x.__name__)
+def test_weights_that_leave_their_buckets_are_taken_back(workers, name, change, in_place):
+    script = "moved_weights"
+    assert equal(workers, script, f"{name} {change.__name__}", f"{name} {in_place.__name__}")
+
+
+def test_memory_formats_are_kept(workers):
+    """That of before distribute is, and Adam's moments follow it; a later one is warned of."""
+    results = workers[0]["moved_weights"]
+    assert results["is channels_last"]
+    ours, expected = (results[f"QAdam {name}"] for name in ("channels_last before", "contiguous"))
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
+    assert len(results["warnings"]) == 1
+    assert "call model.to(memory_format=...) before distribute()" in results["warnings"][0]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_closure_changes_nothing(workers, name):
+    assert equal(workers, "closures", f"{name} run", f"{name} in_turn")
+
+
+# Decentralized averages once a backward pass, of which there are more without no_sync().
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "decentralized"])
+def test_accumulation_needs_no_sync_for_speed_alone(workers, name):
+    for worker in workers:
+        results = worker["accumulation"]
+        ours, expected = results[f"{name} False"], results[f"{name} True"]
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
+
+
+def test_copies_and_files_are_plain(workers):
+    for worker in workers:
+        results = worker["copies"]
+        assert results["same"]
+        assert results["plain"]
+        assert not results["engine in file"]
+        assert results["apart"]
+        assert results["released"]
+        assert results["size"] == results["plain size"]
+        assert results["head's size"] == results["plain head's size"]
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, "top_k", "power_sgd"])
+def test_a_resumed_script_is_the_unbroken_one_to_the_bit(workers, name):
+    assert equal(workers, "resumed", f"{name} True", f"{name} False")
+
+
+def test_another_optimizer_may_use_gradients_that_are_averaged(workers):
+    """But not change weights that the algorithm acts on."""
+    results = workers[0]["more_parameters"]
+    assert results["AllReduce second optimizer"] == ""
+    assert results["LocalSGD second optimizer"].startswith("'2.weight' of shape (3, 16) belongs to")
+
+
+@pytest.mark.parametrize(
+    ("script", "case", "sentence"),
+    [
+        ("accumulation", "never", "leave the last micro-batch's backward out of no_sync()"),
+        ("closures", "several calls", "choose one that calls it once"),
+        ("moved_weights", "double", "'3.bias' of shape (3,) is float64 on cpu now and was float32"),
+        ("more_parameters", "AllReduce new module", "'3.weight' of shape (3, 3) was added to the"),
+        ("more_parameters", "LocalSGD new module", "'3.weight' of shape (3, 3) was added to the"),
+        ("more_parameters", "AllReduce new module elsewhere", "and another optimizer is about to"),
+        ("more_parameters", "LocalSGD new module elsewhere", "and another optimizer is about to"),
+        ("more_parameters", "assigned", "was replaced after the model was distributed"),
+        ("wrapped", "twice", "distributed already: release() that one first"),
+        ("wrapped", "within", "shares parameters with one that is distributed already"),
+        ("wrapped", "a part", "shares parameters with one that is distributed already"),
+        ("wrapped", "ddp within", "distribute the plain model in its place"),
+        ("wrapped", "ddp around", "call the model itself"),
+        ("types", "complex TopK", "'weight': complex64 is not supported by TopK"),
+        ("types", "complex PowerSGD", "'weight': complex64 is not supported by PowerSGD"),
+        ("types", "meta", "'weight' is on the meta device"),
+        ("reentrant", "refused", "use_reentrant=False"),
+        ("resumed", "another", "this state is of another algorithm: LocalSGD, and here it is SGP"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_on_every_worker(workers, script, case, sentence):
+    for worker in workers:
+        assert sentence in worker[script][case]
+        assert "\n" not in worker[script][case]
+
+
+def test_complex_weights_train_by_all_reduce(workers):
+    assert torch.equal(workers[0]["types"]["ours"], workers[1]["types"]["ours"])
