@@ -100,6 +100,10 @@ class Communicator(Averager, Protocol):
         """The same workers over connections of their own, for operations at the same time."""
         ...
 
+    def close(self) -> None:
+        """This duplicate is needed no longer, and no operation is under way; collective."""
+        ...
+
     def split(self, parts: Sequence[Sequence[int]]) -> "list[Part]":
         """The parts that this process holds workers of, each a world of its own.
 

@@ -32,6 +32,10 @@ from bagua_algos.communication.workers import Workers
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
+_SPARE: list["ProcessGroupCommunicator"] = []
+"""Closed duplicates, in the order in which all workers have closed them."""
+
+
 class ProcessGroupCommunicator(Workers):
     """This process's worker in a `torch.distributed` process group.
 
@@ -62,20 +66,40 @@ class ProcessGroupCommunicator(Workers):
                 "call init_process_group() first and start with torchrun"
             )
         self.group = group
+        self._origin = group or dist.group.WORLD
         self._timeout = timeout
         members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
         ranks = (dist.get_rank(group),)
         super().__init__(len(members), ranks, members, observer, clock, nodes)
 
     def duplicate(self) -> "ProcessGroupCommunicator":
-        """Make a new process group of the same workers, with connections of its own; collective."""
-        return ProcessGroupCommunicator(
+        """Return one of the same workers with connections of its own, those of a closed duplicate
+        if there is any; collective.
+        """
+        spare = next((c for c in _SPARE if self._can_use(c)), None)
+        if spare is not None:
+            _SPARE.remove(spare)
+            spare.observer, spare.clock = self.observer, self.clock
+            return spare
+        communicator = ProcessGroupCommunicator(
             self._new_group(range(self.world_size)),
             self.observer,
             self.clock,
             self._timeout,
             self.nodes,
         )
+        communicator._origin = self._origin
+        return communicator
+
+    def close(self) -> None:
+        """A later duplicate may have these connections. torch cannot end them safely one by one: a
+        new group may be given the name of one that has ended, and would meet its traces.
+        """
+        _SPARE.append(self)
+
+    def _can_use(self, spare: "ProcessGroupCommunicator") -> bool:
+        same = (spare._timeout, spare.nodes) == (self._timeout, self.nodes)
+        return same and spare._origin is self._origin
 
     def split(self, parts: Sequence[Sequence[int]]) -> list[Part]:
         """Return the one part that this worker is in; `ValueError` unless `parts` share all out."""

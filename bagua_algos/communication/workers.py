@@ -49,6 +49,9 @@ class Workers(Communicator):
         self.nodes = nodes
         self.hierarchy = make_hierarchy(self, nodes)
 
+    def close(self) -> None:
+        """Nothing, where there are no connections."""
+
     def _report(
         self, name: str, x_w: Tensor, peers: tuple[int, ...] | None = None, seconds: float = 0.0
     ) -> None:

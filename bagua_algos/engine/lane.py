@@ -67,7 +67,11 @@ class CommunicationLane:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
     def close(self) -> None:
-        """Drop what has not begun and end the thread once its current job is done."""
+        """Drop what has not begun and end the thread once its current job is done. Where all is
+        done, and well, the connections may serve another lane.
+        """
+        if self.is_idle and self.failure is None:
+            self.communicator.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, job: Callable[[], None], ready: torch.Event | None) -> None:
