@@ -39,7 +39,7 @@ def all_reduce_mean_(x_w: Tensor, communicator: Communicator, hierarchical: bool
 @dataclass(frozen=True, eq=False)
 class Residuals:
     """What the two compressions of one bucket have left out so far: `worker` `[p, N, c]`, `owner`
-    `[p, c]`.
+    `[p, c]`, in float32 at least: narrower sums would lose small gradients.
     """
 
     worker: Tensor
@@ -52,7 +52,8 @@ class Residuals:
         """No error yet, for a bucket `x[w, n]`."""
         among = levels(communicator, hierarchical)
         x_pNc = _chunks(among.of_parties(x_wn), among.num_parties)
-        return cls(torch.zeros_like(x_pNc), torch.zeros_like(x_pNc[:, 0]))
+        dtype = torch.promote_types(x_wn.dtype, torch.float32)
+        return cls(*(torch.zeros_like(x, dtype=dtype) for x in (x_pNc, x_pNc[:, 0])))
 
 
 def compressed_all_reduce_mean_(

@@ -4,8 +4,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bagua_algos import AllReduce, ByteGrad, LocalSGD
-from bagua_algos.algorithms.power_sgd import PowerSGD
+from bagua_algos import (
+    Algorithm,
+    AllReduce,
+    ByteGrad,
+    CompressedAllReduce,
+    LocalSGD,
+    PowerSGD,
+    TopK,
+)
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.compressors import SignScale
 from bagua_algos.engine.engine import Engine
@@ -15,6 +22,7 @@ from tests.bagua_algos.cases import NODES, on_worker_axis
 from tests.bagua_algos.rows import OPTIMIZERS, ROWS, make_optimizer
 
 WORLD_SIZE, NUM_STEPS = 2, 12  # QAdam's rows switch after ten steps
+NUM_REPEATED = 400
 OF_COMPLEX = {
     *("all_reduce", "all_reduce_hierarchical", "async_model_average", "sgp", "sgp_overlapped"),
     *("decentralized", "decentralized_random", "decentralized_shift_one"),
@@ -116,3 +124,52 @@ def test_complex_buffers_are_averaged():
     model.register_buffer("moving", torch.tensor([[1 + 2j, 3], [5, 7 - 4j]]))
     average_buffers_(model, StackedCommunicator(2))
     assert torch.equal(model.moving, torch.tensor([[3 + 1j, 5 - 2j]]).expand(2, 2))
+
+
+def share_lost(algorithm: Algorithm, dtype: torch.dtype) -> float:
+    """Of gradients of very different sizes, the same in every step: what has not arrived."""
+    model = on_worker_axis(nn.Linear(32, 32, bias=False).to(dtype), StackedCommunicator(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(2))
+    [parameter] = model.parameters()
+    gradient = (2 * numbers(2, 32, 32, seed=1)).exp() * numbers(2, 32, 32, seed=2).sign()
+    arrived = torch.zeros(32, 32, dtype=torch.float64)
+    for _ in range(NUM_REPEATED):
+        optimizer.zero_grad()
+        (parameter * gradient.to(dtype)).sum().backward()
+        optimizer.step()
+        arrived += parameter.grad[0]
+    engine.close()
+    sent = NUM_REPEATED * gradient.to(dtype).double().mean(0)
+    return ((arrived - sent).abs().sum() / sent.abs().sum()).item()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        TopK(),
+        PowerSGD(),
+        CompressedAllReduce(compressor=SignScale(), error_feedback=True),
+        ByteGrad(error_feedback=True),
+    ],
+    ids=["top_k", "power_sgd", "ef_signsgd", "byte_grad"],
+)
+def test_error_feedback_keeps_small_gradients_of_16_bits(algorithm, dtype):
+    """A sum of 16 bits would not grow beyond some hundred of its summands, or overflow."""
+    assert share_lost(algorithm, dtype) < 1.3 * share_lost(algorithm, torch.float32) + 1e-3
+
+
+def test_a_gradient_that_top_k_sends_late_has_added_up():
+    layer = nn.Linear(4, 1, bias=False, dtype=torch.bfloat16)
+    model = on_worker_axis(layer, StackedCommunicator(1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    engine = Engine(model, optimizer, TopK(ratio=0.25), StackedCommunicator(1))
+    for step in range(600):
+        optimizer.zero_grad()
+        x = torch.tensor([1.0, 0, 0, 0 if step == 599 else 5000])
+        model(x.view(1, 4).bfloat16()).sum().backward()
+        optimizer.step()
+    gradient = engine.context.buckets[0].gradients[0, :4]
+    assert gradient.tolist() == [600.0, 0, 0, 0]
+    engine.close()
