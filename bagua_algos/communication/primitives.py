@@ -183,12 +183,12 @@ def compressed_mix_(
 
         Q((x - w) + sum_j A_ij (w_j - w))        w: the replicas; x <- w, once it is updated
 
-    `mixing` is the same at every step. Without exchanges `x` stays as it is. Between nodes of
+    `mixing` is the same at every step. A worker alone keeps `x` as it is. Between nodes of
     unequal size a larger one goes only a part of the way (`Hierarchy.pace`).
     """
-    if not mixing.exchanges:
-        return
     among, own = levels(communicator, hierarchical), replicas.own
+    if among.num_parties == communicator.world_size == 1:
+        return
 
     def exchange_codes_(x_pn: Tensor, parties: Communicator) -> None:
         averaged = of_held(mixing.self_weights, parties, own) * own
