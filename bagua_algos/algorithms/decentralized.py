@@ -5,7 +5,7 @@
 
 A is the topology's matrix (BAGUA's D_FP_S). Models differ between workers; their mean moves as in
 SGD on the mean gradient. Hierarchical, a node's workers average with each other and their leader
-with other nodes' leaders: A is of nodes.
+with other nodes' leaders: A is of nodes, and a single node averages fully.
 
 Paper: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?" (D-PSGD),
 arXiv 1705.09056, Algorithm 1. Differs from the paper: A may change with every communication and
@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from bagua_algos.checkpoint import kept
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import mix
-from bagua_algos.communication.topology import Mixing, Ring, Topology
+from bagua_algos.communication.topology import Complete, Mixing, Ring, Topology
 from bagua_algos.engine.algorithm import Context, Hierarchical
 
 
@@ -92,4 +92,5 @@ class Decentralized(Hierarchical):
 
     def _mixing(self, context: Context, step: int) -> Mixing:
         num_parties = levels(context.communicator, self.hierarchical).num_parties
-        return self.topology.mixing(step, num_parties)
+        topology = self.topology if num_parties > 1 else Complete()  # a node without others
+        return topology.mixing(step, num_parties)

@@ -5,6 +5,8 @@
     send Q(z) to both neighbours
     w += Q(z);  L += Q(z_left);  R += Q(z_right);  x <- w
 
+With `interval` > 1 the steps between are local, and x - w is the change of all of them.
+
 w, L and R are replicas of a worker's own weights and of its neighbours': equal to theirs bit for
 bit, since all add up the same codes. Two workers have one neighbour: z <- x + L/2 - 3/2 w. A
 worker alone has nobody to send to: nothing is compressed.
@@ -14,7 +16,8 @@ Paper: Tang et al., "Communication Compression for Decentralized Training" (DCD-
 the code may be biased (MinMaxUInt8 rounds to the nearest), and the mean of the workers then moves a
 little off the mean gradient's way. Known failure: it diverges with noisy codes, such as an unbiased
 random sparsification (the paper bounds the error that Q may make); CHOCO-SGD takes those.
-Hierarchical, all this is between node leaders, x is the mean of a node's workers.
+Hierarchical, all this is between node leaders, x is the mean of a node's workers; a single node
+averages fully.
 """
 
 import warnings
@@ -33,9 +36,11 @@ MAX_RELATIVE_ERROR = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class LowPrecisionDecentralized(Hierarchical):
-    """Decentralized, low precision, synchronous. State: the replicas, one set a bucket.
+    """Decentralized, low precision, synchronous; codes travel at every `interval`-th step. State:
+    the replicas, one set a bucket.
 
-    Raises `ValueError` for another topology than a ring; warns of a code that is too coarse.
+    Raises `ValueError` for another topology than a ring, or an interval of less than one step;
+    warns of a code that is too coarse.
     """
 
     family = "decentralized"
@@ -43,8 +48,11 @@ class LowPrecisionDecentralized(Hierarchical):
 
     compressor: Compressor = field(default_factory=MinMaxUInt8)
     topology: Topology = field(default_factory=Ring)
+    interval: int = 1
 
     def __post_init__(self) -> None:
+        if self.interval < 1:
+            raise ValueError(f"interval must be at least 1 step, got {self.interval}")
         if not isinstance(self.topology, Ring):
             raise ValueError(
                 "low-precision decentralized SGD keeps a replica of each neighbour's weights, "
@@ -69,7 +77,11 @@ class LowPrecisionDecentralized(Hierarchical):
         ]
 
     def on_step_end(self, context: Context) -> None:
-        """Exchange the codes of the change, and take the replica for the weights."""
+        """Where the interval ends, exchange the codes of the change, and take the replica for the
+        weights.
+        """
+        if (context.step + 1) % self.interval:
+            return
         communicator, mixing = context.communicator, self._mixing(context)
         for bucket, replicas in zip(context.buckets, context.state, strict=True):
             compressed_mix_(

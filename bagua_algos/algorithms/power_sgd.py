@@ -11,9 +11,9 @@ Paper: Vogels et al., "PowerSGD", arXiv 1905.13727, Algorithms 1 and 2. As in Py
 powerSGD_hook, a parameter travels as it is if its factors would not save `min_compression_rate`
 (biases always do), and so does everything for the first `warmup_steps`. Differs from the paper: QR
 replaces Gram-Schmidt, so that a column of zeros neither divides by zero nor stays zero; the
-optimizer keeps the momentum. Differs from the hook: Q is not orthonormalised before its use (the
-columns span the same, so only rounding changes), and a bucket's uncompressed parameters share the
-message of its Ps: two all-reduces a bucket, not three.
+optimizer keeps the momentum. Differs from the hook: Q is normalised, not orthonormalised, before
+its use (the columns span the same, so only rounding changes), and a bucket's uncompressed
+parameters share the message of its Ps: two all-reduces a bucket, not three.
 
 Shape suffixes: w workers held here, n rows, m columns, r rank; all after the first factor agree
 on every worker, so Q is held once, [1, m, r].
@@ -38,8 +38,8 @@ from bagua_algos.engine.bucket import Bucket
 @kept
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Factors:
-    """State of one bucket: what was left out, `residual[w, numel]` (None without error feedback),
-    and `q`, `[1, m, r]` for each compressed parameter.
+    """State of one bucket, in float32 at least: what was left out, `residual[w, numel]` (None
+    without error feedback), and `q`, `[1, m, r]` for each compressed parameter.
     """
 
     residual: Tensor | None
@@ -99,8 +99,7 @@ class PowerSGD(Hierarchical):
         state: Factors = context.state[bucket.index]
         gradients_wn = bucket.gradients[:, : bucket.numel]
         if state.residual is not None:
-            gradients_wn.add_(state.residual)
-            state.residual.copy_(gradients_wn)
+            gradients_wn.copy_(state.residual.add_(gradients_wn))
         matrices, others = self._split(gradients_wn, bucket, len(context.communicator.ranks))
         # Cast: a bucket may be narrower than its factors, for which QR has no 16-bit form.
         left = [matrix @ q.to(matrix) for matrix, q in zip(matrices, state.q, strict=True)]
@@ -114,17 +113,20 @@ class PowerSGD(Hierarchical):
             for m, p, q, mean in zip(matrices, ps, state.q, means, strict=True):
                 q.copy_(mean)
                 m.copy_(p @ q.mT)
+                # Else M Q is as large as the square of a gradient, which fp16 does not reach.
+                q.copy_(torch.nn.functional.normalize(q, dim=1))
         if state.residual is not None:
             state.residual.sub_(gradients_wn)
 
     def _factors(self, bucket: Bucket, num_held: int, generator: torch.Generator) -> Factors:
         gradients_wn = bucket.gradients[:, : bucket.numel]
         matrices, _ = self._split(gradients_wn, bucket, num_held)
+        dtype = _factor_dtype(gradients_wn)
         return Factors(
-            residual=torch.zeros_like(gradients_wn) if self.error_feedback else None,
+            residual=torch.zeros_like(gradients_wn, dtype=dtype) if self.error_feedback else None,
             q=[
                 torch.randn(1, m, min(n, m, self.rank), generator=generator).to(
-                    bucket.gradients.device, _factor_dtype(bucket.gradients)
+                    gradients_wn.device, dtype
                 )
                 for n, m in (matrix.shape[1:] for matrix in matrices)
             ],

@@ -36,8 +36,8 @@ from bagua_algos.engine.bucket import Bucket
 @kept
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Memory:
-    """State of one bucket, `[w, numel]` each: `unsent` gradients (v) and `velocity` (u); None
-    where not kept.
+    """State of one bucket, `[w, numel]` each in float32 at least, where a sum of many small
+    gradients does not lose them: `unsent` gradients (v) and `velocity` (u); None where not kept.
     """
 
     unsent: Tensor | None
@@ -105,7 +105,8 @@ class TopK(Algorithm):
         """Nothing unsent and no velocity."""
 
         def zeros(bucket: Bucket) -> Tensor:
-            return torch.zeros_like(bucket.gradients[:, : bucket.numel])
+            dtype = torch.promote_types(bucket.gradients.dtype, torch.float32)
+            return torch.zeros_like(bucket.gradients[:, : bucket.numel], dtype=dtype)
 
         return [
             Memory(

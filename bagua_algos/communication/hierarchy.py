@@ -4,6 +4,8 @@
     a primitive among the nodes' leaders         the first worker of each
     x_i <- the leader's                          broadcast within the node
 
+On a single node the first line is all: nothing is compressed, and nobody gossips.
+
 A node counts for as many workers as it has, so the mean over leaders is the mean over workers:
 
     mean_i x_i = mean_k (s_k K / N) mean_{i in k} x_i     s_k workers in node k of K, N in all
@@ -104,16 +106,42 @@ class Hierarchy:
         return of_held(weights, leaders.communicator, like)
 
 
-def make_hierarchy(communicator: Communicator, nodes: Nodes | None) -> Hierarchy | None:
-    """None where nodes are not known, or make no difference: one of all workers, or one each.
+class OneNode:
+    """Two levels where all workers share a node: its leader has no other to meet."""
+
+    num_parties = 1
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+
+    def of_parties(self, x_w: Tensor) -> Tensor:
+        """The row of worker 0, `[1, ...]`; `[0, ...]` where it is not held here."""
+        return x_w[:1] if 0 in self._communicator.ranks else x_w[:0]
+
+    def run_(self, x_w: Tensor, primitive: Primitive) -> None:
+        """Replace `x[w, ...]` by the node's mean, in full precision."""
+        self._communicator.all_reduce_mean_(x_w)
+
+    def weigh_(self, x_p: Tensor) -> None:
+        """Nothing: the mean of one."""
+
+    def pace(self, like: Tensor) -> Tensor | float:
+        """All the way."""
+        return 1.0
+
+
+def make_hierarchy(communicator: Communicator, nodes: Nodes | None) -> Hierarchy | OneNode | None:
+    """None where nodes are not known, or each has one worker, and so makes no difference.
 
     Raises `ValueError` for nodes that do not share all workers out.
     """
     if nodes is None:
         return None
     check_parts(nodes, communicator.world_size)
-    if len(nodes) in (1, communicator.world_size):
+    if len(nodes) == communicator.world_size:
         return None
+    if len(nodes) == 1:
+        return OneNode(communicator)
     return Hierarchy(communicator, sorted(nodes))
 
 

@@ -41,7 +41,7 @@ def all_reduce_mean_(x_w: Tensor, communicator: Communicator, hierarchical: bool
 @dataclass(frozen=True, eq=False)
 class Residuals:
     """What the two compressions of one bucket have left out so far: `worker` `[p, N, c]`, `owner`
-    `[p, c]`.
+    `[p, c]`, in float32 at least: narrower sums would lose small gradients.
     """
 
     worker: Tensor
@@ -54,7 +54,8 @@ class Residuals:
         """No error yet, for a bucket `x[w, n]`."""
         among = levels(communicator, hierarchical)
         x_pNc = _chunks(among.of_parties(x_wn), among.num_parties)
-        return cls(torch.zeros_like(x_pNc), torch.zeros_like(x_pNc[:, 0]))
+        dtype = torch.promote_types(x_wn.dtype, torch.float32)
+        return cls(*(torch.zeros_like(x, dtype=dtype) for x in (x_pNc, x_pNc[:, 0])))
 
 
 def compressed_all_reduce_mean_(
@@ -185,12 +186,12 @@ def compressed_mix_(
 
         Q((x - w) + sum_j A_ij (w_j - w))        w: the replicas; x <- w, once it is updated
 
-    `mixing` is the same at every step. Without exchanges `x` stays as it is. Between nodes of
+    `mixing` is the same at every step. A worker alone keeps `x` as it is. Between nodes of
     unequal size a larger one goes only a part of the way (`Hierarchy.pace`).
     """
-    if not mixing.exchanges:
-        return
     among, own = levels(communicator, hierarchical), replicas.own
+    if among.num_parties == communicator.world_size == 1:
+        return
 
     def exchange_codes_(x_pn: Tensor, parties: Communicator) -> None:
         averaged = of_held(mixing.self_weights, parties, own) * own

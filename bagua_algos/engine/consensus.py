@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from bagua_algos.communication.communicator import Averager
@@ -31,8 +32,14 @@ def averaged(buckets: Sequence[Bucket], averager: Averager, run: Run) -> Iterato
 
 def _spread(buckets: Sequence[Bucket], own: list[Tensor], averager: Averager, run: Run) -> float:
     pairs = [(weights, bucket.weights) for weights, bucket in zip(own, buckets, strict=True)]
-    squares_w = sum((x - mean).double().square().sum(1, keepdim=True) for x, mean in pairs)
+    squares_w = sum(_squares(x - mean).sum(1, keepdim=True) for x, mean in pairs)
     assert isinstance(squares_w, Tensor)
     run("averaging of spreads", lambda: averager.all_reduce_mean_(squares_w))
-    norm = sum(mean[0].double().square().sum().item() for _, mean in pairs)
+    norm = sum(_squares(mean[:1]).sum().item() for _, mean in pairs)
     return (squares_w[0].item() / norm) ** 0.5 if norm else 0.0
+
+
+def _squares(x_wn: Tensor) -> Tensor:
+    """Each element's squared magnitude, float64 `[w, ...]`."""
+    real = torch.view_as_real(x_wn) if x_wn.is_complex() else x_wn
+    return real.double().square().flatten(1)

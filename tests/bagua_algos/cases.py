@@ -5,6 +5,7 @@ stands beside the only row of real worker r.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -111,16 +112,18 @@ def train(
     return results | {"gradients": torch.cat(gradients, 1)}
 
 
-def collectives(communicator: Communicator) -> Tensors:
+def collectives(communicator: Communicator, dtype: torch.dtype = torch.float32) -> Tensors:
     """Every primitive on numbers that tell where they came from."""
     world_size, ranks = communicator.world_size, torch.tensor(communicator.ranks)
-    rows = ranks[:, None] * 100.0 + torch.arange(5)
+    unit = torch.tensor(1 + 0.5j if dtype.is_complex else 1, dtype=dtype)
+    rows = (ranks[:, None] * 100.0 + torch.arange(5)) * unit
     chunks = (ranks[:, None] * 100.0 + torch.arange(world_size))[..., None] + torch.zeros(3)
+    chunks = chunks * unit
     mean, sent = rows.clone(), rows.clone()
     communicator.all_reduce_mean_(mean)
     communicator.broadcast_(sent, source=2)
     shift = [(rank + 1) % world_size for rank in range(world_size)]
-    codes = chunks.to(torch.uint8)
+    codes = chunks.real.to(torch.uint8)
     return {
         "all_reduce_mean_": mean,
         "broadcast_": sent,
@@ -171,6 +174,8 @@ def row(name: str) -> Callable[[Communicator], Tensors]:
 
 CASES: dict[str, Callable[[Communicator], Tensors]] = {
     "collectives": collectives,
+    "collectives of float64": partial(collectives, dtype=torch.float64),
+    "collectives of complex64": partial(collectives, dtype=torch.complex64),
     "accumulation": accumulation,
     **{name: row(name) for name in ROWS},
 }

@@ -22,24 +22,29 @@ from tests.bagua_algos.recorder import Recorder
 LEARNING_RATE = 0.1
 
 
-def oracle(world_size):
+def oracle(world_size, interval):
     """Bagua's formula with replicas of left and right, on the quadratics of `gossip`."""
     c = optima(world_size)
-    w, L, R = torch.zeros_like(c), torch.zeros_like(c), torch.zeros_like(c)
+    x, w, L, R = (torch.zeros_like(c) for _ in range(4))
     trajectory = []
-    for _ in range(NUM_STEPS):
-        x = w - LEARNING_RATE * (w - c)
-        z = x + L / 2 - 3 / 2 * w if world_size == 2 else x + L / 3 + R / 3 - 5 / 3 * w
-        code = minmax_uint8(z)
-        w, L, R = w + code, L + code.roll(1, 0), R + code.roll(-1, 0)
-        trajectory.append(w)
+    for step in range(1, NUM_STEPS + 1):
+        x = x - LEARNING_RATE * (x - c)
+        if step % interval == 0:
+            z = x + L / 2 - 3 / 2 * w if world_size == 2 else x + L / 3 + R / 3 - 5 / 3 * w
+            code = minmax_uint8(z)
+            w, L, R = w + code, L + code.roll(1, 0), R + code.roll(-1, 0)
+            x = w
+        trajectory.append(x)
     return torch.stack(trajectory)
 
 
+@pytest.mark.parametrize("interval", [1, 3])
 @pytest.mark.parametrize("world_size", [2, 3, 4, 5, 8])
-def test_it_equals_an_oracle_of_plain_torch(world_size):
-    ours, _ = descend(LowPrecisionDecentralized(), world_size, learning_rate=LEARNING_RATE)
-    assert_equal_but_for_ties(ours, oracle(world_size), LEARNING_RATE)
+def test_it_equals_an_oracle_of_plain_torch(world_size, interval):
+    algorithm = LowPrecisionDecentralized(interval=interval)
+    ours, _ = descend(algorithm, world_size, learning_rate=LEARNING_RATE)
+    # The change of several steps has levels as far apart as several learning rates.
+    assert_equal_but_for_ties(ours, oracle(world_size, interval), interval * LEARNING_RATE)
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4, 8])
@@ -89,6 +94,17 @@ def test_it_sends_a_code_to_each_neighbour(world_size, num_messages):
     descend(LowPrecisionDecentralized(), world_size, recorder=recorder)
     code_bytes = MinMaxUInt8().wire_bytes(DIMENSION)
     assert recorder.bytes_sent == NUM_STEPS * num_messages * code_bytes
+
+
+def test_codes_travel_where_the_interval_ends():
+    recorder = Recorder()
+    descend(LowPrecisionDecentralized(interval=6), 2, recorder=recorder, num_steps=17)
+    assert [operation.name for operation in recorder.operations] == ["exchange"] * 2
+
+
+def test_an_interval_of_no_step_is_refused():
+    with pytest.raises(ValueError, match="interval must be at least 1 step, got 0"):
+        LowPrecisionDecentralized(interval=0)
 
 
 @pytest.mark.parametrize("topology", [Exponential(), Complete()])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bagua_algos import AllReduce
+from bagua_algos import AllReduce, Decentralized, LocalSGD, LowPrecisionDecentralized
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import (
     Replicas,
@@ -14,12 +14,18 @@ from bagua_algos.communication.primitives import (
     mix,
 )
 from bagua_algos.communication.stacked import StackedCommunicator
-from bagua_algos.communication.topology import Complete, Exponential, Ring
+from bagua_algos.communication.topology import Complete, Exponential, Ring, ShiftOne
 from bagua_algos.compressors import QSGD, SignScale
 from bagua_algos.compressors.compressor import Draw
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.engine import Engine
-from tests.bagua_algos.cases import NODES, make_model, make_optimizer, on_worker_axis
+from tests.bagua_algos.cases import (
+    NODES,
+    make_model,
+    make_optimizer,
+    on_worker_axis,
+    take_step,
+)
 from tests.bagua_algos.recorder import Recorder
 
 NUMEL, PADDED = 50, 64
@@ -152,8 +158,54 @@ def test_differences_between_nodes_are_exchanged_by_codes(nodes):
     assert torch.equal(replicas.neighbours[0], replicas.own.roll(1, 0))
 
 
-@pytest.mark.parametrize("nodes", [((0, 1, 2, 3),), ((0,), (1,), (2,), (3,))], ids=str)
-def test_one_node_or_one_worker_each_is_flat_bit_for_bit(nodes):
+def test_one_node_averages_fully_in_one_operation():
+    """Its leader has no other to send codes to, or to gossip with."""
+    recorder, nodes = Recorder(), ((0, 1, 2, 3),)
+    communicator, start = stacked(nodes, recorder), values(nodes, torch.float32)
+    compressed, exchanged, compressor = start.clone(), start[:, :NUMEL].clone(), MinMaxUInt8()
+    alone = Ring().mixing(0, 1)
+    replicas = Replicas.of(exchanged, alone, communicator, hierarchical=True)
+    residuals = Residuals.zeros_like(start, communicator, hierarchical=True)
+    compressed_all_reduce_mean_(
+        compressed, PADDED, communicator, compressor, residuals, hierarchical=True
+    )
+    mixed = mix(start, alone, communicator, hierarchical=True)
+    compressed_mix_(exchanged, replicas, alone, communicator, compressor, hierarchical=True)
+    for found in (compressed, mixed, exchanged):
+        expected = start[:, : found.shape[1]].mean(0)
+        torch.testing.assert_close(found, expected.expand_as(found))
+    assert [(o.name, o.ranks) for o in recorder.operations] == [("all_reduce_mean", nodes[0])] * 3
+
+
+@pytest.mark.parametrize(
+    ("hierarchical", "flat"),
+    [
+        (Decentralized(hierarchical=True), Decentralized(topology=Complete())),
+        (
+            Decentralized(topology=ShiftOne(), hierarchical=True),
+            Decentralized(topology=Complete()),
+        ),
+        (LowPrecisionDecentralized(hierarchical=True), LocalSGD(interval=1)),
+    ],
+    ids=str,
+)
+def test_decentralized_training_on_one_node_averages_fully(hierarchical, flat):
+    def trained(algorithm):
+        communicator = stacked(((0, 1, 2, 3),))
+        model = on_worker_axis(make_model(), communicator)
+        optimizer = make_optimizer(model)
+        Engine(model, optimizer, algorithm, communicator, bucket_bytes=4096)
+        for step in range(5):
+            take_step(model, optimizer, step, communicator.ranks)
+        return [p.detach() for p in model.parameters()]
+
+    for found, expected in zip(trained(hierarchical), trained(flat), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_one_worker_each_is_flat_bit_for_bit():
+    nodes = ((0,), (1,), (2,), (3,))
+
     def run(hierarchical, recorder):
         communicator = stacked(nodes, recorder)
         x_wn = values(nodes, torch.float32)

@@ -17,10 +17,13 @@ from tests.bagua_algos.cases import (
 )
 from tests.bagua_algos.rows import LEARNING_RATE, MOMENTUM, make_optimizer
 
+DTYPES = ("float64", "complex64")
 
-def test_collectives_move_the_same_numbers(real, simulated):
-    for name, expected in simulated["collectives"].items():
-        assert torch.equal(real["collectives"][name], expected), name
+
+@pytest.mark.parametrize("case", ["collectives", *(f"collectives of {t}" for t in DTYPES)])
+def test_collectives_move_the_same_numbers(real, simulated, case):
+    for name, expected in simulated[case].items():
+        assert torch.equal(real[case][name], expected), name
 
 
 def test_accumulated_and_idle_gradients_are_the_same(real, simulated):

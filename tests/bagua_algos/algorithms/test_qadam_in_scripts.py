@@ -1,0 +1,194 @@
+"""QAdam where a script accumulates gradients, leaves a step out, saves and loads its optimizer."""
+
+import copy
+import io
+
+import pytest
+import torch
+
+from bagua_algos.algorithms.qadam import QAdam
+from bagua_algos.compressors import QSGD, MinMaxUInt8, SignScale
+from tests.bagua_algos.quadratic import SIZE, Training
+
+LR, WARMUP, NUM_STEPS = 0.03, 6, 20
+FIRST, SECOND = 1000, 2000  # two micro-batches of a step
+
+one_bit = QAdam(warmup_steps=WARMUP, compressor=SignScale(), error_feedback=True)
+preconditioned = QAdam(
+    warmup_steps=WARMUP, compressor=SignScale(), error_feedback=True, precondition=True
+)
+every_kind = pytest.mark.parametrize(
+    "algorithm",
+    [
+        QAdam(warmup_steps=WARMUP),
+        QAdam(warmup_steps=WARMUP, compressor=QSGD()),
+        QAdam(warmup_steps=WARMUP, error_feedback=True, compressor=MinMaxUInt8()),
+        one_bit,
+        preconditioned,
+    ],
+    ids=["int8", "qsgd", "int8 with error feedback", "1 bit", "1 bit, preconditioned"],
+)
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=LR, betas=(0.8, 0.95), weight_decay=0.1)
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=LR, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.1)
+
+
+def accumulate(training, *, in_no_sync):
+    for step in range(NUM_STEPS):
+        training.optimizer.zero_grad()
+        if in_no_sync and step >= WARMUP:  # the mean gradient of warm-up is rounded otherwise
+            with training.engine.no_sync():
+                training.backward(FIRST + step)
+        else:
+            training.backward(FIRST + step)
+        training.backward(SECOND + step)
+        training.optimizer.step()
+    return training.x
+
+
+@every_kind
+def test_accumulation_without_no_sync_is_the_same(algorithm):
+    """Bit for bit: momentum and residuals move once a step, however many backward passes it has."""
+    with_it = accumulate(Training(3, algorithm, adam, 20, SIZE - 20), in_no_sync=True)
+    without = accumulate(Training(3, algorithm, adam, 20, SIZE - 20), in_no_sync=False)
+    assert torch.equal(without, with_it)
+
+
+@every_kind
+def test_a_backward_whose_step_is_left_out_leaves_nothing_behind(algorithm):
+    plain, skipping = (Training(3, algorithm, adamw) for _ in range(2))
+    plain.steps(0, WARMUP + 3)
+    skipping.steps(0, WARMUP + 3)
+    skipping.backward(FIRST)
+    assert torch.equal(skipping.steps(WARMUP + 3, NUM_STEPS), plain.steps(WARMUP + 3, NUM_STEPS))
+
+
+def test_a_step_without_a_backward_changes_nothing():
+    training = Training(2, one_bit, adamw)
+    x = training.steps(0, WARMUP + 3)
+    training.optimizer.zero_grad()
+    training.optimizer.step()
+    assert torch.equal(training.x, x)
+    others = Training(2, one_bit, adamw)
+    others.steps(0, WARMUP + 3)
+    assert torch.equal(training.steps(WARMUP + 3, NUM_STEPS), others.steps(WARMUP + 3, NUM_STEPS))
+
+
+def saved(optimizer):
+    """Its state_dict, through a file that holds tensors and numbers alone."""
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("make_optimizer", [adam, adamw])
+@every_kind
+def test_a_script_resumes_from_weights_and_optimizer_alone(algorithm, make_optimizer):
+    """But for rounding, where there are no residuals and no draws: those begin again."""
+    stop = WARMUP + 5
+    unbroken, resumed = (Training(3, algorithm, make_optimizer, 20, SIZE - 20) for _ in range(2))
+    unbroken.steps(0, stop)
+    resumed.model.load_state_dict(unbroken.model.state_dict())
+    resumed.optimizer.load_state_dict(saved(unbroken.optimizer))
+    assert not resumed.optimizer.state  # the moments are the algorithm's, and not in use twice
+    for ours, theirs in zip(
+        resumed.context.state.moments, unbroken.context.state.moments, strict=True
+    ):
+        for found, expected in (
+            (ours.momentum.m, theirs.momentum.m),
+            (ours.denominator, theirs.denominator),
+        ):
+            found, expected = found[:, :SIZE], expected[:, :SIZE]  # the rest is padding
+            torch.testing.assert_close(found, expected, rtol=4e-7, atol=0)
+    if algorithm == QAdam(warmup_steps=WARMUP):
+        x = unbroken.steps(stop, stop + 3)
+        torch.testing.assert_close(resumed.steps(stop, stop + 3), x, rtol=0, atol=1e-6)
+
+
+@every_kind
+def test_the_state_is_what_torchs_own_adam_goes_on_from(algorithm):
+    """What Adam would correct its moments to is m and v as QAdam has them."""
+    training = Training(2, algorithm, adamw, 20, SIZE - 20)
+    training.steps(0, WARMUP)
+    before = copy.deepcopy(training.context.state)
+    training.steps(WARMUP, NUM_STEPS)
+    state = saved(training.optimizer)["state"]
+    moments = training.context.state.moments[0]
+    columns = {0: slice(SIZE - 20, SIZE), 1: slice(SIZE - 20)}  # buckets begin with the last
+    for index, parameter in enumerate(training.model.parameters()):
+        own = state[index]
+        assert own["step"] == NUM_STEPS
+        assert own["exp_avg"].shape == own["exp_avg_sq"].shape == parameter.shape
+        denominator = (own["exp_avg_sq"] / (1 - 0.95**NUM_STEPS)).sqrt() + 1e-4
+        expected = before.moments[0].denominator[:, columns[index]]
+        torch.testing.assert_close(denominator.reshape(2, -1), expected)
+        m = moments.momentum.m[:, columns[index]] * (expected if algorithm.precondition else 1)
+        torch.testing.assert_close(own["exp_avg"].reshape(2, -1), m)
+
+
+@every_kind
+def test_saving_and_loading_in_place_change_no_bit(algorithm):
+    unbroken, saving = (Training(3, algorithm, adam) for _ in range(2))
+    for training in (unbroken, saving):
+        training.steps(0, WARMUP + 5)
+    saving.optimizer.load_state_dict(saved(saving.optimizer))
+    x = unbroken.steps(WARMUP + 5, NUM_STEPS)
+    assert torch.equal(saving.steps(WARMUP + 5, NUM_STEPS), x)
+
+
+def test_loaded_moments_of_another_training_replace_its_own():
+    donor, training = (Training(2, one_bit, adam) for _ in range(2))
+    donor.steps(0, NUM_STEPS)
+    training.steps(0, WARMUP + 1)
+    training.optimizer.load_state_dict(saved(donor.optimizer))
+    [ours], [theirs] = training.context.state.moments, donor.context.state.moments
+    torch.testing.assert_close(ours.momentum.m[:, :SIZE], theirs.momentum.m[:, :SIZE])
+    assert not ours.momentum.residuals.worker.any()
+    assert training.context.state.num_steps == NUM_STEPS
+
+
+@pytest.mark.parametrize("num_loaded", [0, 2, WARMUP - 1, WARMUP, WARMUP + 3])
+def test_loaded_steps_count_towards_warm_up(num_loaded):
+    """Of torch's own Adam, loaded before or after the model is distributed."""
+    alone = Training(1, QAdam(warmup_steps=100), adam)
+    alone.steps(0, num_loaded)
+
+    def loaded(parameters):
+        optimizer = adam(parameters)
+        optimizer.load_state_dict(saved(alone.optimizer))
+        return optimizer
+
+    before, after = Training(1, one_bit, loaded), Training(1, one_bit, adam)
+    after.optimizer.load_state_dict(saved(alone.optimizer))
+    for training in (before, after):
+        num_left = max(0, WARMUP - num_loaded)
+        training.steps(0, num_left - 1)
+        assert num_left == 0 or not training.context.state.moments
+        training.steps(max(0, num_left - 1), num_left)
+        assert training.context.state.moments
+    assert torch.equal(before.x, after.x)
+
+
+def test_a_state_of_fewer_steps_takes_it_back_to_warm_up():
+    young, training = (Training(1, one_bit, adam) for _ in range(2))
+    young.steps(0, 2)
+    training.steps(0, NUM_STEPS)
+    training.optimizer.load_state_dict(saved(young.optimizer))
+    assert not training.context.state.moments
+    training.steps(0, WARMUP - 3)
+    assert not training.context.state.moments
+    training.steps(0, 1)
+    assert training.context.state.num_steps == WARMUP
+
+
+def test_a_loaded_option_that_it_does_not_support_is_refused():
+    other = adam([torch.zeros(SIZE, requires_grad=True)])
+    other.param_groups[0]["amsgrad"] = True
+    with pytest.raises(ValueError, match="amsgrad=True"):
+        Training(1, one_bit, adam).optimizer.load_state_dict(other.state_dict())
