@@ -4,7 +4,6 @@ Whole runs of 4 workers, in turn: ours, ours with one communication lane instead
 ours, ... Prints medians with their spread, and ratios round by round; it never judges.
 """
 
-import json
 import statistics
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from bagua_algos.algorithms.all_reduce import AllReduce
 from bagua_algos.engine.algorithm import Context
+from experiments.runs.summary import read_fields
 from host.environment import environment
 from host.words import counted
 
@@ -60,8 +60,7 @@ def measure(overrides: Sequence[str], folder: Path) -> tuple[float, float]:
         output, _ = run.communicate(timeout=LIMIT_S)
     if run.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{output.decode()}")
-    summary = json.loads((folder / "summary.json").read_text())
-    return summary["steps_per_s"], first_step_s
+    return read_fields(folder)["steps_per_s"], first_step_s
 
 
 def print_table(measured: dict[str, list[tuple[float, float]]], net: str) -> None:

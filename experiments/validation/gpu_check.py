@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
+from experiments.runs.summary import UNREADABLE, read_fields
 from experiments.training.device_trace import read_device_trace
 from host import markdown
 from host.environment import environment
@@ -45,7 +46,7 @@ class PartFailedError(RuntimeError):
 class CheckPart:
     """One command, and what is read of the folder that it leaves, its output.txt among it.
 
-    `read` raises `PartFailedError`, `OSError` or `ValueError` where it is not what it should be.
+    `read` raises `PartFailedError` or one of `UNREADABLE` where it is not what it should be.
     """
 
     name: str
@@ -85,7 +86,7 @@ def run_part(part: CheckPart, folder: Path, left_s: float = LIMIT_S) -> PartOutc
     else:
         try:
             figures = part.read(folder)
-        except (PartFailedError, OSError, ValueError, KeyError, ElementTree.ParseError) as error:
+        except (PartFailedError, *UNREADABLE, KeyError, ElementTree.ParseError) as error:
             reason = f"{type(error).__name__}: {error}"
     return PartOutcome(
         seconds=round(time.monotonic() - started_s, 1),
@@ -147,7 +148,7 @@ def read_shared(folder: Path) -> Figures:
 
     No time is among it: the workers take turns on the GPU.
     """
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = read_fields(folder)
     if not summary["shared_gpu"]:
         raise PartFailedError("the record does not say that the workers shared a GPU")
     log = "\n".join(file.read_text() for file in folder.glob("nccl.*.log"))
@@ -172,7 +173,7 @@ def read_shared(folder: Path) -> Figures:
 
 def read_stacked(folder: Path) -> Figures:
     """What simulated workers came to, and how long all of it took."""
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = read_fields(folder)
     return _of(summary, "workers", "steps", "final_accuracy", "first_step_s", "duration_s")
 
 

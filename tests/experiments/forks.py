@@ -1,19 +1,30 @@
-"""Commands of the app in forks of one process that has imported it, which takes longer than most of
-the runs here: `python -W error -m tests.experiments.forks`.
+"""Commands of the app in forks of one process that has imported all that they need, which takes
+longer than most of the runs here: `python -W error -m tests.experiments.forks`.
 
 A line of its input is a JSON list. [module, command line, file of its output, file of its errors]
 begins a command: the answer is the pid. [pid] waits for its end: the answer is the exit code. It
 ends with its input.
 """
 
+import atexit
 import importlib
 import json
 import os
 import sys
+import threading
+import traceback
+from collections.abc import Callable
 from typing import NoReturn
 
 from host import commands
 from tests import warm
+
+IMPORTED = (
+    *("experiments.__main__", "experiments.advise.__main__", "experiments.report.__main__"),
+    *("experiments.commands.calibrate", "experiments.commands.compare"),
+    *("experiments.commands.surface", "experiments.report.notebook"),
+    *("pandas", "pyarrow.parquet", "scipy.stats", "matplotlib.pyplot", "seaborn"),
+)
 
 
 def become(module: str, arguments: list[str], output: str, errors: str) -> NoReturn:
@@ -24,11 +35,29 @@ def become(module: str, arguments: list[str], output: str, errors: str) -> NoRet
         os.close(opened)
     sys.argv = [module, *arguments]
     sys.orig_argv = [sys.executable, "-m", module, *arguments]
-    commands.run(importlib.import_module(module).main)
+    run_to_its_end(lambda: commands.run(importlib.import_module(module).main))
 
 
-def serve() -> int:
-    """Returns in each fork, to end as any process does, and here at the end of the input."""
+def run_to_its_end(command: Callable[[], NoReturn]) -> NoReturn:
+    """End as any process does, except for what all forks share: to take that apart would copy it."""
+    code = 1
+    try:
+        command()
+    except SystemExit as ending:
+        code = int(ending.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def serve() -> None:
+    """Until the end of the input."""
+    for module in IMPORTED:
+        importlib.import_module(module)
     warm.before_forks()
     for line in iter(sys.stdin.readline, ""):
         words = json.loads(line)
@@ -39,8 +68,7 @@ def serve() -> int:
             if answer == 0:
                 become(*words)
         print(answer, flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(serve())
+    serve()

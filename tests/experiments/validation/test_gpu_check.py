@@ -143,7 +143,8 @@ def shared_run(tmp_path):
 
     def write(*, is_shared=True, transport=SOCKETS + "/0", waits=()):
         summary = {
-            **{"steps": 20, "final_accuracy": 0.5, "bytes_sent_per_worker": 1e6},
+            **{"algo": "bytegrad", "status": "completed", "steps": 20},
+            **{"final_accuracy": 0.5, "bytes_sent_per_worker": 1e6},
             **{"shared_gpu": is_shared, "steps_per_s": 3.0},
         }
         (tmp_path / "summary.json").write_text(json.dumps(summary))
