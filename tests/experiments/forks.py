@@ -39,7 +39,7 @@ def become(module: str, arguments: list[str], output: str, errors: str) -> NoRet
 
 
 def run_to_its_end(command: Callable[[], NoReturn]) -> NoReturn:
-    """End as any process does, except for what all forks share: to take that apart would copy it."""
+    """End as any process does, but leave what all forks share: to take it apart would copy it."""
     code = 1
     try:
         command()
