@@ -21,6 +21,7 @@ MODULES = sorted(
 DOORS = {
     "torch.distributed": {
         "bagua_algos/communication/process_group.py",
+        "bagua_algos/communication/stripes.py",  # one operation over several groups
         "netsim/validation/gloo.py",  # measures gloo itself
     },
     "pyroute2": {"netsim/links/netlink.py"},

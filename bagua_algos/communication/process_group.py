@@ -4,7 +4,6 @@ between them.
 The only module of this package that imports `torch.distributed`.
 """
 
-import re
 import socket
 import time
 import uuid
@@ -26,14 +25,16 @@ from bagua_algos.communication.communicator import (
     check_parts,
     check_permutation,
 )
+from bagua_algos.communication.stripes import Stripes, without_place
 from bagua_algos.communication.workers import Workers
 
-# torch 2.13 renamed it and warns of the old name.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+MOST_STREAMS = 16
+"""gloo keeps two threads a group."""
 
-
-_SPARE: list["ProcessGroupCommunicator"] = []
-"""Closed duplicates, in the order in which all workers have closed them."""
+_FREE: dict[
+    tuple[dist.ProcessGroup | None, tuple[int, ...], timedelta | None], list[dist.ProcessGroup]
+] = {}
+"""Groups that closed communicators have left, by the group they come from, workers and timeout."""
 
 
 class ProcessGroupCommunicator(Workers):
@@ -47,9 +48,13 @@ class ProcessGroupCommunicator(Workers):
         timeout: the group's own, for duplicates and parts; None means torch's default.
         nodes: which workers share one, for hierarchical primitives; with it, making a
             communicator is a collective call. `nodes_by_host` finds out.
+        streams: how many connections a duplicate has between each two workers, 1 to `MOST_STREAMS`;
+            gloo's only. Large operations are striped over them. This one itself has the group's.
+        origin: of a duplicate: the group beside which its own was made.
 
     Raises:
-        ValueError: torch.distributed is not initialised, or nodes do not share all workers out.
+        ValueError: torch.distributed is not initialised, nodes do not share all workers out, or
+            there cannot be so many streams.
     """
 
     def __init__(
@@ -59,65 +64,72 @@ class ProcessGroupCommunicator(Workers):
         clock: Callable[[], float] = time.perf_counter,
         timeout: timedelta | None = None,
         nodes: Nodes | None = None,
+        streams: int = 1,
+        *,
+        origin: dist.ProcessGroup | None = None,
     ) -> None:
         if not dist.is_initialized():
             raise ValueError(
                 "torch.distributed is not initialised: "
                 "call init_process_group() first and start with torchrun"
             )
+        _check_streams(streams, group)
         self.group = group
-        self._origin = group or dist.group.WORLD
+        self._origin = origin or group or dist.group.WORLD
         self._timeout = timeout
+        self._parts: list[ProcessGroupCommunicator] = []
+        self.streams = streams
         members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
-        ranks = (dist.get_rank(group),)
-        super().__init__(len(members), ranks, members, observer, clock, nodes)
+        super().__init__(len(members), (dist.get_rank(group),), members, observer, clock, nodes)
+        num_others = 0 if origin is None else streams - 1
+        others = [self._new_group(range(self.world_size)) for _ in range(num_others)]
+        self._stripes = Stripes([group, *others])
 
     def duplicate(self) -> "ProcessGroupCommunicator":
-        """Return one of the same workers with connections of its own, those of a closed duplicate
-        if there is any; collective.
-        """
-        spare = next((c for c in _SPARE if self._can_use(c)), None)
-        if spare is not None:
-            _SPARE.remove(spare)
-            spare.observer, spare.clock = self.observer, self.clock
-            return spare
-        communicator = ProcessGroupCommunicator(
+        """Return one of the same workers with connections of its own; collective."""
+        return ProcessGroupCommunicator(
             self._new_group(range(self.world_size)),
             self.observer,
             self.clock,
             self._timeout,
             self.nodes,
+            self.streams,
+            origin=self._origin,
         )
-        communicator._origin = self._origin
-        return communicator
 
     def close(self) -> None:
-        """A later duplicate may have these connections. torch cannot end them safely one by one: a
-        new group may be given the name of one that has ended, and would meet its traces.
+        """Leave the connections to those who need some next. torch cannot end them safely one by
+        one: a new group may be given the name of one that has ended, and would meet its traces.
         """
-        _SPARE.append(self)
-
-    def _can_use(self, spare: "ProcessGroupCommunicator") -> bool:
-        same = (spare._timeout, spare.nodes) == (self._timeout, self.nodes)
-        return same and spare._origin is self._origin
+        for part in self._parts:
+            part.close()
+        for group in self._stripes.groups:
+            if group is not None and group is not self._origin:
+                _FREE.setdefault((self._origin, self.members, self._timeout), []).append(group)
 
     def split(self, parts: Sequence[Sequence[int]]) -> list[Part]:
         """Return the one part that this worker is in; `ValueError` unless `parts` share all out."""
         check_parts(parts, self.world_size)
         [part] = [part for part in parts if self.ranks[0] in part]
         communicator = ProcessGroupCommunicator(
-            self._new_group(part), Relay(self), self.clock, self._timeout
+            self._new_group(part),
+            Relay(self),
+            self.clock,
+            self._timeout,
+            streams=self.streams,
+            origin=self._origin,
         )
+        self._parts.append(communicator)
         return [Part(communicator=communicator, rows=slice(0, 1))]
 
     def _new_group(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+        members = tuple(self.members[rank] for rank in ranks)
+        free = _FREE.get((self._origin, members, self._timeout))
+        if free:
+            return free.pop()
         # torch names a group by its workers and by how many this process has made: every worker
         # has to make as many groups as the others, or they would wait for each other by two names.
-        group = dist.new_group(
-            [self.members[rank] for rank in ranks],
-            timeout=self._timeout,
-            use_local_synchronization=True,
-        )
+        group = dist.new_group(list(members), timeout=self._timeout, use_local_synchronization=True)
         assert isinstance(group, dist.ProcessGroup), "this worker is one of the group's"
         _connect(group)
         return group
@@ -128,9 +140,9 @@ class ProcessGroupCommunicator(Workers):
             # gloo has no AVG, and NCCL's rounds otherwise: the sum divided once is the same on
             # both. But a sum of fp16 may be beyond its range, where the mean is not.
             if x_w.dtype == torch.float16:
-                dist.all_reduce(x_w.div_(self.world_size), group=self.group)
+                self._stripes.all_reduce_(x_w.div_(self.world_size))
             else:
-                dist.all_reduce(x_w, group=self.group)
+                self._stripes.all_reduce_(x_w)
                 x_w.div_(self.world_size)
 
     def all_to_all(self, x_wN: Tensor) -> Tensor:
@@ -142,7 +154,7 @@ class ProcessGroupCommunicator(Workers):
         """Return `y[1, N, ...]` with `y[0, j]` = x of worker j."""
         y_wN = x_w.new_empty(1, self.world_size, *x_w.shape[1:])
         with self._operation("all_gather", x_w):
-            _all_gather(y_wN.flatten(0, 1), x_w, group=self.group)
+            self._stripes.all_gather(x_w, y_wN.flatten(0, 1))
         return y_wN
 
     def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
@@ -157,7 +169,7 @@ class ProcessGroupCommunicator(Workers):
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
         """Replace `x[1, ...]` by worker `source`'s."""
         with self._operation("broadcast", x_w):
-            dist.broadcast(x_w, group=self.group, group_src=source)
+            self._stripes.broadcast_(x_w, source)
 
     def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
         """Send `x[1, ...]` to worker `peers[rank]`; returns what arrives, or a copy of `x`.
@@ -171,7 +183,7 @@ class ProcessGroupCommunicator(Workers):
             return x_w.clone()
         y_w = torch.empty_like(x_w)
         with self._operation("exchange", x_w, tuple(peers)):
-            self._send_and_receive({target: x_w}, {source: y_w})
+            self._stripes.send_and_receive({target: x_w}, {source: y_w})
         return y_w
 
     def _to_each_other(self, x_wN: Tensor) -> Tensor:
@@ -179,27 +191,11 @@ class ProcessGroupCommunicator(Workers):
         [rank] = self.ranks
         y_wN[0, rank] = x_wN[0, rank]
         following = [(rank + i) % self.world_size for i in range(1, self.world_size)]
-        self._send_and_receive(
+        self._stripes.send_and_receive(
             {peer: x_wN[0, peer] for peer in following},
             {peer: y_wN[0, peer] for peer in reversed(following)},
         )
         return y_wN
-
-    def _send_and_receive(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> None:
-        """Receives are posted before sends. In gloo the two directions of a pair share one
-        connection, and data leaves only after a notice that the receiver is ready. A notice queued
-        behind data would make the two directions run one after the other.
-        """
-        operations = [
-            *(self._point_to_point(dist.irecv, x, peer) for peer, x in incoming.items()),
-            *(self._point_to_point(dist.isend, x, peer) for peer, x in outgoing.items()),
-        ]
-        if operations:  # none for a worker alone, which torch refuses
-            for request in dist.batch_isend_irecv(operations):
-                request.wait()
-
-    def _point_to_point(self, operation: Callable[..., object], x: Tensor, peer: int) -> dist.P2POp:
-        return dist.P2POp(operation, x, group=self.group, group_peer=peer)
 
     @contextmanager
     def _operation(
@@ -213,15 +209,20 @@ class ProcessGroupCommunicator(Workers):
             others = [self.members[peers[rank]]] if peers else [r for r in self.members if r != own]
             raise CommunicationError(
                 f"worker {own}: {name} with {_named(others)} failed "
-                f"after {self.clock() - started_s:.1f} s: {_without_place(error)}"
+                f"after {self.clock() - started_s:.1f} s: {without_place(error)}"
             ) from error
         seconds = 0.0 if x_w.is_cuda else self.clock() - started_s
         self._report(name, x_w, peers, seconds)
 
 
-def _without_place(error: RuntimeError) -> str:
-    """The first line, without gloo's "[/path/of/a/source/file.cc:129]" before it."""
-    return re.sub(r"^\[[^]]*\] *", "", str(error).splitlines()[0])
+def _check_streams(streams: int, group: dist.ProcessGroup | None) -> None:
+    if not 1 <= streams <= MOST_STREAMS:
+        raise ValueError(f"streams must be 1 to {MOST_STREAMS}, got {streams}")
+    if streams > 1 and dist.get_backend(group) != dist.Backend.GLOO:
+        raise ValueError(
+            "only gloo's operations are striped: leave streams at 1, and set NCCL_NSOCKS_PERTHREAD "
+            "and NCCL_SOCKET_NTHREADS, by which NCCL opens several sockets itself"
+        )
 
 
 def _named(ranks: Sequence[int]) -> str:
@@ -320,7 +321,7 @@ def connect_store(
         )
     except RuntimeError as error:
         raise CommunicationError(
-            f"no store at {address}:{port} within {timeout_s:g} s: {_without_place(error)}"
+            f"no store at {address}:{port} within {timeout_s:g} s: {without_place(error)}"
         ) from error
 
 
@@ -345,7 +346,7 @@ def meet(store: Store, *, rank: int, world_size: int, timeout_s: float) -> Store
     except RuntimeError as error:
         raise CommunicationError(
             f"worker {rank}: not all {world_size} workers have come within {timeout_s:g} s: "
-            f"{_without_place(error)}"
+            f"{without_place(error)}"
         ) from error
     return PrefixStore(part, store)
 

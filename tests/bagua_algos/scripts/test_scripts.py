@@ -90,6 +90,26 @@ def test_another_optimizer_may_use_gradients_that_are_averaged(workers):
     assert results["LocalSGD second optimizer"].startswith("'2.weight' of shape (3, 16) belongs to")
 
 
+def test_streams_change_no_sum_but_by_rounding_and_nothing_that_only_moves(workers):
+    for worker in workers:
+        results = worker["streams"]
+        ours, expected = results["AllReduce 3"], results["AllReduce 1"]
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
+        assert torch.equal(ours, workers[0]["streams"]["AllReduce 3"])
+        for name in ("CompressedAllReduce", "Decentralized"):
+            assert torch.equal(results[f"{name} 3"], results[f"{name} 1"])
+
+
+def test_every_striped_operation_moves_all_of_its_data(workers):
+    everyone = torch.arange(2 * 40_000.0).view(1, 2, -1) + torch.tensor([[[0.0]], [[1e6]]])
+    for rank, worker in enumerate(workers):
+        results = worker["streams"]
+        assert torch.equal(results["all_to_all"][0], everyone[:, rank])
+        assert torch.equal(results["all_gather"][0], everyone[:, 0])
+        assert torch.equal(results["exchange"][0], everyone[1 - rank, 0])
+        assert torch.equal(results["broadcast"][0], everyone[1, 0])
+
+
 @pytest.mark.parametrize(
     ("script", "case", "sentence"),
     [
@@ -106,6 +126,8 @@ def test_another_optimizer_may_use_gradients_that_are_averaged(workers):
         ("wrapped", "a part", "shares parameters with one that is distributed already"),
         ("wrapped", "ddp within", "distribute the plain model in its place"),
         ("wrapped", "ddp around", "call the model itself"),
+        ("streams", "none", "streams must be 1 to 16, got 0"),
+        ("streams", "too many", "streams must be 1 to 16, got 17"),
         ("types", "complex TopK", "'weight': complex64 is not supported by TopK"),
         ("types", "complex PowerSGD", "'weight': complex64 is not supported by PowerSGD"),
         ("types", "meta", "'weight' is on the meta device"),

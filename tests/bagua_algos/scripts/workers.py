@@ -10,12 +10,13 @@ from pathlib import Path
 
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from tests.bagua_algos.gloo import fork_workers
-from tests.bagua_algos.scripts import models, steps, weights
+from tests.bagua_algos.scripts import models, steps, striped, weights
 from tests.bagua_algos.scripts.training import Results
 
 SCRIPTS: dict[str, Callable[[], Results]] = {
     script.__name__: script
     for script in (
+        striped.streams,
         steps.two_models,
         steps.own_collectives,
         steps.no_forward,

@@ -1,0 +1,117 @@
+"""Several process groups of the same workers: parts of one operation travel at once.
+
+One TCP connection carries at most a window a round trip, and a lost packet halves the window. k
+groups have k connections between each two workers. What only moves arrives bit for bit as by one
+stream. gloo's ring adds up each element in an order that depends on its place in its part, so sums
+for different k differ by rounding; they are equal on all workers for each k.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+SMALLEST_PART_BYTES = 16 << 10
+"""Of less a message's own cost is greater than what another stream saves."""
+
+# torch 2.13 renamed it and warns of the old name.
+_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class Stripes:
+    """One operation over one or more process groups.
+
+    Args:
+        groups: of the same workers in the same order, at least one; None is the default group.
+    """
+
+    def __init__(self, groups: Sequence[dist.ProcessGroup | None]) -> None:
+        self.groups = tuple(groups)
+
+    def all_reduce_(self, x: Tensor) -> None:
+        """Replace `x`, contiguous, by its sum over all workers."""
+        self._run(
+            [
+                lambda part=part, group=group: [dist.all_reduce(part, group=group, async_op=True)]
+                for group, part in self._parts(x)
+            ]
+        )
+
+    def broadcast_(self, x: Tensor, source: int) -> None:
+        """Replace `x`, contiguous, by worker `source`'s."""
+        self._run(
+            [
+                lambda part=part, group=group: [
+                    dist.broadcast(part, group=group, group_src=source, async_op=True)
+                ]
+                for group, part in self._parts(x)
+            ]
+        )
+
+    def all_gather(self, x: Tensor, y_N: Tensor) -> None:
+        """Write the `x` of worker j to `y[j]`; all are contiguous."""
+        parts = self._parts(x)
+        if len(parts) == 1:
+            _all_gather_single(y_N, x, group=self.groups[0])
+            return
+        outputs = zip(*([part for _, part in self._parts(y)] for y in y_N), strict=True)
+        self._run(
+            [
+                lambda part=part, group=group, out=list(out): [
+                    dist.all_gather(out, part, group=group, async_op=True)
+                ]
+                for (group, part), out in zip(parts, outputs, strict=True)
+            ]
+        )
+
+    def send_and_receive(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> None:
+        """Send a tensor to each worker of `outgoing` and receive one from each of `incoming`.
+
+        Receives are posted before sends. In gloo the two directions of a pair share one
+        connection, and data leaves only after a notice that the receiver is ready. A notice queued
+        behind data would make the two directions run one after the other.
+        """
+        parts: dict[dist.ProcessGroup | None, list[dist.P2POp]] = {}
+        for operation, tensors in ((dist.irecv, incoming), (dist.isend, outgoing)):
+            for peer, x in tensors.items():
+                for group, part in self._parts(x):
+                    one = dist.P2POp(operation, part, group=group, group_peer=peer)
+                    parts.setdefault(group, []).append(one)
+        self._run([lambda ops=ops: dist.batch_isend_irecv(ops) for ops in parts.values()])
+
+    def _parts(self, x: Tensor) -> list[tuple[dist.ProcessGroup | None, Tensor]]:
+        """`x` cut for as many groups as are worth it: the same cuts on every worker."""
+        num_bytes = x.numel() * x.element_size()
+        num_parts = max(1, min(len(self.groups), num_bytes // SMALLEST_PART_BYTES))
+        if num_parts == 1:
+            return [(self.groups[0], x)]
+        return list(zip(self.groups, x.view(-1).tensor_split(num_parts), strict=False))
+
+    def _run(self, starts: Sequence[Callable[[], Sequence[Any]]]) -> None:
+        """Start all, then wait for all; an error names the stream where there are several."""
+        works = []
+        for stream, start in enumerate(starts, 1):
+            with _naming(stream, len(starts)):
+                works.append(start())
+        for stream, requests in enumerate(works, 1):
+            with _naming(stream, len(starts)):
+                for request in requests:
+                    request.wait()
+
+
+@contextmanager
+def _naming(stream: int, num_streams: int) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if num_streams == 1:
+            raise
+        raise RuntimeError(f"stream {stream} of {num_streams}: {without_place(error)}") from error
+
+
+def without_place(error: RuntimeError) -> str:
+    """The first line, without gloo's "[/path/of/a/source/file.cc:129]" before it."""
+    return re.sub(r"^\[[^]]*\] *", "", str(error).splitlines()[0])
