@@ -22,6 +22,7 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.presets import preset_names, read_condition, why_unmeasured
 from netsim.errors import NamespaceError, ProbeError
 from netsim.proof import proof
+from netsim.proof.one_connection import RECEIVER, SENDER, ConnectionReport
 from netsim.proof.proof import LinkReport
 
 _USAGE = (
@@ -105,6 +106,8 @@ def _probe(condition: NetworkCondition, num_workers: int) -> int:
     print(f"back end: {report.backend}")
     for link in report.links:
         print(describe(link))
+    if report.connection is not None:
+        print(describe_connection(report.connection))
     for rank, tcp in enumerate(report.tcp[:1]):
         settings = ", ".join(f"{name}={value}" for name, value in tcp.items())
         print(f"TCP of worker {rank}: {settings}")
@@ -125,6 +128,16 @@ def describe(link: LinkReport) -> str:
         words[-1] += ","
         words.append(f"loss {link.asked_loss_pct:.3g} / {link.achieved_loss_pct:.3g} % {lost}")
     return " ".join(words)
+
+
+def describe_connection(connection: ConnectionReport) -> str:
+    """What one TCP connection carries, on one line: measured, and by theory."""
+    theory = connection.theory_mbit
+    return (
+        f"one TCP connection, worker {SENDER} -> {RECEIVER}: {connection.measured_mbit:.1f} Mbit/s "
+        f"of data in {connection.seconds:g} s, "
+        f"{'no limit' if theory is None else f'{theory:.1f}'} by theory"
+    )
 
 
 def _in_child(run: Callable[[], int]) -> int:

@@ -11,7 +11,9 @@ from host.processes import fork, kill
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError, ProbeError
 from netsim.links.namespaces import Hub
-from netsim.proof import proof
+from netsim.links.tcp import TcpSettings
+from netsim.proof import one_connection, proof
+from netsim.proof.one_connection import ConnectionReport
 from netsim.proof.proof import LinkReport
 
 _REFUSED = 3
@@ -19,15 +21,18 @@ _REFUSED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkReport:
-    """What a network turned out to be: the back end's name, each link, the TCP of each worker."""
+    """What a network turned out to be: the back end's name, each link, the TCP of each worker, and
+    what one connection carries; None for a single worker.
+    """
 
     backend: str
     links: list[LinkReport]
     tcp: list[dict[str, Any]]
+    connection: ConnectionReport | None
 
 
 def probe_network(condition: NetworkCondition, num_workers: int) -> NetworkReport:
-    """Make the network, measure every link, and take it down again.
+    """Make the network, measure every link and one connection, and take it down again.
 
     Raises:
         NamespaceError, ProbeError: if the network cannot be made or measured.
@@ -37,16 +42,24 @@ def probe_network(condition: NetworkCondition, num_workers: int) -> NetworkRepor
         from netsim.links import tcp
 
         addresses = [hub.address(r) for r in range(num_workers)]
-        report = proof.probe(condition, rank, addresses)
+        link = proof.probe(condition, rank, addresses)
         settings = asdict(tcp.read())
-        return {"link": None if report is None else asdict(report), "tcp": settings}
+        mbit = None if link is None else one_connection.measure(condition, rank, addresses)
+        return {"link": None if link is None else asdict(link), "tcp": settings, "mbit": mbit}
 
     results = run_workers(condition, num_workers, work)
     reports = [result["link"] for result in results.values]
+    settings = [result["tcp"] for result in results.values]
+    carried = [result["mbit"] for result in results.values if result["mbit"] is not None]
     return NetworkReport(
         backend=results.backend,
         links=[LinkReport(**report) for report in reports if report is not None],
-        tcp=[result["tcp"] for result in results.values],
+        tcp=settings,
+        connection=(
+            one_connection.report(condition, carried[0], TcpSettings(**settings[0]))
+            if carried
+            else None
+        ),
     )
 
 

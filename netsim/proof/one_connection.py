@@ -1,0 +1,117 @@
+"""What one TCP connection carries over a link, measured, and what theory says.
+
+A link of 100 Mbit/s is not one of 100 Mbit/s to a connection that loses packets, or whose window is
+full before the first acknowledgement comes. Worker 0 sends to worker 1 by one ordinary connection.
+"""
+
+import socket
+import time
+from dataclasses import dataclass
+from math import inf
+
+from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.units import bytes_per_s, mbit_per_s
+from netsim.links.tcp import TcpSettings
+from netsim.proof.tcp_rate import WIRE_PER_GOODPUT
+from netsim.timeline.tcp_throughput import loss_limited_rate
+
+PORT = 29_996
+LIMIT_S = 10
+SENDER, RECEIVER = 0, 1
+_CLEAN_S, _LOSSY_S = 2.0, 12.0
+"""To measure: losses come at random, and one halves the rate for many round trips."""
+
+_WARM_UP_ROUND_TRIPS = 60
+_BLOCK = bytes(64 * 1024)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionReport:
+    """Application's data, 10^6 bits per second; None by theory where nothing limits it. Measured
+    for `seconds`.
+    """
+
+    measured_mbit: float
+    theory_mbit: float | None
+    seconds: float
+
+
+def measure(condition: NetworkCondition, rank: int, addresses: list[str]) -> float | None:
+    """Send or receive for some seconds; returns 10^6 bits per second of data on the receiver, and
+    None on all other workers.
+
+    Raises:
+        OSError: a connection breaks off.
+    """
+    if rank == SENDER:
+        _send(addresses[RECEIVER], _warm_up_s(condition) + seconds(condition))
+    return _receive(addresses[RECEIVER], _warm_up_s(condition)) if rank == RECEIVER else None
+
+
+def seconds(condition: NetworkCondition) -> float:
+    """How long to measure, after the slow start."""
+    return _LOSSY_S if condition.path(SENDER, RECEIVER).loss_pct else _CLEAN_S
+
+
+def report(condition: NetworkCondition, measured_mbit: float, tcp: TcpSettings) -> ConnectionReport:
+    """Put theory beside what was measured; `tcp` is of the sender."""
+    return ConnectionReport(
+        measured_mbit=measured_mbit,
+        theory_mbit=theory_mbit(condition, tcp),
+        seconds=seconds(condition),
+    )
+
+
+def theory_mbit(condition: NetworkCondition, tcp: TcpSettings) -> float | None:
+    """10^6 bits per second of data in the steady state: the least of what the link's rate leaves
+    beside headers, a full window a round trip, and what losses allow (`loss_limited_rate`).
+
+    The window is the sender's buffer, or half of the receiver's: Linux keeps the other half for
+    what it stores beside the data (tcp_adv_win_scale = 1).
+    """
+    there, back = condition.path(SENDER, RECEIVER), condition.path(RECEIVER, SENDER)
+    rtt_s = (there.delay_ms + back.delay_ms) / 1e3
+    rate = inf if there.rate_mbit is None else bytes_per_s(there.rate_mbit) / WIRE_PER_GOODPUT
+    window = min(tcp.wmem_max_bytes, tcp.rmem_max_bytes // 2)
+    limited = float(loss_limited_rate(tcp.congestion_control, rate, rtt_s, there.loss_pct / 100))
+    carried = min(limited, window / rtt_s if rtt_s else inf)
+    return None if carried == inf else mbit_per_s(carried)
+
+
+def _warm_up_s(condition: NetworkCondition) -> float:
+    there, back = condition.path(SENDER, RECEIVER), condition.path(RECEIVER, SENDER)
+    return 0.3 + _WARM_UP_ROUND_TRIPS * (there.delay_ms + back.delay_ms) / 1e3
+
+
+def _send(address: str, duration_s: float) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            connection = socket.create_connection((address, PORT), timeout=LIMIT_S)
+            break
+        except ConnectionRefusedError:  # the receiver does not listen yet
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.02)
+    with connection:
+        end_s = time.monotonic() + duration_s
+        while time.monotonic() < end_s:
+            connection.sendall(_BLOCK)
+
+
+def _receive(address: str, warm_up_s: float) -> float:
+    buffer = bytearray(1 << 20)
+    with socket.create_server((address, PORT)) as server:
+        server.settimeout(LIMIT_S)
+        connection, _ = server.accept()
+    with connection:
+        connection.settimeout(LIMIT_S)
+        begin_s, num_bytes, counted_from_s = time.monotonic(), 0, inf
+        now_s = begin_s
+        while arrived := connection.recv_into(buffer):
+            now_s = time.monotonic()
+            if counted_from_s < inf:
+                num_bytes += arrived
+            elif now_s - begin_s >= warm_up_s:
+                counted_from_s = now_s
+    return mbit_per_s(num_bytes / max(now_s - counted_from_s, 1e-3))
