@@ -17,6 +17,7 @@ PACKAGES = ("host", "kernels", "bagua_algos", "netsim", "experiments", "hydra_pl
 OWN = {*PACKAGES, "tests", "examples"}
 NOT_INSTALLED = {"cupy": "cupy-cuda12x", "ray": "ray"}
 """Imported where they are installed: the extras `cuda12` and `cuda13`, and `ray`."""
+TRAINERS = ("lightning", "accelerate", "transformers")
 
 
 @cache
@@ -82,5 +83,5 @@ def test_what_tests_import_is_declared():
 def test_what_is_declared_and_installed_by_the_tests_is_pinned():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {_normalized(line) for line in lines if not line.startswith("#")}
-    lists = ("dependencies", "report", "text", "dev")
+    lists = ("dependencies", "report", "text", *TRAINERS, "dev")
     assert set().union(*(declared()[name] for name in lists)) <= pinned

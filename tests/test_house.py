@@ -26,6 +26,11 @@ DOORS = {
     },
     "pyroute2": {"netsim/links/netlink.py"},
     "cupy": {"kernels/cuda_module.py"},
+    "pytorch_lightning": {"bagua_algos/trainers/lightning.py"},
+    "accelerate": {
+        "bagua_algos/trainers/accelerate.py",
+        "bagua_algos/trainers/transformers.py",  # the Trainer stands on it
+    },
 }
 
 

@@ -74,12 +74,16 @@ def results(folder: Path, world_size: int) -> list[Any]:
 
 
 def run_program_once(
-    tmp_path_factory: pytest.TempPathFactory, module: str, world_size: int, *arguments: str
+    tmp_path_factory: pytest.TempPathFactory,
+    module: str,
+    world_size: int,
+    *arguments: str,
+    strict: bool = True,
 ) -> list[Any]:
     """As `run_program`, for all processes of this run of the suite together."""
     folder = made_once(
         tmp_path_factory,
         "_".join([module, *arguments]),
-        lambda folder: run_program(module, folder, world_size, *arguments),
+        lambda folder: run_program(module, folder, world_size, *arguments, strict=strict),
     )
     return results(folder, world_size)

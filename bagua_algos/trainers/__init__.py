@@ -1,0 +1,1 @@
+"""Other people's trainers, with an algorithm in place of DistributedDataParallel."""

@@ -1,0 +1,118 @@
+"""What all trainers do alike: a worker's part of a checkpoint, and the end of training.
+
+A trainer's own checkpoint is one for all workers, and holds the consensus. Beside it every worker
+keeps a file of its own, without which no training could go on as it was: workers differ in weights,
+in their optimizers and in what their algorithms remember.
+"""
+
+import copy
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.serialization import default_restore_location
+
+import bagua_algos
+from bagua_algos.engine.algorithm import Algorithm
+
+
+def worker_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """This worker's trainable weights, buffers, optimizer and algorithm, as they are in memory: to
+    be saved before they change. A collective call.
+    """
+    algorithm = bagua_algos.state_dict(model)  # first: it ends what still changes weights
+    return {"weights": _own(model), "optimizer": optimizer.state_dict(), "algorithm": algorithm}
+
+
+def load_worker_state(model: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Continue from another run's `worker_state`.
+
+    Raises `ValueError` where that was of another algorithm, model, worker or number of workers.
+    """
+    _copy_(model, state["weights"])
+    optimizer.load_state_dict(state["optimizer"])
+    bagua_algos.load_state_dict(model, state["algorithm"])
+
+
+def save_own_file(folder: str | os.PathLike[str], rank: int, state: Mapping[str, Any]) -> None:
+    """Put a worker's part into a checkpoint that is a folder, which may have to be made."""
+    os.makedirs(folder, exist_ok=True)
+    torch.save(state, _own_file(folder, rank))
+
+
+def load_own_file(
+    folder: str | os.PathLike[str], rank: int, device: torch.device, *, otherwise: str
+) -> dict[str, Any]:
+    """What `save_own_file` has put there, on `device`.
+
+    Raises `ValueError` where there is none; `otherwise` says what to do then.
+    """
+    path = _own_file(folder, rank)
+    if not path.exists():
+        raise ValueError(
+            f"there is no {path}: the checkpoint was saved without the algorithm's state, or by "
+            f"fewer workers; {otherwise}"
+        )
+    return torch.load(path, map_location=to_device(device), weights_only=True)
+
+
+def to_device(device: torch.device) -> Callable[[Any, str], Any]:
+    """A `map_location`: what was on any GPU goes to `device`, and what was on the CPU stays."""
+
+    def place(storage: Any, tag: str) -> Any:
+        return storage if tag == "cpu" else default_restore_location(storage, str(device))
+
+    return place
+
+
+def snapshot(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A copy of a model's state with memory of its own, in which tied weights stay tied."""
+    clones: dict[tuple, Tensor] = {}
+    copied: Any = copy.copy(state_dict)
+    for name, value in state_dict.items():
+        if isinstance(value, Tensor):
+            place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+            if place not in clones:
+                clones[place] = value.detach().clone()
+            copied[name] = clones[place]
+    return copied
+
+
+def settle(model: nn.Module) -> None:
+    """End distributed training: every worker keeps the consensus. A collective call."""
+    with bagua_algos.consensus(model):
+        means = {name: value.clone() for name, value in _own(model).items()}
+    bagua_algos.release(model)
+    _copy_(model, means)
+
+
+def check_optimizer(optimizer: Optimizer, algorithm: Algorithm) -> None:
+    """Raise `ValueError` where the optimizer itself swaps weights for evaluations, as schedule-free
+    ones do, which the averages of differing workers would undo.
+    """
+    if not algorithm.workers_agree and callable(getattr(optimizer, "eval", None)):
+        raise ValueError(
+            f"{type(optimizer).__name__} evaluates other weights than it trains, and so does "
+            f"{type(algorithm).__name__}: choose another optimizer, or an algorithm whose workers "
+            "agree after every step"
+        )
+
+
+def _own(model: nn.Module) -> dict[str, Tensor]:
+    model = getattr(model, "_orig_mod", model)  # names are the same, compiled or not
+    weights = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    return weights | dict(model.named_buffers())
+
+
+def _copy_(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, own in _own(model).items():
+            own.copy_(values[name])
+
+
+def _own_file(folder: str | os.PathLike[str], rank: int) -> Path:
+    return Path(folder) / f"worker_{rank}.pt"
