@@ -80,8 +80,19 @@ def test_what_tests_import_is_declared():
     assert not missing, f"add to the extra dev in pyproject.toml: {missing}"
 
 
-def test_what_is_declared_and_installed_by_the_tests_is_pinned():
+def pins() -> dict[str, str]:
+    """The version of each distribution with which the tests run."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pinned = {_normalized(line) for line in lines if not line.startswith("#")}
+    pairs = [line.split("==") for line in lines if not line.startswith("#")]
+    return {_normalized(name): version for name, version in pairs}
+
+
+def test_the_docs_name_the_versions_of_trainers():
+    text = (ROOT / "docs" / "trainers.md").read_text()
+    for name in ("pytorch-lightning", "accelerate", "transformers"):
+        assert f"{name} {pins()[name]}" in text
+
+
+def test_what_is_declared_and_installed_by_the_tests_is_pinned():
     lists = ("dependencies", "report", "text", *TRAINERS, "dev")
-    assert set().union(*(declared()[name] for name in lists)) <= pinned
+    assert set().union(*(declared()[name] for name in lists)) <= pins().keys()

@@ -1,16 +1,20 @@
-"""The example of the README, as a user starts it."""
+"""The examples of the README and of docs/trainers.md, as a user starts them."""
 
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
+
+import pytest
 
 from tests.paths import ROOT
 
 
-def test_one_line_distributes_ones_own_script():
+def print_of_workers(example: str) -> list[tuple[str, float, str]]:
+    """What an example's two workers print at the end: rank, measure and sum of weights."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     ended = subprocess.run(
-        [*torchrun, "--master-port", "0", "--rdzv-backend", "c10d", "examples/train.py"],
+        [*torchrun, "--master-port", "0", "--rdzv-backend", "c10d", f"examples/{example}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -18,9 +22,40 @@ def test_one_line_distributes_ones_own_script():
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     # Both workers write to one pipe: one's line may begin before the other's has ended.
-    pattern = r"worker (\d): error (\d\.\d{4}), weights (-?\d+\.\d{6})"
+    pattern = r"worker (\d): [a-z]+ (\d\.\d+), weights (-?\d+\.\d{6})"
     lines = sorted(re.findall(pattern, ended.stdout))
     assert [rank for rank, _, _ in lines] == ["0", "1"]
-    assert all(float(error) < 0.5 for _, error, _ in lines)  # 7.4 before training
     assert lines[0][2] == lines[1][2]
+    return [(rank, float(measure), weights) for rank, measure, weights in lines]
+
+
+def test_one_line_distributes_ones_own_script():
+    assert all(error < 0.5 for _, error, _ in print_of_workers("train.py"))  # 7.4 before training
     assert len((ROOT / "examples" / "train.py").read_text().splitlines()) <= 33
+
+
+@pytest.mark.skipif(find_spec("pytorch_lightning") is None, reason="needs the extra lightning")
+def test_lightnings_trainer():
+    workers = print_of_workers("lightning_trainer.py")
+    assert all(accuracy > 0.9 for _, accuracy, _ in workers)  # 0.1 before training
+
+
+@pytest.mark.skipif(
+    find_spec("transformers") is None or find_spec("accelerate") is None,
+    reason="needs the extra transformers",
+)
+def test_the_trainer_of_transformers():
+    workers = print_of_workers("transformers_trainer.py")
+    assert all(loss < 3.2 for _, loss, _ in workers)  # 4.9 before training
+
+
+def test_the_docs_show_what_is_different_from_the_plain_scripts():
+    text = (ROOT / "docs" / "trainers.md").read_text()
+    for example in ("lightning_trainer.py", "transformers_trainer.py"):
+        script = (ROOT / "examples" / example).read_text().splitlines()
+        _, section = text.split(f"[examples/{example}]", 1)
+        changes = re.findall(r"^    ([+-])(.*)$", section.split("\n## ")[0], re.MULTILINE)
+        added = [line for sign, line in changes if sign == "+"]
+        assert 2 <= len(added) <= 5
+        assert [line for line in script if line in added] == added
+        assert not any(line in script for sign, line in changes if sign == "-")

@@ -3,7 +3,7 @@
 from typing import Any, NoReturn
 
 import torch
-from accelerate import Accelerator  # pyright: ignore[reportMissingImports]
+from accelerate.accelerator import Accelerator  # pyright: ignore[reportMissingImports]
 from accelerate.utils import DistributedType  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
 

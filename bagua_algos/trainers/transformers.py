@@ -8,8 +8,11 @@ from typing import Any
 import torch
 from accelerate.optimizer import AcceleratedOptimizer  # pyright: ignore[reportMissingImports]
 from torch import nn
-from transformers import Trainer, TrainingArguments  # pyright: ignore[reportMissingImports]
-from transformers.training_args import OptimizerNames  # pyright: ignore[reportMissingImports]
+from transformers.trainer import Trainer  # pyright: ignore[reportMissingImports]
+from transformers.training_args import (  # pyright: ignore[reportMissingImports]
+    OptimizerNames,
+    TrainingArguments,
+)
 
 import bagua_algos
 from bagua_algos.engine.algorithm import Algorithm

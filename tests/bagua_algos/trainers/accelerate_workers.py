@@ -132,6 +132,20 @@ def refused_to_prepare() -> dict[str, str]:
     }
 
 
+def refused_closure() -> str:
+    accelerator, model = relaxed(AllReduce()), Regression()
+    model, optimizer = accelerator.prepare(model, torch.optim.LBFGS(model.parameters()))
+    batch = next(plain_loop.batches(plain_loop.examples(accelerator.process_index)))
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(**batch)["loss"]
+        accelerator.backward(loss)
+        return loss
+
+    return error_of(lambda: optimizer.step(closure))
+
+
 def refused_to_load(saved: Path, rank: int) -> dict[str, str]:
     """`saved` is a checkpoint of decentralized training after 3 steps."""
 
@@ -181,6 +195,7 @@ def main(communicator: ProcessGroupCommunicator) -> dict[str, Any]:
         "refused": {
             "alone": alone_at_first,
             **refused_options(),
+            "LBFGS": refused_closure(),
             **refused_to_prepare(),
             **refused_to_load(CHECKPOINTS / "decentralized", rank),
         },

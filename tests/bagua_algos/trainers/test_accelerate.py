@@ -66,6 +66,7 @@ def test_the_end_of_training_leaves_a_plain_model_with_the_consensus(workers):
         "two optimizers": "trains by one optimizer: give it all parameters",
         "a model too late": r"give prepare\(\) one model, before its optimizer",
         "no optimizer": r"prepare\(\) has to be given the model and its optimizer",
+        "LBFGS": "the optimizer calls its closure several times a step",
         "schedule-free": "choose another optimizer, or an algorithm whose workers agree",
         "too early": r"load_state\(\) has to come after prepare\(\)",
         "no file of its own": r"load model.safetensors before prepare\(\)",
