@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any, Literal
 
 from pytorch_lightning import LightningModule, Trainer  # pyright: ignore[reportMissingImports]
+from pytorch_lightning.plugins.io import CheckpointIO  # pyright: ignore[reportMissingImports]
 from pytorch_lightning.strategies import (  # pyright: ignore[reportMissingImports]
     DDPStrategy,
     StrategyRegistry,
@@ -130,7 +131,7 @@ class RelaxedStrategy(DDPStrategy):
             with self._own_weights():
                 own = worker_state(self._module, self.optimizers[0])
                 own["global_step"] = checkpoint["global_step"]
-                self.checkpoint_io.save_checkpoint(own, self._own_file(filepath))
+                self._own_io.save_checkpoint(own, self._own_file(filepath))
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> Any:
@@ -145,7 +146,7 @@ class RelaxedStrategy(DDPStrategy):
         """
         path = self._own_file(self._checkpoint_path)
         try:
-            own = self.checkpoint_io.load_checkpoint(
+            own = self._own_io.load_checkpoint(
                 path, map_location=to_device(self.root_device), weights_only=True
             )
         except FileNotFoundError as error:
@@ -165,7 +166,7 @@ class RelaxedStrategy(DDPStrategy):
         """Remove the workers' parts, too."""
         super().remove_checkpoint(filepath)
         if self.is_global_zero:
-            self.checkpoint_io.remove_checkpoint(_folder(filepath))
+            self._own_io.remove_checkpoint(_folder(filepath))
 
     def on_exception(self, exception: BaseException) -> None:
         """The other workers may not have failed: nothing collective from here on."""
@@ -186,6 +187,13 @@ class RelaxedStrategy(DDPStrategy):
     @property
     def _is_training(self) -> bool:
         return self.lightning_module is not None and bagua_algos.is_distributed(self._module)
+
+    @property
+    def _own_io(self) -> CheckpointIO:
+        """Without a wrapper that saves later: algorithms' states have classes that it cannot copy,
+        and change in place.
+        """
+        return getattr(self.checkpoint_io, "checkpoint_io", None) or self.checkpoint_io
 
     def _consensus(self) -> AbstractContextManager[object]:
         if self._is_training and not self._is_evaluating:

@@ -176,7 +176,6 @@ def _check_arguments(args: TrainingArguments) -> None:
         "deepspeed": args.deepspeed,
         "fsdp": args.fsdp,
         "optim": args.optim in (OptimizerNames.LOMO, OptimizerNames.ADALOMO),
-        "parallelism_config": args.parallelism_config,
     }
     for name, is_given in refused.items():
         if is_given:

@@ -14,7 +14,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
-from pytorch_lightning.plugins import MixedPrecision
+from pytorch_lightning.plugins import AsyncCheckpointIO, MixedPrecision
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -155,7 +155,9 @@ def like_loop(name: str, folder: Path) -> dict[str, Any]:
         save_top_k=-1,
         save_on_train_epoch_end=name != "decentralized",  # which saves at the end of validation
     )
-    whole = relaxed(algorithm, make_optimizer, by_forward=True, callbacks=[saving])
+    later = [AsyncCheckpointIO()] if name == "qadam" else []
+    whole = relaxed(algorithm, make_optimizer, by_forward=True, callbacks=[saving], plugins=later)
+    whole.trainer.strategy.barrier()
     link = folder / f"of {RANK}.ckpt"
     link.symlink_to("epoch=0.ckpt")
     resumed = relaxed(algorithm, make_optimizer, resume=link)

@@ -52,6 +52,12 @@ class Counting(Regression):
         return {"loss": ((y_b - labels)[is_label] ** 2).sum() / num_items, "logits": y_b}
 
 
+class Sharded(Regression):
+    """Says of itself what transformers' `from_pretrained` would have noted."""
+
+    is_distributed_loading_by_transformers = True
+
+
 class Recorder(TrainerCallback):
     """This worker's own weights after the last epoch, and those that were evaluated."""
 
@@ -147,7 +153,8 @@ def like_ddp(folder: Path) -> dict[str, Any]:
 
 def like_loop(name: str, folder: Path) -> dict[str, Any]:
     algorithm, make_optimizer = ALGORITHMS[name]
-    args = arguments(folder, save_strategy="epoch", eval_strategy="epoch")
+    each = {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True}
+    args = arguments(folder, **each)  # the best will be the last
     trainer, recorder = make_trainer(algorithm, args, make_optimizer)
     trainer.train()
     again, resumed = make_trainer(algorithm, arguments(folder), make_optimizer)
@@ -195,6 +202,12 @@ def alone(folder: Path) -> str:
         AcceleratorState._reset_state(reset_partial_state=True)
 
 
+def refused_deepspeed(folder: Path) -> str:
+    args = arguments(folder)
+    args.deepspeed = "deepspeed.json"  # it is not installed, or the arguments would have it
+    return error_of(lambda: make_trainer(AllReduce(), args))
+
+
 def refused(folder: Path, saved: Path, rank: int) -> dict[str, str]:
     """`saved` is a checkpoint of decentralized training."""
 
@@ -218,6 +231,10 @@ def refused(folder: Path, saved: Path, rank: int) -> dict[str, str]:
         "batch sizes that are looked for": with_options(auto_find_batch_size=True),
         "DDP's options": with_options(ddp_broadcast_buffers=True),
         "FSDP": with_options(fsdp=True),
+        "DeepSpeed": refused_deepspeed(folder),
+        "sharded when it was loaded": error_of(
+            lambda: make_trainer(AllReduce(), arguments(folder), make_model=Sharded)
+        ),
         "schedule-free": error_of(lambda: train(Decentralized(), arguments(folder), schedule_free)),
         "no file of its own": resume(Decentralized(), missing),
         "of another step": resume(Decentralized(), mixed),
