@@ -35,7 +35,7 @@ trainer = RelaxedTrainer(
     TrainingArguments(
         output_dir=tempfile.gettempdir(),
         use_cpu=True,
-        max_steps=80,
+        max_steps=40,
         per_device_train_batch_size=16,
         learning_rate=1e-2,
         lr_scheduler_type="cosine",

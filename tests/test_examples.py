@@ -46,7 +46,7 @@ def test_lightnings_trainer():
 )
 def test_the_trainer_of_transformers():
     workers = print_of_workers("transformers_trainer.py")
-    assert all(loss < 3.2 for _, loss, _ in workers)  # 4.9 before training
+    assert all(loss < 3.3 for _, loss, _ in workers)  # 4.9 before training
 
 
 def test_the_docs_show_what_is_different_from_the_plain_scripts():
