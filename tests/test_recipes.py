@@ -1,15 +1,13 @@
 """Each recipe of CONTRIBUTING.md, followed to the letter in a copy of the tree."""
 
-import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.experiments import app
+from tests.once import made_once
 from tests.paths import ROOT
 
 COPIED = (
@@ -23,21 +21,15 @@ RECIPES = {  # the files of each, and no others
     "A network preset": 1,
     "A section of the report": 2,
 }
+SUITES = [
+    *("-q", "-x", "-p", "no:cacheprovider"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # the fork has them imported
+    "tests/bagua_algos/algorithms/test_all_algorithms.py",
+    "tests/bagua_algos/compressors/test_compressors.py",
+    "tests/experiments/tasks/test_every_task.py",
+    *("-k", "(sign_of_sum or ThirdBytes or bright_rows or has_a_row) and not real"),
+]
 RUN = ["backend=sim", "workers=4", "model=mlp", "max_steps=20", "eval_every=10"]
-# Imports once; each command then runs in a child of its own.
-COMMANDS = """
-import importlib, json, os, sys
-for module in ("experiments.__main__", "experiments.report.__main__"):
-    importlib.import_module(module)
-from host import commands
-for module, words in json.loads(sys.argv[1]):
-    print("$", module, *words, flush=True)
-    if child := os.fork():
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, words
-    else:
-        sys.argv = [module, *words]
-        commands.run(importlib.import_module(module).main)
-"""
 
 
 class Recipe:
@@ -86,55 +78,58 @@ class Recipe:
         file.write_text(text)
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def make_tree(folder: Path) -> None:
     """A copy of the tree, in which each of the five recipes was followed."""
-    folder = tmp_path_factory.mktemp("tree")
     for name in COPIED:
         source, target = ROOT / name, folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, target)  # with what Numba has compiled, which takes 10 s
         elif source.exists():
             shutil.copy(source, target)
     for title in RECIPES:
         recipe = Recipe(title)
         assert len(recipe.files) == RECIPES[title], recipe.files.keys()
         recipe.apply(folder)
-    return folder
 
 
-def run(tree: Path, *words: str) -> str:
-    ended = subprocess.run(
-        [sys.executable, *words],
-        cwd=tree,
-        env=os.environ | {"PYTHONPATH": str(tree), "COLUMNS": "400"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
+def run_commands(tree: Path) -> None:
+    """Each command's output stands in a file of its name."""
 
-
-def test_what_a_recipe_adds_runs_and_is_in_help_and_table(tree):
     def training(name: str, *words: str) -> tuple[str, list[str]]:
         return "experiments.__main__", [*words, *RUN, f"hydra.run.dir=runs/{name}"]
 
-    commands = [
-        ("experiments.__main__", ["--help"]),
-        training("algorithm", "+algo=sign_of_sum"),
-        training("compressor", "+algo=bytegrad", "algo.compressor=third_bytes"),
-        training("task", "+algo=allreduce", "task=bright_rows"),
-        training("network", "+algo=allreduce", "net=satellite"),
-        ("experiments.commands.compare", ["runs"]),
-        ("experiments.report.__main__", ["runs", "--out", "out"]),
-    ]
-    printed = run(tree, "-c", COMMANDS, json.dumps(commands))
-    help_text, *_ = printed.split("$ experiments.__main__ +algo")
-    *_, rest = printed.split("$ experiments.commands.compare")
-    table, _ = rest.split("$ experiments.report.__main__")
+    commands = {
+        "help": ("experiments.__main__", ["--help"]),
+        "algorithm": training("algorithm", "+algo=sign_of_sum"),
+        "compressor": training("compressor", "+algo=bytegrad", "algo.compressor=third_bytes"),
+        "task": training("task", "+algo=allreduce", "task=bright_rows"),
+        "network": training("network", "+algo=allreduce", "net=satellite"),
+        "compare": ("experiments.commands.compare", ["runs"]),
+        "report": ("experiments.report.__main__", ["runs", "--out", "out"]),
+        "suites": ("pytest", SUITES),
+    }
+    forks = app.Forks(tree, COLUMNS="400")
+    for name, (module, words) in commands.items():
+        ended = app.run(*words, module=module, forks=forks)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        (tree / f"{name}.txt").write_text(ended.stdout)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree, once its commands have run."""
+
+    def make(folder: Path) -> None:
+        make_tree(folder)
+        run_commands(folder)
+
+    return made_once(tmp_path_factory, "recipes", make)
+
+
+def test_what_a_recipe_adds_runs_and_is_in_help_and_table(tree):
     page = (tree / "out/report.html").read_text()
+    help_text, table = (tree / "help.txt").read_text(), (tree / "compare.txt").read_text()
     news = ("sign_of_sum", "bright_rows", "satellite")
     assert all(word in help_text for word in (*news, "third_bytes"))
     assert all(word in table for word in news), table
@@ -143,11 +138,5 @@ def test_what_a_recipe_adds_runs_and_is_in_help_and_table(tree):
 
 
 def test_the_shared_suites_take_what_a_recipe_adds(tree):
-    suites = (
-        "tests/bagua_algos/algorithms/test_all_algorithms.py",
-        "tests/bagua_algos/compressors/test_compressors.py",
-        "tests/experiments/tasks/test_every_task.py",
-    )
-    which = "(sign_of_sum or ThirdBytes or bright_rows or has_a_row) and not real"
-    printed = run(tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *suites, "-k", which)
+    printed = (tree / "suites.txt").read_text()
     assert "passed" in printed and "skipped" not in printed

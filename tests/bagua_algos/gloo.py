@@ -1,14 +1,14 @@
 """Real gloo workers, forked by a program of their own: torch, and what it imports late, is imported
 once, before there are threads.
 
-A program calls `fork_workers`, a test calls `run_program`.
+A program calls `fork_workers` or `fork_rounds`, a test calls `run_program`.
 """
 
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from host.processes import fork
 from tests import warm
 from tests.once import made_once
 from tests.paths import ROOT
+
+CASES_A_ROUND = 10
 
 
 def fork_workers(
@@ -52,6 +54,37 @@ def fork_workers(
         store = str(Path(rendezvous) / "store")
         pids = [fork(lambda rank=rank: run_worker(rank, store)) for rank in range(world_size)]
         return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
+
+
+def fork_rounds(
+    cases: Mapping[str, Callable[[ProcessGroupCommunicator], Any]],
+    folder: Path,
+    world_size: int,
+    *,
+    nodes: Nodes | None = None,
+) -> int:
+    """What each case returns on worker r is saved by its name in `folder / r.pt`; the highest exit
+    code of all.
+
+    New workers for every few cases: torch keeps all groups until a process ends, and each has a
+    thread of gloo's that wakes a hundred times a second.
+    """
+    names, merged = list(cases), [{} for _ in range(world_size)]
+    for first in range(0, len(names), CASES_A_ROUND):
+        few = names[first : first + CASES_A_ROUND]
+        code = fork_workers(
+            lambda workers, few=few: {name: cases[name](workers) for name in few},
+            folder,
+            world_size,
+            nodes=nodes,
+        )
+        if code:
+            return code
+        for one, ours in zip(merged, results(folder, world_size), strict=True):
+            one.update(ours)
+    for rank, one in enumerate(merged):
+        torch.save(one, folder / f"{rank}.pt")
+    return 0
 
 
 def run_program(

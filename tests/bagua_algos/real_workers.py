@@ -4,6 +4,8 @@ Without names all of them, and what only real workers can do (`REAL_ONLY`).
 """
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,7 +22,7 @@ from tests.bagua_algos.cases import (
     make_model,
     make_optimizer,
 )
-from tests.bagua_algos.gloo import fork_workers
+from tests.bagua_algos.gloo import fork_rounds
 from tests.bagua_algos.recorder import Recorder
 
 
@@ -44,16 +46,17 @@ def hosts(communicator: ProcessGroupCommunicator) -> Tensors:
 REAL_ONLY = {"torch_ddp": torch_ddp, "hosts": hosts}
 
 
-def run(names: list[str], communicator: ProcessGroupCommunicator) -> dict[str, Tensors]:
-    cases, results = CASES | REAL_ONLY, {}
-    for name in names or cases:
-        communicator.observer = recorder = Recorder()
-        results[name] = cases[name](communicator)
-        results[name]["predicted bytes"] = torch.tensor([recorder.bytes_sent])
-    return results
+def counted(
+    case: Callable[[ProcessGroupCommunicator], Tensors], communicator: ProcessGroupCommunicator
+) -> Tensors:
+    """What the case returns, and the bytes that its operations report."""
+    communicator.observer = recorder = Recorder()
+    result = case(communicator)
+    return result | {"predicted bytes": torch.tensor([recorder.bytes_sent])}
 
 
 if __name__ == "__main__":
     folder, world_size, names = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-    nodes = NODES[world_size]
-    sys.exit(fork_workers(lambda workers: run(names, workers), folder, world_size, nodes=nodes))
+    every = CASES | REAL_ONLY
+    cases = {name: partial(counted, every[name]) for name in names or every}
+    sys.exit(fork_rounds(cases, folder, world_size, nodes=NODES[world_size]))

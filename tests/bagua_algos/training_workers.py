@@ -14,7 +14,7 @@ from bagua_algos import AllReduce
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.engine.engine import Engine
 from tests.bagua_algos.cases import NODES, Tensors, batch, losses
-from tests.bagua_algos.gloo import fork_workers
+from tests.bagua_algos.gloo import fork_rounds
 from tests.bagua_algos.training_cases import CASES
 
 BATCH_SIZES = (16, 12, 5, 0)
@@ -102,10 +102,6 @@ REAL_CASES = {
 }
 
 
-def all_cases(communicator: ProcessGroupCommunicator) -> dict[str, Tensors]:
-    return {name: case(communicator) for name, case in (CASES | REAL_CASES).items()}
-
-
 if __name__ == "__main__":
     folder, world_size = Path(sys.argv[1]), int(sys.argv[2])
-    sys.exit(fork_workers(all_cases, folder, world_size, nodes=NODES[world_size]))
+    sys.exit(fork_rounds(CASES | REAL_CASES, folder, world_size, nodes=NODES[world_size]))

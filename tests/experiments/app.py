@@ -17,14 +17,39 @@ from tests.paths import ROOT
 COMMAND = [sys.executable, "-W", "error", "-m", "experiments"]
 
 
-class Command:
-    """The app, or another module's command, in a fork of `tests.experiments.forks`."""
+class Forks:
+    """A process of `tests.experiments.forks` in the tree at `root`, gone with this one."""
 
-    def __init__(self, *arguments: object, module: str = "experiments.__main__") -> None:
+    def __init__(self, root: Path = ROOT, **environment: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "tests.experiments.forks"],
+            cwd=root,
+            env=os.environ | {"PYTHONPATH": str(root)} | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        atexit.register(self._process.communicate)  # closes its input
+
+    def ask(self, words: list[object]) -> int:
+        """Write a line of its input; returns its answer."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(words) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
+class Command:
+    """The app, or another module's command, in a fork."""
+
+    def __init__(
+        self, *arguments: object, module: str = "experiments.__main__", forks: Forks | None = None
+    ) -> None:
         self.words = [module, *map(str, arguments)]
+        self._forks = forks or _forks()
         self._folder = tempfile.TemporaryDirectory()
         self._files = [Path(self._folder.name, name) for name in ("output", "errors")]
-        self.pid = _ask([module, self.words[1:], *map(str, self._files)])
+        self.pid = self._forks.ask([module, self.words[1:], *map(str, self._files)])
 
     def end(self, limit_s: float) -> subprocess.CompletedProcess[str]:
         """Wait for its end. After `limit_s` it is killed."""
@@ -33,35 +58,26 @@ class Command:
             if time.monotonic() > deadline:
                 os.kill(self.pid, signal.SIGKILL)
             time.sleep(0.01)
-        code = _ask([self.pid])
+        code = self._forks.ask([self.pid])
         output, errors = (file.read_text() if file.exists() else "" for file in self._files)
         self._folder.cleanup()
         return subprocess.CompletedProcess(self.words, code, output, errors)
 
 
 def run(
-    *arguments: object, module: str = "experiments.__main__", limit_s: float = 200
+    *arguments: object,
+    module: str = "experiments.__main__",
+    limit_s: float = 200,
+    forks: Forks | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run it, or another module's command, to its end. After `limit_s` it is killed."""
-    return Command(*arguments, module=module).end(limit_s)
-
-
-def _ask(words: list[object]) -> int:
-    forks = _forks()
-    assert forks.stdin is not None and forks.stdout is not None
-    forks.stdin.write(json.dumps(words) + "\n")
-    forks.stdin.flush()
-    return int(forks.stdout.readline())
+    return Command(*arguments, module=module, forks=forks).end(limit_s)
 
 
 @cache
-def _forks() -> subprocess.Popen[str]:
-    """See `tests.experiments.forks`: one for all tests, and gone with them."""
-    command = [sys.executable, "-W", "error", "-m", "tests.experiments.forks"]
-    pipe = subprocess.PIPE
-    forks = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
-    atexit.register(forks.communicate)  # closes its input
-    return forks
+def _forks() -> Forks:
+    """One for all tests."""
+    return Forks()
 
 
 def start(folder: Path, *arguments: str) -> Command:

@@ -76,6 +76,9 @@ def curve(evaluations: pd.DataFrame, over: str = "time_s") -> pd.DataFrame:
 def save_plot(figure: Figure, out: Path, name: str = "accuracy") -> list[Path]:
     """Write `name`.png and .svg to `out`. Raises `UserError` where that cannot be."""
     png, svg = out / f"{name}.png", out / f"{name}.svg"
+    figure.set_dpi(_DPI)
+    figure.draw_without_rendering()  # it finds its layout, which is half of the work, here and once
+    figure.set_layout_engine("none")
     try:
         out.mkdir(parents=True, exist_ok=True)
         _write_png(figure, png)
