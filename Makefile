@@ -28,6 +28,7 @@ lint: .venv/installed
 bench: .venv/installed
 	$(BIN)/python -m experiments.bench
 	$(BIN)/python -m experiments.bench_algorithms
+	$(BIN)/python -m experiments.bench_algorithms --gpt
 	$(BIN)/python -m experiments.bench_simulation
 	$(BIN)/python -m netsim.bench
 	$(BIN)/python -m kernels.bench

@@ -34,6 +34,10 @@ def test_one_line_distributes_ones_own_script():
     assert len((ROOT / "examples" / "train.py").read_text().splitlines()) <= 33
 
 
+def test_a_gpt():
+    assert all(loss < 2.8 for _, loss, _ in print_of_workers("gpt.py"))  # 4.7 before training
+
+
 @pytest.mark.skipif(find_spec("pytorch_lightning") is None, reason="needs the extra lightning")
 def test_lightnings_trainer():
     workers = print_of_workers("lightning_trainer.py")
@@ -50,8 +54,12 @@ def test_the_trainer_of_transformers():
 
 
 def test_the_docs_show_what_is_different_from_the_plain_scripts():
-    text = (ROOT / "docs" / "trainers.md").read_text()
-    for example in ("lightning_trainer.py", "transformers_trainer.py"):
+    for page, example in (
+        ("library.md", "gpt.py"),
+        ("trainers.md", "lightning_trainer.py"),
+        ("trainers.md", "transformers_trainer.py"),
+    ):
+        text = (ROOT / "docs" / page).read_text()
         script = (ROOT / "examples" / example).read_text().splitlines()
         _, section = text.split(f"[examples/{example}]", 1)
         changes = re.findall(r"^    ([+-])(.*)$", section.split("\n## ")[0], re.MULTILINE)

@@ -8,8 +8,12 @@ from rich.console import Console
 from rich.progress import track
 
 from experiments.plan.messages import choices
+from experiments.validation import bench_gpt
 from experiments.validation.bench_algorithms import measure, plans_of, print_table
 from host import commands
+
+GPT_STEPS = 10
+"""A round."""
 
 
 def main() -> int:
@@ -18,10 +22,16 @@ def main() -> int:
         prog="python -m experiments.bench_algorithms", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--repeats", type=int, default=3, help="rounds (default 3)")
+    parser.add_argument(
+        "--gpt", action="store_true", help="a step of examples/gpt.py on real workers instead"
+    )
     parser.add_argument("--model", default="mlp", choices=choices("model"))
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error(f"--repeats must be at least 1, got {arguments.repeats}")
+    if arguments.gpt:
+        bench_gpt.print_table(bench_gpt.measure(GPT_STEPS * arguments.repeats))
+        return 0
     torch.set_num_threads(1)
     plans = plans_of(arguments.model)
     data = next(iter(plans.values())).task.load()

@@ -1,0 +1,124 @@
+"""What a step of a small GPT costs on real workers: `python -m experiments.bench_algorithms --gpt`.
+
+Two gloo workers on this host, nothing shaped. Every algorithm, and PyTorch's own, trains a model of
+its own; they take steps in turn, so that what disturbs the host disturbs all alike. Prints medians
+of milliseconds with their quartiles, and never judges.
+"""
+
+import runpy
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.process_group import file_rendezvous
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.plan.messages import choices
+from experiments.plan.plan import Plan
+from experiments.training.distributed import Distributed, distribute
+from experiments.training.step import make_scaler
+from host.child import run_in_child_reporting
+from host.environment import environment
+from host.processes import fork, kill
+from host.words import counted
+
+WORKERS = 2
+BASELINE = "torch_ddp"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt.py"
+TIMEOUT_S = 120
+WARM_UP_ROUNDS = 8
+
+
+def measure(num_rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each of `num_rounds` steps by each algorithm, on worker 0.
+
+    Raises `RuntimeError` where a worker fails; it prints why.
+    """
+    plans = {name: _plan(name) for name in choices("algo")}
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "workers")
+
+        def work(rank: int) -> dict[str, list[float]]:
+            torch.set_num_threads(1)
+            with file_rendezvous(
+                path, backend="gloo", rank=rank, world_size=WORKERS, timeout_s=TIMEOUT_S
+            ) as communicator:
+                return _take_turns(plans, communicator, num_rounds)
+
+        others = [fork(lambda rank=rank: 0 if work(rank) else 1) for rank in range(1, WORKERS)]
+        try:
+            return run_in_child_reporting(lambda _: work(0), lambda _: None)
+        finally:
+            for pid in others:
+                kill(pid)
+
+
+def print_table(times_ms: dict[str, list[float]]) -> None:
+    """Median and quartiles of each algorithm, and its median as a share of the baseline's."""
+    host = environment()
+    table = Table(
+        title=f"a step of {EXAMPLE.name} on {WORKERS} gloo workers, nothing shaped",
+        caption=f"{host['cpu']}, {counted(host['cores'], 'core')}, one thread a worker, torch "
+        f"{host['packages']['torch']}, {len(times_ms[BASELINE])} steps each, in turn",
+    )
+    columns = ("algorithm", "ms a step", "25 %", "75 %", f"of {BASELINE}'s time")
+    for heading in columns:
+        table.add_column(heading, justify="left" if heading == "algorithm" else "right")
+    medians = {name: statistics.median(values) for name, values in times_ms.items()}
+    for name in sorted(medians, key=lambda name: medians[name]):
+        low, _, high = statistics.quantiles(times_ms[name], n=4)
+        share = medians[name] / medians[BASELINE]
+        table.add_row(name, f"{medians[name]:.2f}", f"{low:.2f}", f"{high:.2f}", f"{share:.2f}")
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def _plan(name: str) -> Plan:
+    config = compose_config([f"algo={name}", "model=mlp", f"workers={WORKERS}", "max_steps=1000"])
+    for key in ("warmup_steps", "start_step"):
+        if key in config.algo:
+            config.algo[key] = min(config.algo[key], WARM_UP_ROUNDS // 2)
+    return make_plan(config, Path(tempfile.gettempdir()))
+
+
+def _take_turns(
+    plans: dict[str, Plan], communicator: Communicator, num_rounds: int
+) -> dict[str, list[float]]:
+    example = runpy.run_path(str(EXAMPLE))
+    text, _, vocabulary = example["read_text"]()
+    engines, steps = [], {}
+    for name, plan in plans.items():
+        torch.manual_seed(0)
+        model = example["GPT"](vocabulary)
+        optimizer = plan.make_optimizer(model.parameters())
+        engine = distribute(plan, model, optimizer, communicator, make_scaler(plan))
+        engines.append(engine)
+
+        def step(
+            engine: Distributed = engine,
+            optimizer: torch.optim.Optimizer = optimizer,
+        ) -> None:
+            generator = torch.Generator().manual_seed(communicator.ranks[0])
+            optimizer.zero_grad()
+            example["loss_of"](engine.model, text, example["BATCH"], generator).backward()
+            optimizer.step()
+
+        steps[name] = step
+    times_ms: dict[str, list[float]] = {name: [] for name in plans}
+    for index in range(WARM_UP_ROUNDS + num_rounds):
+        for name, step in steps.items():
+            communicator.all_reduce_mean_(torch.zeros(1, 1))  # all begin together
+            started_s = time.perf_counter()
+            step()
+            if index >= WARM_UP_ROUNDS:
+                times_ms[name].append(1e3 * (time.perf_counter() - started_s))
+    for engine in engines:
+        engine.pause()
+        engine.close()
+    return times_ms
