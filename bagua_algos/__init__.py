@@ -18,6 +18,7 @@ from bagua_algos.algorithms import (
     TopK,
 )
 from bagua_algos.communication.communicator import CommunicationError
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.distribute import (
     consensus,
     distribute,
@@ -44,6 +45,7 @@ __all__ = [
     "LocalSGD",
     "LowPrecisionDecentralized",
     "PowerSGD",
+    "ProcessGroupCommunicator",
     "QAdam",
     "TopK",
     "consensus",

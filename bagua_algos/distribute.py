@@ -1,8 +1,9 @@
 """`distribute`: one line in a training script, around an unmodified model and optimizer."""
 
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -14,13 +15,16 @@ from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S, Engine
 from bagua_algos.engine.script.copies import NoSync
 
+if TYPE_CHECKING:
+    from bagua_algos.fsdp2.engine import ShardedEngine
+
 Model = TypeVar("Model", bound=nn.Module)
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
 
 NO_SYNC = "no_sync"
 RELEASE_FIRST = "release() that one first, or distribute the whole once"
 
-_ENGINES: dict[nn.Module, Engine] = {}
+_ENGINES: "dict[nn.Module, Engine | ShardedEngine]" = {}
 
 
 def distribute(
@@ -47,26 +51,41 @@ def distribute(
     num_examples / num_examples_of_all_workers` gives the mean over all examples; a worker without
     examples calls `empty_backward`.
 
+    A model that `fully_shard` (FSDP2) has divided needs the `communicator` of its replicas:
+    docs/fsdp2.md says how.
+
     `model.no_sync()` is there afterwards, as `DistributedDataParallel` has it. A copy of the model
     (`copy.deepcopy`, `torch.save`) is a plain one.
 
     Raises `ValueError` where the group is not initialised; the model, a part of it or a model that
-    it is a part of is distributed already; it is wrapped in `DistributedDataParallel` or FSDP; the
+    it is a part of is distributed already; it is wrapped in `DistributedDataParallel` or FSDP1; the
     optimizer has parameters that are not the model's; or the algorithm cannot train one of them.
     """
     _check_is_not_distributed(model)
-    _ENGINES[model] = Engine(
+    communicator = communicator or ProcessGroupCommunicator()
+    if _is_sharded(model):
+        from bagua_algos.fsdp2 import checks, engine
+
+        checks.check_options(
+            has_bucket_bytes=bucket_bytes != DEFAULT_BUCKET_BYTES,
+            finds_unused_parameters=find_unused_parameters,
+            has_grad_scaler=grad_scaler is not None and grad_scaler.is_enabled(),
+        )
+        sharded = engine.ShardedEngine(
+            model, optimizer, algorithm, communicator, timeout_s=timeout_s
+        )
+        return _register(sharded, model), optimizer
+    plain = Engine(
         model,
         optimizer,
         algorithm,
-        communicator or ProcessGroupCommunicator(),
+        communicator,
         bucket_bytes=bucket_bytes,
         timeout_s=timeout_s,
         find_unused_parameters=find_unused_parameters,
         grad_scaler=grad_scaler,
     )
-    vars(model)[NO_SYNC] = NoSync(_ENGINES[model].no_sync)
-    return model, optimizer
+    return _register(plain, model), optimizer
 
 
 def is_distributed(model: nn.Module) -> bool:
@@ -136,7 +155,25 @@ def _check_is_not_distributed(model: nn.Module) -> None:
             )
 
 
-def _engine(model: nn.Module) -> Engine:
+def _register(engine: "Engine | ShardedEngine", model: Model) -> Model:
+    _ENGINES[model] = engine
+    vars(model)[NO_SYNC] = NoSync(engine.no_sync)
+    return model
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    """Whether `fully_shard` was called with the model or a part of it, or it has distributed
+    tensors from elsewhere.
+    """
+    # What is not imported nobody can have used, and it takes a second to import.
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    tensor = sys.modules.get("torch.distributed.tensor")
+    return any(fsdp and isinstance(m, fsdp.FSDPModule) for m in model.modules()) or any(
+        tensor and isinstance(p, tensor.DTensor) for p in model.parameters()
+    )
+
+
+def _engine(model: nn.Module) -> "Engine | ShardedEngine":
     if model not in _ENGINES:
         raise ValueError("this model is not distributed: call bagua_algos.distribute() first")
     return _ENGINES[model]

@@ -1,4 +1,4 @@
-"""The examples of the README and of docs/trainers.md, as a user starts them."""
+"""The examples of the README and of the docs, as a user starts them."""
 
 import re
 import subprocess
@@ -53,17 +53,30 @@ def test_the_trainer_of_transformers():
     assert all(loss < 3.3 for _, loss, _ in workers)  # 4.9 before training
 
 
-def test_the_docs_show_what_is_different_from_the_plain_scripts():
-    for page, example in (
+def test_sharded_replicas_meet_every_few_steps():
+    program = [sys.executable, "-m", "tests.torchrun", "4", "examples/fsdp2.py"]
+    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    lines = sorted(re.findall(r"replica (\d), shard (\d): error (\d\.\d{4})", ended.stdout))
+    assert [line[:2] for line in lines] == [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")]
+    assert float(lines[0][2]) < 0.5  # 7.4 before training
+    assert len({error for _, _, error in lines}) == 1  # of the consensus
+
+
+@pytest.mark.parametrize(
+    ("page", "example"),
+    [
         ("library.md", "gpt.py"),
         ("trainers.md", "lightning_trainer.py"),
         ("trainers.md", "transformers_trainer.py"),
-    ):
-        text = (ROOT / "docs" / page).read_text()
-        script = (ROOT / "examples" / example).read_text().splitlines()
-        _, section = text.split(f"[examples/{example}]", 1)
-        changes = re.findall(r"^    ([+-])(.*)$", section.split("\n## ")[0], re.MULTILINE)
-        added = [line for sign, line in changes if sign == "+"]
-        assert 2 <= len(added) <= 5
-        assert [line for line in script if line in added] == added
-        assert not any(line in script for sign, line in changes if sign == "-")
+        ("fsdp2.md", "fsdp2.py"),
+    ],
+)
+def test_the_docs_show_what_is_different_from_the_plain_script(page, example):
+    script = (ROOT / "examples" / example).read_text().splitlines()
+    _, section = (ROOT / "docs" / page).read_text().split(f"[examples/{example}]", 1)
+    changes = re.findall(r"^    ([+-])(.*)$", section.split("\n## ")[0], re.MULTILINE)
+    added = [line for sign, line in changes if sign == "+"]
+    assert 2 <= len(added) <= 5
+    assert [line for line in script if line in added] == added
+    assert not any(line in script for sign, line in changes if sign == "-")

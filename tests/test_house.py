@@ -22,6 +22,7 @@ DOORS = {
     "torch.distributed": {
         "bagua_algos/communication/process_group.py",
         "bagua_algos/communication/stripes.py",  # one operation over several groups
+        "bagua_algos/fsdp2/shards.py",  # its sharded models and distributed tensors
         "netsim/validation/gloo.py",  # measures gloo itself
     },
     "pyroute2": {"netsim/links/netlink.py"},
@@ -68,6 +69,17 @@ def test_one_module_imports(package):
         if any(f"{name}.".startswith(f"{package}.") for name in imported(file))
     }
     assert doors == DOORS[package]
+
+
+def test_a_script_without_sharded_models_imports_nothing_of_them():
+    program = (
+        "import sys, bagua_algos\n"
+        "others = ('torch.distributed.fsdp', 'torch.distributed.tensor', 'bagua_algos.fsdp2')\n"
+        "sys.exit(', '.join(name for name in others if name in sys.modules) or None)\n"
+    )
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_training_is_imported_without_hydra_and_without_a_simulator():

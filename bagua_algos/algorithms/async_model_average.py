@@ -80,6 +80,13 @@ class AsyncModelAverage(Hierarchical):
         """The number of warm-up steps, which all-reduce gradients."""
         return self.warmup_steps
 
+    def check_shards(self) -> None:
+        """Raise `ValueError`: when an average is taken up, each process decides by its clock."""
+        raise ValueError(
+            "AsyncModelAverage would take up the averages of one replica's shards at different "
+            "steps: choose LocalSGD, which averages as seldom and at the same step"
+        )
+
     def init(self, context: Context) -> AsyncState:
         """No round has begun. `ValueError` for hierarchical rounds where nodes are unknown."""
         levels(context.communicator, self.hierarchical)

@@ -84,6 +84,13 @@ class PowerSGD(Hierarchical):
         """The number of warm-up steps, which all-reduce gradients uncompressed."""
         return self.warmup_steps
 
+    def check_shards(self) -> None:
+        """Raise `ValueError`: a shard is some rows of a matrix."""
+        raise ValueError(
+            "PowerSGD factorizes whole gradient matrices, of which each process holds some rows "
+            "here: choose an algorithm that treats every element by itself, such as ByteGrad"
+        )
+
     def init(self, context: Context) -> list[Factors]:
         """No residual, and random Qs, the same on every worker."""
         levels(context.communicator, self.hierarchical)  # raises

@@ -101,6 +101,14 @@ class TopK(Algorithm):
                     "section 3.2); set the optimizer's to 0"
                 )
 
+    def check_shards(self) -> None:
+        """Raise `ValueError` where it clips: the norm would be of a shard."""
+        if self.clip_norm is not None:
+            raise ValueError(
+                "TopK(clip_norm=...) would clip by the norm of a process's own shard: leave "
+                "clip_norm out and call torch.nn.utils.clip_grad_norm_, which knows of shards"
+            )
+
     def init(self, context: Context) -> list[Memory]:
         """Nothing unsent and no velocity."""
 

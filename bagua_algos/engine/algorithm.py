@@ -105,6 +105,11 @@ class Algorithm:
         for compressor in self._compressors():
             _check_dtype(parameter.dtype, type(compressor).__name__, compressor.dtypes)
 
+    def check_shards(self) -> None:
+        """Raise `ValueError` where it cannot train a model of which each process holds a shard: it
+        looks at whole matrices or norms, or would treat the shards of a replica unequally.
+        """
+
     def load(self, device: torch.device | str) -> None:
         """Load or compile the kernels of the compressors among its fields, so that no step has to.
 

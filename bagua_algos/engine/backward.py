@@ -51,7 +51,7 @@ class BackwardTracker:
         """Have autograd call `on_gradient(parameter)` whenever a gradient has been accumulated."""
         hooks = [p.register_post_accumulate_grad_hook(on_gradient) for p in self._places]
         for parameter, place in self._places.items():
-            if len(place.bucket.weights) > 1 and not place.view.is_contiguous():
+            if len(place.bucket.gradients) > 1 and not place.view.is_contiguous():
                 hooks.append(parameter.register_hook(self._accumulate_apart(parameter, place.view)))
         return hooks
 

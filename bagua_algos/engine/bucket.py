@@ -38,6 +38,11 @@ class Bucket:
                 view.copy_(parameter)
                 parameter.data = _with_own_storage(view)
 
+    def end_moment(self, moment: str) -> None:
+        """An algorithm has acted at `moment`, the name of a method of `Algorithm`, and may have
+        changed `weights`. Nothing is to be done where parameters are views of them.
+        """
+
     def gradient_views(self) -> list[Tensor]:
         """The places of the parameters' gradients in `gradients`, in the order of `parameters`."""
         return self.views(self.gradients)
@@ -93,6 +98,12 @@ def build_buckets(
     return buckets
 
 
+def padded_numel(numel: int, world_size: int) -> int:
+    """The columns of a bucket of `numel` elements: one aligned chunk for each worker, or more."""
+    unit = world_size * CHUNK_ALIGNMENT
+    return max(1, -(-numel // unit)) * unit
+
+
 def _with_own_storage(view: Tensor) -> Tensor:
     """The same memory behind a storage of its own: a file that holds one parameter then holds no
     other, and no two parameters seem to share memory.
@@ -117,8 +128,7 @@ def _empty_bucket(
     index: int, parameters: tuple[nn.Parameter, ...], num_held: int, world_size: int
 ) -> Bucket:
     numel = sum(p.numel() for p in parameters) // num_held
-    unit = world_size * CHUNK_ALIGNMENT
-    padded = max(1, -(-numel // unit)) * unit
+    padded = padded_numel(numel, world_size)
     storage = torch.zeros(
         2, num_held, padded, dtype=parameters[0].dtype, device=parameters[0].device
     )

@@ -99,6 +99,8 @@ class Dispatcher:
             if observer is not None:
                 observer.on_job(moment, index)
             act(*arguments)
+            for used in context.buckets if bucket is None else (bucket,):
+                used.end_moment(moment)
             if observer is not None:
                 observer.on_job_end(moment, index)
 

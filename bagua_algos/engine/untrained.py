@@ -12,7 +12,7 @@ from bagua_algos.communication.communicator import Averager
 def broadcast_untrained_(model: nn.Module, averager: Averager) -> None:
     """Replace every buffer and frozen parameter by worker 0's. A collective call."""
     frozen = [p.detach() for p in model.parameters() if not p.requires_grad]
-    _broadcast_([*frozen, *model.buffers()], averager)
+    broadcast_tensors_([*frozen, *model.buffers()], averager)
 
 
 def average_buffers_(model: nn.Module, averager: Averager) -> None:
@@ -21,7 +21,7 @@ def average_buffers_(model: nn.Module, averager: Averager) -> None:
     """
     buffers = [torch.view_as_real(b) if b.is_complex() else b for b in model.buffers()]
     _average_([b for b in buffers if b.is_floating_point()], averager)
-    _broadcast_([b for b in buffers if not b.is_floating_point()], averager)
+    broadcast_tensors_([b for b in buffers if not b.is_floating_point()], averager)
 
 
 def _average_(tensors: list[Tensor], averager: Averager) -> None:
@@ -35,8 +35,10 @@ def _average_(tensors: list[Tensor], averager: Averager) -> None:
         x.copy_(mean_wn.reshape(x.shape))
 
 
-def _broadcast_(tensors: list[Tensor], averager: Averager) -> None:
-    """Replace each tensor's rows by worker 0's, in one message of bytes for tensors of any type."""
+def broadcast_tensors_(tensors: list[Tensor], averager: Averager) -> None:
+    """Replace each tensor's rows by worker 0's, in one message of bytes for tensors of any type. A
+    collective call.
+    """
     if not tensors:
         return
     num_held = len(averager.ranks)

@@ -1,0 +1,328 @@
+"""Hangs an algorithm on a model that FSDP2 shards: replicas train by it, shard beside shard.
+
+                   shard 0     shard 1
+    replica 0         a  <------> b         along a row FSDP2 gathers weights and reduces gradients;
+                      ^           ^
+                      |           |         along a column the algorithm does what it relaxes: a
+                      v           v         worker is a process that holds the same shards of
+    replica 1         c  <------> d         another replica
+
+A bucket is what a process holds of one unit. When FSDP2 has reduced a unit's gradients, it calls
+the hooks of its parameters as autograd would. From there on all goes as in
+`bagua_algos.engine.engine`: buckets travel in one order, on lanes beside the rest of backward.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from bagua_algos.communication.communicator import Averager, Communicator
+from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.backward import BackwardTracker
+from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.dispatcher import Dispatcher
+from bagua_algos.engine.parameter_groups import check_parameters
+from bagua_algos.engine.script.accumulation import Accumulation
+from bagua_algos.engine.script.changes import (
+    ScriptChanges,
+    check_is_called_plainly,
+    check_is_not_wrapped,
+)
+from bagua_algos.engine.script.closures import StepClosure
+from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
+from bagua_algos.engine.untrained import average_buffers_, broadcast_tensors_
+from bagua_algos.fsdp2.bucket import WholeBucket, build_buckets
+from bagua_algos.fsdp2.checks import (
+    check_dtypes,
+    check_gradients,
+    check_model,
+    check_no_scaler,
+    check_replicas,
+    check_shares,
+    check_workers,
+)
+from bagua_algos.fsdp2.consensus import averaged
+from bagua_algos.fsdp2.optimizer import of_shards
+from bagua_algos.fsdp2.shards import (
+    Unit,
+    is_distributed,
+    local,
+    reshard,
+    shard_workers,
+    synchronize_gradients,
+    units,
+)
+
+
+class ShardedEngine:
+    """One algorithm at work on one replica's shards, with the same shards of the other replicas.
+
+    All replicas take the weights and buffers of the first. A parameter without a gradient in some
+    backward counts as a gradient of zero there.
+
+    Args:
+        model: `fully_shard` was called with it, over one dimension of a mesh.
+        optimizer: over the model's parameters.
+        algorithm: the relaxation.
+        communicator: the processes that hold the same shards of the other replicas.
+        timeout_s: the longest wait for one bucket.
+
+    Raises:
+        ValueError: what `bagua_algos.fsdp2.checks` refuses.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        algorithm: Algorithm,
+        communicator: Communicator,
+        *,
+        timeout_s: float,
+    ) -> None:
+        check_is_not_wrapped(model)
+        reshard(model)
+        check_parameters(model, optimizer, algorithm)
+        check_model(model)
+        algorithm.check(communicator.world_size, optimizer)
+        algorithm.check_shards()
+        self.model, self.algorithm = model, algorithm
+        parts = units(model)
+        first = next(iter(parts[0].parameters.values()))
+        self._shard_workers = shard_workers(first)
+        check_workers(communicator, self._shard_workers.members)
+        self._buckets = build_buckets(parts, communicator.world_size)
+        device = first.device
+        check_shares(self._shard_workers, sum(b.numel for b in self._buckets), device)
+        algorithm.load(device)
+        # As many lanes on every process, also where some hold nothing of a unit: all must have made
+        # as many process groups for torch to give the next one a name that they share.
+        self._dispatcher = Dispatcher(
+            algorithm, communicator, device, num_buckets=len(parts), timeout_s=timeout_s
+        )
+        shards = [shard for bucket in self._buckets for shard in bucket.shards]
+        self.context = Context(
+            buckets=self._buckets,
+            communicator=self._dispatcher.communicator,
+            optimizer=of_shards(optimizer, shards),
+        )
+        self._synchronizing, self._has_begun = True, False
+        wholes = [WholeBucket(bucket) for bucket in self._buckets]
+        allows_others = not self._dispatcher.acts_on_weights
+        self._changes = ScriptChanges(
+            model, optimizer, wholes, allows_other_optimizers=allows_others
+        )
+        self._backward = BackwardTracker(wholes, self._launch_bucket)
+        self._accumulation = Accumulation(is_needed=self._dispatcher.acts_on_gradients)
+        self._closure = StepClosure(self._begin_step)
+        self._start_equal(parts)
+        self._hooks = self._attach(optimizer)
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """Seconds that training has waited for the other replicas."""
+        return self._dispatcher.exposed_communication_s
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of backward passes inside only accumulate on this process, whole: neither
+        shards nor replicas are heard of.
+        """
+        before, self._synchronizing = self._synchronizing, False
+        synchronize_gradients(self.model, enabled=False)
+        try:
+            yield
+        finally:
+            self._synchronizing = before
+            synchronize_gradients(self.model, enabled=before)
+
+    def empty_backward(self) -> None:
+        """Refused: the processes of a replica gather weights from each other in forward and
+        backward.
+        """
+        raise ValueError(
+            "empty_backward is not for a model that fully_shard has divided, whose processes need "
+            "each other in forward and backward: run any batch, with its loss times 0"
+        )
+
+    def pause(self) -> None:
+        """Wait for what has been begun; nothing goes on between two steps but after an error."""
+        self._dispatcher.wait_exposed()
+
+    @contextmanager
+    def consensus(self, averager: Averager | None = None) -> Iterator[float]:
+        """The model to evaluate or save: within, every replica is the mean of all replicas.
+
+        Yields the spread of the replicas' weights about that mean: the root of their mean squared
+        distance, over the mean's norm. A collective call of all processes. Buffers become the mean
+        of all processes' and stay it; weights that differ between replicas return afterwards.
+        """
+        averager = averager or self.context.communicator
+        run = self._dispatcher.run
+        run("averaging of buffers", lambda: average_buffers_(self.model, averager))
+        average_buffers_(self.model, self._shard_workers)
+        if self.algorithm.workers_agree:
+            yield 0.0
+            return
+        shards = self._shard_workers
+        with averaged(self._buckets, averager, shards, run, self._write_weights) as spread:
+            yield spread
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the model's and the optimizer's: the algorithm's state of
+        this process's shards. Every process saves its own.
+        """
+        return {"state": self.context.state, "step": self.context.step, "of": self._identity()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from the `state_dict` of the same process.
+
+        Raises `ValueError` where that was of another algorithm, model, shard or number of replicas.
+        """
+        for what, here in self._identity().items():
+            there = state_dict["of"].get(what)
+            if there != here:
+                raise ValueError(
+                    f"this state is of another {what}: {there}, and here it is {here}; continue "
+                    "with the same one, or begin anew without this state"
+                )
+        self._change_context(state=copy.deepcopy(state_dict["state"]), step=int(state_dict["step"]))
+
+    def close(self) -> None:
+        """Remove every hook and end the lanes; the model is FSDP2's alone again, and the optimizer
+        has what the algorithm had taken over.
+        """
+        for hook in self._hooks:
+            hook.remove()
+        self._dispatcher.close()
+        self.algorithm.on_close(self.context)
+
+    def _identity(self) -> dict[str, Any]:
+        """What a state belongs to, in words for errors."""
+        replicas, shards = self.context.communicator, self._shard_workers
+        return {
+            "algorithm": type(self.algorithm).__name__,
+            "layout of shards": [(b.numel, str(b.gradients.dtype)) for b in self._buckets],
+            "number of replicas": replicas.world_size,
+            "replica": list(replicas.ranks),
+            "shard": [shards.ranks[0], shards.world_size],
+        }
+
+    def _attach(self, optimizer: Optimizer) -> list[RemovableHandle]:
+        leave_out_of_copies(self.model)
+
+        def act(moment: str) -> None:
+            getattr(self.algorithm, moment)(self.context)
+            self._write_weights()
+
+        return [
+            self.model.register_forward_pre_hook(ForwardHook(self._before_forward)),
+            *self._backward.attach(self._after_gradient),
+            self._changes.attach(),
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+            optimizer.register_state_dict_pre_hook(lambda _: act("on_optimizer_save")),
+            optimizer.register_state_dict_post_hook(lambda *_: act("on_optimizer_saved")),
+            optimizer.register_load_state_dict_post_hook(lambda _: act("on_optimizer_loaded")),
+        ]
+
+    def _start_equal(self, parts: list[Unit]) -> None:
+        replicas, run = self.context.communicator, self._dispatcher.run
+        frozen = [p for p in self.model.parameters() if not p.requires_grad]
+        untrained = [*frozen, *self.model.buffers()]
+        everywhere = [local(x) for x in untrained if not is_distributed(x)]
+        try:
+            device = self._buckets[0].gradients.device
+            check_replicas(replicas, parts, self._shard_workers.ranks[0], device)
+            for bucket in self._buckets:
+                run("broadcast of weights", lambda b=bucket: replicas.broadcast_(b.weights))
+            self._write_weights()
+            held = [local(x) for x in untrained]
+            run("broadcast of buffers", lambda: broadcast_tensors_(held, replicas))
+            broadcast_tensors_(everywhere, self._shard_workers)
+            self._change_context(state=self.algorithm.init(self.context))
+            self._write_weights()
+        except BaseException:
+            self._dispatcher.close()
+            raise
+
+    def _change_context(self, **changes: Any) -> None:
+        self.context = replace(self.context, **changes)
+
+    def _before_forward(self, module: nn.Module) -> None:
+        check_is_called_plainly()
+        if not self._synchronizing:
+            self._accumulation.note_local()
+        self._begin_forward()
+
+    def _begin_forward(self) -> None:
+        self._has_begun = True
+        check_dtypes(self._buckets)
+        self._dispatcher.submit_moment("on_forward", self.context)
+
+    def _after_gradient(self, parameter: nn.Parameter) -> None:
+        if self._backward.enter():
+            # FSDP2 has queued a call of its own before this one, which ends its part of backward.
+            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
+            if not self._has_begun:  # the loss came from no forward() of the model in training mode
+                self._begin_forward()
+        self._backward.gradient_ready(parameter)
+
+    def _launch_bucket(self, bucket: Bucket) -> None:
+        own = self._buckets[bucket.index]
+        self._dispatcher.submit_moment("on_bucket_ready", self.context, own)
+
+    def _after_backward(self) -> None:
+        self._has_begun = False
+        self._accumulation.note_synchronized()
+        self._changes.check_requires_grad()
+        unused = self._backward.end()
+        if unused:
+            self._check_are_the_models(unused)
+        self._dispatcher.wait_exposed()
+        self._act("on_backward_end")
+
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[tuple, dict[str, Any]] | None:
+        self._changes.check_optimizer()
+        return self._closure.before_step(args, kwargs)
+
+    def _begin_step(self) -> None:
+        if not self._accumulation.take_step():
+            self._check_are_the_models(self._backward.parameters)
+            check_gradients(self._buckets)
+        # A mean alone takes a scale as it takes anything else, and infinities to all replicas.
+        others = ("on_forward", "on_backward_end", "on_step_end")
+        if self.context.state is not None or any(map(self._dispatcher.acts_at, others)):
+            check_no_scaler()
+        self._act("on_step_begin")
+
+    def _check_are_the_models(self, parameters: Sequence[nn.Parameter]) -> None:
+        reshard(self.model)  # gathered weights stand in the places of their parameters
+        self._changes.check_are_the_models(parameters)
+
+    def _after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        self._closure.after_step()
+        self._act("on_step_end")
+        self._change_context(step=self.context.step + 1)
+
+    def _act(self, moment: str) -> None:
+        """Let the algorithm act between backward and forward, and wait for it."""
+        if self._dispatcher.acts_at(moment):
+            self._dispatcher.submit_moment(moment, self.context)
+            self._dispatcher.wait_exposed()
+            reshard(self.model)
+
+    def _write_weights(self) -> None:
+        """The buckets' weights go to their shards, and gathered ones, which are old now, away."""
+        for bucket in self._buckets:
+            bucket.write_back()
+        reshard(self.model)

@@ -1,0 +1,38 @@
+"""Runs a script on processes of this host with what torchrun tells them, forked from one that has
+imported torch: `python -m tests.torchrun NUM_PROCESSES SCRIPT`.
+"""
+
+import os
+import runpy
+import socket
+import sys
+
+import torch
+import torch.distributed.fsdp
+
+from host.processes import fork
+from tests import warm
+
+
+def run(num_processes: int, script: str) -> int:
+    """The highest exit code of all."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def work(rank: int) -> int:
+        torch.set_num_threads(1)
+        os.environ |= {
+            **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_processes)},
+            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"},
+        }
+        runpy.run_path(script, run_name="__main__")
+        return 0
+
+    warm.before_forks()
+    pids = [fork(lambda rank=rank: work(rank)) for rank in range(num_processes)]
+    return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
+
+
+if __name__ == "__main__":
+    sys.exit(run(int(sys.argv[1]), sys.argv[2]))
