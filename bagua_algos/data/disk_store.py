@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -87,23 +88,23 @@ class DiskStore:
         """Sync what this process has written, and close the file. Raises `StoreError`."""
         with self._errors():
             with _LOCK:
-                opened = _OPENED.pop(self._path(), None)
+                opened = _OPENED.pop(self._path, None)
             if opened is not None and opened.pid == os.getpid():
                 opened.close()
             elif opened is not None:
                 opened.leave()
 
     def _opened(self) -> "_Opened":
-        path = self._path()
-        _MADE.add(self)  # it may have come by pickle
         with _LOCK:
-            opened = _OPENED.get(path)
+            opened = _OPENED.get(self._path)
             if opened is None or opened.pid != os.getpid():
                 if opened is not None:
                     opened.leave()
-                opened = _OPENED[path] = _Opened(path, self.capacity_bytes)
+                opened = _OPENED[self._path] = _Opened(self._path, self.capacity_bytes)
+                _MADE.add(self)  # it may have come by pickle
         return opened
 
+    @cached_property
     def _path(self) -> Path:
         folder = self.folder or Path(platformdirs.user_cache_dir("relaxlab")) / "examples"
         return Path(folder).absolute()
@@ -115,12 +116,12 @@ class DiskStore:
             yield
         except (lmdb.MapFullError, _NoRoomError) as error:
             raise StoreFullError(
-                f"the cache in {self._path()} is full: give a greater capacity_bytes than "
+                f"the cache in {self._path} is full: give a greater capacity_bytes than "
                 f"{self.capacity_bytes}"
             ) from error
         except (lmdb.Error, OSError) as error:
             raise StoreError(
-                f"the cache in {self._path()} cannot be used ({error}; delete it, or give "
+                f"the cache in {self._path} cannot be used ({error}; delete it, or give "
                 "another folder)"
             ) from error
 
