@@ -40,7 +40,7 @@ gpu-check: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -c constraints.txt torch numpy
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,report]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[data,dev,report]'
 	touch $@
 
 clean:

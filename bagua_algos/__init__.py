@@ -3,6 +3,7 @@
 model, optimizer = bagua_algos.distribute(model, optimizer, bagua_algos.ByteGrad())
 """
 
+from bagua_algos import data
 from bagua_algos.algorithms import (
     SGP,
     AllReduce,
@@ -49,6 +50,7 @@ __all__ = [
     "QAdam",
     "TopK",
     "consensus",
+    "data",
     "distribute",
     "empty_backward",
     "is_distributed",

@@ -85,6 +85,12 @@ class ProcessGroupCommunicator(Workers):
         others = [self._new_group(range(self.world_size)) for _ in range(num_others)]
         self._stripes = Stripes([group, *others])
 
+    @property
+    def device(self) -> torch.device:
+        """Where it takes tensors from: NCCL from the current GPU, gloo from the CPU."""
+        is_nccl = dist.get_backend(self.group) == dist.Backend.NCCL
+        return torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
+
     def duplicate(self) -> "ProcessGroupCommunicator":
         """Return one of the same workers with connections of its own; collective."""
         return ProcessGroupCommunicator(

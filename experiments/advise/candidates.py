@@ -24,7 +24,6 @@ from experiments.simulated.profile import Profile
 from experiments.simulated.replay import RecordedTraining
 from experiments.simulated.simulate import get_profile
 from experiments.tasks.base import TaskData
-from experiments.tasks.batches import Batches
 from host.commands import say
 from host.errors import UserError
 from host.words import counted
@@ -216,13 +215,7 @@ def _plans_of(
 
 def _load(plan: Plan) -> TaskData:
     data = plan.task.load()
-    Batches(
-        num_examples=len(data.train),
-        world_size=plan.workers,
-        ranks=(0,),
-        batch_size=plan.batch_size,
-        seed=plan.seed,
-    )
+    plan.batches(data, (0,))
     check_model(plan, data)
     return data
 

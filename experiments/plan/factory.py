@@ -74,7 +74,12 @@ def _check_resumable(plan: Plan) -> None:
         )
 
 
-_FIELDS = {"algo": "algorithm", "optim": "make_optimizer", "schedule": "make_schedule"}
+_FIELDS = {
+    "algo": "algorithm",
+    "data": "loading",
+    "optim": "make_optimizer",
+    "schedule": "make_schedule",
+}
 
 
 def _instantiate(node: DictConfig, group: str) -> Any:

@@ -15,6 +15,7 @@ from bagua_algos import Algorithm
 from bagua_algos.communication.communicator import Nodes
 from experiments.tasks.base import Task, TaskData
 from experiments.tasks.batches import Batches
+from experiments.tasks.samplers import Loading
 from netsim.conditions.condition import NetworkCondition
 
 if TYPE_CHECKING:  # training pulls in no simulator
@@ -106,6 +107,7 @@ class Plan:
     algorithm: Algorithm
     net: NetworkCondition
     task: Task
+    loading: Loading
     model: nn.Module
     make_optimizer: Callable[..., torch.optim.Optimizer]
     make_schedule: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
@@ -148,6 +150,7 @@ class Plan:
             ranks=ranks,
             batch_size=self.batch_size,
             seed=self.seed,
+            order=self.loading.sampler.order(self.task.lengths(data.train)),
         )
 
     def __post_init__(self) -> None:

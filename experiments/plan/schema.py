@@ -9,7 +9,7 @@ from omegaconf import MISSING, OmegaConf
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"
 
-GROUPS = ("algo", "net", "task", "model", "optim", "schedule", "backend", "cluster")
+GROUPS = ("algo", "net", "task", "data", "model", "optim", "schedule", "backend", "cluster")
 """The groups of `conf/`; each becomes an object, by its `_target_`."""
 
 
@@ -20,6 +20,7 @@ class Schema:
     algo: Any = MISSING
     net: Any = MISSING
     task: Any = MISSING
+    data: Any = MISSING
     model: Any = MISSING
     optim: Any = MISSING
     schedule: Any = MISSING

@@ -38,7 +38,8 @@ class Profile:
     each bucket's gradients are final and `backward_s` until all are; `optimizer_s` until the end of
     the step. The jobs of the lanes are apart. `sharing` workers were on the device at once, and
     `late_s` is what a worker waited for the last of them. By `warm_up_s` the first steps together
-    took longer than as many later ones.
+    took longer than as many later ones. Where batches are cut to their longest example, a step is
+    longer by the part `per_place` of the mean for each place more than `mean_places`.
     """
 
     device: str
@@ -51,6 +52,8 @@ class Profile:
     optimizer_s: float
     jobs: tuple[JobKernels, ...]
     warm_up_s: float = 0.0
+    per_place: float = 0.0
+    mean_places: float = 0.0
 
     @classmethod
     def load(cls, path: Path) -> "Profile":
@@ -77,9 +80,10 @@ class Profile:
     def check(self, plan: Plan) -> None:
         """Raise `UserError` where it is not of what `plan` trains."""
         for key, value in setting_of(plan).items():
-            if self.setting.get(key) != value:
+            of_profile = self.setting.get(key, _BEFORE.get(key))
+            if of_profile != value:
                 raise UserError(
-                    f"the profile is of {key}={self.setting.get(key)}, and this run has "
+                    f"the profile is of {key}={of_profile}, and this run has "
                     f"{key}={value}: leave profile=null, or make one by python -m "
                     "experiments.commands.calibrate"
                 )
@@ -102,7 +106,12 @@ def setting_of(plan: Plan) -> dict[str, Any]:
     """What a profile depends on beside the device."""
     names = {key: plan.names[key] for key in ("task", "model", "optim", "algo")}
     numbers = ("batch_size", "precision", "accumulate", "bucket_bytes")
-    return names | {name: getattr(plan, name) for name in numbers}
+    crop = {"data.sampler.crop": plan.loading.sampler.crop}
+    return names | {name: getattr(plan, name) for name in numbers} | crop
+
+
+_BEFORE = {"data.sampler.crop": False}
+"""What was so before profiles said it."""
 
 
 def _plain(value: Any) -> Any:

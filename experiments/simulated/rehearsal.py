@@ -24,6 +24,7 @@ from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.worker_axis.models import SingleModel
 from experiments.plan.plan import Plan
+from experiments.simulated.lengths import by_places, places
 from experiments.simulated.profile import JobKernels, Profile, setting_of
 from experiments.tasks.base import TaskData
 from experiments.training.step import make_step
@@ -94,6 +95,7 @@ def _run(
     batches = plan.batches(data, (0,))
     step, until_s = 0, math.inf
     early_steps = min(engine.algorithm.num_early_steps, plan.max_steps)
+    lengths, places_s = plan.task.lengths(data.train), []
     num_early = WARM_UP_STEPS + math.ceil(num_steps * early_steps / plan.max_steps)
     while step < WARM_UP_STEPS + num_steps or time.monotonic() < until_s:
         if step == WARM_UP_STEPS:
@@ -103,8 +105,13 @@ def _run(
         stopwatch.begin()
         take_step(batches.indices(step))
         stopwatch.end(is_counted=step >= WARM_UP_STEPS)
+        if step >= WARM_UP_STEPS:
+            places_s += places(batches.indices(step), lengths, plan.accumulate).tolist()
         step += 1
-    launcher.send(stopwatch.profile(plan, _device_name(plan)))
+    profile = stopwatch.profile(plan, _device_name(plan))
+    if plan.loading.sampler.crop:
+        profile = by_places(profile, places_s, stopwatch.compute_s)
+    launcher.send(profile)
     deadline_s = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline_s:  # until it is killed: the others still rehearse
         take_step(batches.indices(0))
@@ -181,6 +188,12 @@ class _Stopwatch:
             ),
             warm_up_s=max(0.0, sum(self._warm_up_s) - usual_s),
         )
+
+    @property
+    def compute_s(self) -> list[float]:
+        """Of every counted step, what is longer for longer batches."""
+        phases = (self._phases[name] for name in ("forward", "backward", "optimizer"))
+        return [sum(step) for step in zip(*phases, strict=True)]
 
     def on_forward(self) -> None:
         pass
@@ -268,6 +281,8 @@ def _typical(profiles: list[Profile], sharing: int) -> Profile:
         optimizer_s=mean(lambda p: p.optimizer_s),
         jobs=tuple(_typical_jobs(job for profile in profiles for job in profile.jobs)),
         warm_up_s=mean(lambda p: p.warm_up_s),
+        per_place=mean(lambda p: p.per_place),
+        mean_places=mean(lambda p: p.mean_places),
     )
 
 

@@ -19,6 +19,7 @@ from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
 from experiments.simulated.kept_memory import kept_memory
+from experiments.simulated.lengths import by_length
 from experiments.simulated.pace import make_pace
 from experiments.simulated.profile import Profile
 from experiments.simulated.rehearsal import rehearse
@@ -139,6 +140,7 @@ def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) 
     variation: Variation = plan.cluster.jitter or Constant()
     if plan.cluster.straggler:
         variation = Straggler(variation=variation, slowdown=1 + plan.cluster.straggler)
+    variation = by_length(plan, profile, variation)
     return Timeline(
         CostModel(plan.net, plan.workers, backend=net_backend),
         ComputeTimes(

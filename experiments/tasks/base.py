@@ -63,6 +63,12 @@ class Task(Protocol):
         """Stored examples, behind any leading dimensions, as the model takes them."""
         ...
 
+    def lengths(self, split: Split) -> np.ndarray:
+        """Of how many places each example is, int64 [m]: padding fills the others up to x.shape[1],
+        and changes no model's outputs.
+        """
+        ...
+
     def loss(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
         """The mean loss of each worker's labels [w], in nats; workers do not mix."""
         ...
@@ -74,7 +80,8 @@ class Task(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Classification:
-    """The loss and the metric of a `Task`: a subclass adds `load`, `inputs` and `num_classes`.
+    """The loss and the metric of a `Task`, whose examples are equally long unless it says
+    otherwise: a subclass adds `load`, `inputs` and `num_classes`.
 
     Raises ValueError if the target is outside (0, 1].
     """
@@ -88,6 +95,10 @@ class Classification:
             raise ValueError(
                 f"target_accuracy is a fraction in (0, 1], but got {self.target_accuracy}."
             )
+
+    def lengths(self, split: Split) -> np.ndarray:
+        """All places of all examples."""
+        return np.full(len(split), split.x.shape[1])
 
     def loss(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
         """The mean cross entropy of each worker's labels [w], in nats.

@@ -3,12 +3,12 @@
 Shapes: w workers held by this process, b examples a batch, s places of the largest shard.
 """
 
-import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
+from experiments.tasks.samplers import SHUFFLED, Indices, Order
 from host.errors import UserError
 
 
@@ -16,10 +16,10 @@ from host.errors import UserError
 class Batches:
     """Endless training batches for the workers `ranks` of `world_size`.
 
-    Every epoch draws a permutation of all examples from (seed, epoch). Step by step it is cut into
-    global batches of world_size * batch_size, and worker r takes every world_size-th example of
-    one from its r-th on. So shards are disjoint, an epoch repeats nothing, each worker has equally
-    many full batches, and runs of an equal global batch see equal ones on any number of workers.
+    Every epoch has an order of its own, which follows from (seed, epoch). Step by step it is cut
+    into global batches of world_size * batch_size. Shards are disjoint, an epoch repeats nothing,
+    each worker has equally many full batches, and runs of an equal global batch see equal ones on
+    any number of workers.
 
     Raises UserError if a worker's share of the examples does not fill one batch, and ValueError
     for numbers that no run can have.
@@ -31,6 +31,8 @@ class Batches:
     batch_size: int
     """Per worker."""
     seed: int
+    order: Order = SHUFFLED
+    _epochs: dict[int, Indices] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_ranks(self.ranks, self.world_size)
@@ -47,22 +49,27 @@ class Batches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full global batches in one epoch; what remains of its permutation is left out."""
+        """Full global batches in one epoch; what remains of its examples is left out."""
         return self.num_examples // (self.world_size * self.batch_size)
 
     def indices(self, step: int) -> np.ndarray:
         """The examples of batch `step`, counted from 0 over all epochs: int64 [w, b]."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
-        permutation = _permutation(self.num_examples, self.seed, epoch)
-        global_batch = self.world_size * self.batch_size
-        start = step_in_epoch * global_batch
-        batch_bw = permutation[start : start + global_batch].reshape(-1, self.world_size)
-        return batch_bw.T.take(self.ranks, axis=0)
+        start = step_in_epoch * self.batch_size
+        return self._epoch(epoch)[:, start : start + self.batch_size].take(self.ranks, axis=0)
 
     def indices_at(self, steps: np.ndarray) -> np.ndarray:
         """The examples of worker `ranks[i]` at its own step `steps[i]`: int64 [w, b]."""
         batches = {step: self.indices(step) for step in set(steps.tolist())}
         return np.stack([batches[step][i] for i, step in enumerate(steps.tolist())])
+
+    def _epoch(self, epoch: int) -> Indices:
+        if epoch not in self._epochs:
+            if len(self._epochs) > 1:  # the last two: not all workers need be in the same one
+                del self._epochs[min(self._epochs)]
+            sizes = self.num_examples, self.world_size, self.batch_size
+            self._epochs[epoch] = self.order.epoch(*sizes, self.seed, epoch)
+        return self._epochs[epoch]
 
 
 class Shard(NamedTuple):
@@ -88,12 +95,6 @@ def shard(*, num_examples: int, world_size: int, ranks: tuple[int, ...]) -> Shar
     indices_ws = np.add.outer(np.array(ranks), world_size * np.arange(places))
     mask_ws = indices_ws < num_examples
     return Shard(np.where(mask_ws, indices_ws, 0), mask_ws)
-
-
-@functools.lru_cache(maxsize=2)
-def _permutation(num_examples: int, seed: int, epoch: int) -> np.ndarray:
-    generator = np.random.default_rng(np.random.SeedSequence((seed, epoch)))
-    return generator.permutation(num_examples)
 
 
 def _check_ranks(ranks: tuple[int, ...], world_size: int) -> None:

@@ -58,6 +58,10 @@ class MovieSnippets(Classification):
         """Tokens int16 [..., MAX_TOKENS] as int64."""
         return x.long()
 
+    def lengths(self, split: Split) -> np.ndarray:
+        """Tokens of each text, int64 [m]."""
+        return (split.x != PADDING_TOKEN).sum(1)
+
     def content(self) -> bytes:
         """The file of snippets; raises UserError if it cannot be had or is another."""
         content = fetch.archive(self.source, fetch.source_distribution(REQUIREMENT))

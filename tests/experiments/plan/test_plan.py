@@ -58,7 +58,8 @@ def test_every_choice_of_a_part_can_be_made(path):
     group, part = path.parts[-3:-1]
     assert f"{group}.{part}={path.stem}" in words
     plan = plan_of(*words)
-    made = getattr(plan.algorithm if group == "algo" else plan.cluster, part)
+    groups = {"algo": plan.algorithm, "cluster": plan.cluster, "data": plan.loading}
+    made = getattr(groups[group], part)
     assert type(made).__name__.lower() == path.stem.replace("_", "")
 
 

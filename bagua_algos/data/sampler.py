@@ -1,0 +1,249 @@
+"""Samplers by which workers get examples of like cost at each step, so that none waits long."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import Dataset, Sampler
+
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
+from bagua_algos.data.balance import Balance, Indices
+from bagua_algos.data.complexity import Complexity, column, digest
+
+
+class _BalancedSampler(Sampler[Any]):
+    """What both samplers share: whose examples, which epoch, and where in it to begin.
+
+    A position is counted in what one worker takes from the sampler: examples or batches.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        complexity: Complexity,
+        num_replicas: int | None,
+        rank: int | None,
+        **options: Any,
+    ) -> None:
+        communicator = None
+        if num_replicas is None or rank is None:
+            communicator = _default_workers()
+            num_replicas = num_replicas or communicator.world_size
+            rank = communicator.ranks[0] if rank is None else rank
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"rank must be in 0..{num_replicas - 1}, got {rank}")
+        self.balance = Balance(num_workers=num_replicas, **options)
+        self.rank = rank
+        self.epoch = 0
+        self._begin = 0
+        self.costs = column(complexity, dataset, communicator)
+        if not len(self.costs):
+            raise ValueError("the data set has no examples")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take the order of this epoch, from 0 up, from its beginning; of the epoch that
+        `load_state_dict` has set, from where it was.
+        """
+        if epoch < 0:
+            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        if epoch != self.epoch:
+            self.epoch, self._begin = epoch, 0
+
+    def state_dict(self, num_taken: int) -> dict[str, Any]:
+        """What goes on in the middle of this epoch, on every worker.
+
+        Args:
+            num_taken: how many of this sampler's examples (or batches) of the epoch this worker has
+                trained on. The sampler cannot know: a `DataLoader` takes more ahead of time.
+
+        Raises:
+            ValueError: more than an epoch has.
+        """
+        if not 0 <= num_taken <= len(self):
+            raise ValueError(f"num_taken must be in 0..{len(self)}, got {num_taken}")
+        return {"epoch": self.epoch, "num_taken": num_taken, "order": self._order()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Begin the next iteration where another sampler's state was.
+
+        Raises:
+            ValueError: it was of other examples, workers or settings, so that the rest of the epoch
+                would repeat some examples and leave out others.
+        """
+        own, others = self._order(), state_dict["order"]
+        for name, value in own.items():
+            if others.get(name) != value:
+                raise ValueError(
+                    f"the state is of another order: {name} was {others.get(name)} and is {value}; "
+                    "make the sampler as it was, or begin the next epoch with set_epoch"
+                )
+        self.epoch, self._begin = state_dict["epoch"], state_dict["num_taken"]
+
+    def _take_begin(self) -> int:
+        begin, self._begin = self._begin, 0
+        return begin
+
+    def _order(self) -> dict[str, Any]:
+        """All that an epoch's order follows from."""
+        return {
+            "num_workers": self.balance.num_workers,
+            "seed": self.balance.seed,
+            "random_level": self.balance.random_level,
+            "shuffle": self.balance.shuffle,
+            "num_examples": len(self.costs),
+            "costs": digest(self.costs).hex(),
+        }
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+class LoadBalancingDistributedSampler(_BalancedSampler):
+    """In place of torch's `DistributedSampler`: every example once an epoch, dealt so that the
+    workers' examples of each step cost nearly the same.
+
+    Args:
+        dataset: with a length.
+        complexity: what an example costs: a column of numbers, or a function of an example, which
+            is then measured once, by each worker for a share of them; with more processes or a
+            cache by `measure_complexity`.
+        num_replicas: workers; None: torch.distributed's.
+        rank: of this worker; None: torch.distributed's.
+        batch_size: of the `DataLoader` that takes from it. With it the examples of a batch cost
+            nearly the same, too, so that they need little padding; with 1 only those that the
+            workers have at the same place.
+        shuffle: without it batches come in the order of their costs, the same in every epoch.
+        seed: of the shuffle, the same on all workers.
+        drop_last: leaves out so many random examples of each epoch that all workers have equally
+            many. Otherwise as many random ones come twice.
+        random_level: from 0, the best balance, to 1, a plain shuffle.
+
+    Raises:
+        ValueError: a number that is none of these, a complexity that is no cost, or workers that
+            have different ones.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        complexity: Complexity,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        *,
+        batch_size: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        random_level: float = 0.0,
+    ) -> None:
+        super().__init__(
+            *(dataset, complexity, num_replicas, rank),
+            shuffle=shuffle,
+            seed=seed,
+            random_level=random_level,
+        )
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        share = len(self.costs) / self.balance.num_workers
+        self._num_samples = math.floor(share) if drop_last else math.ceil(share)
+        if not self._num_samples:
+            raise ValueError(
+                f"{len(self.costs)} examples are not one for each of {self.balance.num_workers} "
+                "workers: take drop_last=False, or fewer workers"
+            )
+
+    def __len__(self) -> int:
+        """Examples of an epoch on each worker."""
+        return self._num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        begin = self._take_begin()
+        yield from self._indices()[begin:].tolist()
+
+    def _indices(self) -> Indices:
+        return self.balance.epoch(
+            self.costs,
+            self.epoch,
+            batch_size=self.batch_size,
+            num_taken=self._num_samples * self.balance.num_workers,
+        )[self.rank]
+
+    def _order(self) -> dict[str, Any]:
+        return super()._order() | {"batch_size": self.batch_size, "drop_last": self.drop_last}
+
+
+class LoadBalancingDistributedBatchSampler(_BalancedSampler):
+    """Batches by a budget instead of a number of examples: many short ones, or few long ones.
+
+    At each step every worker has equally many examples, so that no loss needs a weight, and they
+    are neighbours by cost. Their number times the cost of the dearest is at most `max_cost`, as a
+    padded batch costs. Every example comes once an epoch; where the number of workers does not
+    divide their number, a few random ones come twice.
+
+    Args:
+        max_cost: of one worker's batch, such as tokens with padding.
+        dataset, complexity, num_replicas, rank, shuffle, seed, random_level: as those of
+            `LoadBalancingDistributedSampler`.
+
+    Raises:
+        ValueError: as there, and for an example that alone costs more than `max_cost`, or nothing.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        complexity: Complexity,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        *,
+        max_cost: float,
+        shuffle: bool = True,
+        seed: int = 0,
+        random_level: float = 0.0,
+    ) -> None:
+        super().__init__(
+            *(dataset, complexity, num_replicas, rank),
+            shuffle=shuffle,
+            seed=seed,
+            random_level=random_level,
+        )
+        dearest, cheapest = self.costs.argmax(), self.costs.argmin()
+        if self.costs[dearest] > max_cost:
+            raise ValueError(
+                f"example {dearest} costs {self.costs[dearest]:g}, more than max_cost="
+                f"{max_cost:g}: give a greater one, or leave such examples out of the data set"
+            )
+        if self.costs[cheapest] <= 0:
+            raise ValueError(
+                f"example {cheapest} costs {self.costs[cheapest]:g}, of which any number fits into "
+                "a batch: give a complexity above 0"
+            )
+        self.max_cost = max_cost
+        self._epoch_batches: tuple[int, list[Indices]] | None = None
+
+    def __len__(self) -> int:
+        """Batches of this epoch on each worker; another epoch may have a few more or less."""
+        return len(self._batches())
+
+    def __iter__(self) -> Iterator[list[int]]:
+        begin = self._take_begin()
+        for batch in self._batches()[begin:]:
+            yield batch[self.rank].tolist()
+
+    def _batches(self) -> list[Indices]:
+        if self._epoch_batches is None or self._epoch_batches[0] != self.epoch:
+            batches = self.balance.batches(self.costs, self.epoch, budget=self.max_cost)
+            self._epoch_batches = self.epoch, batches
+        return self._epoch_batches[1]
+
+    def _order(self) -> dict[str, Any]:
+        return super()._order() | {"max_cost": self.max_cost}
+
+
+def _default_workers() -> ProcessGroupCommunicator:
+    try:
+        return ProcessGroupCommunicator()
+    except ValueError as error:
+        raise ValueError(f"{error}, or give num_replicas and rank") from error

@@ -1,0 +1,122 @@
+"""Which examples make the batches of an epoch: `data.sampler=shuffled` or `data.sampler=balanced`.
+
+Shapes: n examples, N workers, s examples of one worker in an epoch.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bagua_algos.data.balance import Balance
+
+Indices = NDArray[np.int64]
+
+
+class Order(Protocol):
+    """The order of every epoch, a pure function of seed and epoch."""
+
+    def epoch(
+        self, num_examples: int, num_workers: int, batch_size: int, seed: int, epoch: int
+    ) -> Indices:
+        """The examples of each worker, int64 `[N, s]`: as many as fill whole batches."""
+        ...
+
+
+class Sampler(Protocol):
+    """A choice of `conf/data/sampler/`."""
+
+    @property
+    def crop(self) -> bool:
+        """Whether a worker's batch is cut to the longest of its examples."""
+        ...
+
+    def order(self, lengths: NDArray) -> Order:
+        """The order of examples of these lengths `[n]`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffled:
+    """A permutation of all examples; worker r takes every N-th from its r-th on."""
+
+    crop: bool = False
+
+    def order(self, lengths: NDArray) -> Order:
+        """The same for all lengths."""
+        return self
+
+    def epoch(
+        self, num_examples: int, num_workers: int, batch_size: int, seed: int, epoch: int
+    ) -> Indices:
+        """`[N, s]`; an equal global batch has equal examples on any number of workers."""
+        global_batch = num_workers * batch_size
+        num_taken = num_examples // global_batch * global_batch
+        permutation = _permutation(num_examples, seed, epoch)[:num_taken]
+        return permutation.reshape(-1, num_workers).T
+
+
+SHUFFLED = Shuffled()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balanced:
+    """At each step all workers get examples of like length (`bagua_algos.data.balance`).
+
+    Args:
+        random_level: from 0, the best balance, to 1, a plain shuffle.
+        shuffle: without it, every epoch goes from the shortest examples to the longest.
+        crop: without it, padding makes all examples equally long again.
+
+    Raises:
+        ValueError: another level.
+    """
+
+    random_level: float = 0.1
+    shuffle: bool = True
+    crop: bool = True
+
+    def __post_init__(self) -> None:
+        self.balance(num_workers=1, seed=0)  # raises
+
+    def balance(self, *, num_workers: int, seed: int) -> Balance:
+        """That of a run."""
+        return Balance(
+            num_workers=num_workers,
+            seed=seed,
+            random_level=self.random_level,
+            shuffle=self.shuffle,
+        )
+
+    def order(self, lengths: NDArray) -> Order:
+        """That by `lengths`."""
+        return _ByLength(lengths.astype(np.float64), self)
+
+
+@dataclass(frozen=True, eq=False)
+class _ByLength:
+    lengths: NDArray[np.float64]
+    sampler: Balanced
+
+    def epoch(
+        self, num_examples: int, num_workers: int, batch_size: int, seed: int, epoch: int
+    ) -> Indices:
+        global_batch = num_workers * batch_size
+        num_taken = num_examples // global_batch * global_batch
+        balance = self.sampler.balance(num_workers=num_workers, seed=seed)
+        return balance.epoch(self.lengths, epoch, batch_size=batch_size, num_taken=num_taken)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """How training examples reach the workers: the group `data`."""
+
+    sampler: Sampler
+
+
+@functools.lru_cache(maxsize=2)
+def _permutation(num_examples: int, seed: int, epoch: int) -> Indices:
+    generator = np.random.default_rng(np.random.SeedSequence((seed, epoch)))
+    return generator.permutation(num_examples)

@@ -1,0 +1,257 @@
+"""A change of whatever examples are made of changes the fingerprint; nothing else does."""
+
+import functools
+import importlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Subset, TensorDataset
+
+from bagua_algos.data.fingerprint import fingerprint
+from tests.paths import ROOT
+
+PROGRAM = """
+import functools
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+import helpers
+import helpers as aliased
+from helpers import scaled
+
+FACTOR = 2
+
+def outer(x):
+    return inner(x) + FACTOR
+
+def inner(x):
+    return x * 3
+
+def by_module(x):
+    return helpers.scaled(x)
+
+def by_constant(x):
+    return x * aliased.SCALE
+
+def by_import(x):
+    from helpers import scaled
+    return scaled(x)
+
+def by_name(x):
+    return scaled(x)
+
+@functools.cache
+def remembered(x):
+    return x + 3
+
+def decorated(function):
+    @functools.wraps(function)
+    def wrapper(x):
+        return function(x) + 4
+    return wrapper
+
+@decorated
+def wrapped(x):
+    return x - 5
+
+def with_closure(n):
+    return lambda x: x + n
+
+class Base:
+    def prepare(self, x):
+        return x + 6
+
+class Transform(Base):
+    size = 7
+    def __init__(self):
+        self.sizes = {"b", "a", "c"}
+    def __call__(self, x):
+        return self.prepare(x) * self.size
+    @staticmethod
+    def helper(x):
+        return x // 8
+    @property
+    def shape(self):
+        return 9
+
+class Data(Dataset):
+    def __init__(self, transform):
+        self.rows = np.arange(12)
+        self.transform = transform
+    def __getitem__(self, index):
+        return self.transform(self.rows[index])
+
+TRANSFORMS = {
+    "outer": outer, "by_module": by_module, "by_constant": by_constant, "by_import": by_import,
+    "by_name": by_name, "remembered": remembered, "wrapped": wrapped, "closure": with_closure(10),
+    "partial": functools.partial(inner, x=11), "object": Transform(), "method": Transform().prepare,
+}
+"""
+HELPERS = """
+SCALE = 12
+
+def scaled(x):
+    return x * SCALE
+"""
+
+
+TRANSFORMS = (
+    *("outer", "by_module", "by_constant", "by_import", "by_name", "remembered", "wrapped"),
+    *("closure", "partial", "object", "method"),
+)
+CHANGES = [
+    ("x * 3", "x * 30", {"outer", "partial"}),
+    ("FACTOR = 2", "FACTOR = 20", {"outer"}),
+    ("x + 3", "x + 30", {"remembered"}),
+    ("+ 4", "+ 40", {"wrapped"}),
+    ("x - 5", "x - 50", {"wrapped"}),
+    ("x + 6", "x + 60", {"object", "method"}),
+    ("size = 7", "size = 70", {"object", "method"}),
+    ("x // 8", "x // 80", {"object", "method"}),
+    ("return 9", "return 90", {"object", "method"}),
+    ("(10)", "(100)", {"closure"}),
+    ("x=11", "x=110", {"partial"}),
+    ("np.arange(12)", "np.arange(13)", set(TRANSFORMS)),
+    ("self.rows[index]", "self.rows[-index]", set(TRANSFORMS)),
+]
+CHANGES_OF_HELPERS = [
+    ("SCALE = 12", "SCALE = 120", {"by_module", "by_constant", "by_import", "by_name"}),
+    ("x * SCALE", "x + SCALE", {"by_module", "by_import", "by_name"}),
+]
+
+
+@pytest.fixture
+def loaded(tmp_path, monkeypatch) -> Callable[..., ModuleType]:
+    """Loads the program anew, from files of its own."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def load(program: str = PROGRAM, helpers: str = HELPERS) -> ModuleType:
+        (tmp_path / "program.py").write_text(program)
+        (tmp_path / "helpers.py").write_text(helpers)
+        for name in ("program", "helpers"):
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        return importlib.import_module("program")
+
+    yield load
+    for name in ("program", "helpers"):
+        sys.modules.pop(name, None)
+
+
+def fingerprints(program: ModuleType) -> dict[str, str]:
+    """Of the data set with each of the program's transforms."""
+    found = {n: fingerprint(program.Data(t)).hex() for n, t in program.TRANSFORMS.items()}
+    assert tuple(found) == TRANSFORMS
+    return found
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    return {name for name in before if before[name] != after[name]}
+
+
+def test_transforms_have_different_fingerprints_and_equal_programs_equal_ones(loaded):
+    found = fingerprints(loaded())
+    assert len(set(found.values())) == len(TRANSFORMS)
+    assert fingerprints(loaded()) == found
+    assert fingerprints(loaded("\n\n# moved down\n" + PROGRAM)) == found
+
+
+@pytest.mark.parametrize(("old", "new", "affected"), CHANGES, ids=lambda value: str(value)[:12])
+def test_a_change_of_code_changes_what_uses_it(loaded, old, new, affected):
+    before = fingerprints(loaded())
+    assert PROGRAM.count(old) == 1
+    assert changed(before, fingerprints(loaded(PROGRAM.replace(old, new)))) == affected
+
+
+@pytest.mark.parametrize(("old", "new", "affected"), CHANGES_OF_HELPERS)
+def test_a_change_of_another_module_changes_what_uses_it(loaded, old, new, affected):
+    before = fingerprints(loaded())
+    after = fingerprints(loaded(helpers=HELPERS.replace(old, new)))
+    assert affected <= changed(before, after) <= affected | {"by_import"}
+
+
+def test_a_constant_that_was_set_while_running_counts(loaded):
+    program = loaded()
+    before = fingerprints(program)
+    program.helpers.SCALE = 13
+    program.FACTOR = 3
+    affected = {"outer", "by_module", "by_constant", "by_import", "by_name"}
+    assert changed(before, fingerprints(program)) == affected
+
+
+def test_another_process_finds_the_same(loaded, tmp_path):
+    """Strings have other hashes there, by which sets are ordered."""
+    found = fingerprints(loaded())
+    code = (
+        "import program, bagua_algos.data.fingerprint as f\n"
+        "print(*(f.fingerprint(program.Data(t)).hex() for t in program.TRANSFORMS.values()))"
+    )
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    environment = os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "5"}
+    printed = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+    assert printed.split() == list(found.values())
+
+
+VALUES: list[Any] = [
+    *(0, 1, True, 1.0, "1", b"1", None, (), [], {}, (1,), [1], {1: 2}, {2: 1}, {1}, {2}),
+    *({"a": 1, "b": 2}, {"b": 2, "a": 1}, frozenset({1}), range(3), range(4), complex(1, 2)),
+    *(np.zeros(2), np.zeros((2, 1)), np.zeros(2, np.float32), np.ones(2), np.float64(0)),
+    *(torch.zeros(2), torch.zeros(2, 1), torch.zeros(2, dtype=torch.int32), torch.ones(2)),
+    *(torch.zeros(2, dtype=torch.bfloat16), torch.float32, torch.device("cpu"), torch.eye(2)),
+    *(torch.eye(2).to_sparse(), np.dtype("f4"), len, max, str.upper, np.add, torch.add, int),
+    *(TensorDataset(torch.zeros(3)), TensorDataset(torch.ones(3)), Path("a"), Path("b")),
+    *(Subset(TensorDataset(torch.zeros(3)), [0]), Subset(TensorDataset(torch.zeros(3)), [1])),
+    *(np.array(["a", None]), np.array(["b", None]), torch.nn.Linear(2, 2), torch.nn.ReLU()),
+    *(np.random.default_rng(0), np.random.default_rng(1), functools.partial(max, 1)),
+]
+
+
+def test_different_values_have_different_fingerprints():
+    found = [fingerprint(value) for value in VALUES]
+    assert len(set(found)) == len(VALUES)
+    assert found == [fingerprint(value) for value in VALUES]
+
+
+def test_a_file_counts_by_its_time_of_change(tmp_path):
+    for path in (tmp_path / "rows.csv", str(tmp_path / "others.csv")):
+        missing = fingerprint([path])
+        Path(path).write_text("1")
+        first = fingerprint([path])
+        os.utime(path, ns=(1, 2))
+        assert len({missing, first, fingerprint([path])}) == 3
+
+
+def test_cycles_end():
+    rows: list[Any] = [1]
+    rows.append(rows)
+    others: list[Any] = [2]
+    others.append(others)
+    assert fingerprint(rows) == fingerprint(rows) != fingerprint(others)
+
+
+def test_what_pickle_leaves_out_does_not_count():
+    class WithHandle:
+        def __init__(self, handle: object) -> None:
+            self.handle = handle
+
+        def __getstate__(self) -> dict[str, Any]:
+            return {}
+
+    assert fingerprint(WithHandle(threading.Lock())) == fingerprint(WithHandle(iter("abc")))
+
+
+@pytest.mark.parametrize("make", [threading.Lock, lambda: (i for i in "abc"), threading.local])
+def test_what_could_change_unseen_is_refused(make):
+    part = make()
+    with pytest.raises(ValueError, match=r"changes cannot be seen \(.*\): .*fingerprint=\.\.\."):
+        fingerprint({"transform": lambda x: (x, part)})
