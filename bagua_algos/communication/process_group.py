@@ -1,7 +1,8 @@
 """The communicator of real workers: one process each, `torch.distributed` over NCCL or gloo
 between them.
 
-The only module of this package that imports `torch.distributed`.
+With `stripes.py` the only module of this package that imports `torch.distributed`; FSDP2, for
+sharded models, is known to `bagua_algos/fsdp2/shards.py` alone.
 """
 
 import socket
