@@ -54,11 +54,16 @@ def run_to_its_end(command: Callable[[], NoReturn]) -> NoReturn:
     os._exit(code)
 
 
-def serve() -> None:
-    """Until the end of the input."""
+def import_all() -> None:
+    """Before the first fork."""
     for module in IMPORTED:
         importlib.import_module(module)
     warm.before_forks()
+
+
+def serve() -> None:
+    """Until the end of the input."""
+    import_all()
     for line in iter(sys.stdin.readline, ""):
         words = json.loads(line)
         if len(words) == 1:

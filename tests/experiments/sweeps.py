@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from experiments.__main__ import main
-from tests import warm
+from tests.experiments.forks import import_all
 
 
 def sweep(folder: str, overrides: list[str]) -> Callable[[], int]:
@@ -46,7 +46,7 @@ def run_to_its_end(folder: str, overrides: list[str]) -> float:
 
 
 def disturb(seed: int, num_kills: int, calm: str, disturbed: str, overrides: list[str]) -> None:
-    warm.before_forks()
+    import_all()
     chance = random.Random(seed)
     took_s = run_to_its_end(calm, overrides)
     for _ in range(num_kills):

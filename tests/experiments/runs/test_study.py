@@ -23,8 +23,19 @@ from experiments.runs.study import (
 from experiments.runs.summary import CTRL_C, NOT_ENDED
 from host.errors import UserError
 from tests.experiments import app
+from tests.once import made_once
 
 QUICK = ("backend=sim", "model=mlp", "workers=2", "max_steps=4", "eval_every=2", "log_every=1")
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The override by which none of the runs here measures its own."""
+
+    def rehearse(folder: Path) -> None:
+        assert app.run("algo=allreduce", *QUICK, f"hydra.run.dir={folder / 'run'}").returncode == 0
+
+    return f"profile={made_once(tmp_path_factory, 'profiled', rehearse) / 'run' / 'profile.yaml'}"
 
 
 def leave(folder: Path, status: str, reason: str | None, config="seed: 0\n") -> Path:
@@ -126,8 +137,8 @@ def folders(root: Path) -> set[str]:
     return {path.name for path in root.iterdir() if path.is_dir() and path.name[0] != "."}
 
 
-def test_the_same_command_runs_what_is_not_done(tmp_path):
-    command = ("-m", "algo=allreduce", "seed=0,1", *QUICK, f"hydra.sweep.dir={tmp_path}")
+def test_the_same_command_runs_what_is_not_done(tmp_path, profile):
+    command = ("-m", "algo=allreduce", "seed=0,1", *QUICK, profile, f"hydra.sweep.dir={tmp_path}")
     ended = app.run(*command)
     assert ended.returncode == 0, ended.stderr
     assert "2 runs, 2 to do" in ended.stdout
@@ -138,8 +149,8 @@ def test_the_same_command_runs_what_is_not_done(tmp_path):
     assert {first, second} <= folders(tmp_path)
 
 
-def test_a_run_that_another_process_has_begun_is_left_to_it(tmp_path):
-    command = ("-m", "algo=allreduce", "seed=0", *QUICK, f"hydra.sweep.dir={tmp_path}")
+def test_a_run_that_another_process_has_begun_is_left_to_it(tmp_path, profile):
+    command = ("-m", "algo=allreduce", "seed=0", *QUICK, profile, f"hydra.sweep.dir={tmp_path}")
     assert app.run(*command).returncode == 0
     [name] = folders(tmp_path)
     shutil.rmtree(tmp_path / name)
@@ -151,16 +162,18 @@ def test_a_run_that_another_process_has_begun_is_left_to_it(tmp_path):
     assert folders(tmp_path) <= {name}
 
 
-def test_folders_are_named_as_the_command_line_says(tmp_path):
+def test_folders_are_named_as_the_command_line_says(tmp_path, profile):
     name = "hydra.sweep.subdir=${hydra:runtime.choices.algo}_${seed}"
-    ended = app.run("-m", "algo=allreduce", "seed=3", *QUICK, f"hydra.sweep.dir={tmp_path}", name)
+    ended = app.run(
+        "-m", "algo=allreduce", "seed=3", *QUICK, profile, f"hydra.sweep.dir={tmp_path}", name
+    )
     assert ended.returncode == 0, ended.stderr
     [folder] = folders(tmp_path)
     assert folder.startswith("allreduce_3_")
 
 
-def test_a_run_that_failed_is_listed_and_run_again_on_request(tmp_path):
-    command = ("-m", "algo=allreduce", "seed=0", *QUICK, f"hydra.sweep.dir={tmp_path}")
+def test_a_run_that_failed_is_listed_and_run_again_on_request(tmp_path, profile):
+    command = ("-m", "algo=allreduce", "seed=0", *QUICK, profile, f"hydra.sweep.dir={tmp_path}")
     assert app.run(*command).returncode == 0
     (name,) = folders(tmp_path)
     folder = tmp_path / name
@@ -199,14 +212,12 @@ def test_every_experiment_composes(name):
 
 
 @pytest.mark.slow
-def test_a_sweep_killed_20_times_makes_the_same_runs(tmp_path):
-    profile = tmp_path / "profiled" / "profile.yaml"
-    assert app.run("algo=allreduce", *QUICK, f"hydra.run.dir={profile.parent}").returncode == 0
+def test_a_sweep_killed_20_times_makes_the_same_runs(tmp_path, profile):
     calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
     sweep = ["algo=allreduce", "net=lan_1g,wan", "seed=0,1", *QUICK, "max_steps=30"]
     where = [str(calm), str(disturbed)]
     command = [sys.executable, "-m", "tests.experiments.sweeps", "7", "20", *where, *sweep]
-    subprocess.run([*command, f"profile={profile}"], cwd=app.ROOT, check=True, timeout=280)
+    subprocess.run([*command, profile], cwd=app.ROOT, check=True, timeout=280)
     assert len(folders(calm)) == 4
     assert folders(disturbed) == folders(calm)
     assert facts(disturbed) == facts(calm)

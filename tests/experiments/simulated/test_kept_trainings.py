@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from dataclasses import asdict
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from experiments.plan.identity import plain
 from experiments.runs.load import load_rows
 from experiments.runs.run import run
 from experiments.simulated.kept_trainings import FOLDER, digest_of_code, simulate_once
+from experiments.simulated.rehearsal import rehearse
 from tests.experiments import app
 
 SMALL = ("backend=sim", "model=mlp", "workers=4", "max_steps=6", "eval_every=3", "log_every=1")
@@ -21,6 +23,13 @@ TIMES = ("time_s", "exposed_communication_s")
 @pytest.fixture(autouse=True)
 def one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def short_rehearsals(monkeypatch):
+    """Of 10 steps, where half a second would be more: how exact a profile is does not matter."""
+    short = partial(rehearse, num_steps=10, seconds=0)
+    monkeypatch.setattr("experiments.simulated.simulate.rehearse", short)
 
 
 def config_of(*overrides):
