@@ -166,7 +166,7 @@ def test_transforms_have_different_fingerprints_and_equal_programs_equal_ones(lo
     assert fingerprints(loaded("\n\n# moved down\n" + PROGRAM)) == found
 
 
-@pytest.mark.parametrize(("old", "new", "affected"), CHANGES, ids=lambda value: str(value)[:12])
+@pytest.mark.parametrize(("old", "new", "affected"), CHANGES, ids=[old for old, _, _ in CHANGES])
 def test_a_change_of_code_changes_what_uses_it(loaded, old, new, affected):
     before = fingerprints(loaded())
     assert PROGRAM.count(old) == 1
