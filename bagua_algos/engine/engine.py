@@ -52,13 +52,8 @@ class Engine:
 
     The model takes the weights and buffers of worker 0. Reentrant activation checkpointing, sparse
     gradients and a change of any parameter's `requires_grad` are not supported: each raises
-    `ValueError` in backward. `exposed_communication_s` adds up the seconds that training waited for
-    the lanes: communication and compression that compute did not hide. With simulated clocks it is
-    simulated time; on a GPU it is the wait of the compute stream, up to the laps that the GPU has
-    finished.
-
-    On a GPU the host waits for no part of a step, but for the overflow check of a `GradScaler` and
-    the search for unused parameters, on which it depends what is enqueued next.
+    `ValueError` in backward. On a GPU the host waits for no part of a step, but for the overflow
+    check of a `GradScaler` and the search for unused parameters, on which the rest depends.
 
     Args:
         model: a real worker's model, or a `StackedModel`.
@@ -138,7 +133,9 @@ class Engine:
 
     @property
     def exposed_communication_s(self) -> float:
-        """Seconds that training has waited for the lanes, on simulated clocks if there are any."""
+        """Seconds that training has waited for the lanes: what compute did not hide. With simulated
+        clocks it is simulated time; on a GPU the compute stream's wait, so far as it has finished.
+        """
         return self._dispatcher.exposed_communication_s
 
     @exposed_communication_s.setter
@@ -161,6 +158,8 @@ class Engine:
         the others' step with gradients of zero, or what `no_sync` has accumulated.
         """
         self._begin_forward()
+        if not self._has_begun:
+            self._begin()
         self._backward.begin()
         self._after_backward()
 
@@ -222,8 +221,8 @@ class Engine:
         self._change_context(step=step)
 
     def close(self) -> None:
-        """Remove every hook and end the lanes; the model and the optimizer are plain again, and the
-        latter has what the algorithm had taken over.
+        """Remove every hook and end the lanes; model and optimizer are plain again, and the latter
+        has what the algorithm had taken over.
 
         `pause` first: what still goes on in the background is left to its end.
         """
@@ -234,12 +233,12 @@ class Engine:
 
     def _identity(self) -> dict[str, Any]:
         """What a state belongs to, in words for errors."""
-        communicator = self.context.communicator
+        workers = self.context.communicator
         return {
             "algorithm": type(self.algorithm).__name__,
             "layout of buckets": [(b.numel, str(b.weights.dtype)) for b in self.context.buckets],
-            "number of workers": communicator.world_size,
-            "rank": list(communicator.ranks),
+            "number of workers": workers.world_size,
+            "rank": list(workers.ranks),
         }
 
     def _attach(self) -> list[RemovableHandle]:
@@ -290,10 +289,15 @@ class Engine:
             self._observer.on_forward_end()
 
     def _begin_forward(self) -> None:
-        self._has_begun = True
-        self._changes.take_back_weights()
         if self._observer is not None:
             self._observer.on_forward()
+        # Else the step will change what would travel: the first gradient after it begins instead.
+        if not self._accumulation.is_step_next:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._has_begun = True
+        self._changes.take_back_weights()
         if self.context.background is not None:
             self.context.background.start_clock()
         self._dispatcher.submit_moment("on_forward", self.context)
@@ -303,19 +307,15 @@ class Engine:
             self._accumulation.note_local()
             return
         if self._backward.enter():
-            # Autograd calls it when the whole pass is done, before backward() returns (DDP and FSDP
-            # do the same).
+            # Called when the whole pass is done, before backward() returns, as in DDP and FSDP.
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
-            if not self._has_begun:  # the loss came from no forward() of the model in training mode
-                self._begin_forward()
+            if not self._has_begun:  # the loss came from no forward() in training mode after a step
+                self._begin()
         self._backward.gradient_ready(parameter)
 
     def _on_bucket_complete(self, bucket: Bucket) -> None:
         if self._scaled is None:
-            self._launch_bucket(bucket)
-
-    def _launch_bucket(self, bucket: Bucket) -> None:
-        self._dispatcher.submit_moment("on_bucket_ready", self.context, bucket)
+            self._dispatcher.submit_moment("on_bucket_ready", self.context, bucket)
 
     def _after_backward(self) -> None:
         self._has_begun = False
@@ -327,9 +327,10 @@ class Engine:
         if self._scaled is not None:
             self._overflowed = self._unscale(self._scaled)
             if self._overflowed:
+                self._accumulation.take_step()  # which the scaler leaves out
                 return
             for bucket in self.context.buckets:
-                self._launch_bucket(bucket)
+                self._dispatcher.submit_moment("on_bucket_ready", self.context, bucket)
         if self._observer is not None:
             self._observer.on_backward_end()
         self._dispatcher.wait_exposed()
@@ -395,5 +396,5 @@ class Engine:
             self._observer.on_step_end()
 
     def _average(self, label: str, x_w: Tensor) -> None:
-        communicator = self.context.communicator
-        self._dispatcher.run_exposed(label, lambda: communicator.all_reduce_mean_(x_w))
+        mean_ = self.context.communicator.all_reduce_mean_
+        self._dispatcher.run_exposed(label, lambda: mean_(x_w))

@@ -260,7 +260,9 @@ class ShardedEngine:
         check_is_called_plainly()
         if not self._synchronizing:
             self._accumulation.note_local()
-        self._begin_forward()
+        # Else the step will change what would travel: the first gradient after it begins instead.
+        if not self._accumulation.is_step_next:
+            self._begin_forward()
 
     def _begin_forward(self) -> None:
         self._has_begun = True

@@ -20,6 +20,11 @@ class Accumulation:
         self._is_needed = is_needed
         self._gradients = _Gradients.NONE
 
+    @property
+    def is_step_next(self) -> bool:
+        """Whether workers have met in a backward pass, and no step has followed yet."""
+        return self._gradients is _Gradients.SYNCHRONIZED
+
     def note_local(self) -> None:
         """A gradient has accumulated within `no_sync`."""
         self._gradients = _Gradients.LOCAL

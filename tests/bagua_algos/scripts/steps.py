@@ -126,11 +126,23 @@ def no_forward() -> Results:
         bagua_algos.release(model)
         return weights
 
+    def looks_on(algorithm: Algorithm) -> Tensor:
+        model, optimizer = distributed(algorithm, sgd, make_model())
+        for step in range(NUM_STEPS):
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            loss_of(model, step)  # to be printed, say
+            optimizer.step()
+        weights = flat(model)
+        bagua_algos.release(model)
+        return weights
+
     def all_ways(make: Callable[[], Algorithm]) -> Results:
         return {
             "forward": run(make(), make_model()),
             "method": run(make(), Method()),
             "eval": run(make(), make_model().eval()),
+            "looks on": looks_on(make()),
             "compiled before": run(make(), torch.compile(make_model(), backend="eager")),
         }
 

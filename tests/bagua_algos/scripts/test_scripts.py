@@ -28,7 +28,7 @@ def test_it_trains_as_by_ddp(workers, script):
 
 
 @pytest.mark.parametrize("algorithm", ["Decentralized", "SGP"])
-@pytest.mark.parametrize("way", ["method", "eval", "compiled before"])
+@pytest.mark.parametrize("way", ["method", "eval", "compiled before", "looks on"])
 def test_an_algorithm_starts_at_the_first_gradient_where_forward_was_not_called(
     workers, algorithm, way
 ):
