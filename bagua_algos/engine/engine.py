@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.utils.hooks import RemovableHandle
 
+from bagua_algos.checkpoint import ALGORITHM, check_belongs
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.backward import BackwardTracker
@@ -207,13 +208,7 @@ class Engine:
 
         Raises `ValueError` where that was of another algorithm, model or number of workers.
         """
-        for what, here in self._identity().items():
-            there = state_dict["of"][what]
-            if there != here:
-                raise ValueError(
-                    f"this state is of another {what}: {there}, and here it is {here}; continue "
-                    "with the same one, or begin anew without this state"
-                )
+        check_belongs(state_dict, self._identity())
         self._change_context(state=copy.deepcopy(state_dict["state"]), step=int(state_dict["step"]))
 
     def skip_to(self, step: int) -> None:
@@ -235,7 +230,7 @@ class Engine:
         """What a state belongs to, in words for errors."""
         workers = self.context.communicator
         return {
-            "algorithm": type(self.algorithm).__name__,
+            ALGORITHM: type(self.algorithm).__name__,
             "layout of buckets": [(b.numel, str(b.weights.dtype)) for b in self.context.buckets],
             "number of workers": workers.world_size,
             "rank": list(workers.ranks),

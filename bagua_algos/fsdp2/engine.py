@@ -23,6 +23,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from bagua_algos.checkpoint import ALGORITHM, check_belongs
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.backward import BackwardTracker
@@ -186,13 +187,7 @@ class ShardedEngine:
 
         Raises `ValueError` where that was of another algorithm, model, shard or number of replicas.
         """
-        for what, here in self._identity().items():
-            there = state_dict["of"].get(what)
-            if there != here:
-                raise ValueError(
-                    f"this state is of another {what}: {there}, and here it is {here}; continue "
-                    "with the same one, or begin anew without this state"
-                )
+        check_belongs(state_dict, self._identity())
         self._change_context(state=copy.deepcopy(state_dict["state"]), step=int(state_dict["step"]))
 
     def close(self) -> None:
@@ -208,7 +203,7 @@ class ShardedEngine:
         """What a state belongs to, in words for errors."""
         replicas, shards = self.context.communicator, self._shard_workers
         return {
-            "algorithm": type(self.algorithm).__name__,
+            ALGORITHM: type(self.algorithm).__name__,
             "layout of shards": [(b.numel, str(b.gradients.dtype)) for b in self._buckets],
             "number of replicas": replicas.world_size,
             "replica": list(replicas.ranks),
