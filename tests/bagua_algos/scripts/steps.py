@@ -186,6 +186,23 @@ def closures() -> Results:
     return results
 
 
+def compiled() -> Results:
+    """Compiled after it was distributed, with no break in its graph, and not compiled."""
+
+    def run(algorithm: Algorithm, make_optimizer, *, is_compiled: bool) -> Tensor:
+        model, optimizer = distributed(algorithm, make_optimizer, make_model())
+        fast = torch.compile(model, fullgraph=True, backend="eager") if is_compiled else model
+        train(fast, optimizer)
+        bagua_algos.release(model)
+        return flat(model)
+
+    return {
+        f"{name} {is_compiled}": run(*ALGORITHMS[name], is_compiled=is_compiled)
+        for name in ALGORITHMS
+        for is_compiled in (True, False)
+    }
+
+
 def accumulation() -> Results:
     """Two micro-batches a step, with `model.no_sync()` and without."""
 

@@ -57,6 +57,11 @@ def test_a_closure_changes_nothing(workers, name):
     assert equal(workers, "closures", f"{name} run", f"{name} in_turn")
 
 
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_compiled_model_trains_alike(workers, name):
+    assert equal(workers, "compiled", f"{name} True", f"{name} False")
+
+
 # Decentralized averages once a backward pass, of which there are more without no_sync().
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "decentralized"])
 def test_accumulation_needs_no_sync_for_speed_alone(workers, name):

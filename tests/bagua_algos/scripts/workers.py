@@ -21,6 +21,7 @@ SCRIPTS: dict[str, Callable[[], Results]] = {
         steps.own_collectives,
         steps.no_forward,
         steps.closures,
+        steps.compiled,
         steps.accumulation,
         steps.reentrant,
         weights.moved_weights,
