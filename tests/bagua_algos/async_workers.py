@@ -148,15 +148,18 @@ def stopped(communicator: ProcessGroupCommunicator) -> dict[str, Any]:
 
 
 def dying(communicator: ProcessGroupCommunicator, folder: Path) -> dict[str, Any]:
-    """Worker 2 is gone after ten steps; the others step until they know, and 20 times more."""
+    """Worker 2 is gone after ten steps; the others step until they know, and 20 times more.
+
+    They may know before their own tenth step.
+    """
     worker = Worker(communicator, lr=LEARNING_RATE)
-    for _ in range(10):
-        worker.step(sleep_s=0.002)
-    if worker.rank == 2:
-        torch.save("gone", folder / "2.pt")
-        os._exit(0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        for _ in range(10):
+            worker.step(sleep_s=0.002)
+        if worker.rank == 2:
+            torch.save("gone", folder / "2.pt")
+            os._exit(0)
         while not caught:
             worker.step(sleep_s=0.002)
         before = worker.weights
