@@ -86,10 +86,14 @@ class Communicator(Averager, Protocol):
 
     `ranks` are the workers held here, each a number below `world_size`. Where the communicator is a
     part of another, `members[r]` is the number of worker r among all; otherwise r itself.
-    `hierarchy` is None where nodes are not known, or make no difference.
+    `hierarchy` is None where nodes are not known, or make no difference. `streams` is how many
+    connections a duplicate has between each two workers, and `halving_doubling_bytes` up to which
+    size its all-reduces go by halving and doubling.
     """
 
     world_size: int
+    streams: int
+    halving_doubling_bytes: int
     members: tuple[int, ...]
     nodes: "Nodes | None"
     hierarchy: "Levels | None"

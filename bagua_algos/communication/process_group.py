@@ -7,7 +7,6 @@ sharded models, is known to `bagua_algos/fsdp2/shards.py` alone.
 
 import socket
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,8 +14,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import FileStore, Store
 
+from bagua_algos.communication.at_exit import has_process_groups
 from bagua_algos.communication.communicator import (
     CommunicationError,
     Nodes,
@@ -26,16 +26,18 @@ from bagua_algos.communication.communicator import (
     check_parts,
     check_permutation,
 )
+from bagua_algos.communication.halving_doubling import halving_doubling_
 from bagua_algos.communication.stripes import Stripes, without_place
 from bagua_algos.communication.workers import Workers
 
 MOST_STREAMS = 16
 """gloo keeps two threads a group."""
 
-_FREE: dict[
-    tuple[dist.ProcessGroup | None, tuple[int, ...], timedelta | None], list[dist.ProcessGroup]
-] = {}
-"""Groups that closed communicators have left, by the group they come from, workers and timeout."""
+_Kind = tuple[dist.ProcessGroup | None, tuple[int, ...], timedelta | None]
+"""The group that others were made beside, their workers, and their timeout."""
+
+_FREE: dict[_Kind, dict[str, dist.ProcessGroup]] = {}
+"""Groups that closed communicators have left, by torch's names, which all workers share."""
 
 
 class ProcessGroupCommunicator(Workers):
@@ -51,6 +53,8 @@ class ProcessGroupCommunicator(Workers):
             communicator is a collective call. `nodes_by_host` finds out.
         streams: how many connections a duplicate has between each two workers, 1 to `MOST_STREAMS`;
             gloo's only. Large operations are striped over them. This one itself has the group's.
+        halving_doubling_bytes: all-reduces of up to so many bytes go by recursive halving and
+            doubling (`patterns.py`), the others by gloo's ring; gloo's only.
         origin: of a duplicate: the group beside which its own was made.
 
     Raises:
@@ -66,6 +70,7 @@ class ProcessGroupCommunicator(Workers):
         timeout: timedelta | None = None,
         nodes: Nodes | None = None,
         streams: int = 1,
+        halving_doubling_bytes: int = 0,
         *,
         origin: dist.ProcessGroup | None = None,
     ) -> None:
@@ -74,17 +79,19 @@ class ProcessGroupCommunicator(Workers):
                 "torch.distributed is not initialised: "
                 "call init_process_group() first and start with torchrun"
             )
-        _check_streams(streams, group)
+        _check_transport(streams, halving_doubling_bytes, group)
+        has_process_groups.set()
         self.group = group
         self._origin = origin or group or dist.group.WORLD
         self._timeout = timeout
         self._parts: list[ProcessGroupCommunicator] = []
         self.streams = streams
+        self.halving_doubling_bytes = halving_doubling_bytes
         members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
         super().__init__(len(members), (dist.get_rank(group),), members, observer, clock, nodes)
         num_others = 0 if origin is None else streams - 1
-        others = [self._new_group(range(self.world_size)) for _ in range(num_others)]
-        self._stripes = Stripes([group, *others])
+        others = self._new_groups(range(self.world_size), num_others) if num_others else []
+        self.stripes = Stripes([group, *others])
 
     @property
     def device(self) -> torch.device:
@@ -92,15 +99,34 @@ class ProcessGroupCommunicator(Workers):
         is_nccl = dist.get_backend(self.group) == dist.Backend.NCCL
         return torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
 
+    def with_transport(
+        self, *, streams: int | None = None, halving_doubling_bytes: int | None = None
+    ) -> "ProcessGroupCommunicator":
+        """Return one over the same connections that differs in what is given; collective where
+        nodes are known. Raises `ValueError` for what cannot be.
+        """
+        limit = halving_doubling_bytes
+        return ProcessGroupCommunicator(
+            self.group,
+            self.observer,
+            self.clock,
+            self._timeout,
+            self.nodes,
+            self.streams if streams is None else streams,
+            self.halving_doubling_bytes if limit is None else limit,
+        )
+
     def duplicate(self) -> "ProcessGroupCommunicator":
         """Return one of the same workers with connections of its own; collective."""
+        [group] = self._new_groups(range(self.world_size), 1)
         return ProcessGroupCommunicator(
-            self._new_group(range(self.world_size)),
+            group,
             self.observer,
             self.clock,
             self._timeout,
             self.nodes,
             self.streams,
+            self.halving_doubling_bytes,
             origin=self._origin,
         )
 
@@ -110,30 +136,43 @@ class ProcessGroupCommunicator(Workers):
         """
         for part in self._parts:
             part.close()
-        for group in self._stripes.groups:
+        for group in self.stripes.groups:
             if group is not None and group is not self._origin:
-                _FREE.setdefault((self._origin, self.members, self._timeout), []).append(group)
+                kind = self._origin, self.members, self._timeout
+                _FREE.setdefault(kind, {})[group.group_name] = group
 
     def split(self, parts: Sequence[Sequence[int]]) -> list[Part]:
         """Return the one part that this worker is in; `ValueError` unless `parts` share all out."""
         check_parts(parts, self.world_size)
         [part] = [part for part in parts if self.ranks[0] in part]
+        [group] = self._new_groups(part, 1)
         communicator = ProcessGroupCommunicator(
-            self._new_group(part),
+            group,
             Relay(self),
             self.clock,
             self._timeout,
             streams=self.streams,
+            halving_doubling_bytes=self.halving_doubling_bytes,
             origin=self._origin,
         )
         self._parts.append(communicator)
         return [Part(communicator=communicator, rows=slice(0, 1))]
 
-    def _new_group(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+    def _new_groups(self, ranks: Sequence[int], number: int) -> list[dist.ProcessGroup]:
+        """Groups of `ranks`; a collective call of all workers here.
+
+        One worker may have seen an error where another has not, and have left no group, or another
+        one. So they tell each other what they have, and use again what all of them can.
+        """
         members = tuple(self.members[rank] for rank in ranks)
-        free = _FREE.get((self._origin, members, self._timeout))
-        if free:
-            return free.pop()
+        free = _FREE.setdefault((self._origin, members, self._timeout), {})
+        names: list[list[str]] = [[] for _ in range(self.world_size)]
+        dist.all_gather_object(names, sorted(free), group=self.group)
+        common = set.intersection(*(set(names[rank]) for rank in ranks))
+        chosen = [free.pop(name) for name in sorted(common)[:number]]
+        return [*chosen, *(self._make_group(members) for _ in range(number - len(chosen)))]
+
+    def _make_group(self, members: Sequence[int]) -> dist.ProcessGroup:
         # torch names a group by its workers and by how many this process has made: every worker
         # has to make as many groups as the others, or they would wait for each other by two names.
         group = dist.new_group(list(members), timeout=self._timeout, use_local_synchronization=True)
@@ -147,10 +186,17 @@ class ProcessGroupCommunicator(Workers):
             # gloo has no AVG, and NCCL's rounds otherwise: the sum divided once is the same on
             # both. But a sum of fp16 may be beyond its range, where the mean is not.
             if x_w.dtype == torch.float16:
-                self._stripes.all_reduce_(x_w.div_(self.world_size))
+                self._sum_(x_w.div_(self.world_size))
             else:
-                self._stripes.all_reduce_(x_w)
+                self._sum_(x_w)
                 x_w.div_(self.world_size)
+
+    def _sum_(self, x_w: Tensor) -> None:
+        if x_w.numel() * x_w.element_size() > self.halving_doubling_bytes:
+            self.stripes.all_reduce_(x_w)
+            return
+        exchange = self.stripes.send_and_receive
+        halving_doubling_(x_w, self.ranks[0], self.world_size, exchange)
 
     def all_to_all(self, x_wN: Tensor) -> Tensor:
         """Send `x[0, j]` to worker j; returns `y[1, N, ...]` with `y[0, j]` from worker j."""
@@ -161,7 +207,7 @@ class ProcessGroupCommunicator(Workers):
         """Return `y[1, N, ...]` with `y[0, j]` = x of worker j."""
         y_wN = x_w.new_empty(1, self.world_size, *x_w.shape[1:])
         with self._operation("all_gather", x_w):
-            self._stripes.all_gather(x_w, y_wN.flatten(0, 1))
+            self.stripes.all_gather(x_w, y_wN.flatten(0, 1))
         return y_wN
 
     def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
@@ -176,7 +222,7 @@ class ProcessGroupCommunicator(Workers):
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
         """Replace `x[1, ...]` by worker `source`'s."""
         with self._operation("broadcast", x_w):
-            self._stripes.broadcast_(x_w, source)
+            self.stripes.broadcast_(x_w, source)
 
     def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
         """Send `x[1, ...]` to worker `peers[rank]`; returns what arrives, or a copy of `x`.
@@ -190,7 +236,7 @@ class ProcessGroupCommunicator(Workers):
             return x_w.clone()
         y_w = torch.empty_like(x_w)
         with self._operation("exchange", x_w, tuple(peers)):
-            self._stripes.send_and_receive({target: x_w}, {source: y_w})
+            self.stripes.send_and_receive({target: x_w}, {source: y_w})
         return y_w
 
     def _to_each_other(self, x_wN: Tensor) -> Tensor:
@@ -198,7 +244,7 @@ class ProcessGroupCommunicator(Workers):
         [rank] = self.ranks
         y_wN[0, rank] = x_wN[0, rank]
         following = [(rank + i) % self.world_size for i in range(1, self.world_size)]
-        self._stripes.send_and_receive(
+        self.stripes.send_and_receive(
             {peer: x_wN[0, peer] for peer in following},
             {peer: y_wN[0, peer] for peer in reversed(following)},
         )
@@ -216,20 +262,31 @@ class ProcessGroupCommunicator(Workers):
             others = [self.members[peers[rank]]] if peers else [r for r in self.members if r != own]
             raise CommunicationError(
                 f"worker {own}: {name} with {_named(others)} failed "
-                f"after {self.clock() - started_s:.1f} s: {without_place(error)}"
+                f"after {self.clock() - started_s:.1f} s: {_reason(error)}"
             ) from error
         seconds = 0.0 if x_w.is_cuda else self.clock() - started_s
         self._report(name, x_w, peers, seconds)
 
 
-def _check_streams(streams: int, group: dist.ProcessGroup | None) -> None:
+def _check_transport(
+    streams: int, halving_doubling_bytes: int, group: dist.ProcessGroup | None
+) -> None:
     if not 1 <= streams <= MOST_STREAMS:
         raise ValueError(f"streams must be 1 to {MOST_STREAMS}, got {streams}")
-    if streams > 1 and dist.get_backend(group) != dist.Backend.GLOO:
+    if dist.get_backend(group) == dist.Backend.GLOO:
+        return
+    if streams > 1:
         raise ValueError(
             "only gloo's operations are striped: leave streams at 1, and set NCCL_NSOCKS_PERTHREAD "
             "and NCCL_SOCKET_NTHREADS, by which NCCL opens several sockets itself"
         )
+    if halving_doubling_bytes:
+        raise ValueError("only gloo's all-reduces have another pattern: NCCL chooses its own")
+
+
+def _reason(error: RuntimeError) -> str:
+    """The first sentence of torch's or gloo's error, without gloo's advice."""
+    return without_place(error).partition(" This is typically caused by")[0].removesuffix(".")
 
 
 def _named(ranks: Sequence[int]) -> str:
@@ -306,67 +363,6 @@ def rendezvous(
         if backend != dist.Backend.NCCL:  # which would first wait for what will never be done
             dist.destroy_process_group()
         raise
+    finally:
+        _FREE.clear()  # else their sockets would stay open
     dist.destroy_process_group()
-
-
-def connect_store(
-    address: str, port: int, *, makes_it: bool, world_size: int, timeout_s: float
-) -> Store:
-    """The store at an address, where processes of several hosts leave words for each other; one of
-    them `makes_it`, or it is there.
-
-    Raises `CommunicationError` where none is found within `timeout_s`.
-    """
-    try:
-        return TCPStore(
-            address,
-            port,
-            world_size,
-            is_master=makes_it,
-            timeout=timedelta(seconds=timeout_s),
-            wait_for_workers=False,
-        )
-    except RuntimeError as error:
-        raise CommunicationError(
-            f"no store at {address}:{port} within {timeout_s:g} s: {without_place(error)}"
-        ) from error
-
-
-def meet(store: Store, *, rank: int, world_size: int, timeout_s: float) -> Store:
-    """A part of `store` that only the workers of this call share; a collective call.
-
-    The store of torchrun's agent outlives restarts and keeps the entries of workers that are gone.
-    A worker that read an old entry of the same rank would wait at a dead address. So each worker
-    writes a new unique name, and worker 0 answers that name with the name of the part.
-
-    Raises `CommunicationError` where somebody does not come within `timeout_s`.
-    """
-    own = uuid.uuid4().hex
-    try:
-        if rank > 0:
-            store.set(f"name of {rank}", own)
-            part = store.get(f"part of {own}").decode()
-            store.add(f"met in {part}", 1)
-        else:
-            part = own
-            _answer(store, part, world_size, time.monotonic() + timeout_s)
-    except RuntimeError as error:
-        raise CommunicationError(
-            f"worker {rank}: not all {world_size} workers have come within {timeout_s:g} s: "
-            f"{without_place(error)}"
-        ) from error
-    return PrefixStore(part, store)
-
-
-def _answer(store: Store, part: str, world_size: int, deadline_s: float) -> None:
-    answered: dict[int, bytes] = {}
-    while store.add(f"met in {part}", 0) < world_size - 1:
-        if time.monotonic() > deadline_s:
-            raise RuntimeError("worker 0 waited in vain")
-        for rank in range(1, world_size):
-            key = f"name of {rank}"
-            name = store.get(key) if store.check([key]) else None
-            if name is not None and name != answered.get(rank):
-                store.set(f"part of {name.decode()}", part)
-                answered[rank] = name
-        time.sleep(0.02)

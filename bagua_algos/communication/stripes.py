@@ -13,6 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.futures import Future, collect_all
 
 SMALLEST_PART_BYTES = 16 << 10
 """Of less a message's own cost is greater than what another stream saves."""
@@ -26,10 +27,16 @@ class Stripes:
 
     Args:
         groups: of the same workers in the same order, at least one; None is the default group.
+        smallest_part_bytes: no part is smaller.
     """
 
-    def __init__(self, groups: Sequence[dist.ProcessGroup | None]) -> None:
+    def __init__(
+        self,
+        groups: Sequence[dist.ProcessGroup | None],
+        smallest_part_bytes: int = SMALLEST_PART_BYTES,
+    ) -> None:
         self.groups = tuple(groups)
+        self._smallest_part_bytes = smallest_part_bytes
 
     def all_reduce_(self, x: Tensor) -> None:
         """Replace `x`, contiguous, by its sum over all workers."""
@@ -39,6 +46,21 @@ class Stripes:
                 for group, part in self._parts(x)
             ]
         )
+
+    def begin_all_reduce_(self, x: Tensor) -> Future[Tensor]:
+        """Begin to replace `x`, contiguous, by its sum over all workers; of the future it is the
+        value.
+        """
+        works = [dist.all_reduce(x, group=group, async_op=True) for group, x in self._parts(x)]
+        futures = [work.get_future() for work in works if work is not None]
+
+        def finished(done: Future[list[Future]]) -> Tensor:
+            for stream, future in enumerate(done.value(), 1):
+                with _naming(stream, len(futures)):
+                    future.wait()  # raises
+            return x
+
+        return collect_all(futures).then(finished)
 
     def broadcast_(self, x: Tensor, source: int) -> None:
         """Replace `x`, contiguous, by worker `source`'s."""
@@ -85,7 +107,7 @@ class Stripes:
     def _parts(self, x: Tensor) -> list[tuple[dist.ProcessGroup | None, Tensor]]:
         """`x` cut for as many groups as are worth it: the same cuts on every worker."""
         num_bytes = x.numel() * x.element_size()
-        num_parts = max(1, min(len(self.groups), num_bytes // SMALLEST_PART_BYTES))
+        num_parts = max(1, min(len(self.groups), num_bytes // self._smallest_part_bytes))
         if num_parts == 1:
             return [(self.groups[0], x)]
         return list(zip(self.groups, x.view(-1).tensor_split(num_parts), strict=False))

@@ -30,6 +30,9 @@ class Workers(Communicator):
         ValueError: fewer than one worker, or nodes that do not share all of them out.
     """
 
+    streams = 1
+    halving_doubling_bytes = 0
+
     def __init__(
         self,
         world_size: int,

@@ -10,6 +10,12 @@ if TYPE_CHECKING:  # records are read without it
     from omegaconf import DictConfig
 
 
+ADDED: dict[str, Any] = {"streams": 1, "pattern": "ring"}
+"""Options that older records lack, with the value that those runs had. Where an option has this
+value, config.yaml leaves it out, so that a run is known as the same as ever.
+"""
+
+
 def plain(config: DictConfig) -> dict[str, Any]:
     """`config` resolved, as plain values."""
     from omegaconf import OmegaConf
@@ -23,7 +29,12 @@ def config_text(config: Mapping[str, Any]) -> str:
     """What config.yaml holds for a resolved configuration."""
     from omegaconf import OmegaConf
 
-    return OmegaConf.to_yaml(OmegaConf.create(dict(config)))
+    told = {key: value for key, value in config.items() if not _is_as_ever(key, value)}
+    return OmegaConf.to_yaml(OmegaConf.create(told))
+
+
+def _is_as_ever(key: str, value: object) -> bool:
+    return key in ADDED and type(value) is type(ADDED[key]) and value == ADDED[key]
 
 
 def identity(text: object) -> str:

@@ -23,7 +23,7 @@ from host.words import significant
 TITLE_COLUMNS = ("task", "model", "net", "workers", "backend")
 WORDS = {
     *("task", "model", "network", "gpu", "backend", "optim", "algorithm", "evaluated"),
-    *("status", "reason"),
+    *("status", "reason", "search", "objective", "objectives", "field", "command"),
 }
 """The headers of columns that hold words, not numbers."""
 

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bagua_algos.algorithms.all_reduce import AllReduce
 from bagua_algos.communication.communicator import Averager, Communicator
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.stopwatch import make_stopwatch
 
@@ -50,6 +51,11 @@ class TorchDDP(Algorithm):
         return self.comm_hook_state is None
 
     @property
+    def may_have_streams(self) -> bool:
+        """Only without a hook, which would talk by a group of its own."""
+        return self.comm_hook is None
+
+    @property
     def own_bucket_bytes(self) -> int:
         """DDP's own; its first bucket of 1 MiB is left out."""
         return int((self.bucket_cap_mb or DEFAULT_BUCKET_MB) * 2**20)
@@ -60,7 +66,8 @@ class TorchDDP(Algorithm):
 
 
 class DistributedTorchDDP:
-    """`TorchDDP` at work on a model; the same face as `bagua_algos.engine.engine.Engine`.
+    """`TorchDDP` at work on a model; the same face as `bagua_algos.engine.engine.Engine`. Where the
+    communicator has several streams, DDP's buckets are striped over them by a hook of ours.
 
     `exposed_communication_s` adds up the time from the last gradient of a backward pass to its
     end, which DDP spends waiting for its buckets.
@@ -83,7 +90,12 @@ class DistributedTorchDDP:
         ]
         self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
         self.model = DistributedDataParallel(model, bucket_cap_mb=algorithm.bucket_cap_mb)
-        if algorithm.comm_hook is not None:
+        self._striped = None
+        if communicator.streams > 1:
+            assert algorithm.comm_hook is None, "PyTorch's hooks have one stream"
+            self._striped = communicator.duplicate()
+            self.model.register_comm_hook(self._striped, _striped_mean)
+        elif algorithm.comm_hook is not None:
             state = algorithm.comm_hook_state() if algorithm.comm_hook_state else None
             self.model.register_comm_hook(state, _anonymous(algorithm.comm_hook))
 
@@ -123,12 +135,21 @@ class DistributedTorchDDP:
         """Remove what was added to the model and the optimizer."""
         for hook in self._hooks:
             hook.remove()
+        if self._striped is not None:
+            self._striped.close()
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
         self._exposed.start()
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         self._exposed.stop()
+
+
+def _striped_mean(
+    workers: ProcessGroupCommunicator, bucket: GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """DDP's own mean, its summands divided first as there, over several streams."""
+    return workers.stripes.begin_all_reduce_(bucket.buffer().mul_(1 / workers.world_size))
 
 
 def _anonymous(hook: Callable) -> Callable:

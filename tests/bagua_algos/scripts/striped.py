@@ -1,11 +1,21 @@
 """Training over several connections between each two workers."""
 
+import os
+from dataclasses import asdict
+from datetime import timedelta
+
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import bagua_algos
-from bagua_algos import AllReduce, ByteGrad, Decentralized
+from bagua_algos import AllReduce, ByteGrad, CommunicationError, Decentralized
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.patterns import with_pattern
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.communication.streams import with_streams
+from experiments.training.torch_ddp import DistributedTorchDDP, TorchDDP
 from tests.bagua_algos.scripts.training import Results, flat, loss_of, refusal, sgd
 
 STREAMS = 3
@@ -24,32 +34,106 @@ def streams() -> Results:
         for number in (1, STREAMS):
             model = make_wide()
             optimizer = sgd(model)
-            communicator = ProcessGroupCommunicator(streams=number)
-            bagua_algos.distribute(model, optimizer, algorithm, communicator)
-            for step in range(3):
-                optimizer.zero_grad()
-                loss_of(model, step).backward()
-                optimizer.step()
+            bagua_algos.distribute(model, optimizer, algorithm, streams=number)
+            _train(model, optimizer)
             bagua_algos.release(model)
             results[f"{type(algorithm).__name__} {number}"] = flat(model)
-    results |= _operations()
+    for number in (1, STREAMS):
+        results[f"TorchDDP {number}"] = _by_torch_ddp(number)
+    workers = ProcessGroupCommunicator(streams=STREAMS).duplicate()
+    results |= _operations(workers)
+    workers.close()
     results["too many"] = refusal(lambda: ProcessGroupCommunicator(streams=17))
     results["none"] = refusal(lambda: ProcessGroupCommunicator(streams=0))
+    for name, wrong in (("word", "many"), ("fraction", 2.5), ("truth", True)):
+        results[name] = refusal(lambda wrong=wrong: with_streams(workers, wrong))
+    results["stacked"] = refusal(lambda: with_streams(StackedCommunicator(2), 4))
     return results
 
 
-def _operations() -> Results:
-    workers = ProcessGroupCommunicator(streams=STREAMS).duplicate()
+def measured_streams() -> Results:
+    """How many are chosen, what operations move over them, and what stays open."""
+    communicator, trial = with_streams(ProcessGroupCommunicator(), "auto")
+    assert trial is not None
+    several = ProcessGroupCommunicator(streams=max(2, trial.streams)).duplicate()
+    results = {"trial": asdict(trial), "streams": communicator.streams} | _operations(several)
+    several.close()
+    held = []
+    for _ in range(3):
+        model = make_wide()
+        bagua_algos.distribute(model, sgd(model), AllReduce(), streams="auto")
+        bagua_algos.release(model)
+        held.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
+    return results | {"held": held}
+
+
+def dead_stream() -> Results:
+    """Worker 1 takes no part in the second of three streams."""
+    workers = ProcessGroupCommunicator(timeout=timedelta(seconds=1), streams=STREAMS).duplicate()
+    x_w = torch.zeros(1, 3 << 12)
+    if workers.ranks[0] == 0:
+        try:
+            workers.all_reduce_mean_(x_w)
+        except CommunicationError as error:
+            return {"error": str(error)}
+        return {}
+    parts = x_w.view(-1).tensor_split(STREAMS)
+    for stream in (0, 2):
+        dist.all_reduce(parts[stream], group=workers.stripes.groups[stream])
+    return {}
+
+
+def _train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for step in range(3):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+
+
+def _by_torch_ddp(number: int) -> torch.Tensor:
+    model = make_wide()
+    optimizer = sgd(model)
+    communicator, _ = with_streams(ProcessGroupCommunicator(), number)
+    distributed = DistributedTorchDDP(model, optimizer, TorchDDP(), communicator)
+    _train(distributed.model, optimizer)
+    distributed.close()
+    return flat(model)
+
+
+def _operations(workers: Communicator) -> Results:
     [rank] = workers.ranks
     x_wN = torch.arange(2 * 40_000.0).view(1, 2, -1) + 1e6 * rank
     x_w = x_wN[:, 0].contiguous()
     broadcast_w = x_w.clone()
     workers.broadcast_(broadcast_w, source=1)
-    results = {
+    return {
         "all_to_all": workers.all_to_all(x_wN),
         "all_gather": workers.all_gather(x_w),
         "exchange": workers.exchange(x_w, (1, 0)),
         "broadcast": broadcast_w,
     }
-    workers.close()
+
+
+def patterns() -> Results:
+    """All-reduces by either pattern and by several streams, and training by each."""
+    results: Results = {}
+    x_w = torch.linspace(-1, 1, 3 * 20_001).view(1, 3, -1) ** 3 + dist.get_rank()
+    for pattern in ("ring", "halving_doubling", "auto"):
+        for number in (1, STREAMS):
+            communicator, _ = with_streams(ProcessGroupCommunicator(), number)
+            communicator, _ = with_pattern(communicator, pattern)
+            workers = communicator.duplicate()
+            mean_w = x_w.clone()
+            workers.all_reduce_mean_(mean_w)
+            workers.close()
+            results[f"{pattern} {number}"] = mean_w
+        model = make_wide()
+        optimizer = sgd(model)
+        bagua_algos.distribute(model, optimizer, AllReduce(), pattern=pattern)
+        _train(model, optimizer)
+        bagua_algos.release(model)
+        results[f"trained {pattern}"] = flat(model)
+    results["wrong"] = refusal(lambda: with_pattern(ProcessGroupCommunicator(), "tree"))
+    stacked = StackedCommunicator(2)
+    results["stacked"] = refusal(lambda: with_pattern(stacked, "halving_doubling"))
     return results

@@ -1,0 +1,44 @@
+"""All-reduces of real workers over a network: by pattern, size and number of streams.
+
+python -m experiments.collectives net=wan workers=8 [net.KEY=VALUE...] [--repeats 5]
+
+Milliseconds on the slowest worker: the median (least to most), and by theory the steps' delays plus
+the bytes over the rate, which open windows and no loss would give.
+"""
+
+import argparse
+
+from experiments.validation.collectives import SIZES, measure, table
+from host import commands
+from host.errors import UserError
+from netsim.__main__ import parse
+from netsim.errors import NamespaceError
+
+
+def main() -> int:
+    """Measure and print; returns the exit code."""
+    commands.raise_at_sigterm()
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.collectives",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="+", metavar="net=NAME workers=N")
+    parser.add_argument("--repeats", type=int, default=5, help="of each case (default 5)")
+    arguments = parser.parse_intermixed_args()
+    if arguments.repeats < 1:
+        raise UserError(f"--repeats must be at least 1, got {arguments.repeats}")
+    try:
+        condition, num_workers = parse(arguments.words)
+        if num_workers < 2:
+            raise UserError(f"workers must be at least 2, got {num_workers}")
+        backend, timed = measure(condition, num_workers, SIZES, num_repeats=arguments.repeats)
+    except (NamespaceError, ValueError) as error:
+        raise UserError(str(error)) from error
+    print(f"{' '.join(arguments.words)}, links by {backend}, {arguments.repeats} repeats")
+    print(table(condition, num_workers, timed))
+    return 0
+
+
+if __name__ == "__main__":
+    commands.run(main)

@@ -1,0 +1,45 @@
+"""Bench of several streams: seconds to the task's accuracy, beside torch DDP with one stream."""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from experiments.runs.summary import read_fields
+
+NETS = ("lossy", "wan", "slow_tcp", "lan_1g", "none")
+THEIRS = "torch DDP"
+CASES = {
+    THEIRS: ["algo=torch_ddp"],
+    "torch DDP, 8 streams": ["algo=torch_ddp", "streams=8"],
+    "all-reduce": ["algo=allreduce"],
+    "all-reduce, 8 streams": ["algo=allreduce", "streams=8"],
+}
+"""What is measured, and its overrides."""
+
+LIMIT_S = 600
+
+
+def measure(overrides: Sequence[str], folder: Path) -> float:
+    """Seconds to accuracy of a run of 4 workers; inf where it missed."""
+    command = [
+        *(sys.executable, "-m", "experiments", *overrides),
+        *("stop_at_target=true", f"hydra.run.dir={folder}"),
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{ended.stdout}{ended.stderr}")
+    seconds = read_fields(folder)["time_to_accuracy_s"]
+    return float("inf") if seconds is None else seconds
+
+
+def rows(measured: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, list[float]]:
+    """Of the seconds by network and case: these, and how many times as fast as torch DDP with one
+    stream, round by round.
+    """
+    made = {f"{net}: s, {case}": list(seconds) for (net, case), seconds in measured.items()}
+    for (net, case), seconds in measured.items():
+        if case != THEIRS:
+            pairs = zip(measured[net, THEIRS], seconds, strict=True)
+            made[f"{net}: {THEIRS} / {case}"] = [theirs / ours for theirs, ours in pairs]
+    return dict(sorted(made.items()))

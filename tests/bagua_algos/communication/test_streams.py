@@ -1,0 +1,58 @@
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from bagua_algos.communication.process_group import file_rendezvous
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.communication.streams import best, check_streams, with_streams
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen"),
+    [
+        ({1: 1.0, 4: 0.95, 16: 0.92}, 1),  # too little is saved
+        ({1: 1.0, 4: 0.5, 16: 0.49}, 4),  # the fewest that are as good
+        ({1: 1.0, 4: 0.5, 16: 0.3}, 16),
+        ({1: 1.0, 4: 3.0, 16: 9.0}, 1),
+    ],
+)
+def test_several_streams_have_to_pay(seconds, chosen):
+    assert best(seconds) == chosen
+
+
+@pytest.mark.parametrize("streams", [0, 17, -1, 1.0, True, None, "8", "Auto"])
+def test_what_is_no_number_of_streams_is_refused(streams):
+    with pytest.raises(ValueError, match="streams must be 1 to 16, or auto, got"):
+        check_streams(streams)
+
+
+@pytest.mark.parametrize("streams", [1, "auto"])
+def test_stacked_workers_have_one_stream(streams):
+    workers = StackedCommunicator(2)
+    assert with_streams(workers, streams) == (workers, None)
+
+
+def test_sockets_and_threads_of_streams_end_with_the_process_group(tmp_path):
+    _open_and_close(tmp_path / "first", streams=1)  # torch keeps some for itself
+    before = _num_open()
+    during = _open_and_close(tmp_path / "second", streams=8)
+    assert all(there > earlier for there, earlier in zip(during, before, strict=True))
+    deadline_s = time.monotonic() + 10
+    while _num_open() != before and time.monotonic() < deadline_s:
+        time.sleep(0.05)  # threads end a moment later
+    assert _num_open() == before
+
+
+def _open_and_close(store: Path, streams: int) -> tuple[int, int]:
+    with file_rendezvous(
+        str(store), backend="gloo", rank=0, world_size=1, timeout_s=10
+    ) as communicator:
+        communicator.with_transport(streams=streams).duplicate().close()
+        return _num_open()
+
+
+def _num_open() -> tuple[int, int]:
+    """Files and threads of this process."""
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))

@@ -1,0 +1,18 @@
+from pathlib import Path
+
+import pytest
+
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.validation.bench_streams import CASES, THEIRS, rows
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_case_is_a_run(case):
+    plan = make_plan(compose_config(CASES[case]), Path("unused"))
+    assert plan.streams == (8 if "8 streams" in case else 1)
+
+
+def test_ratios_are_of_one_round():
+    measured = {("wan", THEIRS): [6.0, 8.0], ("wan", "all-reduce"): [2.0, float("inf")]}
+    assert rows(measured)["wan: torch DDP / all-reduce"] == [3.0, 0.0]

@@ -1,0 +1,56 @@
+import pytest
+
+from experiments.commands import collectives as command
+from experiments.validation.collectives import PATTERNS, STREAMS, Timed, measure, table, theory_s
+from host.errors import UserError
+from netsim.conditions.condition import NetworkCondition
+
+CONDITION = NetworkCondition(rate_mbit=100, delay_ms=5, jitter_ms=0, loss_pct=0, queue_ms=400)
+
+
+@pytest.mark.parametrize(
+    ("workers", "pattern", "ms"),
+    [
+        (4, "ring", 6 * 5 + 6 / 4 * 80),  # 1 MB takes 80 ms
+        (4, "halving_doubling", 4 * 5 + 6 / 4 * 80),
+        (6, "ring", 10 * 5 + 10 / 6 * 80),
+        (6, "halving_doubling", 6 * 5 + (6 / 4 + 2) * 80),  # two of six hand over all of theirs
+    ],
+)
+def test_theory_counts_steps_and_bytes(workers, pattern, ms):
+    assert theory_s(CONDITION, workers, pattern, 1_000_000) == pytest.approx(ms / 1000)
+
+
+def test_the_table_has_a_row_a_size_and_pattern():
+    timed = [
+        Timed(pattern=pattern, num_bytes=size, streams=k, seconds=(0.001, 0.002 * k, 0.1))
+        for k in STREAMS
+        for pattern in PATTERNS
+        for size in (4_000, 1_000_000)
+    ]
+    rows = table(CONDITION, 4, timed).splitlines()
+    assert len(rows) == 2 + 4
+    assert rows[2].startswith("| 4 | ring | 30 | 2 (1 to 100) | 4 (1 to 100) |")
+    assert rows[5].startswith("| 1000 | halving_doubling | 140 |")
+
+
+def test_real_workers_take_at_least_what_theory_says():
+    _, timed = measure(CONDITION, 2, [100_000], num_repeats=1)
+    assert len(timed) == len(STREAMS) * len(PATTERNS)
+    for one in timed:
+        least_s, _, _ = one.seconds
+        assert least_s > theory_s(CONDITION, 2, one.pattern, one.num_bytes)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["net=wan", "workers=1"], "workers must be at least 2, got 1"),
+        (["net=nowhere"], "There is no network 'nowhere'"),
+        (["net=wan", "--repeats", "0"], "--repeats must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(words, sentence, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["collectives", *words])
+    with pytest.raises(UserError, match=sentence):
+        command.main()
