@@ -12,7 +12,8 @@ from typing import Any, cast
 from torch.utils.data import Dataset, IterableDataset
 
 from bagua_algos.data import fingerprint as fingerprints
-from bagua_algos.data.store import Guarded, Store, opened
+from bagua_algos.data.named_store import opened
+from bagua_algos.data.store import Guarded, Store
 from bagua_algos.data.values import MISSING, decode, encode
 
 

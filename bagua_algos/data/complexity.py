@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.data.fingerprint import fingerprint
-from bagua_algos.data.store import Guarded, Store, opened
+from bagua_algos.data.named_store import opened
+from bagua_algos.data.store import Guarded, Store
 from bagua_algos.data.values import decode, encode
 
 Complexity = Callable[[Any], float] | Sequence[float] | NDArray | Tensor

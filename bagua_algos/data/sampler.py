@@ -2,13 +2,21 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from torch.utils.data import Dataset, Sampler
 
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.data.balance import Balance, Indices
 from bagua_algos.data.complexity import Complexity, column, digest
+
+
+class Order(TypedDict, total=False):
+    """What the order of the examples follows from beside their costs; each has a default."""
+
+    shuffle: bool
+    seed: int
+    random_level: float
 
 
 class _BalancedSampler(Sampler[Any]):
@@ -23,7 +31,7 @@ class _BalancedSampler(Sampler[Any]):
         complexity: Complexity,
         num_replicas: int | None,
         rank: int | None,
-        **options: Any,
+        **order: Unpack[Order],
     ) -> None:
         communicator = None
         if num_replicas is None or rank is None:
@@ -32,7 +40,7 @@ class _BalancedSampler(Sampler[Any]):
             rank = communicator.ranks[0] if rank is None else rank
         if not 0 <= rank < num_replicas:
             raise ValueError(f"rank must be in 0..{num_replicas - 1}, got {rank}")
-        self.balance = Balance(num_workers=num_replicas, **options)
+        self.balance = Balance(num_workers=num_replicas, **order)
         self.rank = rank
         self.epoch = 0
         self._begin = 0
@@ -131,17 +139,10 @@ class LoadBalancingDistributedSampler(_BalancedSampler):
         rank: int | None = None,
         *,
         batch_size: int = 1,
-        shuffle: bool = True,
-        seed: int = 0,
         drop_last: bool = False,
-        random_level: float = 0.0,
+        **order: Unpack[Order],
     ) -> None:
-        super().__init__(
-            *(dataset, complexity, num_replicas, rank),
-            shuffle=shuffle,
-            seed=seed,
-            random_level=random_level,
-        )
+        super().__init__(dataset, complexity, num_replicas, rank, **order)
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.batch_size = batch_size
@@ -199,16 +200,9 @@ class LoadBalancingDistributedBatchSampler(_BalancedSampler):
         rank: int | None = None,
         *,
         max_cost: float,
-        shuffle: bool = True,
-        seed: int = 0,
-        random_level: float = 0.0,
+        **order: Unpack[Order],
     ) -> None:
-        super().__init__(
-            *(dataset, complexity, num_replicas, rank),
-            shuffle=shuffle,
-            seed=seed,
-            random_level=random_level,
-        )
+        super().__init__(dataset, complexity, num_replicas, rank, **order)
         dearest, cheapest = self.costs.argmax(), self.costs.argmin()
         if self.costs[dearest] > max_cost:
             raise ValueError(

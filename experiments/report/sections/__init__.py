@@ -23,6 +23,7 @@ from experiments.report.sections import (
     scaling,
     time_to_accuracy,
     timeline,
+    tuning,
     way_to_accuracy,
 )
 
@@ -49,6 +50,7 @@ SECTIONS: tuple[SectionModule, ...] = (
     way_to_accuracy,
     final_accuracy,
     learning_rates,
+    tuning,
     bytes_sent,
     exposed_communication,
     best_over_networks,

@@ -9,7 +9,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from bagua_algos.data import CachedDataset, DiskStore, RedisStore
-from bagua_algos.data.store import FIRST_PAUSE_S, Guarded, StoreError, StoreFullError, opened
+from bagua_algos.data.named_store import opened
+from bagua_algos.data.store import FIRST_PAUSE_S, Guarded, StoreError, StoreFullError
 from tests.bagua_algos.data.examples import Sequences
 
 

@@ -1,0 +1,263 @@
+"""`fuse_optimizer`: an elementwise optimizer steps once for many parameters.
+
+A step of torch costs some microseconds an operation and parameter, whatever their size. Here the
+optimizer sees a strip of neighbouring parameters as one flat tensor (`bagua_algos.fused.strips`),
+with the same arithmetic on every element. Its groups, its state and its `state_dict` are outside of
+a step what they are without.
+"""
+
+import operator
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from bagua_algos.engine.script.elementwise import why_not_elementwise
+from bagua_algos.fused.states import slices
+from bagua_algos.fused.strips import Homes, Strip, can_be_flat, find_strips
+
+AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
+
+_ATTRIBUTE = "_bagua_fusion"
+_SCHEDULED = "_wrapped_by_lr_sched"
+_STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+
+
+def fuse_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
+    """Let `optimizer` step once for many parameters; returns the same optimizer.
+
+    Weights and states are bit for bit those without. Parameters that own their memory move into one
+    flat tensor for each group, type and device; `distribute` has put them into buckets already.
+    Gradients that are not neighbours are copied together at each step, which takes as much memory
+    once more. Parameters without a gradient, sparse ones and those without dimensions are treated
+    as ever.
+
+    Raises:
+        ValueError: the optimizer looks at whole tensors, such as LAMB, LARS, Muon or LBFGS; or it
+            has fused=True, whose kernels round the last elements of a tensor otherwise.
+    """
+    if is_fused(optimizer):
+        return optimizer
+    reason = _why_not(optimizer)
+    if reason is not None:
+        raise ValueError(f"{type(optimizer).__name__} cannot be fused: {reason}")
+    homes = Homes()
+    for group in optimizer.param_groups:
+        _move_together(group["params"], homes)
+    _attach(optimizer, homes)
+    return optimizer
+
+
+def fuse_in(homes: Iterable[Tensor], optimizer: Optimizer) -> bool:
+    """Let `optimizer` step once for the parameters that are neighbours in one of `homes` [n], if
+    that changes no bit; whether it is fused by this, and was not before. Its parameters stay where
+    they are.
+
+    Without having been asked to it fuses torch's own classes alone. Others may do in a step what no
+    trial can show, such as talking to other workers: those that `fuse_optimizer` has fused stay so.
+    """
+    homes = list(homes)
+    fusion = vars(optimizer).get(_ATTRIBUTE)
+    if not homes:
+        return False
+    if fusion is None and (not _is_torchs(optimizer) or _why_not(optimizer) is not None):
+        return False
+    known = Homes()
+    if fusion is None:
+        _attach(optimizer, known)
+    else:  # its parameters have moved
+        fusion.homes = known
+    for home in homes:
+        known.add(home)
+    return fusion is None
+
+
+def is_fused(optimizer: Optimizer) -> bool:
+    """Whether `fuse_optimizer` was called with it, and `unfuse_optimizer` was not since."""
+    return _ATTRIBUTE in vars(optimizer)
+
+
+def unfuse_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
+    """Let `optimizer` step as it did before `fuse_optimizer`; returns the same optimizer.
+
+    Its state gets memory of its own again. Weights stay where they are.
+    """
+    fusion = vars(optimizer).pop(_ATTRIBUTE, None)
+    if fusion is not None:
+        fusion.detach(optimizer)
+        for state in optimizer.state.values():
+            for name, value in state.items():
+                if isinstance(value, Tensor):
+                    state[name] = value.clone()
+    return optimizer
+
+
+def _why_not(optimizer: Optimizer) -> str | None:
+    for group in optimizer.param_groups:
+        for option in ("fused", "differentiable"):
+            if group.get(option):
+                return f"it has {option}=True: leave that out"
+    reason = why_not_elementwise(optimizer, exactly=True)
+    if reason is None:
+        return None
+    return f"{reason}; leave it as it is, or choose an elementwise one such as SGD or AdamW"
+
+
+def _is_torchs(optimizer: Optimizer) -> bool:
+    return type(optimizer).__module__.split(".")[:2] == ["torch", "optim"]
+
+
+def _attach(optimizer: Optimizer, homes: Homes) -> None:
+    vars(optimizer)[_ATTRIBUTE] = fusion = _Fusion(optimizer, homes)
+    fusion.attach(optimizer)
+
+
+class _Fusion:
+    """The fused steps of one optimizer."""
+
+    def __init__(self, optimizer: Optimizer, homes: Homes) -> None:
+        self.homes = homes
+        step = type(optimizer).step
+        # Ours runs the hooks, around it.
+        self._plain: Callable[..., Any] = getattr(step, "__wrapped__", step)
+        self._known: dict[int, _Group] = {}
+        self._before: Any = vars(optimizer).get("step")
+
+    def attach(self, optimizer: Optimizer) -> None:
+        """Take the place of the optimizer's `step`. Its class stays."""
+        step = Optimizer.profile_hook_step(_fused_step)
+        # What a learning rate scheduler that is there already looks at.
+        vars(step)[_SCHEDULED] = getattr(self._before, _SCHEDULED, False)
+        vars(optimizer)["step"] = MethodType(step, optimizer)
+
+    def detach(self, optimizer: Optimizer) -> None:
+        """Give the place back, unless somebody has wrapped ours: then it does a plain step."""
+        own = vars(optimizer).get("step")
+        if getattr(getattr(own, "__func__", None), "__wrapped__", None) is _fused_step:
+            del vars(optimizer)["step"]
+            if self._before is not None:
+                vars(optimizer)["step"] = self._before
+
+    def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None, **options: Any) -> Any:
+        if closure is None:
+            with self._flat(optimizer):
+                return self._plain(optimizer, **options)
+        with torch.enable_grad():  # gradients must be there before they can be put together
+            loss = closure()
+        with self._flat(optimizer):
+            return self._plain(optimizer, _Called(optimizer, loss), **options)
+
+    @contextmanager
+    def _flat(self, optimizer: Optimizer) -> Iterator[None]:
+        """Within, the optimizer has a flat tensor in place of the parameters of each strip."""
+        groups, states = optimizer.param_groups, optimizer.state
+        hooks = {name: hooks for name, hooks in vars(optimizer).items() if name in _STEP_HOOKS}
+        parameters = [group["params"] for group in groups]
+        found = [self._group(index, own, states) for index, own in enumerate(parameters)]
+        flat: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
+        strips = [strip for group in found for strip in group.strips]
+        for strip in strips:
+            state = strip.begin()
+            if state:
+                flat[strip.weights] = state
+        rest = [p for group in found for p in group.rest]
+        flat.update({p: states[p] for p in rest if p in states})
+        try:
+            for group, part in zip(groups, found, strict=True):
+                group["params"] = [*(strip.weights for strip in part.strips), *part.rest]
+            optimizer.state = flat
+            # A step that calls super().step() would run them once more, on flat tensors.
+            vars(optimizer).update({name: OrderedDict() for name in hooks})
+            yield
+        finally:
+            optimizer.state = states
+            vars(optimizer).update(hooks)
+            for group, own in zip(groups, parameters, strict=True):
+                group["params"] = own
+            for strip in strips:
+                strip.end(flat.get(strip.weights, {}), states)
+            states.update({p: flat[p] for p in rest if p in flat})
+
+    def _group(self, index: int, parameters: list[nn.Parameter], states: Any) -> "_Group":
+        layout = [(p.data_ptr(), p.is_contiguous(), _kind(p.grad)) for p in parameters]
+        known = self._known.get(index)
+        if (
+            known is None
+            or known.layout != layout
+            or not all(map(operator.is_, known.parameters, parameters))
+            or not all(strip.is_current(states) for strip in known.strips)
+        ):
+            known = self._known[index] = _Group(parameters, layout, states, self.homes)
+        return known
+
+
+class _Group:
+    """The strips of one parameter group, as long as it is laid out as now."""
+
+    def __init__(
+        self, parameters: list[nn.Parameter], layout: list, states: Any, homes: Homes
+    ) -> None:
+        self.parameters = list(parameters)
+        self.layout = layout
+        self.strips: list[Strip]
+        self.strips, self.rest = find_strips(parameters, states, homes)
+
+
+class _Called:
+    """Stands for a closure that was called before the step; raises `ValueError` where a step calls
+    it again, or after it has changed weights: it would have another loss.
+    """
+
+    def __init__(self, optimizer: Optimizer, loss: Any) -> None:
+        self._loss = loss
+        self._weights = [p for group in optimizer.param_groups for p in group["params"]]
+        self._versions = [p._version for p in self._weights]
+
+    def __call__(self) -> Any:
+        if [p._version for p in self._weights] != self._versions:
+            raise ValueError(
+                "the optimizer calls its closure on weights that it has changed in the same step, "
+                "so it cannot be fused: call unfuse_optimizer() with it first"
+            )
+        return self._loss
+
+
+@torch._disable_dynamo  # pyright: ignore[reportPrivateImportUsage]
+def _fused_step(self: Optimizer, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+    vars(self)["_opt_called"] = True  # what a scheduler asks for
+    fusion = vars(self).get(_ATTRIBUTE)
+    if fusion is not None:
+        return fusion.step(self, closure, **options)
+    step = type(self).step
+    return getattr(step, "__wrapped__", step)(self, closure, **options)
+
+
+def _move_together(parameters: list[nn.Parameter], homes: Homes) -> None:
+    """Move those that own their memory into one flat tensor for each type and device."""
+    kinds: dict[Any, list[nn.Parameter]] = {}
+    places = Counter(parameter.data_ptr() for parameter in parameters if can_be_flat(parameter))
+    for parameter in parameters:
+        num_bytes = parameter.numel() * parameter.element_size()
+        is_own = parameter.untyped_storage().nbytes() == num_bytes and not _is_shared(parameter)
+        is_own = is_own and places[parameter.data_ptr()] == 1
+        if parameter.requires_grad and can_be_flat(parameter) and is_own:
+            kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+    for alike in kinds.values():
+        flat = torch.cat([p.detach().reshape(-1) for p in alike])
+        homes.add(flat)
+        for parameter, part in zip(alike, slices(flat, [p.shape for p in alike]), strict=True):
+            parameter.data = part
+
+
+def _is_shared(parameter: Tensor) -> bool:
+    """Whether other processes have the memory, too."""
+    return parameter.device.type == "cpu" and parameter.is_shared()
+
+
+def _kind(gradient: Tensor | None) -> tuple[torch.layout, torch.dtype] | None:
+    return None if gradient is None else (gradient.layout, gradient.dtype)

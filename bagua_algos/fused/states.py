@@ -1,0 +1,174 @@
+"""What an optimizer keeps of the parameters of a strip, as one value for all of them.
+
+    elements    a tensor of the parameter's shape: slices of one flat tensor
+    numbers     a tensor without dimensions, such as Adam's count of steps: elements of one vector
+    constants   a value of Python: the same for all
+
+Each parameter's own state has the same memory, so that whoever reads or changes it there reads and
+changes these.
+"""
+
+import operator
+from collections.abc import Hashable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+State = dict[str, Any]
+"""What an optimizer keeps of one parameter, by name."""
+
+
+class Shared(Protocol):
+    """One name in the states of all parameters of a strip."""
+
+    value: Any
+    """What the optimizer finds under the name for the whole strip."""
+
+    def is_current(self, states: Sequence[State]) -> bool:
+        """Whether the parameters' own states still have the same under the name."""
+        ...
+
+    def take(self, value: Any, states: Sequence[State]) -> bool:
+        """The optimizer has `value` for the strip now: hand it on to the parameters' own states.
+        False where it is of another kind by now.
+        """
+        ...
+
+
+class Elements:
+    """Slices of one flat tensor [n]."""
+
+    def __init__(self, name: str, value: Tensor, shapes: Sequence[torch.Size]) -> None:
+        self._name, self._shapes = name, shapes
+        self._set(value)
+
+    def is_current(self, states: Sequence[State]) -> bool:
+        """Whether each state has the slice that was made for it."""
+        return _have(states, self._name, self._views)
+
+    def take(self, value: Any, states: Sequence[State]) -> bool:
+        """Slices of `value`, unless it is the same tensor as before."""
+        if value is self.value:
+            return True
+        if not _is_flat(value, self._shapes):
+            return False
+        self._set(value)
+        self.give(states)
+        return True
+
+    def give(self, states: Sequence[State]) -> None:
+        """Put the slices into the parameters' own states."""
+        for state, view in zip(states, self._views, strict=True):
+            state[self._name] = view
+
+    def _set(self, value: Tensor) -> None:
+        self.value = value
+        self._views = slices(value, self._shapes)
+
+
+class Numbers:
+    """Elements of one vector, all equal to a tensor without dimensions."""
+
+    def __init__(self, name: str, value: Tensor, count: int) -> None:
+        self._name = name
+        self.value = value
+        self._vector = value.detach().expand(count).clone()
+        self._views = list(self._vector.unbind())
+        self._version = self._vector._version
+
+    def is_current(self, states: Sequence[State]) -> bool:
+        """Whether each state has the element that was made for it, and nobody has changed any."""
+        return self._vector._version == self._version and _have(states, self._name, self._views)
+
+    def take(self, value: Any, states: Sequence[State]) -> bool:
+        """The number `value` for all."""
+        if not _is_number(value):
+            return False
+        if value.dtype != self._vector.dtype or value.device != self._vector.device:
+            self.__init__(self._name, value, len(self._views))
+            self.give(states)
+        else:
+            self.value = value
+            self._vector.copy_(value)
+            self._version = self._vector._version
+        return True
+
+    def give(self, states: Sequence[State]) -> None:
+        """Put the elements into the parameters' own states."""
+        for state, view in zip(states, self._views, strict=True):
+            state[self._name] = view
+
+
+class Constants:
+    """The same value of Python for all."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self._name, self.value = name, value
+
+    def is_current(self, states: Sequence[State]) -> bool:
+        """Whether each state has it."""
+        missing = object()
+        return all(state.get(self._name, missing) == self.value for state in states)
+
+    def take(self, value: Any, states: Sequence[State]) -> bool:
+        """The constant `value` for all."""
+        if isinstance(value, Tensor):
+            return False
+        self.value = value
+        self.give(states)
+        return True
+
+    def give(self, states: Sequence[State]) -> None:
+        """Put it into the parameters' own states."""
+        for state in states:
+            state[self._name] = self.value
+
+
+def shared(name: str, value: Any, shapes: Sequence[torch.Size]) -> Elements | Numbers | Constants:
+    """What the optimizer has made for a strip. Raises `ValueError` for what is none of them."""
+    if _is_flat(value, shapes):
+        return Elements(name, value, shapes)
+    if _is_number(value):
+        return Numbers(name, value, len(shapes))
+    if isinstance(value, Tensor):
+        raise ValueError(
+            f"the optimizer keeps a tensor {name!r} of shape {tuple(value.shape)} for "
+            f"{sum(shape.numel() for shape in shapes)} elements, so it does not treat every "
+            "element by itself: do not fuse it"
+        )
+    return Constants(name, value)
+
+
+def kind(value: Any, shape: torch.Size) -> Hashable | None:
+    """What must be equal in neighbours' states; None where nothing fits. For parameters with at
+    least one dimension.
+    """
+    if not isinstance(value, Tensor):
+        return ("constant", value) if isinstance(value, Hashable) else None
+    of = value.dtype, str(value.device)
+    if value.shape == shape and value.layout is torch.strided:
+        return "elements", *of
+    return ("number", value.item(), *of) if _is_number(value) else None
+
+
+def slices(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """The parts of `flat` [n] in these shapes, one after the other: the same memory behind storages
+    of their own, so that a file that holds one of them holds no other.
+    """
+    parts = flat.detach().split([shape.numel() for shape in shapes])
+    return [torch.from_dlpack(p.view(s)) for p, s in zip(parts, shapes, strict=True)]
+
+
+def _have(states: Sequence[State], name: str, views: Sequence[Tensor]) -> bool:
+    return all(map(operator.is_, [state.get(name) for state in states], views))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 0
+
+
+def _is_flat(value: Any, shapes: Sequence[torch.Size]) -> bool:
+    if not isinstance(value, Tensor) or value.dim() != 1:
+        return False
+    return value.numel() == sum(shape.numel() for shape in shapes)

@@ -1,0 +1,118 @@
+"""Which fields a search may change, and to what: the files of conf/tune."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.plan.messages import choices
+from experiments.plan.schema import CONFIG_DIR
+from host.errors import UserError
+
+FOLDER = "tune"
+"""Of `conf/`."""
+
+Value = float | int | bool | str | None
+
+_KEYS = {"low", "high", "log"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """What one field may be: one of `choices`, else a number from `low` to `high`, both included,
+    and a whole one where both are.
+
+    Raises:
+        ValueError: there is no such value.
+    """
+
+    choices: tuple[Value, ...] = ()
+    low: float = math.nan
+    high: float = math.nan
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if self.choices:
+            return
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ValueError(f"low must be less than high, got {self.low} and {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"a logarithmic range must be above 0, got low: {self.low}")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its values are whole numbers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def contains(self, value: object) -> bool:
+        """Whether a trial may have it."""
+        if self.choices:
+            return any(type(value) is type(choice) and value == choice for choice in self.choices)
+        is_number = isinstance(value, int if self.is_whole else int | float)
+        return is_number and not isinstance(value, bool) and self.low <= value <= self.high  # type: ignore[operator]
+
+
+def read_ranges(name: str) -> dict[str, Range]:
+    """Those of a file: a name in conf/tune, or the path of a YAML of one's own.
+
+    Raises `UserError` where there is none, or a range in it is none.
+    """
+    file = Path(name) if name.endswith((".yaml", ".yml")) else CONFIG_DIR / FOLDER / f"{name}.yaml"
+    try:
+        found = yaml.safe_load(file.read_text())
+    except OSError as error:
+        names = ", ".join(choices(FOLDER))
+        raise UserError(
+            f"there are no ranges {name!r}: choose ranges={names}, or a YAML file of your own"
+        ) from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{file} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(found, dict) or not found:
+        raise UserError(f"{file} has no ranges: write FIELD: {{low: ..., high: ...}}")
+    return {str(field): _range(field, words, file) for field, words in found.items()}
+
+
+def is_choice_of_files(field: str) -> bool:
+    """Whether the field chooses a file of `conf/`, as algo.compressor does."""
+    return (CONFIG_DIR / field.replace(".", "/")).is_dir()
+
+
+def override(field: str, value: Value) -> str:
+    """As on the app's command line."""
+    match value:
+        case None:
+            return f"{field}=null"
+        case bool():
+            return f"{field}={str(value).lower()}"
+    return f"{field}={value}"
+
+
+def _range(field: object, words: object, file: Path) -> Range:
+    try:
+        if not isinstance(words, Mapping):
+            raise ValueError("write {low: ..., high: ...} or {choices: [...]}")
+        options: dict[str, Any] = {str(key): value for key, value in words.items()}
+        if "choices" in options:
+            return _of_choices(options)
+        if unknown := options.keys() - _KEYS:
+            raise ValueError(f"there is no {sorted(unknown)[0]!r}: write low, high, log, choices")
+        numbers = [options.get("low"), options.get("high")]
+        if any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
+            raise ValueError(f"low and high must be numbers, got {numbers[0]} and {numbers[1]}")
+        return Range(**options)
+    except ValueError as error:
+        raise UserError(f"{file}: {field}: {error}") from error
+
+
+def _of_choices(options: Mapping[str, Any]) -> Range:
+    found = options["choices"]
+    if len(options) > 1 or not isinstance(found, list) or len(found) < 2:
+        raise ValueError("choices must be a list of two or more, and stand alone")
+    if not all(value is None or isinstance(value, Value) for value in found):
+        raise ValueError(f"choices must be numbers, words, true, false or null, got {found}")
+    return Range(choices=tuple(found))

@@ -1,0 +1,349 @@
+"""The search itself: trials one after the other, in a study that outlives its processes.
+
+A study is a file, study.db (SQLite), in the folder of the search. Any number of processes take
+part; each trial is held by one of them, by a lock that goes with the process. What a process leaves
+behind that was stopped or killed is begun anew by whoever comes next, with the same values.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import shutil
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import optuna  # pyright: ignore[reportMissingImports]
+from optuna.trial import FrozenTrial, TrialState  # pyright: ignore[reportMissingImports]
+
+from experiments.advise.tuning.objectives import Objective
+from experiments.advise.tuning.ranges import Range, Value, is_choice_of_files
+from experiments.advise.tuning.request import Request, has_field
+from experiments.report.tuned import TunedTrial, Tuning, said
+from experiments.runs.folder_lock import HeldError, hold, is_held
+from experiments.runs.load import load_rows
+from experiments.runs.run import run
+from experiments.runs.summary import read_summary
+from experiments.training.metrics import MetricsRow
+from host.commands import say
+from host.errors import Failure, UserError
+
+DATABASE = "study.db"
+TRIALS = "trials"
+MOST_REFUSED = 20
+"""In a row: more say that the ranges do not fit."""
+MOST_FAILED = 3
+NUM_FIRST = 5
+"""Trials that are drawn at random, and before which none is pruned."""
+
+PATIENCE = 2
+"""How many times the best time or bytes a trial may take without the target."""
+
+_NAME, _OF, _DEFAULT = "search", "of", "is default"
+_DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+_STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
+
+
+class Ended(Exception):
+    """A trial's run is ended early: it can no longer win, or has all that counts."""
+
+    def __init__(self, reason: str, *, is_behind: bool) -> None:
+        super().__init__(reason)
+        self.is_behind = is_behind
+
+
+class Search:
+    """One process's part in a search.
+
+    Raises:
+        UserError: the folder holds another search; real runs, whose times other programs would
+            change, are searched by another process already.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._folder = request.folder
+        self._reported: set[int] = set()
+        self._best_yet = math.inf
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"{self._folder} cannot be written ({error.strerror}): choose folder=..."
+            ) from error
+        with self._alone():
+            self._study = self._open()
+            self._take_over()
+
+    def run(self) -> Tuning:
+        """Take trials until there are as many as were asked for; returns what was found.
+
+        Raises:
+            UserError: none can be run, because of what they ask for.
+            Failure: several in a row have failed.
+        """
+        with ExitStack() as stack:
+            if not self._request.plan.backend.is_simulated:
+                stack.enter_context(self._host())
+            self._take_all()
+        return self._save()
+
+    def _take_all(self) -> None:
+        refusals, failures = [], []
+        while True:
+            with ExitStack() as held:
+                trial = self._next(held)
+                if trial is None:
+                    return
+                try:
+                    self._take(trial)
+                    refusals, failures = [], []
+                except UserError as error:
+                    refusals.append(str(error))
+                    self._fail(trial, f"refused: {error}")
+                except Failure as error:
+                    failures.append(str(error))
+                    self._fail(trial, str(error))
+            if len(refusals) >= MOST_REFUSED:
+                raise UserError(f"{len(refusals)} settings in a row fit nothing: {refusals[-1]}")
+            if len(failures) >= MOST_FAILED:
+                raise Failure(f"{len(failures)} trials in a row failed: {failures[-1]}")
+
+    @contextmanager
+    def _host(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(hold(self._folder / "real_workers"))
+            except HeldError as error:
+                raise UserError(
+                    f"another process searches with real workers in {self._folder}, and both would "
+                    "change each other's times: let it end, or stop it"
+                ) from error
+            yield
+
+    def _open(self) -> optuna.Study:
+        options = {"connect_args": {"timeout": 100}}
+        url = f"sqlite:///{(self._folder / DATABASE).absolute()}"
+        objectives = self._request.objectives
+        storage = optuna.storages.RDBStorage(url, engine_kwargs=options)
+        study = optuna.create_study(
+            study_name=_NAME,
+            storage=storage,
+            load_if_exists=True,
+            directions=["maximize" if o.is_maximized else "minimize" for o in objectives],
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=NUM_FIRST),
+        )
+        known = study.user_attrs.get(_OF)
+        if known is None:
+            study.set_user_attr(_OF, self._request.key)
+            defaults = self._request.defaults
+            if all(self._request.fields[name].contains(v) for name, v in defaults.items()):
+                study.enqueue_trial(defaults, user_attrs={_DEFAULT: True})
+        elif known != self._request.key:
+            raise UserError(
+                f"{self._folder} holds another search, of other words, ranges or objectives: "
+                "choose another folder=..."
+            )
+        # Another process, and this one when it goes on, draw otherwise.
+        seed = self._request.plan.seed + len(study.get_trials(deepcopy=False))
+        study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=NUM_FIRST)
+        return study
+
+    def _next(self, held: ExitStack) -> optuna.Trial | None:
+        """A trial to take, held by this process; None where there are enough."""
+        with self._alone():
+            if self._num_taken() >= self._request.trials:
+                self._take_over()
+            if self._num_taken() >= self._request.trials:
+                return None
+            trial = self._study.ask()
+            held.enter_context(hold(self._run(trial.number)))
+            return trial
+
+    def _num_taken(self) -> int:
+        """Trials that are done, or that somebody has begun."""
+        states = (*_DONE, TrialState.RUNNING)
+        return len(self._study.get_trials(deepcopy=False, states=states))
+
+    def _take_over(self) -> None:
+        """Begin anew what was left by processes that are gone."""
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if not is_held(self._run(trial.number)):
+                self._begin_anew(trial)
+
+    def _take(self, trial: optuna.Trial) -> None:
+        try:
+            values = self._values(trial)
+            rows, is_diverged = self._rows(trial, values)
+        except Ended as end:
+            self._study.tell(trial, state=TrialState.PRUNED)
+            say(f"trial {trial.number} ended early: {end}")
+        else:
+            objectives, aim = self._request.objectives, self._request.aim
+            numbers = [o.diverged if is_diverged else o.of_rows(rows, aim) for o in objectives]
+            self._study.tell(trial, numbers)
+            say(f"trial {trial.number}: {_told(objectives, numbers)}")
+        self._save()
+
+    def _values(self, trial: optuna.Trial) -> dict[str, Value]:
+        fields = self._request.fields
+        values = {n: _suggest(trial, n, fields[n]) for n in fields if is_choice_of_files(n)}
+        config = self._request.config(values)
+        for name in fields:
+            if name not in values and has_field(config, name):
+                values[name] = _suggest(trial, name, fields[name])
+        return values
+
+    def _rows(
+        self, trial: optuna.Trial, values: dict[str, Value]
+    ) -> tuple[Sequence[MetricsRow], bool]:
+        """Those of the trial's run, and whether it diverged."""
+        words, rows = self._request.overrides_with(values), []
+        self._reported, self._best_yet = set(), self._best()
+        say(f"trial {trial.number}: {' '.join(words[len(self._request.overrides) :])}")
+
+        def watch(row: MetricsRow) -> None:
+            rows.append(row)
+            self._judge(trial, rows)
+
+        folder = self._run(trial.number)
+        try:
+            status = run(self._request.config(values), folder, words, self._folder, watch)
+        except Ended as end:
+            if end.is_behind:
+                raise
+            return rows, False
+        if status == "failed":
+            raise Failure(read_summary(folder).reason or "the run failed")
+        return load_rows(folder), status == "diverged"
+
+    def _judge(self, trial: optuna.Trial, rows: Sequence[MetricsRow]) -> None:
+        """Raise `Ended` where the trial has all that counts, or is far behind."""
+        if len(self._request.objectives) != 1:  # one of two may still be good
+            return
+        (objective,), row = self._request.objectives, rows[-1]
+        if objective.so_far is None:
+            self._judge_number(trial, objective, row)
+            return
+        aim, spent = self._request.aim, objective.so_far(row)
+        accuracy = max((own.accuracy or 0.0 for own in rows), default=0.0)
+        if accuracy < aim.target_accuracy and spent > PATIENCE * self._best_yet:
+            trial.report(1 - accuracy, 0)  # by which the sampler orders such trials
+            raise Ended(
+                f"without the target it has {_told([objective], [spent])}, over {PATIENCE} times "
+                "the best",
+                is_behind=True,
+            )
+
+    def _judge_number(self, trial: optuna.Trial, objective: Objective, row: MetricsRow) -> None:
+        aim = self._request.aim
+        if aim.at_s is not None and row.time_s > aim.at_s:
+            raise Ended(f"its clock is at {row.time_s:.3g} s", is_behind=False)
+        number = objective.of_rows([row], aim)
+        place = row.step if aim.at_s is None else int(10 * row.time_s / aim.at_s)
+        if row.is_evaluation and place not in self._reported:
+            self._reported.add(place)
+            trial.report(number, place)
+            if trial.should_prune():
+                raise Ended(f"{_told([objective], [number])} is behind", is_behind=True)
+
+    def _best(self) -> float:
+        """The best time or bytes yet; inf before some trials are complete."""
+        done = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        return min(trial.values[0] for trial in done) if len(done) >= NUM_FIRST else math.inf
+
+    def _fail(self, trial: optuna.Trial, reason: str) -> None:
+        say(f"trial {trial.number} failed: {reason}")
+        self._study.tell(trial, state=TrialState.FAIL)
+
+    def _begin_anew(self, trial: FrozenTrial) -> None:
+        """It was stopped: its values are the next ones."""
+        if trial.state is not TrialState.RUNNING:
+            return
+        self._study.tell(trial.number, state=TrialState.FAIL)
+        shutil.rmtree(self._run(trial.number), ignore_errors=True)
+        if trial.params or trial.user_attrs.get(_DEFAULT):
+            attributes = {_DEFAULT: True} if trial.user_attrs.get(_DEFAULT) else None
+            values = trial.params or self._request.defaults
+            self._study.enqueue_trial(values, user_attrs=attributes)
+
+    def _run(self, number: int) -> Path:
+        return self._folder / TRIALS / f"{number:04d}"
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One process of the search at a time."""
+        with (self._folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _save(self) -> Tuning:
+        with self._alone():
+            trials = self._study.get_trials(deepcopy=False)
+            has_any = any(trial.state is TrialState.COMPLETE for trial in trials)
+            best = sorted(self._study.best_trials, key=lambda t: t.number) if has_any else []
+            objectives = self._request.objectives
+            best = best if len(objectives) > 1 else best[:1]
+            tuning = Tuning(
+                folder=str(self._folder),
+                command=self._request.command,
+                objectives=[(o.name, o.unit, o.is_maximized) for o in objectives],
+                trials=[_tuned(trial) for trial in trials if trial.state in _STATES],
+                best=[trial.number for trial in best],
+                commands=[self._request.command_of(trial.params) for trial in best],
+                importances={
+                    objective.name: self._importances(place, objective, trials)
+                    for place, objective in enumerate(objectives)
+                },
+            )
+            tuning.save()
+            return tuning
+
+    def _importances(
+        self, place: int, objective: Objective, trials: Sequence[FrozenTrial]
+    ) -> dict[str, float]:
+        """By PED-ANOVA (arXiv 2304.10255): which fields the best trials have in common. None of
+        fewer trials than it takes to say anything.
+        """
+        done = [t.values[place] for t in trials if t.state is TrialState.COMPLETE and t.params]
+        finite = sorted({value for value in done if math.isfinite(value)})
+        if len(finite) < NUM_FIRST:
+            return {}
+        sign = -1 if objective.is_maximized else 1
+        worst = 2 * max(map(abs, finite))
+
+        def cost(trial: FrozenTrial) -> float:
+            value = trial.values[place]
+            return sign * value if math.isfinite(value) else worst
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a target of one's own must be a cost
+            shares = optuna.importance.get_param_importances(self._study, target=cost)
+        return {name: float(share) for name, share in shares.items()}
+
+
+def _suggest(trial: optuna.Trial, name: str, own: Range) -> Value:
+    """What the trial has for a field."""
+    if own.choices:
+        return trial.suggest_categorical(name, own.choices)
+    if own.is_whole:
+        return trial.suggest_int(name, int(own.low), int(own.high), log=own.log)
+    return trial.suggest_float(name, own.low, own.high, log=own.log)
+
+
+def _tuned(trial: FrozenTrial) -> TunedTrial:
+    return TunedTrial(
+        number=trial.number,
+        state=_STATES[trial.state],
+        fields=dict(trial.params),
+        values=list(trial.values or ()) if trial.state is TrialState.COMPLETE else [],
+        is_default=bool(trial.user_attrs.get(_DEFAULT)),
+    )
+
+
+def _told(objectives: Sequence[Objective], numbers: Sequence[float]) -> str:
+    pairs = zip(objectives, numbers, strict=True)
+    return ", ".join(f"{o.name} {said(number, o.unit)}" for o, number in pairs)

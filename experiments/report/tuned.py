@@ -1,0 +1,92 @@
+"""What a search for settings has found, as its folder keeps it for reports: tuning.json."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+FILE = "tuning.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedTrial:
+    """One trial: its number, from 0; "complete", "pruned" or "failed"; the values of the fields
+    that it changed; and the objectives', none where it was not completed.
+    """
+
+    number: int
+    state: str
+    fields: Mapping[str, Any]
+    values: Sequence[float]
+    is_default: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """A search, so far.
+
+    Args:
+        folder: of the search.
+        command: goes on with it.
+        objectives: the name, the unit and whether it is maximized, of each.
+        trials: in the order of their numbers.
+        best: numbers of trials: the best, or with two objectives all of which none is worse in
+            both.
+        commands: the app's command line of each of these.
+        importances: of each objective, by its name: the share of each field.
+    """
+
+    folder: str
+    command: str
+    objectives: Sequence[tuple[str, str, bool]]
+    trials: Sequence[TunedTrial]
+    best: Sequence[int]
+    commands: Sequence[str]
+    importances: Mapping[str, Mapping[str, float]]
+
+    @property
+    def defaults(self) -> TunedTrial | None:
+        """The trial of the settings without the search, where it has completed."""
+        return next((t for t in self.trials if t.is_default and t.state == "complete"), None)
+
+    def trial(self, number: int) -> TunedTrial:
+        """That of this number."""
+        return next(trial for trial in self.trials if trial.number == number)
+
+    def save(self) -> None:
+        """Write it into its folder. The file appears whole."""
+        file = Path(self.folder, FILE)
+        unfinished = file.with_suffix(f".{os.getpid()}.tmp")
+        unfinished.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        unfinished.replace(file)
+
+
+def load_tunings(path: str | Path) -> tuple[list[Tuning], list[str]]:
+    """All searches at or below `path`, and sentences on those that could not be read."""
+    found, problems = [], []
+    for file in sorted(Path(path).rglob(FILE)):
+        try:
+            found.append(_read(file))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            problems.append(f"{file} cannot be read: {error}.")
+    return found, problems
+
+
+def said(value: float, unit: str) -> str:
+    """Such as "3.21 s"; "never" for what was not reached."""
+    if math.isinf(value):
+        return "never"
+    return f"{value:.4g} {unit}".strip()
+
+
+def _read(file: Path) -> Tuning:
+    words: dict[str, Any] = json.loads(file.read_text())
+    trials = [TunedTrial(**trial) for trial in words.pop("trials")]
+    objectives = [(str(n), str(unit), bool(up)) for n, unit, up in words.pop("objectives")]
+    own = {**words, "folder": str(file.parent)}
+    return Tuning(**own, trials=trials, objectives=objectives)

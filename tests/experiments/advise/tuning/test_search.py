@@ -1,0 +1,224 @@
+"""Searches among simulated workers: what they find, and that they go on where they were stopped."""
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.advise.tuning import search
+from experiments.advise.tuning.objectives import OBJECTIVES, Aim
+from experiments.advise.tuning.request import read_request
+from experiments.advise.tuning.search import Search
+from experiments.report.data import ReportData
+from experiments.report.sections.tuning import section
+from experiments.report.tuned import FILE, Tuning, load_tunings
+from experiments.runs.folder_lock import hold
+from experiments.runs.load import load_rows
+from experiments.runs.summary import read_summary
+from experiments.training.metrics import MetricsRow
+from host.errors import Failure, UserError
+from tests.once import made_once
+from tests.paths import ROOT
+
+WORDS = (
+    *("algo=allreduce", "model=mlp", "backend=sim", "net=slow_tcp", "workers=2", "max_steps=8"),
+    *("eval_every=2", "target_accuracy=0.6"),
+)
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """With the profile of a first trial: no other one rehearses."""
+
+    def make(folder: Path) -> None:
+        Search(read_request([*WORDS, "ranges=engine", "trials=1", f"folder={folder}/first"])).run()
+
+    first = made_once(tmp_path_factory, "tuned", make)
+    return [*WORDS, f"profile={first / 'first/trials/0000/profile.yaml'}"]
+
+
+def searched(words, folder, *others: str) -> Tuning:
+    return Search(read_request([*words, f"folder={folder}", *others])).run()
+
+
+def test_a_search_begins_with_the_defaults_and_goes_on(words, tmp_path):
+    command = ["objective=time_to_accuracy", "ranges=optim"]
+    first = searched(words, tmp_path, *command, "trials=2")
+    assert [t.is_default for t in first.trials] == [True, False]
+    assert first.defaults is not None and first.defaults.fields["lr_scale"] == 1.0
+    second = searched(words, tmp_path, *command, "trials=8")
+    assert second.trials[:2] == first.trials and len(second.trials) == 8
+    best = min(t.values[0] for t in second.trials if t.state == "complete")
+    assert second.trial(second.best[0]).values == [best]
+    assert best <= first.defaults.values[0]
+    assert all(t.state == "complete" for t in second.trials[:5])
+    for trial in second.trials:
+        if trial.state == "complete":
+            reached_s = read_summary(tmp_path / f"trials/{trial.number:04d}").time_to_accuracy_s
+            assert trial.values == [math.inf if reached_s is None else reached_s]
+        else:  # without the target its clock was past twice the best one's
+            summary = read_summary(tmp_path / f"trials/{trial.number:04d}")
+            assert "stopped by Ended: without the target" in (summary.reason or "")
+    assert load_tunings(tmp_path) == ([second], [])
+
+
+def test_where_only_time_changes_a_kept_training_serves_and_a_section_tells_of_it(words, tmp_path):
+    ranges, folder = tmp_path / "mine.yaml", tmp_path / "search"
+    ranges.write_text("cluster.straggler: {low: 0.0, high: 5.0}\n")
+    tuning = searched(words, folder, f"ranges={ranges}", "trials=6")
+    runs = [read_summary(folder / f"trials/{n:04d}") for n in range(6)]
+    assert [run.replayed_from for run in runs] == [None, *["0000"] * 5]
+    done = [t for t in tuning.trials if t.state == "complete"]
+    by_slowdown = sorted(done, key=lambda t: t.fields["cluster.straggler"])
+    speeds = [t.values[0] for t in by_slowdown]
+    assert speeds == sorted(speeds, reverse=True) and len(speeds) >= 5
+    assert tuning.best == [0], "the defaults have no straggler"
+    assert tuning.importances["steps_per_s"] == {"cluster.straggler": 1.0}
+    found = section(ReportData.load(folder))
+    found.save(tmp_path)
+    assert f"steps_per_s {speeds[0]:.4g} steps/s, the defaults {speeds[0]:.4g}" in found.finding
+    assert "| cluster.straggler |" in (tmp_path / "tuning_importance.md").read_text()
+    (folder / FILE).write_text("{")
+    broken = ReportData.load(folder)
+    assert section(broken).finding.startswith("No settings were searched")
+    assert any(FILE in problem for problem in broken.problems)
+
+
+def test_a_pair_has_a_front_and_a_section(words, tmp_path):
+    ranges = tmp_path / "mine.yaml"
+    ranges.write_text("max_steps: {choices: [4, 6, 8]}\nalgo.wire: {choices: [null, bf16]}\n")
+    pair = "objective=time_to_accuracy,bytes_to_accuracy"
+    tuning = searched(words, tmp_path / "search", f"ranges={ranges}", pair, "trials=6")
+    done = [t for t in tuning.trials if t.state == "complete"]
+    for trial in done:
+        beaten = any(
+            all(a <= b for a, b in zip(o.values, trial.values, strict=True))
+            and o.values != trial.values
+            for o in done
+        )
+        assert beaten != (trial.number in tuning.best)
+    assert all("algo.wire=bf16" in command for command in tuning.commands), "half the bytes"
+    found = section(ReportData.load(tmp_path / "search"))
+    found.save(tmp_path)
+    assert "no other one is better in time_to_accuracy and bytes_to_accuracy" in found.finding
+    text = (tmp_path / "tuning_best.md").read_text()
+    assert all(command in text for command in tuning.commands)
+    assert (tmp_path / "tuning_trials.png").exists()
+
+
+def test_accuracy_at_a_time_ends_runs_there(words, tmp_path):
+    speed = read_summary(Path(words[-1].partition("=")[2]).parent).steps_per_s
+    assert speed is not None
+    own = ["objective=accuracy_at", f"at_s={4.5 / speed}", "ranges=optim", "trials=2"]
+    tuning = searched(words, tmp_path, *own)
+    for trial in tuning.trials:
+        rows = [r for r in load_rows(tmp_path / f"trials/{trial.number:04d}") if r.is_evaluation]
+        assert [row.step for row in rows] == [2, 4, 6], "of 8, and 4 is the last that counts"
+        assert trial.values == [max(row.accuracy or 0 for row in rows[:2])]
+
+
+def test_settings_that_do_not_fit_do_not_count(words, tmp_path):
+    ranges = tmp_path / "mine.yaml"
+    ranges.write_text("algo.wire: {choices: [null, nonsense]}\n")
+    tuning = searched(words, tmp_path / "search", f"ranges={ranges}", "trials=3")
+    states = [t.state for t in tuning.trials]
+    assert states.count("complete") == 3
+    wires = {t.fields.get("algo.wire") for t in tuning.trials if t.state == "complete"}
+    assert wires == {None}
+
+
+def test_failures_in_a_row_end_it(words, tmp_path, monkeypatch):
+    monkeypatch.setattr(search, "run", lambda *_: "failed")
+    monkeypatch.setattr(search, "read_summary", lambda _: type("S", (), {"reason": "no network"}))
+    with pytest.raises(Failure, match="3 trials in a row failed: no network"):
+        searched(words, tmp_path, "ranges=engine", "trials=9")
+
+
+def test_another_search_in_the_folder_is_refused(words, tmp_path):
+    searched(words, tmp_path, "ranges=engine", "trials=1")
+    with pytest.raises(UserError, match=r"holds another search, .* choose another folder="):
+        searched(words, tmp_path, "ranges=optim", "trials=1")
+
+
+def test_real_workers_are_searched_by_one_process(words, tmp_path):
+    real = [w for w in words if not w.startswith(("backend", "profile"))]
+    with hold(tmp_path / "real_workers"), pytest.raises(UserError, match="change each other's"):
+        searched(real, tmp_path, "ranges=engine", "trials=1")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_stopped_in_the_middle_of_a_trial_it_goes_on_with_that(number, code, words, tmp_path):
+    long = [*words, "ranges=optim", "objective=time_to_accuracy", "target_accuracy=0.99"]
+    long = [w for w in long if not w.startswith(("max_steps", "target_accuracy=0.6"))]
+    own = [*long, "max_steps=3000", "trials=1", f"folder={tmp_path}"]
+    command = [sys.executable, "-m", "experiments.tune", *own]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ
+    ) as process:
+        journal = tmp_path / "trials/0000/metrics.jsonl"
+        deadline_s = time.monotonic() + 60
+        while not (journal.exists() and journal.stat().st_size) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    assert process.returncode == code
+    again = Search(read_request(own))
+    waiting = [t for t in again._study.get_trials() if t.state.name == "WAITING"]
+    assert [t.system_attrs["fixed_params"]["lr_scale"] for t in waiting] == [1.0]
+    assert [t.state.name for t in again._study.get_trials()] == ["FAIL", "WAITING"]
+    assert not (tmp_path / "trials/0000").exists()
+
+
+def test_two_processes_share_a_search(words, tmp_path):
+    own = [*words, "ranges=optim", "trials=6", f"folder={tmp_path}"]
+    command = [sys.executable, "-m", "experiments.tune", *own]
+    processes = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=120)[0].decode() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    [tuning], problems = load_tunings(tmp_path)
+    assert not problems and len(tuning.trials) == 6
+    assert all(trial.state in ("complete", "pruned") for trial in tuning.trials)
+
+
+def test_wrong_words_end_with_one_sentence_and_exit_code_2(tmp_path):
+    command = [sys.executable, "-m", "experiments.tune", "+algo=bytegrad", "trials=0"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr == "error: trials must be a whole number of at least 1, got 0\n"
+
+
+def row(step: int, accuracy: float, time_s: float = 0.0, sent: int = 0) -> MetricsRow:
+    return MetricsRow(
+        kind="evaluation", step=step, time_s=time_s, accuracy=accuracy, bytes_sent=sent
+    )
+
+
+def test_objectives_are_numbers_of_a_runs_rows():
+    rows = [row(5, 0.5, 1.0, 10), row(10, 0.9, 2.0, 20), row(20, 0.8, 5.0, 40)]
+    aim = Aim(target_accuracy=0.85, at_s=1.5)
+    found = {name: objective.of_rows(rows, aim) for name, objective in OBJECTIVES.items()}
+    assert found == {
+        "steps_per_s": 4.0,
+        "time_to_accuracy": 2.0,
+        "accuracy_at": 0.5,
+        "bytes_to_accuracy": 20.0,
+    }
+    missed = Aim(target_accuracy=0.95, at_s=9.0)
+    assert OBJECTIVES["time_to_accuracy"].of_rows(rows, missed) == math.inf
+    assert OBJECTIVES["accuracy_at"].of_rows(rows, missed) == 0.9
+
+
+def test_nothing_is_left_of_a_folder_that_cannot_be_written(words, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot be written .*: choose folder="):
+        searched(words, tmp_path / "file", "ranges=engine")
+    shutil.rmtree(tmp_path)
