@@ -31,6 +31,7 @@ from bagua_algos.distribute import (
     state_dict,
 )
 from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.fused.fuse import fuse_optimizer, unfuse_optimizer
 
 __all__ = [
     "SGP",
@@ -53,9 +54,11 @@ __all__ = [
     "data",
     "distribute",
     "empty_backward",
+    "fuse_optimizer",
     "is_distributed",
     "load_state_dict",
     "no_sync",
     "release",
     "state_dict",
+    "unfuse_optimizer",
 ]

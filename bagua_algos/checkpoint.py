@@ -1,14 +1,18 @@
 """What algorithms keep, in checkpoints: `torch.load(weights_only=True)` makes no other class."""
 
-from collections.abc import Mapping
-from dataclasses import is_dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
-from torch.serialization import add_safe_globals
+from torch.serialization import add_safe_globals, get_safe_globals
 
 State = TypeVar("State")
 ALGORITHM = "algorithm"
+
+_PLAIN = (Tensor, torch.dtype, torch.device, torch.Size, OrderedDict, Counter)
+"""What `torch.load` knows, beside built-in types."""
 
 
 def kept(cls: type[State]) -> type[State]:
@@ -21,27 +25,58 @@ def kept(cls: type[State]) -> type[State]:
     return cls
 
 
+def checked(state: Any) -> Any:
+    """An algorithm's state as it is. Raises `ValueError` where it has an object of a class without
+    `kept`: a checkpoint could hold it, and nobody load it.
+    """
+    cls = type(state)
+    is_plain = cls.__module__ == "builtins" or isinstance(state, _PLAIN)
+    if not is_plain and cls not in get_safe_globals():
+        raise ValueError(
+            f"{cls.__name__} is part of an algorithm's state, and no checkpoint with it could "
+            "be loaded: decorate the class with @bagua_algos.checkpoint.kept, and let it have "
+            "tensors, numbers and such classes alone"
+        )
+    for part in _parts(state):
+        checked(part)
+    return state
+
+
 def check_belongs(state_dict: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Raise `ValueError` where a state is not of what `here` says: algorithm, layout, workers.
 
     A state without tensors, such as a count of steps, belongs to any workers of the algorithm.
     """
-    is_portable = not holds_tensors(state_dict["state"])
+    portable = is_portable(state_dict["state"])
     for what, own in here.items():
         saved = state_dict["of"].get(what)
-        if saved != own and not (is_portable and what != ALGORITHM):
+        if saved != own and not (portable and what != ALGORITHM):
             raise ValueError(
                 f"this state is of another {what}: {saved}, and here it is {own}; continue "
                 "with the same one, or begin anew without this state"
             )
 
 
-def holds_tensors(state: Any) -> bool:
-    """Whether there is a tensor in an algorithm's state."""
+def tensors_in(state: Any) -> Iterator[Tensor]:
+    """All tensors in an algorithm's state, or in what holds it."""
     if isinstance(state, Tensor):
-        return True
+        yield state
+    for part in _parts(state):
+        yield from tensors_in(part)
+
+
+def _parts(state: Any) -> Iterable[Any]:
+    if isinstance(state, Tensor):
+        return ()
     if isinstance(state, Mapping):
-        return any(map(holds_tensors, state.values()))
+        return state.values()
     if isinstance(state, list | tuple):
-        return any(map(holds_tensors, state))
-    return any(map(holds_tensors, vars(state).values())) if is_dataclass(state) else False
+        return state
+    return vars(state).values() if hasattr(state, "__dict__") else ()
+
+
+def is_portable(state: Any) -> bool:
+    """Whether any number of workers can go on with this state: it has no tensors, which are laid
+    out for the workers that made it.
+    """
+    return next(tensors_in(state), None) is None

@@ -10,10 +10,14 @@ from torch import nn
 from torch.amp import GradScaler
 
 from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.patterns import Pattern, with_pattern
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
+from bagua_algos.communication.streams import NumStreams, with_streams
 from bagua_algos.engine.algorithm import Algorithm
+from bagua_algos.engine.bucket import flat_storage
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S, Engine
 from bagua_algos.engine.script.copies import NoSync
+from bagua_algos.fused.fuse import fuse_in, unfuse_optimizer
 
 if TYPE_CHECKING:
     from bagua_algos.fsdp2.engine import ShardedEngine
@@ -25,6 +29,8 @@ NO_SYNC = "no_sync"
 RELEASE_FIRST = "release() that one first, or distribute the whole once"
 
 _ENGINES: "dict[nn.Module, Engine | ShardedEngine]" = {}
+_FUSED: set[nn.Module] = set()
+"""Models whose optimizers `distribute` has fused."""
 
 
 def distribute(
@@ -37,55 +43,55 @@ def distribute(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     find_unused_parameters: bool = False,
     grad_scaler: GradScaler | None = None,
+    streams: NumStreams | None = None,
+    pattern: Pattern | None = None,
 ) -> tuple[Model, Optimizer]:
     """Train `model` with the other workers by `algorithm`; returns the same model and the same
-    optimizer.
+    optimizer, which steps once for many parameters from here on where that changes no bit
+    (`bagua_algos.fuse_optimizer`). `model.no_sync()` is there afterwards; copies are plain models.
 
-    The workers are torch's default process group unless a `communicator` is given. The other
-    arguments are explained at `bagua_algos.engine.engine.Engine`. A `GradScaler` must be given here
-    to be used. An algorithm that only averages gradients and keeps nothing, such as `AllReduce`,
-    also works without: an infinity reaches all workers by itself, and buckets travel during
-    backward as ever.
+    The workers are torch's default process group unless a `communicator` is given, which a model
+    that `fully_shard` (FSDP2) has divided needs (docs/fsdp2.md). `streams`, 1 to 16 or "auto", is
+    how many connections gloo's workers have between each two of them; `pattern` is that of
+    all-reduces, "ring", "halving_doubling" or "auto" (docs/streams.md). The other arguments are
+    explained at `bagua_algos.engine.engine.Engine`. A `GradScaler` must be given to be used; an
+    algorithm that keeps nothing and only averages gradients, such as `AllReduce`, works without.
 
     Every worker's loss counts the same. Where batches differ in size, `loss * num_workers *
     num_examples / num_examples_of_all_workers` gives the mean over all examples; a worker without
     examples calls `empty_backward`.
-
-    A model that `fully_shard` (FSDP2) has divided needs the `communicator` of its replicas:
-    docs/fsdp2.md says how.
-
-    `model.no_sync()` is there afterwards, as `DistributedDataParallel` has it. A copy of the model
-    (`copy.deepcopy`, `torch.save`) is a plain one.
 
     Raises `ValueError` where the group is not initialised; the model, a part of it or a model that
     it is a part of is distributed already; it is wrapped in `DistributedDataParallel` or FSDP1; the
     optimizer has parameters that are not the model's; or the algorithm cannot train one of them.
     """
     _check_is_not_distributed(model)
-    communicator = communicator or ProcessGroupCommunicator()
+    workers = _communicator(communicator, streams, pattern)
     if _is_sharded(model):
-        from bagua_algos.fsdp2 import checks, engine
-
-        checks.check_options(
-            has_bucket_bytes=bucket_bytes != DEFAULT_BUCKET_BYTES,
-            finds_unused_parameters=find_unused_parameters,
-            has_grad_scaler=grad_scaler is not None and grad_scaler.is_enabled(),
-        )
-        sharded = engine.ShardedEngine(
-            model, optimizer, algorithm, communicator, timeout_s=timeout_s
-        )
+        _check_sharded(bucket_bytes, find_unused_parameters, grad_scaler)
+        sharded = _sharded(model, optimizer, algorithm, workers, timeout_s)
         return _register(sharded, model), optimizer
     plain = Engine(
-        model,
-        optimizer,
-        algorithm,
-        communicator,
+        *(model, optimizer, algorithm, workers),
         bucket_bytes=bucket_bytes,
         timeout_s=timeout_s,
         find_unused_parameters=find_unused_parameters,
         grad_scaler=grad_scaler,
     )
+    if fuse_in(flat_storage(plain.context.buckets), optimizer):
+        _FUSED.add(model)
     return _register(plain, model), optimizer
+
+
+def _communicator(
+    given: Communicator | None, streams: NumStreams | None, pattern: Pattern | None
+) -> Communicator:
+    communicator = given or ProcessGroupCommunicator()
+    if streams is not None:
+        communicator, _ = with_streams(communicator, streams)
+    if pattern is not None:
+        communicator, _ = with_pattern(communicator, pattern)
+    return communicator
 
 
 def is_distributed(model: nn.Module) -> bool:
@@ -137,6 +143,9 @@ def release(model: nn.Module) -> None:
     engine = _engine(model)
     del _ENGINES[model]
     vars(model).pop(NO_SYNC, None)
+    if model in _FUSED:
+        _FUSED.remove(model)
+        unfuse_optimizer(engine.context.optimizer)
     try:
         engine.pause()
     finally:
@@ -159,6 +168,30 @@ def _register(engine: "Engine | ShardedEngine", model: Model) -> Model:
     _ENGINES[model] = engine
     vars(model)[NO_SYNC] = NoSync(engine.no_sync)
     return model
+
+
+def _check_sharded(
+    bucket_bytes: int, find_unused_parameters: bool, grad_scaler: GradScaler | None
+) -> None:
+    from bagua_algos.fsdp2 import checks
+
+    checks.check_options(
+        has_bucket_bytes=bucket_bytes != DEFAULT_BUCKET_BYTES,
+        finds_unused_parameters=find_unused_parameters,
+        has_grad_scaler=grad_scaler is not None and grad_scaler.is_enabled(),
+    )
+
+
+def _sharded(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    algorithm: Algorithm,
+    workers: Communicator,
+    timeout_s: float,
+) -> "ShardedEngine":
+    from bagua_algos.fsdp2 import engine
+
+    return engine.ShardedEngine(model, optimizer, algorithm, workers, timeout_s=timeout_s)
 
 
 def _is_sharded(model: nn.Module) -> bool:

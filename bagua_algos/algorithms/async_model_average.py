@@ -114,7 +114,9 @@ class AsyncModelAverage(Hierarchical):
         if background.failure is not None:
             state.has_warned = True
             warnings.warn(
-                f"averaging has ended, each worker trains on alone: {background.failure}",
+                "averaging has ended, and each worker trains on alone: "
+                f"{background.failure}; workers that are to end together call "
+                "bagua_algos.release(model), each after as many steps as it likes",
                 stacklevel=2,
             )
             return

@@ -71,6 +71,11 @@ class Algorithm:
         return True
 
     @property
+    def may_have_streams(self) -> bool:
+        """Whether it communicates by the communicator it is given, which may have several."""
+        return True
+
+    @property
     def needs_nodes(self) -> bool:
         """Whether it averages within nodes first, so that the network must have some."""
         return False

@@ -82,14 +82,25 @@ class BackwardTracker:
         self._next = 0
 
     def gradient_ready(self, parameter: nn.Parameter) -> None:
-        """`parameter.grad` is final: keep it in the bucket and launch what has become complete."""
-        bucket, view, address = self._places[parameter]
+        """`parameter.grad` is final, or will be when the script's own hooks have seen it: keep it
+        in the bucket and launch what has become complete.
+        """
+        self._launch_complete()
+        _, view, address = self._places[parameter]
         # zero_grad(set_to_none=True) drops the view; a script may have given it other memory.
         if parameter.grad is not view or view.data_ptr() != address:
             self._keep_gradient(parameter)
-        self._missing[bucket.index].discard(parameter)
+        self._missing[self._places[parameter].bucket.index].discard(parameter)
+        if len(parameter._post_accumulate_grad_hooks) == 1:  # no hook but ours
+            self._launch_complete()
+
+    def _launch_complete(self) -> None:
         while self._next < len(self._buckets) and not self._missing[self._next]:
-            self._launch(self._buckets[self._next])
+            bucket = self._buckets[self._next]
+            for parameter in bucket.parameters:
+                if parameter.grad is not self._places[parameter].view:  # a script's hook was next
+                    self._keep_gradient(parameter)
+            self._launch(bucket)
             self._next += 1
 
     def end(self) -> list[nn.Parameter]:
@@ -102,11 +113,17 @@ class BackwardTracker:
                 parameter.grad = self._places[parameter].view.zero_()
                 unused.append(parameter)
             self.gradient_ready(parameter)
+        self._launch_complete()
         self._missing = []
         return unused
 
     def _keep_gradient(self, parameter: nn.Parameter) -> None:
-        assert parameter.grad is not None
+        if parameter.grad is None:
+            raise ValueError(
+                f"a hook has taken the gradient of a parameter of shape {tuple(parameter.shape)} "
+                "away during backward, before the workers have averaged it: use it after "
+                "backward(), by the distributed optimizer"
+            )
         if parameter.grad.is_sparse:
             raise ValueError(
                 "sparse gradients are not supported: make the layer without sparse=True"

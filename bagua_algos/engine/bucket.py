@@ -104,6 +104,14 @@ def padded_numel(numel: int, world_size: int) -> int:
     return max(1, -(-numel // unit)) * unit
 
 
+def flat_storage(buckets: Iterable[Bucket]) -> list[Tensor]:
+    """The weights and gradients of one worker's buckets as flat tensors [n]; none for several
+    workers, whose parameters are no neighbours in memory.
+    """
+    own = [bucket for bucket in buckets if len(bucket.weights) == 1]
+    return [flat[0] for bucket in own for flat in (bucket.weights, bucket.gradients)]
+
+
 def _with_own_storage(view: Tensor) -> Tensor:
     """The same memory behind a storage of its own: a file that holds one parameter then holds no
     other, and no two parameters seem to share memory.

@@ -11,10 +11,8 @@ gradients are final: clipping and optimizers work as usual. With a `GradScaler` 
 launched before backward has ended: whether a gradient overflowed is not known earlier.
 """
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.utils.hooks import RemovableHandle
 
-from bagua_algos.checkpoint import ALGORITHM, check_belongs
+from bagua_algos.checkpoint import ALGORITHM
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.backward import BackwardTracker
@@ -31,6 +29,7 @@ from bagua_algos.engine.consensus import averaged
 from bagua_algos.engine.dispatcher import Dispatcher
 from bagua_algos.engine.parameter_groups import check_parameters
 from bagua_algos.engine.script.accumulation import Accumulation
+from bagua_algos.engine.script.attached import Attached
 from bagua_algos.engine.script.changes import (
     ScriptChanges,
     check_is_called_plainly,
@@ -48,7 +47,7 @@ DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 600.0
 
 
-class Engine:
+class Engine(Attached):
     """One algorithm at work on one model and optimizer, on the workers that `communicator` holds.
 
     The model takes the weights and buffers of worker 0. Reentrant activation checkpointing, sparse
@@ -132,17 +131,6 @@ class Engine:
         self._start_equal()
         self._hooks = self._attach()
 
-    @property
-    def exposed_communication_s(self) -> float:
-        """Seconds that training has waited for the lanes: what compute did not hide. With simulated
-        clocks it is simulated time; on a GPU the compute stream's wait, so far as it has finished.
-        """
-        return self._dispatcher.exposed_communication_s
-
-    @exposed_communication_s.setter
-    def exposed_communication_s(self, seconds: float) -> None:
-        self._dispatcher.exposed_communication_s = seconds
-
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Gradients of backward passes inside only accumulate locally (as in
@@ -181,50 +169,22 @@ class Engine:
         weights and buffers.
 
         Yields the spread of the workers' weights about that mean: the root of their mean squared
-        distance, over the mean's norm. A collective call. Buffers stay averaged; weights that
-        differ between workers return afterwards. What is averaged travels by `averager`; None: by
-        the communicator.
+        distance, over the mean's norm. Where the algorithm keeps weights equal, checksums are
+        compared, and a warning tells if they differ. A collective call. Buffers stay averaged;
+        weights that differ between workers return afterwards. What is averaged travels by
+        `averager`; None: by the communicator.
         """
         self.pause()
         averager = averager or self.context.communicator
         run = self._dispatcher.run
         run("averaging of buffers", lambda: average_buffers_(self.model, averager))
-        if self.algorithm.workers_agree:
-            yield 0.0
-            return
-        with averaged(self.context.buckets, averager, run) as spread:
+        keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
+        with averaged(self.context.buckets, averager, run, kept_equal_by=keeper) as spread:
             yield spread
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside the model's and the optimizer's: the algorithm's state on
-        the workers held here.
-
-        To be called after `pause`.
-        """
-        return {"state": self.context.state, "step": self.context.step, "of": self._identity()}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from another engine's `state_dict`, of the same workers.
-
-        Raises `ValueError` where that was of another algorithm, model or number of workers.
-        """
-        check_belongs(state_dict, self._identity())
-        self._change_context(state=copy.deepcopy(state_dict["state"]), step=int(state_dict["step"]))
 
     def skip_to(self, step: int) -> None:
         """Count the next step as number `step`, as if the earlier ones had been taken."""
         self._change_context(step=step)
-
-    def close(self) -> None:
-        """Remove every hook and end the lanes; model and optimizer are plain again, and the latter
-        has what the algorithm had taken over.
-
-        `pause` first: what still goes on in the background is left to its end.
-        """
-        for hook in self._hooks:
-            hook.remove()
-        self._dispatcher.close()
-        self.algorithm.on_close(self.context)
 
     def _identity(self) -> dict[str, Any]:
         """What a state belongs to, in words for errors."""
@@ -237,21 +197,12 @@ class Engine:
         }
 
     def _attach(self) -> list[RemovableHandle]:
-        model, optimizer = self.model, self.context.optimizer
+        model = self.model
         leave_out_of_copies(model)
-
-        def act(moment: str) -> None:
-            getattr(self.algorithm, moment)(self.context)
-
         hooks = [
             model.register_forward_pre_hook(ForwardHook(self._before_forward)),
             *self._backward.attach(self._after_gradient),
-            self._changes.attach(),
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
-            optimizer.register_state_dict_pre_hook(lambda _: act("on_optimizer_save")),
-            optimizer.register_state_dict_post_hook(lambda *_: act("on_optimizer_saved")),
-            optimizer.register_load_state_dict_post_hook(lambda _: act("on_optimizer_loaded")),
+            *self._attach_to(self.context.optimizer),
         ]
         if self._observer is not None:
             hooks.append(model.register_forward_hook(ForwardHook(self._after_forward)))
@@ -263,13 +214,10 @@ class Engine:
             for bucket in self.context.buckets:
                 run("broadcast of weights", lambda b=bucket: communicator.broadcast_(b.weights))
             run("broadcast of buffers", lambda: broadcast_untrained_(self.model, communicator))
-            self._change_context(state=self.algorithm.init(self.context))
+            self._init_state()
         except BaseException:
             self._dispatcher.close()
             raise
-
-    def _change_context(self, **changes: Any) -> None:
-        self.context = replace(self.context, **changes)
 
     def _act(self, moment: str) -> None:
         self._dispatcher.submit_moment(moment, self.context)
@@ -362,12 +310,6 @@ class Engine:
             if share == 0:
                 parameter.grad = None
 
-    def _before_step(
-        self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict[str, Any]
-    ) -> tuple[tuple, dict[str, Any]] | None:
-        self._changes.check_optimizer()
-        return self._closure.before_step(args, kwargs)
-
     def _begin_step(self) -> None:
         """The gradients are there: those of a closure, if the step has one."""
         if not self._accumulation.take_step():
@@ -380,8 +322,7 @@ class Engine:
         if not self._overflowed:
             self._act("on_step_begin")
 
-    def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        self._closure.after_step()
+    def _after_step(self) -> None:
         if self._overflowed:  # a fused optimizer has skipped the step itself
             return
         self._changes.take_back_weights()
@@ -389,6 +330,9 @@ class Engine:
         self._change_context(step=self.context.step + 1)
         if self._observer is not None:
             self._observer.on_step_end()
+
+    def _after_own_moment(self) -> None:
+        """Nothing: parameters are views of what the algorithm may have changed."""
 
     def _average(self, label: str, x_w: Tensor) -> None:
         mean_ = self.context.communicator.all_reduce_mean_

@@ -7,11 +7,13 @@ GIL.
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 
 import torch
 
 from bagua_algos.communication.communicator import CommunicationError, Communicator
+from bagua_algos.engine.job_thread import JobThread
 
 
 class CommunicationLane:
@@ -32,7 +34,7 @@ class CommunicationLane:
         # Of high priority: short kernels that others wait for go before those of backward.
         self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self._enqueued: torch.Event | None = None  # on a GPU: what a job has left to be computed
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="communication")
+        self._thread = JobThread()
         self._pending: deque[tuple[str, Future[None]]] = deque()
 
     def submit(self, label: str, job: Callable[[], None]) -> None:
@@ -40,7 +42,7 @@ class CommunicationLane:
         while self._pending and _succeeded(self._pending[0][1]):
             self._pending.popleft()  # where nobody ever waits they would pile up
         ready = torch.cuda.current_stream(self._device).record_event() if self._stream else None
-        self._pending.append((label, self._executor.submit(self._run, job, ready)))
+        self._pending.append((label, self._thread.submit(partial(self._run, job, ready))))
 
     @property
     def is_idle(self) -> bool:
@@ -72,7 +74,7 @@ class CommunicationLane:
         """
         if self.is_idle and self.failure is None:
             self.communicator.close()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
 
     def _run(self, job: Callable[[], None], ready: torch.Event | None) -> None:
         if self.failure is not None:

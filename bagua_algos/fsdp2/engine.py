@@ -12,10 +12,8 @@ the hooks of its parameters as autograd would. From there on all goes as in
 `bagua_algos.engine.engine`: buckets travel in one order, on lanes beside the rest of backward.
 """
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +21,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from bagua_algos.checkpoint import ALGORITHM, check_belongs
+from bagua_algos.checkpoint import ALGORITHM
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.backward import BackwardTracker
@@ -31,6 +29,7 @@ from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.dispatcher import Dispatcher
 from bagua_algos.engine.parameter_groups import check_parameters
 from bagua_algos.engine.script.accumulation import Accumulation
+from bagua_algos.engine.script.attached import Attached
 from bagua_algos.engine.script.changes import (
     ScriptChanges,
     check_is_called_plainly,
@@ -62,7 +61,7 @@ from bagua_algos.fsdp2.shards import (
 )
 
 
-class ShardedEngine:
+class ShardedEngine(Attached):
     """One algorithm at work on one replica's shards, with the same shards of the other replicas.
 
     All replicas take the weights and buffers of the first. A parameter without a gradient in some
@@ -126,11 +125,6 @@ class ShardedEngine:
         self._start_equal(parts)
         self._hooks = self._attach(optimizer)
 
-    @property
-    def exposed_communication_s(self) -> float:
-        """Seconds that training has waited for the other replicas."""
-        return self._dispatcher.exposed_communication_s
-
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Gradients of backward passes inside only accumulate on this process, whole: neither
@@ -169,35 +163,16 @@ class ShardedEngine:
         run = self._dispatcher.run
         run("averaging of buffers", lambda: average_buffers_(self.model, averager))
         average_buffers_(self.model, self._shard_workers)
-        if self.algorithm.workers_agree:
-            yield 0.0
-            return
-        shards = self._shard_workers
-        with averaged(self._buckets, averager, shards, run, self._write_weights) as spread:
+        keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
+        with averaged(
+            self._buckets,
+            averager,
+            self._shard_workers,
+            run,
+            self._write_weights,
+            kept_equal_by=keeper,
+        ) as spread:
             yield spread
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside the model's and the optimizer's: the algorithm's state of
-        this process's shards. Every process saves its own.
-        """
-        return {"state": self.context.state, "step": self.context.step, "of": self._identity()}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from the `state_dict` of the same process.
-
-        Raises `ValueError` where that was of another algorithm, model, shard or number of replicas.
-        """
-        check_belongs(state_dict, self._identity())
-        self._change_context(state=copy.deepcopy(state_dict["state"]), step=int(state_dict["step"]))
-
-    def close(self) -> None:
-        """Remove every hook and end the lanes; the model is FSDP2's alone again, and the optimizer
-        has what the algorithm had taken over.
-        """
-        for hook in self._hooks:
-            hook.remove()
-        self._dispatcher.close()
-        self.algorithm.on_close(self.context)
 
     def _identity(self) -> dict[str, Any]:
         """What a state belongs to, in words for errors."""
@@ -212,20 +187,10 @@ class ShardedEngine:
 
     def _attach(self, optimizer: Optimizer) -> list[RemovableHandle]:
         leave_out_of_copies(self.model)
-
-        def act(moment: str) -> None:
-            getattr(self.algorithm, moment)(self.context)
-            self._write_weights()
-
         return [
             self.model.register_forward_pre_hook(ForwardHook(self._before_forward)),
             *self._backward.attach(self._after_gradient),
-            self._changes.attach(),
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
-            optimizer.register_state_dict_pre_hook(lambda _: act("on_optimizer_save")),
-            optimizer.register_state_dict_post_hook(lambda *_: act("on_optimizer_saved")),
-            optimizer.register_load_state_dict_post_hook(lambda _: act("on_optimizer_loaded")),
+            *self._attach_to(optimizer),
         ]
 
     def _start_equal(self, parts: list[Unit]) -> None:
@@ -242,14 +207,11 @@ class ShardedEngine:
             held = [local(x) for x in untrained]
             run("broadcast of buffers", lambda: broadcast_tensors_(held, replicas))
             broadcast_tensors_(everywhere, self._shard_workers)
-            self._change_context(state=self.algorithm.init(self.context))
+            self._init_state()
             self._write_weights()
         except BaseException:
             self._dispatcher.close()
             raise
-
-    def _change_context(self, **changes: Any) -> None:
-        self.context = replace(self.context, **changes)
 
     def _before_forward(self, module: nn.Module) -> None:
         check_is_called_plainly()
@@ -286,12 +248,6 @@ class ShardedEngine:
         self._dispatcher.wait_exposed()
         self._act("on_backward_end")
 
-    def _before_step(
-        self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]
-    ) -> tuple[tuple, dict[str, Any]] | None:
-        self._changes.check_optimizer()
-        return self._closure.before_step(args, kwargs)
-
     def _begin_step(self) -> None:
         if not self._accumulation.take_step():
             self._check_are_the_models(self._backward.parameters)
@@ -306,8 +262,7 @@ class ShardedEngine:
         reshard(self.model)  # gathered weights stand in the places of their parameters
         self._changes.check_are_the_models(parameters)
 
-    def _after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        self._closure.after_step()
+    def _after_step(self) -> None:
         self._act("on_step_end")
         self._change_context(step=self.context.step + 1)
 
@@ -317,6 +272,9 @@ class ShardedEngine:
             self._dispatcher.submit_moment(moment, self.context)
             self._dispatcher.wait_exposed()
             reshard(self.model)
+
+    def _after_own_moment(self) -> None:
+        self._write_weights()
 
     def _write_weights(self) -> None:
         """The buckets' weights go to their shards, and gathered ones, which are old now, away."""

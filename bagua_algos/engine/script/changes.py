@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -51,7 +52,7 @@ class ScriptChanges:
         self._note_addresses()
 
     def attach(self) -> RemovableHandle:
-        """Look at every other optimizer before it steps."""
+        """Look at every optimizer before it steps."""
         return register_optimizer_step_pre_hook(self._before_any_step)
 
     def take_back_weights(self) -> None:
@@ -119,9 +120,12 @@ class ScriptChanges:
                 )
 
     def _before_any_step(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
-        if optimizer is self._optimizer:
+        is_within_backward = torch._C._current_graph_task_id() != -1
+        if optimizer is self._optimizer and not is_within_backward:
             return
         parameters = _parameters_of(optimizer)
+        if is_within_backward:
+            self._refuse_within_backward(parameters)
         if _are_same(parameters, self._approved.get(id(optimizer), [])):
             return
         own = set(self._model.parameters()) | self._distributed
@@ -134,6 +138,15 @@ class ScriptChanges:
                     "options"
                 )
         self._approved[id(optimizer)] = parameters
+
+    def _refuse_within_backward(self, parameters: Iterable[nn.Parameter]) -> None:
+        for parameter in parameters:
+            if parameter in self._distributed:
+                raise ValueError(
+                    f"an optimizer steps {self._name(parameter)} during backward, by a gradient "
+                    "that workers have not averaged yet: take the hook that calls it away, and "
+                    "call the distributed optimizer's step() after backward()"
+                )
 
     def _is_allowed(self, parameter: nn.Parameter) -> bool:
         return self._allows_others and parameter in self._distributed

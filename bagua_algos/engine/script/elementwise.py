@@ -1,22 +1,175 @@
 """Optimizers that treat every element by itself, and those that do not.
 
-Simulated workers' weights are one tensor `[N, ...]`. A norm, a factorization or a line search over
-it would mix the workers, silently.
+Simulated workers' weights are one tensor `[N, ...]`, and a fused optimizer's many parameters are
+one. A norm, a factorization or a line search over it would mix what does not belong together,
+silently. So an optimizer is tried: on several tensors, and on their elements in one.
 """
 
+import copy
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 NOT_ELEMENTWISE = ("LAMB", "LARS", "LBFGS", "Adafactor", "Muon", "Shampoo", "SOAP")
 
+_SHAPES = ((3, 5), (37,), (1,), (2, 3, 4), (3, 2, 3, 3), (2, 1, 2, 2, 2), (50, 60), (5001,))
+_SCALES = (1.0, 1e-3, 30.0, 0.1, 5.0, 0.01, 1.0, 0.3)
+"""Of the tensors: whatever looks at norms, sizes or dimensions sees different ones. All together
+are more than the 4,096 elements from which 8-bit optimizers act otherwise, and so is one.
+"""
+_NUM_STEPS = 8
+_CONTAINERS = (list, dict, set)
+_REPLACED = ("param_groups", "state")
+_ANY_VALUE = ("params", "lr", "initial_lr")
+"""Options whose value makes no other update of it."""
+
 
 def check_elementwise(optimizer: Optimizer, num_held: int) -> None:
-    """Raise `ValueError` where weights of several workers are one tensor to an optimizer that is
-    known to look at whole tensors.
+    """Raise `ValueError` where weights of several workers are one tensor to an optimizer that
+    looks at whole tensors.
     """
-    names = {cls.__name__.lower() for cls in type(optimizer).__mro__}
-    if num_held > 1 and names & {name.lower() for name in NOT_ELEMENTWISE}:
+    reason = why_not_elementwise(optimizer) if num_held > 1 else None
+    if reason is not None:
         raise ValueError(
             f"{type(optimizer).__name__} looks at whole tensors, and {num_held} simulated workers' "
-            "weights are one tensor, which it would mix (LAMB: arXiv 1904.00962): choose an "
+            f"weights are one tensor, which it would mix ({reason}): choose an "
             "optimizer that treats every element by itself, such as SGD or AdamW, or real workers"
         )
+
+
+def why_not_elementwise(optimizer: Optimizer, *, exactly: bool = False) -> str | None:
+    """Why the optimizer, as it is set, does not treat every element by itself; None: it does.
+
+    Kernels may round an element by its place in a tensor, as torch's do for bfloat16 and with
+    fused=True: `exactly` counts that, too. The optimizer takes some steps with tensors of its
+    parameters' type and device; neither its parameters, its state nor torch's random numbers
+    change.
+    """
+    names = {cls.__name__.lower() for cls in type(optimizer).__mro__}
+    if names & {name.lower() for name in NOT_ELEMENTWISE}:
+        return "it is known to look at whole tensors"
+    if any(isinstance(value, Optimizer) for value in vars(optimizer).values()):
+        return "it is around another optimizer"
+    tried = set()
+    for group in optimizer.param_groups:
+        example = next((p for p in group["params"] if p.is_floating_point()), None)
+        if example is None:
+            continue
+        options = {name: group[name] for name in sorted(group) if name not in _ANY_VALUE}
+        kind = repr((options, example.dtype, example.device))
+        reason = None if kind in tried else _try(optimizer, group, example, exactly)
+        if reason is not None:
+            return reason
+        tried.add(kind)
+    return None
+
+
+def _try(optimizer: Optimizer, group: dict[str, Any], example: Tensor, exactly: bool) -> str | None:
+    numbers = torch.Generator().manual_seed(0)
+    cuda = [example.device] if example.is_cuda else []
+    with torch.random.fork_rng(devices=cuda), torch.enable_grad():
+        weights, *gradients = (_tensors(numbers, example) for _ in range(1 + _NUM_STEPS))
+        parts = _Trial(optimizer, group, weights)
+        whole = _Trial(optimizer, group, [_flat(weights)])
+        try:
+            for gradient in gradients:
+                parts.step(gradient)
+                whole.step([_flat(gradient)])
+        except Exception as error:
+            return f"a trial of it fails ({type(error).__name__}: {str(error).splitlines()[0]})"
+    return parts.oddity or _difference(parts, whole, _flat(weights), exactly)
+
+
+def _difference(parts: "_Trial", whole: "_Trial", before: Tensor, exactly: bool) -> str | None:
+    apart, together = _flat([p.detach() for p in parts.parameters]), whole.parameters[0].detach()
+    if apart.equal(before):
+        return "it changes nothing in a trial of it"
+    rounding = _NUM_STEPS * torch.finfo(apart.dtype).eps
+    if not torch.allclose(apart, together, rtol=rounding, atol=rounding):
+        return "it changes elements otherwise where they are parts of a larger tensor"
+    if exactly and not torch.equal(apart, together):
+        return f"it rounds some elements of {apart.dtype} by their place in a tensor"
+    return _difference_of_states(parts, whole) if exactly else None
+
+
+def _difference_of_states(parts: "_Trial", whole: "_Trial") -> str | None:
+    state = whole.state_of(0)
+    states = [parts.state_of(index) for index in range(len(parts.parameters))]
+    for name, value in state.items():
+        own = [one.get(name) for one in states]
+        if not isinstance(value, Tensor):
+            are_same = all(type(one) is type(value) and one == value for one in own)
+        elif value.dim() == 0:
+            are_same = all(isinstance(one, Tensor) and one.equal(value) for one in own)
+        else:
+            tensors = [one for one in own if isinstance(one, Tensor)]
+            shapes = [parameter.shape for parameter in parts.parameters]
+            are_same = [one.shape for one in tensors] == shapes and _flat(tensors).equal(value)
+        if not are_same:
+            return f"what it keeps as {name!r} is not that of each element by itself"
+    if any(one.keys() != state.keys() for one in states):
+        return "it keeps something else of some tensors than of others"
+    return None
+
+
+class _Trial:
+    """An optimizer of the same class, with the options of a group, for other parameters."""
+
+    def __init__(
+        self, optimizer: Optimizer, group: dict[str, Any], weights: Sequence[Tensor]
+    ) -> None:
+        self.parameters = [nn.Parameter(w.clone()) for w in weights]
+        self.oddity: str | None = None
+        """What makes the optimizer unfit, whatever it comes to."""
+        trial = object.__new__(type(optimizer))
+        for name, value in vars(optimizer).items():
+            if name.endswith("_hooks"):
+                vars(trial)[name] = OrderedDict()
+            elif name != "step":  # which a learning rate scheduler has wrapped
+                is_mutable = isinstance(value, _CONTAINERS) and name not in _REPLACED
+                vars(trial)[name] = copy.deepcopy(value) if is_mutable else value
+        options = {name: copy.deepcopy(group[name]) for name in group if name != "params"}
+        if not options.get("lr", 1.0):
+            options["lr"] = 0.01  # at the beginning of a warm-up nothing would change
+        trial.param_groups = [{**options, "params": self.parameters}]
+        trial.state = defaultdict(dict)
+        self._optimizer = trial
+        self._sizes = self._sizes_of_attributes()
+        step = type(optimizer).step
+        self._step: Callable[..., object] = getattr(step, "__wrapped__", step)  # without hooks
+
+    def step(self, gradients: Sequence[Tensor]) -> None:
+        """One step on these."""
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        self._step(self._optimizer)
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            if parameter.grad is None or not parameter.grad.equal(gradient):
+                self.oddity = "it changes gradients"
+        if self._sizes_of_attributes() != self._sizes:
+            self.oddity = "it keeps something of its parameters elsewhere than in its state"
+
+    def state_of(self, index: int) -> dict[str, Any]:
+        """What the optimizer keeps of a parameter."""
+        return self._optimizer.state[self.parameters[index]]
+
+    def _sizes_of_attributes(self) -> dict[str, int]:
+        attributes = vars(self._optimizer).items()
+        return {
+            name: len(value)
+            for name, value in attributes
+            if isinstance(value, _CONTAINERS) and name not in _REPLACED
+        }
+
+
+def _tensors(numbers: torch.Generator, example: Tensor) -> list[Tensor]:
+    drawn = (torch.randn(shape, generator=numbers) for shape in _SHAPES)
+    return [(s * x).to(example) for s, x in zip(_SCALES, drawn, strict=True)]
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])

@@ -54,6 +54,34 @@ def test_the_moments_of_a_step_come_in_order():
     assert algorithm.moments == [*step, "step 0 end", *step, "step 1 end"]
 
 
+class SGDTwice(torch.optim.SGD):
+    """Torch runs the hooks for its own step and for SGD's, where SGD's has them: of any SGD."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("has_closure", [False, True])
+def test_a_step_within_a_step_is_no_moment(has_closure):
+    model, algorithm = layers(3, 4), Recording()
+    torch.optim.SGD(layers(1, 1).parameters(), lr=1.0)
+    optimizer = SGDTwice(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(1))
+
+    def backward():
+        loss = model(torch.ones(2, 3)).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        if not has_closure:
+            backward()
+        optimizer.step(backward if has_closure else None)
+    step = ["forward", "bucket 0", "backward end"]
+    assert algorithm.moments == [*step, "step 0 end", *step, "step 1 end"]
+    assert engine.context.step == 2
+
+
 def test_a_forward_without_training_is_no_moment():
     model, algorithm = layers(3, 4), Recording()
     engine_of(model, algorithm)
@@ -237,3 +265,29 @@ def test_without_a_process_group_distribute_says_what_to_do():
     model = layers(3, 4)
     with pytest.raises(ValueError, match="init_process_group"):
         bagua_algos.distribute(model, torch.optim.SGD(model.parameters()), AllReduce())
+
+
+def test_a_state_that_no_checkpoint_could_give_back_is_refused():
+    """A class of its own, at once; one that is put in later, when it is saved."""
+
+    @dataclass
+    class Forgotten:
+        sums: torch.Tensor
+
+    @dataclass(frozen=True, kw_only=True)
+    class Keeping(Algorithm):
+        state: object
+
+        def init(self, context):
+            return self.state
+
+    sentence = r"Forgotten is part of an algorithm's state.*@bagua_algos\.checkpoint\.kept"
+    held = [{"a": (1, Forgotten(torch.zeros(1)))}]
+    with pytest.raises(ValueError, match=sentence):
+        engine_of(layers(3, 4), Keeping(state=held))
+    engine, _ = engine_of(layers(3, 4), Keeping(state={"sums": torch.zeros(1), "count": 1}))
+    engine.state_dict()
+    engine.context.state["late"] = Forgotten(torch.zeros(1))
+    with pytest.raises(ValueError, match=sentence):
+        engine.state_dict()
+    engine.close()

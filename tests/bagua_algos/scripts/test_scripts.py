@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from bagua_algos.communication.streams import FEWEST_TURNS, best
 from tests.bagua_algos.gloo import run_program_once
 from tests.bagua_algos.scripts.training import ALGORITHMS, Results
 from tests.bagua_algos.scripts.weights import MOVES
@@ -19,7 +20,9 @@ def equal(workers: list[dict[str, Results]], script: str, ours: str, expected: s
     return all(torch.equal(w[script][ours], w[script][expected]) for w in workers)
 
 
-@pytest.mark.parametrize("script", ["two_models", "own_collectives", "copies", "more_parameters"])
+@pytest.mark.parametrize(
+    "script", ["two_models", "own_collectives", "copies", "more_parameters", "one_releases"]
+)
 def test_it_trains_as_by_ddp(workers, script):
     for worker in workers:
         results = worker[script]
@@ -95,6 +98,41 @@ def test_another_optimizer_may_use_gradients_that_are_averaged(workers):
     assert results["LocalSGD second optimizer"].startswith("'2.weight' of shape (3, 16) belongs to")
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("hook", ["clip_in_place", "clip_a_copy"])
+def test_what_a_scripts_hook_makes_of_its_own_gradient_is_averaged(workers, hook, is_first):
+    for worker in workers:
+        results = worker["gradient_hooks"]
+        ours, expected = results[f"{hook} {is_first}"], results["expected"]
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("algorithm", ["AllReduce", "LocalSGD"])
+def test_an_optimizer_that_steps_within_backward_is_refused(workers, algorithm, is_first):
+    for worker in workers:
+        results = worker["optimizer_in_backward"]
+        stepped, by_hand = (
+            results[f"{algorithm} {how} {is_first}"] for how in ("optimizers", "by hand")
+        )
+        assert "during backward, by a gradient that workers have not averaged" in stepped
+        assert stepped.endswith("call the distributed optimizer's step() after backward()")
+        assert by_hand.startswith("a hook has taken the gradient of a parameter of shape")
+
+
+def test_weights_that_differ_and_should_not_are_averaged_and_warned_of(workers):
+    own = torch.cat([worker["apart"]["apart own"] for worker in workers])
+    mean = own.mean(0)
+    spread = ((own - mean).square().sum(1).mean() / mean.square().sum()).sqrt().item()
+    for worker in workers:
+        results = worker["apart"]
+        assert results["equal"] == (0.0, [])
+        measured, [sentence] = results["apart"]
+        assert measured == pytest.approx(spread, rel=1e-5)
+        assert f"differ by {spread:.1g} of their norm, and AllReduce keeps them equal" in sentence
+        torch.testing.assert_close(results["apart within"], mean[None])
+
+
 def test_streams_change_no_sum_but_by_rounding_and_nothing_that_only_moves(workers):
     for worker in workers:
         results = worker["streams"]
@@ -105,10 +143,46 @@ def test_streams_change_no_sum_but_by_rounding_and_nothing_that_only_moves(worke
             assert torch.equal(results[f"{name} 3"], results[f"{name} 1"])
 
 
-def test_every_striped_operation_moves_all_of_its_data(workers):
+def test_torch_ddp_over_streams_is_torch_ddp(workers):
+    assert equal(workers, "streams", "TorchDDP 3", "TorchDDP 1")
+
+
+def test_workers_agree_on_how_many_streams_they_measured(workers):
+    trials = [worker["measured_streams"]["trial"] for worker in workers]
+    assert trials[0] == trials[1]
+    assert trials[0]["streams"] == best(trials[0]["seconds"])
+    assert trials[0]["num_turns"] >= FEWEST_TURNS
+    assert {worker["measured_streams"]["streams"] for worker in workers} == {trials[0]["streams"]}
+
+
+def test_threads_and_sockets_of_streams_are_used_again(workers):
+    for worker in workers:
+        files, threads = zip(*worker["measured_streams"]["held"], strict=True)
+        assert max(files[1:]) <= files[0]
+        assert max(threads[1:]) <= threads[0] + 1  # of a lane that is about to end; a group has 3
+
+
+@pytest.mark.parametrize("pattern", ["ring", "halving_doubling", "auto"])
+@pytest.mark.parametrize("number", [1, 3])
+def test_every_pattern_gives_the_mean_of_two_workers(workers, pattern, number):
+    expected = workers[0]["patterns"]["ring 1"]
+    for worker in workers:
+        assert torch.equal(worker["patterns"][f"{pattern} {number}"], expected)
+        assert equal([worker], "patterns", f"trained {pattern}", "trained ring")
+
+
+def test_a_stream_that_is_dead_is_named(workers):
+    error = workers[0]["dead_stream"]["error"]
+    assert "worker 0: all_reduce_mean with worker 1 failed after" in error
+    assert "stream 2 of 3: " in error
+    assert "\n" not in error
+
+
+@pytest.mark.parametrize("script", ["streams", "measured_streams"])
+def test_every_striped_operation_moves_all_of_its_data(workers, script):
     everyone = torch.arange(2 * 40_000.0).view(1, 2, -1) + torch.tensor([[[0.0]], [[1e6]]])
     for rank, worker in enumerate(workers):
-        results = worker["streams"]
+        results = worker[script]
         assert torch.equal(results["all_to_all"][0], everyone[:, rank])
         assert torch.equal(results["all_gather"][0], everyone[:, 0])
         assert torch.equal(results["exchange"][0], everyone[1 - rank, 0])
@@ -133,6 +207,12 @@ def test_every_striped_operation_moves_all_of_its_data(workers):
         ("wrapped", "ddp around", "call the model itself"),
         ("streams", "none", "streams must be 1 to 16, got 0"),
         ("streams", "too many", "streams must be 1 to 16, got 17"),
+        ("streams", "word", "streams must be 1 to 16, or auto, got 'many'"),
+        ("streams", "fraction", "streams must be 1 to 16, or auto, got 2.5"),
+        ("streams", "truth", "streams must be 1 to 16, or auto, got True"),
+        ("patterns", "wrong", "pattern must be one of ring, halving_doubling, auto, got 'tree'"),
+        ("patterns", "stacked", "pattern=halving_doubling is of real workers, whose communicator"),
+        ("streams", "stacked", "streams=4 are of real workers, whose communicator is a"),
         ("types", "complex TopK", "'weight': complex64 is not supported by TopK"),
         ("types", "complex PowerSGD", "'weight': complex64 is not supported by PowerSGD"),
         ("types", "meta", "'weight' is on the meta device"),

@@ -10,13 +10,15 @@ from pathlib import Path
 
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from tests.bagua_algos.gloo import fork_workers
-from tests.bagua_algos.scripts import models, steps, striped, weights
+from tests.bagua_algos.scripts import hooks, models, steps, striped, weights
 from tests.bagua_algos.scripts.training import Results
 
 SCRIPTS: dict[str, Callable[[], Results]] = {
     script.__name__: script
     for script in (
         striped.streams,
+        striped.measured_streams,
+        striped.patterns,
         steps.two_models,
         steps.own_collectives,
         steps.no_forward,
@@ -30,6 +32,11 @@ SCRIPTS: dict[str, Callable[[], Results]] = {
         models.wrapped,
         models.types,
         models.resumed,
+        hooks.gradient_hooks,
+        hooks.optimizer_in_backward,
+        hooks.one_releases,
+        hooks.apart,
+        striped.dead_stream,
     )
 }
 

@@ -1,0 +1,131 @@
+"""What engines of plain and of sharded models share: state, hooks of the optimizer, the end."""
+
+import copy
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from bagua_algos.checkpoint import check_belongs, checked
+from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.dispatcher import Dispatcher
+from bagua_algos.engine.script.changes import ScriptChanges
+from bagua_algos.engine.script.closures import StepClosure
+
+_HOOKED_STEP = Optimizer.profile_hook_step(lambda _: None).__code__
+"""Of what torch puts around every optimizer's `step`, to run the hooks."""
+
+
+class Attached(ABC):
+    """One algorithm at work on one model and optimizer."""
+
+    model: nn.Module
+    algorithm: Algorithm
+    context: Context
+    _dispatcher: Dispatcher
+    _changes: ScriptChanges
+    _closure: StepClosure
+    _hooks: list[RemovableHandle]
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """Seconds that training has waited for the lanes: what compute did not hide. With simulated
+        clocks it is simulated time; on a GPU the compute stream's wait, so far as it has finished.
+        """
+        return self._dispatcher.exposed_communication_s
+
+    @exposed_communication_s.setter
+    def exposed_communication_s(self, seconds: float) -> None:
+        self._dispatcher.exposed_communication_s = seconds
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the model's and the optimizer's: the algorithm's state of
+        what is held here.
+
+        To be called after `pause`.
+        """
+        return {
+            "state": checked(self.context.state),
+            "step": self.context.step,
+            "of": self._identity(),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from another engine's `state_dict`, of the same workers.
+
+        Raises `ValueError` where that was of another algorithm, model, shard or number of workers.
+        """
+        check_belongs(state_dict, self._identity())
+        self._change_context(state=copy.deepcopy(state_dict["state"]), step=int(state_dict["step"]))
+
+    def close(self) -> None:
+        """Remove every hook and end the lanes; model and optimizer are plain again, and the latter
+        has what the algorithm had taken over.
+
+        `pause` first: what still goes on in the background is left to its end.
+        """
+        for hook in self._hooks:
+            hook.remove()
+        self._dispatcher.close()
+        self.algorithm.on_close(self.context)
+
+    def _change_context(self, **changes: Any) -> None:
+        self.context = replace(self.context, **changes)
+
+    def _init_state(self) -> None:
+        self._change_context(state=checked(self.algorithm.init(self.context)))
+
+    def _attach_to(self, optimizer: Optimizer) -> list[RemovableHandle]:
+        def act(moment: str) -> None:
+            getattr(self.algorithm, moment)(self.context)
+            self._after_own_moment()
+
+        return [
+            self._changes.attach(),
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._end_step),
+            optimizer.register_state_dict_pre_hook(lambda _: act("on_optimizer_save")),
+            optimizer.register_state_dict_post_hook(lambda *_: act("on_optimizer_saved")),
+            optimizer.register_load_state_dict_post_hook(lambda _: act("on_optimizer_loaded")),
+        ]
+
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[tuple, dict[str, Any]] | None:
+        if _is_inner(optimizer):
+            return None
+        self._changes.check_optimizer()
+        return self._closure.before_step(args, kwargs)
+
+    def _end_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        if not _is_inner(optimizer):
+            self._closure.after_step()
+            self._after_step()
+
+    @abstractmethod
+    def _after_own_moment(self) -> None:
+        """The algorithm has acted on the caller's thread, and may have changed weights."""
+
+    @abstractmethod
+    def _after_step(self) -> None:
+        """The optimizer has taken its step."""
+
+    @abstractmethod
+    def _identity(self) -> dict[str, Any]:
+        """What a state belongs to, in words for errors."""
+
+
+def _is_inner(optimizer: Optimizer) -> bool:
+    """Whether this step is part of another one of the same optimizer: where a class's `step` calls
+    `super().step()`, torch runs the hooks for each of the two.
+    """
+    num_steps, frame = 0, sys._getframe()
+    while frame is not None:
+        num_steps += frame.f_code is _HOOKED_STEP and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return num_steps > 1

@@ -1,0 +1,105 @@
+"""Scripts by asynchronous averaging that never call `release`: `python -m
+tests.bagua_algos.leaving_workers FOLDER`.
+
+Worker r of each script writes its errors to `FOLDER/SCRIPT.r`, and all exit codes are in
+`FOLDER/codes.json`. Workers end as any program does, not by `os._exit`.
+"""
+
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import FileStore
+
+import bagua_algos
+from bagua_algos.engine import job_thread
+from tests import warm
+
+NUM_WORKERS = 3
+
+
+class Trainer:
+    """A worker of torch's default group."""
+
+    def __init__(self) -> None:
+        self._model = nn.Linear(64, 64)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
+        bagua_algos.distribute(
+            self._model, self._optimizer, bagua_algos.AsyncModelAverage(interval_ms=0)
+        )
+
+    def steps(self, number: int) -> None:
+        for _ in range(number):
+            self._optimizer.zero_grad()
+            self._model(torch.ones(4, 64)).square().mean().backward()
+            self._optimizer.step()
+            time.sleep(0.002)
+
+    def until_warned(self) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            until_s = time.monotonic() + 30
+            while not caught and time.monotonic() < until_s:
+                self.steps(1)
+            self.steps(20)
+        for warning in caught:
+            print(f"warned: {warning.message}", file=sys.stderr)
+
+
+def all_end(rank: int) -> None:
+    Trainer().steps(20 + 5 * rank)
+
+
+def one_leaves(rank: int) -> None:
+    trainer = Trainer()
+    trainer.steps(10)
+    if rank > 0:
+        trainer.until_warned()
+
+
+def one_leaves_within_a_round(rank: int) -> None:
+    """Worker 0 has begun a round that the others join only when it is gone; its exit code is 3."""
+    trainer = Trainer()
+    trainer.steps(10)
+    if rank == 0:
+        job_thread.LEAVE_S = 0.1
+        trainer.steps(20)
+        sys.exit(3)
+    time.sleep(2)
+    trainer.until_warned()
+
+
+SCRIPTS: list[Callable[[int], None]] = [all_end, one_leaves, one_leaves_within_a_round]
+
+
+def start(script: Callable[[int], None], rank: int, folder: Path) -> None:
+    os.dup2(os.open(folder / f"{script.__name__}.{rank}", os.O_CREAT | os.O_WRONLY), 2)
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    store = FileStore(str(folder / f"{script.__name__}.store"), NUM_WORKERS)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_WORKERS)
+    script(rank)
+
+
+def main(folder: Path) -> None:
+    warm.before_forks()
+    codes = {}
+    for script in SCRIPTS:
+        pids = []
+        for rank in range(NUM_WORKERS):
+            pids.append(os.fork())
+            if pids[-1] == 0:
+                return start(script, rank, folder)
+        codes[script.__name__] = [os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]) for p in pids]
+    (folder / "codes.json").write_text(json.dumps(codes))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
