@@ -8,6 +8,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := results/demo/$(shell date +%Y-%m-%d_%H-%M-%S)
 
+# Tests start hundreds of processes, which need not compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint bench gpu-check clean
 
 demo: .venv/installed
@@ -30,6 +33,7 @@ bench: .venv/installed
 	$(BIN)/python -m experiments.bench_algorithms
 	$(BIN)/python -m experiments.bench_algorithms --gpt
 	$(BIN)/python -m experiments.bench_simulation
+	$(BIN)/python -m experiments.bench_systems
 	$(BIN)/python -m netsim.bench
 	$(BIN)/python -m kernels.bench
 

@@ -52,6 +52,11 @@ def _run(arguments: list[str]) -> int:
         from netsim.validation.calibrate import main as calibrate
 
         return calibrate(arguments[1:])
+    if arguments[:1] == ["collectives"]:
+        raise ValueError(
+            "The collectives are those of bagua_algos, of which netsim knows nothing: "
+            f"python -m experiments.{' '.join(arguments)}"
+        )
     own, command = arguments, []
     if "--" in arguments:
         end = arguments.index("--")
@@ -76,7 +81,8 @@ def parse(words: list[str]) -> tuple[NetworkCondition, int]:
     Raises:
         ValueError: for any other word, or a value that is wrong.
     """
-    name, num_workers, overrides = None, 4, []
+    name, num_workers = None, 4
+    overrides: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not (key in ("net", "workers") or key.startswith("net.")):
@@ -88,7 +94,7 @@ def parse(words: list[str]) -> tuple[NetworkCondition, int]:
                 raise ValueError(f"workers has to be a number from 1 up, not {value!r}.")
             num_workers = int(value)
         else:
-            overrides.append(word.removeprefix("net."))
+            overrides[key.removeprefix("net.")] = value
     if name is None:
         raise ValueError(f"Name a network by net=: {', '.join(preset_names())}.")
     return read_condition(name, overrides), num_workers

@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 import signal
 
 import pytest
@@ -11,6 +12,15 @@ settings.load_profile("relaxlab")
 # What a shell starts in the background ignores Ctrl-C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Thousands of tests are collected, and none is garbage.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays to the end: nobody needs to look through it again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

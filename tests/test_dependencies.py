@@ -94,5 +94,5 @@ def test_the_docs_name_the_versions_of_trainers():
 
 
 def test_what_is_declared_and_installed_by_the_tests_is_pinned():
-    lists = ("dependencies", "data", "report", "text", *TRAINERS, "dev")
+    lists = ("dependencies", "data", "report", "text", "tune", *TRAINERS, "dev")
     assert set().union(*(declared()[name] for name in lists)) <= pins().keys()

@@ -22,8 +22,10 @@ def run(num_processes: int, script: str) -> int:
 
     def work(rank: int) -> int:
         torch.set_num_threads(1)
+        sys.argv = [script]
         os.environ |= {
-            **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_processes)},
+            **{"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            **{"WORLD_SIZE": str(num_processes), "LOCAL_WORLD_SIZE": str(num_processes)},
             **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"},
         }
         runpy.run_path(script, run_name="__main__")

@@ -13,6 +13,8 @@ from torch import nn
 
 from bagua_algos import Algorithm
 from bagua_algos.communication.communicator import Nodes
+from bagua_algos.communication.patterns import Pattern, check_pattern
+from bagua_algos.communication.streams import NumStreams, check_streams
 from experiments.tasks.base import Task, TaskData
 from experiments.tasks.batches import Batches
 from experiments.tasks.samplers import Loading
@@ -122,6 +124,8 @@ class Plan:
     target_accuracy: float
     stop_at_target: bool
     bucket_bytes: int
+    streams: NumStreams
+    pattern: Pattern
     precision: str
     accumulate: int
     clip_norm: float | None
@@ -164,6 +168,18 @@ class Plan:
         for name in ("seed", "checkpoint_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        check_streams(self.streams)
+        check_pattern(self.pattern)
+        if self.streams != 1 and self.backend.process_group != "gloo":
+            raise ValueError(
+                f"streams={self.streams} are gloo's: leave streams=1, or take backend=gloo; "
+                "simulated workers have one, and NCCL opens several sockets itself"
+            )
+        if self.pattern != "ring" and self.backend.process_group != "gloo":
+            raise ValueError(
+                f"pattern={self.pattern} is gloo's: leave pattern=ring, or take backend=gloo; "
+                "simulated workers have a ring, and NCCL chooses its own patterns"
+            )
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"accumulate={self.accumulate} micro-batches must divide "

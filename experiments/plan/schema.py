@@ -35,6 +35,8 @@ class Schema:
     target_accuracy: float = MISSING
     stop_at_target: bool = MISSING
     bucket_bytes: int = MISSING
+    streams: Any = MISSING
+    pattern: str = MISSING
     precision: str = MISSING
     accumulate: int = MISSING
     clip_norm: float | None = MISSING

@@ -9,9 +9,13 @@ from typing import Any
 import torch
 
 from bagua_algos.communication.communicator import Averager, Communicator
+from bagua_algos.communication.patterns import with_pattern
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
+from bagua_algos.communication.streams import AUTO, with_streams
 from bagua_algos.worker_axis.models import SingleModel
 from experiments.plan.plan import Plan
 from experiments.tasks.base import TaskData
+from experiments.training.checkpoint import Checkpoints
 from experiments.training.meter import InterfaceMeter
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import Result
@@ -77,7 +81,9 @@ def work(
         torch.cuda.set_device(surroundings.gpu)
         steps_ahead = StepsAhead(STEP_LIMITS * plan.cluster.timeout_s)
     count = surroundings.bytes_sent
+    recorded = _recorded(plan, surroundings.rank)
     with surroundings.rendezvous() as communicator, surroundings.profiler:
+        communicator, transport = _transport(plan, communicator, recorded)
         communicator.observer = surroundings.recorder
         result = train(
             plan,
@@ -89,4 +95,38 @@ def work(
             surroundings.recorder,
             surroundings.averager,
         )
-        return finish(result, communicator)
+        return finish(replace(result, **transport), communicator)
+
+
+def _transport(
+    plan: Plan, communicator: Communicator, recorded: Mapping[str, Any]
+) -> tuple[Communicator, dict[str, Any]]:
+    """The communicator with the plan's streams and pattern, and these fields of a `Result`. What is
+    to be measured is taken from what is `recorded`, if anything is: sums depend on it by a
+    rounding. A collective call.
+    """
+    streams = recorded["streams"] if plan.streams == AUTO and recorded else plan.streams
+    communicator, stream_trial = with_streams(communicator, streams)
+    if plan.pattern == AUTO and recorded:
+        assert isinstance(communicator, ProcessGroupCommunicator), "gloo's"
+        limit, pattern_trial = recorded["halving_doubling_bytes"], None
+        communicator = communicator.with_transport(halving_doubling_bytes=limit)
+    else:
+        communicator, pattern_trial = with_pattern(communicator, plan.pattern)
+    return communicator, {
+        "streams": communicator.streams,
+        "stream_trial": stream_trial,
+        "halving_doubling_bytes": communicator.halving_doubling_bytes,
+        "pattern_trial": pattern_trial,
+    }
+
+
+def _recorded(plan: Plan, rank: int) -> dict[str, Any]:
+    """The checkpoint that the run goes on from; empty where there is none, or nothing of it is
+    needed before training.
+    """
+    if AUTO not in (plan.streams, plan.pattern) or plan.resume is None:
+        return {}
+    own = Checkpoints(plan.resume, rank, plan.workers)
+    step = own.latest() if plan.resume_step is None else plan.resume_step
+    return own.of_step(step).load(step)

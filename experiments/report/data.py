@@ -17,6 +17,7 @@ from experiments.report.results_table import (
     named,
     results_table,
 )
+from experiments.report.tuned import Tuning, load_tunings
 from experiments.runs.load import load_runs_and_metrics
 from host.errors import UserError
 from host.words import counted
@@ -38,6 +39,7 @@ class ReportData:
         problems: sentences on files that could not be read.
         styles: of every label, the same in all figures.
         left_out: what its figures do not show; nothing of the whole data.
+        tunings: the searches that made some of the runs.
     """
 
     runs: pd.DataFrame
@@ -46,12 +48,14 @@ class ReportData:
     problems: list[str]
     styles: Styles
     left_out: str = ""
+    tunings: tuple[Tuning, ...] = ()
 
     @classmethod
     def load(cls, path: str | Path) -> ReportData:
         """All runs at or below `path`. Raises `UserError` where there is none."""
         runs, metrics = load_runs_and_metrics(path)
-        problems = metrics.attrs["problems"]
+        tunings, unread = load_tunings(path)
+        problems = [*metrics.attrs["problems"], *unread]
         if runs.empty:
             raise UserError(" ".join([f"There is no run in {path}.", *problems]))
         metrics.attrs = {}  # pandas copies them with every selection
@@ -63,6 +67,7 @@ class ReportData:
             table=_with_medians(results_table(runs), runs),
             problems=problems,
             styles=line_styles(runs.label),
+            tunings=tuple(tunings),
         )
 
     @cached_property

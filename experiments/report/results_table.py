@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from experiments.plan.identity import ADDED
 from experiments.report.statistics import (
     MIN_SEEDS,
     UNKNOWN,
@@ -143,7 +144,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     read.
     """
     try:
-        return _parsed(_SEED.sub("", (folder / "config.yaml").read_text()))
+        return ADDED | _parsed(_SEED.sub("", (folder / "config.yaml").read_text()))
     except (OSError, ValueError, yaml.YAMLError):
         return {}
 
@@ -182,9 +183,19 @@ def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
     for (_, algo), group in groups.items():
         varying[algo] |= _differing(group)
     return [
-        " ".join([algo, *(f"{key}={config.get(key)}" for key in sorted(varying[algo]))])
+        " ".join(
+            [
+                algo,
+                *(f"{key}={config.get(key)}" for key in sorted(varying[algo] | _unusual(config))),
+            ]
+        )
         for algo, config in zip(runs.algo, configs, strict=True)
     ]
+
+
+def _unusual(config: Mapping[str, Any]) -> set[str]:
+    """What is named even where no two runs of an algorithm differ in it: other algorithms do."""
+    return {key for key, usual in ADDED.items() if config.get(key, usual) != usual}
 
 
 def _differing(configs: Sequence[dict[str, Any]]) -> set[str]:

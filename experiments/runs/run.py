@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
+from bagua_algos.communication.streams import AUTO
 from experiments.plan.factory import make_plan
 from experiments.plan.identity import plain
 from experiments.plan.model_check import check_model
@@ -37,12 +38,17 @@ from netsim.links.namespaces import check_permitted
 
 
 def run(
-    config: DictConfig, folder: Path, overrides: Sequence[str] = (), study: Path | None = None
+    config: DictConfig,
+    folder: Path,
+    overrides: Sequence[str] = (),
+    study: Path | None = None,
+    watch: Callable[[MetricsRow], None] | None = None,
 ) -> str:
     """Plan, launch, record; returns the status that the record has.
 
     `overrides` are what the command line changed, for the record; `study` is the folder of the
-    study that this run belongs to, if any.
+    study that this run belongs to, if any. `watch` is given every row once it is recorded; what it
+    raises ends the run.
 
     Raises `UserError` before any worker starts, and lets through what stopped the run from
     outside, both with nothing left undone.
@@ -53,7 +59,7 @@ def run(
         data = load_data(plan)
         start, replayed_from = _starter(plan, plain(config), study)
         summary = replace(known_summary(plan), replayed_from=replayed_from)
-        recorder = Recorder(plan, plain(config), overrides, start, summary)
+        recorder = Recorder(plan, plain(config), overrides, start, summary, watch=watch)
     except UserError:
         with suppress(OSError):
             folder.rmdir()  # Hydra has made it; if it is not empty it is not ours
@@ -85,6 +91,7 @@ class Recorder:
         start: runs it.
         summary: what is known of the run before it, as `known_summary` has it and more.
         goes_on: whether the plan's folder holds its record already, to be continued.
+        watch: is given every row once it is recorded.
 
     Raises:
         UserError: its folder holds a run already, or the one that it resumes is another.
@@ -99,10 +106,12 @@ class Recorder:
         summary: Summary,
         *,
         goes_on: bool = False,
+        watch: Callable[[MetricsRow], None] | None = None,
     ) -> None:
         self._plan = plan
         self._start = start
         self._summary = summary
+        self._watch = watch
         self._started_s = time.monotonic()
         earlier = _earlier_rows(plan, config)
         self._evaluations = [row for row in earlier if row.is_evaluation]
@@ -139,6 +148,8 @@ class Recorder:
                 self._add(first_step_s=time.monotonic() - self._started_s)
             self._take(row)
             view.show(row)
+            if self._watch is not None:
+                self._watch(row)
 
         # Entered after the fork: a live view has a thread.
         def on_network(network: ShapedNetwork | None) -> None:
@@ -192,6 +203,7 @@ class Recorder:
             bytes_sent_per_worker=_mean_if_known([r.bytes_sent for r in results]),
             exposed_communication_s=statistics.mean(r.exposed_communication_s for r in results),
             spread=first.test.spread,
+            **({} if self._plan.backend.is_simulated else _transport(first)),
         )
 
     def _finish(self, status: str, reason: str | None = None) -> str:
@@ -267,9 +279,25 @@ def known_summary(plan: Plan) -> Summary:
         target_accuracy=plan.target_accuracy,
         lr_scale=plan.lr_scale,
         asked_rate_mbit=plan.net.rate_mbit,
+        streams=_given_streams(plan),
         evaluated_model="average of the workers' models",
         resumed_from=None if plan.resume in (None, plan.folder) else str(plan.resume),
     )
+
+
+def _transport(result: Result) -> dict[str, Any]:
+    """How real workers were connected."""
+    return {
+        "streams": result.streams,
+        "stream_trial": result.stream_trial and asdict(result.stream_trial),
+        "halving_doubling_bytes": result.halving_doubling_bytes,
+        "pattern_trial": result.pattern_trial and asdict(result.pattern_trial),
+    }
+
+
+def _given_streams(plan: Plan) -> int | None:
+    """None: simulated workers have none, or they are measured."""
+    return None if plan.backend.is_simulated or plan.streams == AUTO else plan.streams
 
 
 def _gpus(plan: Plan) -> tuple[str | None, bool]:

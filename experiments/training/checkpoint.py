@@ -7,7 +7,6 @@ worker waits for another, and whenever all are killed the last complete one stay
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 
+from bagua_algos.checkpoint import is_portable
 from experiments.plan.plan import Plan
 from host.errors import UserError
 from host.words import counted
@@ -116,24 +116,9 @@ def check_portable(state: object, plan: Plan, num_saved: int) -> None:
     """Raise `UserError` where an algorithm's `state`, of `num_saved` workers, has tensors: they are
     laid out for so many.
     """
-    if any(isinstance(value, torch.Tensor) for value in _leaves(state)):
+    if not is_portable(state):
         raise UserError(
             f"the checkpoint has the state of {plan.names['algo']} on "
             f"{counted(num_saved, 'worker')}, which {plan.workers} cannot go on with: "
             f"start {num_saved}"
         )
-
-
-def _leaves(value: object) -> Iterator[object]:
-    """What a nested state is made of."""
-    if isinstance(value, Mapping):
-        items: Iterable[object] = value.values()
-    elif isinstance(value, list | tuple):
-        items = value
-    elif hasattr(value, "__dict__") and not isinstance(value, torch.Tensor):
-        items = vars(value).values()
-    else:
-        items = ()
-        yield value
-    for item in items:
-        yield from _leaves(item)

@@ -11,8 +11,10 @@ from torch.amp import GradScaler
 
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm
+from bagua_algos.engine.bucket import flat_storage
 from bagua_algos.engine.engine import Engine
 from bagua_algos.engine.step_observer import StepObserver
+from bagua_algos.fused.fuse import fuse_in
 from experiments.plan.plan import Plan
 from experiments.training.torch_ddp import DistributedTorchDDP, TorchDDP
 
@@ -84,7 +86,7 @@ def _hang(
     scaler: GradScaler,
     observer: StepObserver | None,
 ) -> Distributed:
-    return Engine(
+    engine = Engine(
         model,
         optimizer,
         algorithm,
@@ -94,6 +96,8 @@ def _hang(
         grad_scaler=scaler,
         step_observer=observer,
     )
+    fuse_in(flat_storage(engine.context.buckets), optimizer)
+    return engine
 
 
 @_hang.register

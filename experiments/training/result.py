@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from bagua_algos.communication.patterns import PatternTrial
+from bagua_algos.communication.streams import StreamTrial
 from experiments.training.evaluation import Evaluation
 
 
@@ -13,7 +15,9 @@ class DivergedError(RuntimeError):
 class Result:
     """What one worker's training came to, over `steps` steps; evaluations take no time and no
     bytes. `validation` is the last on the way, `test` that of the end. `bytes_sent` is None where
-    nothing counts them.
+    nothing counts them. `streams` is how many connections it had to each other worker,
+    `halving_doubling_bytes` up to which size all-reduces had that pattern, and the trials how these
+    were decided, if they were measured.
     """
 
     steps: int
@@ -22,3 +26,7 @@ class Result:
     exposed_communication_s: float
     validation: Evaluation
     test: Evaluation
+    streams: int = 1
+    stream_trial: StreamTrial | None = None
+    halving_doubling_bytes: int = 0
+    pattern_trial: PatternTrial | None = None

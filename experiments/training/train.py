@@ -114,6 +114,8 @@ class _State:
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.take_step.optimizer.state_dict(),
+            "streams": communicator.streams,
+            "halving_doubling_bytes": communicator.halving_doubling_bytes,
             "step": self.take_step.state_dict(),
             "distributed": distributed.state_dict(),
             "generators": [generator.get_state() for generator in _generators(plan)],

@@ -4,21 +4,16 @@ Whole runs of 4 workers, in turn: ours, ours with one communication lane instead
 ours, ... Prints medians with their spread, and ratios round by round; it never judges.
 """
 
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from bagua_algos.algorithms.all_reduce import AllReduce
 from bagua_algos.engine.algorithm import Context
 from experiments.runs.summary import read_fields
-from host.environment import environment
-from host.words import counted
+from experiments.validation.rounds import print_rounds
 
 NUM_STEPS = 300
 LIMIT_S = 300
@@ -72,18 +67,4 @@ def print_table(measured: dict[str, list[tuple[float, float]]], net: str) -> Non
         rows[f"{case} / {THEIRS}, round by round"] = [ours / theirs for ours, theirs in pairs]
     for case in (OURS, THEIRS):
         rows[f"s from command to first step, {case}"] = [s for _, s in measured[case]]
-    host = environment()
-    table = Table(
-        title=f"4 workers, net={net}, mnist5k, cnn",
-        caption=f"{host['cpu']}, {counted(host['cores'], 'core')}, Linux {host['kernel']}, "
-        f"torch {host['packages']['torch']}, {counted(len(measured[OURS]), 'round')}",
-    )
-    for heading in ("", "median", "min", "max"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for name, values in rows.items():
-        table.add_row(name, *_spread(values))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
-
-
-def _spread(values: Sequence[float]) -> list[str]:
-    return [f"{f(values):.3g}" for f in (statistics.median, min, max)]
+    print_rounds(f"4 workers, net={net}, mnist5k, cnn", rows)

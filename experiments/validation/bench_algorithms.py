@@ -11,15 +11,15 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
+from bagua_algos.checkpoint import tensors_in
 from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.worker_axis.models import SingleModel
@@ -52,24 +52,9 @@ def measure(plan: Plan, data: TaskData) -> tuple[list[float], int]:
     engine = ours[1]
     assert isinstance(engine, Engine)
     engine.pause()
-    num_bytes = sum(t.numel() * t.element_size() for t in tensors_of(engine.context.state))
+    num_bytes = sum(t.numel() * t.element_size() for t in tensors_in(engine.context.state))
     engine.close()
     return differences, num_bytes
-
-
-def tensors_of(value: Any) -> Iterator[Tensor]:
-    """All tensors in a nested state."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_of(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_of(item)
-    elif is_dataclass(value):
-        for part in fields(value):
-            yield from tensors_of(getattr(value, part.name))
 
 
 def _stepper(

@@ -89,22 +89,27 @@ CI_GRID = [
 ]
 
 
-def compare(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """Predict and measure every cell; yields rows of milliseconds a step and relative errors."""
+def compare(cells: Sequence[Cell], seconds: float = MEASURED_S) -> Iterator[dict[str, Any]]:
+    """Predict and measure every cell; yields rows of milliseconds a step and relative errors.
+
+    Args:
+        cells: neighbours of one algorithm, model and number of workers share a rehearsal.
+        seconds: that every rehearsal and every measurement lasts at least.
+    """
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     with tempfile.TemporaryDirectory() as folder:
         for _, cells_of_one in itertools.groupby(cells, lambda cell: cell[:3]):
             group = list(cells_of_one)
             plans = [make_plan(compose_config(cell.overrides), Path(folder)) for cell in group]
             data = plans[0].task.load()
-            profile = rehearse(plans[0], data, sharing=group[0].workers, seconds=MEASURED_S)
+            profile = rehearse(plans[0], data, sharing=group[0].workers, seconds=seconds)
             simulated = make_plan(
                 compose_config([*group[0].overrides, "backend=sim"]), Path(folder)
             )
             _, clocks = train_simulated(simulated, data, profile, lambda row: None)
             for cell, plan in zip(group, plans, strict=True):
                 expected_s = _mean_step_s(step_ends_s(clocks.script, make_timeline(plan, profile)))
-                backend, measured_s = _measure(plan, data, _enough_steps(expected_s))
+                backend, measured_s = _measure(plan, data, _enough_steps(expected_s, seconds))
                 timeline = make_timeline(plan, profile, backend)
                 predicted_s = _mean_step_s(step_ends_s(clocks.script, timeline))
                 yield cell._asdict() | {
@@ -114,10 +119,12 @@ def compare(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
                 }
 
 
-def _enough_steps(step_s: float) -> int:
-    """The number of steps to measure: as many as are simulated, more where steps are short."""
+def _enough_steps(step_s: float, seconds: float) -> int:
+    """The number of steps to measure: as many as are simulated, more where these take less than
+    `seconds`.
+    """
     once = NUM_STEPS - SKIPPED_STEPS
-    return SKIPPED_STEPS + once * max(1, math.ceil(MEASURED_S / (once * step_s)))
+    return SKIPPED_STEPS + once * max(1, math.ceil(seconds / (once * step_s)))
 
 
 def _measure(plan: Plan, data: TaskData, num_steps: int) -> tuple[str, float]:

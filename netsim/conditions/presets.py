@@ -1,6 +1,8 @@
 """Conditions by name: the YAML files of conf/net, with overrides from a command line."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from netsim.conditions.condition import NetworkCondition
@@ -13,12 +15,15 @@ MEASURED = frozenset(
 """The presets that results/validation/network.md has, each as its file is now: a test compares."""
 
 
-def read_condition(name: str, overrides: list[str]) -> NetworkCondition:
+def read_condition(
+    name: str, overrides: Mapping[str, str] = MappingProxyType({})
+) -> NetworkCondition:
     """The condition that conf/net/`name`.yaml describes.
 
     Args:
         name: of the file.
-        overrides: such as "delay_ms=20" or "workers={0: {rate_mbit: 10}}".
+        overrides: a key's value as YAML, such as "20" of "delay_ms", or "{0: {rate_mbit: 10}}" of
+            "workers".
 
     Raises:
         ValueError: if there is no such file, a key is unknown, or a value is none of a network's.
@@ -31,8 +36,7 @@ def read_condition(name: str, overrides: list[str]) -> NetworkCondition:
         raise ValueError(f"There is no network {name!r}: choose from {', '.join(preset_names())}.")
     try:
         values: Any = OmegaConf.to_container(OmegaConf.load(file))
-        for override in overrides:
-            key, _, text = override.partition("=")
+        for key, text in overrides.items():
             if key not in values:
                 known = ", ".join(key for key in values if not key.startswith("_"))
                 raise ValueError(f"net has no key {key!r}: choose from {known}.")

@@ -107,7 +107,7 @@ def condition_row(name: str, condition: NetworkCondition) -> tuple[str, str]:
 
 
 def _networks() -> dict[str, NetworkCondition]:
-    conditions = {name: read_condition(name, []) for name in preset_names()}
+    conditions = {name: read_condition(name) for name in preset_names()}
     return {n: c for n, c in conditions.items() if (c.rate_mbit or 0) <= MAX_RATE_MBIT}
 
 

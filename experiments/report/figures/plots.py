@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import textwrap
 from pathlib import Path
@@ -90,11 +89,13 @@ def save_plot(figure: Figure, out: Path, name: str = "accuracy") -> list[Path]:
 
 def _write_png(figure: Figure, file: Path) -> None:
     """In 256 colours, which a drawing does not miss: a third or a quarter of the bytes are left."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=_DPI)
-    few_colors = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    few_colors = drawn.quantize(256, dither=Image.Dither.NONE)
     few_colors.save(file, format="PNG", optimize=True)
 
 

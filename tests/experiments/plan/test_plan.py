@@ -18,6 +18,7 @@ from bagua_algos.communication.topology import (
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
+from experiments.plan.identity import config_text, plain
 from experiments.plan.messages import choices
 from experiments.plan.overrides import normalize_overrides, read_word, values_of
 from experiments.plan.plan import Plan
@@ -90,7 +91,7 @@ def test_a_star_means_the_algorithms_and_not_their_parts():
 
 def test_every_group_has_a_choice_and_every_folder_is_a_group():
     folders = {p.name for p in CONFIG_DIR.iterdir() if p.is_dir()}
-    assert folders == {*GROUPS, "experiment", "study", "hydra"}
+    assert folders == {*GROUPS, "experiment", "study", "tune", "hydra"}
     assert all(choices(group) for group in GROUPS)
 
 
@@ -144,6 +145,7 @@ def test_the_target_is_the_tasks_unless_given():
     "override",
     [
         *("workers=0", "batch_size=0", "max_steps=0", "eval_every=0", "log_every=0", "seed=-1"),
+        *("streams=0", "streams=17", "streams=2.5", "streams=many", "streams=true", "pattern=tree"),
         *("bucket_bytes=0", "target_accuracy=0", "target_accuracy=nan", "cluster.timeout_s=0"),
         *("cluster.threads_per_worker=0", "net.rate_mbit=inf", "model.hidden=0"),
     ],
@@ -152,6 +154,30 @@ def test_numbers_that_no_run_can_have_are_refused_by_name(override):
     key = override.split("=")[0].split(".")[-1]
     with pytest.raises(UserError, match=key):
         plan_of(override)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["backend=sim", "streams=2"], "streams=2 are gloo's: leave streams=1"),
+        (["backend=sim", "streams=auto"], "streams=auto are gloo's: leave streams=1"),
+        (["backend=sim", "pattern=auto"], "pattern=auto is gloo's: leave pattern=ring"),
+        (["algo=torch_ddp", "pattern=auto"], "torch_ddp is PyTorch's own code, whose all-reduces"),
+        (["algo=torch_ddp_bf16", "streams=2"], "torch_ddp_bf16: PyTorch's hooks have one stream"),
+    ],
+)
+def test_streams_that_nothing_would_use_are_refused(overrides, sentence):
+    with pytest.raises(UserError, match=sentence):
+        plan_of(*overrides)
+
+
+def test_a_run_by_one_stream_is_known_as_before_there_were_several():
+    config = plain(compose_config(["algo=allreduce"]))
+    assert config["streams"] == 1
+    older = {key: value for key, value in config.items() if key not in ("streams", "pattern")}
+    assert config_text(config) == config_text(older)
+    for streams in (2, "auto", True):
+        assert config_text(config | {"streams": streams}) != config_text(older)
 
 
 def test_a_plus_before_a_group_means_the_group():

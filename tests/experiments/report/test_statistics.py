@@ -136,7 +136,7 @@ def test_the_errors_of_predictions_are_those_of_the_committed_table():
     assert {row["network"]: float(row["mean_absolute_error"]) for row in shipped} == committed
     for row in shipped:
         rate = float(row["rate_mbit"]) if row["rate_mbit"] else None
-        assert rate == read_condition(row["network"], []).rate_mbit
+        assert rate == read_condition(row["network"]).rate_mbit
 
 
 def _table():

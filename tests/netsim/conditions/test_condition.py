@@ -18,14 +18,14 @@ def test_every_yaml_is_a_condition_and_names_every_field(path):
     assert {key for key in config if not str(key).startswith("_")} == set(
         NetworkCondition.__dataclass_fields__
     )
-    assert condition == read_condition(path.stem, [])
+    assert condition == read_condition(path.stem)
     header = path.read_text().splitlines()[0]
     assert header.startswith("# python -m experiments ")
     assert f"net={path.stem}" in header.split()
 
 
 def test_the_named_rates():
-    rates = {name: read_condition(name, []).rate_mbit for name in preset_names()}
+    rates = {name: read_condition(name).rate_mbit for name in preset_names()}
     expected = {"none": None, "lan_1g": 1000, "slow_tcp": 100, "wan": 100, "dc_100g": 100_000}
     assert {name: rates[name] for name in expected} == expected
 

@@ -49,7 +49,7 @@ def test_losses_limit_theory_as_the_timeline_does():
 def test_measured_it_is_what_iperf3_and_ping_see():
     if not shutil.which("iperf3") or not shutil.which("ping"):
         pytest.skip("needs iperf3 and ping")
-    condition = read_condition("slow_tcp", [])
+    condition = read_condition("slow_tcp")
 
     def work(hub, rank: int) -> list[float] | None:
         addresses = [hub.address(r) for r in range(2)]

@@ -64,7 +64,7 @@ def why_not_true(table: str) -> list[str]:
     """The networks of a table that are measured as something else, and are not marked (stale)."""
     measured, conditions = rows_of(table)
     assert list(dict.fromkeys(name for name, _ in measured)) == list(conditions)
-    present = {name: condition_row(name, read_condition(name, [])) for name in preset_names()}
+    present = {name: condition_row(name, read_condition(name)) for name in preset_names()}
     return [
         name
         for name, condition in conditions.items()

@@ -1,21 +1,18 @@
 """What BAGUA's systems beside its algorithms save: `python -m experiments.bench_systems`."""
 
 import argparse
-import statistics
-import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
-from rich.console import Console
+import torch
 from rich.progress import track
-from rich.table import Table
 
-from experiments.validation import bench_balanced, bench_cache
+from experiments.plan.messages import choices
+from experiments.validation import bench_balanced, bench_cache, bench_optimizer, bench_streams
+from experiments.validation.rounds import print_rounds
 from host import commands
-from host.environment import environment
-from host.words import counted
 
 
 def main() -> int:
@@ -27,6 +24,10 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")
     parser.add_argument("--experiment", default="spoken_digits", help="of balanced")
     parser.add_argument("--steps", type=int, help="of balanced; by default the experiment's own")
+    nets = choices("net")
+    parser.add_argument(
+        "--nets", nargs="+", default=bench_streams.NETS, choices=nets, help="of streams"
+    )
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error(f"--repeats must be at least 1, got {arguments.repeats}")
@@ -48,7 +49,7 @@ def balanced(arguments: argparse.Namespace) -> None:
                 run = Path(folder) / f"{repeat}_{number}"
                 own = [*words, *overrides, f"seed={repeat}"]
                 measured[case].append(bench_balanced.measure(own, run))
-    print_rows(f"balanced loading: 4 workers, {' '.join(words)}", bench_balanced.rows(measured))
+    print_rounds(f"balanced loading: 4 workers, {' '.join(words)}", bench_balanced.rows(measured))
 
 
 def cache(arguments: argparse.Namespace) -> None:
@@ -68,29 +69,41 @@ def cache(arguments: argparse.Namespace) -> None:
                     rows[f"{name}: us to write {num_bytes} bytes"].append(write_us)
                     rows[f"{name}: us to read {num_bytes} bytes"].append(read_us)
     title = "cached data set: 2,000 examples of 5 ms, 4 processes"
-    print_rows(title, dict(sorted(rows.items())))
+    print_rounds(title, dict(sorted(rows.items())))
 
 
-def print_rows(title: str, rows: dict[str, list[float]]) -> None:
-    """Median, least and greatest of all rounds."""
-    host = environment()
-    table = Table(
-        title=title,
-        caption=f"{host['cpu']}, {counted(host['cores'], 'core')}, Linux {host['kernel']}, "
-        f"torch {host['packages']['torch']}, {counted(len(next(iter(rows.values()))), 'round')}",
-    )
-    for heading in ("", "median", "min", "max"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for name, values in rows.items():
-        table.add_row(name, *_spread(values))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+def optimizer(arguments: argparse.Namespace) -> None:
+    """Steps of many small parameters, the ways in turn."""
+    torch.set_num_threads(1)
+    rows = defaultdict(list)
+    cases = [(name, size) for name in bench_optimizer.OPTIMIZERS for size in bench_optimizer.SIZES]
+    for _ in track(range(arguments.repeats), "interleaved steps"):
+        for name, size in cases:
+            took_ms = bench_optimizer.measure(name, size)
+            case = f"{name}, {bench_optimizer.NUM_PARAMETERS} of {size}"
+            for way, ms in took_ms.items():
+                rows[f"{case}: ms, {way}"].append(ms)
+            for way in ("loop", "foreach=True", "fused=True"):
+                if way in took_ms:
+                    rows[f"{case}: {way} / ours"].append(took_ms[way] / took_ms["ours"])
+    print_rounds("fused optimizer: milliseconds a step, one thread", rows)
 
 
-def _spread(values: Sequence[float]) -> list[str]:
-    return [f"{f(values):.3g}" for f in (statistics.median, min, max)]
+def streams(arguments: argparse.Namespace) -> None:
+    """Whole runs of 4 workers over several networks, in turn."""
+    measured = defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder:
+        cases = list(product(arguments.nets, bench_streams.CASES))
+        for repeat in track(range(arguments.repeats), "interleaved runs"):
+            for number, (net, case) in enumerate(cases):
+                own = [*bench_streams.CASES[case], f"net={net}", f"seed={repeat}"]
+                run = Path(folder) / f"{repeat}_{number}"
+                measured[net, case].append(bench_streams.measure(own, run))
+    title = "streams: seconds to accuracy, 4 workers, mnist5k, cnn"
+    print_rounds(title, bench_streams.rows(measured))
 
 
-SYSTEMS = {"balanced": balanced, "cache": cache}
+SYSTEMS = {"balanced": balanced, "cache": cache, "optimizer": optimizer, "streams": streams}
 
 
 if __name__ == "__main__":

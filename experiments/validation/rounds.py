@@ -1,0 +1,30 @@
+"""Figures of several rounds as a table: medians with their spread, and what measured them."""
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from host.environment import environment
+from host.words import counted
+
+
+def print_rounds(title: str, rows: Mapping[str, Sequence[float]]) -> None:
+    """Median, least and greatest of all rounds, a row for each figure."""
+    host = environment()
+    table = Table(
+        title=title,
+        caption=f"{host['cpu']}, {counted(host['cores'], 'core')}, Linux {host['kernel']}, "
+        f"torch {host['packages']['torch']}, {counted(len(next(iter(rows.values()))), 'round')}",
+    )
+    for heading in ("", "median", "min", "max"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, values in rows.items():
+        table.add_row(name, *_spread(values))
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def _spread(values: Sequence[float]) -> list[str]:
+    return [f"{f(values):.3g}" for f in (statistics.median, min, max)]

@@ -1,0 +1,65 @@
+"""The benches of loading, cache and optimizer, on parts that take no time."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from bagua_algos.data import CachedDataset, DiskStore
+from experiments.commands.benches import bench_systems
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.tasks.samplers import Balanced, Shuffled
+from experiments.validation import bench_balanced, bench_cache, bench_optimizer
+
+
+def test_the_cases_of_balanced_loading_are_what_they_are_called():
+    made = {
+        case: make_plan(compose_config(["algo=allreduce", *words]), Path()).loading.sampler
+        for case, words in bench_balanced.CASES.items()
+    }
+    assert list(made.values()) == [Shuffled(), Shuffled(crop=True), Balanced()]
+
+
+def test_ratios_are_of_one_round():
+    def run(ms: float, reached_s: float) -> dict[str, float]:
+        return {"ms a step": ms, "s to accuracy": reached_s}
+
+    measured = {
+        bench_balanced.WHOLE: [run(30, 9), run(60, math.inf)],
+        bench_balanced.CUT: [run(20, 4), run(10, 4)],
+        bench_balanced.BALANCED: [run(10, 2), run(5, 8)],
+    }
+    rows = bench_balanced.rows(measured)
+    assert rows["ms a step, balanced"] == [10, 5]
+    assert rows["ms a step, shuffled, cut / balanced, round by round"] == [2, 2]
+    assert rows["s to accuracy, shuffled / balanced, round by round"] == [4.5, math.inf]
+
+
+def test_four_processes_read_all_epochs_from_one_store(monkeypatch, tmp_path):
+    monkeypatch.setattr(bench_cache, "NUM_EXAMPLES", 40)
+    store = DiskStore(folder=tmp_path)
+    first_s, *later_s = bench_cache.epochs_s(store, "test")
+    assert first_s > 10 * bench_cache.EXAMPLE_S and len(later_s) == 2
+    cached = CachedDataset(bench_cache.Slow(), store, fingerprint="test")
+    assert [cached[i][1] for i in range(40)] == list(range(40)) and cached.num_computed == 0
+    monkeypatch.setattr(bench_cache, "BYTES_OF_ENTRIES", 1)
+    assert min(bench_cache.entry_us(store, 1_000)) > 0
+    store.close()
+
+
+def test_every_way_to_step_is_timed(monkeypatch):
+    monkeypatch.setattr(bench_optimizer, "NUM_PARAMETERS", 4)
+    monkeypatch.setattr(bench_optimizer, "NUM_STEPS", 4)
+    ways = {name: set(bench_optimizer.measure(name, 3)) for name in bench_optimizer.OPTIMIZERS}
+    always = {"loop", "foreach=True", "ours", "ours, in buckets"}
+    assert ways["RMSprop"] == ways["NAdam"] == always
+    assert ways["AdamW"] == ways["SGD momentum"] == {*always, "fused=True"}
+
+
+@pytest.mark.parametrize("words", [["nothing"], ["cache", "--repeats", "0"]])
+def test_what_cannot_be_measured_is_refused(words, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["bench_systems", *words])
+    with pytest.raises(SystemExit):
+        bench_systems.main()
+    assert "nothing" in (error := capsys.readouterr().err) or "--repeats" in error
