@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.experiments import app
+from tests import app
 from tests.once import made_once
 from tests.paths import ROOT
 

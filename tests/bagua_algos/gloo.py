@@ -5,8 +5,6 @@ A program calls `fork_workers` or `fork_rounds`, a test calls `run_program`.
 """
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,9 +16,8 @@ import torch
 from bagua_algos.communication.communicator import Nodes
 from bagua_algos.communication.process_group import ProcessGroupCommunicator, file_rendezvous
 from host.processes import fork
-from tests import warm
+from tests import app, warm
 from tests.once import made_once
-from tests.paths import ROOT
 
 CASES_A_ROUND = 10
 
@@ -94,9 +91,7 @@ def run_program(
 
     `strict`: a warning is an error.
     """
-    warnings = ["-W", "error"] if strict else []
-    program = [sys.executable, *warnings, "-m", module, str(folder), str(world_size), *arguments]
-    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    ended = app.run(folder, world_size, *arguments, module=module, strict=strict)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return results(folder, world_size)
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from experiments.__main__ import main
-from tests.experiments.forks import import_all
+from tests.forks import import_all
 
 
 def sweep(folder: str, overrides: list[str]) -> Callable[[], int]:

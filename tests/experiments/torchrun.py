@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from types import MappingProxyType
 
-from tests.experiments import app
+from tests import app
 
 SMALL = ("net=none", "model=mlp", "eval_every=20", "log_every=1", "cluster.timeout_s=20")
 

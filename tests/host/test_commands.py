@@ -16,7 +16,7 @@ from host import commands
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError
 from netsim.links.namespaces import check_permitted
-from tests.experiments import app
+from tests import app
 
 PACKAGES = ("experiments", "bagua_algos", "netsim", "kernels", "host")
 LIMIT_S = 60

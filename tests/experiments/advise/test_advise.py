@@ -18,7 +18,7 @@ from experiments.simulated.outcome import (
 from experiments.simulated.rehearsal import rehearse
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
-from tests.experiments import app
+from tests import app
 
 MODEL_ERROR = 0.06
 SMALL = ("task=mnist5k", "model=mlp", "workers=2", "max_steps=10", "eval_every=5")

@@ -17,7 +17,7 @@ from experiments.advise.surface import (
 from experiments.advise.surface_plot import surface_plot
 from experiments.report.statistics import prediction_error
 from host.errors import UserError
-from tests.experiments import app
+from tests import app
 
 RATES = np.geomspace(10, 1000, 5)
 DELAYS = np.geomspace(1, 100, 3)

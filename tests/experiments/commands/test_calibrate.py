@@ -1,5 +1,5 @@
 from experiments.simulated.profile import Profile
-from tests.experiments import app
+from tests import app
 
 
 def calibrate(*words):

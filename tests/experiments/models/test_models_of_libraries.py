@@ -9,7 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
-from tests.experiments import app
+from tests import app
 
 pytest.importorskip("transformers", reason="the extra text is not installed")
 

@@ -14,7 +14,7 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError
 from netsim.links.namespaces import check_permitted
 from netsim.proof import tcp_rate
-from tests.experiments import app
+from tests import app
 
 LIMIT_S = 10
 FIRST_ADDRESS = "10.0.0.1"

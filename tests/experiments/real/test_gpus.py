@@ -13,7 +13,7 @@ from experiments.real.nccl import nccl_environment
 from host import gpus as host_gpus
 from host.errors import UserError
 from host.gpus import Gpu, Placement, find_gpus
-from tests.experiments.app import run
+from tests.app import run
 
 NO_GPU_HERE = not torch.cuda.is_available()
 FOLDER = Path("a run's folder, which a plan does not touch")

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.runs.load import load_runs
 from netsim.links.tcp import UNSENT_BYTES
-from tests.experiments import app
+from tests import app
 
 pytestmark = pytest.mark.root
 

@@ -14,7 +14,8 @@ from experiments.runs.load import load_rows, load_runs
 from experiments.runs.peer_run import shared_arguments
 from experiments.training.checkpoint import newest
 from host.errors import UserError
-from tests.experiments import app, torchrun
+from tests import app
+from tests.experiments import torchrun
 
 TORCHRUN = {
     **{"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"},

@@ -16,7 +16,7 @@ from experiments.runs.records import RunFolder
 from experiments.runs.summary import Summary
 from experiments.training.metrics import MetricsRow, time_to_accuracy
 from host.errors import UserError
-from tests.experiments import app
+from tests import app
 
 TARGET = 0.9
 

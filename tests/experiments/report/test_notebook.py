@@ -16,7 +16,7 @@ from experiments.report.notebook import make_notebook
 from experiments.report.section import MAX_ROWS, PageTable
 from experiments.report.sections import SECTIONS
 from host.errors import UserError
-from tests.experiments import app
+from tests import app
 from tests.experiments.browser import visit
 from tests.experiments.recorded import write_run, write_study
 from tests.once import made_once

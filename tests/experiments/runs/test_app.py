@@ -6,7 +6,7 @@ import pytest
 
 from experiments.plan.messages import choices
 from experiments.runs.load import load_rows
-from tests.experiments import app
+from tests import app
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from experiments.plan.compose import compose_config
 from experiments.runs.side_by_side import check_side_by_side, jobs_at_once, needs_host
 from experiments.runs.study import StudyRun
 from host.errors import UserError
-from tests.experiments import app
+from tests import app
 
 HAS_JOBLIB = find_spec("hydra_plugins.hydra_joblib_launcher") is not None
 HAS_SUBMITIT = find_spec("hydra_plugins.hydra_submitit_launcher") is not None

@@ -9,7 +9,7 @@ import torch
 from experiments.runs.load import load_rows
 from experiments.training.checkpoint import Checkpoints
 from host.errors import UserError
-from tests.experiments import app
+from tests import app
 
 SMALL = ("net=none", "model=mlp", "workers=2", "max_steps=20", "eval_every=10", "log_every=1")
 

@@ -7,7 +7,7 @@ from experiments.plan.factory import make_plan
 from experiments.runs.run import Recorder, known_summary
 from experiments.training.evaluation import NOT_EVALUATED, Evaluation
 from experiments.training.result import Result
-from tests.experiments import app
+from tests import app
 
 
 def summary_of(folder, validation, *overrides):

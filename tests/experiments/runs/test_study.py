@@ -22,7 +22,7 @@ from experiments.runs.study import (
 )
 from experiments.runs.summary import CTRL_C, NOT_ENDED
 from host.errors import UserError
-from tests.experiments import app
+from tests import app
 from tests.once import made_once
 
 QUICK = ("backend=sim", "model=mlp", "workers=2", "max_steps=4", "eval_every=2", "log_every=1")

@@ -14,7 +14,7 @@ from experiments.runs.load import load_rows
 from experiments.runs.run import run
 from experiments.simulated.kept_trainings import FOLDER, digest_of_code, simulate_once
 from experiments.simulated.rehearsal import rehearse
-from tests.experiments import app
+from tests import app
 
 SMALL = ("backend=sim", "model=mlp", "workers=4", "max_steps=6", "eval_every=3", "log_every=1")
 TIMES = ("time_s", "exposed_communication_s")

@@ -11,7 +11,7 @@ from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.replay import step_ends_s
 from experiments.simulated.simulate import make_timeline, train_simulated
 from host.errors import UserError
-from tests.experiments import app
+from tests import app
 from tests.paths import ROOT
 
 PROFILES = ROOT / "results/reference/profiles"

@@ -16,7 +16,7 @@ from experiments.tasks.batches import Batches
 from experiments.tasks.movie_snippets import MovieSnippets
 from experiments.tasks.samplers import Balanced, Sampler, Shuffled
 from experiments.tasks.spoken_digits import SpokenDigits
-from tests.experiments import app
+from tests import app
 from tests.experiments.tasks.test_sequences import load
 
 LENGTHS = np.random.default_rng(0).integers(5, 90, 1_000)

@@ -25,7 +25,7 @@ from experiments.validation.gpu_check import (
 )
 from host.errors import UserError
 from host.gpus import Gpu
-from tests.experiments import app
+from tests import app
 from tests.experiments.training.test_device_trace import event, steps
 
 GPU = Gpu(name="NVIDIA H200 (made up)", memory_bytes=1 << 37)

@@ -1,4 +1,4 @@
-"""The app as a user starts it, and the processes that it makes."""
+"""The app as a user starts it, programs of the tests, and the processes that they make."""
 
 import atexit
 import json
@@ -18,11 +18,11 @@ COMMAND = [sys.executable, "-W", "error", "-m", "experiments"]
 
 
 class Forks:
-    """A process of `tests.experiments.forks` in the tree at `root`, gone with this one."""
+    """A process of `tests.forks` in the tree at `root`, gone with this one."""
 
     def __init__(self, root: Path = ROOT, **environment: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "tests.experiments.forks"],
+            [sys.executable, "-W", "error", "-m", "tests.forks"],
             cwd=root,
             env=os.environ | {"PYTHONPATH": str(root)} | environment,
             stdin=subprocess.PIPE,
@@ -40,16 +40,20 @@ class Forks:
 
 
 class Command:
-    """The app, or another module's command, in a fork."""
+    """The app, another module's command or a program of the tests, in a fork."""
 
     def __init__(
-        self, *arguments: object, module: str = "experiments.__main__", forks: Forks | None = None
+        self,
+        *arguments: object,
+        module: str = "experiments.__main__",
+        forks: Forks | None = None,
+        strict: bool = True,
     ) -> None:
         self.words = [module, *map(str, arguments)]
         self._forks = forks or _forks()
         self._folder = tempfile.TemporaryDirectory()
         self._files = [Path(self._folder.name, name) for name in ("output", "errors")]
-        self.pid = self._forks.ask([module, self.words[1:], *map(str, self._files)])
+        self.pid = self._forks.ask([module, self.words[1:], *map(str, self._files), strict])
 
     def end(self, limit_s: float) -> subprocess.CompletedProcess[str]:
         """Wait for its end. After `limit_s` it is killed."""
@@ -69,9 +73,13 @@ def run(
     module: str = "experiments.__main__",
     limit_s: float = 200,
     forks: Forks | None = None,
+    strict: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run it, or another module's command, to its end. After `limit_s` it is killed."""
-    return Command(*arguments, module=module, forks=forks).end(limit_s)
+    """Run it, another module's command or a program of the tests, to its end.
+
+    After `limit_s` it is killed. `strict`: a warning is an error.
+    """
+    return Command(*arguments, module=module, forks=forks, strict=strict).end(limit_s)
 
 
 @cache

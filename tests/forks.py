@@ -1,18 +1,20 @@
-"""Commands of the app in forks of one process that has imported all that they need, which takes
-longer than most of the runs here: `python -W error -m tests.experiments.forks`.
+"""Commands of the app, and programs of the tests, in forks of one process that has imported all
+that they need, which takes longer than most of the runs here: `python -W error -m tests.forks`.
 
-A line of its input is a JSON list. [module, command line, file of its output, file of its errors]
-begins a command: the answer is the pid. [pid] waits for its end: the answer is the exit code. It
-ends with its input.
+A line of its input is a JSON list. [module, command line, file of its output, file of its errors,
+whether a warning is an error] begins a command: the answer is the pid. [pid] waits for its end: the
+answer is the exit code. It ends with its input.
 """
 
 import atexit
 import importlib
 import json
 import os
+import runpy
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -27,22 +29,27 @@ IMPORTED = (
 )
 
 
-def become(module: str, arguments: list[str], output: str, errors: str) -> NoReturn:
-    """Be that command."""
+def become(module: str, arguments: list[str], output: str, errors: str, strict: bool) -> NoReturn:
+    """Be that command, or what `python -m module` runs."""
     for fd, file in ((0, os.devnull), (1, output), (2, errors)):
         opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         os.dup2(opened, fd)
         os.close(opened)
     sys.argv = [module, *arguments]
     sys.orig_argv = [sys.executable, "-m", module, *arguments]
+    if not strict:
+        warnings.resetwarnings()
+    if module.startswith("tests."):
+        run_to_its_end(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
     run_to_its_end(lambda: commands.run(importlib.import_module(module).main))
 
 
-def run_to_its_end(command: Callable[[], NoReturn]) -> NoReturn:
+def run_to_its_end(command: Callable[[], object]) -> NoReturn:
     """End as any process does, but leave what all forks share: to take it apart would copy it."""
     code = 1
     try:
         command()
+        code = 0
     except SystemExit as ending:
         code = int(ending.code or 0)
     except BaseException:
