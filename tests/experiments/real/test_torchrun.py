@@ -132,9 +132,9 @@ def test_what_torchrun_cannot_start_is_refused_by_all_workers(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def elastic(port: int) -> list[str]:
+def elastic(port: int, num_agents: str) -> list[str]:
     return [
-        *("--nnodes=1:2", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=a_run"),
+        *(f"--nnodes={num_agents}", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=a_run"),
         *(f"--rdzv-endpoint=localhost:{port}", "--rdzv-conf=last_call_timeout=2"),
     ]
 
@@ -160,7 +160,7 @@ def test_a_killed_worker_comes_back_from_the_last_checkpoint(tmp_path):
     calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
     ended = app.run(*arguments, "workers=2", f"hydra.run.dir={calm}")  # the same values
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    options = elastic(free_port())
+    options = elastic(free_port(), "2")
     agents = [torchrun.start(disturbed, *arguments, options=options, workers=1) for _ in range(2)]
     app.wait_for(lambda: (newest(disturbed) or 0) >= 40, 100, "checkpoint")
     os.kill(workers_of(agents)[-1], signal.SIGKILL)
@@ -179,7 +179,7 @@ def test_a_killed_worker_comes_back_from_the_last_checkpoint(tmp_path):
 def test_a_run_that_loses_a_machine_goes_on_with_the_rest(tmp_path):
     arguments = ("+algo=bytegrad", *torchrun.SMALL, "max_steps=800", "checkpoint_every=20")
     folder = tmp_path / "run"
-    how = {"options": elastic(free_port()), "workers": 1, "environment": torchrun.GROWS}
+    how = {"options": elastic(free_port(), "1:2"), "workers": 1, "environment": torchrun.GROWS}
     agents = [torchrun.start(folder, *arguments, **how)]
     app.wait_for(lambda: app.children(agents[0].pid), 60, "first agent's worker")
     agents.append(torchrun.start(folder, *arguments, **how))
