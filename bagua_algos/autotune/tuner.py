@@ -232,7 +232,8 @@ class Tuner:
         """What the settings come to."""
         groups = self._groups(settings)
         transport = settings.streams, settings.halving_doubling_bytes
-        return _ids(groups), min(settings.lanes, len(groups)), transport
+        together = tuple(map(frozenset, _ids(groups)))  # a message is as long in any order
+        return together, min(settings.lanes, len(groups)), transport
 
     def _groups(self, settings: Settings) -> Groups:
         if not self.scope.tunes_buckets:
