@@ -51,7 +51,8 @@ def main() -> int:
 
 def autotune(arguments: argparse.Namespace) -> None:
     """Whole runs of 4 workers by the defaults, tuned, and by a grid, in turn."""
-    situations = list(product(arguments.models, arguments.nets or bench_autotune.NETS))
+    nets: list[str] = arguments.nets or list(bench_autotune.NETS)
+    situations = [(str(model), net) for model in arguments.models for net in nets]
     measured = {situation: defaultdict(list) for situation in situations}
     cases = bench_autotune.cases(is_short=arguments.short)
     with tempfile.TemporaryDirectory() as folder:
