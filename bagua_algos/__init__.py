@@ -29,6 +29,7 @@ from bagua_algos.distribute import (
     no_sync,
     release,
     state_dict,
+    tuning,
 )
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.fused.fuse import fuse_optimizer, unfuse_optimizer
@@ -60,5 +61,6 @@ __all__ = [
     "no_sync",
     "release",
     "state_dict",
+    "tuning",
     "unfuse_optimizer",
 ]

@@ -9,15 +9,16 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 
+from bagua_algos.autotune.make_engine import make_engine, tuning_of
+from bagua_algos.autotune.tuner import Tuning
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.patterns import Pattern, with_pattern
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.communication.streams import NumStreams, with_streams
 from bagua_algos.engine.algorithm import Algorithm
-from bagua_algos.engine.bucket import flat_storage
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S, Engine
 from bagua_algos.engine.script.copies import NoSync
-from bagua_algos.fused.fuse import fuse_in, unfuse_optimizer
+from bagua_algos.fused.fuse import unfuse_optimizer
 
 if TYPE_CHECKING:
     from bagua_algos.fsdp2.engine import ShardedEngine
@@ -29,8 +30,6 @@ NO_SYNC = "no_sync"
 RELEASE_FIRST = "release() that one first, or distribute the whole once"
 
 _ENGINES: "dict[nn.Module, Engine | ShardedEngine]" = {}
-_FUSED: set[nn.Module] = set()
-"""Models whose optimizers `distribute` has fused."""
 
 
 def distribute(
@@ -45,6 +44,7 @@ def distribute(
     grad_scaler: GradScaler | None = None,
     streams: NumStreams | None = None,
     pattern: Pattern | None = None,
+    autotune: bool = False,
 ) -> tuple[Model, Optimizer]:
     """Train `model` with the other workers by `algorithm`; returns the same model and the same
     optimizer, which steps once for many parameters from here on where that changes no bit
@@ -53,9 +53,11 @@ def distribute(
     The workers are torch's default process group unless a `communicator` is given, which a model
     that `fully_shard` (FSDP2) has divided needs (docs/fsdp2.md). `streams`, 1 to 16 or "auto", is
     how many connections gloo's workers have between each two of them; `pattern` is that of
-    all-reduces, "ring", "halving_doubling" or "auto" (docs/streams.md). The other arguments are
-    explained at `bagua_algos.engine.engine.Engine`. A `GradScaler` must be given to be used; an
-    algorithm that keeps nothing and only averages gradients, such as `AllReduce`, works without.
+    all-reduces, "ring", "halving_doubling", "direct" or "auto" (docs/streams.md). With `autotune`
+    the first 200 steps find out what is fastest among settings that change no value
+    (docs/tuning.md); `tuning` tells. The other arguments are explained at
+    `bagua_algos.engine.engine.Engine`. A `GradScaler` must be given to be used; an algorithm that
+    keeps nothing and only averages gradients, such as `AllReduce`, works without.
 
     Every worker's loss counts the same. Where batches differ in size, `loss * num_workers *
     num_examples / num_examples_of_all_workers` gives the mean over all examples; a worker without
@@ -68,18 +70,17 @@ def distribute(
     _check_is_not_distributed(model)
     workers = _communicator(communicator, streams, pattern)
     if _is_sharded(model):
-        _check_sharded(bucket_bytes, find_unused_parameters, grad_scaler)
+        _check_sharded(bucket_bytes, find_unused_parameters, grad_scaler, autotune)
         sharded = _sharded(model, optimizer, algorithm, workers, timeout_s)
         return _register(sharded, model), optimizer
-    plain = Engine(
+    plain = make_engine(
         *(model, optimizer, algorithm, workers),
         bucket_bytes=bucket_bytes,
+        autotune=autotune,
         timeout_s=timeout_s,
         find_unused_parameters=find_unused_parameters,
         grad_scaler=grad_scaler,
     )
-    if fuse_in(flat_storage(plain.context.buckets), optimizer):
-        _FUSED.add(model)
     return _register(plain, model), optimizer
 
 
@@ -118,6 +119,14 @@ def consensus(model: nn.Module) -> AbstractContextManager[float]:
     return _engine(model).consensus()
 
 
+def tuning(model: nn.Module) -> Tuning | None:
+    """What `autotune` has come to: the settings, what is not tuned, and each window of steps with
+    its time. None without.
+    """
+    engine = _engine(model)
+    return tuning_of(engine) if isinstance(engine, Engine) else None
+
+
 def state_dict(model: nn.Module) -> dict[str, Any]:
     """What the algorithm keeps on this worker: residuals, outer momentum, the count of steps. With
     the worker's own `model.state_dict()` and `optimizer.state_dict()` a script continues bit for
@@ -143,8 +152,7 @@ def release(model: nn.Module) -> None:
     engine = _engine(model)
     del _ENGINES[model]
     vars(model).pop(NO_SYNC, None)
-    if model in _FUSED:
-        _FUSED.remove(model)
+    if isinstance(engine, Engine) and engine.has_fused:
         unfuse_optimizer(engine.context.optimizer)
     try:
         engine.pause()
@@ -171,7 +179,10 @@ def _register(engine: "Engine | ShardedEngine", model: Model) -> Model:
 
 
 def _check_sharded(
-    bucket_bytes: int, find_unused_parameters: bool, grad_scaler: GradScaler | None
+    bucket_bytes: int,
+    find_unused_parameters: bool,
+    grad_scaler: GradScaler | None,
+    autotune: bool,
 ) -> None:
     from bagua_algos.fsdp2 import checks
 
@@ -179,6 +190,7 @@ def _check_sharded(
         has_bucket_bytes=bucket_bytes != DEFAULT_BUCKET_BYTES,
         finds_unused_parameters=find_unused_parameters,
         has_grad_scaler=grad_scaler is not None and grad_scaler.is_enabled(),
+        autotunes=autotune,
     )
 
 

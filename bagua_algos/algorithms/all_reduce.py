@@ -34,6 +34,7 @@ class AllReduce(Hierarchical):
     """
 
     family = "all-reduce"
+    depends_on_buckets = False
 
     wire: str | None = None
 

@@ -13,7 +13,7 @@ need not be symmetric; any optimizer (its own state is not averaged; weight deca
 `interval` > 1 the steps between are local.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -23,6 +23,7 @@ from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import mix
 from bagua_algos.communication.topology import Complete, Mixing, Ring, Topology
 from bagua_algos.engine.algorithm import Context, Hierarchical
+from bagua_algos.engine.bucket import Move
 
 
 @kept
@@ -46,6 +47,7 @@ class Decentralized(Hierarchical):
 
     family = "decentralized"
     workers_agree = False
+    depends_on_buckets = False
 
     topology: Topology = field(default_factory=Ring)
     interval: int = 1
@@ -63,6 +65,16 @@ class Decentralized(Hierarchical):
         """Raise `ValueError` unless the topology connects all workers; `init` checks nodes."""
         if not self.hierarchical:
             self.topology.mixing(0, world_size)
+
+    @property
+    def steps_per_round(self) -> int:
+        """The interval."""
+        return self.interval
+
+    def move_state(self, context: Context, move: Move) -> DecentralizedState:
+        """Averages that wait, if any, in other buckets."""
+        state: DecentralizedState = context.state
+        return replace(state, mixed=move.carry(state.mixed) if state.mixed else [])
 
     def init(self, context: Context) -> DecentralizedState:
         """Nothing travels yet; `ValueError` where the topology cannot connect the nodes."""

@@ -32,7 +32,7 @@ from bagua_algos.communication.primitives import (
 )
 from bagua_algos.compressors.compressor import Compressor, Draw, warn_of_bias
 from bagua_algos.engine.algorithm import Context, Hierarchical
-from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.bucket import Bucket, Move
 from bagua_algos.engine.parameter_groups import Stretch, stretches
 from bagua_algos.outer_optimizer import Nesterov, OuterOptimizer
 
@@ -94,6 +94,33 @@ class LocalSGD(Hierarchical):
     def num_early_steps(self) -> int:
         """The number of steps before `start_step`, which all-reduce gradients."""
         return self.start_step
+
+    @property
+    def steps_per_round(self) -> int:
+        """The interval."""
+        return self.interval
+
+    @property
+    def depends_on_buckets(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Codes are of chunks of a bucket."""
+        return self.compressor is not None
+
+    def move_state(self, context: Context, move: Move) -> list[OuterState] | None:
+        """Anchors and momenta in other buckets; without a compressor there are no residuals."""
+        states: list[OuterState] | None = context.state
+        if states is None:
+            return None
+        anchors = move.carry([state.anchor for state in states])
+        momenta = move.carry([state.momentum for state in states])
+        return [
+            OuterState(
+                anchor=anchor,
+                momentum=momentum,
+                residuals=None,
+                stretches=stretches(bucket, context.optimizer),
+            )
+            for bucket, anchor, momentum in zip(move.new, anchors, momenta, strict=True)
+        ]
 
     def init(self, context: Context) -> list[OuterState] | None:
         """The outer optimizer's state, at rest; `ValueError` for a weight that no optimizer has."""

@@ -68,6 +68,11 @@ class LowPrecisionDecentralized(Hierarchical):
                 stacklevel=3,
             )
 
+    @property
+    def steps_per_round(self) -> int:
+        """The interval."""
+        return self.interval
+
     def init(self, context: Context) -> list[Replicas]:
         """Replicas of the weights, which all workers have in common by now."""
         communicator, mixing = context.communicator, self._mixing(context)

@@ -25,14 +25,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bagua_algos.checkpoint import kept
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import all_reduce_mean_
 from bagua_algos.compressors.compressor import REAL_DTYPES
 from bagua_algos.engine.algorithm import Context, Hierarchical
-from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.bucket import Bucket, Move
 
 
 @kept
@@ -55,6 +55,7 @@ class PowerSGD(Hierarchical):
 
     family = "sparse or low-rank"
     dtypes = REAL_DTYPES
+    depends_on_buckets = False
 
     rank: int = 2
     error_feedback: bool = True
@@ -97,6 +98,21 @@ class PowerSGD(Hierarchical):
         generator = torch.Generator().manual_seed(self.seed)
         num_held = len(context.communicator.ranks)
         return [self._factors(bucket, num_held, generator) for bucket in context.buckets]
+
+    def move_state(self, context: Context, move: Move) -> list[Factors]:
+        """Residuals in other buckets, and the factors of each parameter with it."""
+        states: list[Factors] = context.state
+        q_of = {}
+        for bucket, state in zip(move.old, states, strict=True):
+            q_of |= dict(zip(self._compressed(bucket), state.q, strict=True))
+        residuals: list[Tensor | None] = [None] * len(move.new)
+        if self.error_feedback:
+            kept = [state.residual for state in states if state.residual is not None]
+            residuals = [*move.carry(kept, padded=False)]
+        return [
+            Factors(residual=residual, q=[q_of[p] for p in self._compressed(bucket)])
+            for bucket, residual in zip(move.new, residuals, strict=True)
+        ]
 
     def on_bucket_ready(self, context: Context, bucket: Bucket) -> None:
         """Replace the bucket's gradients by the product of their averaged factors."""
@@ -143,15 +159,19 @@ class PowerSGD(Hierarchical):
         self, gradients_wn: Tensor, bucket: Bucket, num_held: int
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Views: the parameters to compress `[w, n, m]`, and the others `[w, numel]`."""
-        shapes = [_shape_of_one(p, num_held) for p in bucket.parameters]
         matrices, others = [], []
-        flat = gradients_wn.split([shape.numel() for shape in shapes], dim=1)
-        for x_wn, shape in zip(flat, shapes, strict=True):
+        for parameter, start in zip(bucket.parameters, bucket.starts, strict=True):
+            shape = _shape_of_one(parameter, num_held)
+            x_wn = gradients_wn[:, start : start + shape.numel()]
             if self._pays(shape):
                 matrices.append(x_wn.unflatten(1, (shape[0], -1)))
             else:
                 others.append(x_wn)
         return matrices, others
+
+    def _compressed(self, bucket: Bucket) -> list[nn.Parameter]:
+        """One worker's parameters that travel as factors."""
+        return [p for p in bucket.parameters if self._pays(_shape_of_one(p, num_held=1))]
 
     def _mean(self, parts: Sequence[Tensor], context: Context) -> list[Tensor]:
         """Means `[1, ...]` over all workers of `parts[w, ...]`, in one message."""

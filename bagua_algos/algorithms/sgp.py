@@ -14,7 +14,7 @@ any optimizer (it acts on z, so weight decay belongs to the gradient at z); the 
 a message arrive a step late, here it is always of the current step.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from bagua_algos.communication.hierarchy import of_held
 from bagua_algos.communication.primitives import mix
 from bagua_algos.communication.topology import Exponential, Mixing, Topology
 from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.bucket import Move
 
 
 @kept
@@ -46,6 +47,7 @@ class SGP(Algorithm):
 
     family = "decentralized"
     workers_agree = False
+    depends_on_buckets = False
 
     topology: Topology = field(default_factory=Exponential)
     overlap: bool = False
@@ -60,6 +62,15 @@ class SGP(Algorithm):
         return PushSum(
             numerators=[bucket.weights.clone() for bucket in context.buckets],
             denominators=torch.ones(world_size, dtype=torch.float64),
+        )
+
+    def move_state(self, context: Context, move: Move) -> PushSum:
+        """Numerators, and those that have arrived early, in other buckets."""
+        state: PushSum = context.state
+        return replace(
+            state,
+            numerators=move.carry(state.numerators),
+            mixed=move.carry(state.mixed) if state.mixed else [],
         )
 
     def on_forward(self, context: Context) -> None:

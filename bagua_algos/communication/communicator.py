@@ -108,6 +108,12 @@ class Communicator(Averager, Protocol):
         """This duplicate is needed no longer, and no operation is under way; collective."""
         ...
 
+    def use_transport(self, *, streams: int, halving_doubling_bytes: int) -> None:
+        """Have so many streams and that pattern from the next operation on; collective. Raises
+        `ValueError` where there are none.
+        """
+        ...
+
     def split(self, parts: Sequence[Sequence[int]]) -> "list[Part]":
         """The parts that this process holds workers of, each a world of its own.
 

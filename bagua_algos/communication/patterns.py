@@ -1,8 +1,9 @@
-"""The pattern of all-reduces: gloo's ring or recursive halving and doubling, by size, as measured.
+"""The pattern of all-reduces: gloo's ring, directly, or recursive halving and doubling.
 
 A ring of N workers takes 2 (N - 1) steps of a N-th of the bytes each, halving and doubling fewer
 but larger ones (`halving_doubling.py`). Which is faster depends on delays, on windows and losses,
-and on the processors. So both are timed.
+and on the processors. So "auto" times both, by size. Directly (`direct.py`), sums are bit for bit
+those of halving and doubling.
 """
 
 import itertools
@@ -17,12 +18,12 @@ from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.communication.streams import connected_when_used, of_all
 
-Pattern = Literal["ring", "halving_doubling", "auto"]
-"""Of all-reduces: gloo's own ring, halving and doubling, or by size whatever a measurement of steps
-says is faster.
+Pattern = Literal["ring", "halving_doubling", "direct", "auto"]
+"""Of all-reduces: gloo's own ring, halving and doubling, directly, or by size ring or halving and
+doubling, whatever a measurement says is faster.
 """
 
-PATTERNS = ("ring", "halving_doubling", "auto")
+PATTERNS = ("ring", "halving_doubling", "direct", "auto")
 EVERY_SIZE = 1 << 62
 TRIED_BYTES = (4 << 10, 32 << 10, 256 << 10, 2 << 20)
 NUM_TURNS = 3
@@ -66,7 +67,9 @@ def with_pattern(
         )
     if pattern != "auto":
         limit = EVERY_SIZE if pattern == "halving_doubling" else 0
-        return communicator.with_transport(halving_doubling_bytes=limit), None
+        is_direct = pattern == "direct"
+        with_it = communicator.with_transport(halving_doubling_bytes=limit, fixed_order=is_direct)
+        return with_it, None
     if communicator.world_size <= 2 or communicator.device.type != "cpu":
         return communicator.with_transport(halving_doubling_bytes=0), None
     trial = try_patterns(communicator)

@@ -26,6 +26,7 @@ from bagua_algos.communication.communicator import (
     check_parts,
     check_permutation,
 )
+from bagua_algos.communication.direct import direct_
 from bagua_algos.communication.halving_doubling import halving_doubling_
 from bagua_algos.communication.stripes import Stripes, without_place
 from bagua_algos.communication.workers import Workers
@@ -55,6 +56,8 @@ class ProcessGroupCommunicator(Workers):
             gloo's only. Large operations are striped over them. This one itself has the group's.
         halving_doubling_bytes: all-reduces of up to so many bytes go by recursive halving and
             doubling (`patterns.py`), the others by gloo's ring; gloo's only.
+        fixed_order: the others go directly (`direct.py`) instead: no sum depends on the place of an
+            element in its message, or on the number of streams; gloo's only.
         origin: of a duplicate: the group beside which its own was made.
 
     Raises:
@@ -71,6 +74,7 @@ class ProcessGroupCommunicator(Workers):
         nodes: Nodes | None = None,
         streams: int = 1,
         halving_doubling_bytes: int = 0,
+        fixed_order: bool = False,
         *,
         origin: dist.ProcessGroup | None = None,
     ) -> None:
@@ -79,7 +83,7 @@ class ProcessGroupCommunicator(Workers):
                 "torch.distributed is not initialised: "
                 "call init_process_group() first and start with torchrun"
             )
-        _check_transport(streams, halving_doubling_bytes, group)
+        _check_transport(streams, bool(halving_doubling_bytes or fixed_order), group)
         has_process_groups.set()
         self.group = group
         self._origin = origin or group or dist.group.WORLD
@@ -87,11 +91,13 @@ class ProcessGroupCommunicator(Workers):
         self._parts: list[ProcessGroupCommunicator] = []
         self.streams = streams
         self.halving_doubling_bytes = halving_doubling_bytes
+        self.fixed_order = fixed_order
         members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
         super().__init__(len(members), (dist.get_rank(group),), members, observer, clock, nodes)
         num_others = 0 if origin is None else streams - 1
         others = self._new_groups(range(self.world_size), num_others) if num_others else []
-        self.stripes = Stripes([group, *others])
+        self._groups = [group, *others]
+        self.stripes = Stripes(self._groups)
 
     @property
     def device(self) -> torch.device:
@@ -100,7 +106,11 @@ class ProcessGroupCommunicator(Workers):
         return torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
 
     def with_transport(
-        self, *, streams: int | None = None, halving_doubling_bytes: int | None = None
+        self,
+        *,
+        streams: int | None = None,
+        halving_doubling_bytes: int | None = None,
+        fixed_order: bool | None = None,
     ) -> "ProcessGroupCommunicator":
         """Return one over the same connections that differs in what is given; collective where
         nodes are known. Raises `ValueError` for what cannot be.
@@ -114,7 +124,21 @@ class ProcessGroupCommunicator(Workers):
             self.nodes,
             self.streams if streams is None else streams,
             self.halving_doubling_bytes if limit is None else limit,
+            self.fixed_order if fixed_order is None else fixed_order,
         )
+
+    def use_transport(self, *, streams: int, halving_doubling_bytes: int) -> None:
+        """Let this duplicate have so many streams, and that pattern, from its next operation on. No
+        operation is under way. A collective call; connections stay open for another change.
+        """
+        num_missing = streams - len(self._groups)
+        if num_missing > 0:
+            self._groups += self._new_groups(range(self.world_size), num_missing)
+        self.stripes = Stripes(self._groups[:streams])
+        self.streams = streams
+        self.halving_doubling_bytes = halving_doubling_bytes
+        for part in self._parts:
+            part.use_transport(streams=streams, halving_doubling_bytes=halving_doubling_bytes)
 
     def duplicate(self) -> "ProcessGroupCommunicator":
         """Return one of the same workers with connections of its own; collective."""
@@ -127,6 +151,7 @@ class ProcessGroupCommunicator(Workers):
             self.nodes,
             self.streams,
             self.halving_doubling_bytes,
+            self.fixed_order,
             origin=self._origin,
         )
 
@@ -136,7 +161,7 @@ class ProcessGroupCommunicator(Workers):
         """
         for part in self._parts:
             part.close()
-        for group in self.stripes.groups:
+        for group in self._groups:
             if group is not None and group is not self._origin:
                 kind = self._origin, self.members, self._timeout
                 _FREE.setdefault(kind, {})[group.group_name] = group
@@ -153,6 +178,7 @@ class ProcessGroupCommunicator(Workers):
             self._timeout,
             streams=self.streams,
             halving_doubling_bytes=self.halving_doubling_bytes,
+            fixed_order=self.fixed_order,
             origin=self._origin,
         )
         self._parts.append(communicator)
@@ -192,11 +218,12 @@ class ProcessGroupCommunicator(Workers):
                 x_w.div_(self.world_size)
 
     def _sum_(self, x_w: Tensor) -> None:
-        if x_w.numel() * x_w.element_size() > self.halving_doubling_bytes:
+        is_small = x_w.numel() * x_w.element_size() <= self.halving_doubling_bytes
+        if not is_small and not self.fixed_order:
             self.stripes.all_reduce_(x_w)
             return
-        exchange = self.stripes.send_and_receive
-        halving_doubling_(x_w, self.ranks[0], self.world_size, exchange)
+        all_reduce_ = halving_doubling_ if is_small else direct_
+        all_reduce_(x_w, self.ranks[0], self.world_size, self.stripes.send_and_receive)
 
     def all_to_all(self, x_wN: Tensor) -> Tensor:
         """Send `x[0, j]` to worker j; returns `y[1, N, ...]` with `y[0, j]` from worker j."""
@@ -268,9 +295,7 @@ class ProcessGroupCommunicator(Workers):
         self._report(name, x_w, peers, seconds)
 
 
-def _check_transport(
-    streams: int, halving_doubling_bytes: int, group: dist.ProcessGroup | None
-) -> None:
+def _check_transport(streams: int, has_pattern: bool, group: dist.ProcessGroup | None) -> None:
     if not 1 <= streams <= MOST_STREAMS:
         raise ValueError(f"streams must be 1 to {MOST_STREAMS}, got {streams}")
     if dist.get_backend(group) == dist.Backend.GLOO:
@@ -280,7 +305,7 @@ def _check_transport(
             "only gloo's operations are striped: leave streams at 1, and set NCCL_NSOCKS_PERTHREAD "
             "and NCCL_SOCKET_NTHREADS, by which NCCL opens several sockets itself"
         )
-    if halving_doubling_bytes:
+    if has_pattern:
         raise ValueError("only gloo's all-reduces have another pattern: NCCL chooses its own")
 
 

@@ -41,9 +41,6 @@ WORTH_IT = 0.9
 """Of the time by one stream: less must be left for several to be chosen. Several where one does
 cost little; one where several would be three times as fast costs much.
 """
-AS_GOOD = 1.1
-"""Times the shortest: the smallest number of streams that is so good is chosen."""
-
 _LAZY = "TORCH_GLOO_LAZY_INIT"
 
 
@@ -121,10 +118,8 @@ def try_streams(workers: ProcessGroupCommunicator, budget_s: float = BUDGET_S) -
 
 def best(seconds: Mapping[int, float]) -> int:
     """The number of streams to take, from the seconds that each took."""
-    shortest = min(seconds.values())
-    if shortest > WORTH_IT * seconds[1]:
-        return 1
-    return min(streams for streams, taken in seconds.items() if taken <= AS_GOOD * shortest)
+    fastest = min(seconds, key=seconds.__getitem__)
+    return fastest if seconds[fastest] <= WORTH_IT * seconds[1] else 1
 
 
 class Hop:

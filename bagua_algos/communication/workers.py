@@ -55,6 +55,10 @@ class Workers(Communicator):
     def close(self) -> None:
         """Nothing, where there are no connections."""
 
+    def use_transport(self, *, streams: int, halving_doubling_bytes: int) -> None:
+        """Raise `ValueError`, where there are no connections."""
+        raise ValueError(f"{type(self).__name__} has no connections to choose between")
+
     def _report(
         self, name: str, x_w: Tensor, peers: tuple[int, ...] | None = None, seconds: float = 0.0
     ) -> None:

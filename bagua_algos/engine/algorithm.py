@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.compressors.compressor import REAL_DTYPES, Compressor
 from bagua_algos.engine.background import Background
-from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.bucket import Bucket, Move
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,12 @@ class Algorithm:
     depends_on_timing: ClassVar[bool] = False
     """Whether the network's and the workers' speed changes what is computed, not only when."""
 
+    depends_on_buckets: ClassVar[bool] = True
+    """Whether it computes something else where parameters are in other buckets, given sums that do
+    not depend on it: codes of chunks do. No is a promise that every element, or every parameter, is
+    treated by itself; then `move_state` moves what it keeps. A property where options decide it.
+    """
+
     uses_background: ClassVar[bool] = False
     """Whether it does something that no step waits for."""
 
@@ -94,6 +100,11 @@ class Algorithm:
         """How many steps at the beginning of training do other work than the later ones."""
         return 0
 
+    @property
+    def steps_per_round(self) -> int:
+        """After how many steps its work repeats, so that their mean says what a step takes."""
+        return 1
+
     def check(self, world_size: int, optimizer: Optimizer) -> None:
         """Raise `ValueError` where it cannot train so many workers, or by this optimizer.
 
@@ -126,6 +137,12 @@ class Algorithm:
     def init(self, context: Context) -> Any:
         """Make the state; weights are equal on all workers by now."""
         return None
+
+    def move_state(self, context: Context, move: Move) -> Any:
+        """The context's state, for the same parameters in the buckets `move.new`: bit for bit, and
+        without communication. Asked for where it does not depend on buckets.
+        """
+        return context.state
 
     def on_forward(self, context: Context) -> None:
         """Forward begins. Weights may travel while forward and backward compute."""

@@ -10,6 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
+from kernels.upload import upload
 
 
 class _Place(NamedTuple):
@@ -34,6 +35,7 @@ class BackwardTracker:
         self._launch = launch
         self._find_places()
         self._missing: list[set[nn.Parameter]] = []
+        self._came: dict[nn.Parameter, None] = {}
 
     def _find_places(self) -> None:
         self._places = {
@@ -46,6 +48,24 @@ class BackwardTracker:
     def parameters(self) -> list[nn.Parameter]:
         """All parameters whose gradients are followed."""
         return list(self._places)
+
+    @property
+    def order(self) -> list[nn.Parameter]:
+        """All parameters, in the order in which the last pass has finished their gradients."""
+        return list(self._came | dict.fromkeys(self._places))
+
+    def move_to(self, buckets: Sequence[Bucket]) -> None:
+        """Parameters are in other buckets from here on, and so are the gradients that there are.
+
+        Not within a backward pass.
+        """
+        before = self._places
+        self._buckets = buckets
+        self._find_places()
+        for parameter, place in before.items():
+            gradient = parameter.grad
+            if gradient is not None and gradient.data_ptr() == place.address:
+                parameter.grad = self._places[parameter].view.copy_(gradient)
 
     def attach(self, on_gradient: Callable[[nn.Parameter], None]) -> list[RemovableHandle]:
         """Have autograd call `on_gradient(parameter)` whenever a gradient has been accumulated."""
@@ -80,12 +100,14 @@ class BackwardTracker:
         """A backward pass begins: no gradient is final yet."""
         self._missing = [set(bucket.parameters) for bucket in self._buckets]
         self._next = 0
+        self._came = {}
 
     def gradient_ready(self, parameter: nn.Parameter) -> None:
         """`parameter.grad` is final, or will be when the script's own hooks have seen it: keep it
         in the bucket and launch what has become complete.
         """
         self._launch_complete()
+        self._came[parameter] = None
         _, view, address = self._places[parameter]
         # zero_grad(set_to_none=True) drops the view; a script may have given it other memory.
         if parameter.grad is not view or view.data_ptr() != address:
@@ -148,6 +170,25 @@ class BackwardTracker:
             return gradient + view
 
         return on_incoming
+
+
+def drop_unused_(
+    buckets: Sequence[Bucket],
+    unused_here: Sequence[nn.Parameter],
+    average_: Callable[[Tensor], None],
+) -> None:
+    """Leave no gradient to parameters that no worker has used; `average_` takes `[w, p]` of all
+    workers.
+    """
+    parameters = [p for bucket in buckets for p in bucket.parameters]
+    idle = set(unused_here)
+    used = torch.tensor([float(p not in idle) for p in parameters])
+    weights = buckets[0].weights
+    used_wp = upload(used, weights.device).repeat(len(weights), 1)
+    average_(used_wp)
+    for parameter, share in zip(parameters, used_wp[0].tolist(), strict=True):
+        if share == 0:
+            parameter.grad = None
 
 
 def _refuse_reentrant_checkpoint() -> None:

@@ -7,7 +7,8 @@ packed or unpacked.
 Shape suffixes: w workers held by this process, n elements of a bucket with its padding.
 """
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,12 +21,14 @@ from bagua_algos.communication.primitives import CHUNK_ALIGNMENT
 class Bucket:
     """Parameters that travel together, in the order in which backward is expected to finish them.
 
-    `weights` and `gradients` are `[w, n]`; the first `numel` columns are the parameters, one
-    after the other; the rest is padding, so that n divides into one aligned chunk a worker.
+    `weights` and `gradients` are `[w, n]`; the first `numel` columns are the parameters, each from
+    its `starts` on, one after the other; the rest is padding, so that n divides into one aligned
+    chunk a worker. Between parameters there may be gaps of zeros once they have been laid out anew.
     """
 
     index: int
     parameters: tuple[nn.Parameter, ...]
+    starts: tuple[int, ...]
     numel: int
     weights: Tensor
     gradients: Tensor
@@ -51,8 +54,9 @@ class Bucket:
         """Each parameter's part of a tensor that is laid out as `weights` is, in the parameter's
         shape and, where it was channels_last when the bucket was built, in that order.
         """
-        num_workers, start, views = flat_wn.shape[0], 0, []
-        for parameter, memory_format in zip(self.parameters, self.memory_formats, strict=True):
+        num_workers, views = flat_wn.shape[0], []
+        parts = zip(self.parameters, self.starts, self.memory_formats, strict=True)
+        for parameter, start, memory_format in parts:
             numel = parameter.numel() // num_workers
             flat_wk = flat_wn[:, start : start + numel]
             if memory_format is torch.contiguous_format:
@@ -60,8 +64,6 @@ class Bucket:
             else:
                 first, channels, *places = parameter.shape
                 views.append(flat_wk.view(first, *places, channels).movedim(-1, 1))
-            start += numel
-        assert start == self.numel
         return views
 
 
@@ -76,26 +78,72 @@ def build_buckets(
     if `num_held` > 1, and is its own only worker's otherwise. Raises `ValueError` where there is
     nothing to train.
     """
-    if bucket_bytes < 1:
-        raise ValueError(f"bucket_bytes must be at least 1, got {bucket_bytes}")
     trainable = [p for p in parameters if p.requires_grad]
     if not trainable:
         raise ValueError("the model has no parameter that requires a gradient")
-    groups: list[list[nn.Parameter]] = []
-    filled = bucket_bytes
-    for parameter in reversed(trainable):
-        if filled >= bucket_bytes or not _same_storage(groups[-1][0], parameter):
-            groups.append([])
-            filled = 0
-        groups[-1].append(parameter)
-        filled += parameter.numel() // num_held * parameter.element_size()
+    groups = grouped(reversed(trainable), num_held=num_held, bucket_bytes=bucket_bytes)
     buckets = [
-        _empty_bucket(index, tuple(group), num_held, world_size)
+        _empty_bucket(index, group, packed(group, num_held), num_held, world_size)
         for index, group in enumerate(groups)
     ]
     for bucket in buckets:
         bucket.adopt_weights()
     return buckets
+
+
+Groups = list[tuple[nn.Parameter, ...]]
+"""The parameters of each bucket."""
+
+
+def grouped(parameters: Iterable[nn.Parameter], *, num_held: int, bucket_bytes: int) -> Groups:
+    """Share `parameters` out among buckets, in their order. A bucket is closed once it holds
+    `bucket_bytes` bytes a worker, and where dtype or device changes.
+    """
+    if bucket_bytes < 1:
+        raise ValueError(f"bucket_bytes must be at least 1, got {bucket_bytes}")
+    groups: list[list[nn.Parameter]] = []
+    filled = bucket_bytes
+    for parameter in parameters:
+        if filled >= bucket_bytes or not _same_storage(groups[-1][0], parameter):
+            groups.append([])
+            filled = 0
+        groups[-1].append(parameter)
+        filled += parameter.numel() // num_held * parameter.element_size()
+    return [tuple(group) for group in groups]
+
+
+def lay_out(
+    groups: Groups,
+    phases: Mapping[nn.Parameter, int],
+    *,
+    world_size: int,
+    device: torch.device | None = None,
+) -> list[Bucket]:
+    """Buckets of one worker's parameters, which are not in them yet, on `device`, or on theirs.
+
+    A parameter begins at a column that is its phase modulo `CHUNK_ALIGNMENT`. So its address is
+    aligned as it was: kernels of torch round a vector's products with a matrix by that.
+    """
+    buckets = []
+    for index, group in enumerate(groups):
+        starts, stop = [], 0
+        for parameter in group:
+            starts.append(stop + (phases[parameter] - stop) % CHUNK_ALIGNMENT)
+            stop = starts[-1] + parameter.numel()
+        buckets.append(_empty_bucket(index, group, tuple(starts), 1, world_size, device))
+    return buckets
+
+
+def phases_of(buckets: Iterable[Bucket]) -> dict[nn.Parameter, int]:
+    """The column at which each parameter begins, modulo `CHUNK_ALIGNMENT`."""
+    starts = [zip(bucket.parameters, bucket.starts, strict=True) for bucket in buckets]
+    return {p: start % CHUNK_ALIGNMENT for pairs in starts for p, start in pairs}
+
+
+def packed(parameters: Sequence[nn.Parameter], num_held: int) -> tuple[int, ...]:
+    """Where parameters begin that follow each other without gaps."""
+    sizes = [parameter.numel() // num_held for parameter in parameters]
+    return tuple(itertools.accumulate(sizes[:-1], initial=0))
 
 
 def padded_numel(numel: int, world_size: int) -> int:
@@ -110,6 +158,34 @@ def flat_storage(buckets: Iterable[Bucket]) -> list[Tensor]:
     """
     own = [bucket for bucket in buckets if len(bucket.weights) == 1]
     return [flat[0] for bucket in own for flat in (bucket.weights, bucket.gradients)]
+
+
+class Move:
+    """From the buckets `old` to the buckets `new`, of the same parameters of one worker, for what
+    is laid out as they are.
+    """
+
+    def __init__(self, old: Sequence[Bucket], new: Sequence[Bucket]) -> None:
+        self.old, self.new = old, new
+
+    def carry(self, tensors: Sequence[Tensor], *, padded: bool = True) -> list[Tensor]:
+        """Tensors of the old buckets, one each, `[1, n]` or without padding `[1, numel]`, as
+        tensors of the new ones; what belongs to no parameter is zero.
+        """
+        parts = {
+            parameter: view
+            for bucket, flat in zip(self.old, tensors, strict=True)
+            for parameter, view in zip(bucket.parameters, bucket.views(flat), strict=True)
+        }
+        carried = []
+        for bucket in self.new:
+            first = parts[bucket.parameters[0]]
+            flat = torch.zeros_like(bucket.weights, dtype=first.dtype, device=first.device)
+            flat = flat if padded else flat[:, : bucket.numel].contiguous()
+            for parameter, view in zip(bucket.parameters, bucket.views(flat), strict=True):
+                view.copy_(parts[parameter])
+            carried.append(flat)
+        return carried
 
 
 def _with_own_storage(view: Tensor) -> Tensor:
@@ -133,16 +209,22 @@ def _same_storage(a: Tensor, b: Tensor) -> bool:
 
 
 def _empty_bucket(
-    index: int, parameters: tuple[nn.Parameter, ...], num_held: int, world_size: int
+    index: int,
+    parameters: tuple[nn.Parameter, ...],
+    starts: tuple[int, ...],
+    num_held: int,
+    world_size: int,
+    device: torch.device | None = None,
 ) -> Bucket:
-    numel = sum(p.numel() for p in parameters) // num_held
+    numel = starts[-1] + parameters[-1].numel() // num_held
     padded = padded_numel(numel, world_size)
     storage = torch.zeros(
-        2, num_held, padded, dtype=parameters[0].dtype, device=parameters[0].device
+        *(2, num_held, padded), dtype=parameters[0].dtype, device=device or parameters[0].device
     )
     return Bucket(
         index=index,
         parameters=parameters,
+        starts=starts,
         numel=numel,
         weights=storage[0],
         gradients=storage[1],

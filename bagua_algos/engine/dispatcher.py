@@ -52,6 +52,7 @@ class Dispatcher:
         self._lanes = [
             lane() for _ in range(min(self._max_lanes(communicator, device), num_buckets))
         ]
+        self._num_used = len(self._lanes)
         self._background_lane = lane() if algorithm.uses_background else None
         self.background = self._background_lane and Background(self._background_lane, self._clocks)
         """For a context; None where the algorithm does nothing in the background."""
@@ -60,6 +61,21 @@ class Dispatcher:
     def communicator(self) -> Communicator:
         """The workers over the first lane's connections, for use in its jobs only."""
         return self._lanes[0].communicator
+
+    @property
+    def num_lanes(self) -> int:
+        """How many there are for buckets."""
+        return len(self._lanes)
+
+    def use(self, num_lanes: int, *, streams: int, halving_doubling_bytes: int) -> None:
+        """Let buckets be on so many of the lanes, and each of these have so many streams and that
+        pattern of all-reduces. A collective call, between two steps of gloo's workers.
+        """
+        self._num_used = num_lanes
+        for lane in self._lanes:
+            lane.communicator.use_transport(
+                streams=streams, halving_doubling_bytes=halving_doubling_bytes
+            )
 
     @property
     def exposed_communication_s(self) -> float:
@@ -90,7 +106,7 @@ class Dispatcher:
         if not self.acts_at(moment):
             return
         index = None if bucket is None else bucket.index
-        lane = (index or 0) % len(self._lanes)
+        lane = (index or 0) % self._num_used
         context = replace(context, communicator=self._lanes[lane].communicator)
         arguments = (context,) if bucket is None else (context, bucket)
         observer, act = self._observer, getattr(self._algorithm, moment)

@@ -11,7 +11,7 @@ gradients are final: clipping and optimizers work as usual. With a `GradScaler` 
 launched before backward has ended: whether a gradient overflowed is not known earlier.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,11 +23,20 @@ from torch.utils.hooks import RemovableHandle
 from bagua_algos.checkpoint import ALGORITHM
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
-from bagua_algos.engine.backward import BackwardTracker
-from bagua_algos.engine.bucket import Bucket, build_buckets
+from bagua_algos.engine.backward import BackwardTracker, drop_unused_
+from bagua_algos.engine.bucket import (
+    Bucket,
+    Groups,
+    Move,
+    build_buckets,
+    flat_storage,
+    lay_out,
+    phases_of,
+)
 from bagua_algos.engine.consensus import averaged
 from bagua_algos.engine.dispatcher import Dispatcher
 from bagua_algos.engine.parameter_groups import check_parameters
+from bagua_algos.engine.relayout import BUCKETS, LAYOUT, described, layout_of, state_here
 from bagua_algos.engine.script.accumulation import Accumulation
 from bagua_algos.engine.script.attached import Attached
 from bagua_algos.engine.script.changes import (
@@ -39,12 +48,12 @@ from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
 from bagua_algos.engine.script.elementwise import check_elementwise
 from bagua_algos.engine.script.grad_scaler import ScaledGradients, check_scaler_is_known
-from bagua_algos.engine.step_observer import StepObserver
+from bagua_algos.engine.step_observer import Listener, StepObserver
 from bagua_algos.engine.untrained import average_buffers_, broadcast_untrained_
-from kernels.upload import upload
 
 DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 600.0
+LISTENER = "listener"
 
 
 class Engine(Attached):
@@ -68,7 +77,14 @@ class Engine(Attached):
         grad_scaler: the one that scales the loss, if any (`bagua_algos.engine.script.grad_scaler`).
         step_observer: hears of every step; one that keeps simulated clocks also tells when what
             goes on in the background is done.
+        may_move: parameters may be laid out anew, in more buckets (`relayout`).
+        fuse: lets the optimizer step once for neighbours in flat tensors, if that changes no bit.
     """
+
+    listener: Listener | None = None
+    """Hears of steps, and may change between them how workers communicate."""
+    has_fused: bool
+    """Whether this engine has fused the optimizer: a script may have done so before."""
 
     def __init__(
         self,
@@ -82,13 +98,14 @@ class Engine(Attached):
         find_unused_parameters: bool = False,
         grad_scaler: GradScaler | None = None,
         step_observer: StepObserver | None = None,
+        may_move: bool = False,
+        fuse: Callable[[Iterable[Tensor], torch.optim.Optimizer], bool] = lambda *_: False,
     ) -> None:
         check_is_not_wrapped(model)
         algorithm.check(communicator.world_size, optimizer)
         check_elementwise(optimizer, len(communicator.ranks))
         check_parameters(model, optimizer, algorithm)
-        self.model = model
-        self.algorithm = algorithm
+        self.model, self.algorithm = model, algorithm
         self._observer = step_observer
         buckets = build_buckets(
             model.parameters(),
@@ -98,38 +115,37 @@ class Engine(Attached):
         )
         device = buckets[0].weights.device
         algorithm.load(device)
-        self._dispatcher = Dispatcher(
+        self.dispatcher = Dispatcher(
             algorithm,
             communicator,
             device,
-            num_buckets=len(buckets),
+            num_buckets=sum(len(b.parameters) for b in buckets) if may_move else len(buckets),
             timeout_s=timeout_s,
             observer=step_observer,
         )
         self.context = Context(
             buckets=buckets,
-            communicator=self._dispatcher.communicator,
+            communicator=self.dispatcher.communicator,
             optimizer=optimizer,
-            background=self._dispatcher.background,
+            background=self.dispatcher.background,
         )
         self._synchronizing = True
-        self._has_begun = False
+        self._has_begun = self._overflowed = False
         self._find_unused = find_unused_parameters
-        self._scaled = None
-        if grad_scaler is not None and grad_scaler.is_enabled():
-            self._scaled = ScaledGradients(grad_scaler, buckets)
-        self._overflowed = False
+        self._scaled = ScaledGradients.of(grad_scaler, buckets)
         self._changes = ScriptChanges(
             model,
             optimizer,
             buckets,
-            allows_other_optimizers=not self._dispatcher.acts_on_weights,
+            allows_other_optimizers=not self.dispatcher.acts_on_weights,
         )
-        self._backward = BackwardTracker(buckets, self._on_bucket_complete)
-        self._accumulation = Accumulation(is_needed=self._dispatcher.acts_on_gradients)
+        self.backward = BackwardTracker(buckets, self._on_bucket_complete)
+        self._accumulation = Accumulation(is_needed=self.dispatcher.acts_on_gradients)
         self._closure = StepClosure(self._begin_step)
         self._start_equal()
         self._hooks = self._attach()
+        self._fuse = fuse
+        self.has_fused = fuse(flat_storage(buckets), optimizer)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -149,7 +165,7 @@ class Engine(Attached):
         self._begin_forward()
         if not self._has_begun:
             self._begin()
-        self._backward.begin()
+        self.backward.begin()
         self._after_backward()
 
     def pause(self) -> None:
@@ -159,6 +175,8 @@ class Engine(Attached):
         A collective call, for before an evaluation, a checkpoint and the end.
         """
         self._changes.take_back_weights()
+        if self.listener is not None:
+            self.listener.paused()
         self._act("on_pause")
         if self.context.background is not None:
             self.context.background.stop_clock()
@@ -176,11 +194,50 @@ class Engine(Attached):
         """
         self.pause()
         averager = averager or self.context.communicator
-        run = self._dispatcher.run
+        run = self.dispatcher.run
         run("averaging of buffers", lambda: average_buffers_(self.model, averager))
         keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
         with averaged(self.context.buckets, averager, run, kept_equal_by=keeper) as spread:
             yield spread
+
+    def relayout(self, groups: Groups) -> None:
+        """Lay the parameters out anew, between two steps, in one bucket for each of `groups`. Their
+        values, their gradients, the algorithm's state and the optimizer's move along bit for bit.
+
+        No collective call, but all workers do the same between the same two steps. For one real
+        worker, and an algorithm that does not depend on buckets.
+        """
+        before, world_size = self.context.buckets, self.context.communicator.world_size
+        assert not self.algorithm.depends_on_buckets and len(before[0].weights) == 1
+        self._changes.take_back_weights()
+        buckets = lay_out(groups, phases_of(before), world_size=world_size)
+        for bucket in buckets:
+            bucket.adopt_weights()
+        self.backward.move_to(buckets)
+        self._changes.move_to(buckets)
+        if self._scaled is not None:
+            self._scaled.move_to(buckets)
+        state = self.algorithm.move_state(self.context, Move(before, buckets))
+        self._change_context(buckets=buckets, state=state)
+        self._fuse(flat_storage(buckets), self.context.optimizer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the model's and the optimizer's; after `pause`."""
+        state = super().state_dict() | {LAYOUT: layout_of(self.context.buckets, self._trained)}
+        return state | ({LISTENER: self.listener.state_dict()} if self.listener else {})
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """As `Attached.load_state_dict`, also of other buckets where an algorithm allows it."""
+        here = state_here(state_dict, self.algorithm, self.context, self._trained)
+        super().load_state_dict(here)
+        if self.listener is not None and LISTENER in state_dict:
+            self.listener.load_state_dict(state_dict[LISTENER])
+
+    @property
+    def _trained(self) -> list[nn.Parameter]:
+        """In the model's order."""
+        own = {p for bucket in self.context.buckets for p in bucket.parameters}
+        return [p for p in self.model.parameters() if p in own]
 
     def skip_to(self, step: int) -> None:
         """Count the next step as number `step`, as if the earlier ones had been taken."""
@@ -191,7 +248,7 @@ class Engine(Attached):
         workers = self.context.communicator
         return {
             ALGORITHM: type(self.algorithm).__name__,
-            "layout of buckets": [(b.numel, str(b.weights.dtype)) for b in self.context.buckets],
+            BUCKETS: described(self.context.buckets),
             "number of workers": workers.world_size,
             "rank": list(workers.ranks),
         }
@@ -201,7 +258,7 @@ class Engine(Attached):
         leave_out_of_copies(model)
         hooks = [
             model.register_forward_pre_hook(ForwardHook(self._before_forward)),
-            *self._backward.attach(self._after_gradient),
+            *self.backward.attach(self._after_gradient),
             *self._attach_to(self.context.optimizer),
         ]
         if self._observer is not None:
@@ -209,19 +266,19 @@ class Engine(Attached):
         return hooks
 
     def _start_equal(self) -> None:
-        communicator, run = self.context.communicator, self._dispatcher.run
+        communicator, run = self.context.communicator, self.dispatcher.run
         try:
             for bucket in self.context.buckets:
                 run("broadcast of weights", lambda b=bucket: communicator.broadcast_(b.weights))
             run("broadcast of buffers", lambda: broadcast_untrained_(self.model, communicator))
             self._init_state()
         except BaseException:
-            self._dispatcher.close()
+            self.dispatcher.close()
             raise
 
     def _act(self, moment: str) -> None:
-        self._dispatcher.submit_moment(moment, self.context)
-        self._dispatcher.wait_exposed()
+        self.dispatcher.submit_moment(moment, self.context)
+        self.dispatcher.wait_exposed()
 
     def _before_forward(self, module: nn.Module) -> None:
         check_is_called_plainly()
@@ -234,6 +291,8 @@ class Engine(Attached):
     def _begin_forward(self) -> None:
         if self._observer is not None:
             self._observer.on_forward()
+        if self.listener is not None:
+            self.listener.forward_begins()
         # Else the step will change what would travel: the first gradient after it begins instead.
         if not self._accumulation.is_step_next:
             self._begin()
@@ -243,29 +302,29 @@ class Engine(Attached):
         self._changes.take_back_weights()
         if self.context.background is not None:
             self.context.background.start_clock()
-        self._dispatcher.submit_moment("on_forward", self.context)
+        self.dispatcher.submit_moment("on_forward", self.context)
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
         if not self._synchronizing:
             self._accumulation.note_local()
             return
-        if self._backward.enter():
+        if self.backward.enter():
             # Called when the whole pass is done, before backward() returns, as in DDP and FSDP.
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
             if not self._has_begun:  # the loss came from no forward() in training mode after a step
                 self._begin()
-        self._backward.gradient_ready(parameter)
+        self.backward.gradient_ready(parameter)
 
     def _on_bucket_complete(self, bucket: Bucket) -> None:
         if self._scaled is None:
-            self._dispatcher.submit_moment("on_bucket_ready", self.context, bucket)
+            self.dispatcher.submit_moment("on_bucket_ready", self.context, bucket)
 
     def _after_backward(self) -> None:
         self._has_begun = False
         self._accumulation.note_synchronized()
         self._changes.check_requires_grad()
         self._changes.take_back_weights()
-        unused = self._backward.end()
+        unused = self.backward.end()
         self._changes.check_are_the_models(unused)
         if self._scaled is not None:
             self._overflowed = self._unscale(self._scaled)
@@ -273,17 +332,18 @@ class Engine(Attached):
                 self._accumulation.take_step()  # which the scaler leaves out
                 return
             for bucket in self.context.buckets:
-                self._dispatcher.submit_moment("on_bucket_ready", self.context, bucket)
+                self.dispatcher.submit_moment("on_bucket_ready", self.context, bucket)
         if self._observer is not None:
             self._observer.on_backward_end()
-        self._dispatcher.wait_exposed()
+        self.dispatcher.wait_exposed()
         self._act("on_backward_end")
         if self._observer is not None:
             self._observer.on_synchronized()
         if self._scaled is not None:
             self._scaled.rescale_()
         if self._find_unused:
-            self._drop_unused(unused)
+            search = "the search for unused parameters"
+            drop_unused_(self.context.buckets, unused, lambda used: self._average(search, used))
 
     def _unscale(self, scaled: ScaledGradients) -> bool:
         """Whether a gradient has overflowed on any worker; if so, all are infinite now.
@@ -299,24 +359,13 @@ class Engine(Attached):
         scaled.overflow_()
         return True
 
-    def _drop_unused(self, unused_here: Sequence[nn.Parameter]) -> None:
-        parameters = [p for bucket in self.context.buckets for p in bucket.parameters]
-        idle = set(unused_here)
-        used = torch.tensor([float(p not in idle) for p in parameters])
-        weights = self.context.buckets[0].weights
-        used_wp = upload(used, weights.device).repeat(len(weights), 1)
-        self._average("the search for unused parameters", used_wp)
-        for parameter, share in zip(parameters, used_wp[0].tolist(), strict=True):
-            if share == 0:
-                parameter.grad = None
-
     def _begin_step(self) -> None:
         """The gradients are there: those of a closure, if the step has one."""
         if not self._accumulation.take_step():
-            self._changes.check_are_the_models(self._backward.parameters)
+            self._changes.check_are_the_models(self.backward.parameters)
         # A mean alone takes a scale as it takes anything else, and infinities to all workers.
         others = ("on_forward", "on_backward_end", "on_step_end")
-        if self.context.state is not None or any(map(self._dispatcher.acts_at, others)):
+        if self.context.state is not None or any(map(self.dispatcher.acts_at, others)):
             check_scaler_is_known(self._scaled)
         self._changes.take_back_weights()
         if not self._overflowed:
@@ -330,10 +379,12 @@ class Engine(Attached):
         self._change_context(step=self.context.step + 1)
         if self._observer is not None:
             self._observer.on_step_end()
+        if self.listener is not None:
+            self.listener.step_ended()
 
     def _after_own_moment(self) -> None:
         """Nothing: parameters are views of what the algorithm may have changed."""
 
     def _average(self, label: str, x_w: Tensor) -> None:
         mean_ = self.context.communicator.all_reduce_mean_
-        self._dispatcher.run_exposed(label, lambda: mean_(x_w))
+        self.dispatcher.run_exposed(label, lambda: mean_(x_w))

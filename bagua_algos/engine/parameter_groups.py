@@ -38,14 +38,13 @@ class Stretch(NamedTuple):
 
 
 def stretches(bucket: Bucket, optimizer: Optimizer) -> list[Stretch]:
-    """The stretches of `bucket`, which cover all its `numel` columns in order.
+    """The stretches of `bucket`, which cover all its parameters in order.
 
     Raises `ValueError` where a parameter is in none of the optimizer's groups.
     """
     group_of = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
     num_held, found = bucket.weights.shape[0], []
-    start = 0
-    for parameter in bucket.parameters:
+    for parameter, start in zip(bucket.parameters, bucket.starts, strict=True):
         if parameter not in group_of:
             raise ValueError(
                 f"a trainable parameter of shape {tuple(parameter.shape)} is not in the optimizer: "
@@ -56,7 +55,6 @@ def stretches(bucket: Bucket, optimizer: Optimizer) -> list[Stretch]:
             found[-1] = Stretch(group, found[-1].start, stop)
         else:
             found.append(Stretch(group, start, stop))
-        start = stop
     return found
 
 

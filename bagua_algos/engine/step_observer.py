@@ -1,7 +1,8 @@
 """Observers of a training step as it happens."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -44,6 +45,32 @@ class StepObserver(Protocol):
 
     def on_step_end(self) -> None:
         """The optimizer, and the algorithm after it, have changed the weights."""
+        ...
+
+
+class Listener(Protocol):
+    """Acts between the steps of a real worker, on the training thread."""
+
+    def forward_begins(self) -> None:
+        """A forward begins."""
+        ...
+
+    def step_ended(self) -> None:
+        """A step has ended, and the next has not begun: no lane has work, on any worker. A
+        collective call.
+        """
+        ...
+
+    def paused(self) -> None:
+        """Something other than training comes next, until a forward begins."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs to go on."""
+        ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from another's `state_dict`."""
         ...
 
 

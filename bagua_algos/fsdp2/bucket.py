@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bagua_algos.engine.bucket import Bucket, padded_numel
+from bagua_algos.engine.bucket import Bucket, packed, padded_numel
 from bagua_algos.fsdp2.shards import LocalShard, Unit, distributed, local
 
 
@@ -25,6 +25,7 @@ class ShardBucket(Bucket):
         numel = sum(shard.numel() for shard in shards)
         gradients = shards[0].new_zeros(1, padded_numel(numel, world_size), requires_grad=False)
         _set(self, index=index, parameters=tuple(shards), numel=numel, gradients=gradients)
+        _set(self, starts=packed(shards, num_held=1))
         _set(self, memory_formats=(torch.contiguous_format,) * len(shards))
         self.shards = tuple(shards)
         self._copy: Tensor | None = None
@@ -61,7 +62,8 @@ class WholeBucket(Bucket):
     def __init__(self, shards: ShardBucket) -> None:
         wholes = tuple(shard.whole for shard in shards.shards)
         _set(self, index=shards.index, parameters=wholes, numel=shards.numel)
-        _set(self, gradients=shards.gradients, memory_formats=shards.memory_formats)
+        _set(self, starts=shards.starts, memory_formats=shards.memory_formats)
+        _set(self, gradients=shards.gradients)
         self.shards = shards
 
     @property

@@ -129,7 +129,11 @@ def check_replicas(
 
 
 def check_options(
-    *, has_bucket_bytes: bool, finds_unused_parameters: bool, has_grad_scaler: bool
+    *,
+    has_bucket_bytes: bool,
+    finds_unused_parameters: bool,
+    has_grad_scaler: bool,
+    autotunes: bool,
 ) -> None:
     """Raise `ValueError` for options of `distribute` that a sharded model has no use for."""
     if has_bucket_bytes:
@@ -144,6 +148,11 @@ def check_options(
         )
     if has_grad_scaler:
         raise ValueError(NO_SCALER)
+    if autotunes:
+        raise ValueError(
+            "autotune is not for a model that fully_shard has divided, whose units FSDP2 lays out: "
+            "leave it out, and call fully_shard with larger or smaller parts"
+        )
 
 
 def check_no_scaler() -> None:

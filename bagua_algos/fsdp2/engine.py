@@ -104,23 +104,23 @@ class ShardedEngine(Attached):
         algorithm.load(device)
         # As many lanes on every process, also where some hold nothing of a unit: all must have made
         # as many process groups for torch to give the next one a name that they share.
-        self._dispatcher = Dispatcher(
+        self.dispatcher = Dispatcher(
             algorithm, communicator, device, num_buckets=len(parts), timeout_s=timeout_s
         )
         shards = [shard for bucket in self._buckets for shard in bucket.shards]
         self.context = Context(
             buckets=self._buckets,
-            communicator=self._dispatcher.communicator,
+            communicator=self.dispatcher.communicator,
             optimizer=of_shards(optimizer, shards),
         )
         self._synchronizing, self._has_begun = True, False
         wholes = [WholeBucket(bucket) for bucket in self._buckets]
-        allows_others = not self._dispatcher.acts_on_weights
+        allows_others = not self.dispatcher.acts_on_weights
         self._changes = ScriptChanges(
             model, optimizer, wholes, allows_other_optimizers=allows_others
         )
-        self._backward = BackwardTracker(wholes, self._launch_bucket)
-        self._accumulation = Accumulation(is_needed=self._dispatcher.acts_on_gradients)
+        self.backward = BackwardTracker(wholes, self._launch_bucket)
+        self._accumulation = Accumulation(is_needed=self.dispatcher.acts_on_gradients)
         self._closure = StepClosure(self._begin_step)
         self._start_equal(parts)
         self._hooks = self._attach(optimizer)
@@ -149,7 +149,7 @@ class ShardedEngine(Attached):
 
     def pause(self) -> None:
         """Wait for what has been begun; nothing goes on between two steps but after an error."""
-        self._dispatcher.wait_exposed()
+        self.dispatcher.wait_exposed()
 
     @contextmanager
     def consensus(self, averager: Averager | None = None) -> Iterator[float]:
@@ -160,7 +160,7 @@ class ShardedEngine(Attached):
         of all processes' and stay it; weights that differ between replicas return afterwards.
         """
         averager = averager or self.context.communicator
-        run = self._dispatcher.run
+        run = self.dispatcher.run
         run("averaging of buffers", lambda: average_buffers_(self.model, averager))
         average_buffers_(self.model, self._shard_workers)
         keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
@@ -189,12 +189,12 @@ class ShardedEngine(Attached):
         leave_out_of_copies(self.model)
         return [
             self.model.register_forward_pre_hook(ForwardHook(self._before_forward)),
-            *self._backward.attach(self._after_gradient),
+            *self.backward.attach(self._after_gradient),
             *self._attach_to(optimizer),
         ]
 
     def _start_equal(self, parts: list[Unit]) -> None:
-        replicas, run = self.context.communicator, self._dispatcher.run
+        replicas, run = self.context.communicator, self.dispatcher.run
         frozen = [p for p in self.model.parameters() if not p.requires_grad]
         untrained = [*frozen, *self.model.buffers()]
         everywhere = [local(x) for x in untrained if not is_distributed(x)]
@@ -210,7 +210,7 @@ class ShardedEngine(Attached):
             self._init_state()
             self._write_weights()
         except BaseException:
-            self._dispatcher.close()
+            self.dispatcher.close()
             raise
 
     def _before_forward(self, module: nn.Module) -> None:
@@ -224,37 +224,37 @@ class ShardedEngine(Attached):
     def _begin_forward(self) -> None:
         self._has_begun = True
         check_dtypes(self._buckets)
-        self._dispatcher.submit_moment("on_forward", self.context)
+        self.dispatcher.submit_moment("on_forward", self.context)
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
-        if self._backward.enter():
+        if self.backward.enter():
             # FSDP2 has queued a call of its own before this one, which ends its part of backward.
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
             if not self._has_begun:  # the loss came from no forward() of the model in training mode
                 self._begin_forward()
-        self._backward.gradient_ready(parameter)
+        self.backward.gradient_ready(parameter)
 
     def _launch_bucket(self, bucket: Bucket) -> None:
         own = self._buckets[bucket.index]
-        self._dispatcher.submit_moment("on_bucket_ready", self.context, own)
+        self.dispatcher.submit_moment("on_bucket_ready", self.context, own)
 
     def _after_backward(self) -> None:
         self._has_begun = False
         self._accumulation.note_synchronized()
         self._changes.check_requires_grad()
-        unused = self._backward.end()
+        unused = self.backward.end()
         if unused:
             self._check_are_the_models(unused)
-        self._dispatcher.wait_exposed()
+        self.dispatcher.wait_exposed()
         self._act("on_backward_end")
 
     def _begin_step(self) -> None:
         if not self._accumulation.take_step():
-            self._check_are_the_models(self._backward.parameters)
+            self._check_are_the_models(self.backward.parameters)
             check_gradients(self._buckets)
         # A mean alone takes a scale as it takes anything else, and infinities to all replicas.
         others = ("on_forward", "on_backward_end", "on_step_end")
-        if self.context.state is not None or any(map(self._dispatcher.acts_at, others)):
+        if self.context.state is not None or any(map(self.dispatcher.acts_at, others)):
             check_no_scaler()
         self._act("on_step_begin")
 
@@ -268,9 +268,9 @@ class ShardedEngine(Attached):
 
     def _act(self, moment: str) -> None:
         """Let the algorithm act between backward and forward, and wait for it."""
-        if self._dispatcher.acts_at(moment):
-            self._dispatcher.submit_moment(moment, self.context)
-            self._dispatcher.wait_exposed()
+        if self.dispatcher.acts_at(moment):
+            self.dispatcher.submit_moment(moment, self.context)
+            self.dispatcher.wait_exposed()
             reshard(self.model)
 
     def _after_own_moment(self) -> None:

@@ -66,6 +66,11 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
                 f"{plan.names['algo']} is PyTorch's own code, whose all-reduces are gloo's: leave "
                 "pattern=ring, or take algo=allreduce"
             )
+        if plan.autotune and not plan.algorithm.is_simulatable:
+            raise ValueError(
+                f"{plan.names['algo']} is PyTorch's own code, which makes its own buckets: leave "
+                "autotune=false, or take algo=allreduce"
+            )
         if plan.streams != 1 and not plan.algorithm.may_have_streams:
             raise ValueError(
                 f"{plan.names['algo']}: PyTorch's hooks have one stream: leave streams=1, or take "

@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # records are read without it
     from omegaconf import DictConfig
 
 
-ADDED: dict[str, Any] = {"streams": 1, "pattern": "ring"}
+ADDED: dict[str, Any] = {"streams": 1, "pattern": "ring", "autotune": False}
 """Options that older records lack, with the value that those runs had. Where an option has this
 value, config.yaml leaves it out, so that a run is known as the same as ever.
 """

@@ -126,6 +126,7 @@ class Plan:
     bucket_bytes: int
     streams: NumStreams
     pattern: Pattern
+    autotune: bool
     precision: str
     accumulate: int
     clip_norm: float | None
@@ -179,6 +180,10 @@ class Plan:
             raise ValueError(
                 f"pattern={self.pattern} is gloo's: leave pattern=ring, or take backend=gloo; "
                 "simulated workers have a ring, and NCCL chooses its own patterns"
+            )
+        if self.autotune and self.backend.is_simulated:
+            raise ValueError(
+                "autotune=true measures real workers' steps: leave it out, or take backend=gloo"
             )
         if self.batch_size % self.accumulate:
             raise ValueError(

@@ -37,6 +37,7 @@ class Schema:
     bucket_bytes: int = MISSING
     streams: Any = MISSING
     pattern: str = MISSING
+    autotune: bool = MISSING
     precision: str = MISSING
     accumulate: int = MISSING
     clip_norm: float | None = MISSING

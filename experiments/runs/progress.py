@@ -9,6 +9,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from experiments.training.metrics import MetricsRow
 
+UNKNOWN = "-"
+
 
 class ProgressView(AbstractContextManager, Protocol):
     """Shows rows of metrics as they come."""
@@ -33,23 +35,22 @@ class LiveProgress:
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("loss {task.fields[loss]:.4f}"),
-            TextColumn("accuracy {task.fields[accuracy]:.3f}"),
-            TextColumn("{task.fields[megabytes]:.1f} MB sent"),
+            TextColumn("loss {task.fields[loss]}"),
+            TextColumn("accuracy {task.fields[accuracy]}"),
+            TextColumn("{task.fields[megabytes]} MB sent"),
             TextColumn("ETA"),
             TimeRemainingColumn(),
             console=console,
         )
-        nan = float("nan")
         self._task = self._progress.add_task(
-            name, total=max_steps, loss=nan, accuracy=nan, megabytes=0.0
+            name, total=max_steps, loss=UNKNOWN, accuracy=UNKNOWN, megabytes=_megabytes(None)
         )
 
     def show(self, row: MetricsRow) -> None:
         """Move the bar to the row's step and update the numbers that the row has."""
-        fields: dict[str, Any] = {"megabytes": _megabytes(row)}
-        fields |= {} if row.loss is None else {"loss": row.loss}
-        fields |= {} if row.accuracy is None else {"accuracy": row.accuracy}
+        fields: dict[str, Any] = {"megabytes": _megabytes(row.bytes_sent)}
+        fields |= {} if row.loss is None else {"loss": _loss(row.loss)}
+        fields |= {} if row.accuracy is None else {"accuracy": f"{row.accuracy:.3f}"}
         self._progress.update(self._task, completed=row.step, **fields)
 
     def __enter__(self) -> Self:
@@ -66,7 +67,7 @@ class PlainProgress:
     def __init__(self, console: Console, name: str, max_steps: int) -> None:
         self._name = name
         self._max_steps = max_steps
-        self._loss = float("nan")
+        self._loss: float | None = None
         self._started_s = time.monotonic()
 
     def show(self, row: MetricsRow) -> None:
@@ -76,8 +77,8 @@ class PlainProgress:
             elapsed_s = time.monotonic() - self._started_s
             left_s = elapsed_s * (self._max_steps / row.step - 1)
             print(
-                f"{self._name}: step {row.step}/{self._max_steps}  loss {self._loss:.4f}  "
-                f"accuracy {row.accuracy:.3f}  {_megabytes(row):.1f} MB sent  "
+                f"{self._name}: step {row.step}/{self._max_steps}  loss {_loss(self._loss)}  "
+                f"accuracy {row.accuracy:.3f}  {_megabytes(row.bytes_sent)} MB sent  "
                 f"ETA {left_s:.0f} s",
                 flush=True,
             )
@@ -89,6 +90,11 @@ class PlainProgress:
         pass
 
 
-def _megabytes(row: MetricsRow) -> float:
-    """NaN where nothing counts the bytes."""
-    return float("nan") if row.bytes_sent is None else row.bytes_sent / 1e6
+def _loss(loss: float | None) -> str:
+    """Of a run that goes on none is known before its first logged step."""
+    return UNKNOWN if loss is None else f"{loss:.4f}"
+
+
+def _megabytes(bytes_sent: float | None) -> str:
+    """None: nothing counts the bytes."""
+    return UNKNOWN if bytes_sent is None else f"{bytes_sent / 1e6:.1f}"

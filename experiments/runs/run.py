@@ -81,6 +81,10 @@ def _starter(plan: Plan, config: dict[str, Any], study: Path | None) -> tuple[St
     return (simulate, None) if study is None else simulate_once(plan, config, study)
 
 
+class EndedEarly(Exception):
+    """Raised by whoever watches a run: it need not go on, for the reason that this says."""
+
+
 class Recorder:
     """Starts a plan and keeps its record.
 
@@ -138,6 +142,9 @@ class Recorder:
             if error.details:
                 print(error.details, flush=True)
             return self._finish("failed", str(error))
+        except EndedEarly as end:
+            self._finish("ended early", str(end))
+            raise
         except BaseException as error:
             self._finish("failed", _stopped_by(error))
             raise
@@ -292,6 +299,7 @@ def _transport(result: Result) -> dict[str, Any]:
         "stream_trial": result.stream_trial and asdict(result.stream_trial),
         "halving_doubling_bytes": result.halving_doubling_bytes,
         "pattern_trial": result.pattern_trial and asdict(result.pattern_trial),
+        "tuning": result.tuning and result.tuning.table(),
     }
 
 

@@ -58,9 +58,9 @@ class Summary:
     asked_rate_mbit: float | None = None
     """None: no limit."""
     status: str | None = None
-    """"completed", "diverged" or "failed"."""
+    """"completed", "diverged", "failed", or "ended early" by the search that it is a trial of."""
     reason: str | None = None
-    """Why it failed or diverged, in a sentence."""
+    """Why it failed, diverged or was ended, in a sentence."""
     evaluated_model: str | None = None
     spread: float | None = None
     """How far the workers' weights are from the evaluated model's, at the end."""
@@ -88,6 +88,10 @@ class Summary:
     """Up to which size real workers' all-reduces went by halving and doubling."""
     pattern_trial: dict[str, Any] | None = None
     """How that was measured: the fields of `PatternTrial`; None: it was not."""
+    tuning: dict[str, Any] | None = None
+    """What autotuning came to: the `settings`, what was `left_out`, and `windows`, a row for each
+    window of steps; None: there was none.
+    """
     achieved_rtt_ms: float | None = None
     """The median of the links."""
     started_by: str | None = None

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 
+from bagua_algos.autotune.make_engine import make_engine, tuning_of
+from bagua_algos.autotune.tuner import Tuning
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm
-from bagua_algos.engine.bucket import flat_storage
 from bagua_algos.engine.engine import Engine
 from bagua_algos.engine.step_observer import StepObserver
-from bagua_algos.fused.fuse import fuse_in
 from experiments.plan.plan import Plan
 from experiments.training.torch_ddp import DistributedTorchDDP, TorchDDP
 
@@ -76,6 +76,11 @@ def distribute(
     return _hang(plan.algorithm, plan, model, optimizer, communicator, scaler, observer)
 
 
+def tuning(distributed: Distributed) -> Tuning | None:
+    """What autotuning has come to; None without."""
+    return tuning_of(distributed) if isinstance(distributed, Engine) else None
+
+
 @singledispatch
 def _hang(
     algorithm: Algorithm,
@@ -86,18 +91,17 @@ def _hang(
     scaler: GradScaler,
     observer: StepObserver | None,
 ) -> Distributed:
-    engine = Engine(
+    return make_engine(
         model,
         optimizer,
         algorithm,
         communicator,
         bucket_bytes=plan.bucket_bytes,
+        autotune=plan.autotune,
         timeout_s=2 * plan.cluster.timeout_s,
         grad_scaler=scaler,
         step_observer=observer,
     )
-    fuse_in(flat_storage(engine.context.buckets), optimizer)
-    return engine
 
 
 @_hang.register

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from bagua_algos.autotune.tuner import Tuning
 from bagua_algos.communication.patterns import PatternTrial
 from bagua_algos.communication.streams import StreamTrial
 from experiments.training.evaluation import Evaluation
@@ -17,7 +18,7 @@ class Result:
     bytes. `validation` is the last on the way, `test` that of the end. `bytes_sent` is None where
     nothing counts them. `streams` is how many connections it had to each other worker,
     `halving_doubling_bytes` up to which size all-reduces had that pattern, and the trials how these
-    were decided, if they were measured.
+    were decided, if they were measured; `tuning` is what autotuning has come to.
     """
 
     steps: int
@@ -30,3 +31,4 @@ class Result:
     stream_trial: StreamTrial | None = None
     halving_doubling_bytes: int = 0
     pattern_trial: PatternTrial | None = None
+    tuning: Tuning | None = None

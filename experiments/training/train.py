@@ -13,7 +13,7 @@ from bagua_algos.engine.step_observer import StepObserver
 from experiments.plan.plan import Plan
 from experiments.tasks.base import TaskData
 from experiments.training.checkpoint import Checkpoints, check_portable
-from experiments.training.distributed import Distributed
+from experiments.training.distributed import Distributed, tuning
 from experiments.training.evaluation import NOT_EVALUATED, Evaluation, evaluate
 from experiments.training.meter import Meter
 from experiments.training.metrics import MetricsRow
@@ -191,6 +191,7 @@ class _Rows:
             exposed_communication_s=self.distributed.exposed_communication_s,
             validation=validation,
             test=test,
+            tuning=tuning(self.distributed),
         )
 
     def report_loss(self, step: int, loss_w: Tensor) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from bagua_algos import AllReduce
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.engine.engine import Engine
+from tests.bagua_algos.autotune.cases import TUNED
 from tests.bagua_algos.cases import NODES, Tensors, batch, losses
 from tests.bagua_algos.gloo import fork_rounds
 from tests.bagua_algos.training_cases import CASES
@@ -104,4 +105,4 @@ REAL_CASES = {
 
 if __name__ == "__main__":
     folder, world_size = Path(sys.argv[1]), int(sys.argv[2])
-    sys.exit(fork_rounds(CASES | REAL_CASES, folder, world_size, nodes=NODES[world_size]))
+    sys.exit(fork_rounds(CASES | REAL_CASES | TUNED, folder, world_size, nodes=NODES[world_size]))

@@ -27,7 +27,7 @@ class Attached(ABC):
     model: nn.Module
     algorithm: Algorithm
     context: Context
-    _dispatcher: Dispatcher
+    dispatcher: Dispatcher
     _changes: ScriptChanges
     _closure: StepClosure
     _hooks: list[RemovableHandle]
@@ -37,11 +37,11 @@ class Attached(ABC):
         """Seconds that training has waited for the lanes: what compute did not hide. With simulated
         clocks it is simulated time; on a GPU the compute stream's wait, so far as it has finished.
         """
-        return self._dispatcher.exposed_communication_s
+        return self.dispatcher.exposed_communication_s
 
     @exposed_communication_s.setter
     def exposed_communication_s(self, seconds: float) -> None:
-        self._dispatcher.exposed_communication_s = seconds
+        self.dispatcher.exposed_communication_s = seconds
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model's and the optimizer's: the algorithm's state of
@@ -71,7 +71,7 @@ class Attached(ABC):
         """
         for hook in self._hooks:
             hook.remove()
-        self._dispatcher.close()
+        self.dispatcher.close()
         self.algorithm.on_close(self.context)
 
     def _change_context(self, **changes: Any) -> None:

@@ -75,6 +75,11 @@ class ScriptChanges:
                 )
         self._note_addresses()
 
+    def move_to(self, buckets: Sequence[Bucket]) -> None:
+        """The same parameters are in other buckets from here on."""
+        self._buckets = buckets
+        self._note_addresses()
+
     def check_optimizer(self) -> None:
         """Raise `ValueError` where the optimizer has got parameters that are in no bucket, or has
         lost some. A new group of parameters that are in buckets is fine.

@@ -35,6 +35,11 @@ class ScaledGradients:
         self._buckets = buckets
         self._scale = 1.0
 
+    @classmethod
+    def of(cls, scaler: GradScaler | None, buckets: Sequence[Bucket]) -> "ScaledGradients | None":
+        """None where nothing scales them."""
+        return cls(scaler, buckets) if scaler is not None and scaler.is_enabled() else None
+
     def unscale_(self) -> Tensor:
         """Divide by the scale; returns where that overflowed, 1 or 0, float32 `[w, 1]`."""
         self._scale = self.scaler.get_scale()
@@ -52,7 +57,12 @@ class ScaledGradients:
     def overflow_(self) -> None:
         """Have the scaler find an overflow, whatever it looks at."""
         for bucket in self._buckets:
-            bucket.gradients[:, : bucket.numel] = math.inf
+            for view in bucket.gradient_views():
+                view.fill_(math.inf)
+
+    def move_to(self, buckets: Sequence[Bucket]) -> None:
+        """Gradients are in other buckets from here on."""
+        self._buckets = buckets
 
 
 def check_scaler_is_known(scaled: ScaledGradients | None) -> None:

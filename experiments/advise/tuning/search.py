@@ -24,7 +24,7 @@ from experiments.advise.tuning.request import Request, has_field
 from experiments.report.tuned import TunedTrial, Tuning, said
 from experiments.runs.folder_lock import HeldError, hold, is_held
 from experiments.runs.load import load_rows
-from experiments.runs.run import run
+from experiments.runs.run import EndedEarly, run
 from experiments.runs.summary import read_summary
 from experiments.training.metrics import MetricsRow
 from host.commands import say
@@ -46,7 +46,7 @@ _DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
-class Ended(Exception):
+class Ended(EndedEarly):
     """A trial's run is ended early: it can no longer win, or has all that counts."""
 
     def __init__(self, reason: str, *, is_behind: bool) -> None:

@@ -10,7 +10,14 @@ import torch
 from rich.progress import track
 
 from experiments.plan.messages import choices
-from experiments.validation import bench_balanced, bench_cache, bench_optimizer, bench_streams
+from experiments.validation import (
+    bench_autotune,
+    bench_balanced,
+    bench_cache,
+    bench_optimizer,
+    bench_streams,
+)
+from experiments.validation.bench_autotune import MODELS
 from experiments.validation.rounds import print_rounds
 from host import commands
 
@@ -26,8 +33,12 @@ def main() -> int:
     parser.add_argument("--steps", type=int, help="of balanced; by default the experiment's own")
     nets = choices("net")
     parser.add_argument(
-        "--nets", nargs="+", default=bench_streams.NETS, choices=nets, help="of streams"
+        "--nets", nargs="+", choices=nets, help="of streams and autotune; by default their own"
     )
+    parser.add_argument(
+        "--models", nargs="+", default=list(MODELS), choices=list(MODELS), help="of autotune"
+    )
+    parser.add_argument("--short", action="store_true", help="of autotune: a grid of two settings")
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error(f"--repeats must be at least 1, got {arguments.repeats}")
@@ -36,6 +47,21 @@ def main() -> int:
     for name in arguments.systems or SYSTEMS:
         SYSTEMS[name](arguments)
     return 0
+
+
+def autotune(arguments: argparse.Namespace) -> None:
+    """Whole runs of 4 workers by the defaults, tuned, and by a grid, in turn."""
+    nets: list[str] = arguments.nets or list(bench_autotune.NETS)
+    situations = [(str(model), net) for model in arguments.models for net in nets]
+    measured = {situation: defaultdict(list) for situation in situations}
+    cases = bench_autotune.cases(is_short=arguments.short)
+    with tempfile.TemporaryDirectory() as folder:
+        runs = list(product(range(arguments.repeats), situations, cases))
+        for number, (repeat, (model, net), case) in enumerate(track(runs, "interleaved runs")):
+            words = [*bench_autotune.MODELS[model], *cases[case], f"net={net}", f"seed={repeat}"]
+            took = bench_autotune.measure(words, Path(folder) / str(number))
+            measured[model, net][case].append(took)
+    print_rounds("autotuning: the last 40 steps, 4 workers", bench_autotune.rows(measured))
 
 
 def balanced(arguments: argparse.Namespace) -> None:
@@ -93,7 +119,7 @@ def streams(arguments: argparse.Namespace) -> None:
     """Whole runs of 4 workers over several networks, in turn."""
     measured = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
-        cases = list(product(arguments.nets, bench_streams.CASES))
+        cases = list(product(arguments.nets or bench_streams.NETS, bench_streams.CASES))
         for repeat in track(range(arguments.repeats), "interleaved runs"):
             for number, (net, case) in enumerate(cases):
                 own = [*bench_streams.CASES[case], f"net={net}", f"seed={repeat}"]
@@ -103,7 +129,13 @@ def streams(arguments: argparse.Namespace) -> None:
     print_rounds(title, bench_streams.rows(measured))
 
 
-SYSTEMS = {"balanced": balanced, "cache": cache, "optimizer": optimizer, "streams": streams}
+SYSTEMS = {
+    "autotune": autotune,
+    "balanced": balanced,
+    "cache": cache,
+    "optimizer": optimizer,
+    "streams": streams,
+}
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from bagua_algos.communication.topology import (
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.plan.identity import config_text, plain
+from experiments.plan.identity import ADDED, config_text, plain
 from experiments.plan.messages import choices
 from experiments.plan.overrides import normalize_overrides, read_word, values_of
 from experiments.plan.plan import Plan
@@ -163,6 +163,11 @@ def test_numbers_that_no_run_can_have_are_refused_by_name(override):
         (["backend=sim", "streams=auto"], "streams=auto are gloo's: leave streams=1"),
         (["backend=sim", "pattern=auto"], "pattern=auto is gloo's: leave pattern=ring"),
         (["algo=torch_ddp", "pattern=auto"], "torch_ddp is PyTorch's own code, whose all-reduces"),
+        (["backend=sim", "autotune=true"], "autotune=true measures real workers' steps"),
+        (
+            ["algo=torch_ddp", "autotune=true"],
+            "torch_ddp is PyTorch's own code, which makes its own",
+        ),
         (["algo=torch_ddp_bf16", "streams=2"], "torch_ddp_bf16: PyTorch's hooks have one stream"),
     ],
 )
@@ -174,7 +179,7 @@ def test_streams_that_nothing_would_use_are_refused(overrides, sentence):
 def test_a_run_by_one_stream_is_known_as_before_there_were_several():
     config = plain(compose_config(["algo=allreduce"]))
     assert config["streams"] == 1
-    older = {key: value for key, value in config.items() if key not in ("streams", "pattern")}
+    older = {key: value for key, value in config.items() if key not in ADDED}
     assert config_text(config) == config_text(older)
     for streams in (2, "auto", True):
         assert config_text(config | {"streams": streams}) != config_text(older)

@@ -10,7 +10,12 @@ from experiments.commands.benches import bench_systems
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.tasks.samplers import Balanced, Shuffled
-from experiments.validation import bench_balanced, bench_cache, bench_optimizer
+from experiments.validation import (
+    bench_autotune,
+    bench_balanced,
+    bench_cache,
+    bench_optimizer,
+)
 
 
 def test_the_cases_of_balanced_loading_are_what_they_are_called():
@@ -34,6 +39,36 @@ def test_ratios_are_of_one_round():
     assert rows["ms a step, balanced"] == [10, 5]
     assert rows["ms a step, shuffled, cut / balanced, round by round"] == [2, 2]
     assert rows["s to accuracy, shuffled / balanced, round by round"] == [4.5, math.inf]
+
+
+@pytest.mark.parametrize("model", bench_autotune.MODELS)
+def test_every_case_of_autotuning_is_a_run(model):
+    words = ["algo=allreduce", *bench_autotune.MODELS[model]]
+    cases = bench_autotune.cases(is_short=True)
+    plans = {
+        case: make_plan(compose_config([*words, *own]), Path("unused"))
+        for case, own in cases.items()
+    }
+    assert [plan.autotune for plan in plans.values()] == [case == "tuned" for case in cases]
+    assert plans["tuned"].max_steps > plans["defaults"].max_steps + bench_autotune.MOST_STEPS
+
+
+def test_tuned_is_compared_with_the_best_of_the_grid():
+    def runs(*ms: float) -> list[dict[str, float]]:
+        return [{"ms": own, "steps": 200} for own in ms]
+
+    measured = {
+        ("cnn", "wan"): {
+            "defaults": runs(30, 40),
+            "tuned": runs(10, 20),
+            "slow": runs(90, 90),
+            "fast": runs(10, 10),
+        }
+    }
+    rows = bench_autotune.rows(measured)
+    assert rows["cnn, wan: defaults / tuned"] == [3, 2]
+    assert rows["cnn, wan: best of the grid / tuned"] == [1, 0.5]
+    assert rows["cnn, wan: ms a step, best of the grid: fast"] == [10, 10]
 
 
 def test_four_processes_read_all_epochs_from_one_store(monkeypatch, tmp_path):

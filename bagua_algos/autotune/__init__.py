@@ -1,0 +1,1 @@
+"""How workers communicate, tuned while they train: what changes no value."""

@@ -1,0 +1,71 @@
+"""The engine of one real or several stacked workers, as scripts and the app have it: its optimizer
+is fused where that changes no bit, and how it communicates is tuned where that is asked for.
+"""
+
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+
+from bagua_algos.autotune.tuner import Scope, Tuner, Tuning, scope
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
+from bagua_algos.engine.algorithm import Algorithm
+from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, Engine
+from bagua_algos.fused.fuse import fuse_in
+
+
+def make_engine(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    algorithm: Algorithm,
+    communicator: Communicator,
+    *,
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+    autotune: bool = False,
+    **options: Any,
+) -> Engine:
+    """Hang `algorithm` on `model` and `optimizer`; `options` are those of `Engine`.
+
+    With `autotune` all-reduces of three workers and more add up in an order that does not depend on
+    buckets and streams, that of `pattern="direct"`. Warns where nothing can be tuned. Raises
+    `ValueError` where workers are simulated.
+    """
+    own = None
+    if autotune:
+        own, communicator = _prepared(model, algorithm, communicator)
+    engine = Engine(
+        *(model, optimizer, algorithm, communicator),
+        bucket_bytes=bucket_bytes,
+        may_move=own is not None and own.tunes_buckets,
+        fuse=fuse_in,
+        **options,
+    )
+    if own is not None:
+        engine.listener = Tuner(engine, own, bucket_bytes)
+    return engine
+
+
+def tuning_of(engine: Engine) -> Tuning | None:
+    """What autotuning of an engine has come to; None where it was not asked for."""
+    return engine.listener.tuning if isinstance(engine.listener, Tuner) else None
+
+
+def _prepared(
+    model: nn.Module, algorithm: Algorithm, communicator: Communicator
+) -> tuple[Scope, Communicator]:
+    if not isinstance(communicator, ProcessGroupCommunicator):
+        raise ValueError(
+            "autotune=True measures real workers, whose communicator is a "
+            f"ProcessGroupCommunicator, not a {type(communicator).__name__}: leave it out"
+        )
+    dtypes = {p.dtype for p in model.parameters() if p.requires_grad}
+    own = scope(algorithm, communicator, dtypes)
+    if not own.tunes_transport:
+        if communicator.world_size > 1:
+            warnings.warn(f"autotune: {own.left_out[0]}", stacklevel=4)
+        return own, communicator
+    if communicator.world_size > 2:  # the sum of two is the same by every pattern
+        communicator = communicator.with_transport(fixed_order=True)
+    return own, communicator

@@ -1,0 +1,332 @@
+"""Autotuning while training: window after window of steps, each by other settings.
+
+At the end of a window the workers tell each other what a step took and take the slowest worker's
+time. So all propose the same settings next, and change to them between the same two steps.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+
+from bagua_algos.autotune.search import (
+    NUM_LAST_WINDOWS,
+    Proposals,
+    Settings,
+    Space,
+    search,
+)
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.patterns import EVERY_SIZE
+from bagua_algos.communication.streams import connected_when_used
+from bagua_algos.engine.algorithm import Algorithm
+from bagua_algos.engine.bucket import Groups, grouped
+from bagua_algos.engine.engine import Engine
+
+MOST_STEPS = 200
+NUM_MEASURED = 8
+"""Steps of a window, or one round of the algorithm where that is longer."""
+NUM_SETTLING = 2
+"""Steps before them: new connections are made when they are first used."""
+NUM_BEFORE = 3
+"""Steps before the first window, in which kernels are loaded and memory is found."""
+FEWEST_WINDOWS = 3 + NUM_LAST_WINDOWS
+STREAMS = (4, 8, 16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """A row of the trace: by these settings a step took `step_s` seconds, on the slowest worker,
+    until `step`.
+    """
+
+    step: int
+    settings: Settings
+    num_buckets: int
+    step_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What autotuning has come to: the settings now, and all windows so far. `left_out` says in
+    sentences what is not tuned, and why.
+    """
+
+    settings: Settings
+    is_done: bool
+    left_out: tuple[str, ...]
+    windows: tuple[Window, ...]
+
+    def table(self) -> dict[str, Any]:
+        """The same in plain values, for a record: the windows are rows of one table."""
+        rows = [
+            {"step": w.step, **asdict(w.settings), "num_buckets": w.num_buckets, "step_s": w.step_s}
+            for w in self.windows
+        ]
+        return asdict(self) | {"windows": rows}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """What may be tuned without another value, and why not the rest."""
+
+    tunes_transport: bool
+    tunes_buckets: bool
+    left_out: tuple[str, ...]
+
+
+def scope(algorithm: Algorithm, workers: Communicator, dtypes: set[torch.dtype]) -> Scope:
+    """Of an algorithm on `workers`, for parameters of `dtypes`."""
+    name = type(algorithm).__name__
+    num_windows = MOST_STEPS // (NUM_SETTLING + max(NUM_MEASURED, algorithm.steps_per_round))
+    nothing = None
+    if workers.world_size == 1:
+        nothing = "a worker alone has nobody to talk to: nothing is tuned"
+    elif algorithm.depends_on_timing or algorithm.uses_background:
+        nothing = f"{name}'s values depend on when averages arrive: nothing is tuned"
+    elif num_windows < FEWEST_WINDOWS:
+        nothing = (
+            f"{name} repeats its work after {algorithm.steps_per_round} steps, too many to try "
+            f"anything in {MOST_STEPS}: nothing is tuned"
+        )
+    elif dtypes and not _is_gloos(workers) and workers.world_size > 2:
+        nothing = "NCCL adds up in an order that depends on buckets: nothing is tuned"
+    if nothing is not None:
+        return Scope(tunes_transport=False, tunes_buckets=False, left_out=(nothing,))
+    fixed = None
+    if algorithm.depends_on_buckets:
+        fixed = f"what {name} computes depends on buckets: they stay as they are"
+    elif any(dtype.itemsize < 4 for dtype in dtypes):
+        fixed = "torch rounds 16-bit numbers by their place in a tensor: buckets stay as they are"
+    left_out = () if fixed is None else (fixed,)
+    return Scope(tunes_transport=True, tunes_buckets=fixed is None, left_out=left_out)
+
+
+def _is_gloos(workers: Communicator) -> bool:
+    return getattr(workers, "device", torch.device("cpu")).type == "cpu"
+
+
+class Tuner:
+    """Tunes one engine, as its listener.
+
+    Args:
+        engine: of a real worker, whose all-reduces add up in an order that no setting changes.
+        own: what may be tuned.
+        bucket_bytes: what its buckets were made by.
+        clock: seconds, monotonic.
+        num_measured: steps of a window; a multiple of the algorithm's round is taken.
+        num_settling: steps of a window before them.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        own: Scope,
+        bucket_bytes: int,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        num_measured: int = NUM_MEASURED,
+        num_settling: int = NUM_SETTLING,
+    ) -> None:
+        self._engine, self._clock = engine, clock
+        workers, buckets = engine.context.communicator, engine.context.buckets
+        self._device = buckets[0].weights.device
+        self.scope = own
+        self.streams = STREAMS
+        total = sum(p.numel() * p.element_size() for b in buckets for p in b.parameters)
+        self._settings = Settings(
+            bucket_bytes=min(bucket_bytes, total),
+            lanes=engine.dispatcher.num_lanes,
+            streams=workers.streams,
+            halving_doubling_bytes=workers.halving_doubling_bytes,
+        )
+        self.round = engine.algorithm.steps_per_round
+        self._num_settling = num_settling
+        self._num_rounds = max(1, num_measured // self.round)
+        self.first = max(engine.algorithm.num_early_steps, NUM_BEFORE)
+        self._proposals: Proposals | None = None
+        self._orders = {False: [p for b in buckets for p in b.parameters]}
+        self._windows: list[Window] = []
+        self._is_done = not own.tunes_transport
+        self._restored: Settings | None = None
+        self._window = _Times()
+
+    @property
+    def tuning(self) -> Tuning:
+        """What it has come to."""
+        return Tuning(
+            settings=self._settings,
+            is_done=self._is_done,
+            left_out=self.scope.left_out,
+            windows=tuple(self._windows),
+        )
+
+    def forward_begins(self) -> None:
+        """A step begins, after something else."""
+        if not self._is_done and self._window.since_s is None:
+            self._window.since_s = self._now_s()
+
+    def paused(self) -> None:
+        """What comes next is no part of a step."""
+        if self._window.since_s is not None:
+            self._window.lap_s += self._now_s() - self._window.since_s
+            self._window.since_s = None
+
+    def step_ended(self) -> None:
+        """Count the step; at the end of a window, change to the next settings."""
+        if self._restored is not None:
+            self._take_order()
+            self._change_to(self._restored)
+            self._restored = None
+        if self._is_done or self._engine.context.step < self.first:
+            return
+        if self._proposals is None:
+            self._begin()
+            return
+        window = self._window
+        window.end_step(self._now_s())
+        num_measured = len(window.steps_s) - self._num_settling
+        if num_measured == self._num_rounds * self.round:
+            self._end_window(window.seconds(self._num_settling, self.round))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The settings, where they are found; a search that is not done begins anew."""
+        settings = asdict(self._settings) if self._is_done and self._windows else None
+        return {"settings": settings, "windows": [_plain(w) for w in self._windows]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Change to another's settings at the end of the next step."""
+        if state_dict["settings"] is None or not self.scope.tunes_transport:
+            return
+        self._restored = Settings(**state_dict["settings"])
+        self._windows = [
+            Window(**{**row, "settings": Settings(**row["settings"])})
+            for row in state_dict["windows"]
+        ]
+        self._is_done = True
+
+    def _begin(self) -> None:
+        """The first window has what there is."""
+        self._take_order()
+        window = self._num_settling + self._num_rounds * self.round
+        self._proposals = search(self._settings, self._space(), MOST_STEPS // window)
+        self._settings = next(self._proposals)
+        self._window = _Times(self._now_s())
+
+    def _space(self) -> Space:
+        if not self.scope.tunes_transport or not _is_gloos(self._engine.context.communicator):
+            return Space(tunes_buckets=self.scope.tunes_buckets, kind=self._kind)
+        given = self._settings.halving_doubling_bytes
+        return Space(
+            tunes_buckets=self.scope.tunes_buckets,
+            streams=self.streams,
+            halving_doubling_bytes=tuple(x for x in (0, EVERY_SIZE) if x != given),
+            lanes=(1,),
+            kind=self._kind,
+        )
+
+    def _kind(self, settings: Settings) -> object:
+        """What the settings come to."""
+        groups = self._groups(settings)
+        transport = settings.streams, settings.halving_doubling_bytes
+        together = tuple(map(frozenset, _ids(groups)))  # a message is as long in any order
+        return together, min(settings.lanes, len(groups)), transport
+
+    def _groups(self, settings: Settings) -> Groups:
+        if not self.scope.tunes_buckets:
+            return [bucket.parameters for bucket in self._engine.context.buckets]
+        order = self._orders.get(settings.by_arrival, self._orders[False])
+        return grouped(order, num_held=1, bucket_bytes=settings.bucket_bytes)
+
+    def _take_order(self) -> None:
+        """Worker 0's order of gradients, for all; a collective call."""
+        if not self.scope.tunes_buckets:
+            return
+        known = self._orders[False]
+        numbers = {parameter: number for number, parameter in enumerate(known)}
+        order_w = torch.tensor(
+            [[numbers[p] for p in self._engine.backward.order]], device=self._device
+        )
+        workers = self._engine.context.communicator
+        self._engine.dispatcher.run("autotuning", lambda: workers.broadcast_(order_w))
+        self._orders[True] = [known[number] for number in order_w[0].tolist()]
+
+    def _end_window(self, own_s: float) -> None:
+        assert self._proposals is not None
+        step_s = self._slowest(own_s)
+        self._windows.append(
+            Window(
+                step=self._engine.context.step,
+                settings=self._settings,
+                num_buckets=len(self._engine.context.buckets),
+                step_s=step_s,
+            )
+        )
+        try:
+            self._change_to(self._proposals.send(step_s))
+        except StopIteration as ended:
+            self._change_to(ended.value)
+            self._is_done = True
+        self._window = _Times(self._now_s())
+
+    def _slowest(self, own_s: float) -> float:
+        """The greatest of all workers' numbers."""
+        own_w = torch.tensor([[own_s]], dtype=torch.float64, device=self._device)
+        every: list[torch.Tensor] = []
+        workers = self._engine.context.communicator
+        self._engine.dispatcher.run("autotuning", lambda: every.append(workers.all_gather(own_w)))
+        return every[0].max().item()
+
+    def _change_to(self, settings: Settings) -> None:
+        """A collective call."""
+        before, self._settings = self._settings, settings
+        transport = replace(
+            before, bucket_bytes=settings.bucket_bytes, by_arrival=settings.by_arrival
+        )
+        if transport != settings:
+            with connected_when_used():
+                self._engine.dispatcher.use(
+                    settings.lanes,
+                    streams=settings.streams,
+                    halving_doubling_bytes=settings.halving_doubling_bytes,
+                )
+        groups = self._groups(settings)
+        if _ids(groups) != _ids([b.parameters for b in self._engine.context.buckets]):
+            self._engine.relayout(groups)
+
+    def _now_s(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # a step that the GPU has not done has no time
+        return self._clock()
+
+
+@dataclass
+class _Times:
+    """Of the steps of a window."""
+
+    since_s: float | None = None
+    lap_s: float = 0.0
+    """Of the step under way, before a pause."""
+    steps_s: list[float] = field(default_factory=list)
+
+    def end_step(self, now_s: float) -> None:
+        own_s = 0.0 if self.since_s is None else now_s - self.since_s
+        self.steps_s.append(self.lap_s + own_s)
+        self.lap_s, self.since_s = 0.0, now_s
+
+    def seconds(self, first: int, steps_per_round: int) -> float:
+        """Of a step, from the first that counts on: the median of rounds."""
+        own = self.steps_s[first:]
+        rounds = [own[i : i + steps_per_round] for i in range(0, len(own), steps_per_round)]
+        return statistics.median(statistics.mean(one) for one in rounds)
+
+
+def _ids(groups: Groups) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(id, group)) for group in groups)
+
+
+def _plain(window: Window) -> dict[str, Any]:
+    return {**asdict(window), "settings": asdict(window.settings)}

@@ -1,0 +1,52 @@
+"""All-reduce in two rounds: every worker adds up one part for all, and hands out the sum.
+
+    x_ij -> worker j            part j of worker i's numbers, to whoever owns the part
+    s_j = sum_i x_ij            in the order of halving and doubling: a balanced tree over the ranks
+    s_j -> everyone
+
+It sends the bytes of a ring, 2 (N - 1) / N of them, in 2 steps instead of 2 (N - 1), and over the
+connections to all workers instead of one. Every element is added up in the same order wherever it
+stands in whichever message: how gradients are put into buckets, how many streams there are, and
+halving and doubling in its place change no bit. gloo's ring depends on all three.
+"""
+
+from torch import Tensor
+
+from bagua_algos.communication.halving_doubling import Exchange, largest_power
+
+
+def direct_(x: Tensor, rank: int, num_workers: int, send_and_receive: Exchange) -> None:
+    """Replace `x`, contiguous, by its sum over all workers; a collective call.
+
+    Args:
+        x: of this worker.
+        rank: this worker.
+        num_workers: N.
+        send_and_receive: between these workers.
+    """
+    parts = x.view(-1).tensor_split(num_workers)
+    own = parts[rank]
+    rows_N = own.new_empty(num_workers, own.numel())
+    rows_N[rank] = own
+    following = [(rank + i) % num_workers for i in range(1, num_workers)]
+    send_and_receive(_filled(parts, following), _filled(rows_N.unbind(), following[::-1]))
+    own.copy_(sum_(rows_N))
+    send_and_receive(_filled([own] * num_workers, following), _filled(parts, following[::-1]))
+
+
+def sum_(rows_N: Tensor) -> Tensor:
+    """The sum of `rows[N, ...]`, in the order in which halving and doubling adds up; overwrites
+    them.
+    """
+    num_left = largest_power(len(rows_N))
+    num_beyond = len(rows_N) - num_left
+    rows_N[:num_beyond] += rows_N[num_left:]
+    while num_left > 1:
+        num_left //= 2
+        rows_N[:num_left] += rows_N[num_left : 2 * num_left]
+    return rows_N[0]
+
+
+def _filled(tensors: list[Tensor] | tuple[Tensor, ...], peers: list[int]) -> dict[int, Tensor]:
+    """The peers' tensors, without those that hold nothing."""
+    return {peer: tensors[peer] for peer in peers if tensors[peer].numel()}

@@ -1,0 +1,94 @@
+"""What autotuning while training saves: `python -m experiments.bench_systems autotune`.
+
+Whole runs of 4 real workers over shaped networks, in turn: by the defaults, tuned, and by every
+setting of a grid. Each is judged by its last steps, which a tuned run takes after its search. It
+prints medians with their spread and ratios round by round, and never judges.
+"""
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+from bagua_algos.autotune.tuner import MOST_STEPS, NUM_BEFORE
+from experiments.runs.load import load_rows
+from experiments.runs.summary import read_fields
+
+NETS = ("lan_1g", "slow_tcp", "wan")
+MODELS = {
+    "cnn": ["model=cnn"],
+    "gpt": [
+        *("experiment=jane_austen", "schedule=constant", "batch_size=2"),
+        *("model.width=256", "model.depth=4"),
+    ],
+}
+"""What is trained; the GPT has 3.3 million parameters."""
+
+DEFAULTS, TUNED = "defaults", "tuned"
+LAST_STEPS, LOG_EVERY = 40, 10
+SEARCH_STEPS = NUM_BEFORE + MOST_STEPS + LOG_EVERY
+LIMIT_S = 900
+
+
+def grid(*, is_short: bool) -> dict[str, list[str]]:
+    """Every setting, by a name, and its overrides."""
+    sizes = [1 << 22] if is_short else [1 << 19, 1 << 22, 1 << 25]
+    patterns = ("direct",) if is_short else ("ring", "direct", "halving_doubling")
+    return {
+        f"{size >> 10} kB, {streams} streams, {pattern}": [
+            *(f"bucket_bytes={size}", f"streams={streams}", f"pattern={pattern}")
+        ]
+        for size, streams, pattern in product(sizes, (1, 8), patterns)
+    }
+
+
+def cases(*, is_short: bool) -> dict[str, list[str]]:
+    """What is measured, and its overrides."""
+    few = [f"max_steps={LAST_STEPS + LOG_EVERY}"]
+    tuned = ["autotune=true", f"max_steps={SEARCH_STEPS + LAST_STEPS}"]
+    of_grid = {name: [*words, *few] for name, words in grid(is_short=is_short).items()}
+    return {DEFAULTS: few, TUNED: tuned, **of_grid}
+
+
+def measure(overrides: Sequence[str], folder: Path) -> dict[str, float]:
+    """One run: ms of each of its last steps, and the steps that the search took, 0 without one."""
+    command = [
+        *(sys.executable, "-m", "experiments", *overrides, "algo=allreduce", "workers=4"),
+        *(f"log_every={LOG_EVERY}", "eval_every=${max_steps}", f"hydra.run.dir={folder}"),
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{ended.stdout}{ended.stderr}")
+    rows = [row for row in load_rows(folder) if not row.is_evaluation]
+    first = next(row for row in rows if row.step == rows[-1].step - LAST_STEPS)
+    tuning = read_fields(folder)["tuning"]
+    windows = tuning["windows"] if tuning else [{"step": 0}]
+    return {
+        "ms": 1e3 * (rows[-1].time_s - first.time_s) / LAST_STEPS,
+        "steps": max(0, windows[-1]["step"] - NUM_BEFORE),
+    }
+
+
+def rows(
+    measured: Mapping[tuple[str, str], Mapping[str, Sequence[dict[str, float]]]],
+) -> dict[str, list[float]]:
+    """Of the runs by model, network and case: ms a step, how many steps the search took, and ratios
+    to the defaults and to the setting of the grid with the least median.
+    """
+    made = {}
+    for (model, net), runs in measured.items():
+        ms = {case: [run["ms"] for run in own] for case, own in runs.items()}
+        others = [case for case in ms if case not in (DEFAULTS, TUNED)]
+        best = min(others, key=lambda case: statistics.median(ms[case]))
+        at = f"{model}, {net}"
+        made[f"{at}: ms a step, {DEFAULTS}"] = ms[DEFAULTS]
+        made[f"{at}: ms a step, {TUNED}"] = ms[TUNED]
+        made[f"{at}: ms a step, best of the grid: {best}"] = ms[best]
+        made[f"{at}: steps of the search"] = [run["steps"] for run in runs[TUNED]]
+        for case in (DEFAULTS, best):
+            name = DEFAULTS if case == DEFAULTS else "best of the grid"
+            pairs = zip(ms[case], ms[TUNED], strict=True)
+            made[f"{at}: {name} / {TUNED}"] = [other / own for other, own in pairs]
+    return made

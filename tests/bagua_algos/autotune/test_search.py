@@ -1,0 +1,93 @@
+"""The search over settings whose times a formula gives."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bagua_algos.autotune.search import Settings, Space, search
+
+START = Settings(bucket_bytes=1 << 22, lanes=2, streams=1, halving_doubling_bytes=0)
+SPACE = Space(tunes_buckets=True, streams=(4, 8, 16), halving_doubling_bytes=(1 << 62,), lanes=(1,))
+
+
+def found(
+    seconds: Callable[[Settings], float], space: Space = SPACE, num_windows: int = 20
+) -> tuple[Settings, list[Settings]]:
+    """What stays, and all that was tried."""
+    tried, proposals = [], search(START, space, num_windows)
+    settings = next(proposals)
+    while True:
+        tried.append(settings)
+        try:
+            settings = proposals.send(seconds(settings))
+        except StopIteration as ended:
+            return ended.value, tried
+
+
+def _far(settings: Settings, best: int) -> float:
+    ratio = max(settings.bucket_bytes / best, best / settings.bucket_bytes)
+    return 0.2 * (ratio - 1) ** 0.5
+
+
+@pytest.mark.parametrize("best", [1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 25])
+def test_it_finds_the_best_size(best):
+    settings, tried = found(lambda s: 1.0 + _far(s, best))
+    assert settings.bucket_bytes == best and len(tried) <= 20
+    assert len({s.bucket_bytes for s in tried}) < 12
+
+
+def test_it_takes_whatever_else_is_faster():
+    gains = {"by_arrival": True, "streams": 8, "halving_doubling_bytes": 1 << 62, "lanes": 1}
+
+    def seconds(settings: Settings) -> float:
+        num_gained = sum(getattr(settings, name) == value for name, value in gains.items())
+        return 0.8 ** (num_gained + 0.5 * (settings.streams == 4))
+
+    settings, tried = found(seconds)
+    assert settings == replace(START, **gains)
+    assert len(tried) <= 20
+
+
+def test_it_keeps_what_it_began_with_where_nothing_is_faster():
+    settings, tried = found(lambda _: 1.0)
+    assert settings == START and tried[0] == START
+    assert len(set(tried)) == len(tried), "what is not better is not measured twice"
+
+
+def test_a_gain_that_was_chance_is_found_out_in_the_end():
+    """Everything was slow while the first window lasted."""
+    calls: list[Settings] = []
+
+    def seconds(settings: Settings) -> float:
+        calls.append(settings)
+        return 3.0 if len(calls) == 1 else 1.0 + 0.1 * (settings != START)
+
+    assert found(seconds)[0] == START
+    assert calls[-4] == START and calls[-2] == START and START not in (calls[-3], calls[-1])
+
+
+@pytest.mark.parametrize("num_windows", range(6, 40))
+def test_it_keeps_to_its_budget(num_windows):
+    calls: list[Settings] = []
+
+    def faster_and_faster(settings: Settings) -> float:
+        calls.append(settings)
+        return 0.9 ** len(calls)
+
+    _, tried = found(faster_and_faster, num_windows=num_windows)
+    assert len(tried) <= num_windows
+
+
+def test_settings_that_come_to_the_same_are_tried_once():
+    space = replace(SPACE, kind=lambda s: min(s.bucket_bytes, 1 << 20))
+    _, tried = found(lambda s: s.bucket_bytes, space)
+    kinds = [min(s.bucket_bytes, 1 << 20) for s in tried]
+    assert len(kinds[:-4]) == len(set(kinds[:-4]))
+
+
+def test_where_buckets_matter_they_stay():
+    space = replace(SPACE, tunes_buckets=False)
+    settings, tried = found(lambda s: 1 / s.streams, space)
+    assert settings.streams == 16
+    assert {s.bucket_bytes for s in tried} == {START.bucket_bytes}

@@ -1,0 +1,86 @@
+"""Autotuning on real workers, and what is refused or left out."""
+
+import warnings
+
+import pytest
+import torch
+
+import bagua_algos
+from bagua_algos import AllReduce, AsyncModelAverage, ByteGrad, LocalSGD
+from bagua_algos.autotune.tuner import MOST_STEPS, scope
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.worker_axis.models import StackedModel
+from tests.bagua_algos.autotune.cases import ROWS_TUNED, SAVED, STRIPED
+from tests.bagua_algos.cases import WORLD_SIZE, make_model, make_optimizer
+from tests.bagua_algos.gloo import run_program_once
+from tests.bagua_algos.rows import ROWS
+
+FLOAT32 = {torch.float32}
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory):
+    return run_program_once(tmp_path_factory, "tests.bagua_algos.training_workers", WORLD_SIZE)
+
+
+@pytest.mark.parametrize("name", ROWS_TUNED)
+def test_tuned_workers_have_the_bits_of_workers_never_tuned(workers, name):
+    for worker in workers:
+        found = worker[f"tuned {name}"]
+        assert found["settings"] == workers[0][f"tuned {name}"]["settings"], "all agree"
+        others = ["tuned", *(["resumed"] if name in SAVED else [])]
+        for other in others:
+            assert found[other].keys() == found["never"].keys()
+            for key, expected in found["never"].items():
+                assert torch.equal(found[other][key], expected), f"{other}: {key}"
+
+
+@pytest.mark.parametrize("name", ROWS_TUNED)
+def test_it_has_tried_other_settings(workers, name):
+    found = workers[0][f"tuned {name}"]
+    layouts, streams = zip(*found["settings"], strict=True)
+    assert (len(set(layouts)) > 2) == (not ROWS[name]().depends_on_buckets)
+    assert (2 in streams) == (name in STRIPED)
+    assert bool(found["left_out"]) == ROWS[name]().depends_on_buckets
+
+
+def test_simulated_workers_are_refused():
+    model = StackedModel(make_model(), 2)
+    with pytest.raises(ValueError, match="autotune=True measures real workers"):
+        bagua_algos.distribute(
+            model, make_optimizer(model), AllReduce(), StackedCommunicator(2), autotune=True
+        )
+    assert not bagua_algos.is_distributed(model)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        (AsyncModelAverage(), "depend on when averages arrive: nothing"),
+        (LocalSGD(interval=50), "repeats its work after 50 steps, too many"),
+    ],
+)
+def test_what_cannot_be_tuned_is_said(algorithm, said):
+    own = scope(algorithm, StackedCommunicator(4), FLOAT32)
+    assert not own.tunes_transport and not own.tunes_buckets
+    assert said in own.left_out[0]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "dtypes", "said"),
+    [
+        (ByteGrad(), FLOAT32, "depends on buckets: they stay"),
+        (AllReduce(), {torch.float32, torch.bfloat16}, "16-bit numbers by their place"),
+    ],
+)
+def test_where_buckets_must_stay_the_rest_is_tuned(algorithm, dtypes, said):
+    own = scope(algorithm, StackedCommunicator(4), dtypes)
+    assert own.tunes_transport and not own.tunes_buckets
+    assert said in own.left_out[0]
+
+
+def test_a_worker_alone_is_not_warned():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own = scope(AllReduce(), StackedCommunicator(1), FLOAT32)
+    assert not own.tunes_transport and MOST_STEPS == 200
