@@ -9,6 +9,7 @@ import bagua_algos
 from bagua_algos import AllReduce, AsyncModelAverage, ByteGrad, LocalSGD
 from bagua_algos.autotune.tuner import MOST_STEPS, scope
 from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.fsdp2.checks import check_options
 from bagua_algos.worker_axis.models import StackedModel
 from tests.bagua_algos.autotune.cases import ROWS_TUNED, SAVED, STRIPED
 from tests.bagua_algos.cases import WORLD_SIZE, make_model, make_optimizer
@@ -84,3 +85,13 @@ def test_a_worker_alone_is_not_warned():
         warnings.simplefilter("error")
         own = scope(AllReduce(), StackedCommunicator(1), FLOAT32)
     assert not own.tunes_transport and MOST_STEPS == 200
+
+
+def test_sharded_models_are_refused():
+    with pytest.raises(ValueError, match="autotune is not for a model that fully_shard"):
+        check_options(
+            has_bucket_bytes=False,
+            finds_unused_parameters=False,
+            has_grad_scaler=False,
+            autotunes=True,
+        )
