@@ -47,6 +47,19 @@ DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 600.0
 
 
+def check_can_train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    algorithm: Algorithm,
+    communicator: Communicator,
+) -> None:
+    """Raise `ValueError` where an engine for these would; without communication."""
+    check_is_not_wrapped(model)
+    algorithm.check(communicator.world_size, optimizer)
+    check_elementwise(optimizer, len(communicator.ranks))
+    check_parameters(model, optimizer, algorithm)
+
+
 class Engine(Attached):
     """One algorithm at work on one model and optimizer, on the workers that `communicator` holds.
 
@@ -83,10 +96,7 @@ class Engine(Attached):
         grad_scaler: GradScaler | None = None,
         step_observer: StepObserver | None = None,
     ) -> None:
-        check_is_not_wrapped(model)
-        algorithm.check(communicator.world_size, optimizer)
-        check_elementwise(optimizer, len(communicator.ranks))
-        check_parameters(model, optimizer, algorithm)
+        check_can_train(model, optimizer, algorithm, communicator)
         self.model = model
         self.algorithm = algorithm
         self._observer = step_observer
