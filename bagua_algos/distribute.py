@@ -1,7 +1,7 @@
 """`distribute`: one line in a training script, around an unmodified model and optimizer."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,12 @@ from bagua_algos.communication.patterns import Pattern, with_pattern
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.communication.streams import NumStreams, with_streams
 from bagua_algos.engine.algorithm import Algorithm
-from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S, Engine
+from bagua_algos.engine.engine import (
+    DEFAULT_BUCKET_BYTES,
+    DEFAULT_TIMEOUT_S,
+    Engine,
+    check_can_train,
+)
 from bagua_algos.engine.script.copies import NoSync
 from bagua_algos.fused.fuse import unfuse_optimizer
 
@@ -68,11 +73,16 @@ def distribute(
     optimizer has parameters that are not the model's; or the algorithm cannot train one of them.
     """
     _check_is_not_distributed(model)
-    workers = _communicator(communicator, streams, pattern)
+    workers = communicator or ProcessGroupCommunicator()
     if _is_sharded(model):
         _check_sharded(bucket_bytes, find_unused_parameters, grad_scaler, autotune)
-        sharded = _sharded(model, optimizer, algorithm, workers, timeout_s)
+        check_sharded, make = _for_shards()
+        check_sharded(model, optimizer, algorithm, workers)
+        workers = _connected(workers, streams, pattern)
+        sharded = make(model, optimizer, algorithm, workers, timeout_s=timeout_s)
         return _register(sharded, model), optimizer
+    check_can_train(model, optimizer, algorithm, workers)  # before anything is measured
+    workers = _connected(workers, streams, pattern)
     plain = make_engine(
         *(model, optimizer, algorithm, workers),
         bucket_bytes=bucket_bytes,
@@ -84,10 +94,9 @@ def distribute(
     return _register(plain, model), optimizer
 
 
-def _communicator(
-    given: Communicator | None, streams: NumStreams | None, pattern: Pattern | None
+def _connected(
+    communicator: Communicator, streams: NumStreams | None, pattern: Pattern | None
 ) -> Communicator:
-    communicator = given or ProcessGroupCommunicator()
     if streams is not None:
         communicator, _ = with_streams(communicator, streams)
     if pattern is not None:
@@ -194,16 +203,11 @@ def _check_sharded(
     )
 
 
-def _sharded(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    algorithm: Algorithm,
-    workers: Communicator,
-    timeout_s: float,
-) -> "ShardedEngine":
+def _for_shards() -> "tuple[Callable[..., None], type[ShardedEngine]]":
+    """What checks, and what makes an engine, for a sharded model."""
     from bagua_algos.fsdp2 import engine
 
-    return engine.ShardedEngine(model, optimizer, algorithm, workers, timeout_s=timeout_s)
+    return engine.check_can_train, engine.ShardedEngine
 
 
 def _is_sharded(model: nn.Module) -> bool:

@@ -1,17 +1,21 @@
 """`streams="auto"`: how many connections between each two workers pay, by one short measurement.
 
 Every worker sends to its right neighbour and receives from its left one, as in a step of a ring
-all-reduce, over 1 and 8 connections in turn. Connections have been idle before, so that TCP
+all-reduce, over 1 and 8 connections in turn. Connections are new or have been idle, so that TCP
 begins with small windows: windows that stay open for the few packets of a short measurement would
-be closed in training, by losses and by idleness. All workers hear of all times and choose by one
+be closed in training, by losses and by idleness. A rest of less than a second closes them only in
+part, so several streams are chosen where they pay over new connections, or over rested ones, whose
+windows know of losses. All workers hear of all times and choose by one
 rule, so they agree.
 """
 
 import itertools
+import math
 import os
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeGuard
@@ -27,14 +31,14 @@ AUTO = "auto"
 NumStreams = int | Literal["auto"]
 """1 to `MOST_STREAMS`, or "auto": measured."""
 
-TRIED: tuple[int, ...] = (1, 8)
-"""More numbers would leave less time for each, and losses come at random."""
+SEVERAL = 8
+"""Tried beside 1. More numbers would leave less time for each, and losses come at random."""
 
-BUDGET_S = 2.0
+BUDGET_S = 1.7
+"""Of the 2 s that it may take; the rest is for the workers to tell each other, before and after."""
+MOST_TURNS = 9
 SENT_BYTES = 256 << 10
-FEWEST_TURNS, MOST_TURNS = 3, 9
-NUM_STEPS = 2
-"""One after the other, as in a ring, where a later one finds a larger window, or a loss."""
+"""From a small window several round trips by one connection, and under 1 % loss it loses some."""
 IDLE_S = 0.35
 """Linux closes a window after one retransmission timeout, 0.2 s and a round trip."""
 WORTH_IT = 0.9
@@ -46,8 +50,9 @@ _LAZY = "TORCH_GLOO_LAZY_INIT"
 
 @dataclass(frozen=True, kw_only=True)
 class StreamTrial:
-    """What was measured: the seconds in which `num_bytes` reach the neighbour twice, by each number
-    of streams, the median of all workers and turns; and the number chosen.
+    """What was measured: the seconds in which `num_bytes` reach the neighbour, by each number of
+    streams, and the number chosen. The seconds are medians of all workers: of the first turn where
+    that was enough for several, else of all later ones, if there were any.
     """
 
     streams: int
@@ -66,7 +71,7 @@ def with_streams(
     communicator: Communicator, streams: NumStreams
 ) -> tuple[Communicator, StreamTrial | None]:
     """The same workers, whose duplicates have as many streams; and how "auto" was decided. A
-    collective call; "auto" takes 2 to 6 s.
+    collective call; "auto" takes up to 2 s.
 
     "auto" is 1 without a measurement where only one number is possible: for a single worker, and
     over NCCL. Raises `ValueError` for a number that cannot be.
@@ -87,60 +92,87 @@ def with_streams(
 
 
 def try_streams(workers: ProcessGroupCommunicator, budget_s: float = BUDGET_S) -> StreamTrial:
-    """Measure; a collective call. Every number of streams has `FEWEST_TURNS` turns, however slow
-    the network; others follow while they fit into `budget_s` seconds, besides connecting.
+    """Measure; a collective call. Each number of streams has one turn, however slow the network.
+    Unless several pay already, others follow while they fit into `budget_s` seconds. The several
+    connect during the first turn of one.
     """
     with connected_when_used():
-        duplicates = [workers.with_transport(streams=number).duplicate() for number in TRIED]
-    hops = [Hop(duplicate, SENT_BYTES) for duplicate in duplicates]
-    for hop in hops:
-        hop.seconds(MOST_STREAMS)  # connects all
-    started_s = time.perf_counter()
+        duplicate = workers.with_transport(streams=SEVERAL).duplicate()
+    started_s = began_s = time.perf_counter()  # all have come
+    one, several = Hop(workers, workers.stripes), Hop(workers, duplicate.stripes)
     turns: list[list[list[float]]] = []
-    while len(turns) < MOST_TURNS:
-        began_s = time.perf_counter()
-        time.sleep(IDLE_S)
-        own = [sum(hop.seconds(SENT_BYTES) for _ in range(NUM_STEPS)) for hop in hops]
-        ended_s = time.perf_counter()
-        over_s = 2 * ended_s - began_s - started_s - budget_s  # after another such turn
-        *times, overs_s = of_all(workers, [*own, over_s])
-        turns.append(times)
-        if len(turns) >= FEWEST_TURNS and max(overs_s) > 0:
-            break
-    for duplicate in duplicates:
-        duplicate.close()
-    medians = [statistics.median(itertools.chain(*times)) for times in zip(*turns, strict=True)]
-    seconds = dict(zip(TRIED, medians, strict=True))
-    return StreamTrial(
-        streams=best(seconds), num_bytes=SENT_BYTES, seconds=seconds, num_turns=len(turns)
-    )
+    with ThreadPoolExecutor(SEVERAL) as pool:
+        connecting = [pool.submit(several.greet, stream) for stream in range(SEVERAL)]
+        while len(turns) < MOST_TURNS:
+            by_one_s = one.seconds_after_rest()
+            for connected in connecting:
+                connected.result()
+            own = [by_one_s, several.seconds_after_rest()]
+            ended_s = time.perf_counter()
+            over_s = 2 * ended_s - began_s - started_s - budget_s  # after another such turn
+            began_s = ended_s
+            *times, overs_s = of_all(workers, [*own, over_s])
+            turns.append(times)
+            if max(overs_s) > 0 or (len(turns) == 1 and _several_pay(_medians(turns))):
+                break
+    duplicate.close()
+    return conclusion(turns)
 
 
-def best(seconds: Mapping[int, float]) -> int:
-    """The number of streams to take, from the seconds that each took."""
-    fastest = min(seconds, key=seconds.__getitem__)
-    return fastest if seconds[fastest] <= WORTH_IT * seconds[1] else 1
+def conclusion(turns: Sequence[Sequence[Sequence[float]]]) -> StreamTrial:
+    """What the seconds of all turns say: of each turn, those of all workers by one stream and by
+    several. The first turn counts by itself: its connections are new, the others' have rested.
+    """
+    new, *rested = turns
+    seconds = _medians([new])
+    if rested and not _several_pay(seconds):
+        seconds = _medians(rested)
+    streams = SEVERAL if _several_pay(seconds) else 1
+    return StreamTrial(streams=streams, num_bytes=SENT_BYTES, seconds=seconds, num_turns=len(turns))
+
+
+def _medians(turns: Sequence[Sequence[Sequence[float]]]) -> dict[int, float]:
+    by_number = [itertools.chain(*times) for times in zip(*turns, strict=True)]
+    return dict(zip((1, SEVERAL), map(statistics.median, by_number), strict=True))
+
+
+def _several_pay(seconds: Mapping[int, float]) -> bool:
+    return seconds[SEVERAL] <= WORTH_IT * seconds[1]
 
 
 class Hop:
-    """Every worker sends to its right neighbour and receives from its left one, over all streams of
-    `workers`, up to `most_bytes`.
+    """Every worker sends to its right neighbour and receives from its left one, by `stripes` of
+    `workers`.
     """
 
-    def __init__(self, workers: ProcessGroupCommunicator, most_bytes: int) -> None:
+    def __init__(self, workers: ProcessGroupCommunicator, stripes: Stripes) -> None:
         [rank] = workers.ranks
+        self._groups = stripes.groups
         self._right = (rank + 1) % workers.world_size
         self._left = (rank - 1) % workers.world_size
-        self._stripes = Stripes(workers.stripes.groups, smallest_part_bytes=1)
-        self._outgoing, self._incoming = torch.zeros(2, most_bytes, dtype=torch.uint8)
+        self._stripes = Stripes(stripes.groups, smallest_part_bytes=1)
+        self._outgoing, self._incoming = torch.zeros(2, SENT_BYTES, dtype=torch.uint8)
+        self._ended_s = -math.inf
 
-    def seconds(self, num_bytes: int) -> float:
-        """How long it takes this worker, by its own clock; a collective call."""
-        started_s = time.perf_counter()
-        self._stripes.send_and_receive(
-            {self._right: self._outgoing[:num_bytes]}, {self._left: self._incoming[:num_bytes]}
+    def seconds_after_rest(self) -> float:
+        """How long `SENT_BYTES` take, by this worker's own clock, after at least `IDLE_S` of
+        idleness; a collective call.
+        """
+        time.sleep(max(0.0, self._ended_s + IDLE_S - time.perf_counter()))
+        self.greet()  # else a neighbour's delay in what was before would count
+        began_s = time.perf_counter()
+        self._stripes.send_and_receive({self._right: self._outgoing}, {self._left: self._incoming})
+        self._ended_s = time.perf_counter()
+        return self._ended_s - began_s
+
+    def greet(self, stream: int = 0) -> None:
+        """Hear of both neighbours, over one stream, which connects it; a collective call."""
+        stripes = Stripes([self._groups[stream]])
+        neighbours = dict.fromkeys((self._left, self._right))
+        stripes.send_and_receive(
+            {peer: torch.zeros(1) for peer in neighbours},
+            {peer: torch.empty(1) for peer in neighbours},
         )
-        return time.perf_counter() - started_s
 
 
 def of_all(workers: ProcessGroupCommunicator, numbers: list[float]) -> list[list[float]]:

@@ -56,6 +56,19 @@ DEFAULT_TIMEOUT_S = 600.0
 LISTENER = "listener"
 
 
+def check_can_train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    algorithm: Algorithm,
+    communicator: Communicator,
+) -> None:
+    """Raise `ValueError` where an engine for these would; without communication."""
+    check_is_not_wrapped(model)
+    algorithm.check(communicator.world_size, optimizer)
+    check_elementwise(optimizer, len(communicator.ranks))
+    check_parameters(model, optimizer, algorithm)
+
+
 class Engine(Attached):
     """One algorithm at work on one model and optimizer, on the workers that `communicator` holds.
 
@@ -101,10 +114,7 @@ class Engine(Attached):
         may_move: bool = False,
         fuse: Callable[[Iterable[Tensor], torch.optim.Optimizer], bool] = lambda *_: False,
     ) -> None:
-        check_is_not_wrapped(model)
-        algorithm.check(communicator.world_size, optimizer)
-        check_elementwise(optimizer, len(communicator.ranks))
-        check_parameters(model, optimizer, algorithm)
+        check_can_train(model, optimizer, algorithm, communicator)
         self.model, self.algorithm = model, algorithm
         self._observer = step_observer
         buckets = build_buckets(

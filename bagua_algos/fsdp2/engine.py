@@ -61,6 +61,18 @@ from bagua_algos.fsdp2.shards import (
 )
 
 
+def check_can_train(
+    model: nn.Module, optimizer: Optimizer, algorithm: Algorithm, communicator: Communicator
+) -> None:
+    """Raise `ValueError` where an engine for these would, as far as one process alone can tell."""
+    check_is_not_wrapped(model)
+    reshard(model)
+    check_parameters(model, optimizer, algorithm)
+    check_model(model)
+    algorithm.check(communicator.world_size, optimizer)
+    algorithm.check_shards()
+
+
 class ShardedEngine(Attached):
     """One algorithm at work on one replica's shards, with the same shards of the other replicas.
 
@@ -87,12 +99,7 @@ class ShardedEngine(Attached):
         *,
         timeout_s: float,
     ) -> None:
-        check_is_not_wrapped(model)
-        reshard(model)
-        check_parameters(model, optimizer, algorithm)
-        check_model(model)
-        algorithm.check(communicator.world_size, optimizer)
-        algorithm.check_shards()
+        check_can_train(model, optimizer, algorithm, communicator)
         self.model, self.algorithm = model, algorithm
         parts = units(model)
         first = next(iter(parts[0].parameters.values()))

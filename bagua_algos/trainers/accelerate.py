@@ -8,6 +8,8 @@ from accelerate.utils import DistributedType  # pyright: ignore[reportMissingImp
 from torch import Tensor, nn
 
 import bagua_algos
+from bagua_algos.communication.patterns import Pattern
+from bagua_algos.communication.streams import NumStreams
 from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S
 from bagua_algos.trainers.worker_state import (
@@ -40,9 +42,11 @@ class RelaxedAccelerator(Accelerator):
 
     Args:
         algorithm: the relaxation.
-        bucket_bytes: as of `bagua_algos.distribute`, like the next two.
+        bucket_bytes: as of `bagua_algos.distribute`, like the next four.
         timeout_s: seconds.
         find_unused_parameters: whether parameters may be without a gradient on all workers.
+        streams: gloo's connections between each two workers; "auto" measures at every start.
+        pattern: of gloo's all-reduces, in the same way.
         options: Accelerate's own.
 
     Raises:
@@ -57,6 +61,8 @@ class RelaxedAccelerator(Accelerator):
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         find_unused_parameters: bool = False,
+        streams: NumStreams | None = None,
+        pattern: Pattern | None = None,
         **options: Any,
     ) -> None:
         for name in SHARDING:
@@ -74,6 +80,8 @@ class RelaxedAccelerator(Accelerator):
             "bucket_bytes": bucket_bytes,
             "timeout_s": timeout_s,
             "find_unused_parameters": find_unused_parameters,
+            "streams": streams,
+            "pattern": pattern,
         }
         self._candidates: list[nn.Module] = []
         self._trained: nn.Module | None = None

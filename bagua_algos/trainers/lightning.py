@@ -15,6 +15,8 @@ from pytorch_lightning.trainer.states import TrainerFn  # pyright: ignore[report
 
 import bagua_algos
 from bagua_algos.algorithms import AllReduce
+from bagua_algos.communication.patterns import Pattern
+from bagua_algos.communication.streams import NumStreams
 from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S
 from bagua_algos.trainers.worker_state import (
@@ -36,9 +38,11 @@ class RelaxedStrategy(DDPStrategy):
 
     Args:
         algorithm: the relaxation.
-        bucket_bytes: as of `bagua_algos.distribute`, like the next two.
+        bucket_bytes: as of `bagua_algos.distribute`, like the next four.
         timeout_s: seconds.
         find_unused_parameters: whether parameters may be without a gradient on all workers.
+        streams: gloo's connections between each two workers; "auto" measures at every start.
+        pattern: of gloo's all-reduces, in the same way.
         process_group_backend: as of `DDPStrategy`, like the last one.
         start_method: how Lightning starts the processes, where torchrun has not.
 
@@ -56,6 +60,8 @@ class RelaxedStrategy(DDPStrategy):
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         find_unused_parameters: bool = False,
+        streams: NumStreams | None = None,
+        pattern: Pattern | None = None,
         process_group_backend: str | None = None,
         start_method: Literal["popen", "spawn", "fork", "forkserver"] = "popen",
     ) -> None:
@@ -65,6 +71,8 @@ class RelaxedStrategy(DDPStrategy):
             "bucket_bytes": bucket_bytes,
             "timeout_s": timeout_s,
             "find_unused_parameters": find_unused_parameters,
+            "streams": streams,
+            "pattern": pattern,
         }
         self._evaluation = ExitStack()
         self._is_evaluating = False

@@ -15,6 +15,8 @@ from transformers.training_args import (  # pyright: ignore[reportMissingImports
 )
 
 import bagua_algos
+from bagua_algos.communication.patterns import Pattern
+from bagua_algos.communication.streams import NumStreams
 from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S
 from bagua_algos.trainers.accelerate import check_is_data_parallel
@@ -49,6 +51,9 @@ class RelaxedTrainer(Trainer):
         args: all of `Trainer`'s.
         algorithm: the relaxation.
         timeout_s: as of `bagua_algos.distribute`, seconds.
+        streams: as there, gloo's connections between each two workers; "auto" measures at every
+            start.
+        pattern: of gloo's all-reduces, in the same way.
         options: all of `Trainer`'s.
 
     Raises:
@@ -60,10 +65,12 @@ class RelaxedTrainer(Trainer):
         *args: Any,
         algorithm: Algorithm,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        streams: NumStreams | None = None,
+        pattern: Pattern | None = None,
         **options: Any,
     ) -> None:
         self.algorithm = algorithm
-        self._timeout_s = timeout_s
+        self._options = {"timeout_s": timeout_s, "streams": streams, "pattern": pattern}
         super().__init__(*args, **options)
         _check_arguments(self.args)
         if self.is_distributed_loading_by_transformers:
@@ -121,11 +128,11 @@ class RelaxedTrainer(Trainer):
             optimizer,
             self.algorithm,
             bucket_bytes=DEFAULT_BUCKET_BYTES if megabytes is None else megabytes << 20,
-            timeout_s=self._timeout_s,
             find_unused_parameters=self.algorithm.workers_agree
             if find_unused is None
             else find_unused,
             grad_scaler=self.accelerator.scaler,
+            **self._options,
         )
         if resume_from_checkpoint is not None:
             self._load_own(model, resume_from_checkpoint)

@@ -10,7 +10,14 @@ if TYPE_CHECKING:  # records are read without it
     from omegaconf import DictConfig
 
 
-ADDED: dict[str, Any] = {"streams": 1, "pattern": "ring", "autotune": False}
+ADDED: dict[str, Any] = {
+    "streams": 1,
+    "pattern": "ring",
+    "autotune": False,
+    "net.tcp_slow_start_after_idle": None,
+    "net.tcp_wmem_max_kb": None,
+    "net.tcp_rmem_max_kb": None,
+}
 """Options that older records lack, with the value that those runs had. Where an option has this
 value, config.yaml leaves it out, so that a run is known as the same as ever.
 """
@@ -29,12 +36,31 @@ def config_text(config: Mapping[str, Any]) -> str:
     """What config.yaml holds for a resolved configuration."""
     from omegaconf import OmegaConf
 
-    told = {key: value for key, value in config.items() if not _is_as_ever(key, value)}
-    return OmegaConf.to_yaml(OmegaConf.create(told))
+    return OmegaConf.to_yaml(OmegaConf.create(_told(config)))
 
 
-def _is_as_ever(key: str, value: object) -> bool:
-    return key in ADDED and type(value) is type(ADDED[key]) and value == ADDED[key]
+def completed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`config`, read from a record, with what it leaves out."""
+    values = dict(config)
+    for path, usual in ADDED.items():
+        group, _, key = path.rpartition(".")
+        if not group:
+            values.setdefault(key, usual)
+        elif isinstance(values.get(group), Mapping):
+            values[group] = {key: usual, **values[group]}
+    return values
+
+
+def _told(config: Mapping[str, Any], group: str = "") -> dict[str, Any]:
+    return {
+        key: _told(value, f"{group}{key}.") if isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if not _is_as_ever(f"{group}{key}", value)
+    }
+
+
+def _is_as_ever(path: str, value: object) -> bool:
+    return path in ADDED and type(value) is type(ADDED[path]) and value == ADDED[path]
 
 
 def identity(text: object) -> str:

@@ -20,14 +20,19 @@ from experiments.report.results_table import (
 from experiments.report.statistics import MIN_SEEDS
 from host.words import significant
 
-TITLE_COLUMNS = ("task", "model", "net", "workers", "backend")
+TITLE_COLUMNS = ("task", "model", "net", "tcp_options", "workers", "backend")
 WORDS = {
-    *("task", "model", "network", "gpu", "backend", "optim", "algorithm", "evaluated"),
+    *("task", "model", "network", "TCP", "gpu", "backend", "optim", "algorithm", "evaluated"),
     *("status", "reason", "search", "objective", "objectives", "field", "command"),
 }
 """The headers of columns that hold words, not numbers."""
 
-_HEADERS = {"net": "network", "asked_rate_mbit": "Mbit/s asked", "target_accuracy": "target"}
+_HEADERS = {
+    "net": "network",
+    "tcp_options": "TCP",
+    "asked_rate_mbit": "Mbit/s asked",
+    "target_accuracy": "target",
+}
 
 Columns = dict[str, list[str]]
 Say = Callable[[float], str]
@@ -35,7 +40,9 @@ Say = Callable[[float], str]
 
 
 def render(table: pd.DataFrame, runs: pd.DataFrame) -> Table:
-    """The rows of `results_table(runs)`, to be printed; above and below, what all runs share."""
+    """The rows of `results_table(runs)`, to be printed; above and below, what all runs share, which
+    are `named`.
+    """
     caption = [describe(runs, ["target_accuracy", "optim", "asked_rate_mbit"]), *_found(runs)]
     rendered = Table(
         title=Text(describe(runs, TITLE_COLUMNS), style="bold"),

@@ -37,6 +37,7 @@ SITUATION: dict[str, Callable[[str], str]] = {
     "task": str,
     "model": str,
     "net": "network {}".format,
+    "tcp_options": str,
     "asked_rate_mbit": "{} Mbit/s asked".format,
     "workers": lambda number: counted(int(number), "worker"),
     "cluster": str,
@@ -51,6 +52,7 @@ STAND_IN = "allreduce"
 
 _BASELINE = "TorchDDP"
 _CLUSTER = "cluster."
+_TCP = "net.tcp_"
 _TIMEOUT = "cluster.timeout_s"  # a limit, which changes no result
 KEYS = (*SITUATION, *DETAIL, "shared_gpu", "name", "label", "algo", "is_baseline")
 """What the runs of a setting share."""
@@ -69,7 +71,8 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     Adds "name": the algorithm, with the options that vary among such runs, so that runs of one
     algorithm with `bits` of 4 and of 8 are two algorithms, not two seeds of one. "label": the name
     with what else of DETAIL tells it from others. "cluster": the options of `cluster` that vary,
-    such as "straggler=0.5". "is_baseline": it is PyTorch's own. "learning_rate": the optimizer's,
+    such as "straggler=0.5". "tcp_options": those of the network that are not Linux's own, such as
+    "wmem_max_kb=64". "is_baseline": it is PyTorch's own. "learning_rate": the optimizer's,
     scaled; NaN where that is not recorded. "shared_gpu": its workers shared a GPU; false where that
     is not recorded.
     """
@@ -77,7 +80,10 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
         return runs
     configs = [_read_config(Path(folder)) for folder in runs.folder]
     shared = runs["shared_gpu"] if "shared_gpu" in runs else [None] * len(runs)
-    runs = runs.assign(cluster=pd.Series(_clusters(configs), runs.index, dtype="str"))
+    runs = runs.assign(
+        cluster=pd.Series(_clusters(configs), runs.index, dtype="str"),
+        tcp_options=pd.Series(map(_tcp_options, configs), runs.index, dtype="str"),
+    )
     runs = runs.assign(
         name=_names(runs, configs),
         is_baseline=[_is_baseline(config) for config in configs],
@@ -174,6 +180,11 @@ def _clusters(configs: Sequence[dict[str, Any]]) -> list[str | None]:
     ]
 
 
+def _tcp_options(config: Mapping[str, Any]) -> str | None:
+    unusual = (key for key in sorted(_unusual(config)) if key.startswith(_TCP))
+    return ", ".join(f"{key.removeprefix(_TCP)}={config[key]}" for key in unusual) or None
+
+
 def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
     alike = runs.groupby([*SITUATION, *DETAIL, "algo"], dropna=False).ngroup()
     groups = defaultdict(list)
@@ -186,15 +197,19 @@ def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
         " ".join(
             [
                 algo,
-                *(f"{key}={config.get(key)}" for key in sorted(varying[algo] | _unusual(config))),
+                *(f"{key}={config.get(key)}" for key in sorted(varying[algo] | _named(config))),
             ]
         )
         for algo, config in zip(runs.algo, configs, strict=True)
     ]
 
 
-def _unusual(config: Mapping[str, Any]) -> set[str]:
+def _named(config: Mapping[str, Any]) -> set[str]:
     """What is named even where no two runs of an algorithm differ in it: other algorithms do."""
+    return {key for key in _unusual(config) if not key.startswith(_TCP)}
+
+
+def _unusual(config: Mapping[str, Any]) -> set[str]:
     return {key for key, usual in ADDED.items() if config.get(key, usual) != usual}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from experiments.plan.identity import ADDED
+from experiments.plan.identity import completed
 from experiments.plan.overrides import read_word, values_of
 from experiments.runs.load import load_rows
 from experiments.training.checkpoint import Checkpoints
@@ -59,7 +59,7 @@ def check_resumable(config: Mapping[str, Any], run: Path, num_processes: int) ->
 
 def check_same(config: Mapping[str, Any], run: Path, free: Sequence[str] = FREE) -> None:
     """Raise `UserError` where `config` is not that of `run` in what is not `free`."""
-    saved = ADDED | yaml.safe_load((run / "config.yaml").read_text())
+    saved = completed(yaml.safe_load((run / "config.yaml").read_text()))
     for key in saved.keys() | config.keys():
         if key not in free and saved.get(key) != config.get(key):
             raise UserError(

@@ -21,12 +21,18 @@ from netsim.conditions.link import (
     ONCE_FIELDS,
     LinkCondition,
     check_keys,
+    check_number,
     in_series,
 )
 from netsim.conditions.timetable import Timetable, from_schedule, from_trace
 
 Direction = Literal["up", "down"]
 BACKENDS = ("netem", "tbf", "switch")
+
+MIN_BUFFER_KB = 16
+"""Of less Linux makes more by itself, for a few full frames with its own overhead."""
+MAX_BUFFER_KB = 2_147_483
+"""The kernel counts bytes in 31 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,13 @@ class NetworkCondition:
         loss_pct: one way, from worker to worker.
         queue_ms: of the queue before every link.
         congestion_control: TCP's algorithm; None: the host's own.
+        tcp_slow_start_after_idle: whether a connection that has been idle for a retransmission
+            timeout begins again with a small window (RFC 2861); None: Linux's own, which is true.
+        tcp_wmem_max_kb: to which a connection's send buffer may grow, in 1,000 bytes; None: the
+            host's own. With the next one it bounds what is in flight: one connection carries a
+            window a round trip.
+        tcp_rmem_max_kb: to which a connection's receive buffer may grow, in 1,000 bytes; None: the
+            host's own. About half of it is for data.
         backend: one of `BACKENDS`; None: the best that the kernel has.
         schedule: steps over time, a list of {at_s: 60, rate_mbit: 10, ...}; time begins at 0
             when training does.
@@ -65,6 +78,9 @@ class NetworkCondition:
     loss_pct: float = 0
     queue_ms: float = 400
     congestion_control: str | None = "cubic"
+    tcp_slow_start_after_idle: bool | None = None
+    tcp_wmem_max_kb: float | None = None
+    tcp_rmem_max_kb: float | None = None
     backend: str | None = None
     schedule: Sequence[Mapping[str, Any]] | None = None
     trace: str | None = None
@@ -77,6 +93,7 @@ class NetworkCondition:
     def __post_init__(self) -> None:
         LinkCondition(**{name: getattr(self, name) for name in LINK_FIELDS})
         self._check_names()
+        self._check_tcp()
         for direction in ("up", "down"):
             check_keys(direction, getattr(self, direction) or {}, LINK_FIELDS)
         ranks = [-1, *self._workers]  # -1: any worker that has nothing of its own
@@ -217,6 +234,24 @@ class NetworkCondition:
             raise ValueError(
                 f"trace={self.trace!r} and schedule both say what holds when: choose one of them."
             )
+
+    def _check_tcp(self) -> None:
+        after_idle = self.tcp_slow_start_after_idle
+        if after_idle is not None and not isinstance(after_idle, bool):
+            raise ValueError(
+                f"tcp_slow_start_after_idle={after_idle!r}: choose true, false, or null for "
+                f"Linux's own."
+            )
+        for name in ("tcp_wmem_max_kb", "tcp_rmem_max_kb"):
+            most_kb = getattr(self, name)
+            if most_kb is None:
+                continue
+            check_number(name, most_kb)
+            if not MIN_BUFFER_KB <= most_kb <= MAX_BUFFER_KB:
+                raise ValueError(
+                    f"{name}={most_kb}: choose {MIN_BUFFER_KB} to {MAX_BUFFER_KB:,}, or null for "
+                    f"the host's own."
+                )
 
     def _check_nodes(self) -> None:
         nodes = check_keys("nodes", self.nodes, ("size", "between"))

@@ -184,7 +184,7 @@ class Hub:
         self._shaper.set_up_worker(rank)
         netlink.add_address(netlink.INTERFACE, self.address(rank), prefix_length=_PREFIX_LENGTH)
         netlink.bring_up(netlink.INTERFACE)
-        tcp.apply(self.condition, self.num_workers)
+        tcp.apply(self.condition)
 
 
 @dataclass(frozen=True, kw_only=True)

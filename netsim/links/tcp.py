@@ -1,5 +1,7 @@
 """TCP as the workers use it: set for a condition, and read back from the kernel."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -9,9 +11,12 @@ from netsim.errors import NamespaceError
 from netsim.links import netlink
 from netsim.links.netlink import INTERFACE
 
-BUFFER_RATIO = 4
-"""Buffers hold this many bandwidth-delay products: CUBIC needs about two, and Linux counts its
+AMPLE_RATIO = 4
+"""Ample buffers hold so many bandwidth-delay products: CUBIC needs about two, and Linux counts its
 own overhead in."""
+
+AMPLE_BYTES = 4 << 20
+"""And no less."""
 
 UNSENT_BYTES = 131_072
 """That a connection takes from its program ahead of sending them. Linux knows no limit but the
@@ -20,6 +25,9 @@ workers that exchange with one peer after the other hold each other up: 4 gloo w
 exchanged 1.7 MB with both neighbours at 200 Mbit/s and 10 ms took 188 to 322 ms a step in seven
 runs without a limit, and 189 to 206 in ten with it."""
 
+_WMEM, _RMEM = "tcp_wmem", "tcp_rmem"
+_SLOW_START = "tcp_slow_start_after_idle"
+_UNSENT = "tcp_notsent_lowat"
 _MAX_BYTES = 2**31 - 1
 _SAMPLE = 8
 
@@ -32,6 +40,7 @@ class TcpSettings:
         congestion_control: of its routes; None: the host's own, whichever that is.
         wmem_max_bytes: to which a connection's send buffer may grow.
         rmem_max_bytes: to which a connection's receive buffer may grow.
+        slow_start_after_idle: whether a connection's window closes while nothing is sent.
         unsent_bytes: that a connection takes from its program ahead of sending them.
         max_segments: how many frames are handed down at once (GSO); 1 where loss was asked for.
     """
@@ -39,6 +48,7 @@ class TcpSettings:
     congestion_control: str | None
     wmem_max_bytes: int
     rmem_max_bytes: int
+    slow_start_after_idle: bool
     unsent_bytes: int
     max_segments: int
 
@@ -57,31 +67,59 @@ def bandwidth_delay_bytes(condition: NetworkCondition, num_workers: int) -> int:
     return round(largest)
 
 
-def apply(condition: NetworkCondition, num_workers: int) -> None:
-    """Set algorithm, buffers and `UNSENT_BYTES` in this worker's namespace, once its link is up.
+def apply(condition: NetworkCondition) -> None:
+    """Set what the condition says of TCP, and `UNSENT_BYTES`, in this worker's namespace, once its
+    link is up. What it does not say stays as the host has it.
 
     Raises:
-        NamespaceError: if the kernel lacks the algorithm, or refuses the buffers.
+        NamespaceError: if the kernel lacks the algorithm, or refuses the rest.
     """
     if condition.congestion_control is not None:
         netlink.set_congestion_control(INTERFACE, condition.congestion_control)
-    wanted = min(_MAX_BYTES, BUFFER_RATIO * bandwidth_delay_bytes(condition, num_workers))
-    for name in ("tcp_wmem", "tcp_rmem"):
-        least, default, most = _read(name)
-        if most < wanted:
-            _write(name, f"{least} {default} {wanted}")
-    _write("tcp_notsent_lowat", str(UNSENT_BYTES))
+    if condition.tcp_slow_start_after_idle is not None:
+        _write(_SLOW_START, [int(condition.tcp_slow_start_after_idle)])
+    for name, most_kb in (
+        (_WMEM, condition.tcp_wmem_max_kb),
+        (_RMEM, condition.tcp_rmem_max_kb),
+    ):
+        if most_kb is not None:
+            _set_buffer(name, round(1000 * most_kb))
+    _write(_UNSENT, [UNSENT_BYTES])
+
+
+@contextmanager
+def ample_buffers(condition: NetworkCondition, num_workers: int) -> Iterator[None]:
+    """Within, new connections of this namespace have buffers that no link of the condition waits
+    for, whatever it says of buffers: they measure the links.
+    """
+    before = {name: _read(name) for name in (_WMEM, _RMEM)}
+    wanted = max(AMPLE_BYTES, AMPLE_RATIO * bandwidth_delay_bytes(condition, num_workers))
+    scant = {name: values for name, values in before.items() if values[2] < wanted}
+    for name in scant:
+        _set_buffer(name, min(_MAX_BYTES, wanted))
+    try:
+        yield
+    finally:
+        for name, values in scant.items():
+            _write(name, values)
 
 
 def read() -> TcpSettings:
     """The settings in this worker's namespace."""
     return TcpSettings(
         congestion_control=netlink.congestion_control(INTERFACE),
-        wmem_max_bytes=_read("tcp_wmem")[2],
-        rmem_max_bytes=_read("tcp_rmem")[2],
-        unsent_bytes=_read("tcp_notsent_lowat")[0],
+        wmem_max_bytes=_read(_WMEM)[2],
+        rmem_max_bytes=_read(_RMEM)[2],
+        slow_start_after_idle=bool(_read(_SLOW_START)[0]),
+        unsent_bytes=_read(_UNSENT)[0],
         max_segments=netlink.max_segments(INTERFACE),
     )
+
+
+def _set_buffer(name: str, most: int) -> None:
+    """A connection begins with the second number, so that this is no larger either."""
+    least, default, _ = _read(name)
+    _write(name, [min(least, most), min(default, most), most])
 
 
 def _read(name: str) -> list[int]:
@@ -89,7 +127,8 @@ def _read(name: str) -> list[int]:
         return [int(word) for word in file.read().split()]
 
 
-def _write(name: str, value: str) -> None:
+def _write(name: str, values: list[int]) -> None:
+    value = " ".join(map(str, values))
     try:
         # Unbuffered: else a refusal shows when the file is closed, after everything seemed well.
         with open(f"/proc/sys/net/ipv4/{name}", "wb", buffering=0) as file:
@@ -97,5 +136,5 @@ def _write(name: str, value: str) -> None:
     except OSError as error:
         raise NamespaceError(
             f"The kernel refused ({error.strerror}) net.ipv4.{name} = {value} in a worker's "
-            f"namespace: mount /proc/sys for writing, or lower rate_mbit or delay_ms."
+            f"namespace: mount /proc/sys for writing."
         ) from error

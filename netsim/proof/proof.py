@@ -3,7 +3,8 @@
 Each worker times the round trip to the one before, and all send to the next for the rate: so every
 worker's uplink and downlink is measured, and those between nodes. Fast links take TCP. Below
 50 Mbit/s, where its large packets are too few, and wherever loss was asked for, which slows TCP
-down, these are datagrams. All is counted and timed by the kernels, which miss nothing that a busy
+down, these are datagrams. Buffers are ample meanwhile: a small one limits a connection, and the
+link is what is measured. All is counted and timed by the kernels, which miss nothing that a busy
 process would.
 """
 
@@ -16,6 +17,7 @@ from math import sqrt
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import LinkCondition
 from netsim.errors import BrokenProbeError, ProbeError
+from netsim.links import tcp
 from netsim.proof import datagrams, round_trip, tcp_rate
 
 MIN_TCP_RATE_MBIT = 50
@@ -80,7 +82,9 @@ def probe(condition: NetworkCondition, rank: int, addresses: list[str]) -> LinkR
     there, back = condition.path(sender, rank), condition.path(rank, sender)
     ring = [condition.path(r, (r + 1) % num_workers) for r in range(num_workers)]
     asked_rtt_ms = there.delay_ms + back.delay_ms
-    with round_trip.listen(addresses[rank]), ExitStack() as stack:
+    with ExitStack() as stack:
+        stack.enter_context(tcp.ample_buffers(condition, num_workers))
+        stack.enter_context(round_trip.listen(addresses[rank]))
         outgoing, incoming = map(stack.enter_context, tcp_rate.join_ring(rank, addresses))
         try:
             rtt_ms = round_trip.first_quartile_ms(addresses[sender], asked_rtt_ms)

@@ -13,21 +13,21 @@ from experiments.report.results_table import COMPARABLE, KEYS, shown
 from experiments.report.section import PageTable
 from host.words import significant
 
-NETWORK = ["net", "asked_rate_mbit", "cluster"]
+NETWORK = ["net", "tcp_options", "asked_rate_mbit", "cluster"]
 """A network, with workers of a kind at its ends."""
 REST = [column for column in COMPARABLE if column not in NETWORK]
 _ROW = [column for column in KEYS if column not in NETWORK]
 
 
 def network_name(row: Mapping[Any, Any]) -> str:
-    """Such as "wan", "slow_tcp, 50 Mbit/s" or "lan_1g, 1000 Mbit/s, straggler=0.5": a network, the
-    rate asked of it, and what its workers are like where they are not alike in all runs.
+    """Such as "wan", "slow_tcp, 50 Mbit/s" or "lan_1g, 1000 Mbit/s, straggler=0.5": a network, its
+    TCP where that is not Linux's own, the rate asked of it, and what its workers are like where
+    they are not alike in all runs.
     """
-    net, rate, cluster = (row[column] for column in NETWORK)
-    parts = [shown("net", net)]
-    if pd.notna(rate):
-        parts.append(f"{rate:g} Mbit/s")
-    return ", ".join(parts if pd.isna(cluster) else [*parts, cluster])
+    net, tcp, rate, cluster = (row[column] for column in NETWORK)
+    asked = f"{rate:g} Mbit/s" if pd.notna(rate) else None
+    parts = [shown("net", net), tcp, asked, cluster]
+    return ", ".join(part for part in parts if pd.notna(part))
 
 
 def network_names(table: pd.DataFrame) -> list[str]:
@@ -51,7 +51,7 @@ def times_over_networks(table: pd.DataFrame) -> PageTable:
     ]
     columns = {name: [on.get(name) for on in on_networks] for name in names}
     alike = pd.concat([row.head(1) for row in rows], ignore_index=True)
-    alike = alike.assign(net="", asked_rate_mbit=math.nan, cluster=None)
+    alike = alike.assign(net="", tcp_options=None, asked_rate_mbit=math.nan, cluster=None)
     seconds = {name: [_seconds(setting) for setting in columns[name]] for name in names}
     return PageTable(
         caption="Seconds until the target, by network: the median over seeds, in brackets how many "

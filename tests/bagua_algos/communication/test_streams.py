@@ -1,24 +1,33 @@
+import importlib
 import os
 import time
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import bagua_algos
 from bagua_algos.communication.process_group import file_rendezvous
 from bagua_algos.communication.stacked import StackedCommunicator
-from bagua_algos.communication.streams import best, check_streams, with_streams
+from bagua_algos.communication.streams import check_streams, conclusion, with_streams
 
 
 @pytest.mark.parametrize(
-    ("seconds", "chosen"),
+    ("turns", "chosen", "seconds"),
     [
-        ({1: 1.0, 8: 0.92}, 1),  # too little is saved
-        ({1: 1.0, 8: 0.5}, 8),
-        ({1: 1.0, 8: 3.0}, 1),
+        ([[[1.0, 1.2], [0.9, 1.1]]], 1, {1: 1.1, 8: 1.0}),  # too little is saved
+        ([[[1.0, 1.2], [0.5, 0.7]]], 8, {1: 1.1, 8: 0.6}),
+        ([[[1.0, 1.2], [0.5, 0.7]], [[1, 1], [9, 9]]], 8, {1: 1.1, 8: 0.6}),  # new ones count alone
+        ([[[1, 1], [1, 1]], [[2, 4], [2, 2]], [[6, 9], [2, 2]]], 8, {1: 5, 8: 2}),
+        ([[[1, 1], [1, 1]], [[2, 2], [1, 9]], [[2, 2], [2, 2]]], 1, {1: 2, 8: 2}),
     ],
 )
-def test_several_streams_have_to_pay(seconds, chosen):
-    assert best(seconds) == chosen
+def test_several_streams_have_to_pay_over_new_or_over_rested_connections(turns, chosen, seconds):
+    trial = conclusion(turns)
+    assert trial.streams == chosen
+    assert trial.seconds == pytest.approx(seconds)
+    assert trial.num_turns == len(turns)
 
 
 @pytest.mark.parametrize("streams", [0, 17, -1, 1.0, True, None, "8", "Auto"])
@@ -31,6 +40,23 @@ def test_what_is_no_number_of_streams_is_refused(streams):
 def test_stacked_workers_have_one_stream(streams):
     workers = StackedCommunicator(2)
     assert with_streams(workers, streams) == (workers, None)
+
+
+def test_what_cannot_be_trained_is_refused_before_anything_is_measured(monkeypatch):
+    def measured(*arguments):
+        raise AssertionError("it was measured")
+
+    module = importlib.import_module("bagua_algos.distribute")  # the function has the same name
+    monkeypatch.setattr(module, "with_streams", measured)
+    monkeypatch.setattr(module, "with_pattern", measured)
+    model, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(other.parameters())
+    with pytest.raises(ValueError, match="parameter"):
+        bagua_algos.distribute(
+            *(model, optimizer, bagua_algos.AllReduce(), StackedCommunicator(1)),
+            streams="auto",
+            pattern="auto",
+        )
 
 
 def test_sockets_and_threads_of_streams_end_with_the_process_group(tmp_path):

@@ -15,6 +15,7 @@ from bagua_algos.communication.patterns import with_pattern
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.communication.streams import with_streams
+from bagua_algos.communication.stripes import Stripes
 from experiments.training.torch_ddp import DistributedTorchDDP, TorchDDP
 from tests.bagua_algos.scripts.training import Results, flat, loss_of, refusal, sgd
 
@@ -68,19 +69,30 @@ def measured_streams() -> Results:
 
 
 def dead_stream() -> Results:
-    """Worker 1 takes no part in the second of three streams."""
-    workers = ProcessGroupCommunicator(timeout=timedelta(seconds=1), streams=STREAMS).duplicate()
+    """Worker 1 takes no part in the second of three streams: what worker 0 is told."""
     x_w = torch.zeros(1, 3 << 12)
-    if workers.ranks[0] == 0:
-        try:
-            workers.all_reduce_mean_(x_w)
-        except CommunicationError as error:
-            return {"error": str(error)}
-        return {}
     parts = x_w.view(-1).tensor_split(STREAMS)
-    for stream in (0, 2):
-        dist.all_reduce(parts[stream], group=workers.stripes.groups[stream])
-    return {}
+    told: Results = {}
+    for operation in ("all_reduce_mean", "exchange"):
+        limit = timedelta(seconds=1)
+        workers = ProcessGroupCommunicator(timeout=limit, streams=STREAMS).duplicate()
+        if workers.ranks[0] == 0:
+            try:
+                if operation == "exchange":
+                    workers.exchange(x_w, (1, 0))
+                else:
+                    workers.all_reduce_mean_(x_w)
+            except CommunicationError as error:
+                told[operation] = str(error)
+            continue
+        for stream in (0, 2):
+            alive = Stripes([workers.stripes.groups[stream]])
+            if operation == "exchange":
+                alive.send_and_receive({0: parts[stream]}, {0: parts[stream].clone()})
+            else:
+                alive.all_reduce_(parts[stream])
+    ProcessGroupCommunicator().all_gather(x_w)  # else worker 1 might be gone before the limit
+    return told
 
 
 def _train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

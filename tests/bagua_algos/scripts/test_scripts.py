@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bagua_algos.communication.streams import FEWEST_TURNS, best
+from bagua_algos.communication.streams import SEVERAL
 from tests.bagua_algos.gloo import run_program_once
 from tests.bagua_algos.scripts.training import ALGORITHMS, Results
 from tests.bagua_algos.scripts.weights import MOVES
@@ -150,8 +150,8 @@ def test_torch_ddp_over_streams_is_torch_ddp(workers):
 def test_workers_agree_on_how_many_streams_they_measured(workers):
     trials = [worker["measured_streams"]["trial"] for worker in workers]
     assert trials[0] == trials[1]
-    assert trials[0]["streams"] == best(trials[0]["seconds"])
-    assert trials[0]["num_turns"] >= FEWEST_TURNS
+    assert trials[0]["streams"] in trials[0]["seconds"].keys() == {1, SEVERAL}
+    assert trials[0]["num_turns"] >= 1
     assert {worker["measured_streams"]["streams"] for worker in workers} == {trials[0]["streams"]}
 
 
@@ -171,10 +171,13 @@ def test_every_pattern_gives_the_mean_of_two_workers(workers, pattern, number):
         assert equal([worker], "patterns", f"trained {pattern}", "trained ring")
 
 
-def test_a_stream_that_is_dead_is_named(workers):
-    error = workers[0]["dead_stream"]["error"]
-    assert "worker 0: all_reduce_mean with worker 1 failed after" in error
-    assert "stream 2 of 3: " in error
+@pytest.mark.parametrize("operation", ["all_reduce_mean", "exchange"])
+def test_a_stream_that_is_dead_is_named_after_the_groups_limit_of_a_second(workers, operation):
+    error = workers[0]["dead_stream"][operation]
+    begin, _, rest = error.partition(" failed after ")
+    assert begin == f"worker 0: {operation} with worker 1"
+    assert 1 <= float(rest.partition(" s: ")[0]) < 10
+    assert "stream 2 of 3: " in rest
     assert "\n" not in error
 
 

@@ -109,9 +109,16 @@ def alone() -> str:
 def refused_options() -> dict[str, str]:
     ddp, fsdp = DistributedDataParallelKwargs(), FullyShardedDataParallelPlugin()
     all_reduce = partial(relaxed, AllReduce())
+
+    def prepared(**options: Any) -> None:
+        model = Regression()
+        all_reduce(**options).prepare(model, plain_loop.make_sgd(model))
+
     return {
         "DDP's options": error_of(lambda: all_reduce(kwargs_handlers=[ddp])),
         "FSDP": error_of(lambda: all_reduce(fsdp_plugin=fsdp)),
+        "streams": error_of(lambda: prepared(streams=17)),
+        "pattern": error_of(lambda: prepared(pattern="tree")),
         "joining": error_of(lambda: all_reduce().join_uneven_inputs([])),
     }
 

@@ -18,7 +18,7 @@ from pytorch_lightning.plugins import AsyncCheckpointIO, MixedPrecision
 from torch import nn
 from torch.utils.data import DataLoader
 
-from bagua_algos import Algorithm, Context, Decentralized, LocalSGD
+from bagua_algos import Algorithm, AllReduce, Context, Decentralized, LocalSGD
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.trainers.lightning import RelaxedStrategy
 from tests.bagua_algos.gloo import fork_workers
@@ -212,6 +212,8 @@ def refused(saved: Path) -> dict[str, str]:
     return {
         "two optimizers": error_of(lambda: local_sgd(two, make_module=ManualModule)),
         "LBFGS": error_of(lambda: local_sgd(lbfgs)),
+        "streams": error_of(lambda: fit(RelaxedStrategy(AllReduce(), streams=17))),
+        "pattern": error_of(lambda: fit(RelaxedStrategy(AllReduce(), pattern="tree"))),
         "schedule-free": error_of(lambda: local_sgd(schedule_free)),
         "no file of its own": error_of(lambda: local_sgd(resume=moved)),
         "of another step": error_of(lambda: local_sgd(resume=mixed)),

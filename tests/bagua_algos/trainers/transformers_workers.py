@@ -115,10 +115,11 @@ def make_trainer(
     make_optimizer: Callable[[nn.Module], Optimizer] = make_sgd,
     make_model: type[Regression] = Regression,
     examples: Callable[[int], list[Batch]] = plain_loop.examples,
+    **options: Any,
 ) -> tuple[Any, Recorder]:
     """transformers' own with its DDP, or ours."""
     model, data, recorder = make_model(), of_both_workers(examples), Recorder()
-    make = Trainer if algorithm is None else partial(RelaxedTrainer, algorithm=algorithm)
+    make = Trainer if algorithm is None else partial(RelaxedTrainer, algorithm=algorithm, **options)
     trainer = make(
         model,
         args,
@@ -236,6 +237,8 @@ def refused(folder: Path, saved: Path, rank: int) -> dict[str, str]:
             lambda: make_trainer(AllReduce(), arguments(folder), make_model=Sharded)
         ),
         "schedule-free": error_of(lambda: train(Decentralized(), arguments(folder), schedule_free)),
+        "streams": error_of(lambda: train(AllReduce(), arguments(folder), streams=17)),
+        "pattern": error_of(lambda: train(AllReduce(), arguments(folder), pattern="tree")),
         "no file of its own": resume(Decentralized(), missing),
         "of another step": resume(Decentralized(), mixed),
         "of another algorithm": resume(AllReduce(), saved),

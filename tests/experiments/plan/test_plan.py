@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
@@ -18,7 +19,7 @@ from bagua_algos.communication.topology import (
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.plan.identity import ADDED, config_text, plain
+from experiments.plan.identity import ADDED, completed, config_text, plain
 from experiments.plan.messages import choices
 from experiments.plan.overrides import normalize_overrides, read_word, values_of
 from experiments.plan.plan import Plan
@@ -183,6 +184,21 @@ def test_a_run_by_one_stream_is_known_as_before_there_were_several():
     assert config_text(config) == config_text(older)
     for streams in (2, "auto", True):
         assert config_text(config | {"streams": streams}) != config_text(older)
+
+
+def test_a_run_by_linuxs_own_tcp_is_known_as_before_there_was_another():
+    config = plain(compose_config(["algo=allreduce", "net=wan", "net.workers={0: {delay_ms: 3}}"]))
+    tcp = ("tcp_slow_start_after_idle", "tcp_wmem_max_kb", "tcp_rmem_max_kb")
+    older = config | {"net": {k: v for k, v in config["net"].items() if k not in tcp}}
+    assert len(config["net"]) - len(older["net"]) == 3
+    assert config_text(config) == config_text(older)
+    read = yaml.safe_load(config_text(config))
+    assert "net" in read and not set(tcp) & set(read["net"])
+    assert completed(read) == config
+    for key, value in zip(tcp, (False, 64, 64), strict=True):
+        other = config | {"net": config["net"] | {key: value}}
+        assert config_text(other) != config_text(older)
+        assert completed(yaml.safe_load(config_text(other))) == other
 
 
 def test_a_plus_before_a_group_means_the_group():

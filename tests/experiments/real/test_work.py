@@ -1,5 +1,6 @@
 import pytest
 
+from bagua_algos.communication.process_group import file_rendezvous
 from bagua_algos.communication.stacked import StackedCommunicator
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
@@ -16,3 +17,22 @@ def test_a_resumed_run_takes_the_streams_that_were_measured(asked, taken, tmp_pa
     monkeypatch.setattr(work, "with_streams", lambda workers, streams: (workers, streams))
     recorded = work._recorded(plan, rank=2)
     assert work._transport(plan, StackedCommunicator(4), recorded)[1]["stream_trial"] == taken
+
+
+@pytest.mark.parametrize("recorded", [0, 32 << 10])
+def test_a_resumed_run_takes_the_pattern_that_was_measured(recorded, tmp_path, monkeypatch):
+    """By a process group of one worker, which would choose the ring."""
+    monkeypatch.setattr(work, "with_pattern", lambda *_: pytest.fail("it was measured again"))
+    for rank in range(4):
+        Checkpoints(tmp_path / "run", rank, 4).save(
+            7, {"streams": 1, "halving_doubling_bytes": recorded}
+        )
+    overrides = ["algo=allreduce", "pattern=auto", f"resume={tmp_path / 'run'}"]
+    plan = make_plan(compose_config(overrides), tmp_path)
+    with file_rendezvous(
+        str(tmp_path / "store"), backend="gloo", rank=0, world_size=1, timeout_s=10
+    ) as workers:
+        communicator, fields = work._transport(plan, workers, work._recorded(plan, rank=2))
+        assert communicator.halving_doubling_bytes == recorded
+    assert fields["halving_doubling_bytes"] == recorded
+    assert fields["pattern_trial"] is None

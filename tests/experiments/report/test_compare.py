@@ -49,7 +49,7 @@ def write(root, algo="allreduce", seed=0, net="wan", pace_s=1.0, limit=0.95, end
 
 
 def printed(path):
-    runs = load_runs(path)
+    runs = named(load_runs(path))
     console = Console(width=250)
     with console.capture() as capture:
         console.print(render(results_table(runs), runs))

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -18,8 +19,9 @@ TCP = TcpSettings(
     congestion_control="cubic",
     wmem_max_bytes=4 << 20,
     rmem_max_bytes=32 << 20,
+    slow_start_after_idle=True,
     unsent_bytes=131_072,
-    max_segments=1,
+    max_segments=65_535,
 )
 
 
@@ -27,14 +29,28 @@ TCP = TcpSettings(
     ("condition", "mbit"),
     [
         (NetworkCondition(rate_mbit=100), 100 * 1448 / 1514),
-        (NetworkCondition(rate_mbit=10_000, delay_ms=50), (4 << 20) * 8 / 0.1 / 1e6),
-        (NetworkCondition(delay_ms=50), (4 << 20) * 8 / 0.1 / 1e6),
+        (NetworkCondition(rate_mbit=10_000, delay_ms=50), (4 << 20) * 2 / 3 * 8 / 0.1 / 1e6),
+        (NetworkCondition(delay_ms=50), (4 << 20) * 2 / 3 * 8 / 0.1 / 1e6),
         (NetworkCondition(), None),
     ],
     ids=["headers", "window", "window alone", "nothing"],
 )
 def test_theory_is_the_least_of_all_limits(condition, mbit):
     assert one_connection.theory_mbit(condition, TCP) == (mbit and pytest.approx(mbit))
+
+
+@pytest.mark.parametrize(
+    ("own", "num_bytes"),
+    [
+        ({"wmem_max_bytes": 300_000}, 200_000),
+        ({"wmem_max_bytes": 300_000, "max_segments": 1}, 200_000 * 1448 / 2304),
+        ({"rmem_max_bytes": 300_000}, 150_000),
+        ({"wmem_max_bytes": 1 << 30}, 16 << 20),
+    ],
+    ids=["sender's", "of single frames", "receiver's", "the smaller one"],
+)
+def test_what_is_in_flight_is_bounded_by_either_buffer(own, num_bytes):
+    assert one_connection.window_bytes(replace(TCP, **own)) == pytest.approx(num_bytes)
 
 
 def test_losses_limit_theory_as_the_timeline_does():

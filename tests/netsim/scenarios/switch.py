@@ -20,7 +20,14 @@ from netsim.proof.temporary_network import run_workers
 
 def switched() -> dict:
     """`LinkReport`s of three workers with a delay, their TCP, and the switch's counters."""
-    asked = NetworkCondition(rate_mbit=20, delay_ms=10, backend="switch")
+    asked = NetworkCondition(
+        rate_mbit=60,
+        delay_ms=10,
+        tcp_slow_start_after_idle=False,
+        tcp_wmem_max_kb=64,
+        tcp_rmem_max_kb=200,
+        backend="switch",
+    )
 
     def work(hub: Hub, rank: int) -> list:
         report = proof.probe(asked, rank, [hub.address(r) for r in range(3)])
