@@ -170,6 +170,7 @@ class CostModel:
             transport=self.transport,
             congestion_control=self._congestion_control,
             window_bytes=window_bytes,
+            streams=self.transport.parts(_cut_bytes(operation)),
         )
         if len(situation.ranks) < 2:
             return _nothing(situation)
@@ -193,6 +194,12 @@ class CostModel:
             moves=moves,
             crossed=crossed[[0, -1]] if stays_inside else crossed,
         )
+
+
+def _cut_bytes(operation: CostedOperation) -> float:
+    """Of the tensors that are striped: what goes to one worker, or all that is handed in."""
+    is_for_each = _COLLECTIVES.get(operation.name) is _all_to_all
+    return operation.num_bytes / len(operation.ranks) if is_for_each else operation.num_bytes
 
 
 def _all_to_all(situation: Situation, num_bytes: float) -> Cost:

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from netsim.timeline import tcp_throughput
 from netsim.timeline.cost import Cost, Situation, transfer_s
 from netsim.timeline.link_table import Array, Ranks
 
@@ -63,7 +62,7 @@ def ring(situation: Situation, num_bytes: float, num_hops: int) -> Cost:
     hop_s = max(slowest_s, float(around_s.mean()))
     last_s = float((piece_s + delay_s + note_s * transport.rendezvous).max())
     hops_s = (num_hops - 1) * hop_s if num_hops > 1 else 0.0  # hop_s may be infinite
-    cold_s = tcp_throughput.slow_start_wait_s(num_bytes, situation.window_bytes, rate, rtt_s)
+    cold_s = situation.cold_s(num_bytes, rate, rtt_s)
     lost_s = situation.recovery_s(there, num_bytes, rate, rtt_s, num_messages)
     hops_s += num_hops * float(lost_s.max())
     return Cost(
@@ -109,9 +108,7 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
     message_s = situation.message_s(path, num_bytes, rtt_s, others, num_messages)
     moving_s = max(float(busy_s.max()), float(message_s))
     moving_s += float(transfer_s(straggling_bytes, all_flows))
-    cold_s = tcp_throughput.slow_start_wait_s(
-        num_bytes, situation.window_bytes, all_flows / others, rtt_s
-    )
+    cold_s = situation.cold_s(num_bytes, all_flows / others, rtt_s)
     begin_s = note_s * transport.rendezvous + transport.operation_s
     lost_s = situation.recovery_s(path, num_bytes, all_flows / others, rtt_s, num_messages)
     return Cost(
@@ -140,7 +137,7 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
     rate = situation.rate(path, rtt_s)
     message_s = situation.message_s(path, num_bytes, rtt_s, 1, num_messages)
     moving_s = np.maximum(busy_s[table.crossed(senders, ranks)].max(0), message_s)
-    cold_s = tcp_throughput.slow_start_wait_s(num_bytes, situation.window_bytes, rate, rtt_s)
+    cold_s = situation.cold_s(num_bytes, rate, rtt_s)
     lost_s = situation.recovery_s(path, num_bytes, rate, rtt_s, num_messages)
     return Cost(
         seconds=np.where(moves, transport.operation_s + moving_s + delay_s + cold_s + lost_s, 0),
@@ -148,7 +145,7 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
         busy_s=busy_s,
         sent_bytes=situation.sent(num_bytes * moves),
         notice_s=note_s * transport.rendezvous,
-        handover_s=transfer_s(max(num_bytes - transport.socket_bytes, 0), rate),
+        handover_s=transfer_s(max(num_bytes - situation.streams * transport.socket_bytes, 0), rate),
         rtt_s=float(rtt_s.max()),
         window_bytes=situation.opened(num_bytes, rate, rtt_s),
     )

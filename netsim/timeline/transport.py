@@ -7,9 +7,10 @@ import math
 from dataclasses import dataclass, fields, replace
 
 from netsim.conditions.link import check_number
-from netsim.timeline.tcp_throughput import INITIAL_WINDOW_BYTES
+from netsim.timeline.tcp_throughput import INITIAL_WINDOW_BYTES, LINUX_WINDOW_BYTES
 
 _MOVERS = ("bytes_per_s", "local_bytes_per_s", "switch_bytes_per_s", "initial_window_bytes")
+_MOVERS += ("max_window_bytes",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,10 @@ class Transport:
         chunk_bytes: in which a broadcast goes along a chain of all workers; None: it goes down a
             tree, whole. See `netsim.timeline.broadcasts`.
         initial_window_bytes: of TCP.
+        max_window_bytes: that a connection has in flight at the most: of the hosts' socket buffers
+            (`tcp_throughput.socket_window_bytes`), or of the library's own, whichever is less.
+        streams: connections between each two workers over which an operation is striped.
+        smallest_part_bytes: operations of less for each stream take fewer.
         slow_start_after_idle: whether pauses close TCP's windows, as the sysctl of that name says.
 
     Raises:
@@ -56,6 +61,9 @@ class Transport:
     has_trees: bool = False
     chunk_bytes: float | None = None
     initial_window_bytes: float = INITIAL_WINDOW_BYTES
+    max_window_bytes: float = LINUX_WINDOW_BYTES
+    streams: int = 1
+    smallest_part_bytes: float = 16_384  # bagua_algos.communication.stripes.SMALLEST_PART_BYTES
     slow_start_after_idle: bool = True
 
     def __post_init__(self) -> None:
@@ -65,12 +73,17 @@ class Transport:
         for name in _MOVERS:
             if not getattr(self, name):
                 raise ValueError(f"{name}=0 moves nothing: choose more.")
-        if self.num_segments < 1:
-            raise ValueError(f"num_segments has to be at least 1, not {self.num_segments}.")
+        for name in ("num_segments", "streams"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} has to be at least 1, not {getattr(self, name)}.")
         if self.chunk_bytes is not None and not self.chunk_bytes >= 1:
             raise ValueError(
                 f"chunk_bytes has to be at least 1, or null for a tree, not {self.chunk_bytes}."
             )
+
+    def parts(self, num_bytes: float) -> int:
+        """Into how many parts a tensor is cut, each on a stream of its own."""
+        return max(1, min(self.streams, int(num_bytes // max(self.smallest_part_bytes, 1))))
 
     def behind(self, backend: str | None) -> "Transport":
         """These constants, with the switch's delay in `message_s` where `backend` is the switch."""
@@ -94,7 +107,12 @@ NCCL = Transport(
     rendezvous=False,
     has_trees=True,
     chunk_bytes=524_288,
+    max_window_bytes=LINUX_WINDOW_BYTES,
+    streams=2,
+    smallest_part_bytes=0,
 )
 """Estimates, not measurements: 8 is NCCL_STEPS, its buffers on each connection, and a chunk of a
-broadcast fills one of them (BROADCAST_CHUNKSTEPS is 1; NCCL_BUFFSIZE, of all 8, 4 MiB).
+broadcast fills one of them (BROADCAST_CHUNKSTEPS is 1). NCCL_BUFFSIZE, of all 8, is 4 MiB for each
+of its channels; a socket of a channel holds less. It takes 2 channels where nothing but the network
+joins the ranks, and is taken to spread an operation over both, however small.
 """

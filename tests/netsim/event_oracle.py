@@ -1,7 +1,8 @@
 """Training, message by message and event by event, in plain Python: what the formulas have to meet.
 
 `Workers` is the engine's schedule with a heap of events; `ring_seconds` is gloo's ring with its
-segments, `chain_seconds` NCCL's broadcast with its chunks. None of them knows anything of NumPy or
+segments, `chain_seconds` NCCL's broadcast with its chunks, `windowed_seconds` a message of which a
+window is in flight. None of them knows anything of NumPy or
 of the code it is compared with.
 """
 
@@ -144,3 +145,16 @@ def chain_seconds(num_chunks: int, chunk_s: list[float], delay_s: list[float]) -
             free_s[link] = max(arrived_s, free_s[link]) + moving_s
             arrived_s = free_s[link] + late_s
     return arrived_s
+
+
+def windowed_seconds(num_packets: int, packet_s: float, rtt_s: float, window: int) -> float:
+    """When the last packet has left: each takes `packet_s` to leave, and waits until fewer than
+    `window` are not acknowledged, which one is `rtt_s` after its first byte has left.
+    """
+    began_s: list[float] = []
+    free_s = 0.0
+    for packet in range(num_packets):
+        room_s = began_s[packet - window] + rtt_s if packet >= window else 0.0
+        began_s.append(max(free_s, room_s))
+        free_s = began_s[-1] + packet_s
+    return free_s

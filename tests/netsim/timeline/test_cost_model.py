@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bagua_algos.communication.stripes import SMALLEST_PART_BYTES
 from netsim.conditions.condition import NetworkCondition
 from netsim.links.tcp import UNSENT_BYTES
 from netsim.timeline.cost import Cost
 from netsim.timeline.cost_model import CostModel
-from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
+from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD, message_s
 from netsim.timeline.transport import GLOO, NCCL, Transport
 from netsim.validation import gloo_measurements
 from netsim.validation.calibrate import error, predicted_s
@@ -27,6 +28,7 @@ IDEAL = Transport(
     num_segments=1,
     rendezvous=False,
     straggling_bytes=0,
+    max_window_bytes=1e30,
 )
 OPEN = 1e12
 """A congestion window that never waits."""
@@ -286,6 +288,80 @@ def test_a_cold_connection_waits_for_its_window_to_open():
     assert np.max(cold.seconds) - np.max(warm.seconds) == pytest.approx(0.0188, abs=0.0002)
 
 
+FAR = NetworkCondition(rate_mbit=10_000, delay_ms=50)
+
+
+def test_an_all_reduce_over_a_far_link_takes_the_round_trips_of_its_windows():
+    """Each of 6 pieces of 138.25 MB needs 43 windows of 3 MiB after its first: 4.3 s."""
+    transport = replace(IDEAL, max_window_bytes=3 << 20)
+    operation = of_all("all_reduce_mean", 553_000_000, 4)
+    last_bytes = 138_250_000 - 43 * (3 << 20)
+    piece_s = 43 * 0.1 + last_bytes * WIRE_PER_PAYLOAD * 8e-10
+    expected_s = 6 * (piece_s + 0.05)
+    assert seconds_of(operation, FAR, 4, transport) == pytest.approx(expected_s)
+    for of_library in (GLOO, NCCL):
+        assert seconds_of(operation, FAR, 4, of_library) > 10
+
+
+@pytest.mark.parametrize("name", ["all_reduce_mean", "all_to_all", "all_gather", "broadcast"])
+def test_no_operation_is_faster_than_its_windows(name):
+    """A worker that sends to one other at a time, and has one stream, sends a window of 3 MiB in
+    100 ms; in an all-to-all it sends to three.
+    """
+    num_bytes = 400_000_000
+    cost = cost_of(of_all(name, num_bytes, 4), FAR, 4, GLOO)
+    num_receivers = {"all_to_all": 3, "broadcast": 2}.get(name, 1)
+    in_a_row = cost.sent_bytes.max() / num_receivers / (3 << 20)
+    assert np.max(cost.seconds) > 0.1 * (in_a_row - 6)  # the first window of 6 pieces at once
+
+
+def test_streams_carry_a_window_each():
+    """100 windows of 3 MiB take 99 round trips by one stream, and 24 by four with 25 each; the
+    last window leaves at the link's rate, shared by the streams, and needs one delay.
+    """
+    num_bytes = 100 * (3 << 20)
+    transport = replace(IDEAL, max_window_bytes=3 << 20)
+    for streams, num_waits in ((1, 99), (4, 24)):
+        striped = replace(transport, streams=streams)
+        expected_s = num_waits * 0.1 + streams * (3 << 20) * WIRE_PER_PAYLOAD * 8e-10 + 0.05
+        cost = cost_of(of_all("exchange", num_bytes, 2, shift=1), FAR, 2, striped)
+        assert cost.seconds == pytest.approx([expected_s] * 2)
+
+
+def test_under_loss_each_of_several_streams_has_a_window():
+    condition = NetworkCondition(rate_mbit=100, delay_ms=25, loss_pct=0.1)
+    operation = of_all("exchange", 10_000_000, 2, shift=1)
+    one_s, four_s, many_s = (
+        seconds_of(operation, condition, 2, replace(IDEAL, streams=k)) for k in (1, 4, 64)
+    )
+    assert one_s / 4 < four_s < one_s / 2  # the unluckiest of more streams counts
+    assert many_s > 10_000_000 * WIRE_PER_PAYLOAD * 8e-8
+    expected_s = message_s("cubic", 2_500_000, 12.5e6 / WIRE_PER_PAYLOAD, 0.05, 0.001, 4, 8)
+    assert four_s == pytest.approx(expected_s + 0.025, rel=0.02)  # and repairs of what is last
+
+
+def test_less_than_a_stripe_goes_by_fewer_streams():
+    assert GLOO.smallest_part_bytes == SMALLEST_PART_BYTES
+    striped = replace(GLOO, streams=4)
+    assert [striped.parts(n) for n in (0, 4, 32_767, 32_768, 65_535, 10**9)] == [1, 1, 1, 2, 3, 4]
+
+
+def test_a_striped_cold_connection_has_a_window_on_each_stream():
+    """42 kB by one stream wait for a round trip; by two 21 kB streams for a shorter one; four
+    streams hold all of it at once.
+    """
+    condition = NetworkCondition(rate_mbit=100, delay_ms=10)
+    operation = of_all("exchange", 42_000, 4, shift=1)
+    sent_s = 14_480 * WIRE_PER_PAYLOAD * 8e-8
+    for streams, waited_s in ((1, 0.02 - sent_s), (2, 0.02 - 2 * sent_s), (4, 0)):
+        striped = replace(IDEAL, streams=streams, smallest_part_bytes=1000)
+        cold, warm = (
+            np.max(cost_of(operation, condition, 4, striped, window).seconds)
+            for window in (14_480, OPEN)
+        )
+        assert cold - warm == pytest.approx(waited_s)
+
+
 def test_jitter_costs_a_long_message_all_of_it_and_a_single_packet_nothing():
     calm = NetworkCondition(rate_mbit=100, delay_ms=10)
     jittery = replace(calm, jitter_ms=4)
@@ -330,6 +406,8 @@ def test_refuses_an_operation_of_no_cost():
         ({"switch_bytes_per_s": 0}, "switch_bytes_per_s=0 moves nothing: choose more"),
         ({"initial_window_bytes": 0}, "initial_window_bytes=0 moves nothing: choose more"),
         ({"straggling_bytes": -1}, "straggling_bytes has to be a finite number from 0 up, not -1"),
+        ({"max_window_bytes": 0}, "max_window_bytes=0 moves nothing: choose more"),
+        ({"streams": 0}, "streams has to be at least 1, not 0"),
         ({"num_segments": 0}, "num_segments has to be at least 1, not 0"),
         ({"chunk_bytes": 0}, "chunk_bytes has to be at least 1, or null for a tree, not 0"),
     ],

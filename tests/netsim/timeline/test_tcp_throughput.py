@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netsim.timeline import tcp_throughput as tcp
+from tests.netsim.event_oracle import windowed_seconds
 
 RATE = 12.5e6
 RTT_S = 0.02
@@ -150,3 +151,29 @@ def test_a_message_takes_its_link_or_its_windows_whichever_is_longer():
     assert ten == pytest.approx(10 * RTT_S)
     assert tcp.message_s("cubic", 1e6, RATE, RTT_S, 1) == math.inf
     assert tcp.message_s("cubic", 0, RATE, RTT_S, 1) == 0
+
+
+@pytest.mark.parametrize("num_packets", [1, 9, 10, 11, 20, 57])
+@pytest.mark.parametrize("rtt_s", [0.0, 0.003, 0.05])
+@pytest.mark.parametrize("num_flows", [1, 3])
+def test_a_message_leaves_window_by_window_as_packet_by_packet(num_packets, rtt_s, num_flows):
+    """Ten packets of a millisecond are a window; flows that share a link take turns."""
+    packet_s = num_flows * 1000 / 1e6
+    expected_s = windowed_seconds(num_packets, packet_s, max(rtt_s, 10 * packet_s), 10)
+    seconds = tcp.message_s(
+        "cubic", 1000 * num_packets, 1e6, rtt_s, 0, num_flows, max_window_bytes=10_000
+    )
+    assert seconds == pytest.approx(expected_s)
+
+
+def test_a_connection_carries_no_more_than_a_window_in_a_round_trip():
+    """3 MiB in 100 ms are 31.46 MB/s, or 251.7 Mbit/s; a gigabit link carries four of these."""
+    assert tcp.LINUX_WINDOW_BYTES == 3 << 20  # half of tcp_rmem's 6 MiB, tcp_wmem has 4
+    assert tcp.socket_window_bytes(2 << 20, 6 << 20) == 2 << 20
+    rates = [
+        tcp.loss_limited_rate("cubic", 125e6, 0.1, 0, flows, tcp.LINUX_WINDOW_BYTES)
+        for flows in (1, 3, 5)
+    ]
+    assert rates == pytest.approx([31_457_280, 3 * 31_457_280, 125e6])
+    lossy = tcp.loss_limited_rate("reno", 125e6, 0.1, 0.01, 1, tcp.LINUX_WINDOW_BYTES)
+    assert lossy == pytest.approx(1448 / 0.1 * math.sqrt(150))  # the smaller of two windows
