@@ -207,7 +207,8 @@ def _all_to_all(situation: Situation, num_bytes: float) -> Cost:
 
 
 def _all_gather(situation: Situation, num_bytes: float) -> Cost:
-    return patterns.ring(situation, num_bytes, len(situation.ranks) - 1)
+    segment_bytes = situation.transport.gather_segment_bytes
+    return patterns.ring(situation, num_bytes, len(situation.ranks) - 1, segment_bytes)
 
 
 _COLLECTIVES: dict[str, Callable[[Situation, float], Cost]] = {

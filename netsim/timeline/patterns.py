@@ -2,7 +2,7 @@
 
     B  bytes of a message or piece, payload    R  rate of a path, payload bytes per second
     d  one-way delay with `message_s`          n  participants
-    p  segments of a piece
+    p  segments in flight at the same time; of each stream, which take turns
 
 All start with idle links; the timeline adds the waits for links that others use. Where packets are
 lost, the slowest of the messages of a round counts (`tcp_throughput.message_s`), and it waits for
@@ -27,14 +27,19 @@ the latest of three 1.83 times, of four 2.08 times.
 """
 
 
-def ring(situation: Situation, num_bytes: float, num_hops: int) -> Cost:
-    """`num_hops` times, every participant hands a piece of B bytes on to the next.
+def ring(
+    situation: Situation, num_bytes: float, num_pieces: int, segment_bytes: float | None = None
+) -> Cost:
+    """`num_pieces` times, every participant hands a piece on to the next; a segment of it can be
+    handed on only when it has come.
 
-    A piece is p segments of s = B / (p R) seconds. With a rendezvous the next segment on a link
-    waits for the one p before it to arrive, 2 d in all, and for word of that. In step, this word
-    leaves at the moment in which another segment of its worker does: whether it comes before or
-    after it, w = 0 or s, is chance where s is more than d, and it comes first where s is less.
-    w = s^2 / (s + d) is what was measured between the two.
+    A piece that is longer than p segments of `segment_bytes` on each stream goes in several
+    hops, since no more than p are in flight. So B is at most p segments long, and `num_hops` is
+    at least `num_pieces`. A hop is p segments of s = B / (p R) seconds. With a rendezvous the
+    next segment on a link waits for the one p before it to arrive, 2 d in all, and for word of
+    that. In step, this word leaves at the moment in which another segment of its worker does:
+    whether it comes before or after it, w = 0 or s, is chance where s is more than d, and it
+    comes first where s is less. w = s^2 / (s + d) is what was measured between the two.
 
         hop    = max(slowest link's p s, mean over the ring of s + 2 d + w)      with rendezvous
         hop    = max(slowest link's p s, mean over the ring of s + d)            without
@@ -45,6 +50,8 @@ def ring(situation: Situation, num_bytes: float, num_hops: int) -> Cost:
     """
     transport, ranks = situation.transport, situation.ranks
     following = np.roll(ranks, -1)
+    hops_a_piece = _hops_a_piece(situation, num_bytes, segment_bytes)
+    num_bytes, num_hops = num_bytes / hops_a_piece, num_pieces * hops_a_piece
     there = situation.table.paths(ranks, following)
     back = situation.table.paths(following, ranks)
     delay_s = situation.delay_s(there, num_bytes)
@@ -53,7 +60,7 @@ def ring(situation: Situation, num_bytes: float, num_hops: int) -> Cost:
     num_messages = min(len(ranks), _COUPLED)
     rate = situation.rate(there, rtt_s)
     piece_s = situation.message_s(there, num_bytes, rtt_s, 1, num_messages)
-    segment_s = piece_s / transport.num_segments
+    segment_s = piece_s / (transport.num_segments * situation.streams)
     around_s = segment_s + delay_s
     if transport.rendezvous:
         around_s += note_s + segment_s / (1 + note_s / np.maximum(segment_s, 1e-9))
@@ -75,12 +82,24 @@ def ring(situation: Situation, num_bytes: float, num_hops: int) -> Cost:
     )
 
 
+def _hops_a_piece(situation: Situation, num_bytes: float, segment_bytes: float | None) -> float:
+    if segment_bytes is None:
+        return 1
+    num_segments = math.ceil(num_bytes / situation.streams / segment_bytes)
+    return max(num_segments / situation.transport.num_segments, 1)
+
+
 def all_reduce(situation: Situation, num_bytes: float) -> Cost:
     """A ring of 2 (n - 1) pieces of B / n (Patarasuk and Yuan 2009), or a faster tree."""
     num_workers = len(situation.ranks)
     if num_bytes <= ELEMENT_BYTES:
         return _one_number(situation, num_bytes)
-    around = ring(situation, num_bytes / num_workers, 2 * (num_workers - 1))
+    around = ring(
+        situation,
+        num_bytes / num_workers,
+        2 * (num_workers - 1),
+        situation.transport.segment_bytes,
+    )
     if not situation.transport.has_trees:
         return around
     seconds = _double_tree_s(situation, num_bytes)

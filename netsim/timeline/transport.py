@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from netsim.conditions.link import check_number
 from netsim.timeline.tcp_throughput import INITIAL_WINDOW_BYTES, LINUX_WINDOW_BYTES
 
-_MOVERS = ("bytes_per_s", "local_bytes_per_s", "switch_bytes_per_s", "initial_window_bytes")
-_MOVERS += ("max_window_bytes",)
+_MOVERS = ("bytes_per_s", "local_bytes_per_s", "switch_bytes_per_s")
+_MOVERS += ("segment_bytes", "initial_window_bytes", "max_window_bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,9 @@ class Transport:
 
     but for those that no measurement tells, from `num_segments` on and except `straggling_bytes`.
 
+    gloo's ring has two segments of at most 1 MiB in flight (gloo/allreduce.cc, `maxSegmentSize`),
+    that of an all-gather two halves of a piece (gloo/allgather.cc).
+
     Args:
         operation_s: what starting and ending one operation takes, however small it is.
         message_s: added to every one-way delay: a thread is woken, a packet passes two stacks.
@@ -29,7 +32,10 @@ class Transport:
         local_bytes_per_s: that all workers move together if they share one host's processors.
         switch_bytes_per_s: the same, if those also carry every packet through the switch.
         switch_message_s: that this switch adds to every one-way delay.
-        num_segments: into which a ring cuts each of its pieces, all in flight at the same time.
+        num_segments: into which a ring cuts each of its pieces, all in flight at the same time; of
+            more segments, so many are in flight.
+        segment_bytes: that a segment of an all-reduce has at the most.
+        gather_segment_bytes: the same of an all-gather; None: it has `num_segments`, however large.
         rendezvous: whether data leaves only when the receiver has sent word that it is ready.
         socket_bytes: that a sender hands over at once; then it is done, if a message has no more.
         straggling_bytes: that the last of several flows over a link still has to move when the
@@ -55,6 +61,8 @@ class Transport:
     switch_bytes_per_s: float = 4.28e8
     switch_message_s: float = 1.6e-4
     num_segments: int = 2
+    segment_bytes: float = 1_048_576
+    gather_segment_bytes: float | None = None
     rendezvous: bool = True
     socket_bytes: float = 131_072  # netsim.links.tcp.UNSENT_BYTES
     straggling_bytes: float = 2.87e5
@@ -76,10 +84,12 @@ class Transport:
         for name in ("num_segments", "streams"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} has to be at least 1, not {getattr(self, name)}.")
-        if self.chunk_bytes is not None and not self.chunk_bytes >= 1:
-            raise ValueError(
-                f"chunk_bytes has to be at least 1, or null for a tree, not {self.chunk_bytes}."
-            )
+        for name, without in (("chunk_bytes", "a tree"), ("gather_segment_bytes", "no limit")):
+            value = getattr(self, name)
+            if value is not None and not value >= 1:
+                raise ValueError(
+                    f"{name} has to be at least 1, or null for {without}, not {value}."
+                )
 
     def parts(self, num_bytes: float) -> int:
         """Into how many parts a tensor is cut, each on a stream of its own."""
@@ -103,7 +113,7 @@ NCCL = Transport(
     operation_s=3e-5,
     message_s=1e-5,
     bytes_per_s=2e10,
-    num_segments=8,
+    gather_segment_bytes=1_048_576,
     rendezvous=False,
     has_trees=True,
     chunk_bytes=524_288,
@@ -111,8 +121,11 @@ NCCL = Transport(
     streams=2,
     smallest_part_bytes=0,
 )
-"""Estimates, not measurements: 8 is NCCL_STEPS, its buffers on each connection, and a chunk of a
-broadcast fills one of them (BROADCAST_CHUNKSTEPS is 1). NCCL_BUFFSIZE, of all 8, is 4 MiB for each
-of its channels; a socket of a channel holds less. It takes 2 channels where nothing but the network
-joins the ranks, and is taken to spread an operation over both, however small.
+"""Estimates, not measurements. NCCL_BUFFSIZE is 4 MiB for each channel, in 8 steps of 512 KiB
+(NCCL_STEPS). A chunk of a broadcast is one of them (BROADCAST_CHUNKSTEPS), a chunk of an all-reduce
+or all-gather four, in two slices: these are its segments (ALLREDUCE_CHUNKSTEPS and _SLICESTEPS in
+src/include/collectives.h). A worker sends the next chunk when it has had the one before
+(src/device/all_reduce.h). A channel's socket holds less than NCCL_BUFFSIZE. It takes 2 channels
+where nothing but the network joins the ranks, and is taken to spread an operation over both,
+however small.
 """

@@ -1,9 +1,9 @@
 """Training, message by message and event by event, in plain Python: what the formulas have to meet.
 
 `Workers` is the engine's schedule with a heap of events; `ring_seconds` is gloo's ring with its
-segments, `chain_seconds` NCCL's broadcast with its chunks, `windowed_seconds` a message of which a
-window is in flight. None of them knows anything of NumPy or
-of the code it is compared with.
+segments, `looped_ring_seconds` one with more of them than are in flight, `chain_seconds` NCCL's
+broadcast with its chunks, `windowed_seconds` a message of which a window is in flight. None of them
+knows anything of NumPy or of the code it is compared with.
 """
 
 import heapq
@@ -131,6 +131,29 @@ def ring_seconds(
                 arrived_s[receiver] = free_s[worker] + delay_s[worker]
             ready_s[segment] = arrived_s
     return max(max(times) for times in ready_s)
+
+
+def looped_ring_seconds(
+    size: int, num_segments: int, segment_s: float, delay_s: float, rendezvous: bool
+) -> float:
+    """Every worker's loop over all segments that it sends and receives: a turn begins when it has
+    received the segment of two turns ago; then it says that it is ready, where that is needed, and
+    sends the next segment behind the ones before.
+    """
+    free_s = [0.0] * size
+    received_s = [[0.0] * size]
+    for turn in range(num_segments):
+        begins_s = received_s[turn - 1] if turn > 1 else [0.0] * size
+        arrived_s = [0.0] * size
+        for worker in range(size):
+            receiver = (worker + 1) % size
+            begin_s = max(begins_s[worker], free_s[worker])
+            if rendezvous:
+                begin_s = max(begin_s, begins_s[receiver] + delay_s)
+            free_s[worker] = begin_s + segment_s
+            arrived_s[receiver] = free_s[worker] + delay_s
+        received_s.append(arrived_s)
+    return max(received_s[-1])
 
 
 def chain_seconds(num_chunks: int, chunk_s: list[float], delay_s: list[float]) -> float:

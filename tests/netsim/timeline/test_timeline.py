@@ -29,6 +29,7 @@ BARE = Transport(
     straggling_bytes=0,
     socket_bytes=1.2e6,
     initial_window_bytes=1e12,
+    segment_bytes=1e30,
     max_window_bytes=1e30,
 )
 NETWORK = NetworkCondition(rate_mbit=100, delay_ms=5)
