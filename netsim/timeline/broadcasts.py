@@ -5,6 +5,7 @@ Letters as in `netsim.timeline.patterns`, and
     c  bytes of a chunk
 """
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -48,6 +49,7 @@ def chain(situation: Situation, num_bytes: float) -> Cost:
         seconds=begin_s + first_s + rest_s + float(cold_s.max()),
         drain_s=float(delay_s.max()),
         busy_s=situation.busy_s(ranks[:-1], ranks[1:], num_bytes),
+        num_messages=(len(ranks) - 1) * math.ceil(num_bytes / chunk_bytes),
         sent_bytes=situation.sent(num_bytes * has_next),
         rtt_s=float(rtt_s.max()),
         window_bytes=situation.opened(num_bytes, rate, rtt_s),
@@ -85,6 +87,7 @@ def tree(situation: Situation, num_bytes: float) -> Cost:
         seconds=begin_s + float(arrival_s.max()),
         drain_s=float(delay_s.max()),
         busy_s=situation.busy_s(ranks[parents], ranks[1:], num_bytes),
+        num_messages=(len(ranks) - 1) * situation.streams,
         sent_bytes=situation.sent(num_bytes * num_children.astype(float)),
         rtt_s=float(rtt_s.max()),
         window_bytes=situation.opened(num_bytes, rate, rtt_s),

@@ -29,6 +29,8 @@ class Cost:
         handover_s: of an exchange, from when a message may leave until its sender is done, `[n]`.
         rtt_s: of its longest path.
         window_bytes: of its connections afterwards.
+        num_messages: that all workers send together.
+        host_s: for how long a host that all workers share is busy with it.
     """
 
     seconds: float | Array
@@ -39,6 +41,8 @@ class Cost:
     handover_s: float | Array = 0.0
     rtt_s: float = 0.0
     window_bytes: float = 0.0
+    num_messages: float = 0.0
+    host_s: float = 0.0
 
     @cached_property
     def links(self) -> Ranks:
@@ -109,6 +113,10 @@ class Situation:
         return tcp_throughput.slow_start_wait_s(
             num_bytes / self.streams, self.window_bytes, rate / self.streams, rtt_s
         )
+
+    def posting_s(self, num_messages: int) -> float:
+        """From the first of a worker's simultaneous messages to the last."""
+        return (num_messages * self.streams - 1) / self.transport.messages_per_s
 
     def recovery_s(
         self, paths: Paths, num_bytes: float, rate: Array, rtt_s: Array, num_messages: int = 1

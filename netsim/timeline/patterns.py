@@ -16,6 +16,7 @@ import numpy as np
 
 from netsim.timeline.cost import Cost, Situation, transfer_s
 from netsim.timeline.link_table import Array, Ranks
+from netsim.timeline.transport import SharedHost
 
 ELEMENT_BYTES = 4
 """An all-reduce of one number is not cut into pieces."""
@@ -76,6 +77,7 @@ def ring(
         seconds=hops_s + last_s + float(cold_s.max()) + transport.operation_s,
         drain_s=float(delay_s.max()),
         busy_s=busy_s,
+        num_messages=len(ranks) * num_hops * transport.num_segments * situation.streams,
         sent_bytes=situation.sent(num_hops * num_bytes),
         rtt_s=float(rtt_s.max()),
         window_bytes=situation.opened(num_bytes, rate, rtt_s),
@@ -111,8 +113,10 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
 
         T = largest (bytes on a link / its rate) + min(B, straggling bytes) / R + 2 d
 
-    With a rendezvous; without, one d less. The paths are taken to be as long as the longest. Flows
-    do not share a link evenly: when the first is done, the last still has so much to move.
+    With a rendezvous; without, one d less. A worker posts its messages one after the other:
+    where these are small, that takes longer than their bytes. The paths are taken to be as long
+    as the longest. Flows do not share a link evenly: when the first is done, the last still has
+    so much to move.
     """
     transport, ranks = situation.transport, situation.ranks
     others = len(ranks) - 1
@@ -129,11 +133,13 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
     moving_s += float(transfer_s(straggling_bytes, all_flows))
     cold_s = situation.cold_s(num_bytes, all_flows / others, rtt_s)
     begin_s = note_s * transport.rendezvous + transport.operation_s
+    moving_s = max(moving_s, situation.posting_s(others))
     lost_s = situation.recovery_s(path, num_bytes, all_flows / others, rtt_s, num_messages)
     return Cost(
         seconds=float(begin_s + moving_s + delay_s + cold_s + lost_s),
         drain_s=float(delay_s),
         busy_s=busy_s,
+        num_messages=num_messages * situation.streams,
         sent_bytes=situation.sent(others * num_bytes),
         rtt_s=float(rtt_s),
         window_bytes=situation.opened(num_bytes, all_flows, rtt_s),
@@ -162,6 +168,7 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
         seconds=np.where(moves, transport.operation_s + moving_s + delay_s + cold_s + lost_s, 0),
         drain_s=delay_s,
         busy_s=busy_s,
+        num_messages=int(moves.sum()) * situation.streams,
         sent_bytes=situation.sent(num_bytes * moves),
         notice_s=note_s * transport.rendezvous,
         handover_s=transfer_s(max(num_bytes - situation.streams * transport.socket_bytes, 0), rate),
@@ -170,10 +177,10 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
     )
 
 
-def share_host(cost: Cost, bytes_per_s: float) -> Cost:
-    """The cost if all workers together move at most `bytes_per_s` of payload per second."""
-    moving_s = float(cost.sent_bytes.sum()) / bytes_per_s
-    return replace(cost, seconds=np.maximum(cost.seconds, moving_s))
+def share_host(cost: Cost, host: SharedHost) -> Cost:
+    """The cost where all workers share a host: no less than this is busy with it."""
+    host_s = host.seconds(float(cost.sent_bytes.sum()), cost.num_messages)
+    return replace(cost, seconds=np.maximum(cost.seconds, host_s), host_s=host_s)
 
 
 def _one_number(situation: Situation, num_bytes: float) -> Cost:
@@ -187,6 +194,7 @@ def _one_number(situation: Situation, num_bytes: float) -> Cost:
         seconds=first_s + num_hops * float(delay_s.mean()) + situation.transport.operation_s,
         drain_s=float(delay_s.max()),
         busy_s=situation.busy_s(ranks, following, num_bytes),
+        num_messages=num_hops,
         sent_bytes=situation.sent(num_bytes * num_hops / len(ranks)),
         rtt_s=float((delay_s + note_s).max()),
         window_bytes=situation.window_bytes,

@@ -10,7 +10,20 @@ from netsim.conditions.link import check_number
 from netsim.timeline.tcp_throughput import INITIAL_WINDOW_BYTES, LINUX_WINDOW_BYTES
 
 _MOVERS = ("bytes_per_s", "local_bytes_per_s", "switch_bytes_per_s")
+_MOVERS += ("messages_per_s", "local_messages_per_s")
 _MOVERS += ("segment_bytes", "initial_window_bytes", "max_window_bytes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedHost:
+    """What all workers of a host move and handle together at the most."""
+
+    bytes_per_s: float
+    messages_per_s: float
+
+    def seconds(self, num_bytes: float, num_messages: float) -> float:
+        """For which the host's processors are busy with so much of all workers."""
+        return num_bytes / self.bytes_per_s + num_messages / self.messages_per_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +33,9 @@ class Transport:
 
         python -m netsim calibrate --out results/validation/gloo.yaml
 
-    but for those that no measurement tells, from `num_segments` on and except `straggling_bytes`.
+    but for those that no measurement tells, from `num_segments` on and except `straggling_bytes`;
+    and `local_messages_per_s`, which is 55 us a message for a processor, as an all-to-all of 128
+    workers took.
 
     gloo's ring has two segments of at most 1 MiB in flight (gloo/allreduce.cc, `maxSegmentSize`),
     that of an all-gather two halves of a piece (gloo/allgather.cc).
@@ -30,7 +45,10 @@ class Transport:
         message_s: added to every one-way delay: a thread is woken, a packet passes two stacks.
         bytes_per_s: that a worker moves at the most, however fast its link is.
         local_bytes_per_s: that all workers move together if they share one host's processors.
-        switch_bytes_per_s: the same, if those also carry every packet through the switch.
+        messages_per_s: that a worker handles at the most: each further message of an operation
+            begins so much later.
+        local_messages_per_s: that all workers handle together if they share one host's processors.
+        switch_bytes_per_s: the same of bytes, if those also carry every packet through the switch.
         switch_message_s: that this switch adds to every one-way delay.
         num_segments: into which a ring cuts each of its pieces, all in flight at the same time; of
             more segments, so many are in flight.
@@ -55,17 +73,19 @@ class Transport:
     """
 
     operation_s: float = 1e-6
-    message_s: float = 1.74e-4
-    bytes_per_s: float = 2.51e9
-    local_bytes_per_s: float = 5.02e9
-    switch_bytes_per_s: float = 4.28e8
-    switch_message_s: float = 1.6e-4
+    message_s: float = 5.78e-5
+    bytes_per_s: float = 2.92e9
+    local_bytes_per_s: float = 5.84e9
+    messages_per_s: float = 1.82e4
+    local_messages_per_s: float = 3.64e4
+    switch_bytes_per_s: float = 4.64e8
+    switch_message_s: float = 2.78e-4
     num_segments: int = 2
     segment_bytes: float = 1_048_576
     gather_segment_bytes: float | None = None
     rendezvous: bool = True
     socket_bytes: float = 131_072  # netsim.links.tcp.UNSENT_BYTES
-    straggling_bytes: float = 2.87e5
+    straggling_bytes: float = 2.94e5
     has_trees: bool = False
     chunk_bytes: float | None = None
     initial_window_bytes: float = INITIAL_WINDOW_BYTES
@@ -101,11 +121,15 @@ class Transport:
             return replace(self, message_s=self.message_s + self.switch_message_s)
         return self
 
-    def shared_bytes_per_s(self, backend: str | None) -> float:
-        """What all workers move together at the most; None: each has a host of its own."""
+    def host(self, backend: str | None) -> "SharedHost":
+        """The host that all workers share behind `backend`; None: each has one of its own."""
         if backend is None:
-            return math.inf
-        return self.switch_bytes_per_s if backend == "switch" else self.local_bytes_per_s
+            return SharedHost(bytes_per_s=math.inf, messages_per_s=math.inf)
+        is_switch = backend == "switch"
+        return SharedHost(
+            bytes_per_s=self.switch_bytes_per_s if is_switch else self.local_bytes_per_s,
+            messages_per_s=self.local_messages_per_s,
+        )
 
 
 GLOO = Transport()
@@ -113,6 +137,7 @@ NCCL = Transport(
     operation_s=3e-5,
     message_s=1e-5,
     bytes_per_s=2e10,
+    messages_per_s=1e6,
     gather_segment_bytes=1_048_576,
     rendezvous=False,
     has_trees=True,
