@@ -5,8 +5,8 @@ results/validation/gloo.yaml): over 50 Mbit/s with 10 ms, which no constant was 
 the operations are within 2 % and nine in ten within 7. The fitted 100 and 200 Mbit/s are as near:
 half within 4 %. At 1 Gbit/s, where the switch and the workers fill the cores, half are within 8 %.
 Unshaped, where milliseconds hang on who gets a core, broadcasts are up to 2.2 times too slow and
-the rest is within a factor of 5. These are the least disturbed of 3 rounds on a quiet host; half of the
-operations took over 4 % longer in the most disturbed one.
+the rest is within a factor of 5. These are the least disturbed of 3 rounds on a quiet host; half of
+the operations took over 4 % longer in the most disturbed one.
 
 With 1 % of loss training runs are predicted as well as without, see results/reference/README.md. No
 constant was fitted to loss: `tcp_throughput` derives from the loss how slow the slowest of several

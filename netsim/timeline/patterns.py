@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from netsim.timeline import halving_doubling
 from netsim.timeline.cost import Cost, Situation, transfer_s
 from netsim.timeline.link_table import Array, Ranks
 from netsim.timeline.transport import SharedHost
@@ -92,8 +93,12 @@ def _hops_a_piece(situation: Situation, num_bytes: float, segment_bytes: float |
 
 
 def all_reduce(situation: Situation, num_bytes: float) -> Cost:
-    """A ring of 2 (n - 1) pieces of B / n (Patarasuk and Yuan 2009), or a faster tree."""
+    """A ring of 2 (n - 1) pieces of B / n (Patarasuk and Yuan 2009), or a faster tree; up to
+    `halving_doubling_bytes` by halving and doubling.
+    """
     num_workers = len(situation.ranks)
+    if num_bytes <= situation.transport.halving_doubling_bytes:
+        return halving_doubling.all_reduce(situation, num_bytes)
     if num_bytes <= ELEMENT_BYTES:
         return _one_number(situation, num_bytes)
     around = ring(

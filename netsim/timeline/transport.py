@@ -59,6 +59,8 @@ class Transport:
         straggling_bytes: that the last of several flows over a link still has to move when the
             others are done, see `patterns.pairs`.
         has_trees: whether all-reduce takes a double binary tree where that is faster.
+        halving_doubling_bytes: all-reduces of up to so many bytes go by recursive halving and
+            doubling, see `netsim.timeline.halving_doubling`.
         chunk_bytes: in which a broadcast goes along a chain of all workers; None: it goes down a
             tree, whole. See `netsim.timeline.broadcasts`.
         initial_window_bytes: of TCP.
@@ -87,6 +89,7 @@ class Transport:
     socket_bytes: float = 131_072  # netsim.links.tcp.UNSENT_BYTES
     straggling_bytes: float = 2.94e5
     has_trees: bool = False
+    halving_doubling_bytes: float = 0
     chunk_bytes: float | None = None
     initial_window_bytes: float = INITIAL_WINDOW_BYTES
     max_window_bytes: float = LINUX_WINDOW_BYTES
