@@ -13,7 +13,7 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.units import bytes_per_s, mbit_per_s
 from netsim.links.tcp import TcpSettings
 from netsim.proof.tcp_rate import WIRE_PER_GOODPUT
-from netsim.timeline.tcp_throughput import loss_limited_rate, socket_window_bytes
+from netsim.timeline.tcp_throughput import loss_limited_rate
 
 PORT = 29_996
 LIMIT_S = 10
@@ -64,21 +64,17 @@ def report(condition: NetworkCondition, measured_mbit: float, tcp: TcpSettings) 
 
 def theory_mbit(condition: NetworkCondition, tcp: TcpSettings) -> float | None:
     """10^6 bits per second of data in the steady state: the least of what the link's rate leaves
-    beside headers, a full window a round trip (`socket_window_bytes`), and what losses allow
-    (`loss_limited_rate`).
+    beside headers, a full window a round trip, and what losses allow (`loss_limited_rate`).
+
+    The window is the sender's buffer, or half of the receiver's: Linux keeps the other half for
+    what it stores beside the data (tcp_adv_win_scale = 1).
     """
     there, back = condition.path(SENDER, RECEIVER), condition.path(RECEIVER, SENDER)
     rtt_s = (there.delay_ms + back.delay_ms) / 1e3
     rate = inf if there.rate_mbit is None else bytes_per_s(there.rate_mbit) / WIRE_PER_GOODPUT
-    carried = float(
-        loss_limited_rate(
-            tcp.congestion_control,
-            rate,
-            rtt_s,
-            there.loss_pct / 100,
-            max_window_bytes=socket_window_bytes(tcp.wmem_max_bytes, tcp.rmem_max_bytes),
-        )
-    )
+    window = min(tcp.wmem_max_bytes, tcp.rmem_max_bytes // 2)
+    limited = float(loss_limited_rate(tcp.congestion_control, rate, rtt_s, there.loss_pct / 100))
+    carried = min(limited, window / rtt_s if rtt_s else inf)
     return None if carried == inf else mbit_per_s(carried)
 
 

@@ -11,7 +11,7 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.links.tcp import UNSENT_BYTES
 from netsim.timeline.cost import Cost
 from netsim.timeline.cost_model import CostModel
-from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD, message_s
+from netsim.timeline.tcp_throughput import LINUX_WINDOW_BYTES, WIRE_PER_PAYLOAD, message_s
 from netsim.timeline.transport import GLOO, NCCL, Transport
 from netsim.validation import gloo_measurements
 from netsim.validation.calibrate import error, predicted_s
@@ -405,13 +405,13 @@ def test_an_all_reduce_over_a_far_link_takes_the_round_trips_of_its_windows():
 
 @pytest.mark.parametrize("name", ["all_reduce_mean", "all_to_all", "all_gather", "broadcast"])
 def test_no_operation_is_faster_than_its_windows(name):
-    """A worker that sends to one other at a time, and has one stream, sends a window of 3 MiB in
-    100 ms; in an all-to-all it sends to three.
+    """A worker that sends to one other at a time, and has one stream, sends a window in 100 ms; in
+    an all-to-all it sends to three.
     """
     num_bytes = 400_000_000
     cost = cost_of(of_all(name, num_bytes, 4), FAR, 4, GLOO)
     num_receivers = {"all_to_all": 3, "broadcast": 2}.get(name, 1)
-    in_a_row = cost.sent_bytes.max() / num_receivers / (3 << 20)
+    in_a_row = cost.sent_bytes.max() / num_receivers / LINUX_WINDOW_BYTES
     assert np.max(cost.seconds) > 0.1 * (in_a_row - 6)  # the first window of 6 pieces at once
 
 
@@ -438,6 +438,27 @@ def test_under_loss_each_of_several_streams_has_a_window():
     assert many_s > 10_000_000 * WIRE_PER_PAYLOAD * 8e-8
     expected_s = message_s("cubic", 2_500_000, 12.5e6 / WIRE_PER_PAYLOAD, 0.05, 0.001, 4, 8)
     assert four_s == pytest.approx(expected_s + 0.025, rel=0.02)  # and repairs of what is last
+
+
+@pytest.mark.parametrize(
+    ("loss_pct", "delay_ms", "num_bytes", "measured_ms"),
+    [
+        (1, 5, 10_000_000, {1: 11_159, 2: 5924, 4: 3561, 8: 2234}),
+        (1, 5, 1_600_000, {1: 2010, 2: 1130, 4: 779}),
+        (0.1, 25, 1_600_000, {2: 1470, 4: 848}),
+    ],
+    ids=["lossy", "lossy, few bytes", "wan"],
+)
+def test_striped_all_reduces_of_gloo_took_as_long_under_loss(
+    loss_pct, delay_ms, num_bytes, measured_ms
+):
+    """4 workers over process groups, medians of 7; nothing was fitted to them."""
+    condition = NetworkCondition(rate_mbit=100, delay_ms=delay_ms, loss_pct=loss_pct)
+    operation = of_all("all_reduce_mean", num_bytes, 4)
+    for streams, ms in measured_ms.items():
+        model = CostModel(condition, 4, replace(GLOO, streams=streams), backend="switch")
+        cost = model.cost(operation, model.at(0)[0], OPEN)
+        assert 1000 * cost.seconds == pytest.approx(ms, rel=0.06)
 
 
 def test_less_than_a_stripe_goes_by_fewer_streams():
