@@ -119,7 +119,7 @@ class Situation:
         return (num_messages * self.streams - 1) / self.transport.messages_per_s
 
     def recovery_s(
-        self, paths: Paths, num_bytes: float, rate: Array, rtt_s: Array, num_messages: int = 1
+        self, paths: Paths, num_bytes: float, rate: Array, rtt_s: Array, num_messages: int
     ) -> Array:
         """Seconds that simultaneous messages wait for lost packets and lost ready notices."""
         num_parts = num_messages * self.streams

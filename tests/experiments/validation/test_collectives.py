@@ -47,8 +47,8 @@ def test_the_table_has_a_row_a_size_and_pattern():
 
 
 def test_the_summary_has_the_errors_of_the_model_and_of_the_formula():
-    """30.5 ms by theory, 60.7 by the model (12 delays of 5 ms and 58 us); 40 are measured, and 60 by
-    several streams.
+    """30.5 ms by theory, 60.7 by the model (12 delays of 5 ms and 58 us); 40 are measured, and 60
+    by several streams.
     """
     timed = [
         Timed(pattern="ring", num_bytes=4000, streams=k, seconds=(0.01, median_s, 0.1))

@@ -510,7 +510,9 @@ def test_a_link_that_is_down_never_ends_an_operation():
 
 def test_one_worker_alone_has_nothing_to_wait_for():
     cost = cost_of(of_all("all_reduce_mean", 1000, 1), NetworkCondition(rate_mbit=1), 1, GLOO)
-    assert (cost.seconds, cost.busy_s.sum(), cost.sent_bytes.sum()) == (0, 0, 0)
+    for name in ("seconds", "drain_s", "notice_s", "handover_s", "num_messages", "host_s", "rtt_s"):
+        assert getattr(cost, name) == 0, name
+    assert (cost.busy_s.sum(), cost.sent_bytes.sum(), cost.window_bytes) == (0, 0, 0)
 
 
 def test_refuses_an_operation_of_no_cost():
