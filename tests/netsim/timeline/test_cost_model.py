@@ -257,6 +257,21 @@ def test_an_all_to_all_takes_the_most_loaded_link_and_one_delay():
         assert seconds_of(of_all(name, 1_000_000, 4), condition, 4) == pytest.approx(expected_s)
 
 
+@pytest.mark.parametrize(
+    ("num_workers", "message_bytes", "late_bytes"),
+    [(2, 250_000, 0), (4, 250_000, 100_000), (4, 30_000, 30_000)],
+)
+def test_the_last_of_several_flows_is_late_by_what_it_still_has(
+    num_workers, message_bytes, late_bytes
+):
+    condition = NetworkCondition(rate_mbit=100, delay_ms=5)
+    operation = of_all("all_to_all", message_bytes * num_workers, num_workers)
+    seconds = seconds_of(operation, condition, num_workers, replace(IDEAL, straggling_bytes=1e5))
+    byte_s = WIRE_PER_PAYLOAD * 8e-8
+    expected_s = ((num_workers - 1) * message_bytes + late_bytes) * byte_s + 0.005
+    assert seconds == pytest.approx(expected_s, abs=1e-9)
+
+
 @pytest.mark.parametrize(("num_workers", "num_messages"), [(2, 1), (3, 2), (4, 3), (8, 6)])
 def test_a_broadcast_takes_the_messages_of_its_busiest_branch(num_workers, num_messages):
     condition = NetworkCondition(rate_mbit=100)
@@ -506,6 +521,17 @@ def test_a_link_that_is_down_never_ends_an_operation():
         assert seconds_of(of_all(name, 1000, 2), condition, 2) == math.inf
     exchange = cost_of(of_all("exchange", 1000, 4, shift=1), condition, 4)
     assert np.isinf(exchange.seconds).tolist() == [False, True, True, False]
+
+
+@pytest.mark.parametrize("name", [*COLLECTIVES, "exchange"])
+@pytest.mark.parametrize("options", [{}, {"halving_doubling_bytes": 1e9}, {"chunk_bytes": 100}])
+def test_every_operation_is_started_and_ended_once(name, options):
+    operation = of_all(name, 1000, 4, shift=1 if name == "exchange" else None)
+    at_once, later = (
+        seconds_of(operation, NetworkCondition(), 4, replace(IDEAL, operation_s=s, **options))
+        for s in (0, 0.5)
+    )
+    assert later - at_once == pytest.approx(0.5)
 
 
 def test_one_worker_alone_has_nothing_to_wait_for():
