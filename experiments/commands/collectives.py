@@ -2,13 +2,14 @@
 
 python -m experiments.collectives net=wan workers=8 [net.KEY=VALUE...] [--repeats 5]
 
-Milliseconds on the slowest worker: the median (least to most), and by theory the steps' delays plus
-the bytes over the rate, which open windows and no loss would give.
+Milliseconds on the slowest worker: the median (least to most), after ~ what the cost model of
+simulated workers predicts, and by theory the steps' delays plus the bytes over the rate, which open
+windows and no loss would give.
 """
 
 import argparse
 
-from experiments.validation.collectives import SIZES, measure, table
+from experiments.validation.collectives import SIZES, measure, summary, table
 from host import commands
 from host.errors import UserError
 from netsim.__main__ import parse
@@ -36,7 +37,8 @@ def main() -> int:
     except (NamespaceError, ValueError) as error:
         raise UserError(str(error)) from error
     print(f"{' '.join(arguments.words)}, links by {backend}, {arguments.repeats} repeats")
-    print(table(condition, num_workers, timed))
+    print(table(condition, num_workers, timed, backend))
+    print(summary(condition, num_workers, timed, backend))
     return 0
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from bagua_algos import Algorithm
 from bagua_algos.communication.communicator import Nodes
 from bagua_algos.communication.patterns import Pattern, check_pattern
-from bagua_algos.communication.streams import NumStreams, check_streams
+from bagua_algos.communication.streams import AUTO, NumStreams, check_streams
 from experiments.tasks.base import Task, TaskData
 from experiments.tasks.batches import Batches
 from experiments.tasks.samplers import Loading
@@ -169,22 +169,7 @@ class Plan:
         for name in ("seed", "checkpoint_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        check_streams(self.streams)
-        check_pattern(self.pattern)
-        if self.streams != 1 and self.backend.process_group != "gloo":
-            raise ValueError(
-                f"streams={self.streams} are gloo's: leave streams=1, or take backend=gloo; "
-                "simulated workers have one, and NCCL opens several sockets itself"
-            )
-        if self.pattern != "ring" and self.backend.process_group != "gloo":
-            raise ValueError(
-                f"pattern={self.pattern} is gloo's: leave pattern=ring, or take backend=gloo; "
-                "simulated workers have a ring, and NCCL chooses its own patterns"
-            )
-        if self.autotune and self.backend.is_simulated:
-            raise ValueError(
-                "autotune=true measures real workers' steps: leave it out, or take backend=gloo"
-            )
+        self._check_transport()
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"accumulate={self.accumulate} micro-batches must divide "
@@ -201,4 +186,34 @@ class Plan:
         if not 0 < self.target_accuracy <= 1:
             raise ValueError(
                 f"target_accuracy must be a fraction in (0, 1], got {self.target_accuracy}"
+            )
+
+    def _check_transport(self) -> None:
+        check_streams(self.streams)
+        check_pattern(self.pattern)
+        if self.backend.is_simulated and AUTO in (self.streams, self.pattern):
+            name = "streams" if self.streams == AUTO else "pattern"
+            example = "streams=8" if self.streams == AUTO else "pattern=halving_doubling"
+            raise ValueError(
+                f"{name}=auto is measured between real workers: say which simulated ones have, "
+                f"such as {example}, or take backend=gloo"
+            )
+        if self.backend.is_simulated and self.pattern == "direct":
+            raise ValueError(
+                "pattern=direct is of real workers, simulated ones have ring and halving_doubling: "
+                "choose one of these, or take backend=gloo"
+            )
+        if self.autotune and self.backend.is_simulated:
+            raise ValueError(
+                "autotune=true measures real workers' steps: leave it out, or take backend=gloo"
+            )
+        if self.streams != 1 and self.backend.process_group == "nccl":
+            raise ValueError(
+                f"streams={self.streams} are gloo's: leave streams=1, or take backend=gloo; "
+                "NCCL opens several sockets itself"
+            )
+        if self.pattern != "ring" and self.backend.process_group == "nccl":
+            raise ValueError(
+                f"pattern={self.pattern} is gloo's: leave pattern=ring, or take backend=gloo; "
+                "NCCL chooses its own patterns"
             )

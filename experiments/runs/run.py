@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
+from bagua_algos.communication.patterns import EVERY_SIZE
 from bagua_algos.communication.streams import AUTO
 from experiments.plan.factory import make_plan
 from experiments.plan.identity import plain
@@ -210,7 +211,7 @@ class Recorder:
             bytes_sent_per_worker=_mean_if_known([r.bytes_sent for r in results]),
             exposed_communication_s=statistics.mean(r.exposed_communication_s for r in results),
             spread=first.test.spread,
-            **({} if self._plan.backend.is_simulated else _transport(first)),
+            **_transport(self._plan, first),
         )
 
     def _finish(self, status: str, reason: str | None = None) -> str:
@@ -292,8 +293,11 @@ def known_summary(plan: Plan) -> Summary:
     )
 
 
-def _transport(result: Result) -> dict[str, Any]:
-    """How real workers were connected."""
+def _transport(plan: Plan, result: Result) -> dict[str, Any]:
+    """How workers were connected."""
+    if plan.backend.is_simulated:
+        is_halving = plan.pattern == "halving_doubling"
+        return {"halving_doubling_bytes": EVERY_SIZE if is_halving else 0}
     return {
         "streams": result.streams,
         "stream_trial": result.stream_trial and asdict(result.stream_trial),
@@ -304,8 +308,8 @@ def _transport(result: Result) -> dict[str, Any]:
 
 
 def _given_streams(plan: Plan) -> int | None:
-    """None: simulated workers have none, or they are measured."""
-    return None if plan.backend.is_simulated or plan.streams == AUTO else plan.streams
+    """None: they are measured."""
+    return None if plan.streams == AUTO else plan.streams
 
 
 def _gpus(plan: Plan) -> tuple[str | None, bool]:

@@ -81,11 +81,11 @@ class Summary:
     links: list[dict[str, Any]] | None = None
     """What each link was asked to be, and was measured to be."""
     streams: int | None = None
-    """Connections between each two real workers, over which large operations were striped."""
+    """Connections between each two workers, over which large operations were striped."""
     stream_trial: dict[str, Any] | None = None
     """How `streams` was measured: the fields of `StreamTrial`; None: it was not."""
     halving_doubling_bytes: int | None = None
-    """Up to which size real workers' all-reduces went by halving and doubling."""
+    """Up to which size all-reduces went by halving and doubling."""
     pattern_trial: dict[str, Any] | None = None
     """How that was measured: the fields of `PatternTrial`; None: it was not."""
     tuning: dict[str, Any] | None = None

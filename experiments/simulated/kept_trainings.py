@@ -42,7 +42,10 @@ _ROOMS = ("plan", "tasks", "models", "training", "simulated")
 _OF_VALUES = ("bagua_algos", "kernels", *(f"experiments/{room}" for room in _ROOMS))
 """The code that computes values."""
 
-_OF_TIME = ("net", "names.net", "trace", "cluster.straggler", "cluster.jitter")
+_OF_TIME = (
+    *("net", "names.net", "streams", "pattern", "trace"),
+    *("cluster.straggler", "cluster.jitter"),
+)
 """What of a configuration changes nothing but times."""
 
 

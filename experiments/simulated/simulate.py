@@ -8,13 +8,16 @@ device=cuda all workers are one batch on one GPU, and a rehearsal times a worker
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
 
 from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.patterns import EVERY_SIZE
 from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.communication.streams import AUTO
 from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
@@ -34,6 +37,7 @@ from host.child import run_in_child_reporting
 from netsim.timeline.compute import ComputeTimes, Constant, Straggler, Variation
 from netsim.timeline.cost_model import CostModel
 from netsim.timeline.timeline import Timeline
+from netsim.timeline.transport import GLOO, Transport
 
 PROFILE = "profile.yaml"
 
@@ -142,7 +146,7 @@ def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) 
         variation = Straggler(variation=variation, slowdown=1 + plan.cluster.straggler)
     variation = by_length(plan, profile, variation)
     return Timeline(
-        CostModel(plan.net, plan.workers, backend=net_backend),
+        CostModel(plan.net, plan.workers, transport(plan), backend=net_backend),
         ComputeTimes(
             forward_s=profile.forward_s + profile.late_s,
             backward_s=profile.backward_s,
@@ -153,6 +157,20 @@ def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) 
         ),
         host_load=min(1.0, plan.workers * plan.cluster.threads_per_worker / (os.cpu_count() or 1)),
         records_events=plan.trace,
+    )
+
+
+def transport(plan: Plan) -> Transport:
+    """gloo's constants, with the streams and the pattern of `plan`.
+
+    What real workers measure before training (`auto`) is not known to simulated ones, which refuse
+    it; where a run of real workers is predicted, it counts as the default.
+    """
+    is_halving = plan.pattern == "halving_doubling"
+    return replace(
+        GLOO,
+        streams=1 if plan.streams == AUTO else plan.streams,
+        halving_doubling_bytes=EVERY_SIZE if is_halving else 0,
     )
 
 

@@ -1,12 +1,15 @@
-"""All-reduces of real workers over one network: by pattern, size and number of streams."""
+"""All-reduces of real workers over one network: by pattern, size and number of streams; and what
+the cost model and a closed formula say of them.
+"""
 
 import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
+import numpy as np
 import torch
 
 from bagua_algos.communication.halving_doubling import largest_power
@@ -18,6 +21,8 @@ from netsim.conditions.units import bytes_per_s
 from netsim.links.namespaces import Hub
 from netsim.links.netlink import INTERFACE
 from netsim.proof.temporary_network import run_workers
+from netsim.timeline.cost_model import CostModel, PlainOperation
+from netsim.timeline.transport import GLOO
 
 PATTERNS = {"ring": 0, "halving_doubling": EVERY_SIZE}
 """With the size up to which all-reduces go by halving and doubling."""
@@ -26,6 +31,7 @@ STREAMS = (1, 2, 4, 8, 16)
 SIZES = (4_000, 100_000, 400_000, 1_600_000)
 LIMIT_S = 300.0
 LINGER_S = 0.3
+_OPEN_WINDOW_BYTES = 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +99,42 @@ def theory_s(condition: NetworkCondition, num_workers: int, pattern: str, num_by
     return steps * delay_s + sent * num_bytes * per_byte_s
 
 
-def table(condition: NetworkCondition, num_workers: int, timed: Sequence[Timed]) -> str:
-    """A row for each pattern and size, a column for each number of streams: the median in ms, and
-    the least and the most.
+def predicted_s(condition: NetworkCondition, num_workers: int, timed: Timed, backend: str) -> float:
+    """What the cost model says of an all-reduce whose connections' windows are open."""
+    transport = replace(GLOO, streams=timed.streams, halving_doubling_bytes=PATTERNS[timed.pattern])
+    model = CostModel(condition, num_workers, transport, backend=backend)
+    operation = PlainOperation(
+        name="all_reduce_mean", num_bytes=timed.num_bytes, ranks=tuple(range(num_workers))
+    )
+    return float(np.max(model.cost(operation, model.at(0)[0], _OPEN_WINDOW_BYTES).seconds))
+
+
+def summary(
+    condition: NetworkCondition, num_workers: int, timed: Sequence[Timed], backend: str
+) -> str:
+    """Two sentences: how far the cost model and the closed formula are off the medians. No constant
+    of either was fitted to these measurements.
+    """
+    errors: dict[str, list[float]] = {"The cost model": [], "The closed formula": []}
+    for one in timed:
+        median_s = one.seconds[1]
+        theory = theory_s(condition, num_workers, one.pattern, one.num_bytes)
+        errors["The cost model"].append(
+            predicted_s(condition, num_workers, one, backend) / median_s - 1
+        )
+        errors["The closed formula"].append(theory / median_s - 1)
+    return " ".join(
+        f"{name} is off by {100 * statistics.fmean(map(abs, values)):.0f} % on the mean, "
+        f"{100 * max(values, key=abs):+.0f} % at worst."
+        for name, values in errors.items()
+    )
+
+
+def table(
+    condition: NetworkCondition, num_workers: int, timed: Sequence[Timed], backend: str
+) -> str:
+    """A row for each pattern and size, a column for each number of streams: the median in ms, the
+    least and the most, and what the cost model predicts.
     """
     by_case = {(t.num_bytes, t.pattern, t.streams): t for t in timed}
     keys = dict.fromkeys((t.num_bytes, t.pattern) for t in timed)
@@ -105,16 +144,19 @@ def table(condition: NetworkCondition, num_workers: int, timed: Sequence[Timed])
             f"{num_bytes / 1000:g}",
             pattern,
             f"{1000 * theory_s(condition, num_workers, pattern, num_bytes):.0f}",
-            *(_cell(by_case[num_bytes, pattern, streams]) for streams in STREAMS),
+            *(
+                _cell(one, predicted_s(condition, num_workers, one, backend))
+                for one in (by_case[num_bytes, pattern, streams] for streams in STREAMS)
+            ),
         ]
         for num_bytes, pattern in sorted(keys, key=lambda key: key[0])
     ]
     return markdown.table(header, rows, "rl" + "r" * (len(header) - 2))
 
 
-def _cell(timed: Timed) -> str:
+def _cell(timed: Timed, predicted: float) -> str:
     low, middle, high = (1000 * seconds for seconds in timed.seconds)
-    return f"{middle:.0f} ({low:.0f} to {high:.0f})"
+    return f"{middle:.0f} ({low:.0f} to {high:.0f}) ~{1000 * predicted:.0f}"
 
 
 def _spread(seconds: Sequence[float]) -> list[float]:

@@ -5,11 +5,11 @@ Letters as in `netsim.timeline.patterns`, and
     c  bytes of a chunk
 """
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
-from netsim.timeline import tcp_throughput
 from netsim.timeline.cost import Cost, Situation, transfer_s
 from netsim.timeline.link_table import Ranks
 
@@ -30,8 +30,7 @@ def chain(situation: Situation, num_bytes: float) -> Cost:
 
     or (n - 2) (c / R + d) + B / R + d over equal paths. It is NCCL's ring from its root to the
     worker before it, for which NCCL has no other algorithm (NVIDIA/nccl, src/device/broadcast.h and
-    `ncclPatternPipelineFrom` in src/enqueue.cc). The chunks are one channel's, and the formula
-    never waits for a free NCCL buffer.
+    `ncclPatternPipelineFrom` in src/enqueue.cc). The chunks of several streams follow one another.
     """
     transport, ranks, table = situation.transport, situation.ranks, situation.table
     assert transport.chunk_bytes is not None, transport
@@ -41,15 +40,16 @@ def chain(situation: Situation, num_bytes: float) -> Cost:
     note_s = situation.delay_s(table.paths(ranks[1:], ranks[:-1]), 1)
     rtt_s = delay_s + note_s
     rate = situation.rate(path, rtt_s)
-    first_s = float((transfer_s(chunk_bytes, rate) + delay_s).sum())
+    first_s = float((situation.message_s(path, chunk_bytes, rtt_s) + delay_s).sum())
     rest_s = float(transfer_s(num_bytes - chunk_bytes, rate).max())
-    cold_s = tcp_throughput.slow_start_wait_s(num_bytes, situation.window_bytes, rate, rtt_s)
+    cold_s = situation.cold_s(num_bytes, rate, rtt_s)
     begin_s = float(note_s.max()) * transport.rendezvous + transport.operation_s
     has_next = ranks != ranks[-1]
     return Cost(
         seconds=begin_s + first_s + rest_s + float(cold_s.max()),
         drain_s=float(delay_s.max()),
         busy_s=situation.busy_s(ranks[:-1], ranks[1:], num_bytes),
+        num_messages=(len(ranks) - 1) * math.ceil(num_bytes / chunk_bytes),
         sent_bytes=situation.sent(num_bytes * has_next),
         rtt_s=float(rtt_s.max()),
         window_bytes=situation.opened(num_bytes, rate, rtt_s),
@@ -61,7 +61,9 @@ def tree(situation: Situation, num_bytes: float) -> Cost:
     sends it on to 2^i places further. A worker's messages share its link from the start, so that
     each takes as long as all of them together.
 
-        arrival[child] = arrival[parent] + max(children B / R of the uplink, B / R) + d
+        arrival[child] = arrival[parent] + max(children B / R of the uplink, message) + d
+
+    A message takes B / R, or longer where windows are full or packets lost.
     """
     transport, ranks, table = situation.transport, situation.ranks, situation.table
     parents = _parents(len(ranks))
@@ -72,8 +74,9 @@ def tree(situation: Situation, num_bytes: float) -> Cost:
     rtt_s = delay_s + note_s
     rate = situation.rate(path, rtt_s)
     uplink_s = num_children[parents] * num_bytes / table.rates[ranks[parents]]
-    cold_s = tcp_throughput.slow_start_wait_s(num_bytes, situation.window_bytes, rate, rtt_s)
-    edge_s = np.maximum(uplink_s, transfer_s(num_bytes, rate)) + delay_s + cold_s
+    cold_s = situation.cold_s(num_bytes, rate, rtt_s)
+    message_s = situation.message_s(path, num_bytes, rtt_s)
+    edge_s = np.maximum(uplink_s, message_s) + delay_s + cold_s
     arrival_s = np.zeros(len(ranks))
     for first in _powers_of_two(len(ranks)):
         last = min(2 * first, len(ranks))
@@ -84,6 +87,7 @@ def tree(situation: Situation, num_bytes: float) -> Cost:
         seconds=begin_s + float(arrival_s.max()),
         drain_s=float(delay_s.max()),
         busy_s=situation.busy_s(ranks[parents], ranks[1:], num_bytes),
+        num_messages=(len(ranks) - 1) * situation.streams,
         sent_bytes=situation.sent(num_bytes * num_children.astype(float)),
         rtt_s=float(rtt_s.max()),
         window_bytes=situation.opened(num_bytes, rate, rtt_s),

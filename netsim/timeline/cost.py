@@ -29,6 +29,8 @@ class Cost:
         handover_s: of an exchange, from when a message may leave until its sender is done, `[n]`.
         rtt_s: of its longest path.
         window_bytes: of its connections afterwards.
+        num_messages: that all workers send together.
+        host_s: for how long a host that all workers share is busy with it.
     """
 
     seconds: float | Array
@@ -39,6 +41,8 @@ class Cost:
     handover_s: float | Array = 0.0
     rtt_s: float = 0.0
     window_bytes: float = 0.0
+    num_messages: float = 0.0
+    host_s: float = 0.0
 
     @cached_property
     def links(self) -> Ranks:
@@ -50,7 +54,8 @@ class Cost:
 class Situation:
     """The inputs of a cost: the links, the participants' ranks in order, the connections.
 
-    `window_bytes` is the congestion window that the connections have at the start.
+    `window_bytes` is the congestion window that each connection has at the start, and `streams` is
+    how many connections each message is striped over.
     """
 
     table: LinkTable
@@ -58,6 +63,7 @@ class Situation:
     transport: Transport
     congestion_control: str | None
     window_bytes: float
+    streams: int = 1
 
     def delay_s(self, paths: Paths, num_bytes: float) -> Array:
         """One way, for the last packet of a message: packets never overtake, so of n draws of
@@ -68,11 +74,16 @@ class Situation:
         return paths.delay_s + late_s + self.transport.message_s
 
     def rate(self, paths: Paths, rtt_s: Array, num_flows: int = 1) -> Array:
-        """Bytes per second of `num_flows` flows together: the slowest link's rate, or less under
-        loss.
+        """Bytes per second of `num_flows` messages together: the slowest link's rate, or less under
+        loss or where windows are full.
         """
         return tcp_throughput.loss_limited_rate(
-            self.congestion_control, paths.rate, rtt_s, paths.loss, num_flows
+            self.congestion_control,
+            paths.rate,
+            rtt_s,
+            paths.loss,
+            num_flows * self.streams,
+            self.transport.max_window_bytes,
         )
 
     def message_s(
@@ -83,36 +94,51 @@ class Situation:
         num_flows: int = 1,
         num_messages: int = 1,
     ) -> Array:
-        """Seconds until the slowest of several messages has left; some of the messages share a
+        """Seconds until the slowest of several messages has left; `num_flows` of them share a
         link.
         """
         return tcp_throughput.message_s(
             self.congestion_control,
-            num_bytes,
+            num_bytes / self.streams,
             paths.rate,
             rtt_s,
             paths.loss,
-            num_flows,
-            num_messages,
+            num_flows * self.streams,
+            num_messages * self.streams,
+            self.transport.max_window_bytes,
         )
 
+    def cold_s(self, num_bytes: float, rate: Array, rtt_s: Array) -> Array:
+        """Seconds for which links idle while the windows of messages open; `rate` is of one."""
+        return tcp_throughput.slow_start_wait_s(
+            num_bytes / self.streams, self.window_bytes, rate / self.streams, rtt_s
+        )
+
+    def posting_s(self, num_messages: int) -> float:
+        """From the first of a worker's simultaneous messages to the last."""
+        return (num_messages * self.streams - 1) / self.transport.messages_per_s
+
     def recovery_s(
-        self, paths: Paths, num_bytes: float, rate: Array, rtt_s: Array, num_messages: int = 1
+        self, paths: Paths, num_bytes: float, rate: Array, rtt_s: Array, num_messages: int
     ) -> Array:
         """Seconds that simultaneous messages wait for lost packets and lost ready notices."""
+        num_parts = num_messages * self.streams
         return tcp_throughput.recovery_wait_s(
-            num_bytes,
-            rate * rtt_s,
+            num_bytes / self.streams,
+            rate / self.streams * rtt_s,
             rtt_s,
             paths.loss,
-            num_messages,
-            num_messages * self.transport.rendezvous,
+            num_parts,
+            num_parts * self.transport.rendezvous,
         )
 
     def opened(self, num_bytes: float, rate: Array, rtt_s: Array) -> float:
-        """The window of the connections, bytes, after messages of `num_bytes` each."""
+        """The window of each connection, bytes, after messages of `num_bytes` each."""
         return tcp_throughput.opened_window_bytes(
-            num_bytes, self.window_bytes, float(np.max(rate)), float(np.max(rtt_s))
+            num_bytes / self.streams,
+            self.window_bytes,
+            float(np.max(rate)) / self.streams,
+            float(np.max(rtt_s)),
         )
 
     def sent(self, num_bytes: float | Array) -> Array:

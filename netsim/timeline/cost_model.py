@@ -4,9 +4,9 @@ Against 4 gloo processes on 2 cores (`python -m netsim calibrate`, whose table i
 results/validation/gloo.yaml): over 50 Mbit/s with 10 ms, which no constant was fitted to, half of
 the operations are within 2 % and nine in ten within 7. The fitted 100 and 200 Mbit/s are as near:
 half within 4 %. At 1 Gbit/s, where the switch and the workers fill the cores, half are within 8 %.
-Unshaped, where milliseconds hang on who gets a core, broadcasts are up to 3 times too slow and the
-rest is within a factor of 3. These are the least disturbed of 3 rounds on a quiet host; half of the
-operations took over 4 % longer in the most disturbed one.
+Unshaped, where milliseconds hang on who gets a core, broadcasts are up to 2.2 times too slow and
+the rest is within a factor of 5. These are the least disturbed of 3 rounds on a quiet host; half of
+the operations took over 4 % longer in the most disturbed one.
 
 With 1 % of loss training runs are predicted as well as without, see results/reference/README.md. No
 constant was fitted to loss: `tcp_throughput` derives from the loss how slow the slowest of several
@@ -89,7 +89,7 @@ class Route:
 class CostModel:
     """The costs of operations between N workers under a condition.
 
-    `shared_bytes_per_s` is the payload that all workers together move at the most, inf where each
+    `host` is what all workers together move and handle at the most; nothing limits it where each
     has a host of its own.
 
     Args:
@@ -112,8 +112,8 @@ class CostModel:
         backend: str | None = None,
     ) -> None:
         self.world_size = world_size
-        self.transport = transport.behind(backend)
-        self.shared_bytes_per_s = transport.shared_bytes_per_s(backend)
+        self.transport = transport.over(condition).behind(backend)
+        self.host = transport.host(backend)
         self._congestion_control = condition.congestion_control
         self._links = LinkSchedule(condition, world_size, transport.bytes_per_s)
         self._everyone: Ranks = np.arange(world_size)
@@ -160,7 +160,7 @@ class CostModel:
             if len(self._costs) >= _MAX_COSTS:
                 self._costs.clear()
             cost = self._make(operation, table, window_bytes)
-            self._costs[key] = patterns.share_host(cost, self.shared_bytes_per_s)
+            self._costs[key] = patterns.share_host(cost, self.host)
         return self._costs[key]
 
     def _make(self, operation: CostedOperation, table: LinkTable, window_bytes: float) -> Cost:
@@ -170,6 +170,7 @@ class CostModel:
             transport=self.transport,
             congestion_control=self._congestion_control,
             window_bytes=window_bytes,
+            streams=self.transport.parts(_cut_bytes(operation)),
         )
         if len(situation.ranks) < 2:
             return _nothing(situation)
@@ -195,12 +196,19 @@ class CostModel:
         )
 
 
+def _cut_bytes(operation: CostedOperation) -> float:
+    """Of the tensors that are striped: what goes to one worker, or all that is handed in."""
+    is_for_each = _COLLECTIVES.get(operation.name) is _all_to_all
+    return operation.num_bytes / len(operation.ranks) if is_for_each else operation.num_bytes
+
+
 def _all_to_all(situation: Situation, num_bytes: float) -> Cost:
     return patterns.pairs(situation, num_bytes / len(situation.ranks))
 
 
 def _all_gather(situation: Situation, num_bytes: float) -> Cost:
-    return patterns.ring(situation, num_bytes, len(situation.ranks) - 1)
+    segment_bytes = situation.transport.gather_segment_bytes
+    return patterns.ring(situation, num_bytes, len(situation.ranks) - 1, segment_bytes)
 
 
 _COLLECTIVES: dict[str, Callable[[Situation, float], Cost]] = {

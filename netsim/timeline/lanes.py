@@ -93,10 +93,13 @@ class Lanes:
         model: of the costs.
         num_lanes: how many.
         records_events: whether `events` fills.
+
+    `host_s` is for how long a host that all workers share has been busy with operations.
     """
 
     def __init__(self, model: CostModel, num_lanes: int, *, records_events: bool) -> None:
         self.bytes_sent: Array = np.zeros(model.world_size)
+        self.host_s = 0.0
         self._events: list[Event] = []
         self._records_events = records_events
         self._model = model
@@ -190,6 +193,7 @@ class Lanes:
         lane.times_s = starts_s.copy()
         lane.times_s[lane.flight.ranks] = lane.flight.ends_s
         self._connections.used(key, cost, float(lane.times_s[ranks].max()))
+        self.host_s += cost.host_s
         self.bytes_sent += cost.sent_bytes * WIRE_PER_PAYLOAD
         return slowed
 

@@ -2,7 +2,7 @@
 
     B  bytes of a message or piece, payload    R  rate of a path, payload bytes per second
     d  one-way delay with `message_s`          n  participants
-    p  segments of a piece
+    p  segments in flight at the same time; of each stream, which take turns
 
 All start with idle links; the timeline adds the waits for links that others use. Where packets are
 lost, the slowest of the messages of a round counts (`tcp_throughput.message_s`), and it waits for
@@ -14,9 +14,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from netsim.timeline import tcp_throughput
+from netsim.timeline import halving_doubling
 from netsim.timeline.cost import Cost, Situation, transfer_s
 from netsim.timeline.link_table import Array, Ranks
+from netsim.timeline.transport import SharedHost
 
 ELEMENT_BYTES = 4
 """An all-reduce of one number is not cut into pieces."""
@@ -28,14 +29,19 @@ the latest of three 1.83 times, of four 2.08 times.
 """
 
 
-def ring(situation: Situation, num_bytes: float, num_hops: int) -> Cost:
-    """`num_hops` times, every participant hands a piece of B bytes on to the next.
+def ring(
+    situation: Situation, num_bytes: float, num_pieces: int, segment_bytes: float | None = None
+) -> Cost:
+    """`num_pieces` times, every participant hands a piece on to the next; a segment of it can be
+    handed on only when it has come.
 
-    A piece is p segments of s = B / (p R) seconds. With a rendezvous the next segment on a link
-    waits for the one p before it to arrive, 2 d in all, and for word of that. In step, this word
-    leaves at the moment in which another segment of its worker does: whether it comes before or
-    after it, w = 0 or s, is chance where s is more than d, and it comes first where s is less.
-    w = s^2 / (s + d) is what was measured between the two.
+    A piece that is longer than p segments of `segment_bytes` on each stream goes in several
+    hops, since no more than p are in flight. So B is at most p segments long, and `num_hops` is
+    at least `num_pieces`. A hop is p segments of s = B / (p R) seconds. With a rendezvous the
+    next segment on a link waits for the one p before it to arrive, 2 d in all, and for word of
+    that. In step, this word leaves at the moment in which another segment of its worker does:
+    whether it comes before or after it, w = 0 or s, is chance where s is more than d, and it
+    comes first where s is less. w = s^2 / (s + d) is what was measured between the two.
 
         hop    = max(slowest link's p s, mean over the ring of s + 2 d + w)      with rendezvous
         hop    = max(slowest link's p s, mean over the ring of s + d)            without
@@ -46,6 +52,8 @@ def ring(situation: Situation, num_bytes: float, num_hops: int) -> Cost:
     """
     transport, ranks = situation.transport, situation.ranks
     following = np.roll(ranks, -1)
+    hops_a_piece = _hops_a_piece(situation, num_bytes, segment_bytes)
+    num_bytes, num_hops = num_bytes / hops_a_piece, num_pieces * hops_a_piece
     there = situation.table.paths(ranks, following)
     back = situation.table.paths(following, ranks)
     delay_s = situation.delay_s(there, num_bytes)
@@ -54,7 +62,7 @@ def ring(situation: Situation, num_bytes: float, num_hops: int) -> Cost:
     num_messages = min(len(ranks), _COUPLED)
     rate = situation.rate(there, rtt_s)
     piece_s = situation.message_s(there, num_bytes, rtt_s, 1, num_messages)
-    segment_s = piece_s / transport.num_segments
+    segment_s = piece_s / (transport.num_segments * situation.streams)
     around_s = segment_s + delay_s
     if transport.rendezvous:
         around_s += note_s + segment_s / (1 + note_s / np.maximum(segment_s, 1e-9))
@@ -63,25 +71,42 @@ def ring(situation: Situation, num_bytes: float, num_hops: int) -> Cost:
     hop_s = max(slowest_s, float(around_s.mean()))
     last_s = float((piece_s + delay_s + note_s * transport.rendezvous).max())
     hops_s = (num_hops - 1) * hop_s if num_hops > 1 else 0.0  # hop_s may be infinite
-    cold_s = tcp_throughput.slow_start_wait_s(num_bytes, situation.window_bytes, rate, rtt_s)
+    cold_s = situation.cold_s(num_bytes, rate, rtt_s)
     lost_s = situation.recovery_s(there, num_bytes, rate, rtt_s, num_messages)
     hops_s += num_hops * float(lost_s.max())
     return Cost(
         seconds=hops_s + last_s + float(cold_s.max()) + transport.operation_s,
         drain_s=float(delay_s.max()),
         busy_s=busy_s,
+        num_messages=len(ranks) * num_hops * transport.num_segments * situation.streams,
         sent_bytes=situation.sent(num_hops * num_bytes),
         rtt_s=float(rtt_s.max()),
         window_bytes=situation.opened(num_bytes, rate, rtt_s),
     )
 
 
+def _hops_a_piece(situation: Situation, num_bytes: float, segment_bytes: float | None) -> float:
+    if segment_bytes is None:
+        return 1
+    num_segments = math.ceil(num_bytes / situation.streams / segment_bytes)
+    return max(num_segments / situation.transport.num_segments, 1)
+
+
 def all_reduce(situation: Situation, num_bytes: float) -> Cost:
-    """A ring of 2 (n - 1) pieces of B / n (Patarasuk and Yuan 2009), or a faster tree."""
+    """A ring of 2 (n - 1) pieces of B / n (Patarasuk and Yuan 2009), or a faster tree; up to
+    `halving_doubling_bytes` by halving and doubling.
+    """
     num_workers = len(situation.ranks)
+    if num_bytes <= situation.transport.halving_doubling_bytes:
+        return halving_doubling.all_reduce(situation, num_bytes)
     if num_bytes <= ELEMENT_BYTES:
         return _one_number(situation, num_bytes)
-    around = ring(situation, num_bytes / num_workers, 2 * (num_workers - 1))
+    around = ring(
+        situation,
+        num_bytes / num_workers,
+        2 * (num_workers - 1),
+        situation.transport.segment_bytes,
+    )
     if not situation.transport.has_trees:
         return around
     seconds = _double_tree_s(situation, num_bytes)
@@ -93,8 +118,10 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
 
         T = largest (bytes on a link / its rate) + min(B, straggling bytes) / R + 2 d
 
-    With a rendezvous; without, one d less. The paths are taken to be as long as the longest. Flows
-    do not share a link evenly: when the first is done, the last still has so much to move.
+    With a rendezvous; without, one d less. A worker posts its messages one after the other:
+    where these are small, that takes longer than their bytes. The paths are taken to be as long
+    as the longest. Flows do not share a link evenly: when the first is done, the last still has
+    so much to move.
     """
     transport, ranks = situation.transport, situation.ranks
     others = len(ranks) - 1
@@ -109,15 +136,15 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
     message_s = situation.message_s(path, num_bytes, rtt_s, others, num_messages)
     moving_s = max(float(busy_s.max()), float(message_s))
     moving_s += float(transfer_s(straggling_bytes, all_flows))
-    cold_s = tcp_throughput.slow_start_wait_s(
-        num_bytes, situation.window_bytes, all_flows / others, rtt_s
-    )
+    cold_s = situation.cold_s(num_bytes, all_flows / others, rtt_s)
     begin_s = note_s * transport.rendezvous + transport.operation_s
+    moving_s = max(moving_s, situation.posting_s(others))
     lost_s = situation.recovery_s(path, num_bytes, all_flows / others, rtt_s, num_messages)
     return Cost(
         seconds=float(begin_s + moving_s + delay_s + cold_s + lost_s),
         drain_s=float(delay_s),
         busy_s=busy_s,
+        num_messages=num_messages * situation.streams,
         sent_bytes=situation.sent(others * num_bytes),
         rtt_s=float(rtt_s),
         window_bytes=situation.opened(num_bytes, all_flows, rtt_s),
@@ -140,24 +167,25 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
     rate = situation.rate(path, rtt_s)
     message_s = situation.message_s(path, num_bytes, rtt_s, 1, num_messages)
     moving_s = np.maximum(busy_s[table.crossed(senders, ranks)].max(0), message_s)
-    cold_s = tcp_throughput.slow_start_wait_s(num_bytes, situation.window_bytes, rate, rtt_s)
+    cold_s = situation.cold_s(num_bytes, rate, rtt_s)
     lost_s = situation.recovery_s(path, num_bytes, rate, rtt_s, num_messages)
     return Cost(
         seconds=np.where(moves, transport.operation_s + moving_s + delay_s + cold_s + lost_s, 0),
         drain_s=delay_s,
         busy_s=busy_s,
+        num_messages=int(moves.sum()) * situation.streams,
         sent_bytes=situation.sent(num_bytes * moves),
         notice_s=note_s * transport.rendezvous,
-        handover_s=transfer_s(max(num_bytes - transport.socket_bytes, 0), rate),
+        handover_s=transfer_s(max(num_bytes - situation.streams * transport.socket_bytes, 0), rate),
         rtt_s=float(rtt_s.max()),
         window_bytes=situation.opened(num_bytes, rate, rtt_s),
     )
 
 
-def share_host(cost: Cost, bytes_per_s: float) -> Cost:
-    """The cost if all workers together move at most `bytes_per_s` of payload per second."""
-    moving_s = float(cost.sent_bytes.sum()) / bytes_per_s
-    return replace(cost, seconds=np.maximum(cost.seconds, moving_s))
+def share_host(cost: Cost, host: SharedHost) -> Cost:
+    """The cost where all workers share a host: no less than this is busy with it."""
+    host_s = host.seconds(float(cost.sent_bytes.sum()), cost.num_messages)
+    return replace(cost, seconds=np.maximum(cost.seconds, host_s), host_s=host_s)
 
 
 def _one_number(situation: Situation, num_bytes: float) -> Cost:
@@ -171,6 +199,7 @@ def _one_number(situation: Situation, num_bytes: float) -> Cost:
         seconds=first_s + num_hops * float(delay_s.mean()) + situation.transport.operation_s,
         drain_s=float(delay_s.max()),
         busy_s=situation.busy_s(ranks, following, num_bytes),
+        num_messages=num_hops,
         sent_bytes=situation.sent(num_bytes * num_hops / len(ranks)),
         rtt_s=float((delay_s + note_s).max()),
         window_bytes=situation.window_bytes,

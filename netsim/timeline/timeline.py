@@ -32,7 +32,6 @@ from netsim.timeline.lanes import (
     spans,
 )
 from netsim.timeline.link_table import Array
-from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
 
 Moment = Literal["forward", "bucket_ready", "backward_end", "step_end"]
 
@@ -93,9 +92,8 @@ class Timeline:
         self.compute = compute
         self._num_lanes = num_lanes
         self._host_load = host_load
-        self._payload_per_s = model.shared_bytes_per_s
         self._begin_s: Array = np.zeros(model.world_size)
-        self._bytes_before = 0.0
+        self._host_before_s = 0.0
         self._lanes = Lanes(model, num_lanes + 1, records_events=records_events)
         self._records_events = records_events
         self._compute_events: list[Event] = []
@@ -131,7 +129,7 @@ class Timeline:
             factors = self.compute.variation.factors(self.num_steps, len(self._now_s))
         self._factors = factors
         self._begin_s = self._now_s
-        self._bytes_before = float(self.bytes_sent.sum())
+        self._host_before_s = self._lanes.host_s
         self._stage = _Stage.FORWARD
         self._lane = 0
 
@@ -199,8 +197,9 @@ class Timeline:
         self._end_background()
         self._reach(_Stage.STEP_END)
         self._join()
-        if self._payload_per_s < np.inf:
-            self._wait_until(self._begin_s + self._host_s())
+        moving_s = self._lanes.host_s - self._host_before_s
+        if moving_s:
+            self._wait_until(self._begin_s + moving_s + self._host_load * self._compute_s())
         self._stage = _Stage.OUTSIDE
         self._begin(0)
         self.num_steps += 1
@@ -213,13 +212,10 @@ class Timeline:
             self.do(job.work)
         self.end_step()
 
-    def _host_s(self) -> Array:
-        """What the step's compute and the bytes that it moved take of a host they share, `[N]`."""
-        moved_bytes = (float(self.bytes_sent.sum()) - self._bytes_before) / WIRE_PER_PAYLOAD
-        moving_s = moved_bytes / self._payload_per_s
+    def _compute_s(self) -> Array:
+        """What the step's compute takes, `[N]`."""
         compute = self.compute
-        compute_s = compute.forward_s + compute.backward_s + compute.optimizer_s
-        return moving_s + self._host_load * compute_s * self._factors
+        return (compute.forward_s + compute.backward_s + compute.optimizer_s) * self._factors
 
     def _begin(self, lane: int) -> None:
         self._lane = lane

@@ -6,10 +6,34 @@
 import math
 from dataclasses import dataclass, fields, replace
 
+from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import check_number
-from netsim.timeline.tcp_throughput import INITIAL_WINDOW_BYTES
+from netsim.timeline.tcp_throughput import (
+    INITIAL_WINDOW_BYTES,
+    LINUX_RMEM_BYTES,
+    LINUX_WINDOW_BYTES,
+    LINUX_WMEM_BYTES,
+    socket_window_bytes,
+)
 
-_MOVERS = ("bytes_per_s", "local_bytes_per_s", "switch_bytes_per_s", "initial_window_bytes")
+_MOVERS = ("bytes_per_s", "local_bytes_per_s", "switch_bytes_per_s")
+_MOVERS += ("messages_per_s", "local_messages_per_s")
+_MOVERS += ("segment_bytes", "initial_window_bytes", "max_window_bytes")
+
+_OPTIONAL = (("chunk_bytes", "a tree"), ("gather_segment_bytes", "no limit"))
+_OPTIONAL += (("own_buffer_bytes", "no limit"),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedHost:
+    """What all workers of a host move and handle together at the most."""
+
+    bytes_per_s: float
+    messages_per_s: float
+
+    def seconds(self, num_bytes: float, num_messages: float) -> float:
+        """For which the host's processors are busy with so much of all workers."""
+        return num_bytes / self.bytes_per_s + num_messages / self.messages_per_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,24 +43,42 @@ class Transport:
 
         python -m netsim calibrate --out results/validation/gloo.yaml
 
-    but for those that no measurement tells, from `num_segments` on and except `straggling_bytes`.
+    but for those that no measurement tells, from `num_segments` on and except `straggling_bytes`;
+    and `local_messages_per_s`, which is 55 us a message for a processor, as an all-to-all of 128
+    workers took.
+
+    gloo's ring has two segments of at most 1 MiB in flight (gloo/allreduce.cc, `maxSegmentSize`),
+    that of an all-gather two halves of a piece (gloo/allgather.cc).
 
     Args:
         operation_s: what starting and ending one operation takes, however small it is.
         message_s: added to every one-way delay: a thread is woken, a packet passes two stacks.
         bytes_per_s: that a worker moves at the most, however fast its link is.
         local_bytes_per_s: that all workers move together if they share one host's processors.
-        switch_bytes_per_s: the same, if those also carry every packet through the switch.
+        messages_per_s: that a worker handles at the most: each further message of an operation
+            begins so much later.
+        local_messages_per_s: that all workers handle together if they share one host's processors.
+        switch_bytes_per_s: the same of bytes, if those also carry every packet through the switch.
         switch_message_s: that this switch adds to every one-way delay.
-        num_segments: into which a ring cuts each of its pieces, all in flight at the same time.
+        num_segments: into which a ring cuts each of its pieces, all in flight at the same time; of
+            more segments, so many are in flight.
+        segment_bytes: that a segment of an all-reduce has at the most.
+        gather_segment_bytes: the same of an all-gather; None: it has `num_segments`, however large.
         rendezvous: whether data leaves only when the receiver has sent word that it is ready.
         socket_bytes: that a sender hands over at once; then it is done, if a message has no more.
         straggling_bytes: that the last of several flows over a link still has to move when the
             others are done, see `patterns.pairs`.
         has_trees: whether all-reduce takes a double binary tree where that is faster.
+        halving_doubling_bytes: all-reduces of up to so many bytes go by recursive halving and
+            doubling, see `netsim.timeline.halving_doubling`.
         chunk_bytes: in which a broadcast goes along a chain of all workers; None: it goes down a
             tree, whole. See `netsim.timeline.broadcasts`.
         initial_window_bytes: of TCP.
+        max_window_bytes: that a connection has in flight at the most: of the hosts' socket buffers
+            (`tcp_throughput.socket_window_bytes`), or of the library's own, whichever is less.
+        own_buffer_bytes: of the library's, for each connection; None: it limits nothing.
+        streams: connections between each two workers over which an operation is striped.
+        smallest_part_bytes: operations of less for each stream take fewer.
         slow_start_after_idle: whether pauses close TCP's windows, as the sysctl of that name says.
 
     Raises:
@@ -44,18 +86,27 @@ class Transport:
     """
 
     operation_s: float = 1e-6
-    message_s: float = 1.74e-4
-    bytes_per_s: float = 2.51e9
-    local_bytes_per_s: float = 5.02e9
-    switch_bytes_per_s: float = 4.28e8
-    switch_message_s: float = 1.6e-4
+    message_s: float = 5.78e-5
+    bytes_per_s: float = 2.92e9
+    local_bytes_per_s: float = 5.84e9
+    messages_per_s: float = 1.82e4
+    local_messages_per_s: float = 3.64e4
+    switch_bytes_per_s: float = 4.64e8
+    switch_message_s: float = 2.78e-4
     num_segments: int = 2
+    segment_bytes: float = 1_048_576
+    gather_segment_bytes: float | None = None
     rendezvous: bool = True
     socket_bytes: float = 131_072  # netsim.links.tcp.UNSENT_BYTES
-    straggling_bytes: float = 2.87e5
+    straggling_bytes: float = 2.94e5
     has_trees: bool = False
+    halving_doubling_bytes: float = 0
     chunk_bytes: float | None = None
     initial_window_bytes: float = INITIAL_WINDOW_BYTES
+    max_window_bytes: float = LINUX_WINDOW_BYTES
+    own_buffer_bytes: float | None = None
+    streams: int = 1
+    smallest_part_bytes: float = 16_384  # bagua_algos.communication.stripes.SMALLEST_PART_BYTES
     slow_start_after_idle: bool = True
 
     def __post_init__(self) -> None:
@@ -65,12 +116,37 @@ class Transport:
         for name in _MOVERS:
             if not getattr(self, name):
                 raise ValueError(f"{name}=0 moves nothing: choose more.")
-        if self.num_segments < 1:
-            raise ValueError(f"num_segments has to be at least 1, not {self.num_segments}.")
-        if self.chunk_bytes is not None and not self.chunk_bytes >= 1:
-            raise ValueError(
-                f"chunk_bytes has to be at least 1, or null for a tree, not {self.chunk_bytes}."
+        for name in ("num_segments", "streams"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} has to be at least 1, not {getattr(self, name)}.")
+        for name, without in _OPTIONAL:
+            value = getattr(self, name)
+            if value is not None and not value >= 1:
+                raise ValueError(
+                    f"{name} has to be at least 1, or null for {without}, not {value}."
+                )
+
+    def parts(self, num_bytes: float) -> int:
+        """Into how many parts a tensor is cut, each on a stream of its own."""
+        return max(1, min(self.streams, int(num_bytes // max(self.smallest_part_bytes, 1))))
+
+    def over(self, condition: NetworkCondition) -> "Transport":
+        """These constants, with what the network says of its hosts' TCP."""
+        after_idle, window_bytes = condition.tcp_slow_start_after_idle, self.max_window_bytes
+        wmem_kb, rmem_kb = condition.tcp_wmem_max_kb, condition.tcp_rmem_max_kb
+        if (wmem_kb, rmem_kb) != (None, None):
+            window_bytes = min(
+                socket_window_bytes(
+                    LINUX_WMEM_BYTES if wmem_kb is None else 1e3 * wmem_kb,
+                    LINUX_RMEM_BYTES if rmem_kb is None else 1e3 * rmem_kb,
+                ),
+                math.inf if self.own_buffer_bytes is None else self.own_buffer_bytes,
             )
+        return replace(
+            self,
+            max_window_bytes=window_bytes,
+            slow_start_after_idle=self.slow_start_after_idle if after_idle is None else after_idle,
+        )
 
     def behind(self, backend: str | None) -> "Transport":
         """These constants, with the switch's delay in `message_s` where `backend` is the switch."""
@@ -78,11 +154,15 @@ class Transport:
             return replace(self, message_s=self.message_s + self.switch_message_s)
         return self
 
-    def shared_bytes_per_s(self, backend: str | None) -> float:
-        """What all workers move together at the most; None: each has a host of its own."""
+    def host(self, backend: str | None) -> "SharedHost":
+        """The host that all workers share behind `backend`; None: each has one of its own."""
         if backend is None:
-            return math.inf
-        return self.switch_bytes_per_s if backend == "switch" else self.local_bytes_per_s
+            return SharedHost(bytes_per_s=math.inf, messages_per_s=math.inf)
+        is_switch = backend == "switch"
+        return SharedHost(
+            bytes_per_s=self.switch_bytes_per_s if is_switch else self.local_bytes_per_s,
+            messages_per_s=self.local_messages_per_s,
+        )
 
 
 GLOO = Transport()
@@ -90,11 +170,20 @@ NCCL = Transport(
     operation_s=3e-5,
     message_s=1e-5,
     bytes_per_s=2e10,
-    num_segments=8,
+    messages_per_s=1e6,
+    gather_segment_bytes=1_048_576,
     rendezvous=False,
     has_trees=True,
     chunk_bytes=524_288,
+    own_buffer_bytes=4 << 20,
+    streams=2,
+    smallest_part_bytes=0,
 )
-"""Estimates, not measurements: 8 is NCCL_STEPS, its buffers on each connection, and a chunk of a
-broadcast fills one of them (BROADCAST_CHUNKSTEPS is 1; NCCL_BUFFSIZE, of all 8, 4 MiB).
+"""Estimates, not measurements. NCCL_BUFFSIZE is 4 MiB for each channel, in 8 steps of 512 KiB
+(NCCL_STEPS). A chunk of a broadcast is one of them (BROADCAST_CHUNKSTEPS), a chunk of an all-reduce
+or all-gather four, in two slices: these are its segments (ALLREDUCE_CHUNKSTEPS and _SLICESTEPS in
+src/include/collectives.h). A worker sends the next chunk when it has had the one before
+(src/device/all_reduce.h). A channel's socket holds less than NCCL_BUFFSIZE. It takes 2 channels
+where nothing but the network joins the ranks, and is taken to spread an operation over both,
+however small.
 """

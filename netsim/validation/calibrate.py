@@ -2,6 +2,10 @@
 
     python -m netsim calibrate --out gloo.yaml [--workers 4]      measures, in some ten minutes
     python -m netsim calibrate --out gloo.yaml --fit gloo.csv     fits measurements once more
+    python -m netsim calibrate --messages                         few bytes of 2 to 32 workers
+
+What a message costs shows in operations of few bytes between many workers, which are measured after
+all others, or alone. Without them `local_messages_per_s` stays as it is.
 
 Least squares of log(predicted / measured) over the networks that are fitted, outliers damped. The
 errors over the others, which no constant has seen, tell how good the predictions are. What was
@@ -40,6 +44,10 @@ FITTED = {
 }
 """The least, a guess and the most. `bytes_per_s` is one processor's part of `local_bytes_per_s`."""
 
+OF_MESSAGES = {"local_messages_per_s": (1e3, 4e4, 1e7)}
+"""The same, where several numbers of workers were measured; `messages_per_s` is a processor's part.
+"""
+
 OUTLIER = 0.2
 """Relative error above which a measurement weighs less."""
 
@@ -51,12 +59,18 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m netsim calibrate")
     parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="write the constants there")
     parser.add_argument("--workers", type=int, default=4, help="how many (default 4)")
+    parser.add_argument(
+        "--messages", action="store_true", help="measure what messages cost, and nothing else"
+    )
     parser.add_argument("--fit", type=Path, metavar="FILE.csv", help="measured before")
     options = parser.parse_args(arguments)
     if options.workers < 3:
         parser.error(f"--workers has to be at least 3, not {options.workers}")
     if options.fit is None:
-        measurements = gloo_measurements.measure(options.workers, report=_say)
+        measurements = [
+            *([] if options.messages else gloo_measurements.measure(options.workers, report=_say)),
+            *gloo_measurements.measure_messages(report=_say),
+        ]
         if options.out is not None:
             gloo_measurements.write(options.out.with_suffix(".csv"), measurements)
     else:
@@ -103,20 +117,27 @@ def error(measurement: Measurement, transport: Transport) -> float:
 
 
 def fit(measurements: Sequence[Measurement]) -> Transport:
-    """Gloo's constants, to three digits.
+    """Gloo's constants, to three digits. What the measurements cannot tell stays as in `GLOO`: all
+    but the cost of messages if they are of few bytes alone, and this if they are of one number of
+    workers.
 
     Raises:
-        ValueError: if none of the measurements is to be fitted.
+        ValueError: if none of the measurements is to be fitted, or they tell nothing.
     """
     fitted = [measurement for measurement in measurements if measurement.is_fitted]
     if not fitted:
         raise ValueError("None of these measurements is to be fitted: set is_fitted of some.")
+    if not _ranges(fitted):
+        raise ValueError(
+            "These measurements are of one network and one number of workers: add more."
+        )
     num_processors = fitted[0].num_processors  # of one host all
-    low, guess, high = np.log(np.array(list(FITTED.values()))).T
-    limits = np.array([name.endswith("_bytes_per_s") for name in FITTED])
+    ranges = _ranges(fitted)
+    low, guess, high = np.log(np.array(list(ranges.values()))).T
+    limits = np.array([name.endswith("_bytes_per_s") for name in ranges])
 
     def errors(log_constants: np.ndarray) -> list[float]:
-        transport = _transport(np.exp(log_constants), num_processors)
+        transport = _transport(ranges, np.exp(log_constants), num_processors)
         return [math.log1p(error(measurement, transport)) for measurement in fitted]
 
     # A host that limits nothing has no gradient: begin on both sides of what a host may be.
@@ -134,7 +155,15 @@ def fit(measurements: Sequence[Measurement]) -> Transport:
         ),
         key=lambda result: result.cost,
     )
-    return _transport([float(f"{value:.3g}") for value in np.exp(found.x)], num_processors)
+    constants = [float(f"{value:.3g}") for value in np.exp(found.x)]
+    return _transport(ranges, constants, num_processors)
+
+
+def _ranges(measurements: Sequence[Measurement]) -> dict[str, tuple[float, float, float]]:
+    """Of the constants that these measurements tell."""
+    has_several_counts = len({m.num_workers for m in measurements}) > 1
+    has_networks = len({m.network for m in measurements}) > 1
+    return (FITTED if has_networks else {}) | (OF_MESSAGES if has_several_counts else {})
 
 
 def constants_as_yaml(transport: Transport) -> str:
@@ -172,15 +201,17 @@ def untold(transport: Transport) -> list[str]:
     """A line for each constant that the measurements did not tell."""
     return [
         f"{name} is at an end of its range: nothing measured tells it"
-        for name, (least, _, most) in FITTED.items()
+        for name, (least, _, most) in (FITTED | OF_MESSAGES).items()
         if not 1.01 * least < getattr(transport, name) < 0.99 * most
     ]
 
 
-def _transport(constants: Iterable[float], num_processors: int) -> Transport:
-    values = {name: float(value) for name, value in zip(FITTED, constants, strict=True)}
-    one_s = values["local_bytes_per_s"] / num_processors
-    return replace(GLOO, bytes_per_s=one_s, **values)
+def _transport(names: Iterable[str], constants: Iterable[float], num_processors: int) -> Transport:
+    values = {name: float(value) for name, value in zip(names, constants, strict=True)}
+    for name in ("bytes_per_s", "messages_per_s"):
+        if f"local_{name}" in values:
+            values[name] = values[f"local_{name}"] / num_processors
+    return replace(GLOO, **values)
 
 
 def _where(measurement: Measurement) -> str:

@@ -9,12 +9,14 @@ import os
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import product
 from pathlib import Path
 
 from netsim.conditions.condition import NetworkCondition
 from netsim.validation import gloo
 
 SIZES = (40_000, 400_000, 1_600_000, 10_000_000)
+MESSAGE_OPERATIONS = ("all_to_all", "all_reduce_mean")
 _LIMIT_S = 400
 _SECONDS = ("seconds", "most_seconds")
 
@@ -82,6 +84,56 @@ class Measurement:
         return UniformNetwork(
             rate_mbit=self.rate_mbit, delay_ms=self.delay_ms, is_fitted=self.is_fitted
         )
+
+
+MESSAGE_WORKERS = (2, 4, 8, 16, 32)
+"""With so many, operations of few bytes tell what messages cost. 64 did not connect on 2 cores that
+other programs shared: gloo gives up a connection after four attempts.
+"""
+
+
+def measure_messages(
+    *,
+    worker_counts: Sequence[int] = MESSAGE_WORKERS,
+    num_rounds: int = 3,
+    num_repeats: int = 9,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[Measurement]:
+    """Measure operations of few bytes over unshaped links; every other number of workers is held
+    out. Takes a minute or two.
+
+    Raises:
+        NamespaceError: if a network cannot be made, or a worker fails.
+    """
+    times: dict[tuple[int, str, int], list[float]] = {}
+    backend = ""
+    for index, num_workers in product(range(num_rounds), worker_counts):
+        report(f"round {index + 1} of {num_rounds}: few bytes of {num_workers} workers")
+        cases = [(name, 2 * gloo.ELEMENT_BYTES * num_workers) for name in MESSAGE_OPERATIONS]
+        backend, times_s = gloo.seconds(
+            UniformNetwork().condition,
+            num_workers,
+            [[[case]] for case in cases],
+            num_repeats=num_repeats,
+            limit_s=_LIMIT_S,
+        )
+        for case, seconds in zip(cases, times_s, strict=True):
+            times.setdefault((num_workers, *case), []).append(statistics.median(seconds))
+    return [
+        Measurement(
+            rate_mbit=None,
+            delay_ms=0,
+            is_fitted=worker_counts.index(num_workers) % 2 == 0,
+            backend=backend,
+            num_processors=os.cpu_count() or 1,
+            num_workers=num_workers,
+            name=name,
+            num_bytes=num_bytes,
+            seconds=min(medians),
+            most_seconds=max(medians),
+        )
+        for (num_workers, name, num_bytes), medians in times.items()
+    ]
 
 
 def measure(

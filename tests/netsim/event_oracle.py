@@ -1,8 +1,9 @@
 """Training, message by message and event by event, in plain Python: what the formulas have to meet.
 
 `Workers` is the engine's schedule with a heap of events; `ring_seconds` is gloo's ring with its
-segments, `chain_seconds` NCCL's broadcast with its chunks. None of them knows anything of NumPy or
-of the code it is compared with.
+segments, `looped_ring_seconds` one with more of them than are in flight, `chain_seconds` NCCL's
+broadcast with its chunks, `windowed_seconds` a message of which a window is in flight. None of them
+knows anything of NumPy or of the code it is compared with.
 """
 
 import heapq
@@ -132,6 +133,29 @@ def ring_seconds(
     return max(max(times) for times in ready_s)
 
 
+def looped_ring_seconds(
+    size: int, num_segments: int, segment_s: float, delay_s: float, rendezvous: bool
+) -> float:
+    """Every worker's loop over all segments that it sends and receives: a turn begins when it has
+    received the segment of two turns ago; then it says that it is ready, where that is needed, and
+    sends the next segment behind the ones before.
+    """
+    free_s = [0.0] * size
+    received_s = [[0.0] * size]
+    for turn in range(num_segments):
+        begins_s = received_s[turn - 1] if turn > 1 else [0.0] * size
+        arrived_s = [0.0] * size
+        for worker in range(size):
+            receiver = (worker + 1) % size
+            begin_s = max(begins_s[worker], free_s[worker])
+            if rendezvous:
+                begin_s = max(begin_s, begins_s[receiver] + delay_s)
+            free_s[worker] = begin_s + segment_s
+            arrived_s[receiver] = free_s[worker] + delay_s
+        received_s.append(arrived_s)
+    return max(received_s[-1])
+
+
 def chain_seconds(num_chunks: int, chunk_s: list[float], delay_s: list[float]) -> float:
     """Worker 0 sends chunks to worker 1, which hands each on to worker 2 when it has it, and so on;
     link r carries one in `chunk_s[r]`.
@@ -144,3 +168,16 @@ def chain_seconds(num_chunks: int, chunk_s: list[float], delay_s: list[float]) -
             free_s[link] = max(arrived_s, free_s[link]) + moving_s
             arrived_s = free_s[link] + late_s
     return arrived_s
+
+
+def windowed_seconds(num_packets: int, packet_s: float, rtt_s: float, window: int) -> float:
+    """When the last packet has left: each takes `packet_s` to leave, and waits until fewer than
+    `window` are not acknowledged, which one is `rtt_s` after its first byte has left.
+    """
+    began_s: list[float] = []
+    free_s = 0.0
+    for packet in range(num_packets):
+        room_s = began_s[packet - window] + rtt_s if packet >= window else 0.0
+        began_s.append(max(free_s, room_s))
+        free_s = began_s[-1] + packet_s
+    return free_s

@@ -160,11 +160,11 @@ def test_numbers_that_no_run_can_have_are_refused_by_name(override):
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["backend=sim", "streams=2"], "streams=2 are gloo's: leave streams=1"),
-        (["backend=sim", "streams=auto"], "streams=auto are gloo's: leave streams=1"),
-        (["backend=sim", "pattern=auto"], "pattern=auto is gloo's: leave pattern=ring"),
+        (["backend=sim", "streams=auto"], "streams=auto is measured between real workers: say"),
+        (["backend=sim", "pattern=auto"], "pattern=auto is measured between real workers: say"),
         (["algo=torch_ddp", "pattern=auto"], "torch_ddp is PyTorch's own code, whose all-reduces"),
         (["backend=sim", "autotune=true"], "autotune=true measures real workers' steps"),
+        (["backend=sim", "pattern=direct"], "simulated ones have ring and halving_doubling"),
         (
             ["algo=torch_ddp", "autotune=true"],
             "torch_ddp is PyTorch's own code, which makes its own",

@@ -9,8 +9,9 @@ from experiments.runs.load import load_rows
 from experiments.simulated.profile import Profile
 from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.replay import step_ends_s
-from experiments.simulated.simulate import make_timeline, train_simulated
+from experiments.simulated.simulate import make_timeline, train_simulated, transport
 from host.errors import UserError
+from netsim.timeline.transport import GLOO
 from tests import app
 from tests.paths import ROOT
 
@@ -82,6 +83,21 @@ def test_a_replay_on_another_network_is_the_simulation_there(rehearsed, tmp_path
     there = plan_of(tmp_path, "net=wan")
     simulated, _, _ = times_of(data, profile, there)
     assert step_ends_s(clocks.script, make_timeline(there, profile)) == pytest.approx(simulated)
+
+
+def test_more_streams_are_faster_where_packets_are_lost(rehearsed, tmp_path):
+    data, profile = rehearsed
+    one, clocks, _ = times_of(data, profile, plan_of(tmp_path, "net=lossy"))
+    many, _, _ = times_of(data, profile, plan_of(tmp_path, "net=lossy", "streams=8"))
+    assert many[-1] < 0.7 * one[-1]
+    again = step_ends_s(clocks.script, make_timeline(plan_of(tmp_path, "net=lossy"), profile))
+    assert again == pytest.approx(one)
+
+
+def test_streams_and_pattern_are_the_plan_s(tmp_path):
+    assert transport(plan_of(tmp_path)) == GLOO
+    own = transport(plan_of(tmp_path, "algo=allreduce", "streams=8", "pattern=halving_doubling"))
+    assert (own.streams, own.halving_doubling_bytes > 1e12) == (8, True)
 
 
 def test_evaluations_take_no_time(rehearsed, tmp_path):

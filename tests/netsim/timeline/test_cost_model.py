@@ -6,16 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bagua_algos.communication.stripes import SMALLEST_PART_BYTES
 from netsim.conditions.condition import NetworkCondition
 from netsim.links.tcp import UNSENT_BYTES
 from netsim.timeline.cost import Cost
 from netsim.timeline.cost_model import CostModel
-from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
+from netsim.timeline.tcp_throughput import LINUX_WINDOW_BYTES, WIRE_PER_PAYLOAD, message_s
 from netsim.timeline.transport import GLOO, NCCL, Transport
 from netsim.validation import gloo_measurements
 from netsim.validation.calibrate import error, predicted_s
 from netsim.validation.ring import seconds_in_theory
-from tests.netsim.event_oracle import chain_seconds, ring_seconds
+from tests.netsim.event_oracle import chain_seconds, looped_ring_seconds, ring_seconds
 from tests.netsim.operations import Operation, of_all
 from tests.paths import ROOT
 
@@ -24,10 +25,15 @@ IDEAL = Transport(
     operation_s=0,
     message_s=0,
     bytes_per_s=1e30,
+    messages_per_s=1e30,
+    local_messages_per_s=1e30,
     num_segments=1,
     rendezvous=False,
     straggling_bytes=0,
+    segment_bytes=1e30,
+    max_window_bytes=1e30,
 )
+FAR = NetworkCondition(rate_mbit=10_000, delay_ms=50)
 OPEN = 1e12
 """A congestion window that never waits."""
 
@@ -87,6 +93,60 @@ def test_workers_of_one_host_together_move_no_more_than_it_can():
     assert seconds_of(operation, NetworkCondition(), 4, transport) < 1e-6  # each has its own host
 
 
+def test_messages_of_few_bytes_go_out_one_after_the_other():
+    """127 of 55 us took 7.2 ms; those of 4 workers 0.5. An exchange has one."""
+    unshaped = NetworkCondition()
+    for num_workers in (4, 128):
+        operation = of_all("all_to_all", 4 * num_workers, num_workers)
+        last_begins_s = (num_workers - 2) / GLOO.messages_per_s
+        expected_s = last_begins_s + 2 * GLOO.message_s + GLOO.operation_s
+        assert seconds_of(operation, unshaped, num_workers, GLOO) == pytest.approx(expected_s)
+    assert expected_s == pytest.approx(0.0072, rel=0.05)
+    few_s, many_s = (
+        seconds_of(of_all("exchange", 4, n, shift=1), unshaped, n, GLOO) for n in (4, 128)
+    )
+    assert few_s == many_s
+    striped = replace(IDEAL, streams=2, smallest_part_bytes=1, messages_per_s=1000)
+    assert seconds_of(of_all("all_to_all", 8, 4), unshaped, 4, striped) == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_messages"),
+    [
+        ("all_reduce_mean", 2 * 7 * 8 * 2),  # 14 hops of 8 workers, two segments each
+        ("all_to_all", 8 * 7),
+        ("reduce_scatter_mean", 8 * 7),
+        ("all_gather", 7 * 8 * 2),
+        ("broadcast", 7),
+        ("exchange", 8),
+    ],
+)
+def test_a_host_that_workers_share_handles_their_messages(name, num_messages):
+    operation = of_all(name, 80, 8, shift=1 if name == "exchange" else None)
+    transport = replace(IDEAL, num_segments=2, local_messages_per_s=1000, local_bytes_per_s=1e6)
+    model = CostModel(NetworkCondition(), 8, transport, backend="netem")
+    cost = model.cost(operation, model.at(0)[0], OPEN)
+    expected_s = num_messages / 1000 + cost.sent_bytes.sum() / 1e6
+    assert cost.seconds == pytest.approx(expected_s)
+    assert cost.host_s == pytest.approx(expected_s)
+    assert seconds_of(operation, NetworkCondition(), 8, transport) < 1e-6  # each has its own host
+
+
+def test_more_streams_and_longer_chains_have_more_messages():
+    striped = replace(IDEAL, streams=2, smallest_part_bytes=1)
+    chunked = replace(IDEAL, chunk_bytes=30)
+    one_number = of_all("all_reduce_mean", 4, 4)
+    for operation, transport, num_messages in (
+        (of_all("exchange", 80, 4, shift=1), striped, 8),
+        (of_all("all_to_all", 80, 4), striped, 24),
+        (of_all("all_gather", 80, 4), striped, 24),
+        (of_all("broadcast", 80, 4), striped, 6),
+        (of_all("broadcast", 80, 4), chunked, 9),
+        (one_number, striped, 6),
+    ):
+        assert cost_of(operation, NetworkCondition(), 4, transport).num_messages == num_messages
+
+
 def test_the_switch_in_user_space_adds_to_every_delay():
     transport = replace(IDEAL, switch_message_s=0.001, switch_bytes_per_s=1e30)
     condition = NetworkCondition(delay_ms=5)
@@ -130,6 +190,51 @@ def test_a_ring_of_equal_links_takes_as_long_as_its_segments(
     assert expected_s - 1e-9 <= seconds <= expected_s + words_s + 1e-9
 
 
+@pytest.mark.parametrize("num_workers", [2, 4])
+@pytest.mark.parametrize("segments_a_piece", [2, 3, 8, 33])
+@pytest.mark.parametrize("rendezvous", [False, True])
+@pytest.mark.parametrize("delay_ms", [0, 2, 50])
+def test_a_ring_of_long_pieces_has_two_segments_in_flight(
+    num_workers, segments_a_piece, rendezvous, delay_ms
+):
+    transport = replace(IDEAL, num_segments=2, segment_bytes=100_000, rendezvous=rendezvous)
+    condition = NetworkCondition(rate_mbit=100, delay_ms=delay_ms)
+    num_segments = 2 * (num_workers - 1) * segments_a_piece
+    segment_s = 100_000 * WIRE_PER_PAYLOAD * 8e-8
+    expected_s = looped_ring_seconds(
+        num_workers, num_segments, segment_s, delay_ms / 1000, rendezvous
+    )
+    operation = of_all("all_reduce_mean", 100_000 * segments_a_piece * num_workers, num_workers)
+    seconds = seconds_of(operation, condition, num_workers, transport)
+    # A receiver's word waits behind data in the model, up to a segment a turn, and not here.
+    words_s = num_segments / 2 * segment_s if rendezvous else 0
+    assert expected_s - 1e-9 <= seconds <= expected_s + words_s + 1e-9
+
+
+def test_a_ring_over_a_far_link_takes_all_of_its_delays():
+    """553 MB over 4 workers: 0.694 s at 10 Gbit/s and 6 delays of 50 ms are 0.994 s. By chunks of 2
+    MiB, each handed on when it has come, every one of the 66 chunks of a piece takes its delays.
+    """
+    operation = of_all("all_reduce_mean", 553_000_000, 4)
+    bytes_s = 6 * 138_250_000 * WIRE_PER_PAYLOAD * 8e-10
+    assert bytes_s + 6 * 0.05 == pytest.approx(0.994, abs=1e-3)
+    whole = replace(IDEAL, segment_bytes=1e12)
+    assert seconds_of(operation, FAR, 4, whole) == pytest.approx(bytes_s + 6 * 0.05)
+    chunked = replace(NCCL, max_window_bytes=1e12, streams=1, has_trees=False)
+    assert seconds_of(operation, FAR, 4, chunked) > 66 * 6 * 0.05
+
+
+def test_an_all_gather_has_no_limit_of_its_segments_unless_the_library_has_one():
+    operation = of_all("all_gather", 10_000_000, 2)
+    free_s, limited_s = (
+        seconds_of(operation, FAR, 2, replace(IDEAL, num_segments=2, gather_segment_bytes=limit))
+        for limit in (None, 1_000_000)
+    )
+    segment_s = 1_000_000 * WIRE_PER_PAYLOAD * 8e-10
+    assert free_s == pytest.approx(10 * segment_s + 0.05)
+    assert limited_s == pytest.approx(5 * (segment_s + 0.05) + segment_s)
+
+
 @pytest.mark.parametrize("slow_mbit", [1, 20, 90])
 @pytest.mark.parametrize("num_segments", [1, 2])
 def test_a_ring_is_as_fast_as_its_slowest_link(slow_mbit, num_segments):
@@ -150,6 +255,21 @@ def test_an_all_to_all_takes_the_most_loaded_link_and_one_delay():
     expected_s = 3 * 250_000 * WIRE_PER_PAYLOAD * 8e-8 + 0.005
     for name in ("all_to_all", "reduce_scatter_mean"):
         assert seconds_of(of_all(name, 1_000_000, 4), condition, 4) == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "message_bytes", "late_bytes"),
+    [(2, 250_000, 0), (4, 250_000, 100_000), (4, 30_000, 30_000)],
+)
+def test_the_last_of_several_flows_is_late_by_what_it_still_has(
+    num_workers, message_bytes, late_bytes
+):
+    condition = NetworkCondition(rate_mbit=100, delay_ms=5)
+    operation = of_all("all_to_all", message_bytes * num_workers, num_workers)
+    seconds = seconds_of(operation, condition, num_workers, replace(IDEAL, straggling_bytes=1e5))
+    byte_s = WIRE_PER_PAYLOAD * 8e-8
+    expected_s = ((num_workers - 1) * message_bytes + late_bytes) * byte_s + 0.005
+    assert seconds == pytest.approx(expected_s, abs=1e-9)
 
 
 @pytest.mark.parametrize(("num_workers", "num_messages"), [(2, 1), (3, 2), (4, 3), (8, 6)])
@@ -286,6 +406,127 @@ def test_a_cold_connection_waits_for_its_window_to_open():
     assert np.max(cold.seconds) - np.max(warm.seconds) == pytest.approx(0.0188, abs=0.0002)
 
 
+def test_an_all_reduce_over_a_far_link_takes_the_round_trips_of_its_windows():
+    """Each of 6 pieces of 138.25 MB needs 43 windows of 3 MiB after its first: 4.3 s."""
+    transport = replace(IDEAL, max_window_bytes=3 << 20)
+    operation = of_all("all_reduce_mean", 553_000_000, 4)
+    last_bytes = 138_250_000 - 43 * (3 << 20)
+    piece_s = 43 * 0.1 + last_bytes * WIRE_PER_PAYLOAD * 8e-10
+    expected_s = 6 * (piece_s + 0.05)
+    assert seconds_of(operation, FAR, 4, transport) == pytest.approx(expected_s)
+    for of_library in (GLOO, NCCL):
+        assert seconds_of(operation, FAR, 4, of_library) > 10
+
+
+@pytest.mark.parametrize(
+    ("buffers", "window_bytes"),
+    [
+        ({"tcp_wmem_max_kb": 1500}, 1_000_000),
+        ({"tcp_rmem_max_kb": 1500}, 750_000),
+        ({"tcp_wmem_max_kb": 1e6}, 3 << 20),  # the receiver's own 6 MiB
+        ({"tcp_wmem_max_kb": 1e6, "tcp_rmem_max_kb": 1e6}, 2e9 / 3),
+    ],
+)
+def test_buffers_of_a_network_bound_its_windows(buffers, window_bytes):
+    """100 windows need 99 round trips of 100 ms and one delay, but what is left of the bytes."""
+    window_bytes = min(window_bytes, 500_000_000)
+    num_bytes = 100 * window_bytes
+    condition = replace(FAR, **buffers)
+    expected_s = 99 * 0.1 + window_bytes * WIRE_PER_PAYLOAD * 8e-10 + 0.05
+    if window_bytes * WIRE_PER_PAYLOAD * 8e-10 > 0.1:  # the link is full
+        expected_s = num_bytes * WIRE_PER_PAYLOAD * 8e-10 + 0.05
+    cost = cost_of(of_all("exchange", num_bytes, 2, shift=1), condition, 2, IDEAL)
+    assert cost.seconds == pytest.approx([expected_s] * 2)
+    assert NCCL.over(condition).max_window_bytes == min(window_bytes, 4 << 20)
+
+
+def test_a_network_says_whether_pauses_close_windows():
+    assert [
+        GLOO.over(replace(FAR, tcp_slow_start_after_idle=said)).slow_start_after_idle
+        for said in (None, True, False)
+    ] == [True, True, False]
+
+
+@pytest.mark.parametrize("name", ["all_reduce_mean", "all_to_all", "all_gather", "broadcast"])
+def test_no_operation_is_faster_than_its_windows(name):
+    """A worker that sends to one other at a time, and has one stream, sends a window in 100 ms; in
+    an all-to-all it sends to three.
+    """
+    num_bytes = 400_000_000
+    cost = cost_of(of_all(name, num_bytes, 4), FAR, 4, GLOO)
+    num_receivers = {"all_to_all": 3, "broadcast": 2}.get(name, 1)
+    in_a_row = cost.sent_bytes.max() / num_receivers / LINUX_WINDOW_BYTES
+    assert np.max(cost.seconds) > 0.1 * (in_a_row - 6)  # the first window of 6 pieces at once
+
+
+def test_streams_carry_a_window_each():
+    """100 windows of 3 MiB take 99 round trips by one stream, and 24 by four with 25 each; the
+    last window leaves at the link's rate, shared by the streams, and needs one delay.
+    """
+    num_bytes = 100 * (3 << 20)
+    transport = replace(IDEAL, max_window_bytes=3 << 20)
+    for streams, num_waits in ((1, 99), (4, 24)):
+        striped = replace(transport, streams=streams)
+        expected_s = num_waits * 0.1 + streams * (3 << 20) * WIRE_PER_PAYLOAD * 8e-10 + 0.05
+        cost = cost_of(of_all("exchange", num_bytes, 2, shift=1), FAR, 2, striped)
+        assert cost.seconds == pytest.approx([expected_s] * 2)
+
+
+def test_under_loss_each_of_several_streams_has_a_window():
+    condition = NetworkCondition(rate_mbit=100, delay_ms=25, loss_pct=0.1)
+    operation = of_all("exchange", 10_000_000, 2, shift=1)
+    one_s, four_s, many_s = (
+        seconds_of(operation, condition, 2, replace(IDEAL, streams=k)) for k in (1, 4, 64)
+    )
+    assert one_s / 4 < four_s < one_s / 2  # the unluckiest of more streams counts
+    assert many_s > 10_000_000 * WIRE_PER_PAYLOAD * 8e-8
+    expected_s = message_s("cubic", 2_500_000, 12.5e6 / WIRE_PER_PAYLOAD, 0.05, 0.001, 4, 8)
+    assert four_s == pytest.approx(expected_s + 0.025, rel=0.02)  # and repairs of what is last
+
+
+@pytest.mark.parametrize(
+    ("loss_pct", "delay_ms", "num_bytes", "measured_ms"),
+    [
+        (1, 5, 10_000_000, {1: 11_159, 2: 5924, 4: 3561, 8: 2234}),
+        (1, 5, 1_600_000, {1: 2010, 2: 1130, 4: 779}),
+        (0.1, 25, 1_600_000, {2: 1470, 4: 848}),
+    ],
+    ids=["lossy", "lossy, few bytes", "wan"],
+)
+def test_striped_all_reduces_of_gloo_took_as_long_under_loss(
+    loss_pct, delay_ms, num_bytes, measured_ms
+):
+    """4 workers over process groups, medians of 7; nothing was fitted to them."""
+    condition = NetworkCondition(rate_mbit=100, delay_ms=delay_ms, loss_pct=loss_pct)
+    operation = of_all("all_reduce_mean", num_bytes, 4)
+    for streams, ms in measured_ms.items():
+        model = CostModel(condition, 4, replace(GLOO, streams=streams), backend="switch")
+        cost = model.cost(operation, model.at(0)[0], OPEN)
+        assert 1000 * cost.seconds == pytest.approx(ms, rel=0.06)
+
+
+def test_less_than_a_stripe_goes_by_fewer_streams():
+    assert GLOO.smallest_part_bytes == SMALLEST_PART_BYTES
+    striped = replace(GLOO, streams=4)
+    assert [striped.parts(n) for n in (0, 4, 32_767, 32_768, 65_535, 10**9)] == [1, 1, 1, 2, 3, 4]
+
+
+def test_a_striped_cold_connection_has_a_window_on_each_stream():
+    """42 kB by one stream wait for a round trip; by two 21 kB streams for a shorter one; four
+    streams hold all of it at once.
+    """
+    condition = NetworkCondition(rate_mbit=100, delay_ms=10)
+    operation = of_all("exchange", 42_000, 4, shift=1)
+    sent_s = 14_480 * WIRE_PER_PAYLOAD * 8e-8
+    for streams, waited_s in ((1, 0.02 - sent_s), (2, 0.02 - 2 * sent_s), (4, 0)):
+        striped = replace(IDEAL, streams=streams, smallest_part_bytes=1000)
+        cold, warm = (
+            np.max(cost_of(operation, condition, 4, striped, window).seconds)
+            for window in (14_480, OPEN)
+        )
+        assert cold - warm == pytest.approx(waited_s)
+
+
 def test_jitter_costs_a_long_message_all_of_it_and_a_single_packet_nothing():
     calm = NetworkCondition(rate_mbit=100, delay_ms=10)
     jittery = replace(calm, jitter_ms=4)
@@ -311,9 +552,22 @@ def test_a_link_that_is_down_never_ends_an_operation():
     assert np.isinf(exchange.seconds).tolist() == [False, True, True, False]
 
 
+@pytest.mark.parametrize("name", [*COLLECTIVES, "exchange"])
+@pytest.mark.parametrize("options", [{}, {"halving_doubling_bytes": 1e9}, {"chunk_bytes": 100}])
+def test_every_operation_is_started_and_ended_once(name, options):
+    operation = of_all(name, 1000, 4, shift=1 if name == "exchange" else None)
+    at_once, later = (
+        seconds_of(operation, NetworkCondition(), 4, replace(IDEAL, operation_s=s, **options))
+        for s in (0, 0.5)
+    )
+    assert later - at_once == pytest.approx(0.5)
+
+
 def test_one_worker_alone_has_nothing_to_wait_for():
     cost = cost_of(of_all("all_reduce_mean", 1000, 1), NetworkCondition(rate_mbit=1), 1, GLOO)
-    assert (cost.seconds, cost.busy_s.sum(), cost.sent_bytes.sum()) == (0, 0, 0)
+    for name in ("seconds", "drain_s", "notice_s", "handover_s", "num_messages", "host_s", "rtt_s"):
+        assert getattr(cost, name) == 0, name
+    assert (cost.busy_s.sum(), cost.sent_bytes.sum(), cost.window_bytes) == (0, 0, 0)
 
 
 def test_refuses_an_operation_of_no_cost():
@@ -327,10 +581,16 @@ def test_refuses_an_operation_of_no_cost():
         ({"operation_s": -1}, "operation_s has to be a finite number from 0 up, not -1"),
         ({"bytes_per_s": 0}, "bytes_per_s=0 moves nothing: choose more"),
         ({"local_bytes_per_s": 0}, "local_bytes_per_s=0 moves nothing: choose more"),
+        ({"messages_per_s": 0}, "messages_per_s=0 moves nothing: choose more"),
+        ({"local_messages_per_s": 0}, "local_messages_per_s=0 moves nothing: choose more"),
         ({"switch_bytes_per_s": 0}, "switch_bytes_per_s=0 moves nothing: choose more"),
         ({"initial_window_bytes": 0}, "initial_window_bytes=0 moves nothing: choose more"),
         ({"straggling_bytes": -1}, "straggling_bytes has to be a finite number from 0 up, not -1"),
+        ({"max_window_bytes": 0}, "max_window_bytes=0 moves nothing: choose more"),
+        ({"streams": 0}, "streams has to be at least 1, not 0"),
         ({"num_segments": 0}, "num_segments has to be at least 1, not 0"),
+        ({"segment_bytes": 0}, "segment_bytes=0 moves nothing: choose more"),
+        ({"gather_segment_bytes": 0}, "gather_segment_bytes has to be at least 1, or null for no"),
         ({"chunk_bytes": 0}, "chunk_bytes has to be at least 1, or null for a tree, not 0"),
     ],
 )

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netsim.timeline import tcp_throughput as tcp
+from tests.netsim.event_oracle import windowed_seconds
 
 RATE = 12.5e6
 RTT_S = 0.02
@@ -150,3 +151,31 @@ def test_a_message_takes_its_link_or_its_windows_whichever_is_longer():
     assert ten == pytest.approx(10 * RTT_S)
     assert tcp.message_s("cubic", 1e6, RATE, RTT_S, 1) == math.inf
     assert tcp.message_s("cubic", 0, RATE, RTT_S, 1) == 0
+
+
+@pytest.mark.parametrize("num_packets", [1, 9, 10, 11, 20, 57])
+@pytest.mark.parametrize("rtt_s", [0.0, 0.003, 0.05])
+@pytest.mark.parametrize("num_flows", [1, 3])
+def test_a_message_leaves_window_by_window_as_packet_by_packet(num_packets, rtt_s, num_flows):
+    """Ten packets of a millisecond are a window; flows that share a link take turns."""
+    packet_s = num_flows * 1000 / 1e6
+    expected_s = windowed_seconds(num_packets, packet_s, max(rtt_s, 10 * packet_s), 10)
+    seconds = tcp.message_s(
+        "cubic", 1000 * num_packets, 1e6, rtt_s, 0, num_flows, max_window_bytes=10_000
+    )
+    assert seconds == pytest.approx(expected_s)
+
+
+def test_a_connection_carries_no_more_than_a_window_in_a_round_trip():
+    """3 MB in 100 ms are 30 MB/s; a gigabit link carries four of these."""
+    rates = [tcp.loss_limited_rate("cubic", 125e6, 0.1, 0, flows, 3e6) for flows in (1, 3, 5)]
+    assert rates == pytest.approx([30e6, 90e6, 125e6])
+    lossy = tcp.loss_limited_rate("reno", 125e6, 0.1, 0.01, 1, 3e6)
+    assert lossy == pytest.approx(1448 / 0.1 * math.sqrt(150))  # the smaller of two windows
+
+
+def test_a_window_is_what_buffers_leave():
+    assert tcp.socket_window_bytes(3e6, 6e6) == pytest.approx(2e6)
+    assert tcp.socket_window_bytes(6e6, 3e6) == pytest.approx(1.5e6)
+    measured = 225e6 / 8 * 0.1  # by Linux's defaults, at 1 Gbit/s and 100 ms
+    assert pytest.approx(measured, rel=0.01) == tcp.LINUX_WINDOW_BYTES

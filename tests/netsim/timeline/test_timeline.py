@@ -24,11 +24,15 @@ BARE = Transport(
     operation_s=0,
     message_s=0,
     bytes_per_s=1e30,
+    messages_per_s=1e30,
+    local_messages_per_s=1e30,
     num_segments=1,
     rendezvous=False,
     straggling_bytes=0,
     socket_bytes=1.2e6,
     initial_window_bytes=1e12,
+    segment_bytes=1e30,
+    max_window_bytes=1e30,
 )
 NETWORK = NetworkCondition(rate_mbit=100, delay_ms=5)
 SECOND = 12_500_000 / WIRE_PER_PAYLOAD

@@ -53,6 +53,26 @@ def measured(transport: Transport) -> list[Measurement]:
     return [replace(m, seconds=predicted_s(m, transport)) for m in measurements]
 
 
+def few_bytes(transport: Transport, worker_counts: tuple[int, ...]) -> list[Measurement]:
+    """What all-to-alls of few bytes would take if the model were the truth."""
+    measurements = [
+        Measurement(
+            rate_mbit=None,
+            delay_ms=0,
+            is_fitted=True,
+            backend="tbf",
+            num_processors=2,
+            num_workers=num_workers,
+            name="all_to_all",
+            num_bytes=8 * num_workers,
+            seconds=1.0,
+            most_seconds=2.0,
+        )
+        for num_workers in worker_counts
+    ]
+    return [replace(m, seconds=predicted_s(m, transport)) for m in measurements]
+
+
 def constants(transport: Transport) -> dict[str, float]:
     names = ("message_s", "local_bytes_per_s", "switch_bytes_per_s", "switch_message_s")
     names += ("straggling_bytes",)
@@ -64,6 +84,42 @@ def test_a_fit_sees_nothing_of_what_is_held_out_and_forgives_a_disturbed_measure
     disturbed = [m if m.is_fitted else replace(m, seconds=9 * m.seconds) for m in measurements]
     disturbed[5] = replace(disturbed[5], seconds=9 * disturbed[5].seconds)
     assert constants(fit(disturbed)) == pytest.approx(constants(TRUTH), rel=0.1)
+
+
+def test_operations_of_few_bytes_tell_what_a_message_costs_and_nothing_else():
+    """Two processors handle 5,000 a second: 32 * 31 messages take 198 ms."""
+    truth = replace(GLOO, local_messages_per_s=5e3, messages_per_s=2.5e3)
+    [*_, of_many] = measurements = few_bytes(truth, (2, 8, 32))
+    assert of_many.seconds == pytest.approx(992 / 5e3, rel=1e-3)
+    found = fit(measurements)
+    assert found.local_messages_per_s == pytest.approx(5e3, rel=0.02)
+    assert found.messages_per_s == pytest.approx(found.local_messages_per_s / 2)
+    rest = replace(found, local_messages_per_s=5e3, messages_per_s=2.5e3)
+    assert rest == truth
+
+
+def test_one_number_of_workers_over_one_network_tells_nothing():
+    with pytest.raises(ValueError, match="of one network and one number of workers: add more"):
+        fit(few_bytes(GLOO, (4,)))
+
+
+def test_the_least_disturbed_round_counts_and_every_other_number_is_held_out(monkeypatch):
+    rounds = iter([3.0, 9.0, 5.0, 1.0, 8.0, 7.0])
+
+    def seconds(condition, num_workers, cases, *, num_repeats, limit_s):
+        middle_s = next(rounds)
+        return "tbf", [[middle_s - 1, middle_s, middle_s + 50] for _ in cases]
+
+    monkeypatch.setattr(gloo, "seconds", seconds)
+    rows = gloo_measurements.measure_messages(worker_counts=(2, 4), num_rounds=3, num_repeats=3)
+    of_two = [row for row in rows if row.num_workers == 2]
+    of_four = [row for row in rows if row.num_workers == 4]
+    assert {(row.seconds, row.most_seconds, row.is_fitted) for row in of_two} == {(3, 8, True)}
+    assert {(row.seconds, row.most_seconds, row.is_fitted) for row in of_four} == {(1, 9, False)}
+    assert {(row.name, row.num_bytes) for row in of_four} == {
+        ("all_to_all", 32),
+        ("all_reduce_mean", 32),
+    }
 
 
 def test_a_fit_needs_something_to_fit():
@@ -118,6 +174,7 @@ def test_the_command_finds_the_constants_that_made_the_measurements(tmp_path, ca
     assert constants(found) == pytest.approx(constants(TRUTH), rel=0.03)
     assert found.operation_s == pytest.approx(TRUTH.operation_s, rel=0.03)
     assert found.bytes_per_s == pytest.approx(found.local_bytes_per_s / 2, rel=0.01)
+    assert found.local_messages_per_s == TRUTH.local_messages_per_s  # of 4 workers alone
     assert "held out" in capsys.readouterr().out
 
 

@@ -1,0 +1,122 @@
+"""What an all-reduce by recursive halving and doubling takes (Thakur, Rabenseifner, Gropp 2005).
+
+Letters as in `netsim.timeline.patterns`. P is the largest power of two up to n. The steps are those
+of `bagua_algos.communication.halving_doubling`:
+
+    1 if n > P    the n - P workers beyond hand over all B bytes to one of the P each
+    log2 P        swaps of B/2, B/4, ... B/P bytes with workers P/2, P/4, ... 1 further
+    log2 P        the same swaps, backwards
+    1 if n > P    the n - P get the sums back
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from netsim.timeline import tcp_throughput
+from netsim.timeline.cost import Cost, Situation
+from netsim.timeline.link_table import Array, Ranks
+
+_COUPLED = 4
+"""As in a ring: a step of all is as late as that of about so many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """Messages of as many bytes each, from senders to receivers; `notes_late`: the receivers' word
+    that they are ready is on the way while the step begins, and else long there.
+    """
+
+    senders: Ranks
+    receivers: Ranks
+    num_bytes: float
+    notes_late: bool = True
+
+
+def all_reduce(situation: Situation, num_bytes: float) -> Cost:
+    """All steps, one after the other, each as long as its slowest message.
+
+        T = sum over the steps of message + 2 d, or d without a rendezvous
+
+    The two swaps with a peer use one connection. The first opens its window, and what lies between
+    the two may close it again where it takes longer than TCP's timeout for idleness.
+    """
+    steps = _steps(situation.ranks, num_bytes)
+    used: dict[tuple[int, int], tuple[float, float]] = {}
+    at_s = situation.transport.operation_s
+    busy_s = np.zeros(situation.table.num_links)
+    sent: Array = np.zeros(situation.table.world_size)
+    num_messages, rtt_s, windows = 0, 0.0, [situation.window_bytes]
+    for step in steps:
+        pair = (int(step.senders[0]), int(step.receivers[0]))
+        window_bytes, used_s = used.get(pair, (situation.window_bytes, at_s))
+        if situation.transport.slow_start_after_idle:
+            window_bytes = tcp_throughput.idle_window_bytes(
+                window_bytes, at_s - used_s, rtt_s, situation.transport.initial_window_bytes
+            )
+        own = replace(
+            situation,
+            window_bytes=window_bytes,
+            streams=situation.transport.parts(step.num_bytes),
+        )
+        seconds, step_rtt_s, opened_bytes = _seconds(own, step)
+        at_s += seconds
+        used[pair] = opened_bytes, at_s
+        rtt_s = max(rtt_s, step_rtt_s)
+        windows.append(opened_bytes)
+        busy_s = busy_s + situation.busy_s(step.senders, step.receivers, step.num_bytes)
+        np.add.at(sent, step.senders, step.num_bytes)
+        num_messages += len(step.senders) * own.streams
+    paths = situation.table.worst_path(situation.ranks)
+    return Cost(
+        seconds=at_s,
+        drain_s=float(situation.delay_s(paths, steps[-1].num_bytes)),
+        busy_s=busy_s,
+        sent_bytes=sent,
+        rtt_s=rtt_s,
+        window_bytes=max(windows),
+        num_messages=num_messages,
+    )
+
+
+def _steps(ranks: Ranks, num_bytes: float) -> Sequence[_Step]:
+    power = 1 << (len(ranks).bit_length() - 1)
+    inner, beyond = ranks[:power], ranks[power:]
+    partners = inner[: len(beyond)]
+    swaps = []
+    distance = power // 2
+    while distance:
+        peers = inner[np.arange(power) ^ distance]
+        swaps.append(_Step(senders=inner, receivers=peers, num_bytes=num_bytes * distance / power))
+        distance //= 2
+    steps = [*swaps, *reversed(swaps)]
+    if len(beyond):
+        there = _Step(senders=beyond, receivers=partners, num_bytes=num_bytes)
+        back = _Step(senders=partners, receivers=beyond, num_bytes=num_bytes, notes_late=False)
+        steps = [there, *steps, back]
+    return steps
+
+
+def _seconds(situation: Situation, step: _Step) -> tuple[float, float, float]:
+    """Of one step; its round trip, and the window afterwards."""
+    path = situation.table.paths(step.senders, step.receivers)
+    delay_s = situation.delay_s(path, step.num_bytes)
+    note_s = situation.delay_s(situation.table.paths(step.receivers, step.senders), 1)
+    rtt_s = delay_s + note_s
+    num_messages = min(len(step.senders), _COUPLED)
+    rate = situation.rate(path, rtt_s)
+    moving_s = np.maximum(
+        situation.message_s(path, step.num_bytes, rtt_s, 1, num_messages),
+        float(situation.busy_s(step.senders, step.receivers, step.num_bytes).max()),
+    )
+    begin_s = note_s * (situation.transport.rendezvous and step.notes_late)
+    late_s = situation.cold_s(step.num_bytes, rate, rtt_s) + situation.recovery_s(
+        path, step.num_bytes, rate, rtt_s, num_messages
+    )
+    seconds = begin_s + moving_s + delay_s + late_s
+    return (
+        float(seconds.max()),
+        float(rtt_s.max()),
+        situation.opened(step.num_bytes, rate, rtt_s),
+    )

@@ -1,0 +1,90 @@
+"""The terms that all patterns share, through an exchange of two workers, by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from netsim.conditions.condition import NetworkCondition
+from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
+from tests.netsim.operations import of_all
+from tests.netsim.timeline.test_cost_model import IDEAL, cost_of
+
+NETWORK = NetworkCondition(rate_mbit=100, delay_ms=10)
+RATE = 12.5e6 / WIRE_PER_PAYLOAD
+
+
+def exchanged(num_bytes: int, condition: NetworkCondition = NETWORK, **options):
+    return cost_of(
+        of_all("exchange", num_bytes, 2, shift=1),
+        condition,
+        2,
+        replace(IDEAL, **options.pop("transport", {})),
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "late"),
+    [(1, 0), (1448, 0), (1449, 1 / 3), (2 * 1448 + 1, 2 / 4), (14_480, 9 / 11), (14_481, 10 / 12)],
+)
+def test_of_several_packets_the_one_with_the_largest_jitter_counts(num_bytes, late):
+    """The largest of n even draws from -1 to 1 is (n - 1) / (n + 1) on average; 1,448 bytes fill a
+    packet.
+    """
+    jittery = replace(NETWORK, jitter_ms=6)
+    late_s = exchanged(num_bytes, jittery).seconds - exchanged(num_bytes).seconds
+    assert late_s == pytest.approx([0.006 * late] * 2, abs=1e-12)
+
+
+def test_the_largest_of_several_draws_is_as_large_on_average():
+    draws = np.random.default_rng(0).uniform(-1, 1, size=(200_000, 5)).max(1)
+    assert draws.mean() == pytest.approx(4 / 6, abs=0.005)
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+def test_a_message_is_handed_over_but_for_what_sockets_hold(streams):
+    transport = {"socket_bytes": 100_000, "streams": streams, "smallest_part_bytes": 1}
+    cost = exchanged(1_000_000, transport=transport)
+    expected_s = (1_000_000 - streams * 100_000) / RATE
+    assert cost.handover_s == pytest.approx([expected_s] * 2)
+    assert exchanged(99_999, transport=transport).handover_s == pytest.approx([0, 0])
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+def test_a_window_opens_on_each_stream_to_its_share_of_the_link(streams):
+    """To one and a half round trips of it, or twice what was in flight."""
+    transport = {"streams": streams, "smallest_part_bytes": 1}
+    long = exchanged(100_000_000, transport=transport, window_bytes=14_480)
+    assert long.window_bytes == pytest.approx(1.5 * RATE / streams * 0.02)
+    short = exchanged(80_000, transport=transport, window_bytes=14_480)
+    assert short.window_bytes == pytest.approx(2 * 80_000 / streams)
+
+
+def test_word_of_readiness_takes_a_delay_where_there_is_a_rendezvous():
+    with_word = exchanged(1000, transport={"rendezvous": True, "message_s": 0.001})
+    assert with_word.notice_s == pytest.approx([0.011] * 2)
+    assert exchanged(1000).notice_s == pytest.approx([0, 0])
+    assert exchanged(1000).rtt_s == pytest.approx(0.02)
+    assert exchanged(1000).drain_s == pytest.approx([0.01] * 2)
+
+
+@pytest.mark.parametrize(("streams", "rendezvous"), [(1, False), (1, True), (2, True)])
+def test_a_packet_of_each_stream_and_its_word_may_be_lost(streams, rendezvous):
+    """Two messages, each of one packet a stream, and as many words. A packet is late by two round
+    trips, or by 0.2 s and one, if its probe is lost, too; a word by 0.2 s and one.
+    """
+    transport = {"streams": streams, "smallest_part_bytes": 1, "rendezvous": rendezvous}
+    lossy = replace(NETWORK, loss_pct=1)
+    late_s = (
+        exchanged(1000, lossy, transport=transport).seconds
+        - exchanged(1000, transport=transport).seconds
+        - 1000 / RATE * (1 / 0.99 - 1)
+    )
+    chance = np.random.default_rng(1)
+    shape = (400_000, 2 * streams)
+    lost, probe_lost = chance.random(shape) < 0.01, chance.random(shape) < 0.01
+    word_lost = (chance.random(shape) < 0.01) & rendezvous
+    waits_s = np.where(lost, np.where(probe_lost, 0.22, 0.04), 0)
+    expected_s = np.maximum(waits_s, np.where(word_lost, 0.22, 0)).max(1).mean()
+    assert late_s == pytest.approx([expected_s] * 2, rel=0.05)
