@@ -47,7 +47,7 @@ def fit_shares(device: Device, figures: Sequence[Figure]) -> dict[str, float]:
     pairs = [(KINDS.index(one), KINDS.index(other)) for one, other in LIKE]
 
     def residuals(logs: np.ndarray) -> np.ndarray:
-        by_kind = dict(zip(KINDS, np.exp(logs), strict=True))
+        by_kind: dict[str, float] = dict(zip(KINDS, np.exp(logs), strict=True))
         errors = [
             np.log(step_s(device, f, by_kind) * f.examples_per_s / f.batch_size) for f in figures
         ]

@@ -94,9 +94,9 @@ def table() -> PublishedTable:
 def _explanation(precision: str) -> str:
     if precision == "float16":
         return (
-            "Compute: the figures of BERT-Base and BERT-Large in float16 that the V100's shares "
-            "are fitted to contradict each other, and the fit is between them "
-            "(`python -m experiments.devices v100`)."
+            "Most of it is compute, as the rows of 8 GPUs show: the figures of BERT-Base and "
+            "BERT-Large in float16 that the V100's shares are fitted to contradict each other, and "
+            "the fit is between them (`python -m experiments.devices v100`)."
         )
     return (
         "Steps of 1.5 times as large a batch hide more of the same all-reduce in the model than "

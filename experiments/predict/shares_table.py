@@ -40,7 +40,8 @@ def unfitted(name: str) -> Device:
     """A known device without its shares."""
     values: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
     figures = tuple(Figure(**figure) for figure in values.pop("figures", ()))
-    return Device(**values | {"shares": {}}, figures=figures)
+    values["shares"] = {}
+    return Device(**values, figures=figures)
 
 
 def digest(figures: Sequence[Figure]) -> str:
