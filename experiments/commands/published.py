@@ -8,8 +8,7 @@ It says what was fitted, and explains every row that is far off.
 import argparse
 from pathlib import Path
 
-from experiments.predict.published import markdown
-from experiments.predict.published_rows import compare
+from experiments.predict.published import markdown, tables
 from host import commands
 
 
@@ -20,7 +19,7 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, help="the folder for published.md")
     arguments = parser.parse_args()
-    text = markdown(compare())
+    text = markdown(tables())
     print(text, end="")
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)

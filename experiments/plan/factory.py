@@ -28,7 +28,7 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
     `folder` is the run's. Raises `UserError` with one sentence for whatever cannot be.
     """
     torch.manual_seed(max(config.seed, 0))
-    parts = {group: _instantiate(config[group], group) for group in GROUPS}
+    parts = {group: make_part(config[group], group) for group in GROUPS}
     values = {f.name: config[f.name] for f in fields(Schema) if f.name not in GROUPS}
     values |= {_FIELDS.get(group, group): part for group, part in parts.items()}
     values["names"] = dict(config.names)
@@ -97,7 +97,8 @@ _FIELDS = {
 }
 
 
-def _instantiate(node: DictConfig, group: str) -> Any:
+def make_part(node: DictConfig, group: str) -> Any:
+    """What `node` names by its `_target_`. Raises `UserError` with one sentence if it cannot be."""
     try:
         return instantiate(node)
     except InstantiationException as error:

@@ -23,15 +23,16 @@ from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket, build_buckets
 from bagua_algos.engine.lane import CommunicationLane
 from experiments.predict.memory_traffic import CodeShapes, MemoryTraffic, fused_step_bytes
-from experiments.predict.shapes import ModelShape
 from netsim.timeline.timeline import Mark, Moment, Timeline
 
 TIMEOUT_S = 60.0
 
 
-def meta_buckets(model: ModelShape, num_workers: int, bucket_bytes: int) -> list[Bucket]:
-    """The buckets that an engine would make of `model`, without memory."""
-    parameters = [nn.Parameter(torch.empty(shape, device="meta")) for shape in model.parameters]
+def meta_buckets(
+    shapes: Sequence[tuple[int, ...]], num_workers: int, bucket_bytes: int
+) -> list[Bucket]:
+    """The buckets that an engine would make of parameters of these `shapes`, without memory."""
+    parameters = [nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]
     buckets = build_buckets(
         parameters, num_held=1, world_size=num_workers, bucket_bytes=bucket_bytes
     )

@@ -22,6 +22,24 @@ _ALLOCATES = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_st
 _SETS = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"}
 
 
+def moved_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+    """What one operation of torch reads and writes; views and empty memory cost nothing."""
+    name, schema = func.__name__.split(".")[0], func._schema
+    is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+    if is_view or name in _ALLOCATES:
+        return 0
+    given = [*zip(schema.arguments, args, strict=False)]
+    given += [(a, kwargs[a.name]) for a in schema.arguments if a.name in kwargs]
+    num_bytes = 0
+    for argument, value in given:
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        is_overwritten = is_written and (argument.is_out or name in _OVERWRITES)
+        is_read = name not in _SETS and not is_overwritten
+        num_bytes += (is_read + is_written) * sum(_memory_bytes(value))
+    is_new = all(r.alias_info is None for r in schema.returns)
+    return num_bytes + (sum(_memory_bytes(result)) if is_new else 0)
+
+
 class MemoryTraffic(TorchDispatchMode):
     """A context that adds up in `num_bytes` what torch's operations in this thread move."""
 
@@ -35,7 +53,7 @@ class MemoryTraffic(TorchDispatchMode):
         """Run the operation and count the bytes that it moves."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        self.num_bytes += _moved_bytes(func, args, kwargs, result)
+        self.num_bytes += moved_bytes(func, args, kwargs, result)
         return result
 
 
@@ -97,23 +115,6 @@ def fused_step_bytes(optimizer: Optimizer) -> int:
                 rows = [x for x in state if isinstance(x, Tensor) and x.shape == parameter.shape]
                 num_bytes += parameter.grad.nbytes + 2 * sum(x.nbytes for x in (parameter, *rows))
     return num_bytes
-
-
-def _moved_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
-    name, schema = func.__name__.split(".")[0], func._schema
-    is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-    if is_view or name in _ALLOCATES:
-        return 0
-    given = [*zip(schema.arguments, args, strict=False)]
-    given += [(a, kwargs[a.name]) for a in schema.arguments if a.name in kwargs]
-    num_bytes = 0
-    for argument, value in given:
-        is_written = argument.alias_info is not None and argument.alias_info.is_write
-        is_overwritten = is_written and (argument.is_out or name in _OVERWRITES)
-        is_read = name not in _SETS and not is_overwritten
-        num_bytes += (is_read + is_written) * sum(_memory_bytes(value))
-    is_new = all(r.alias_info is None for r in schema.returns)
-    return num_bytes + (sum(_memory_bytes(result)) if is_new else 0)
 
 
 def _memory_bytes(values: Any) -> Iterator[int]:

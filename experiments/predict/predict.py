@@ -17,9 +17,12 @@ from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.overrides import read_word, values_of
 from experiments.plan.plan import Plan
+from experiments.predict.cluster import WORDS as CLUSTER_WORDS
+from experiments.predict.cluster import cluster_of
 from experiments.predict.device import Device
 from experiments.predict.dry_run import DryRun, meta_buckets
-from experiments.predict.shapes import MODELS, ModelShape
+from experiments.predict.load_model import is_of_model, trace_model
+from experiments.predict.trace import StepTrace
 from host.errors import UserError
 from host.words import counted
 from netsim.conditions.condition import NetworkCondition
@@ -30,18 +33,21 @@ from netsim.timeline.transport import NCCL
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is to be predicted; `nodes` are for an algorithm that is hierarchical."""
+    """What is to be predicted; `trace` has the batch of each worker. `nodes` are for an algorithm
+    that is hierarchical, `inside` is what links their workers (see `Device.link_gb_per_s`).
+    """
 
-    model: ModelShape
+    trace: StepTrace
     device: Device
     algorithm: Algorithm
     net: NetworkCondition
     make_optimizer: Callable[..., Optimizer]
     num_workers: int
-    batch_size: int
     bucket_bytes: int
+    precision: str = "float32"
     num_steps: int = 100
     nodes: Nodes | None = None
+    inside: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +74,12 @@ def predict(case: Case) -> StepPrediction:
     """Let `num_steps` steps pass; the last whole period of them counts (see `steady_steps`).
 
     Raises:
-        UserError: the device has no figures of the model.
+        UserError: the device does not compute in that precision, or has no such link.
         ValueError: the algorithm cannot train so many workers.
     """
-    buckets = meta_buckets(case.model, case.num_workers, case.bucket_bytes)
-    compute = case.device.compute_times(case.model, buckets, case.batch_size)
-    transport = replace(NCCL, bytes_per_s=1e9 * case.device.link_gb_per_s)
+    buckets = meta_buckets(case.trace.parameters, case.num_workers, case.bucket_bytes)
+    compute = case.device.compute_times(case.trace, buckets, case.precision)
+    transport = replace(NCCL, bytes_per_s=1e9 * case.device.link_gb_per_s(case.inside))
     costs = CostModel(case.net, case.num_workers, transport)
     timeline = Timeline(costs, compute, num_lanes=1)
     run = DryRun(
@@ -95,7 +101,7 @@ def predict(case: Case) -> StepPrediction:
     return StepPrediction(
         step_s=step_s,
         compute_s=compute.forward_s + compute.backward_s + optimizer_s,
-        examples_per_s=case.num_workers * case.batch_size / step_s,
+        examples_per_s=case.num_workers * case.trace.batch_size / step_s,
         bytes_sent=sent,
     )
 
@@ -113,30 +119,39 @@ def steady_steps(script: Sequence[Any]) -> int:
 
 def case_of(overrides: Sequence[str]) -> Case:
     """What a command line asks for. Raises `UserError` with one sentence for what cannot be."""
-    values = values_of(overrides)
-    own: dict[str, Any] = {key: values.get(key) for key in ("model", "profile")}
-    others = [text for text in overrides if read_word(text).key not in own]
-    for key, example in {"model": "vgg16", "profile": "v100"}.items():
-        if own[key] is None:
-            raise UserError(f"{key} is missing: choose one, such as {key}={example}")
-    if own["model"] not in MODELS:
-        raise UserError(f"model={own['model']} has no shapes: choose model={', '.join(MODELS)}")
-    device = Device.load(own["profile"])
-    plan = make_plan(compose_config(others), Path())
+    own = {key: text for key, text in values_of(overrides).items() if _is_own(key)}
+    if "device" not in own and "profile" not in own:
+        raise UserError("device is missing: choose one, such as device=v100")
+    device = Device.load(own.get("device") or own["profile"])
+    config = compose_config([text for text in overrides if not _is_own(read_word(text).key)])
+    cluster = cluster_of(own)
+    if cluster is not None:
+        cluster.place(config)
+    plan = make_plan(config, Path())
     if plan.cluster.straggler or plan.cluster.jitter:
         raise UserError("workers are alike here: leave cluster.straggler=0 and cluster.jitter=null")
+    if plan.accumulate > 1:
+        raise UserError("a step has one batch here: leave accumulate=1, and choose batch_size")
+    device.link_gb_per_s(own.get("inside"))
+    device.shares_of(plan.precision)
     return Case(
-        model=MODELS[own["model"]](),
+        trace=trace_model(own, plan.batch_size),
         device=device,
         algorithm=_algorithm(plan),
         net=plan.net,
         make_optimizer=plan.make_optimizer,
         num_workers=plan.workers,
-        batch_size=plan.batch_size,
         bucket_bytes=plan.algorithm.own_bucket_bytes or plan.bucket_bytes,
+        precision=plan.precision,
         num_steps=plan.max_steps,
         nodes=plan.nodes,
+        inside=own.get("inside"),
     )
+
+
+def _is_own(key: str) -> bool:
+    """Whether a word is of predictions alone; `profile` is another name of `device`."""
+    return key in ("device", "profile", *CLUSTER_WORDS) or is_of_model(key)
 
 
 def _algorithm(plan: Plan) -> Algorithm:
@@ -151,11 +166,16 @@ def _algorithm(plan: Plan) -> Algorithm:
 
 def describe(case: Case, result: StepPrediction) -> str:
     """What the command line prints."""
+    trace, work = case.trace, case.trace.forward_flops + case.trace.backward_flops
     return (
-        f"predicted: {case.model.name}, batches of {case.batch_size}, on "
-        f"{counted(case.num_workers, 'worker')} ({case.device.device})\n"
+        f"predicted: {trace.model}, batches of {trace.batch_size}, on "
+        f"{counted(case.num_workers, 'worker')} ({case.device.device}, {case.precision})\n"
         f"step time              {1e3 * result.step_s:,.1f} ms\n"
         f"examples/s             {result.examples_per_s:,.0f}\n"
         f"exposed communication  {result.exposed_share:.1%} of the step\n"
-        f"sent by worker 0       {result.bytes_sent / 1e6:,.1f} MB a step"
+        f"sent by worker 0       {result.bytes_sent / 1e6:,.1f} MB a step\n"
+        f"model                  {trace.num_parameters / 1e6:,.1f} M parameters, "
+        f"{work / trace.batch_size / 1e9:,.1f} GFLOPs an example, forward and backward\n"
+        f"compute                {1e3 * result.compute_s:,.1f} ms: "
+        f"{case.device.shares_of(case.precision).basis}"
     )

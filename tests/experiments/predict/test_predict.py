@@ -6,10 +6,9 @@ import pytest
 
 from experiments.plan.messages import choices
 from experiments.predict.__main__ import main
-from experiments.predict.device import Device, Throughput
+from experiments.predict.device import Device
 from experiments.predict.dry_run import DryRun, meta_buckets
 from experiments.predict.predict import case_of, predict, steady_steps
-from experiments.predict.shapes import MODELS, resnet50, vgg16
 from host import commands
 from host.errors import UserError
 from netsim.timeline.cost_model import CostModel
@@ -17,11 +16,12 @@ from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
 from netsim.timeline.timeline import Timeline
 from netsim.timeline.transport import NCCL
 
-BASE = ("model=vgg16", "net=dc_10g", "workers=16", "profile=v100", "max_steps=8")
+BASE = ("model=vgg16", "net=dc_10g", "workers=16", "device=v100", "max_steps=8")
 MACHINES = (
     *("workers=128", "net.rate_mbit=1000000", "net.delay_ms=0"),
     "net.nodes={size: 8, between: {rate_mbit: 10000, delay_ms: 0.02}}",
 )
+VGG16_PARAMETERS = 138_357_544
 HOOKED = {"torch_ddp_bf16", "torch_ddp_powersgd"}
 
 
@@ -36,22 +36,21 @@ def test_every_algorithm_can_be_predicted(algo):
     assert result.examples_per_s == pytest.approx(4 * 32 / result.step_s)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_a_fast_network_leaves_the_published_throughput(model):
-    device = Device.load("v100")
-    words = (f"model={model}", "algo=allreduce", "net=none", "workers=1")
-    batch_size = device.steps[model].batch_size
-    result = predicted(*words, f"batch_size={batch_size}")
-    # BERT's figure is LAMB's, which moves more than momentum SGD.
-    published = device.steps[model].examples_per_s
-    assert result.examples_per_s == pytest.approx(published, rel=0.02)
+def test_a_fast_network_leaves_the_published_throughput():
+    """All but what the fit is off by."""
+    figure = next(f for f in Device.load("v100").figures if f.model == "resnet50")
+    result = predicted(
+        *("model=resnet50", "algo=allreduce", "net=none", "workers=1"),
+        f"batch_size={figure.batch_size}",
+    )
+    assert result.examples_per_s == pytest.approx(figure.examples_per_s, rel=0.05)
     assert result.exposed_share < 0.01
 
 
 def test_a_flat_ring_crosses_each_machines_nic_once_in_each_direction():
     case = case_of([*BASE, "algo=torch_ddp", *MACHINES])
     result = predict(case)
-    sent = 2 * 127 / 128 * 4 * vgg16().num_parameters * WIRE_PER_PAYLOAD
+    sent = 2 * 127 / 128 * 4 * VGG16_PARAMETERS * WIRE_PER_PAYLOAD
     on_nic_s = 8 * sent / 10e9
     forward_s = result.compute_s / 3
     assert on_nic_s < result.step_s < 1.05 * (on_nic_s + forward_s)
@@ -80,7 +79,7 @@ def test_steady_steps_are_the_whole_periods_in_the_second_half():
 def test_the_optimizer_rests_where_the_algorithm_has_taken_over():
     adam = predicted("algo=allreduce", "optim=adam")
     qadam = predicted("algo=qadam", "algo.warmup_steps=2", "optim=adam")
-    moved_s = 7 * 4 * vgg16().num_parameters / Device.load("v100").memory_rate
+    moved_s = 7 * 4 * VGG16_PARAMETERS / Device.load("v100").memory_rate
     assert adam.compute_s - qadam.compute_s == pytest.approx(moved_s, rel=1e-3)
 
 
@@ -97,11 +96,11 @@ def test_one_node_stands_for_all(algo):
     """What a dry run charges to one node, charged to all nodes alike, takes as long."""
     words = (f"algo={algo}", "algo.hierarchical=true", *MACHINES, "workers=32", "model=resnet50")
     case = case_of([*BASE, *words])
-    buckets = meta_buckets(case.model, 32, case.bucket_bytes)
-    compute = case.device.compute_times(case.model, buckets, 32)
+    buckets = meta_buckets(case.trace.parameters, 32, case.bucket_bytes)
+    compute = case.device.compute_times(case.trace, buckets, case.precision)
 
     def timeline():
-        transport = replace(NCCL, bytes_per_s=1e9 * case.device.link_gb_per_s)
+        transport = replace(NCCL, bytes_per_s=1e9 * case.device.link_gb_per_s())
         return Timeline(CostModel(case.net, 32, transport), compute, num_lanes=1)
 
     one = timeline()
@@ -137,19 +136,32 @@ def test_more_workers_than_anybody_has():
     assert few.step_s < many.step_s < 1.2 * few.step_s
 
 
-def test_buckets_are_ready_in_order_and_the_last_with_backward():
-    buckets = meta_buckets(resnet50(), 8, 1 << 20)
-    compute = Device.load("v100").compute_times(resnet50(), buckets, 32)
-    assert len(compute.bucket_ready_s) == len(buckets) > 10
-    assert list(compute.bucket_ready_s) == sorted(compute.bucket_ready_s)
-    assert compute.bucket_ready_s[-1] == pytest.approx(compute.backward_s)
+def test_nics_links_and_rails_are_the_clusters():
+    words = ("algo=allreduce", "nodes=4x4", "nic_gbit=10")
+    one, four = (predicted(*words, f"rails={rails}") for rails in (1, 4))
+    assert one.step_s - four.step_s > 0.5 * one.step_s
+    fast, slow = (predicted(*words, "rails=100", f"inside={x}") for x in ("nvlink", "pcie"))
+    assert fast.step_s < slow.step_s < one.step_s
+    ring_s = 8 * 2 * 15 / 16 * 4 * VGG16_PARAMETERS / 10e9
+    assert ring_s < one.step_s < 1.2 * ring_s
+
+
+def test_half_precision_is_faster_where_there_are_tensor_cores():
+    words = ("model=resnet50", "algo=allreduce", "net=none", "workers=1")
+    plain, half = (predicted(*words, f"precision={p}") for p in ("float32", "float16"))
+    assert half.compute_s < 0.5 * plain.compute_s
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("algo=allreduce", "model=cnn"), "model=cnn has no shapes: choose model=vgg16, resnet50"),
-        (("algo=allreduce", "profile=h100"), "profile=h100 cannot be read .*: choose v100"),
+        (("algo=allreduce", "model=cnn"), "model=cnn has no shapes: choose model=bert_base, "),
+        (("algo=allreduce", "device=gpu"), "device=gpu cannot be read .*: choose a100, h100"),
+        (("algo=allreduce", "accumulate=2"), "a step has one batch here"),
+        (
+            ("algo=allreduce", "precision=bfloat16"),
+            "precision=bfloat16 is not known of NVIDIA V100",
+        ),
         (("algo=torch_ddp_bf16",), "take algo=power_sgd, or algo=allreduce algo.wire=bf16"),
         (("algo=allreduce", "cluster.straggler=1"), "workers are alike here"),
         ((), "algo is missing"),
@@ -161,18 +173,11 @@ def test_what_cannot_be_predicted_is_refused_in_a_sentence(words, complaint):
         predicted(*words)
 
 
-def test_a_device_without_figures_of_a_model_is_refused(tmp_path):
-    path = tmp_path / "own.yaml"
-    path.write_text("device: own\nmemory_gb_per_s: 100\nlink_gb_per_s: 10\nsteps: {}\n")
-    with pytest.raises(UserError, match="own has no throughput of vgg16"):
-        predicted("algo=allreduce", f"profile={path}")
-
-
-def test_figures_that_no_device_has_are_refused():
-    with pytest.raises(ValueError, match="examples_per_s=0 trains nothing"):
-        Throughput(examples_per_s=0, batch_size=1, optimizer_words=5, source="x")
-    with pytest.raises(ValueError, match="link_gb_per_s=0 moves nothing"):
-        Device(device="x", memory_gb_per_s=1, link_gb_per_s=0, steps={})
+def test_profile_is_another_name_of_device():
+    words = [word for word in BASE if word != "device=v100"]
+    assert case_of([*words, "algo=allreduce", "profile=a100"]).device == Device.load("a100")
+    with pytest.raises(UserError, match="device is missing: choose one, such as device=v100"):
+        case_of([*words, "algo=allreduce"])
 
 
 def command_line(monkeypatch, capsys, *words):
@@ -187,7 +192,14 @@ def test_the_command_line_prints_step_time_throughput_and_exposed_communication(
 ):
     code, printed = command_line(monkeypatch, capsys, *BASE, "+algo=bytegrad")
     assert (code, printed.err) == (0, "")
-    for words in ("predicted: vgg16", "step time", "examples/s", "exposed communication"):
+    for words in (
+        "predicted: vgg16",
+        "step time",
+        "examples/s",
+        "exposed communication",
+        "compute ",
+        "fitted to",
+    ):
         assert words in printed.out
 
 

@@ -1,0 +1,39 @@
+"""`python -m experiments.devices [NAME ...]`: devices, and the figures they are fitted to.
+
+    python -m experiments.devices v100                  # one device
+    python -m experiments.devices --write          # all, and keep what the fit found
+
+Every published throughput is printed beside the fitted one, and beside the one that the figures of
+all other models predict.
+"""
+
+import argparse
+
+import yaml
+
+from experiments.predict.device import SHARES, known_devices
+from experiments.predict.shares_table import fit_all, page
+from host import commands
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.devices", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(known_devices())}")
+    parser.add_argument("--write", action="store_true", help=f"write {SHARES.name}")
+    arguments = parser.parse_args()
+    fits = fit_all()
+    print(page([fit for fit in fits if fit.name in (arguments.names or known_devices())]), end="")
+    if arguments.write:
+        header = "# Written by `python -m experiments.devices --write`, from devices/.\n"
+        entries = {fit.name: {} for fit in fits}
+        for fit in fits:
+            entries[fit.name][fit.precision] = fit.entry()
+        SHARES.write_text(header + yaml.safe_dump(entries, sort_keys=False, width=100))
+    return 0
+
+
+if __name__ == "__main__":
+    commands.run(main)
