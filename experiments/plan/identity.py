@@ -30,6 +30,9 @@ def config_text(config: Mapping[str, Any]) -> str:
     from omegaconf import OmegaConf
 
     told = {key: value for key, value in config.items() if not _is_as_ever(key, value)}
+    cluster = told.get("cluster")
+    if isinstance(cluster, Mapping) and cluster.get("net_plugin", "") is None:  # older ones lack it
+        told["cluster"] = {key: value for key, value in cluster.items() if key != "net_plugin"}
     return OmegaConf.to_yaml(OmegaConf.create(told))
 
 

@@ -88,6 +88,8 @@ class Summary:
     """Up to which size real workers' all-reduces went by halving and doubling."""
     pattern_trial: dict[str, Any] | None = None
     """How that was measured: the fields of `PatternTrial`; None: it was not."""
+    net_plugin: str | None = None
+    """Through which NCCL was told to communicate; None: its own sockets, or no NCCL."""
     achieved_rtt_ms: float | None = None
     """The median of the links."""
     started_by: str | None = None

@@ -161,6 +161,9 @@ def test_numbers_that_no_run_can_have_are_refused_by_name(override):
     [
         (["backend=sim", "streams=2"], "streams=2 are gloo's: leave streams=1"),
         (["backend=sim", "streams=auto"], "streams=auto are gloo's: leave streams=1"),
+        (["backend=gloo", "cluster.net_plugin=bagua"], "net_plugin=bagua is NCCL's: leave"),
+        (["backend=sim", "cluster.net_plugin=bagua"], "or take backend=nccl"),
+        (["cluster.net_plugin=fast"], "net_plugin must be bagua or null, got fast"),
         (["backend=sim", "pattern=auto"], "pattern=auto is gloo's: leave pattern=ring"),
         (["algo=torch_ddp", "pattern=auto"], "torch_ddp is PyTorch's own code, whose all-reduces"),
         (["algo=torch_ddp_bf16", "streams=2"], "torch_ddp_bf16: PyTorch's hooks have one stream"),
@@ -178,6 +181,14 @@ def test_a_run_by_one_stream_is_known_as_before_there_were_several():
     assert config_text(config) == config_text(older)
     for streams in (2, "auto", True):
         assert config_text(config | {"streams": streams}) != config_text(older)
+
+
+def test_a_run_without_a_plugin_is_known_as_before_there_was_one():
+    config = plain(compose_config(["algo=allreduce"]))
+    cluster = {key: value for key, value in config["cluster"].items() if key != "net_plugin"}
+    assert config_text(config) == config_text(config | {"cluster": cluster})
+    chosen = config["cluster"] | {"net_plugin": "bagua"}
+    assert "net_plugin: bagua" in config_text(config | {"cluster": chosen})
 
 
 def test_a_plus_before_a_group_means_the_group():
