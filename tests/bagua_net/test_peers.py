@@ -192,7 +192,7 @@ def receiver_process(library, monkeypatch):
     """A receiver in a process of its own, which posts 64 MiB again and again: its pid, a comm."""
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
     ours, theirs = socket.socketpair()
-    pids = []
+    pids, plugins = [], []
 
     def receive() -> int:
         plugin = Plugin(library)
@@ -207,10 +207,11 @@ def receiver_process(library, monkeypatch):
     def start(timeout_s: str) -> tuple[int, Plugin, int]:
         monkeypatch.setenv("BAGUA_NET_TIMEOUT_S", timeout_s)
         pids.append(fork(receive))
-        plugin = Plugin(library)
-        return pids[0], plugin, plugin.connect(ours.recv(HANDLE_BYTES))
+        plugins.append(Plugin(library))
+        return pids[0], plugins[0], plugins[0].connect(ours.recv(HANDLE_BYTES))
 
     yield start
+    plugins[0].finalize()
     os.kill(pids[0], signal.SIGKILL)
     os.waitpid(pids[0], 0)
     ours.close()
