@@ -4,7 +4,9 @@ import re
 
 from tests.paths import ROOT
 
-PACKAGES = ("host", "kernels", "bagua_algos", "netsim", "experiments", "hydra_plugins")
+PACKAGES = (
+    *("host", "kernels", "bagua_algos", "bagua_net", "netsim", "experiments", "hydra_plugins"),
+)
 LINE = re.compile(r"^- `([\w/]+\.py)`: (\S.*)$", re.MULTILINE)
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 

@@ -13,7 +13,9 @@ import pytest
 
 from tests.paths import ROOT
 
-PACKAGES = ("host", "kernels", "bagua_algos", "netsim", "experiments", "hydra_plugins")
+PACKAGES = (
+    *("host", "kernels", "bagua_algos", "bagua_net", "netsim", "experiments", "hydra_plugins"),
+)
 OWN = {*PACKAGES, "tests", "examples"}
 NOT_INSTALLED = {"cupy": "cupy-cuda12x", "ray": "ray"}
 """Imported where they are installed: the extras `cuda12` and `cuda13`, and `ray`."""

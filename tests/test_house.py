@@ -10,7 +10,9 @@ import pytest
 
 from tests.paths import ROOT
 
-PACKAGES = ("experiments", "bagua_algos", "netsim", "kernels", "host", "hydra_plugins")
+PACKAGES = (
+    *("experiments", "bagua_algos", "bagua_net", "netsim", "kernels", "host", "hydra_plugins"),
+)
 MOST_MODULES = 15
 MOST_ROOMS = 12
 

@@ -11,7 +11,8 @@ from tests.once import made_once
 from tests.paths import ROOT
 
 COPIED = (
-    *("host", "kernels", "bagua_algos", "netsim", "experiments", "hydra_plugins", "conf", "tests"),
+    *("host", "kernels", "bagua_algos", "bagua_net", "netsim", "experiments", "hydra_plugins"),
+    *("conf", "tests"),
     *("pyproject.toml", "results/reference/predicted.md"),
 )
 RECIPES = {  # the files of each, and no others

@@ -223,3 +223,10 @@ class Levels(Protocol):
     def pace(self, like: Tensor) -> Tensor | float:
         """How far a party may go to its neighbours' average, as a factor of `like[p, ...]`."""
         ...
+
+
+def named_workers(ranks: Sequence[int]) -> str:
+    """For an error: "worker 3", "workers 1, 2" or "nobody"."""
+    if not ranks:
+        return "nobody"
+    return ("worker " if len(ranks) == 1 else "workers ") + ", ".join(map(str, ranks))

@@ -26,6 +26,7 @@ from bagua_algos.communication.communicator import (
     Relay,
     check_parts,
     check_permutation,
+    named_workers,
 )
 from bagua_algos.communication.direct import direct_
 from bagua_algos.communication.halving_doubling import halving_doubling_
@@ -301,7 +302,7 @@ class ProcessGroupCommunicator(Workers):
             rank, own = self.ranks[0], self.members[self.ranks[0]]
             others = [self.members[peers[rank]]] if peers else [r for r in self.members if r != own]
             raise CommunicationError(
-                f"worker {own}: {name} with {_named(others)} failed "
+                f"worker {own}: {name} with {named_workers(others)} failed "
                 f"after {self.clock() - started_s:.1f} s: {_reason(error)}"
             ) from error
         seconds = 0.0 if x_w.is_cuda else self.clock() - started_s
@@ -325,12 +326,6 @@ def _check_transport(streams: int, has_pattern: bool, group: dist.ProcessGroup |
 def _reason(error: RuntimeError) -> str:
     """The first sentence of torch's or gloo's error, without gloo's advice."""
     return without_place(error).partition(" This is typically caused by")[0].removesuffix(".")
-
-
-def _named(ranks: Sequence[int]) -> str:
-    if not ranks:
-        return "nobody"
-    return ("worker " if len(ranks) == 1 else "workers ") + ", ".join(map(str, ranks))
 
 
 def _connect(group: dist.ProcessGroup | None = None) -> None:

@@ -4,6 +4,7 @@
     tests           those marked gpu
     kernels         python -m kernels.bench --device cuda
     shared GPU      two workers on one GPU, by NCCL over a shaped link, traced
+    net plugin      the same through bagua_net in place of NCCL's own sockets
     stacked         simulated workers as one batch
     compiled        the kernels beside torch.compile of their references
 

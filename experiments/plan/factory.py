@@ -9,6 +9,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from bagua_net import library
 from experiments.plan.plan import Backend, Plan
 from experiments.plan.schema import GROUPS, Schema
 from host.errors import UserError
@@ -76,6 +77,8 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
                 f"{plan.names['algo']}: PyTorch's hooks have one stream: leave streams=1, or take "
                 "algo=torch_ddp"
             )
+        if plan.cluster.net_plugin is not None:
+            library.build()  # once, before workers are started
         return plan
     except ValueError as error:
         raise UserError(str(error)) from error

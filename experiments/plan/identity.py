@@ -17,6 +17,7 @@ ADDED: dict[str, Any] = {
     "net.tcp_slow_start_after_idle": None,
     "net.tcp_wmem_max_kb": None,
     "net.tcp_rmem_max_kb": None,
+    "cluster.net_plugin": None,
 }
 """Options that older records lack, with the value that those runs had. Where an option has this
 value, config.yaml leaves it out, so that a run is known as the same as ever.

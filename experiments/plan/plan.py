@@ -33,6 +33,10 @@ DEVICES = ("cpu", "cuda")
 _DEVICE_OF: dict[str | None, str] = {"gloo": "cpu", "nccl": "cuda"}
 
 
+BAGUA = "bagua"
+"""The plugin for NCCL of the package bagua_net."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Backend:
     """How workers talk and where their tensors are: a torch.distributed backend and a device.
@@ -77,9 +81,11 @@ class Cluster:
         sharing: simulated workers that share a device such as this one.
         straggler: by what part of its compute time a simulated worker 0 is slower than the others.
         jitter: of simulated compute times; None: all equal.
+        net_plugin: through which NCCL's workers communicate; None: NCCL's own sockets.
 
     Raises:
-        ValueError: fewer than one thread or sharer, no time at all, or a negative straggler.
+        ValueError: fewer than one thread or sharer, no time at all, a negative straggler, or an
+            unknown plugin.
     """
 
     threads_per_worker: int
@@ -87,6 +93,7 @@ class Cluster:
     sharing: int = 1
     straggler: float = 0.0
     jitter: Variation | None = None
+    net_plugin: str | None = None
 
     def __post_init__(self) -> None:
         if self.threads_per_worker < 1:
@@ -99,6 +106,8 @@ class Cluster:
             raise ValueError(f"straggler must be at least 0 and finite, got {self.straggler}")
         if not self.timeout_s > 0:
             raise ValueError(f"timeout_s must be more than 0, got {self.timeout_s}")
+        if self.net_plugin not in (None, BAGUA):
+            raise ValueError(f"net_plugin must be {BAGUA} or null, got {self.net_plugin}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +215,11 @@ class Plan:
         if self.autotune and self.backend.is_simulated:
             raise ValueError(
                 "autotune=true measures real workers' steps: leave it out, or take backend=gloo"
+            )
+        if self.cluster.net_plugin is not None and self.backend.process_group != "nccl":
+            raise ValueError(
+                f"cluster.net_plugin={self.cluster.net_plugin} is NCCL's: leave "
+                "cluster.net_plugin=null, or take backend=nccl"
             )
         if self.streams != 1 and self.backend.process_group == "nccl":
             raise ValueError(

@@ -6,6 +6,8 @@ workers on one GPU it refuses, unless each says that it is a host of its own (NC
 NCCL 2.18).
 """
 
+from bagua_net import library
+
 UNWATCHED = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
 """Torch would kill the process for a collective that is late since it was *enqueued*, and not say
 whom it waits for. `experiments.training.steps_ahead` notices, and tells.
@@ -32,3 +34,13 @@ def nccl_environment(rank: int, *, is_shared: bool, interface: str) -> dict[str,
         # Kernels of several processes take turns on a GPU: small ones leave room for others.
         environment |= {"NCCL_HOSTID": f"relaxlab-worker-{rank}", "NCCL_MAX_CTAS": "4"}
     return environment
+
+
+def plugin_environment(net_plugin: str | None) -> dict[str, str]:
+    """What has NCCL communicate through this plugin of ours; nothing for None.
+
+    NCCL_NET names it, so that NCCL refuses to go on by its own sockets where it does not load.
+    """
+    if net_plugin is None:
+        return {}
+    return {"NCCL_NET_PLUGIN": str(library.build()), "NCCL_NET": net_plugin}

@@ -15,7 +15,7 @@ from bagua_algos.communication.process_group import rendezvous
 from experiments.plan.plan import Plan
 from experiments.real.assignment import Assignment
 from experiments.real.failures import RunFailedError
-from experiments.real.nccl import UNWATCHED
+from experiments.real.nccl import UNWATCHED, plugin_environment
 from experiments.real.peers import Peers
 from experiments.real.routes import LOOPBACK
 from experiments.real.work import Surroundings, work
@@ -87,7 +87,7 @@ def _surroundings(plan: Plan, peers: Peers) -> Surroundings:
     environment, gpu = {}, None
     if plan.backend.has_gpu_workers:
         gpu = placement(assignment.local_world_size).index(assignment.local_rank)
-        environment |= UNWATCHED
+        environment |= UNWATCHED | plugin_environment(plan.cluster.net_plugin)
     if interface is not None and "GLOO_SOCKET_IFNAME" not in os.environ:
         environment |= {"GLOO_SOCKET_IFNAME": interface}
     return Surroundings(

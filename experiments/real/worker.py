@@ -10,7 +10,7 @@ from typing import NoReturn
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.process_group import file_rendezvous
 from experiments.plan.plan import Plan
-from experiments.real.nccl import nccl_environment
+from experiments.real.nccl import nccl_environment, plugin_environment
 from experiments.real.shared_memory import HostMemory
 from experiments.real.work import Surroundings, work
 from experiments.tasks.base import TaskData
@@ -148,6 +148,7 @@ def _surroundings(
         gpus = placement(plan.workers)
         gpu = gpus.index(rank)
         environment |= nccl_environment(rank, is_shared=gpus.is_shared, interface=INTERFACE)
+        environment |= plugin_environment(plan.cluster.net_plugin)
     limit_s = plan.cluster.timeout_s
     return Surroundings(
         rank=rank,

@@ -288,6 +288,7 @@ def known_summary(plan: Plan) -> Summary:
         lr_scale=plan.lr_scale,
         asked_rate_mbit=plan.net.rate_mbit,
         streams=_given_streams(plan),
+        net_plugin=plan.cluster.net_plugin,
         evaluated_model="average of the workers' models",
         resumed_from=None if plan.resume in (None, plan.folder) else str(plan.resume),
     )

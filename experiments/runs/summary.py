@@ -92,6 +92,8 @@ class Summary:
     """What autotuning came to: the `settings`, what was `left_out`, and `windows`, a row for each
     window of steps; None: there was none.
     """
+    net_plugin: str | None = None
+    """Through which NCCL was told to communicate; None: its own sockets, or no NCCL."""
     achieved_rtt_ms: float | None = None
     """The median of the links."""
     started_by: str | None = None

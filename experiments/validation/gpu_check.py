@@ -30,6 +30,8 @@ LIMIT_S = 470.0
 """For all parts together."""
 SOCKETS = "NET/Socket"
 """NCCL's word for a connection through the worker's own network namespace."""
+PLUGIN = "NET/bagua"
+"""And for one through bagua_net."""
 
 _SHORTEST_S = 0.1  # of a part that is worth its start
 _ENDING_S = 5.0  # for a part that was told to end
@@ -143,7 +145,15 @@ def read_kernels(folder: Path) -> Figures:
     return {"results": json.loads((folder / "kernels.json").read_text())}
 
 
-def read_shared(folder: Path) -> Figures:
+def read_plugin(folder: Path) -> Figures:
+    """As `read_shared`, where bagua_net takes the place of NCCL's own sockets."""
+    log = "\n".join(file.read_text() for file in folder.glob("nccl.*.log"))
+    if "Assigned NET plugin bagua" not in log:
+        raise PartFailedError("NCCL's log does not say that it assigned the plugin")
+    return read_shared(folder, PLUGIN)
+
+
+def read_shared(folder: Path, transport: str = SOCKETS) -> Figures:
     """What two workers on one GPU sent, by which transport, and what their trace shows.
 
     No time is among it: the workers take turns on the GPU.
@@ -153,8 +163,8 @@ def read_shared(folder: Path) -> Figures:
         raise PartFailedError("the record does not say that the workers shared a GPU")
     log = "\n".join(file.read_text() for file in folder.glob("nccl.*.log"))
     transports = Counter(re.findall(r"Channel .* via (\w+(?:/\w+)?)", log))
-    if set(transports) != {SOCKETS}:
-        raise PartFailedError(f"NCCL used {dict(transports)}, not {SOCKETS} alone")
+    if set(transports) != {transport}:
+        raise PartFailedError(f"NCCL used {dict(transports)}, not {transport} alone")
     steps = [read_device_trace(file) for file in sorted(folder.glob("trace.*.json"))]
     waits = sum((Counter(worker.host_waits) for worker in steps), Counter[str]())
     if waits:
@@ -183,6 +193,12 @@ def _of(summary: Mapping[str, Any], *names: str) -> Figures:
 
 def _experiment(*words: str) -> Callable[[Path], list[str]]:
     return lambda folder: ["experiments", *words, f"hydra.run.dir={folder}"]
+
+
+_SHARED = (
+    *("algo=bytegrad", "net=slow_tcp", "backend=nccl", "workers=2", "trace=true"),
+    *("max_steps=20", "eval_every=20", "bucket_bytes=262144"),
+)
 
 
 def _one_gpu(folder: Path) -> dict[str, str]:
@@ -232,12 +248,16 @@ PARTS = (
     ),
     CheckPart(
         name="shared GPU",
-        command=_experiment(
-            *("algo=bytegrad", "net=slow_tcp", "backend=nccl", "workers=2", "trace=true"),
-            *("max_steps=20", "eval_every=20", "bucket_bytes=262144"),
-        ),
+        command=_experiment(*_SHARED),
         limit_s=130,
         read=read_shared,
+        environment=_one_gpu,
+    ),
+    CheckPart(
+        name="net plugin",
+        command=_experiment(*_SHARED, "cluster.net_plugin=bagua"),
+        limit_s=130,
+        read=read_plugin,
         environment=_one_gpu,
     ),
     CheckPart(

@@ -18,7 +18,7 @@ from netsim.errors import NamespaceError
 from netsim.links.namespaces import check_permitted
 from tests import app
 
-PACKAGES = ("experiments", "bagua_algos", "netsim", "kernels", "host")
+PACKAGES = ("experiments", "bagua_algos", "bagua_net", "netsim", "kernels", "host")
 LIMIT_S = 60
 OF_IMPORTS = re.compile(rb"^import time:.*\n", re.MULTILINE)
 

@@ -162,6 +162,9 @@ def test_numbers_that_no_run_can_have_are_refused_by_name(override):
     [
         (["backend=sim", "streams=auto"], "streams=auto is measured between real workers: say"),
         (["backend=sim", "pattern=auto"], "pattern=auto is measured between real workers: say"),
+        (["backend=gloo", "cluster.net_plugin=bagua"], "net_plugin=bagua is NCCL's: leave"),
+        (["backend=sim", "cluster.net_plugin=bagua"], "or take backend=nccl"),
+        (["cluster.net_plugin=fast"], "net_plugin must be bagua or null, got fast"),
         (["algo=torch_ddp", "pattern=auto"], "torch_ddp is PyTorch's own code, whose all-reduces"),
         (["backend=sim", "autotune=true"], "autotune=true measures real workers' steps"),
         (["backend=sim", "pattern=direct"], "simulated ones have ring and halving_doubling"),
@@ -199,6 +202,14 @@ def test_a_run_by_linuxs_own_tcp_is_known_as_before_there_was_another():
         other = config | {"net": config["net"] | {key: value}}
         assert config_text(other) != config_text(older)
         assert completed(yaml.safe_load(config_text(other))) == other
+
+
+def test_a_run_without_a_plugin_is_known_as_before_there_was_one():
+    config = plain(compose_config(["algo=allreduce"]))
+    cluster = {key: value for key, value in config["cluster"].items() if key != "net_plugin"}
+    assert config_text(config) == config_text(config | {"cluster": cluster})
+    chosen = config["cluster"] | {"net_plugin": "bagua"}
+    assert "net_plugin: bagua" in config_text(config | {"cluster": chosen})
 
 
 def test_a_plus_before_a_group_means_the_group():

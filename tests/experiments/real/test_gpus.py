@@ -9,7 +9,7 @@ import torch
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.plan import Backend
-from experiments.real.nccl import nccl_environment
+from experiments.real.nccl import nccl_environment, plugin_environment
 from host import gpus as host_gpus
 from host.errors import UserError
 from host.gpus import Gpu, Placement, find_gpus
@@ -70,6 +70,15 @@ def test_workers_that_share_a_gpu_are_hosts_of_their_own_to_nccl():
     for environment in [*shared, alone]:
         assert environment["NCCL_P2P_DISABLE"] == environment["NCCL_SHM_DISABLE"] == "1"
         assert (environment["NCCL_NET"], environment["NCCL_SOCKET_IFNAME"]) == ("Socket", "eth0")
+
+
+def test_a_plugin_is_named_to_nccl_by_its_path_and_its_name():
+    own = nccl_environment(0, is_shared=False, interface="eth0")
+    chosen = own | plugin_environment("bagua")
+    assert Path(chosen["NCCL_NET_PLUGIN"]).name == "libnccl-net-bagua.so"
+    assert Path(chosen["NCCL_NET_PLUGIN"]).is_file()
+    assert (chosen["NCCL_NET"], chosen["NCCL_SOCKET_IFNAME"]) == ("bagua", "eth0")
+    assert own | plugin_environment(None) == own
 
 
 def test_a_child_asks_cuda_and_once(pretended, tmp_path):

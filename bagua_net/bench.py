@@ -1,0 +1,94 @@
+"""How fast the plugin is over a network, without a GPU: its function table, driven by two workers.
+
+    python -m bagua_net.bench net=wan workers=2 [net.KEY=VALUE...] [rounds=3] [mbytes=64]
+                              [cases=1,8,8-static,8-slowed,8-static-slowed,auto]
+
+A case is a number of streams; "static" cuts each message in equal parts, one a stream, as NCCL's
+own sockets do; "slowed" paces one stream at a tenth of its share; "auto" is what the environment
+leaves to be measured; "iperf3-8" is iperf3 with so many streams. Every round makes a new connection
+for every case and sends one message. Goodput is that of the message alone, and of the link what is
+left for payload in full frames. Processor time is of both workers together.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from bagua_net.cases import DEFAULTS, Case, Sample, measure, parse_case
+from host import commands, markdown
+from host.errors import UserError
+from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.presets import preset_names, read_condition
+from netsim.errors import NamespaceError, ProbeError
+
+_PAYLOAD_SHARE = 1448 / 1514
+
+
+def main() -> int:
+    """Measure and print; returns the exit code."""
+    words = sys.argv[1:]
+    if words in (["--help"], ["-h"]):
+        print(__doc__)
+        return 0
+    condition, cases, rounds, mbytes = parse(words)
+    print(f"{' '.join(words)}: messages of {mbytes:g} MiB, medians of {rounds} interleaved rounds")
+    try:
+        samples = measure(condition, cases, rounds, round(mbytes * 2**20))
+    except (NamespaceError, ProbeError) as error:
+        raise UserError(str(error)) from error
+    print(table(condition, samples))
+    return 0
+
+
+def parse(words: Sequence[str]) -> tuple[NetworkCondition, list[Case], int, float]:
+    """Network, cases, rounds and MiB of a command line.
+
+    Raises:
+        UserError: for a word that is not understood.
+    """
+    values = {"net": "", "workers": "2", "rounds": "3", "mbytes": "64", "cases": ""}
+    overrides: dict[str, str] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        if key.startswith("net.") and value:
+            overrides[key.removeprefix("net.")] = value
+        elif key in values and value:
+            values[key] = value
+        else:
+            raise UserError(f"{word!r} is not understood: see python -m bagua_net.bench --help.")
+    if not values["net"]:
+        raise UserError(f"Name a network by net=: {', '.join(preset_names())}.")
+    if values["workers"] != "2":
+        raise UserError("One connection joins two workers: leave workers=2.")
+    try:
+        condition = read_condition(values["net"], overrides)
+        rounds, mbytes = int(values["rounds"]), float(values["mbytes"])
+        cases = [parse_case(name) for name in (values["cases"] or DEFAULTS).split(",")]
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if rounds < 1 or not 0 < mbytes <= 1024:
+        raise UserError("rounds must be at least 1, and mbytes more than 0 and at most 1024.")
+    return condition, cases, rounds, mbytes
+
+
+def table(condition: NetworkCondition, samples: Mapping[str, Sequence[Sample]]) -> str:
+    """One row a case: goodput with its spread, its part of the link, ratios and processor time."""
+    rows, first = [], median([sample.mbit for sample in next(iter(samples.values()))])
+    for name, measured in samples.items():
+        mbit = [sample.mbit for sample in measured]
+        link = condition.rate_mbit and median(mbit) / (_PAYLOAD_SHARE * condition.rate_mbit)
+        row = (
+            name,
+            f"{median(mbit):.4g} ({min(mbit):.4g} to {max(mbit):.4g})",
+            f"{100 * link:.1f} %" if link else "-",
+            f"{median(mbit) / first:.2f}",
+            f"{median([sample.cpu_s_per_gb for sample in measured]):.2f}",
+            measured[-1].choice or "-",
+        )
+        rows.append(row)
+    head = ("case", "Mbit/s", "of the link", "x the first", "processor s/GB", "chosen")
+    return markdown.table(head, rows, "lrrrrl")
+
+
+if __name__ == "__main__":
+    commands.run(main)

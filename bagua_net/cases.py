@@ -1,0 +1,230 @@
+"""The cases of `python -m bagua_net.bench`, each measured over one connection of two workers."""
+
+import ctypes
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bagua_net.library import build
+from bagua_net.table import HANDLE_BYTES, Plugin
+from netsim.conditions.condition import NetworkCondition
+from netsim.errors import ProbeError
+from netsim.links.namespaces import Hub
+from netsim.proof.temporary_network import run_workers
+
+DEFAULTS = "1,2,4,8,16,8-static,8-slowed,8-static-slowed,auto"
+_INTERFACE = "eth0"
+_LIMIT_S = 600
+_UNSHAPED_SLOW_MBIT = 100
+_SLOWED_SHARE = 0.1
+_SO_MAX_PACING_RATE = 47
+_ANSWER_BYTES = 100
+_VARIABLES = ("BAGUA_NET_STREAMS", "BAGUA_NET_SPLIT", "BAGUA_NET_CONGESTION")
+_PATTERN = re.compile(r"(?:(iperf3)-)?(\d+|auto)(-bbr)?(-static)?(-slowed)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Streams (None: left to the plugin), how messages are split, and who sends."""
+
+    name: str
+    streams: int | None
+    congestion: str
+    is_static: bool
+    is_slowed: bool
+    is_iperf3: bool
+
+    def environment(self) -> dict[str, str]:
+        """Of the plugin, while this case is measured."""
+        if self.streams is None:
+            return {}
+        return {
+            "BAGUA_NET_STREAMS": str(self.streams),
+            "BAGUA_NET_SPLIT": "static" if self.is_static else "dynamic",
+            "BAGUA_NET_CONGESTION": self.congestion,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One message of one case; `choice` is what the plugin has chosen, if it was left to it."""
+
+    mbit: float
+    cpu_s_per_gb: float
+    choice: str = ""
+
+
+def parse_case(name: str) -> Case:
+    """Such as "8", "8-static-slowed", "auto" or "iperf3-8". Raises `ValueError`."""
+    match = _PATTERN.fullmatch(name)
+    is_plain = match is not None and not any(match.group(3, 4, 5))
+    if match is None or ((match[1] or match[2] == "auto") and not is_plain):
+        raise ValueError(f"There is no case {name!r}: such as {DEFAULTS},8-bbr,iperf3-8.")
+    if match[0] == "iperf3-auto" or not 1 <= int(match[2].replace("auto", "1")) <= 64:
+        raise ValueError(f"The case {name!r} needs 1 to 64 streams.")
+    return Case(
+        name=name,
+        streams=None if match[2] == "auto" else int(match[2]),
+        congestion="bbr" if match[3] else "system",
+        is_static=bool(match[4]),
+        is_slowed=bool(match[5]),
+        is_iperf3=bool(match[1]),
+    )
+
+
+def measure(
+    condition: NetworkCondition, cases: Sequence[Case], rounds: int, num_bytes: int
+) -> dict[str, list[Sample]]:
+    """Samples by the case's name, `rounds` each, of interleaved rounds.
+
+    Raises:
+        NamespaceError, ProbeError: if the network cannot be made, or a transfer fails.
+    """
+    library = build()
+    ends = socket.socketpair()
+
+    def work(hub: Hub, rank: int) -> list[Any]:
+        os.environ |= {"NCCL_SOCKET_IFNAME": _INTERFACE}
+        channel, other = ends[rank], ends[1 - rank]
+        other.close()
+        channel.settimeout(_LIMIT_S)
+        worker = (_Receiver if rank == 0 else _Sender)(library, channel, num_bytes)
+        slow_mbit = _SLOWED_SHARE * (condition.rate_mbit or _UNSHAPED_SLOW_MBIT)
+        measured = []
+        for case in [case for _ in range(rounds) for case in cases]:
+            try:
+                measured.append(worker.run(case, slow_mbit, hub.address(0)))
+            except (OSError, TimeoutError, RuntimeError, subprocess.SubprocessError) as error:
+                raise ProbeError(f"{case.name}, worker {rank}: {error}") from error
+        return measured
+
+    try:
+        received, sent = run_workers(condition, 2, work).values
+    finally:
+        for end in ends:
+            end.close()
+    samples: dict[str, list[Sample]] = {case.name: [] for case in cases}
+    for index, (end, start) in enumerate(zip(received, sent, strict=True)):
+        sample = Sample(
+            mbit=8e-6 * num_bytes / (end["at_s"] - start["at_s"]),
+            cpu_s_per_gb=1e9 * (end["cpu_s"] + start["cpu_s"]) / num_bytes,
+            choice=start["choice"],
+        )
+        samples[cases[index % len(cases)].name].append(sample)
+    return samples
+
+
+class _Worker:
+    """One end. `run` returns when the message began or ended, and the processor time of it."""
+
+    def __init__(self, library: Path, channel: socket.socket, num_bytes: int):
+        self.channel = channel
+        self.lines: list[str] = []
+        self.plugin = Plugin(library, log=self.lines.append)
+        self.data = (ctypes.c_char * num_bytes)()
+        ctypes.memset(self.data, 1, num_bytes)  # its pages are there before anything is timed
+
+    def meet(self) -> None:
+        """Wait for the other end."""
+        self.channel.sendall(b"+")
+        if not self.channel.recv(1):
+            raise ConnectionError("the other worker has ended")
+
+
+class _Receiver(_Worker):
+    def run(self, case: Case, slow_mbit: float, address: str) -> dict[str, Any]:
+        if case.is_iperf3:
+            return self._serve_iperf3()
+        with _set(case):
+            handle, listener = self.plugin.listen()
+            self.channel.sendall(handle)
+            comm = self.plugin.accept(listener)
+            self.meet()
+            before_s = time.process_time()
+            request = self.plugin.irecv(comm, self.data)
+            assert request is not None
+            self.plugin.wait(request, _LIMIT_S, pause_s=0.001)
+            end = {"at_s": time.monotonic(), "cpu_s": time.process_time() - before_s}
+            self.meet()
+            self.plugin.close("receive", comm)
+            self.plugin.close("listen", listener)
+        return end
+
+    def _serve_iperf3(self) -> dict[str, Any]:
+        server = subprocess.Popen(["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL)
+        try:
+            time.sleep(0.3)  # iperf3 does not tell when it listens
+            self.meet()
+            server.wait(_LIMIT_S)
+        finally:
+            server.kill()
+        answer = json.loads(self.channel.recv(_ANSWER_BYTES, socket.MSG_WAITALL))
+        return {"at_s": answer["seconds"], "cpu_s": 0.0}
+
+
+class _Sender(_Worker):
+    def run(self, case: Case, slow_mbit: float, address: str) -> dict[str, Any]:
+        if case.is_iperf3:
+            return self._iperf3(case, address)
+        with _set(case):
+            before = _open_sockets()
+            comm = self.plugin.connect(self.channel.recv(HANDLE_BYTES))
+            if case.is_slowed:
+                _slow_one(_open_sockets() - before, slow_mbit / (case.streams or 1))
+            self.meet()
+            before_s = time.process_time()
+            start_s = time.monotonic()
+            request = self.plugin.isend(comm, self.data)
+            assert request is not None
+            self.plugin.wait(request, _LIMIT_S, pause_s=0.001)
+            self.meet()
+            cpu_s = time.process_time() - before_s
+            self.plugin.close("send", comm)
+        chosen = [line.rpartition(": ")[2] for line in self.lines if "streams, " in line]
+        choice = chosen[-1] if case.streams is None and chosen else ""
+        return {"at_s": start_s, "cpu_s": cpu_s, "choice": choice}
+
+    def _iperf3(self, case: Case, address: str) -> dict[str, Any]:
+        self.meet()
+        num_bytes = len(self.data)
+        words = ["iperf3", "-c", address, "-J", "-P", str(case.streams), "-n", str(num_bytes)]
+        finished = subprocess.run(words, capture_output=True, text=True, timeout=_LIMIT_S)
+        end = json.loads(finished.stdout)["end"]
+        use = end["cpu_utilization_percent"]
+        seconds = end["sum_sent"]["seconds"]
+        per_byte_s = seconds / end["sum_received"]["bytes"]
+        answer = json.dumps({"seconds": per_byte_s * num_bytes})
+        self.channel.sendall(answer.ljust(_ANSWER_BYTES).encode())
+        cpu_s = (use["host_total"] + use["remote_total"]) / 100 * per_byte_s * num_bytes
+        return {"at_s": 0.0, "cpu_s": cpu_s, "choice": ""}
+
+
+@contextmanager
+def _set(case: Case) -> Iterator[None]:
+    for name in _VARIABLES:
+        os.environ.pop(name, None)
+    os.environ |= case.environment()
+    yield
+
+
+def _open_sockets() -> set[int]:
+    found = set()
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+                found.add(fd)
+    return found
+
+
+def _slow_one(fds: set[int], mbit: float) -> None:
+    """Have the kernel pace the first stream."""
+    with socket.socket(fileno=os.dup(min(fds))) as stream:
+        stream.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, round(mbit * 1e6 / 8))

@@ -1,0 +1,131 @@
+// Drives the library within one process, for the sanitizers: sixteen connections at once, thirty-two
+// requests in flight on each, sizes from nothing to a megabyte; then closes that come at bad moments.
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "../src/plugin.h"
+
+using namespace bagua_net;
+
+namespace {
+
+constexpr int kConnections = 16;
+constexpr size_t kSizes[] = {0, 1, 1448, 65'536, 1 << 20};
+constexpr size_t kExtra = 100;  // receives are posted larger than sends
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "exercise: %s\n", what);
+  std::exit(1);
+}
+
+struct Pair {
+  void* listener = nullptr;
+  void* sender = nullptr;
+  void* receiver = nullptr;
+};
+
+Pair connect_pair() {
+  Pair pair;
+  char handle[kHandleBytes];
+  require(plugin::listen(0, handle, &pair.listener) == kSuccess, "listen");
+  while (pair.sender == nullptr) {
+    require(plugin::connect(0, handle, &pair.sender) == kSuccess, "connect");
+  }
+  while (pair.receiver == nullptr) {
+    require(plugin::accept(pair.listener, &pair.receiver) == kSuccess, "accept");
+  }
+  return pair;
+}
+
+char byte_at(size_t message, size_t index) { return static_cast<char>(message * 31 + index); }
+
+int finish(void* request) {
+  for (int done = 0, size = 0;; std::this_thread::yield()) {
+    require(plugin::test(request, &done, &size) == kSuccess, "test");
+    if (done) return size;
+  }
+}
+
+void send_all(void* comm) {
+  std::vector<std::unique_ptr<char[]>> messages;
+  std::vector<void*> requests(kMostRequests);
+  for (size_t m = 0; m < requests.size(); ++m) {
+    const size_t size = kSizes[m % std::size(kSizes)];
+    messages.emplace_back(new char[size + 1]);
+    for (size_t i = 0; i < size; ++i) messages.back()[i] = byte_at(m, i);
+    require(plugin::isend(comm, messages.back().get(), size, &requests[m]) == kSuccess, "isend");
+    require(requests[m] != nullptr, "no request");
+  }
+  for (void* request : requests) finish(request);
+}
+
+void receive_all(void* comm) {
+  std::vector<std::unique_ptr<char[]>> messages;
+  std::vector<void*> requests(kMostRequests);
+  for (size_t m = 0; m < requests.size(); ++m) {
+    const size_t size = kSizes[m % std::size(kSizes)] + kExtra;
+    messages.emplace_back(new char[size]);
+    void* data = messages.back().get();
+    require(plugin::irecv(comm, 1, &data, size, &requests[m]) == kSuccess, "irecv");
+  }
+  for (size_t m = requests.size(); m-- > 0;) {  // in another order than they were posted in
+    const size_t size = kSizes[m % std::size(kSizes)];
+    require(finish(requests[m]) == static_cast<int>(size), "size");
+    for (size_t i = 0; i < size; ++i) require(messages[m][i] == byte_at(m, i), "content");
+  }
+}
+
+void close_pair(const Pair& pair, bool sender_first) {
+  if (sender_first) plugin::close_send(pair.sender);
+  plugin::close_receive(pair.receiver);
+  if (!sender_first) plugin::close_send(pair.sender);
+  plugin::close_listen(pair.listener);
+}
+
+void many_at_once() {
+  std::vector<Pair> pairs(kConnections);
+  for (Pair& pair : pairs) pair = connect_pair();
+  std::vector<std::thread> threads;
+  for (const Pair& pair : pairs) {
+    threads.emplace_back(send_all, pair.sender);
+    threads.emplace_back(receive_all, pair.receiver);
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < pairs.size(); ++i) close_pair(pairs[i], i % 2 == 0);
+}
+
+// One end is closed while the other has requests open: those fail, and the memory is free.
+void close_amid(bool sender_first) {
+  const Pair pair = connect_pair();
+  const size_t size = 32 << 20;
+  std::unique_ptr<char[]> from(new char[size]()), to(new char[size]);
+  void *sent = nullptr, *received = nullptr, *data = to.get();
+  plugin::irecv(pair.receiver, 1, &data, size, &received);
+  plugin::isend(pair.sender, from.get(), size, &sent);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  (sender_first ? plugin::close_send : plugin::close_receive)(sender_first ? pair.sender
+                                                                           : pair.receiver);
+  (sender_first ? from : to).reset();
+  void* left = sender_first ? received : sent;
+  int done = 0;
+  while (plugin::test(left, &done, nullptr) == kSuccess && !done) std::this_thread::yield();
+  (sender_first ? to : from).reset();
+  (sender_first ? plugin::close_receive : plugin::close_send)(sender_first ? pair.receiver
+                                                                           : pair.sender);
+  plugin::close_listen(pair.listener);
+}
+
+}  // namespace
+
+int main() {
+  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  require(plugin::init(nullptr) == kSuccess, "init");
+  many_at_once();
+  for (int i = 0; i < 4; ++i) close_amid(i % 2 == 0);
+  std::puts("all well");
+  return 0;
+}

@@ -1,0 +1,229 @@
+#include "plugin.h"
+
+#include <list>
+#include <map>
+#include <stdexcept>
+
+#include "connector.h"
+#include "listener.h"
+#include "log.h"
+
+namespace bagua_net::plugin {
+
+namespace {
+
+// What the process has; never destroyed, since a process may exit at any moment.
+struct State {
+  std::mutex mutex;
+  int num_contexts = 0;
+  // The last list counts; names in earlier ones are still known to NCCL.
+  std::list<std::vector<Interface>> interfaces{{}};
+  // Between two calls of `connect` the handle holds a key, and not a pointer: it came from afar.
+  std::map<uint64_t, std::shared_ptr<Connector>> attempts;
+};
+
+State& state() {
+  static auto* only = new State;
+  return *only;
+}
+
+// Runs `body`, whose exceptions become results.
+template <class Body>
+Result guarded(const char* doing, Result of_system_errors, Body body) {
+  try {
+    return body();
+  } catch (const std::invalid_argument& error) {
+    log(kWarn, "%s", error.what());
+    return kInvalidUsage;
+  } catch (const std::system_error& error) {
+    log(kWarn, "%s: %s", doing, error.what());
+    return of_system_errors;
+  } catch (const std::exception& error) {
+    log(kWarn, "%s: %s", doing, error.what());
+    return kInternalError;
+  }
+}
+
+void forget_late_attempts() {
+  auto& attempts = state().attempts;
+  for (auto it = attempts.begin(); it != attempts.end();) {
+    it = it->second->is_late() ? attempts.erase(it) : std::next(it);
+  }
+}
+
+uint64_t new_key() {
+  const Secret secret = random_secret();
+  const auto key = read_as<uint64_t>(secret.data());
+  return key == 0 ? 1 : key;
+}
+
+// The attempt that the handle stands for: begun by the first call, found again by the others.
+std::shared_ptr<Connector> attempt_of(Handle& handle, void* memory) {
+  const std::lock_guard lock(state().mutex);
+  const auto found = state().attempts.find(handle.attempt);
+  if (found != state().attempts.end()) return found->second;
+  if (handle.attempt != 0) throw std::invalid_argument("This handle's attempt to connect is over.");
+  if (address_of(handle).length == 0) throw std::invalid_argument("This is no handle of ours.");
+  forget_late_attempts();
+  auto attempt = std::make_shared<Connector>(read_settings(), handle);
+  handle.attempt = new_key();
+  std::memcpy(memory, &handle, sizeof handle);
+  state().attempts[handle.attempt] = attempt;
+  return attempt;
+}
+
+void forget(uint64_t key) {
+  const std::lock_guard lock(state().mutex);
+  state().attempts.erase(key);
+}
+
+}  // namespace
+
+Result init(Logger logger) {
+  set_logger(logger);
+  return guarded("init", kSystemError, [] {
+    (void)read_settings();  // a wrong one is refused here, before anything depends on it
+    const std::lock_guard lock(state().mutex);
+    auto found = find_interfaces();
+    if (found != state().interfaces.back()) state().interfaces.push_back(std::move(found));
+    for (const auto& each : state().interfaces.back()) log(kInfo, "device %s", each.name.c_str());
+    return kSuccess;
+  });
+}
+
+Result init_context(void** context, Logger logger) {
+  const Result result = init(logger);
+  if (result != kSuccess) return result;
+  const std::lock_guard lock(state().mutex);
+  ++state().num_contexts;
+  *context = &state();
+  return kSuccess;
+}
+
+Result finalize(void*) {
+  const std::lock_guard lock(state().mutex);
+  if (--state().num_contexts <= 0) state().attempts.clear();
+  return kSuccess;
+}
+
+Result devices(int* num_devices) {
+  const std::lock_guard lock(state().mutex);
+  *num_devices = static_cast<int>(state().interfaces.back().size());
+  return kSuccess;
+}
+
+Result get_properties(int device, Properties* properties) {
+  const std::lock_guard lock(state().mutex);
+  auto& interfaces = state().interfaces.back();
+  if (device < 0 || static_cast<size_t>(device) >= interfaces.size()) return kInvalidUsage;
+  Interface& chosen = interfaces[static_cast<size_t>(device)];
+  properties->name = chosen.name.data();
+  properties->pci_path = chosen.pci_path.empty() ? nullptr : chosen.pci_path.data();
+  properties->guid = static_cast<uint64_t>(chosen.index);
+  properties->speed_mbit = chosen.speed_mbit;
+  return kSuccess;
+}
+
+Result listen(int device, void* handle, void** listen_comm) {
+  *listen_comm = nullptr;
+  return guarded("listen", kSystemError, [&] {
+    Address address;
+    {
+      const std::lock_guard lock(state().mutex);
+      const auto& interfaces = state().interfaces.back();
+      if (device < 0 || static_cast<size_t>(device) >= interfaces.size()) {
+        throw std::invalid_argument("There is no such device.");
+      }
+      address = interfaces[static_cast<size_t>(device)].address;
+    }
+    Handle written;
+    auto listener = std::make_unique<Listener>(read_settings(), address, written);
+    std::memset(handle, 0, kHandleBytes);
+    std::memcpy(handle, &written, sizeof written);
+    *listen_comm = listener.release();
+    return kSuccess;
+  });
+}
+
+Result connect(int, void* memory, void** send_comm) {
+  *send_comm = nullptr;
+  auto handle = read_as<Handle>(memory);
+  const Result result = guarded("connect", kRemoteError, [&] {
+    auto connection = attempt_of(handle, memory)->step();
+    if (connection == nullptr) return kSuccess;
+    *send_comm = static_cast<Connection*>(connection.release());
+    return kSuccess;
+  });
+  if (result != kSuccess || *send_comm != nullptr) forget(handle.attempt);
+  return result;
+}
+
+Result accept(void* listen_comm, void** receive_comm) {
+  *receive_comm = nullptr;
+  return guarded("accept", kSystemError, [&] {
+    *receive_comm = static_cast<Connection*>(
+        static_cast<Listener*>(listen_comm)->accept().release());
+    return kSuccess;
+  });
+}
+
+Result register_memory(void* comm, void*, size_t, int type, void** mhandle) {
+  *mhandle = comm;  // there is nothing to register
+  return type == kHostMemory ? kSuccess : kInternalError;
+}
+
+Result deregister_memory(void*, void*) { return kSuccess; }
+
+Result isend(void* send_comm, void* data, size_t size, void** request) {
+  Request* made = nullptr;
+  auto* connection = static_cast<SendConnection*>(static_cast<Connection*>(send_comm));
+  const Result result =
+      guarded("isend", kSystemError, [&] { return connection->isend(data, size, &made); });
+  *request = made;
+  return result;
+}
+
+Result irecv(void* receive_comm, int num, void** data, size_t size, void** request) {
+  *request = nullptr;  // it may come in as a hint, which is no request
+  if (num != 1) return kInternalError;
+  Request* made = nullptr;
+  auto* connection = static_cast<ReceiveConnection*>(static_cast<Connection*>(receive_comm));
+  const Result result =
+      guarded("irecv", kSystemError, [&] { return connection->irecv(data[0], size, &made); });
+  *request = made;
+  return result;
+}
+
+// Host memory needs no flush, and there is no other.
+Result iflush(void*, int, void**, int*, void**, void** request) {
+  *request = nullptr;
+  return kInternalError;
+}
+
+Result test(void* request, int* done, int* sizes) {
+  auto* tested = static_cast<Request*>(request);
+  return tested->connection->test(tested, done, sizes);
+}
+
+Result close_send(void* send_comm) {
+  return guarded("closeSend", kSystemError, [&] {
+    delete static_cast<Connection*>(send_comm);
+    return kSuccess;
+  });
+}
+
+Result close_receive(void* receive_comm) {
+  return guarded("closeRecv", kSystemError, [&] {
+    delete static_cast<Connection*>(receive_comm);
+    return kSuccess;
+  });
+}
+
+Result close_listen(void* listen_comm) {
+  return guarded("closeListen", kSystemError, [&] {
+    delete static_cast<Listener*>(listen_comm);
+    return kSuccess;
+  });
+}
+
+}  // namespace bagua_net::plugin

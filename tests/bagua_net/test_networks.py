@@ -1,0 +1,68 @@
+"""The plugin between two processes over shaped links, and the programs that measure it."""
+
+import pytest
+
+from bagua_net.bench import parse, table
+from bagua_net.cases import Sample, measure, parse_case
+from bagua_net.soak import soak
+from host.errors import UserError
+from netsim.conditions.condition import NetworkCondition
+from netsim.errors import NamespaceError
+from netsim.links.namespaces import check_permitted
+
+
+@pytest.fixture
+def permitted():
+    try:
+        check_permitted(NetworkCondition(), 2)
+    except NamespaceError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.root
+def test_every_byte_arrives_over_a_network_that_loses_some(permitted):
+    condition = NetworkCondition(rate_mbit=400, delay_ms=2, loss_pct=0.5)
+    assert 0 < soak(condition, 40_000_000, seed=3) < 250
+
+
+@pytest.mark.root
+def test_the_bench_measures_each_case_in_each_round(permitted):
+    cases = [parse_case(name) for name in ("1", "4-static-slowed", "auto")]
+    condition = NetworkCondition(rate_mbit=500)
+    samples = measure(condition, cases, rounds=2, num_bytes=12 << 20)
+    assert list(samples) == ["1", "4-static-slowed", "auto"]
+    assert [len(each) for each in samples.values()] == [2, 2, 2]
+    mbit = {name: max(sample.mbit for sample in each) for name, each in samples.items()}
+    assert 0 < mbit["1"] < 1000
+    # A quarter of the message goes at a tenth of a quarter of the rate.
+    assert mbit["4-static-slowed"] < 80
+    assert "of 8 streams" in samples["auto"][0].choice
+    lines = table(condition, samples).splitlines()
+    assert [line.split(" | ")[0].strip("| ") for line in lines[2:]] == list(samples)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["net=wan", "streams=4"], "'streams=4' is not understood"),
+        ([], "Name a network by net="),
+        (["net=wan", "workers=3"], "leave workers=2"),
+        (["net=wan", "cases=8-fast"], "There is no case '8-fast'"),
+        (["net=wan", "cases=65"], "needs 1 to 64 streams"),
+        (["net=wan", "cases=iperf3-8-static"], "There is no case"),
+        (["net=wan", "rounds=0"], "rounds must be at least 1"),
+        (["net=mars"], "There is no network 'mars'"),
+    ],
+)
+def test_the_bench_refuses(words, reason):
+    with pytest.raises(UserError, match=reason):
+        parse(words)
+
+
+def test_the_table_compares_with_the_first_case_and_with_the_link():
+    samples = {
+        "1": [Sample(mbit=20, cpu_s_per_gb=3)],
+        "8": [Sample(mbit=mbit, cpu_s_per_gb=2, choice="x") for mbit in (40, 80, 50)],
+    }
+    lines = table(NetworkCondition(rate_mbit=100), samples).splitlines()
+    assert lines[-1] == "| 8 | 50 (40 to 80) | 52.3 % | 2.50 | 2.00 | x |"

@@ -1,0 +1,310 @@
+"""Foreign connections, broken peers, and peers that die, stop or cannot be reached any more."""
+
+import ctypes
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+
+from bagua_net.table import HANDLE_BYTES, REMOTE_ERROR, Plugin, PluginError
+from host.processes import fork
+from netsim.conditions.condition import NetworkCondition
+from netsim.errors import NamespaceError
+from netsim.links.namespaces import check_permitted
+from netsim.proof.temporary_network import run_workers
+from tests.bagua_net.conftest import room, text
+
+MIB = 1 << 20
+HELLO, WELCOME, CHUNK = 0x48314742, 0x57314742, 0x43314742
+DATA, PING = 1, 2
+
+
+def address_of(handle: bytes) -> tuple[str, int]:
+    return "127.0.0.1", struct.unpack_from("<H", handle, 6)[0]
+
+
+def secrets_of(handle: bytes) -> tuple[bytes, bytes]:
+    return handle[24:40], handle[40:56]
+
+
+def hello(handle: bytes, index: int = 0, num_streams: int = 1) -> bytes:
+    return struct.pack("<IHH", HELLO, index, num_streams) + secrets_of(handle)[0] + os.urandom(16)
+
+
+def header(sequence: int, total: int, offset: int, length: int, kind: int = DATA) -> bytes:
+    return struct.pack("<IIQQQQ", CHUNK, kind, sequence, total, offset, length)
+
+
+def strangers(handle: bytes, stop: threading.Event) -> None:
+    """Port scans, other protocols, half handshakes, wrong secrets: some stay, some go."""
+    kept = []
+    wrong = bytearray(hello(handle))
+    wrong[8] ^= 1
+    openings = [b"", b"GET / HTTP/1.1\r\n\r\n", hello(handle)[:7], bytes(wrong), os.urandom(400)]
+    openings += [hello(handle, index=2, num_streams=2), hello(handle, num_streams=0)]
+    while not stop.is_set():
+        for opening in openings:
+            with suppress(OSError):
+                stranger = socket.create_connection(address_of(handle), timeout=5)
+                stranger.sendall(opening)
+                kept.append(stranger)
+        for stranger in kept[: len(kept) // 2]:
+            stranger.close()
+        del kept[: len(kept) // 2]
+        time.sleep(0.005)
+    for stranger in kept:
+        stranger.close()
+
+
+def test_strangers_at_the_port_do_no_harm(make_plugin, connect):
+    link = connect(make_plugin(streams="4"))
+    stop = threading.Event()
+    thread = threading.Thread(target=strangers, args=(link.handle, stop))
+    thread.start()
+    try:
+        for _ in range(10):
+            memory = ctypes.create_string_buffer(link.handle, HANDLE_BYTES)
+            sender = receiver = None
+            until_s = time.monotonic() + 20
+            while not (sender and receiver):
+                assert time.monotonic() < until_s
+                sender = sender or link.plugin.connect_once(memory)
+                receiver = receiver or link.plugin.accept_once(link.listener)
+            for comms in ((sender, receiver), (link.sender, link.receiver)):
+                data, space = text(MIB), room(MIB)
+                received = link.plugin.irecv(comms[1], space)
+                link.plugin.wait(link.plugin.isend(comms[0], data))
+                assert link.plugin.wait(received) == MIB
+                assert data.raw == space.raw
+            link.plugin.close("send", sender)
+            link.plugin.close("receive", receiver)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_nothing_is_sent_to_who_does_not_know_the_answer(make_plugin):
+    plugin = make_plugin(streams="1")
+    handle, listener = plugin.listen()
+    with socket.create_server(("127.0.0.1", 0)) as foreign:
+        other = bytearray(handle)
+        struct.pack_into("<H", other, 6, foreign.getsockname()[1])
+        sender = plugin.connect(bytes(other))
+        stranger, _ = foreign.accept()
+        stranger.settimeout(20)
+        assert stranger.recv(40, socket.MSG_WAITALL)[:4] == struct.pack("<I", HELLO)
+        request = plugin.isend(sender, text(1000))
+        assert plugin.test(request) is None
+        stranger.sendall(struct.pack("<II", WELCOME, 0) + os.urandom(16))
+        with pytest.raises(PluginError) as failed:
+            plugin.wait(request)
+        assert failed.value.code == REMOTE_ERROR
+        assert stranger.recv(1) == b""
+        stranger.close()
+    plugin.close("send", sender)
+    plugin.close("listen", listener)
+
+
+BROKEN = {
+    "beyond the end": [header(0, 100, 90, 11)],
+    "an offset that overflows": [header(0, 100, 2**64 - 1, 2)],
+    "a length that overflows": [header(0, 100, 50, 2**64 - 1)],
+    "a message over all bounds": [header(0, 2**63, 0, 10)],
+    "more than was posted": [header(0, 5000, 0, 100)],
+    "nothing of something": [header(0, 100, 0, 0)],
+    "another size": [header(0, 100, 0, 50) + bytes(50) + header(0, 101, 50, 51)],
+    "twice the same": [header(0, 100, 0, 60) + bytes(60) + header(0, 100, 0, 60)],
+    "no kind": [header(0, 100, 0, 100, kind=3)],
+    "a ping with a load": [header(0, 0, 0, 5, kind=PING)],
+    "garbage": [bytes(40)],
+    "an end amid a chunk": [header(0, 100, 0, 100) + bytes(30)],
+    "an end amid a header": [header(0, 100, 0, 100)[:20]],
+    "an end amid a message": [header(0, 100, 0, 50) + bytes(50)],
+    "a later message alone": [header(7, 100, 0, 100) + bytes(100)],
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_sender_fails_the_receive(name, make_plugin):
+    plugin = make_plugin()
+    handle, listener = plugin.listen()
+    with socket.create_connection(address_of(handle)) as sender:
+        sender.sendall(hello(handle))
+        receiver = plugin.accept(listener)
+        assert sender.recv(24, socket.MSG_WAITALL)[8:] == secrets_of(handle)[1]
+        space = (ctypes.c_char * 1000).from_buffer_copy(b"\xaa" * 1000)
+        request = plugin.irecv(receiver, space, 900)
+        (sent,) = BROKEN[name]
+        sender.sendall(header(0, 0, 0, 0, kind=PING) + sent)
+        sender.shutdown(socket.SHUT_WR)
+        with pytest.raises(PluginError):
+            plugin.wait(request, 20)
+        assert space.raw[100:] == b"\xaa" * 900
+        with pytest.raises(PluginError):
+            plugin.irecv(receiver, space)
+    plugin.close("receive", receiver)
+    plugin.close("listen", listener)
+
+
+@pytest.mark.parametrize("first", ["send", "receive"])
+def test_a_close_fails_what_the_other_end_waits_for(first, make_plugin):
+    plugin = make_plugin()
+    handle, listener = plugin.listen()
+    comms = {"send": plugin.connect(handle), "receive": plugin.accept(listener)}
+    data = room(16 * MIB)
+    if first == "receive":  # more than all buffers hold
+        request = plugin.isend(comms["send"], data)
+    else:
+        request = plugin.irecv(comms["receive"], data)
+    plugin.close(first, comms.pop(first))
+    with pytest.raises(PluginError) as failed:
+        plugin.wait(request, 20)
+    assert failed.value.code == REMOTE_ERROR
+    for kind, comm in comms.items():
+        plugin.close(kind, comm)
+    plugin.close("listen", listener)
+
+
+def test_what_was_sent_before_a_close_arrives(make_plugin, connect):
+    plugin = make_plugin()
+    handle, listener = plugin.listen()
+    sender, receiver = plugin.connect(handle), plugin.accept(listener)
+    texts = [text(20_000) for _ in range(5)]
+    for data in texts:
+        plugin.wait(plugin.isend(sender, data))
+    plugin.close("send", sender)
+    time.sleep(0.1)  # the receiver's kernel knows by now
+    for data in texts:
+        space = room(20_000)
+        assert plugin.wait(plugin.irecv(receiver, space)) == 20_000
+        assert space.raw == data.raw
+    plugin.close("receive", receiver)
+    plugin.close("listen", listener)
+
+
+@pytest.fixture
+def receiver_process(library, monkeypatch):
+    """A receiver in a process of its own, which posts 64 MiB again and again: its pid, a comm."""
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    ours, theirs = socket.socketpair()
+    pids, plugins = [], []
+
+    def receive() -> int:
+        plugin = Plugin(library)
+        handle, listener = plugin.listen()
+        theirs.sendall(handle)
+        comm, space = plugin.accept(listener), room(64 * MIB)
+        with suppress(PluginError):
+            while True:
+                plugin.wait(plugin.irecv(comm, space), pause_s=0.002)
+        return 0
+
+    def start(timeout_s: str) -> tuple[int, Plugin, int]:
+        monkeypatch.setenv("BAGUA_NET_TIMEOUT_S", timeout_s)
+        pids.append(fork(receive))
+        plugins.append(Plugin(library))
+        return pids[0], plugins[0], plugins[0].connect(ours.recv(HANDLE_BYTES))
+
+    yield start
+    plugins[0].finalize()
+    os.kill(pids[0], signal.SIGKILL)
+    os.waitpid(pids[0], 0)
+    ours.close()
+    theirs.close()
+
+
+def send_until_it_fails(plugin, comm, limit_s=20):
+    data, until_s = room(64 * MIB), time.monotonic() + limit_s
+    with pytest.raises(PluginError) as failed:
+        while time.monotonic() < until_s:
+            plugin.wait(plugin.isend(comm, data), limit_s)
+    assert failed.value.code == REMOTE_ERROR
+
+
+def test_a_killed_peer_fails_all_requests(receiver_process):
+    pid, plugin, comm = receiver_process("30")
+    plugin.wait(plugin.isend(comm, text(MIB)))
+    requests = [plugin.isend(comm, room(64 * MIB)) for _ in range(2)]
+    os.kill(pid, signal.SIGKILL)
+    for request in requests:
+        with pytest.raises(PluginError) as failed:
+            plugin.wait(request, 20)  # far less than the timeout: the kernel tells
+        assert failed.value.code == REMOTE_ERROR
+    plugin.close("send", comm)
+
+
+def test_a_peer_that_is_stopped_for_short_is_waited_for(receiver_process):
+    pid, plugin, comm = receiver_process("20")
+    plugin.wait(plugin.isend(comm, text(MIB)))
+    os.kill(pid, signal.SIGSTOP)
+    request = plugin.isend(comm, room(64 * MIB))
+    time.sleep(0.5)
+    assert plugin.test(request) is None
+    os.kill(pid, signal.SIGCONT)
+    assert plugin.wait(request) == 64 * MIB
+    plugin.close("send", comm)
+
+
+def test_a_peer_that_stays_stopped_counts_as_dead(receiver_process):
+    pid, plugin, comm = receiver_process("1")
+    plugin.wait(plugin.isend(comm, text(MIB)))
+    os.kill(pid, signal.SIGSTOP)
+    send_until_it_fails(plugin, comm)
+    plugin.close("send", comm)
+
+
+def test_a_receiver_without_receives_is_not_dead(make_plugin, connect):
+    plugin = make_plugin(timeout_s="0.5")
+    link = connect(plugin)
+    data, space = text(16 * MIB), room(16 * MIB)
+    sent = plugin.isend(link.sender, data)
+    time.sleep(1.5)
+    received = plugin.irecv(link.receiver, space)
+    plugin.wait(sent)
+    assert plugin.wait(received) == 16 * MIB
+    assert data.raw == space.raw
+
+
+@pytest.mark.root
+def test_a_cut_cable_fails_both_ends_in_time(library):
+    """With the clock of the network both ends send and receive; then nothing comes any more."""
+    fault = {"worker": 1, "at_s": 0.5, "for_s": 600}
+    condition = NetworkCondition(rate_mbit=200, delay_ms=1, faults=[fault])
+    try:
+        check_permitted(condition, 2)
+    except NamespaceError as error:
+        pytest.skip(str(error))
+    ends = socket.socketpair()
+
+    def work(hub, rank):
+        os.environ |= {"NCCL_SOCKET_IFNAME": "eth0", "BAGUA_NET_TIMEOUT_S": "1.5"}
+        plugin, data, channel = Plugin(library), room(MIB), ends[rank]
+        if rank == 0:
+            handle, listener = plugin.listen()
+            channel.sendall(handle)
+            comm, begin = plugin.accept(listener), plugin.irecv
+        else:
+            comm, begin = plugin.connect(channel.recv(HANDLE_BYTES)), plugin.isend
+        hub.start_clock()
+        begin_s, num = time.monotonic(), 0
+        try:
+            while True:
+                plugin.wait(begin(comm, data), 20)
+                num += 1
+        except PluginError as error:
+            seconds = time.monotonic() - begin_s
+            plugin.close("receive" if rank == 0 else "send", comm)
+            return [error.code, num, seconds, time.monotonic() - begin_s - seconds]
+
+    for code, num, seconds, closing_s in run_workers(condition, 2, work).values:
+        assert code == REMOTE_ERROR
+        assert num > 0
+        assert seconds < 15
+        assert closing_s < 5
+    for end in ends:
+        end.close()
