@@ -191,8 +191,7 @@ class ProcessGroupCommunicator(Workers):
     def _new_groups(self, ranks: Sequence[int], number: int) -> list[dist.ProcessGroup]:
         """Groups of `ranks`; a collective call of all workers here.
 
-        One worker may have seen an error where another has not, and have left no group, or another
-        one. So they tell each other what they have, and use again what all of them can.
+        After an error they may have left different ones: they use again what all of them have.
         """
         members = tuple(self.members[rank] for rank in ranks)
         free = _FREE.setdefault((self._origin, members, self._timeout), {})
@@ -383,10 +382,7 @@ def rendezvous(
     timeout_s: float,
     nodes: Nodes | None = None,
 ) -> Iterator[ProcessGroupCommunicator]:
-    """The default process group of workers on any hosts, who find each other through `store`.
-
-    Otherwise the same as `file_rendezvous`, which puts a file in the place of the store.
-    """
+    """As `file_rendezvous`, of workers on any hosts, who find each other through `store`."""
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
     try:

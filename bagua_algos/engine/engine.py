@@ -159,9 +159,7 @@ class Engine(Attached):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of backward passes inside only accumulate locally (as in
-        DistributedDataParallel).
-        """
+        """Gradients of backward passes inside only accumulate locally, as with DDP's."""
         before, self._synchronizing = self._synchronizing, False
         try:
             yield
