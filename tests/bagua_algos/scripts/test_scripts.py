@@ -213,7 +213,11 @@ def test_every_striped_operation_moves_all_of_its_data(workers, script):
         ("streams", "word", "streams must be 1 to 16, or auto, got 'many'"),
         ("streams", "fraction", "streams must be 1 to 16, or auto, got 2.5"),
         ("streams", "truth", "streams must be 1 to 16, or auto, got True"),
-        ("patterns", "wrong", "pattern must be one of ring, halving_doubling, auto, got 'tree'"),
+        (
+            "patterns",
+            "wrong",
+            "pattern must be one of ring, halving_doubling, direct, auto, got 'tree'",
+        ),
         ("patterns", "stacked", "pattern=halving_doubling is of real workers, whose communicator"),
         ("streams", "stacked", "streams=4 are of real workers, whose communicator is a"),
         ("types", "complex TopK", "'weight': complex64 is not supported by TopK"),

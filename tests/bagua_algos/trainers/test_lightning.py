@@ -70,7 +70,7 @@ def test_a_checkpoint_is_removed_with_the_workers_parts(workers):
         "LBFGS": "the optimizer calls its closure several times a step",
         "schedule-free": "choose another optimizer, or an algorithm whose workers agree",
         "streams": "streams must be 1 to 16, or auto, got 17",
-        "pattern": "pattern must be one of ring, halving_doubling, auto, got 'tree'",
+        "pattern": "pattern must be one of ring, halving_doubling, direct, auto, got 'tree'",
         "no file of its own": "call load_from_checkpoint and give fit no ckpt_path",
         "of another step": "is of step 6, and .* of step 3: .* take another checkpoint",
         "of another algorithm": "of another algorithm: LocalSGD, and here it is Decentralized",

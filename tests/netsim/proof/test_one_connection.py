@@ -15,6 +15,7 @@ from netsim.links.tcp import TcpSettings
 from netsim.proof import one_connection
 from netsim.proof.temporary_network import run_workers
 
+NUM_ATTEMPTS = 3
 TCP = TcpSettings(
     congestion_control="cubic",
     wmem_max_bytes=4 << 20,
@@ -61,6 +62,17 @@ def test_losses_limit_theory_as_the_timeline_does():
     assert one_connection.theory_mbit(wan, TCP) == pytest.approx(8.97, abs=0.05)
 
 
+def witness_mbit(address: str) -> float:
+    """What iperf3 receives there."""
+    command = ["iperf3", "-c", address, "-t", "2", "-J"]
+    for _ in range(50):  # until the server listens again
+        said = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
+        if "error" not in said:
+            return said["end"]["sum_received"]["bits_per_second"] / 1e6
+        time.sleep(0.1)
+    pytest.fail(said["error"])
+
+
 @pytest.mark.root
 def test_measured_it_is_what_iperf3_and_ping_see():
     if not shutil.which("iperf3") or not shutil.which("ping"):
@@ -71,18 +83,16 @@ def test_measured_it_is_what_iperf3_and_ping_see():
         addresses = [hub.address(r) for r in range(2)]
         mbit = one_connection.measure(condition, rank, addresses)
         if rank == one_connection.RECEIVER:
-            subprocess.run(["iperf3", "-s", "-1"], check=True, stdout=subprocess.DEVNULL)
+            for _ in range(NUM_ATTEMPTS):
+                subprocess.run(["iperf3", "-s", "-1"], check=True, stdout=subprocess.DEVNULL)
             return [mbit]
         time.sleep(0.3)  # until the link is empty and the other one listens
         pings = subprocess.run(
             ["ping", "-c", "5", "-i", "0.2", addresses[1]], capture_output=True, text=True
         )
-        witness = subprocess.run(
-            ["iperf3", "-c", addresses[1], "-t", "2", "-J"], capture_output=True, text=True
-        )
         [least_ms] = re.findall(r"= ([\d.]+)/", pings.stdout)
-        received = json.loads(witness.stdout)["end"]["sum_received"]["bits_per_second"]
-        return [received / 1e6, float(least_ms)]
+        # A busy host only slows down: the fastest of all attempts is the network's own rate.
+        return [max(witness_mbit(addresses[1]) for _ in range(NUM_ATTEMPTS)), float(least_ms)]
 
     (iperf_mbit, rtt_ms), (measured_mbit,) = run_workers(condition, 2, work).values
     assert measured_mbit == pytest.approx(95.6, rel=0.05)
