@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from bagua_net.cases import DEFAULTS, Case, Sample, measure, parse_case
+from bagua_net.words import read_words
 from host import commands, markdown
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
-from netsim.conditions.presets import preset_names, read_condition
 from netsim.errors import NamespaceError, ProbeError
 
 _PAYLOAD_SHARE = 1448 / 1514
@@ -46,24 +46,13 @@ def parse(words: Sequence[str]) -> tuple[NetworkCondition, list[Case], int, floa
     Raises:
         UserError: for a word that is not understood.
     """
-    values = {"net": "", "workers": "2", "rounds": "3", "mbytes": "64", "cases": ""}
-    overrides: dict[str, str] = {}
-    for word in words:
-        key, _, value = word.partition("=")
-        if key.startswith("net.") and value:
-            overrides[key.removeprefix("net.")] = value
-        elif key in values and value:
-            values[key] = value
-        else:
-            raise UserError(f"{word!r} is not understood: see python -m bagua_net.bench --help.")
-    if not values["net"]:
-        raise UserError(f"Name a network by net=: {', '.join(preset_names())}.")
+    defaults = {"workers": "2", "rounds": "3", "mbytes": "64", "cases": DEFAULTS}
+    condition, values = read_words(words, defaults, command="bagua_net.bench")
     if values["workers"] != "2":
         raise UserError("One connection joins two workers: leave workers=2.")
     try:
-        condition = read_condition(values["net"], overrides)
         rounds, mbytes = int(values["rounds"]), float(values["mbytes"])
-        cases = [parse_case(name) for name in (values["cases"] or DEFAULTS).split(",")]
+        cases = [parse_case(name) for name in values["cases"].split(",")]
     except ValueError as error:
         raise UserError(str(error)) from error
     if rounds < 1 or not 0 < mbytes <= 1024:

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from bagua_net.library import build
 from bagua_net.table import HANDLE_BYTES, Plugin, PluginError
+from bagua_net.words import read_words
 from host import commands
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
-from netsim.conditions.presets import preset_names, read_condition
 from netsim.errors import NamespaceError, ProbeError
 from netsim.links.namespaces import Hub
 from netsim.proof.temporary_network import run_workers
@@ -36,19 +36,9 @@ def main() -> int:
     if sys.argv[1:] in (["--help"], ["-h"]):
         print(__doc__)
         return 0
-    values, overrides = {"net": "", "gbytes": "10", "seed": "0"}, {}
-    for word in sys.argv[1:]:
-        key, _, value = word.partition("=")
-        if key.startswith("net.") and value:
-            overrides[key.removeprefix("net.")] = value
-        elif key in values and value:
-            values[key] = value
-        else:
-            raise UserError(f"{word!r} is not understood: see python -m bagua_net.soak --help.")
-    if not values["net"]:
-        raise UserError(f"Name a network by net=: {', '.join(preset_names())}.")
+    defaults = {"gbytes": "10", "seed": "0"}
+    condition, values = read_words(sys.argv[1:], defaults, command="bagua_net.soak")
     try:
-        condition = read_condition(values["net"], overrides)
         num_bytes, seed = round(1e9 * float(values["gbytes"])), int(values["seed"])
         seconds = soak(condition, num_bytes, seed)
     except (ValueError, NamespaceError, ProbeError) as error:
