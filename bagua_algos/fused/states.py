@@ -35,6 +35,10 @@ class Shared(Protocol):
         """
         ...
 
+    def give(self, states: Sequence[State]) -> None:
+        """Put this memory into the parameters' own states."""
+        ...
+
 
 class Elements:
     """Slices of one flat tensor [n]."""
@@ -125,7 +129,7 @@ class Constants:
             state[self._name] = self.value
 
 
-def shared(name: str, value: Any, shapes: Sequence[torch.Size]) -> Elements | Numbers | Constants:
+def shared(name: str, value: Any, shapes: Sequence[torch.Size]) -> Shared:
     """What the optimizer has made for a strip. Raises `ValueError` for what is none of them."""
     if _is_flat(value, shapes):
         return Elements(name, value, shapes)

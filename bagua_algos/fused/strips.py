@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bagua_algos.fused.states import Constants, Elements, Numbers, State, kind, shared
+from bagua_algos.fused.states import Constants, Elements, Numbers, Shared, State, kind, shared
 
 States = MutableMapping[Any, State]
 
@@ -69,7 +69,7 @@ class Strip:
         self._buffer: Tensor | None = None
         self._at_home: tuple[list[int], Tensor] | None = None
         """Where the gradients were, if that was in a home, and all of them as one."""
-        self._shared: dict[str, Elements | Numbers | Constants] = {}
+        self._shared: dict[str, Shared] = {}
         own = self._known()
         for name, first in list(own[0].items()) if own else ():
             self._shared[name] = self._put_together(name, first, own)
@@ -115,9 +115,7 @@ class Strip:
         """The parameters' own states; none before the first step."""
         return [state for state in self._own if state is not None]
 
-    def _put_together(
-        self, name: str, first: Any, own: Sequence[State]
-    ) -> Elements | Numbers | Constants:
+    def _put_together(self, name: str, first: Any, own: Sequence[State]) -> Shared:
         if not isinstance(first, Tensor):
             return Constants(name, first)
         if first.shape != self._shapes[0]:
