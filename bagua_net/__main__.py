@@ -1,4 +1,4 @@
-"""`python -m bagua_net`: prints the path of the plugin's library, for NCCL_NET_PLUGIN.
+"""Prints the path of the plugin for NCCL: `python -m bagua_net`.
 
     NCCL_NET_PLUGIN=$(python -m bagua_net) torchrun train.py
 

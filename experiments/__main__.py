@@ -1,30 +1,33 @@
-"""The app: `python -m experiments +algo=bytegrad net=slow_tcp`.
+"""Trains: one run, a sweep or a study. `python -m experiments +algo=bytegrad net=slow_tcp`
 
 Exit codes: 0 done (a run that diverged is a result), 1 a run failed, 2 nothing was run because of
 what the command asks for, 128 + the signal that stopped it.
+
+What a run needs takes seconds to import. It is imported late, so that the help text and a mistake
+in the command line take none.
 """
+
+from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import hydra
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.plan.messages import sentence, usage
-from experiments.plan.overrides import normalize_overrides
-from experiments.plan.schema import CONFIG_DIR
+from experiments.plan.overrides import normalize_overrides, with_saved_overrides
+from experiments.plan.search_path import find_own_files
 from experiments.real.assignment import find_assignment
-from experiments.real.peers import Peers, join
-from experiments.runs.job import run_job
-from experiments.runs.peer_run import shared_arguments
-from experiments.runs.resume import with_saved_overrides
-from experiments.runs.study import RunOutcome
-from host import commands
+from host import commands, conf
 from host.errors import UserError
-from hydra_plugins.relaxlab.study_sweeper import StudySweeper
+
+if TYPE_CHECKING:
+    from experiments.real.peers import Peers
+    from experiments.runs.study import RunOutcome
 
 
 def main() -> int:
@@ -37,8 +40,7 @@ def main() -> int:
     outcomes: list[RunOutcome] = []
     started: list[bool] = []
     try:
-        assignment = find_assignment(os.environ)
-        _run(None if assignment is None else join(assignment), started, outcomes)
+        _run(_peers(), started, outcomes)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(sentence(error)) from error
     except OSError as error:
@@ -50,16 +52,27 @@ def main() -> int:
     return 1 if "failed" in [outcome.status for outcome in outcomes] else 0
 
 
+def _peers() -> Peers | None:
+    """The other processes that torchrun or srun has started for this run; None without one."""
+    assignment = find_assignment(os.environ)
+    if assignment is None:
+        return None
+    with commands.importing():
+        from experiments.real.peers import join
+    return join(assignment)
+
+
 def _run(peers: Peers | None, started: list[bool], outcomes: list[RunOutcome]) -> None:
     """Have Hydra run what the command line asks for; adds to `started` and `outcomes` what runs in
     this process.
     """
-    arguments = sys.argv[1:] if peers is None else shared_arguments(peers, sys.argv[1:])
-    sys.argv[1:] = normalize_overrides(with_saved_overrides(arguments))
-    Plugins.instance().register(StudySweeper)  # Hydra looks for plugins in fewer places than Python
+    sys.argv[1:] = normalize_overrides(with_saved_overrides(_arguments(peers)))
+    find_own_files()
 
-    @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")
+    @hydra.main(version_base="1.3", config_path=str(conf.PACKAGED), config_name="config")
     def app(config: DictConfig) -> RunOutcome:
+        with commands.importing():
+            from experiments.runs.job import run_job
         started.append(True)
         outcome = run_job(config, peers)
         outcomes.append(outcome)
@@ -69,6 +82,15 @@ def _run(peers: Peers | None, started: list[bool], outcomes: list[RunOutcome]) -
     refusal = next((outcome for outcome in outcomes if outcome.status == "refused"), None)
     if refusal is not None:
         raise UserError(refusal.reason)
+
+
+def _arguments(peers: Peers | None) -> list[str]:
+    """Those of worker 0, where there are several."""
+    if peers is None:
+        return sys.argv[1:]
+    from experiments.runs.peer_run import shared_arguments
+
+    return shared_arguments(peers, sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -31,8 +32,25 @@ def starting() -> None:
     Does nothing where a package is imported otherwise than by `python -m`, or SIGINT is ignored.
     """
     is_command = sys.argv[:1] == ["-m"]  # while Python looks for the module to run
-    if is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if is_command:
+        end_at_once()
+
+
+def end_at_once() -> None:
+    """From now on, until `run`, Ctrl-C ends the process, unless it ignores SIGINT."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """While a command imports what takes long, have Ctrl-C end it at once, as before `run`."""
+    earlier = signal.getsignal(signal.SIGINT)
+    end_at_once()
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, earlier)
 
 
 def run(main: Callable[[], int | None], *, at_once: bool = False) -> NoReturn:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGES = (
-    *("torch", "numpy", "numba", "hydra-core", "pyroute2"),
+    *("relaxlab", "torch", "numpy", "numba", "hydra-core", "pyroute2"),
     *("pandas", "pyarrow", "cupy-cuda12x", "cupy-cuda13x"),
 )
 
@@ -29,9 +29,15 @@ def environment() -> dict[str, Any]:
         "kernel": platform.release(),
         "git_commit": commit,
         "git_dirty": None if changes is None else bool(changes),
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "command": _command(sys.orig_argv[1:]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _command(words: list[str]) -> str:
+    """As a user would type it again."""
+    is_script = words[:1] != [] and Path(words[0]).name == "relaxlab"
+    return shlex.join([*(["relaxlab"] if is_script else ["python", *words[:1]]), *words[1:]])
 
 
 def _git(*arguments: str) -> str | None:

@@ -22,7 +22,8 @@ from host import commands
 from tests import warm
 
 IMPORTED = (
-    *("experiments.__main__", "experiments.advise.__main__", "experiments.report.__main__"),
+    *("experiments.__main__", "experiments.runs.job", "experiments.advise.__main__"),
+    "experiments.report.__main__",
     *("experiments.commands.calibrate", "experiments.commands.compare"),
     *("experiments.commands.surface", "experiments.report.notebook"),
     *("pandas", "pyarrow.parquet", "scipy.stats", "matplotlib.pyplot", "seaborn"),

@@ -1,4 +1,4 @@
-"""`python -m experiments.devices [NAME ...]`: devices, and the figures they are fitted to.
+"""The devices of predictions, and the figures they are fitted to.
 
     python -m experiments.devices v100                  # one device
     python -m experiments.devices --write          # all, and keep what the fit found

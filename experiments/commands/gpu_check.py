@@ -18,6 +18,7 @@ import sys
 
 from experiments.validation.gpu_check import check
 from host import commands
+from host.conf import checkout
 from host.errors import UserError
 from host.gpus import find_gpus, why_no_gpu
 
@@ -28,6 +29,7 @@ def main() -> int:
         prog="python -m experiments.gpu_check", description=(__doc__ or "").split("\n")[0]
     )
     parser.parse_args()
+    checkout("gpu_check")
     try:
         gpus = find_gpus()
         if gpus:

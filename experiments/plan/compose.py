@@ -10,7 +10,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from experiments.plan.messages import sentence
 from experiments.plan.overrides import normalize_overrides
-from experiments.plan.schema import CONFIG_DIR
+from experiments.plan.search_path import find_own_files
+from host import conf
 from host.errors import UserError
 
 
@@ -19,7 +20,8 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
 
     Raises `UserError` for an override that does not fit.
     """
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+    find_own_files()
+    with initialize_config_dir(str(conf.PACKAGED), version_base="1.3"):
         try:
             config = compose("config", normalize_overrides(overrides), return_hydra_config=True)
         except (HydraException, OmegaConfBaseException) as error:

@@ -4,7 +4,8 @@ sentence.
 
 import re
 
-from experiments.plan.schema import CONFIG_DIR, GROUPS
+from experiments.plan.schema import GROUPS
+from host import conf
 
 
 def usage() -> str:
@@ -16,10 +17,11 @@ def usage() -> str:
         "usage: python -m experiments algo=CHOICE [GROUP=CHOICE] [KEY=VALUE] ...\n"
         "       python -m experiments -m algo=CHOICE,CHOICE ...      every combination in turn\n"
         "       python -m experiments -m experiment=CHOICE           a study\n\n"
-        f"groups and their choices, files in conf/:\n{groups}\n"
+        f"groups and their choices:\n{groups}\n"
         f"  {'experiment':<16} {', '.join(choices('experiment'))}\n\n"
-        "keys: those of conf/config.yaml, such as workers=2, and of the chosen files, such as\n"
-        "net.rate_mbit=50; --cfg job shows them all. --hydra-help: Hydra's own options."
+        "keys: such as workers=2, and of what is chosen, such as net.rate_mbit=50; --cfg job\n"
+        "shows them all. conf/GROUP/NAME.yaml where you start a command is a choice of your own.\n"
+        "--hydra-help: Hydra's own options."
     )
 
 
@@ -29,14 +31,14 @@ def _groups() -> list[str]:
     for group in GROUPS:
         names += [
             group,
-            *sorted(f"{group}/{part.name}" for part in (CONFIG_DIR / group).glob("*/")),
+            *sorted(f"{group}/{part.name}" for part in (conf.PACKAGED / group).glob("*/")),
         ]
     return names
 
 
 def choices(group: str) -> list[str]:
     """The names of a group's YAML files."""
-    return sorted(file.stem for file in (CONFIG_DIR / group).glob("*.yaml"))
+    return list(conf.files(group))
 
 
 def sentence(error: Exception) -> str:

@@ -1,15 +1,18 @@
 """Overrides of a command line: how they are read, here and nowhere else, by Hydra's own parser."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
 from hydra.errors import HydraException
 
 from experiments.plan.messages import sentence
-from experiments.plan.schema import CONFIG_DIR, GROUPS
+from experiments.plan.schema import GROUPS
+from host import conf
 from host.errors import UserError
 
 
@@ -91,9 +94,25 @@ def normalize_overrides(arguments: Sequence[str]) -> list[str]:
     return [_normalized(read_word(argument)) for argument in arguments]
 
 
+def with_saved_overrides(arguments: Sequence[str]) -> list[str]:
+    """A command line's overrides, after those of the run that it goes on with, by `resume=FOLDER`.
+
+    Raises `UserError` where there is no such run.
+    """
+    given = values_of(arguments)
+    if "resume" not in given:
+        return list(arguments)
+    run = Path(given["resume"])
+    try:
+        saved = json.loads((run / "environment.json").read_text())["overrides"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"resume={run}: that is no folder of a run ({error})") from error
+    return [o for o in saved if read_word(o).key not in given] + list(arguments)
+
+
 def _normalized(word: Word) -> str:
     group = word.key.replace(".", "/")
-    if group.split("/")[0] not in GROUPS or not (CONFIG_DIR / group).is_dir():
+    if group.split("/")[0] not in GROUPS or not conf.is_group(group):
         return word.text
     key, _, value = word.text.removeprefix("+").partition("=")
     is_plain = key == word.key and not value.startswith("{")  # not ++algo=x, ~algo, algo@here=x

@@ -1,13 +1,10 @@
-"""The names and types of a configuration, and where its YAML files are."""
+"""The names and types of a configuration."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, OmegaConf
-
-CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"
 
 GROUPS = ("algo", "net", "task", "data", "model", "optim", "schedule", "backend", "cluster")
 """The groups of `conf/`; each becomes an object, by its `_target_`."""

@@ -32,11 +32,10 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.plan.schema import CONFIG_DIR
 from experiments.runs.actions import Action, Command, Copy, Pack, SideBySide, Unpack
+from host import conf
 from host.errors import UserError
 
-STUDIES = CONFIG_DIR / "study"
 _PART = {"what", "took", "common", "actions"}
 _KEYS = {
     "sweep": set[str](),
@@ -63,10 +62,10 @@ def load_parts(study: str) -> list[StudyPart]:
     """All parts of the study, in order. Raises `UserError` where there is none of that name, or for
     a file that describes none.
     """
-    file = STUDIES / f"{study}.yaml"
-    if not file.is_file():
-        names = ", ".join(sorted(path.stem for path in STUDIES.glob("*.yaml")))
-        raise UserError(f"there is no study {study!r}: choose {names}")
+    studies = conf.files("study")
+    if study not in studies:
+        raise UserError(f"there is no study {study!r}: choose {', '.join(studies)}")
+    file = studies[study]
     try:
         plain = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
         assert isinstance(plain, dict)

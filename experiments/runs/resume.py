@@ -6,7 +6,6 @@ The overrides of that run hold here too; what shapes its values must not change,
 both are one run's.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import yaml
 
 from experiments.plan.identity import completed
-from experiments.plan.overrides import read_word, values_of
 from experiments.runs.load import load_rows
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import MetricsRow
@@ -25,22 +23,6 @@ FREE = (
     *("target_accuracy", "stop_at_target", "resume", "names"),
 )
 """What may differ: it shapes the times of a run, not its values, or only its end."""
-
-
-def with_saved_overrides(arguments: Sequence[str]) -> list[str]:
-    """The command line's overrides, after those of the run that it resumes, if it does.
-
-    Raises `UserError` where there is no such run.
-    """
-    given = values_of(arguments)
-    if "resume" not in given:
-        return list(arguments)
-    run = Path(given["resume"])
-    try:
-        saved = json.loads((run / "environment.json").read_text())["overrides"]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"resume={run}: that is no folder of a run ({error})") from error
-    return [o for o in saved if read_word(o).key not in given] + list(arguments)
 
 
 def check_resumable(config: Mapping[str, Any], run: Path, num_processes: int) -> int:

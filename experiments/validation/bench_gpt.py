@@ -25,13 +25,14 @@ from experiments.plan.plan import Plan
 from experiments.training.distributed import Distributed, distribute
 from experiments.training.step import make_scaler
 from host.child import run_in_child_reporting
+from host.conf import checkout
 from host.environment import environment
 from host.processes import fork, kill
 from host.words import counted
 
 WORKERS = 2
 BASELINE = "torch_ddp"
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt.py"
+EXAMPLE = "gpt.py"
 TIMEOUT_S = 120
 WARM_UP_ROUNDS = 8
 
@@ -64,7 +65,7 @@ def print_table(times_ms: dict[str, list[float]]) -> None:
     """Median and quartiles of each algorithm, and its median as a share of the baseline's."""
     host = environment()
     table = Table(
-        title=f"a step of {EXAMPLE.name} on {WORKERS} gloo workers, nothing shaped",
+        title=f"a step of {EXAMPLE} on {WORKERS} gloo workers, nothing shaped",
         caption=f"{host['cpu']}, {counted(host['cores'], 'core')}, one thread a worker, torch "
         f"{host['packages']['torch']}, {len(times_ms[BASELINE])} steps each, in turn",
     )
@@ -90,7 +91,7 @@ def _plan(name: str) -> Plan:
 def _take_turns(
     plans: dict[str, Plan], communicator: Communicator, num_rounds: int
 ) -> dict[str, list[float]]:
-    example = runpy.run_path(str(EXAMPLE))
+    example = runpy.run_path(str(checkout("the bench") / "examples" / EXAMPLE))
     text, _, vocabulary = example["read_text"]()
     engines, steps = [], {}
     for name, plan in plans.items():

@@ -1,13 +1,11 @@
 """Conditions by name: the YAML files of conf/net, with overrides from a command line."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from host import conf
 from netsim.conditions.condition import NetworkCondition
-
-PRESETS = Path(__file__).parents[2] / "conf" / "net"
 
 MEASURED = frozenset(
     ["cellular", "lan_1g", "lossy", "none", "one_slow_worker", "slow_tcp", "two_sites", "wan"],
@@ -31,8 +29,8 @@ def read_condition(
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    file = PRESETS / f"{name}.yaml"
-    if not file.is_file():
+    file = conf.files("net").get(name)
+    if file is None:
         raise ValueError(f"There is no network {name!r}: choose from {', '.join(preset_names())}.")
     try:
         values: Any = OmegaConf.to_container(OmegaConf.load(file))
@@ -56,4 +54,4 @@ def why_unmeasured(name: str) -> str | None:
 
 def preset_names() -> list[str]:
     """All names, sorted."""
-    return sorted(file.stem for file in PRESETS.glob("*.yaml"))
+    return list(conf.files("net"))

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from experiments.plan.messages import choices
-from experiments.plan.schema import CONFIG_DIR
+from host import conf
 from host.errors import UserError
 
 FOLDER = "tune"
@@ -62,7 +62,8 @@ def read_ranges(name: str) -> dict[str, Range]:
 
     Raises `UserError` where there is none, or a range in it is none.
     """
-    file = Path(name) if name.endswith((".yaml", ".yml")) else CONFIG_DIR / FOLDER / f"{name}.yaml"
+    own = Path(name) if name.endswith((".yaml", ".yml")) else None
+    file = own or conf.files(FOLDER).get(name, Path(name))
     try:
         found = yaml.safe_load(file.read_text())
     except OSError as error:
@@ -79,7 +80,7 @@ def read_ranges(name: str) -> dict[str, Range]:
 
 def is_choice_of_files(field: str) -> bool:
     """Whether the field chooses a file of `conf/`, as algo.compressor does."""
-    return (CONFIG_DIR / field.replace(".", "/")).is_dir()
+    return conf.is_group(field.replace(".", "/"))
 
 
 def override(field: str, value: Value) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from host import conf
+
 SETTLED = (
     *("torch_ddp", "torch_ddp_bf16", "torch_ddp_powersgd", "allreduce", "allreduce_fp8"),
     *("bytegrad", "qsgd", "ef_signsgd", "power_sgd", "top_k", "qadam", "one_bit_adam"),
@@ -31,10 +33,8 @@ def families() -> dict[str, tuple[str, ...]]:
 
     One that cannot be made of its YAML alone is left out.
     """
-    from experiments.plan.schema import CONFIG_DIR
-
     members: dict[str, list[str]] = defaultdict(list)
-    files = sorted((CONFIG_DIR / "algo").glob("*.yaml"), key=_order)
+    files = sorted(conf.files("algo").values(), key=_order)
     for file in files:
         family = _family(file)
         if family is not None:
@@ -54,21 +54,21 @@ def _family(file: Path) -> str | None:
 
     try:
         config = yaml.safe_load(file.read_text())
-        own = config.get("algo", config) | _parts(file.parent, config.get("defaults", []))
+        own = config.get("algo", config) | _parts(config.get("defaults", []))
         algorithm = instantiate(_plain(own), _convert_="all")
         return str(algorithm.family)
     except (HydraException, OSError, ValueError, TypeError, AttributeError, yaml.YAMLError):
         return None
 
 
-def _parts(folder: Path, defaults: Sequence[Any]) -> dict[str, Any]:
+def _parts(defaults: Sequence[Any]) -> dict[str, Any]:
     """What the file takes from the groups below conf/algo, such as `compressor: qsgd`. Composing
     each algorithm by Hydra would take a tenth of a second.
     """
     named = [entry for entry in defaults if isinstance(entry, Mapping)]
     choices = {key.partition("@")[0]: name for entry in named for key, name in entry.items()}
-    files = {key: folder / key / f"{name}.yaml" for key, name in choices.items()}
-    return {key: yaml.safe_load(f.read_text()) for key, f in files.items() if f.is_file()}
+    files = {key: conf.files(f"algo/{key}").get(name) for key, name in choices.items()}
+    return {key: yaml.safe_load(file.read_text()) for key, file in files.items() if file}
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import bagua_algos.algorithms
 from bagua_algos import Algorithm, LocalSGD
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
-from experiments.plan.schema import CONFIG_DIR
+from host.conf import PACKAGED
 from tests.bagua_algos.cases import (
     CASES,
     NODES,
@@ -193,7 +193,7 @@ def test_it_learns(name):
 
 def test_every_algorithm_has_a_row_and_a_yaml():
     package = bagua_algos.algorithms
-    yamls = "\n".join(file.read_text() for file in (CONFIG_DIR / "algo").glob("*.yaml"))
+    yamls = "\n".join(file.read_text() for file in (PACKAGED / "algo").glob("*.yaml"))
     tried = {type(make()) for make in ROWS.values()}
     for module_name in [module.name for module in pkgutil.iter_modules(package.__path__)]:
         module = importlib.import_module(f"{package.__name__}.{module_name}")

@@ -16,7 +16,7 @@ from bagua_algos.compressors import QSGD, Cast, Largest, SignScale, Sparse
 from bagua_algos.compressors.cast import WIRE_DTYPES
 from bagua_algos.compressors.compressor import Compressor, Draw, ErrorFeedback
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
-from experiments.plan.schema import CONFIG_DIR
+from host.conf import PACKAGED
 from kernels import dispatch
 from tests.bagua_algos.rows_compressors import EVERY, ROWS
 
@@ -302,7 +302,7 @@ def test_what_cannot_be_is_refused(make, message):
 
 def test_every_compressor_has_a_row_and_a_yaml():
     package = bagua_algos.compressors
-    files = (CONFIG_DIR / "algo" / "compressor").glob("*.yaml")
+    files = (PACKAGED / "algo" / "compressor").glob("*.yaml")
     chosen = {get_class(OmegaConf.load(file)["_target_"]) for file in files}
     tried = {type(compressor) for compressor in EVERY}
     for name in [module.name for module in pkgutil.iter_modules(package.__path__)]:

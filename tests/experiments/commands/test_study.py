@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from experiments.commands import study
-from experiments.runs import parts
+from experiments.runs.parts import choose_parts
 from host.errors import Failure
 
 STUDY = """
@@ -17,8 +17,10 @@ parts:
 
 @pytest.fixture(autouse=True)
 def written(tmp_path, monkeypatch):
-    (tmp_path / "s.yaml").write_text(STUDY)
-    monkeypatch.setattr(parts, "STUDIES", tmp_path)
+    folder = tmp_path / "conf" / "study"
+    folder.mkdir(parents=True)
+    (folder / "s.yaml").write_text(STUDY)
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ def test_parts_are_listed_and_printed_and_not_run(arguments, lines, capsys, monk
 
 
 def test_a_part_that_fails_says_how_to_go_on(capsys):
-    [part] = parts.choose_parts("s", ["third"])
+    [part] = choose_parts("s", ["third"])
     with pytest.raises(Failure, match=r"third is not done, python -m experiments\.study s third g"):
         study.run_part(part, "s")
     assert "never" not in capsys.readouterr().err

@@ -23,13 +23,14 @@ from experiments.plan.identity import ADDED, completed, config_text, plain
 from experiments.plan.messages import choices
 from experiments.plan.overrides import normalize_overrides, read_word, values_of
 from experiments.plan.plan import Plan
-from experiments.plan.schema import CONFIG_DIR, GROUPS
+from experiments.plan.schema import GROUPS
+from host.conf import PACKAGED
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from tests.experiments.installed import skip_without_minilm
 
 EVERY_CHOICE = [f"{group}={choice}" for group in GROUPS for choice in choices(group)]
-NESTED = sorted(path for group in GROUPS for path in (CONFIG_DIR / group).glob("*/*.yaml"))
+NESTED = sorted(path for group in GROUPS for path in (PACKAGED / group).glob("*/*.yaml"))
 FOLDER = Path("a run's folder, which a plan does not touch")
 
 
@@ -45,14 +46,14 @@ def test_every_choice_can_be_made(choice):
     plan = plan_of(choice)
     if group in plan.names and name != "auto":
         assert plan.names[group] == name
-    lines = (CONFIG_DIR / group / f"{name}.yaml").read_text().splitlines()
+    lines = (PACKAGED / group / f"{name}.yaml").read_text().splitlines()
     header = lines[lines[0] == "# @package _global_"]  # which has to come first
     assert header.startswith("# python -m experiments "), "a YAML begins with the command to use it"
     words = header.removeprefix("# python -m experiments ").split()
     plan_of(*normalize_overrides(words))
 
 
-@pytest.mark.parametrize("path", NESTED, ids=lambda p: str(p.relative_to(CONFIG_DIR)))
+@pytest.mark.parametrize("path", NESTED, ids=lambda p: str(p.relative_to(PACKAGED)))
 def test_every_choice_of_a_part_can_be_made(path):
     header, *_ = path.read_text().splitlines()
     assert header.startswith("# python -m experiments "), "a YAML begins with the command to use it"
@@ -85,13 +86,13 @@ def test_a_topology_that_an_algorithm_cannot_use_is_refused_with_the_reason():
 
 
 def test_a_star_means_the_algorithms_and_not_their_parts():
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+    with initialize_config_dir(str(PACKAGED), version_base="1.3"):
         config_loader = GlobalHydra.instance().config_loader()
         assert "topology" not in config_loader.get_group_options("algo", ObjectType.CONFIG)
 
 
 def test_every_group_has_a_choice_and_every_folder_is_a_group():
-    folders = {p.name for p in CONFIG_DIR.iterdir() if p.is_dir()}
+    folders = {p.name for p in PACKAGED.iterdir() if p.is_dir()}
     assert folders == {*GROUPS, "experiment", "study", "tune", "hydra"}
     assert all(choices(group) for group in GROUPS)
 

@@ -1,10 +1,8 @@
-import shutil
 from itertools import combinations
 
 import pytest
 from matplotlib import colors
 
-from experiments.plan import schema
 from experiments.plan.messages import choices
 from experiments.report.figures import families as families_module
 from experiments.report.figures import styles
@@ -75,9 +73,9 @@ def new_algorithms(tmp_path, monkeypatch):
             (tmp_path / "conf" / "algo" / f"{algo}.yaml").write_text(target)
         _forget()
 
-    shutil.copytree(schema.CONFIG_DIR / "algo", tmp_path / "conf" / "algo")
+    (tmp_path / "conf" / "algo").mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(schema, "CONFIG_DIR", tmp_path / "conf")
+    monkeypatch.chdir(tmp_path)
     yield add
     monkeypatch.undo()
     _forget()

@@ -3,9 +3,9 @@ import pytest
 from experiments.plan.compose import compose_config
 from experiments.plan.messages import choices
 from experiments.plan.schema import GROUPS
-from experiments.runs import parts
 from experiments.runs.actions import Command, SideBySide
 from experiments.runs.parts import choose_parts, load_parts
+from host import conf
 from host.errors import UserError
 
 STUDY = r"""
@@ -34,10 +34,12 @@ parts:
 @pytest.fixture
 def written(tmp_path, monkeypatch):
     """Writes a study named `s` for `load_parts`."""
-    monkeypatch.setattr(parts, "STUDIES", tmp_path)
+    folder = tmp_path / "conf" / "study"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
 
     def write(text):
-        (tmp_path / "s.yaml").write_text(text)
+        (folder / "s.yaml").write_text(text)
 
     return write
 
@@ -71,7 +73,7 @@ def test_parts_are_run_in_the_order_of_the_study(written):
 
 def test_a_name_that_there_is_not_is_told_with_those_there_are(written):
     written(STUDY)
-    with pytest.raises(UserError, match="no study 'other': choose s"):
+    with pytest.raises(UserError, match="no study 'other': choose reference, s"):
         choose_parts("other", [])
     with pytest.raises(UserError, match="no part 'third': choose first, second"):
         choose_parts("s", ["first", "third"])
@@ -99,7 +101,7 @@ def test_a_file_that_is_no_study_is_one_sentence(written, text, said):
         load_parts("s")
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in parts.STUDIES.glob("*.yaml")))
+@pytest.mark.parametrize("name", conf.files("study"))
 def test_every_override_of_every_study_fits(name):
     """One command for each set of keys is composed; of the others the names of files are looked
     up.

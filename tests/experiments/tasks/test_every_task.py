@@ -7,9 +7,9 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from experiments.plan.messages import choices
-from experiments.plan.schema import CONFIG_DIR
 from experiments.tasks import word_pieces
 from experiments.tasks.base import Task
+from host.conf import PACKAGED
 from host.errors import UserError
 from tests.experiments.tasks.rows import ROWS
 
@@ -17,7 +17,7 @@ NOT_THERE = ("could not be had", "dataset-fashion-mnist", word_pieces.INSTALL)
 
 
 def make(name: str) -> Task:
-    return instantiate(OmegaConf.load(CONFIG_DIR / "task" / f"{name}.yaml"))
+    return instantiate(OmegaConf.load(PACKAGED / "task" / f"{name}.yaml"))
 
 
 def test_every_task_has_a_row_and_a_yaml():
