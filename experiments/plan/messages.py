@@ -2,10 +2,16 @@
 sentence.
 """
 
+import difflib
 import re
+from dataclasses import fields
 
-from experiments.plan.schema import GROUPS
+import yaml
+
+from experiments.plan.schema import GROUPS, Schema
 from host import conf
+
+_WHERE = "--cfg job shows those there are, --help the groups and their choices"
 
 
 def usage() -> str:
@@ -52,15 +58,24 @@ def sentence(error: Exception) -> str:
     if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
         return f"there is no {match[1]} named {match[2]!r}: {_choose(match[1])}"
     if match := re.search(r"Could not override '([^']+)'", text):
-        return (
-            f"there is no key {match[1]!r}: "
-            "--cfg job shows those there are, --help the groups and their choices"
-        )
+        return f"there is no key {match[1]!r}: {_nearest(match[1])}"
     if text.startswith("Error merging override") and error.__cause__:
         return f"{text.removeprefix('Error merging override ')}: {_first_line(error.__cause__)}"
     if text.startswith("Error parsing override"):
         return f"{text.split(' See ')[0]}: write KEY=VALUE"
     return text
+
+
+def _nearest(key: str) -> str:
+    """What may have been meant: a key of the app, or of the group that stands before the dot."""
+    group, dot, name = key.rpartition(".")
+    names = [field.name for field in fields(Schema)]
+    if group in GROUPS:
+        files = conf.files(group).values()
+        names = [str(found) for file in files for found in yaml.safe_load(file.read_text())]
+        names += [part.name for part in (conf.PACKAGED / group).glob("*/")]
+    near = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {group}{dot}{near[0]}?" if near else _WHERE
 
 
 def _choose(group: str) -> str:
