@@ -53,7 +53,8 @@ STAND_IN = "allreduce"
 _BASELINE = "TorchDDP"
 _CLUSTER = "cluster."
 _TCP = "net.tcp_"
-_TIMEOUT = "cluster.timeout_s"  # a limit, which changes no result
+_OF_NO_SETTING = {"seed", "resume", "cluster.timeout_s"}
+"""What changes no result: which of several equal runs it is, how it came about, and a limit."""
 KEYS = (*SITUATION, *DETAIL, "shared_gpu", "name", "label", "algo", "is_baseline")
 """What the runs of a setting share."""
 _TIMES = ("steps_per_s", "exposed_communication_s", "exposed_share")
@@ -215,7 +216,7 @@ def _unusual(config: Mapping[str, Any]) -> set[str]:
 
 def _differing(configs: Sequence[dict[str, Any]]) -> set[str]:
     distinct = list({id(config): config for config in configs}.values())
-    keys = {key for config in distinct for key in config} - {"seed", _TIMEOUT}
+    keys = {key for config in distinct for key in config} - _OF_NO_SETTING
     return {key for key in keys if len({repr(config.get(key)) for config in distinct}) > 1}
 
 

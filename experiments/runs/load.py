@@ -101,7 +101,28 @@ def _read_summaries(root: Path, problems: list[str]) -> list[dict[str, Any]]:
             summaries.append({"folder": str(folder), **read_fields(folder)})
         except UNREADABLE as error:
             problems.append(f"{folder} is left out, its summary.json cannot be read: {error}.")
-    return summaries
+    return _without_continued(summaries, problems)
+
+
+def _without_continued(
+    summaries: list[dict[str, Any]], problems: list[str]
+) -> list[dict[str, Any]]:
+    """A run that goes on with one that has not ended holds all rows of that one, and counts in its
+    place.
+    """
+    continued = {
+        Path(summary["resumed_from"]).resolve(): summary["folder"]
+        for summary in summaries
+        if summary.get("resumed_from")
+    }
+    kept = []
+    for summary in summaries:
+        by = continued.get(Path(summary["folder"]).resolve())
+        if by is None or summary.get("status") == "completed":
+            kept.append(summary)
+        else:
+            problems.append(f"{summary['folder']} is left out, {by} goes on with it.")
+    return kept
 
 
 def _read_metrics(folder: Path, problems: list[str]) -> pa.Table:

@@ -24,6 +24,7 @@ TARGET = 0.9
 def write(root, algo="allreduce", seed=0, net="wan", pace_s=1.0, limit=0.95, ends=True, **fields):
     """A run of 20 evaluations, `pace_s` apart, that approach the accuracy `limit`."""
     config = {"seed": seed, "algo": fields.pop("options", {}), "net": {"name": net}}
+    config |= fields.pop("of_run", {})
     known = {
         **{"algo": algo, "net": net, "task": "digits", "model": "mlp", "optim": "sgd"},
         **{"backend": "gloo", "workers": 4, "seed": seed, "target_accuracy": TARGET},
@@ -164,6 +165,26 @@ def test_runs_with_other_options_are_not_seeds_of_one_another(tmp_path):
     runs = load_runs(tmp_path)
     assert list(named(runs)["name"]) == ["bytegrad bits=4", "bytegrad bits=8", "allreduce"]
     assert results_table(runs)["runs"].tolist() == [1, 1, 1]
+
+
+def test_a_run_that_goes_on_with_another_counts_in_its_place(tmp_path):
+    first = tmp_path / "000"
+    write(tmp_path, seed=0, ends=False)
+    write(tmp_path, seed=0, of_run={"resume": str(first)}, resumed_from=str(first))
+    write(tmp_path, seed=1)
+    table = results_table(load_runs(tmp_path))
+    assert table[["name", "runs", "missed"]].to_numpy().tolist() == [["allreduce", 2, 0]]
+    [problem] = load_runs(tmp_path).attrs["problems"]
+    assert problem == f"{first} is left out, {tmp_path / '001'} goes on with it."
+
+
+def test_a_run_that_had_ended_stays_beside_a_longer_one(tmp_path):
+    write(tmp_path, of_run={"max_steps": 20})
+    write(tmp_path, of_run={"max_steps": 40}, resumed_from=str(tmp_path / "000"))
+    assert sorted(results_table(load_runs(tmp_path)).name) == [
+        "allreduce max_steps=20",
+        "allreduce max_steps=40",
+    ]
 
 
 def test_simulated_runs_are_labelled(tmp_path):
