@@ -88,12 +88,14 @@ class Communicator(Averager, Protocol):
     part of another, `members[r]` is the number of worker r among all; otherwise r itself.
     `hierarchy` is None where nodes are not known, or make no difference. `streams` is how many
     connections a duplicate has between each two workers, and `halving_doubling_bytes` up to which
-    size its all-reduces go by halving and doubling.
+    size its all-reduces go by halving and doubling. With `fixed_order` no setting changes the order
+    in which the others add up.
     """
 
     world_size: int
     streams: int
     halving_doubling_bytes: int
+    fixed_order: bool
     members: tuple[int, ...]
     nodes: "Nodes | None"
     hierarchy: "Levels | None"
@@ -108,9 +110,11 @@ class Communicator(Averager, Protocol):
         """This duplicate is needed no longer, and no operation is under way; collective."""
         ...
 
-    def use_transport(self, *, streams: int, halving_doubling_bytes: int) -> None:
-        """Have so many streams and that pattern from the next operation on; collective. Raises
-        `ValueError` where there are none.
+    def use_transport(
+        self, *, streams: int, halving_doubling_bytes: int, fixed_order: bool
+    ) -> None:
+        """Have so many streams and that pattern from the next operation on; collective where there
+        are more streams than ever before. Raises `ValueError` where there are none.
         """
         ...
 

@@ -32,6 +32,7 @@ class Workers(Communicator):
 
     streams = 1
     halving_doubling_bytes = 0
+    fixed_order = False
 
     def __init__(
         self,
@@ -55,7 +56,9 @@ class Workers(Communicator):
     def close(self) -> None:
         """Nothing, where there are no connections."""
 
-    def use_transport(self, *, streams: int, halving_doubling_bytes: int) -> None:
+    def use_transport(
+        self, *, streams: int, halving_doubling_bytes: int, fixed_order: bool
+    ) -> None:
         """Raise `ValueError`, where there are no connections."""
         raise ValueError(f"{type(self).__name__} has no connections to choose between")
 
