@@ -14,6 +14,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from bagua_algos.communication.at_exit import Departures
+
 
 class CommunicationError(RuntimeError):
     """A collective failed or ran into its time limit; the message names the workers waited for."""
@@ -89,7 +91,8 @@ class Communicator(Averager, Protocol):
     `hierarchy` is None where nodes are not known, or make no difference. `streams` is how many
     connections a duplicate has between each two workers, and `halving_doubling_bytes` up to which
     size its all-reduces go by halving and doubling. With `fixed_order` no setting changes the order
-    in which the others add up.
+    in which the others add up. `departures` tells of workers that have ended; None where all are
+    held here.
     """
 
     world_size: int
@@ -101,6 +104,7 @@ class Communicator(Averager, Protocol):
     hierarchy: "Levels | None"
     observer: Observer | None
     clock: Callable[[], float]
+    departures: Departures | None
 
     def duplicate(self) -> "Communicator":
         """The same workers over connections of their own, for operations at the same time."""

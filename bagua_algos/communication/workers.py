@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from bagua_algos.communication.at_exit import Departures
 from bagua_algos.communication.communicator import (
     Communicator,
     Nodes,
@@ -33,6 +34,7 @@ class Workers(Communicator):
     streams = 1
     halving_doubling_bytes = 0
     fixed_order = False
+    departures: Departures | None = None
 
     def __init__(
         self,
