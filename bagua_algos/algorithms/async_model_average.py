@@ -18,6 +18,7 @@ the others.
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor
 
 from bagua_algos.checkpoint import kept
+from bagua_algos.communication.at_exit import WORD_S
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import all_reduce_mean_
 from bagua_algos.engine.algorithm import Context, Hierarchical
@@ -47,7 +49,6 @@ class AsyncState:
     num_rounds: Tensor
     snapshots: list[Tensor]
     corrections: list[Tensor]
-    has_warned: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,8 @@ class AsyncModelAverage(Hierarchical):
         """No round has begun. `ValueError` for hierarchical rounds where nodes are unknown."""
         levels(context.communicator, self.hierarchical)
         num_held = len(context.communicator.ranks)
+        background = _background(context)
+        background.at_end(lambda: _end(background))
         return AsyncState(
             in_flight=torch.zeros(num_held, dtype=torch.bool),
             began_s=torch.full((num_held,), math.nan, dtype=torch.float64),
@@ -108,17 +111,12 @@ class AsyncModelAverage(Hierarchical):
         """Take up the average that has arrived, and begin the next round if it is time."""
         state: AsyncState = context.state
         background = _background(context)
-        if context.step < self.warmup_steps or state.has_warned:
+        background.num_steps = context.step + 1
+        if context.step < self.warmup_steps or background.is_given_up:
             return
         done_w = background.done_w()  # first: what fails from here on does not count as done
         if background.failure is not None:
-            state.has_warned = True
-            warnings.warn(
-                "averaging has ended, and each worker trains on alone: "
-                f"{background.failure}; workers that are to end together call "
-                "bagua_algos.release(model), each after as many steps as it likes",
-                stacklevel=2,
-            )
+            _give_up(background, _left(background, within_s=WORD_S))
             return
         _take_up(context, state.in_flight & done_w)
         now_s = background.now_w()
@@ -158,6 +156,35 @@ class AsyncModelAverage(Hierarchical):
         _background(context).begin(
             workers, "a round of averaging", lambda: _average(context, self.hierarchical)
         )
+
+
+def _left(background: Background, *, within_s: float = 0.0) -> dict[int, int]:
+    departures = background.departures
+    return {} if departures is None else departures.known(within_s=within_s)
+
+
+def _give_up(background: Background, left: Mapping[int, int]) -> None:
+    background.is_given_up = True
+    who = [f"worker {rank} has ended after {steps} steps" for rank, steps in left.items()]
+    failure = [] if background.failure is None else [str(background.failure)]
+    warnings.warn(
+        f"averaging has ended, and each worker trains on alone: {'; '.join([*who, *failure])}; "
+        "workers that are to end together call bagua_algos.release(model), each after as many "
+        "steps as it likes",
+        stacklevel=3,
+    )
+
+
+def _end(background: Background) -> None:
+    """The process ends without `release`: tell those who stay, and of those who left before."""
+    if background.departures is None:
+        return
+    has_failed = background.failure is not None
+    left = _left(background, within_s=WORD_S if has_failed else 0.0)
+    background.departures.leave(background.num_steps)
+    early = {rank: steps for rank, steps in left.items() if steps < background.num_steps}
+    if not background.is_given_up and (has_failed or early):
+        _give_up(background, early or left)
 
 
 def _average(context: Context, hierarchical: bool) -> None:

@@ -40,6 +40,8 @@ class CompressedAllReduce(Hierarchical):
     an unbiased one.
     """
 
+    all_reduces = False
+
     compressor: Compressor
     error_feedback: bool = False
 

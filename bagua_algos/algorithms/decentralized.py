@@ -48,6 +48,7 @@ class Decentralized(Hierarchical):
     family = "decentralized"
     workers_agree = False
     depends_on_buckets = False
+    all_reduces = False
 
     topology: Topology = field(default_factory=Ring)
     interval: int = 1

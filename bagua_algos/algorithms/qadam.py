@@ -129,6 +129,7 @@ class QAdam(Hierarchical):
 
     family = "compressed Adam"
     dtypes = REAL_DTYPES
+    all_reduces = False
 
     warmup_steps: int = 200
     compressor: Compressor = field(default_factory=MinMaxUInt8)

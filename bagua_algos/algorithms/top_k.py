@@ -55,6 +55,7 @@ class TopK(Algorithm):
 
     family = "sparse or low-rank"
     dtypes = REAL_DTYPES
+    all_reduces = False
 
     ratio: float = 0.01
     error_feedback: bool = True

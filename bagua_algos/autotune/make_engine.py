@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bagua_algos.autotune.order import Order, choose_order
 from bagua_algos.autotune.tuner import Scope, Tuner, Tuning, scope
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
@@ -29,12 +30,11 @@ def make_engine(
     """Hang `algorithm` on `model` and `optimizer`; `options` are those of `Engine`.
 
     With `autotune` all-reduces of three workers and more add up in an order that does not depend on
-    buckets and streams, that of `pattern="direct"`. Warns where nothing can be tuned. Raises
-    `ValueError` where workers are simulated.
+    buckets and streams, that of `pattern="direct"`, unless the pattern given is faster (`order.py`
+    measures that). Warns where nothing can be tuned. Raises `ValueError` where workers are
+    simulated.
     """
-    own = None
-    if autotune:
-        own, communicator = _prepared(model, algorithm, communicator)
+    own = _scope(model, algorithm, communicator) if autotune else None
     engine = Engine(
         *(model, optimizer, algorithm, communicator),
         bucket_bytes=bucket_bytes,
@@ -43,7 +43,12 @@ def make_engine(
         **options,
     )
     if own is not None:
-        engine.listener = Tuner(engine, own, bucket_bytes)
+        try:
+            order = choose_order(engine) if own.tunes_lanes else Order(is_fixed=False)
+        except BaseException:
+            engine.close()
+            raise
+        engine.listener = Tuner(engine, own, order, bucket_bytes)
     return engine
 
 
@@ -52,9 +57,7 @@ def tuning_of(engine: Engine) -> Tuning | None:
     return engine.listener.tuning if isinstance(engine.listener, Tuner) else None
 
 
-def _prepared(
-    model: nn.Module, algorithm: Algorithm, communicator: Communicator
-) -> tuple[Scope, Communicator]:
+def _scope(model: nn.Module, algorithm: Algorithm, communicator: Communicator) -> Scope:
     if not isinstance(communicator, ProcessGroupCommunicator):
         raise ValueError(
             "autotune=True measures real workers, whose communicator is a "
@@ -62,10 +65,6 @@ def _prepared(
         )
     dtypes = {p.dtype for p in model.parameters() if p.requires_grad}
     own = scope(algorithm, communicator, dtypes)
-    if not own.tunes_transport:
-        if communicator.world_size > 1:
-            warnings.warn(f"autotune: {own.left_out[0]}", stacklevel=4)
-        return own, communicator
-    if communicator.world_size > 2:  # the sum of two is the same by every pattern
-        communicator = communicator.with_transport(fixed_order=True)
-    return own, communicator
+    if not own.tunes_lanes and communicator.world_size > 1:
+        warnings.warn(f"autotune: {own.left_out[0]}", stacklevel=4)
+    return own

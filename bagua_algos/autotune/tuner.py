@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bagua_algos.autotune.order import Order, OrderTrial, slowest, sum_in
 from bagua_algos.autotune.search import (
     NUM_LAST_WINDOWS,
     Proposals,
@@ -52,12 +53,14 @@ class Window:
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
     """What autotuning has come to: the settings now, and all windows so far. `left_out` says in
-    sentences what is not tuned, and why.
+    sentences what is not tuned, and why. `order` tells whether sums have a fixed order: if so, a
+    run that is never tuned has the same bits by `pattern="direct"`, else by the pattern given.
     """
 
     settings: Settings
     is_done: bool
     left_out: tuple[str, ...]
+    order: Order
     windows: tuple[Window, ...]
 
     def table(self) -> dict[str, Any]:
@@ -71,11 +74,24 @@ class Tuning:
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What may be tuned without another value, and why not the rest."""
+    """What may be tuned without another value, and why not the rest. Without lanes: nothing."""
 
+    tunes_lanes: bool
     tunes_transport: bool
     tunes_buckets: bool
     left_out: tuple[str, ...]
+
+    def by(self, order: Order) -> "Scope":
+        """The same for sums in this order."""
+        if order.is_fixed or order.trial is None:
+            return self
+        given_ms, fixed_ms = 1e3 * order.trial.given_s, 1e3 * order.trial.fixed_s
+        why = (
+            f"the pattern of all-reduces is faster as it is, {given_ms:.3g} ms against "
+            f"{fixed_ms:.3g} by sums in a fixed order: it stays, and so do buckets and streams, "
+            "on which its sums depend"
+        )
+        return replace(self, tunes_transport=False, tunes_buckets=False, left_out=(why,))
 
 
 def scope(algorithm: Algorithm, workers: Communicator, dtypes: set[torch.dtype]) -> Scope:
@@ -95,14 +111,18 @@ def scope(algorithm: Algorithm, workers: Communicator, dtypes: set[torch.dtype])
     elif dtypes and not _is_gloos(workers) and workers.world_size > 2:
         nothing = "NCCL adds up in an order that depends on buckets: nothing is tuned"
     if nothing is not None:
-        return Scope(tunes_transport=False, tunes_buckets=False, left_out=(nothing,))
+        return Scope(
+            tunes_lanes=False, tunes_transport=False, tunes_buckets=False, left_out=(nothing,)
+        )
     fixed = None
     if algorithm.depends_on_buckets:
         fixed = f"what {name} computes depends on buckets: they stay as they are"
     elif any(dtype.itemsize < 4 for dtype in dtypes):
         fixed = "torch rounds 16-bit numbers by their place in a tensor: buckets stay as they are"
     left_out = () if fixed is None else (fixed,)
-    return Scope(tunes_transport=True, tunes_buckets=fixed is None, left_out=left_out)
+    return Scope(
+        tunes_lanes=True, tunes_transport=True, tunes_buckets=fixed is None, left_out=left_out
+    )
 
 
 def _is_gloos(workers: Communicator) -> bool:
@@ -113,8 +133,9 @@ class Tuner:
     """Tunes one engine, as its listener.
 
     Args:
-        engine: of a real worker, whose all-reduces add up in an order that no setting changes.
-        own: what may be tuned.
+        engine: of a real worker.
+        own: what may be tuned where sums have a fixed order.
+        order: of the engine's sums.
         bucket_bytes: what its buckets were made by.
         clock: seconds, monotonic.
         num_measured: steps of a window; a multiple of the algorithm's round is taken.
@@ -125,6 +146,7 @@ class Tuner:
         self,
         engine: Engine,
         own: Scope,
+        order: Order,
         bucket_bytes: int,
         *,
         clock: Callable[[], float] = time.perf_counter,
@@ -134,8 +156,8 @@ class Tuner:
         self._engine, self._clock = engine, clock
         workers, buckets = engine.context.communicator, engine.context.buckets
         self._device = buckets[0].weights.device
-        self.scope = own
-        self.streams = STREAMS
+        self._own, self.order = own, order
+        self.streams: tuple[int, ...] = STREAMS
         total = sum(p.numel() * p.element_size() for b in buckets for p in b.parameters)
         self._settings = Settings(
             bucket_bytes=min(bucket_bytes, total),
@@ -150,9 +172,14 @@ class Tuner:
         self._proposals: Proposals | None = None
         self._orders = {False: [p for b in buckets for p in b.parameters]}
         self._windows: list[Window] = []
-        self._is_done = not own.tunes_transport
+        self._is_done = not own.tunes_lanes
         self._restored: Settings | None = None
         self._window = _Times()
+
+    @property
+    def scope(self) -> Scope:
+        """What is tuned."""
+        return self._own.by(self.order)
 
     @property
     def tuning(self) -> Tuning:
@@ -161,6 +188,7 @@ class Tuner:
             settings=self._settings,
             is_done=self._is_done,
             left_out=self.scope.left_out,
+            order=self.order,
             windows=tuple(self._windows),
         )
 
@@ -193,13 +221,23 @@ class Tuner:
             self._end_window(window.seconds(self._num_settling, self.round))
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings, where they are found; a search that is not done begins anew."""
+        """The settings, where they are found; a search that is not done begins anew. The order of
+        sums stays what it was.
+        """
         settings = asdict(self._settings) if self._is_done and self._windows else None
-        return {"settings": settings, "windows": [_plain(w) for w in self._windows]}
+        windows = [_plain(w) for w in self._windows]
+        return {"settings": settings, "windows": windows, "order": asdict(self.order)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Change to another's settings at the end of the next step."""
-        if state_dict["settings"] is None or not self.scope.tunes_transport:
+        """Take up another's order of sums, and at the end of the next step its settings."""
+        if not self._own.tunes_lanes:
+            return
+        trial = state_dict["order"]["trial"]
+        self.order = Order(
+            is_fixed=state_dict["order"]["is_fixed"], trial=trial and OrderTrial(**trial)
+        )
+        sum_in(self._engine, is_fixed=self.order.is_fixed)
+        if state_dict["settings"] is None:
             return
         self._restored = Settings(**state_dict["settings"])
         self._windows = [
@@ -217,13 +255,14 @@ class Tuner:
         self._window = _Times(self._now_s())
 
     def _space(self) -> Space:
-        if not self.scope.tunes_transport or not _is_gloos(self._engine.context.communicator):
-            return Space(tunes_buckets=self.scope.tunes_buckets, kind=self._kind)
-        given = self._settings.halving_doubling_bytes
+        own, given = self.scope, self._settings.halving_doubling_bytes
+        if not _is_gloos(self._engine.context.communicator):
+            return Space(tunes_buckets=own.tunes_buckets, kind=self._kind)
+        limits = tuple(x for x in (0, EVERY_SIZE) if x != given)
         return Space(
-            tunes_buckets=self.scope.tunes_buckets,
-            streams=self.streams,
-            halving_doubling_bytes=tuple(x for x in (0, EVERY_SIZE) if x != given),
+            tunes_buckets=own.tunes_buckets,
+            streams=self.streams if own.tunes_transport else (),
+            halving_doubling_bytes=limits if own.tunes_transport else (),
             lanes=(1,),
             kind=self._kind,
         )
@@ -256,7 +295,7 @@ class Tuner:
 
     def _end_window(self, own_s: float) -> None:
         assert self._proposals is not None
-        step_s = self._slowest(own_s)
+        [step_s] = slowest(self._engine, [own_s])
         self._windows.append(
             Window(
                 step=self._engine.context.step,
@@ -272,14 +311,6 @@ class Tuner:
             self._is_done = True
         self._window = _Times(self._now_s())
 
-    def _slowest(self, own_s: float) -> float:
-        """The greatest of all workers' numbers."""
-        own_w = torch.tensor([[own_s]], dtype=torch.float64, device=self._device)
-        every: list[torch.Tensor] = []
-        workers = self._engine.context.communicator
-        self._engine.dispatcher.run("autotuning", lambda: every.append(workers.all_gather(own_w)))
-        return every[0].max().item()
-
     def _change_to(self, settings: Settings) -> None:
         """A collective call."""
         before, self._settings = self._settings, settings
@@ -292,6 +323,7 @@ class Tuner:
                     settings.lanes,
                     streams=settings.streams,
                     halving_doubling_bytes=settings.halving_doubling_bytes,
+                    fixed_order=self._engine.context.communicator.fixed_order,
                 )
         groups = self._groups(settings)
         if _ids(groups) != _ids([b.parameters for b in self._engine.context.buckets]):

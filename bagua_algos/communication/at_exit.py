@@ -1,20 +1,62 @@
-"""The end of a process that has talked over gloo.
+"""The end of a process that has talked over gloo: the others hear of it, and it ends cleanly.
 
 gloo's threads let go of an operation's tensors after its caller has been told of the end. A thread
 that asks for Python's lock for this while Python shuts down is ended by Python amid C++ code, which
 aborts the process: one run of four that ended with an `all_gather`.
 """
 
+import contextlib
 import os
 import threading
 import time
 from pathlib import Path
+
+from torch._C._distributed_c10d import Store
 
 LIMIT_S = 1.0
 _PAUSE_S = 0.01
 
 has_process_groups = threading.Event()
 """Set by whoever makes one."""
+
+WORD_S = 1.0
+"""A worker that has closed its connections before has left word within this time, or never will."""
+
+
+class Departures:
+    """Which workers have ended, and after how many steps: each leaves word in the store that all of
+    them have met in.
+
+    Args:
+        store: of all workers.
+        name: of what they share here; no other has it in this store.
+        rank: of this worker.
+        world_size: N.
+    """
+
+    def __init__(self, store: Store, name: str, rank: int, world_size: int) -> None:
+        self._store = store
+        self._keys = {other: f"{name}: worker {other} has ended" for other in range(world_size)}
+        self._own = self._keys.pop(rank)
+
+    def leave(self, num_steps: int) -> None:
+        """Leave word, after so many steps; nothing where the store is gone."""
+        with contextlib.suppress(RuntimeError):
+            self._store.set(self._own, str(num_steps))
+
+    def known(self, *, within_s: float = 0.0) -> dict[int, int]:
+        """The workers that have ended, each with its number of steps. Waits `within_s` seconds for
+        the first word, not where the store is gone.
+        """
+        until_s, left = time.monotonic() + within_s, {}
+        with contextlib.suppress(RuntimeError):
+            while not (left := self._words()) and time.monotonic() < until_s:
+                time.sleep(_PAUSE_S)
+        return left
+
+    def _words(self) -> dict[int, int]:
+        there = [rank for rank, key in self._keys.items() if self._store.check([key])]
+        return {rank: int(self._store.get(self._keys[rank])) for rank in there}
 
 
 def let_threads_rest() -> None:

@@ -14,6 +14,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from bagua_algos.communication.at_exit import Departures
+
 
 class CommunicationError(RuntimeError):
     """A collective failed or ran into its time limit; the message names the workers waited for."""
@@ -88,17 +90,21 @@ class Communicator(Averager, Protocol):
     part of another, `members[r]` is the number of worker r among all; otherwise r itself.
     `hierarchy` is None where nodes are not known, or make no difference. `streams` is how many
     connections a duplicate has between each two workers, and `halving_doubling_bytes` up to which
-    size its all-reduces go by halving and doubling.
+    size its all-reduces go by halving and doubling. With `fixed_order` no setting changes the order
+    in which the others add up. `departures` tells of workers that have ended; None where all are
+    held here.
     """
 
     world_size: int
     streams: int
     halving_doubling_bytes: int
+    fixed_order: bool
     members: tuple[int, ...]
     nodes: "Nodes | None"
     hierarchy: "Levels | None"
     observer: Observer | None
     clock: Callable[[], float]
+    departures: Departures | None
 
     def duplicate(self) -> "Communicator":
         """The same workers over connections of their own, for operations at the same time."""
@@ -108,9 +114,11 @@ class Communicator(Averager, Protocol):
         """This duplicate is needed no longer, and no operation is under way; collective."""
         ...
 
-    def use_transport(self, *, streams: int, halving_doubling_bytes: int) -> None:
-        """Have so many streams and that pattern from the next operation on; collective. Raises
-        `ValueError` where there are none.
+    def use_transport(
+        self, *, streams: int, halving_doubling_bytes: int, fixed_order: bool
+    ) -> None:
+        """Have so many streams and that pattern from the next operation on; collective where there
+        are more streams than ever before. Raises `ValueError` where there are none.
         """
         ...
 

@@ -16,8 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore, Store
+from torch.distributed.distributed_c10d import _get_default_store
 
-from bagua_algos.communication.at_exit import has_process_groups
+from bagua_algos.communication.at_exit import Departures, has_process_groups
 from bagua_algos.communication.communicator import (
     CommunicationError,
     Nodes,
@@ -30,11 +31,8 @@ from bagua_algos.communication.communicator import (
 )
 from bagua_algos.communication.direct import direct_
 from bagua_algos.communication.halving_doubling import halving_doubling_
-from bagua_algos.communication.stripes import Stripes, without_place
+from bagua_algos.communication.stripes import Stripes, check_transport, without_place
 from bagua_algos.communication.workers import Workers
-
-MOST_STREAMS = 16
-"""gloo keeps two threads a group."""
 
 _Kind = tuple[dist.ProcessGroup | None, tuple[int, ...], timedelta | None]
 """The group that others were made beside, their workers, and their timeout."""
@@ -87,7 +85,7 @@ class ProcessGroupCommunicator(Workers):
                 "torch.distributed is not initialised: "
                 "call init_process_group() first and start with torchrun"
             )
-        _check_transport(streams, bool(halving_doubling_bytes or fixed_order), group)
+        check_transport(streams, bool(halving_doubling_bytes or fixed_order), group)
         has_process_groups.set()
         self.group = group
         self._origin = origin or group or dist.group.WORLD
@@ -99,6 +97,8 @@ class ProcessGroupCommunicator(Workers):
         members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
         super().__init__(len(members), (dist.get_rank(group),), members, observer, clock, nodes)
         self._groups = [group, *others]
+        name, rank = (group or dist.group.WORLD).group_name, self.ranks[0]
+        self.departures = Departures(_get_default_store(), name, rank, self.world_size)
         self.stripes = Stripes(self._groups)
 
     @property
@@ -129,18 +129,24 @@ class ProcessGroupCommunicator(Workers):
             self.fixed_order if fixed_order is None else fixed_order,
         )
 
-    def use_transport(self, *, streams: int, halving_doubling_bytes: int) -> None:
-        """Let this duplicate have so many streams, and that pattern, from its next operation on. No
-        operation is under way. A collective call; connections stay open for another change.
+    def use_transport(
+        self, *, streams: int, halving_doubling_bytes: int, fixed_order: bool
+    ) -> None:
+        """Let this duplicate and its parts have so many streams, and that pattern, from the next
+        operation on; none is under way. Connections stay open for another change.
         """
         num_missing = streams - len(self._groups)
         if num_missing > 0:
             self._groups += self._new_groups(range(self.world_size), num_missing)
         self.stripes = Stripes(self._groups[:streams])
         self.streams = streams
-        self.halving_doubling_bytes = halving_doubling_bytes
+        self.halving_doubling_bytes, self.fixed_order = halving_doubling_bytes, fixed_order
         for part in self._parts:
-            part.use_transport(streams=streams, halving_doubling_bytes=halving_doubling_bytes)
+            part.use_transport(
+                streams=streams,
+                halving_doubling_bytes=halving_doubling_bytes,
+                fixed_order=fixed_order,
+            )
 
     def duplicate(self) -> "ProcessGroupCommunicator":
         """Return one of the same workers with connections of its own; collective."""
@@ -306,20 +312,6 @@ class ProcessGroupCommunicator(Workers):
             ) from error
         seconds = 0.0 if x_w.is_cuda else self.clock() - started_s
         self._report(name, x_w, peers, seconds)
-
-
-def _check_transport(streams: int, has_pattern: bool, group: dist.ProcessGroup | None) -> None:
-    if not 1 <= streams <= MOST_STREAMS:
-        raise ValueError(f"streams must be 1 to {MOST_STREAMS}, got {streams}")
-    if dist.get_backend(group) == dist.Backend.GLOO:
-        return
-    if streams > 1:
-        raise ValueError(
-            "only gloo's operations are striped: leave streams at 1, and set NCCL_NSOCKS_PERTHREAD "
-            "and NCCL_SOCKET_NTHREADS, by which NCCL opens several sockets itself"
-        )
-    if has_pattern:
-        raise ValueError("only gloo's all-reduces have another pattern: NCCL chooses its own")
 
 
 def _reason(error: RuntimeError) -> str:

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from bagua_algos.communication.communicator import Communicator
-from bagua_algos.communication.process_group import MOST_STREAMS, ProcessGroupCommunicator
-from bagua_algos.communication.stripes import Stripes
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
+from bagua_algos.communication.stripes import MOST_STREAMS, Stripes
 
 AUTO = "auto"
 NumStreams = int | Literal["auto"]

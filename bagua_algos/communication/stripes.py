@@ -15,6 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future, collect_all
 
+MOST_STREAMS = 16
+"""gloo keeps two threads a group."""
+
 SMALLEST_PART_BYTES = 16 << 10
 """Of less a message's own cost is greater than what another stream saves."""
 
@@ -122,6 +125,21 @@ class Stripes:
             with _naming(stream, len(starts)):
                 for request in requests:
                     request.wait()
+
+
+def check_transport(streams: int, has_pattern: bool, group: dist.ProcessGroup | None) -> None:
+    """Raise `ValueError` for a number of streams, or a pattern, that `group` cannot have."""
+    if not 1 <= streams <= MOST_STREAMS:
+        raise ValueError(f"streams must be 1 to {MOST_STREAMS}, got {streams}")
+    if dist.get_backend(group) == dist.Backend.GLOO:
+        return
+    if streams > 1:
+        raise ValueError(
+            "only gloo's operations are striped: leave streams at 1, and set NCCL_NSOCKS_PERTHREAD "
+            "and NCCL_SOCKET_NTHREADS, by which NCCL opens several sockets itself"
+        )
+    if has_pattern:
+        raise ValueError("only gloo's all-reduces have another pattern: NCCL chooses its own")
 
 
 @contextmanager

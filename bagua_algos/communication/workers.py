@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from bagua_algos.communication.at_exit import Departures
 from bagua_algos.communication.communicator import (
     Communicator,
     Nodes,
@@ -32,6 +33,8 @@ class Workers(Communicator):
 
     streams = 1
     halving_doubling_bytes = 0
+    fixed_order = False
+    departures: Departures | None = None
 
     def __init__(
         self,
@@ -55,7 +58,9 @@ class Workers(Communicator):
     def close(self) -> None:
         """Nothing, where there are no connections."""
 
-    def use_transport(self, *, streams: int, halving_doubling_bytes: int) -> None:
+    def use_transport(
+        self, *, streams: int, halving_doubling_bytes: int, fixed_order: bool
+    ) -> None:
         """Raise `ValueError`, where there are no connections."""
         raise ValueError(f"{type(self).__name__} has no connections to choose between")
 

@@ -65,6 +65,11 @@ class Algorithm:
     treated by itself; then `move_state` moves what it keeps. A property where options decide it.
     """
 
+    all_reduces: ClassVar[bool] = True
+    """Whether it all-reduces after its early steps, if not hierarchical: then the pattern of that
+    matters to its time.
+    """
+
     uses_background: ClassVar[bool] = False
     """Whether it does something that no step waits for."""
 

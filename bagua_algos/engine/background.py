@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from bagua_algos.communication.at_exit import Departures
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.engine.lane import CommunicationLane
 from bagua_algos.engine.step_observer import Clocks
@@ -23,6 +24,10 @@ class Background:
         self._clocks = clocks
         self.begun_w = torch.zeros(len(lane.communicator.ranks), dtype=torch.bool)
         """The workers held here that have begun the next job; it runs when all have."""
+        self.num_steps = 0
+        """That training has taken, for whoever is to know when it ends."""
+        self.is_given_up = False
+        """Whether its failure is known, and has been told."""
         self._stood_still_s = 0.0
         self._stopped_s: float | None = None
 
@@ -35,6 +40,15 @@ class Background:
     def failure(self) -> BaseException | None:
         """What ended the lane: later jobs are not tried."""
         return self._lane.failure
+
+    @property
+    def departures(self) -> Departures | None:
+        """Which other workers have ended; None where all are held here."""
+        return self._lane.communicator.departures
+
+    def at_end(self, act: Callable[[], None]) -> None:
+        """Call `act` when the process ends in the middle of training, after the job under way."""
+        self._lane.at_end(act)
 
     def begin(self, workers: Tensor, label: str, job: Callable[[], None]) -> None:
         """Some workers held here (bool `[w]`) begin `job`; it runs once all have."""

@@ -1,7 +1,8 @@
 """Lets an algorithm act at the moments of a step, on the communication lanes of one worker."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -67,14 +68,24 @@ class Dispatcher:
         """How many there are for buckets."""
         return len(self._lanes)
 
-    def use(self, num_lanes: int, *, streams: int, halving_doubling_bytes: int) -> None:
+    @property
+    def num_used(self) -> int:
+        """How many of them buckets are on."""
+        return self._num_used
+
+    def use(
+        self, num_lanes: int, *, streams: int, halving_doubling_bytes: int, fixed_order: bool
+    ) -> None:
         """Let buckets be on so many of the lanes, and each of these have so many streams and that
-        pattern of all-reduces. A collective call, between two steps of gloo's workers.
+        pattern of all-reduces. Between two steps of gloo's workers; a collective call where there
+        are more streams than ever before.
         """
         self._num_used = num_lanes
         for lane in self._lanes:
             lane.communicator.use_transport(
-                streams=streams, halving_doubling_bytes=halving_doubling_bytes
+                streams=streams,
+                halving_doubling_bytes=halving_doubling_bytes,
+                fixed_order=fixed_order,
             )
 
     @property
@@ -128,6 +139,15 @@ class Dispatcher:
     def run(self, label: str, job: Callable[[], None]) -> None:
         """Run `job` on the first lane, and wait for all lanes."""
         self._lanes[0].submit(label, job)
+        self._wait()
+
+    def run_buckets(
+        self, label: str, act: Callable[[Communicator, Bucket], None], buckets: Sequence[Bucket]
+    ) -> None:
+        """Run `act` for each bucket, on its lane, and wait for all."""
+        for bucket in buckets:
+            lane = self._lanes[bucket.index % self._num_used]
+            lane.submit(label, partial(act, lane.communicator, bucket))
         self._wait()
 
     def run_exposed(self, label: str, job: Callable[[], None]) -> None:

@@ -139,8 +139,7 @@ class Engine(Attached):
             optimizer=optimizer,
             background=self.dispatcher.background,
         )
-        self._synchronizing = True
-        self._has_begun = self._overflowed = False
+        self._overflowed = False
         self._find_unused = find_unused_parameters
         self._scaled = ScaledGradients.of(grad_scaler, buckets)
         self._changes = ScriptChanges(
@@ -170,9 +169,10 @@ class Engine(Attached):
         """In place of forward and backward where this worker has no examples left: takes part in
         the others' step with gradients of zero, or what `no_sync` has accumulated.
         """
-        self._begin_forward()
+        self._begin_observed()
         if not self._has_begun:
             self._begin()
+        self._changes.note_backward()
         self.backward.begin()
         self._after_backward()
 
@@ -290,49 +290,37 @@ class Engine(Attached):
 
     def _before_forward(self, module: nn.Module) -> None:
         check_is_called_plainly()
-        self._begin_forward()
+        self._begin_observed()
 
     def _after_forward(self, module: nn.Module) -> None:
         if self._observer is not None:
             self._observer.on_forward_end()
 
-    def _begin_forward(self) -> None:
+    def _begin_observed(self) -> None:
         if self._observer is not None:
             self._observer.on_forward()
         if self.listener is not None:
             self.listener.forward_begins()
-        # Else the step will change what would travel: the first gradient after it begins instead.
-        if not self._accumulation.is_step_next:
-            self._begin()
+        self._begin_forward()
 
-    def _begin(self) -> None:
-        self._has_begun = True
+    def _before_begin(self) -> None:
         self._changes.take_back_weights()
         if self.context.background is not None:
             self.context.background.start_clock()
-        self.dispatcher.submit_moment("on_forward", self.context)
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
         if not self._synchronizing:
             self._accumulation.note_local()
-            return
-        if self.backward.enter():
-            # Called when the whole pass is done, before backward() returns, as in DDP and FSDP.
-            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
-            if not self._has_begun:  # the loss came from no forward() in training mode after a step
-                self._begin()
-        self.backward.gradient_ready(parameter)
+        else:
+            self._take_gradient(parameter)
 
     def _on_bucket_complete(self, bucket: Bucket) -> None:
         if self._scaled is None:
             self.dispatcher.submit_moment("on_bucket_ready", self.context, bucket)
 
     def _after_backward(self) -> None:
-        self._has_begun = False
-        self._accumulation.note_synchronized()
-        self._changes.check_requires_grad()
+        unused = self._end_backward()
         self._changes.take_back_weights()
-        unused = self.backward.end()
         self._changes.check_are_the_models(unused)
         if self._scaled is not None:
             self._overflowed = self._unscale(self._scaled)
@@ -371,9 +359,7 @@ class Engine(Attached):
         """The gradients are there: those of a closure, if the step has one."""
         if not self._accumulation.take_step():
             self._changes.check_are_the_models(self.backward.parameters)
-        # A mean alone takes a scale as it takes anything else, and infinities to all workers.
-        others = ("on_forward", "on_backward_end", "on_step_end")
-        if self.context.state is not None or any(map(self.dispatcher.acts_at, others)):
+        if self._remembers:
             check_scaler_is_known(self._scaled)
         self._changes.take_back_weights()
         if not self._overflowed:

@@ -30,6 +30,11 @@ _Jobs = SimpleQueue[tuple[Future[None], Job] | None]
 class JobThread:
     """Runs submitted jobs in order."""
 
+    at_end: Callable[[], None] | None = None
+    """Called when the process ends before `close`, once no job is under way any longer, or after
+    `LEAVE_S`.
+    """
+
     def __init__(self) -> None:
         self._jobs: _Jobs = SimpleQueue()
         self._thread = threading.Thread(
@@ -47,6 +52,7 @@ class JobThread:
 
     def close(self) -> None:
         """Drop what has not begun, and end the thread once its current job is done."""
+        self.at_end = None
         with contextlib.suppress(Empty):
             while True:
                 dropped = self._jobs.get_nowait()
@@ -81,11 +87,14 @@ def _run(jobs: _Jobs) -> None:
 @atexit.register
 def _leave_all() -> None:
     living = [one for one in _LIVING if one._thread.is_alive()]
+    last_words = [one.at_end for one in living if one.at_end is not None]
     for one in living:
         one.close()
     until_s = time.monotonic() + LEAVE_S
     for one in living:
         one.leave(until_s)
+    for speak in last_words:
+        speak()
     let_threads_rest()
 
 

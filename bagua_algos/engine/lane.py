@@ -44,6 +44,10 @@ class CommunicationLane:
         ready = torch.cuda.current_stream(self._device).record_event() if self._stream else None
         self._pending.append((label, self._thread.submit(partial(self._run, job, ready))))
 
+    def at_end(self, act: Callable[[], None]) -> None:
+        """Call `act` when the process ends before `close`, after the job that is under way."""
+        self._thread.at_end = act
+
     @property
     def is_idle(self) -> bool:
         """Whether every job is done, well or not."""

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -120,7 +119,6 @@ class ShardedEngine(Attached):
             communicator=self.dispatcher.communicator,
             optimizer=of_shards(optimizer, shards),
         )
-        self._synchronizing, self._has_begun = True, False
         wholes = [WholeBucket(bucket) for bucket in self._buckets]
         allows_others = not self.dispatcher.acts_on_weights
         self._changes = ScriptChanges(
@@ -196,7 +194,7 @@ class ShardedEngine(Attached):
         leave_out_of_copies(self.model)
         return [
             self.model.register_forward_pre_hook(ForwardHook(self._before_forward)),
-            *self.backward.attach(self._after_gradient),
+            *self.backward.attach(self._take_gradient),
             *self._attach_to(optimizer),
         ]
 
@@ -224,32 +222,17 @@ class ShardedEngine(Attached):
         check_is_called_plainly()
         if not self._synchronizing:
             self._accumulation.note_local()
-        # Else the step will change what would travel: the first gradient after it begins instead.
-        if not self._accumulation.is_step_next:
-            self._begin_forward()
+        self._begin_forward()
 
-    def _begin_forward(self) -> None:
-        self._has_begun = True
+    def _before_begin(self) -> None:
         check_dtypes(self._buckets)
-        self.dispatcher.submit_moment("on_forward", self.context)
-
-    def _after_gradient(self, parameter: nn.Parameter) -> None:
-        if self.backward.enter():
-            # FSDP2 has queued a call of its own before this one, which ends its part of backward.
-            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
-            if not self._has_begun:  # the loss came from no forward() of the model in training mode
-                self._begin_forward()
-        self.backward.gradient_ready(parameter)
 
     def _launch_bucket(self, bucket: Bucket) -> None:
         own = self._buckets[bucket.index]
         self.dispatcher.submit_moment("on_bucket_ready", self.context, own)
 
     def _after_backward(self) -> None:
-        self._has_begun = False
-        self._accumulation.note_synchronized()
-        self._changes.check_requires_grad()
-        unused = self.backward.end()
+        unused = self._end_backward()
         if unused:
             self._check_are_the_models(unused)
         self.dispatcher.wait_exposed()
@@ -259,9 +242,7 @@ class ShardedEngine(Attached):
         if not self._accumulation.take_step():
             self._check_are_the_models(self.backward.parameters)
             check_gradients(self._buckets)
-        # A mean alone takes a scale as it takes anything else, and infinities to all replicas.
-        others = ("on_forward", "on_backward_end", "on_step_end")
-        if self.context.state is not None or any(map(self.dispatcher.acts_at, others)):
+        if self._remembers:
             check_no_scaler()
         self._act("on_step_begin")
 

@@ -35,7 +35,7 @@ LIMIT_S = 900
 def grid(*, is_short: bool) -> dict[str, list[str]]:
     """Every setting, by a name, and its overrides."""
     sizes = [1 << 22] if is_short else [1 << 19, 1 << 22, 1 << 25]
-    patterns = ("direct",) if is_short else ("ring", "direct", "halving_doubling")
+    patterns = ("ring", "direct") if is_short else ("ring", "direct", "halving_doubling")
     return {
         f"{size >> 10} kB, {streams} streams, {pattern}": [
             *(f"bucket_bytes={size}", f"streams={streams}", f"pattern={pattern}")
@@ -53,7 +53,9 @@ def cases(*, is_short: bool) -> dict[str, list[str]]:
 
 
 def measure(overrides: Sequence[str], folder: Path) -> dict[str, float]:
-    """One run: ms of each of its last steps, and the steps that the search took, 0 without one."""
+    """One run: ms of each of its last steps, the steps that the search took, 0 without one, and
+    whether sums had a fixed order then.
+    """
     command = [
         *(sys.executable, "-m", "experiments", *overrides, "algo=allreduce", "workers=4"),
         *(f"log_every={LOG_EVERY}", "eval_every=${max_steps}", f"hydra.run.dir={folder}"),
@@ -68,14 +70,16 @@ def measure(overrides: Sequence[str], folder: Path) -> dict[str, float]:
     return {
         "ms": 1e3 * (rows[-1].time_s - first.time_s) / LAST_STEPS,
         "steps": max(0, windows[-1]["step"] - NUM_BEFORE),
+        "fixed": float(bool(tuning) and tuning["order"]["is_fixed"]),
     }
 
 
 def rows(
     measured: Mapping[tuple[str, str], Mapping[str, Sequence[dict[str, float]]]],
 ) -> dict[str, list[float]]:
-    """Of the runs by model, network and case: ms a step, how many steps the search took, and ratios
-    to the defaults and to the setting of the grid with the least median.
+    """Of the runs by model, network and case: ms a step, how many steps the search took, which
+    order of sums it chose, and ratios to the defaults and to the setting of the grid with the least
+    median.
     """
     made = {}
     for (model, net), runs in measured.items():
@@ -87,6 +91,7 @@ def rows(
         made[f"{at}: ms a step, {TUNED}"] = ms[TUNED]
         made[f"{at}: ms a step, best of the grid: {best}"] = ms[best]
         made[f"{at}: steps of the search"] = [run["steps"] for run in runs[TUNED]]
+        made[f"{at}: sums in a fixed order, 1: yes"] = [run["fixed"] for run in runs[TUNED]]
         for case in (DEFAULTS, best):
             name = DEFAULTS if case == DEFAULTS else "best of the grid"
             pairs = zip(ms[case], ms[TUNED], strict=True)

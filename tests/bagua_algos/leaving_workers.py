@@ -64,6 +64,11 @@ def one_leaves(rank: int) -> None:
         trainer.until_warned()
 
 
+def one_leaves_and_the_others_end(rank: int) -> None:
+    """They end by themselves, before or after they can have heard of it."""
+    Trainer().steps(10 if rank == 0 else 50)
+
+
 def one_leaves_within_a_round(rank: int) -> None:
     """Worker 0 has begun a round that the others join only when it is gone; its exit code is 3."""
     trainer = Trainer()
@@ -76,7 +81,9 @@ def one_leaves_within_a_round(rank: int) -> None:
     trainer.until_warned()
 
 
-SCRIPTS: list[Callable[[int], None]] = [all_end, one_leaves, one_leaves_within_a_round]
+SCRIPTS: list[Callable[[int], None]] = [
+    *(all_end, one_leaves, one_leaves_and_the_others_end, one_leaves_within_a_round)
+]
 
 
 def start(script: Callable[[int], None], rank: int, folder: Path) -> None:

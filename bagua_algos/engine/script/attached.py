@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from bagua_algos.checkpoint import check_belongs, checked
 from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.backward import BackwardTracker
 from bagua_algos.engine.dispatcher import Dispatcher
+from bagua_algos.engine.script.accumulation import Accumulation
 from bagua_algos.engine.script.changes import ScriptChanges
 from bagua_algos.engine.script.closures import StepClosure
 
@@ -28,9 +31,13 @@ class Attached(ABC):
     algorithm: Algorithm
     context: Context
     dispatcher: Dispatcher
+    backward: BackwardTracker
     _changes: ScriptChanges
+    _accumulation: Accumulation
     _closure: StepClosure
     _hooks: list[RemovableHandle]
+    _synchronizing: bool = True
+    _has_begun: bool = False
 
     @property
     def exposed_communication_s(self) -> float:
@@ -73,6 +80,53 @@ class Attached(ABC):
             hook.remove()
         self.dispatcher.close()
         self.algorithm.on_close(self.context)
+
+    def _begin_forward(self) -> None:
+        """A forward begins the step; not one between a backward pass and its step, which will
+        change what would travel: the first gradient after it begins instead.
+        """
+        if not self._accumulation.is_step_next:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._has_begun = True
+        self._before_begin()
+        self.dispatcher.submit_moment("on_forward", self.context)
+
+    def _take_gradient(self, parameter: nn.Parameter) -> None:
+        """A gradient of this backward pass, in which workers meet, is final."""
+        if self.backward.enter():
+            self._changes.note_backward()
+            # Called when the whole pass is done, before backward() returns, as in DDP and FSDP: a
+            # call that FSDP2 has queued before this one ends its own part first.
+            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
+            if not self._has_begun:  # the loss came from no forward() in training mode after a step
+                self._begin()
+        self.backward.gradient_ready(parameter)
+
+    def _end_backward(self) -> list[nn.Parameter]:
+        """All gradients are there; returns the parameters that have got none."""
+        self._has_begun = False
+        self._changes.check_backward()
+        self._accumulation.note_synchronized()
+        self._changes.check_requires_grad()
+        return self.backward.end()
+
+    @property
+    def _remembers(self) -> bool:
+        """Whether the algorithm's results depend on the scale of gradients: a mean alone takes a
+        scale as it takes anything else, and infinities to all workers.
+        """
+        others = ("on_forward", "on_backward_end", "on_step_end")
+        return self.context.state is not None or any(map(self.dispatcher.acts_at, others))
+
+    @abstractmethod
+    def _before_begin(self) -> None:
+        """A step begins: the algorithm is about to act on the weights."""
+
+    @abstractmethod
+    def _after_backward(self) -> None:
+        """A backward pass in which workers meet has computed all gradients."""
 
     def _change_context(self, **changes: Any) -> None:
         self.context = replace(self.context, **changes)

@@ -80,6 +80,22 @@ class ScriptChanges:
         self._buckets = buckets
         self._note_addresses()
 
+    def note_backward(self) -> None:
+        """A backward pass in which workers meet has begun."""
+        self._versions = [parameter._version for parameter in self._living]
+
+    def check_backward(self) -> None:
+        """It has ended: raise `ValueError` where a weight was changed meanwhile in place, but for
+        changes through `parameter.data`, of which torch keeps no count.
+        """
+        for parameter, version in zip(self._living, self._versions, strict=True):
+            if parameter._version != version:
+                raise ValueError(
+                    f"{self._name(parameter)} was changed during backward, before workers have "
+                    "averaged its gradient: take the hook that does so away, and call the "
+                    "distributed optimizer's step() after backward()"
+                )
+
     def check_optimizer(self) -> None:
         """Raise `ValueError` where the optimizer has got parameters that are in no bucket, or has
         lost some. A new group of parameters that are in buckets is fine.
@@ -172,6 +188,7 @@ class ScriptChanges:
 
     def _note_addresses(self) -> None:
         self._living = [p for bucket in self._buckets for p in bucket.parameters if p.numel()]
+        self.note_backward()
         self._addresses = [parameter.data_ptr() for parameter in self._living]
         self._sizes = {p: p.numel() * p.element_size() for p in self._distributed}
 

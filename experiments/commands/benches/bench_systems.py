@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument(
         "--models", nargs="+", default=list(MODELS), choices=list(MODELS), help="of autotune"
     )
-    parser.add_argument("--short", action="store_true", help="of autotune: a grid of two settings")
+    parser.add_argument("--short", action="store_true", help="of autotune: a grid of four settings")
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error(f"--repeats must be at least 1, got {arguments.repeats}")

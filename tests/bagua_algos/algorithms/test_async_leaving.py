@@ -28,6 +28,7 @@ def folder(tmp_path_factory) -> Path:
     [
         ("all_end", [0, 0, 0]),
         ("one_leaves", [0, 0, 0]),
+        ("one_leaves_and_the_others_end", [0, 0, 0]),
         ("one_leaves_within_a_round", [3, 0, 0]),
     ],
 )
@@ -36,10 +37,18 @@ def test_every_worker_ends_with_its_own_exit_code(folder, script, codes):
     assert json.loads((folder / "codes.json").read_text())[script] == codes, said
 
 
-@pytest.mark.parametrize("script", ["one_leaves", "one_leaves_within_a_round"])
-def test_the_others_are_warned_once_and_train_on(folder, script):
+@pytest.mark.parametrize(
+    ("script", "num_steps"),
+    [
+        ("one_leaves", 10),
+        ("one_leaves_and_the_others_end", 10),
+        ("one_leaves_within_a_round", 30),
+    ],
+)
+def test_the_others_are_warned_once_of_who_has_left(folder, script, num_steps):
     assert (folder / f"{script}.0").read_text() == ""
     for rank in range(1, NUM_WORKERS):
-        [sentence] = (folder / f"{script}.{rank}").read_text().splitlines()
-        assert "each worker trains on alone: worker" in sentence
-        assert "call bagua_algos.release(model)" in sentence
+        said = (folder / f"{script}.{rank}").read_text()
+        assert said.count("averaging has ended") == 1
+        assert f"trains on alone: worker 0 has ended after {num_steps} steps" in said
+        assert "call bagua_algos.release(model)" in said

@@ -125,7 +125,8 @@ def test_warm_up_is_all_reduce():
 class FailsWhenAsked:
     """A background whose round fails between two questions."""
 
-    failure = None
+    failure = departures = None
+    is_given_up = False
 
     def start_clock(self):
         pass

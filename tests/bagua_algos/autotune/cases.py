@@ -1,8 +1,12 @@
 """Training by real workers, tuned and never tuned."""
 
+import copy
 import itertools
+import math
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,8 @@ import torch
 from torch import Tensor
 
 import bagua_algos
-from bagua_algos.autotune import tuner
+from bagua_algos.autotune import order, tuner
+from bagua_algos.communication.patterns import Pattern
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.distribute import _ENGINES
 from bagua_algos.engine.engine import Engine
@@ -29,7 +34,14 @@ STRIPED = ("all_reduce_hierarchical", "byte_grad", "decentralized")
 class Script:
     """A training whose layout changes after every step, if it is tuned."""
 
-    def __init__(self, workers: ProcessGroupCommunicator, name: str, *, is_tuned: bool) -> None:
+    def __init__(
+        self,
+        workers: ProcessGroupCommunicator,
+        name: str,
+        *,
+        is_tuned: bool,
+        pattern: Pattern = "direct",
+    ) -> None:
         self.rank = workers.ranks[0]
         self.model = make_model()
         self.optimizer = OPTIMIZERS.get(name, make_optimizer)(self.model)
@@ -37,7 +49,7 @@ class Script:
             *(self.model, self.optimizer, ROWS[name](), workers),
             bucket_bytes=BUCKET_BYTES,
             timeout_s=60,
-            pattern="direct",
+            pattern=pattern,
             autotune=is_tuned,
         )
         engine = _ENGINES[self.model]
@@ -67,7 +79,10 @@ def _hurry(engine: Engine, *, streams: tuple[int, ...]) -> None:
     own = engine.listener
     assert isinstance(own, tuner.Tuner)
     hurried = tuner.Tuner(
-        *(engine, own.scope, BUCKET_BYTES), clock=lambda: next(laps), num_measured=1, num_settling=0
+        *(engine, own.scope, own.order, BUCKET_BYTES),
+        clock=lambda: next(laps),
+        num_measured=1,
+        num_settling=0,
     )
     hurried.first, hurried.round, hurried.streams = 1, 1, streams
     engine.listener = hurried
@@ -97,10 +112,50 @@ def tuned(workers: ProcessGroupCommunicator, name: str) -> dict[str, object]:
     return found
 
 
+@contextmanager
+def order_is_fixed(is_it: bool) -> Iterator[None]:
+    """Within, whatever the trial of orders measures comes to this."""
+    before, order.WORTH_IT = order.WORTH_IT, 0.0 if is_it else math.inf
+    try:
+        yield
+    finally:
+        order.WORTH_IT = before
+
+
+def tuned_by_the_ring(workers: ProcessGroupCommunicator) -> dict[str, object]:
+    """All-reduce where gloo's ring is the faster one; the worker that resumes has measured the
+    opposite.
+    """
+    found: dict[str, object] = {}
+    for pattern in ("ring", "direct"):
+        never = Script(workers, "all_reduce", is_tuned=False, pattern=pattern)
+        never.train(range(NUM_STEPS))
+        found[f"never {pattern}"] = never.results()
+    for is_fixed, name in ((False, "ring"), (True, "direct")):
+        with order_is_fixed(is_fixed):
+            script = Script(workers, "all_reduce", is_tuned=True, pattern="ring")
+        script.train(range(SAVED_AT))
+        own_state = bagua_algos.state_dict(script.model)
+        states = [script.model.state_dict(), script.optimizer.state_dict(), own_state]
+        states = copy.deepcopy(states)
+        script.train(range(SAVED_AT, NUM_STEPS))
+        own = bagua_algos.tuning(script.model)
+        assert own is not None
+        found[f"tuning {name}"] = own.table()
+        found[f"tuned {name}"] = script.results()
+        with order_is_fixed(not is_fixed):
+            found[f"resumed {name}"] = _resumed(workers, "all_reduce", states, pattern="ring")
+    return found
+
+
 def _resumed(
-    workers: ProcessGroupCommunicator, name: str, states: list[dict[str, Any]]
+    workers: ProcessGroupCommunicator,
+    name: str,
+    states: list[dict[str, Any]],
+    *,
+    pattern: Pattern = "direct",
 ) -> dict[str, Tensor]:
-    resumed = Script(workers, name, is_tuned=True)
+    resumed = Script(workers, name, is_tuned=True, pattern=pattern)
     model, optimizer, state = states
     resumed.model.load_state_dict(model)
     resumed.optimizer.load_state_dict(optimizer)
@@ -110,5 +165,7 @@ def _resumed(
 
 
 ROWS_TUNED = (*SAVED, *STRIPED)
-TUNED = {f"tuned {name}": partial(tuned, name=name) for name in ROWS_TUNED}
+TUNED = {f"tuned {name}": partial(tuned, name=name) for name in ROWS_TUNED} | {
+    "tuned by the ring": tuned_by_the_ring
+}
 """By 4 workers, together with those of `training_workers`."""

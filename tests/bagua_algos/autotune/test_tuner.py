@@ -7,6 +7,7 @@ import torch
 
 import bagua_algos
 from bagua_algos import AllReduce, AsyncModelAverage, ByteGrad, LocalSGD
+from bagua_algos.autotune.order import conclusion
 from bagua_algos.autotune.tuner import MOST_STEPS, scope
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.fsdp2.checks import check_options
@@ -45,6 +46,37 @@ def test_it_has_tried_other_settings(workers, name):
     assert bool(found["left_out"]) == ROWS[name]().depends_on_buckets
 
 
+@pytest.mark.parametrize("order", ["ring", "direct"])
+def test_the_order_of_sums_is_chosen_before_the_first_step(workers, order):
+    """And kept by a run that goes on, though it has measured the opposite."""
+    for worker in workers:
+        found = worker["tuned by the ring"]
+        for key, expected in found[f"never {order}"].items():
+            assert torch.equal(found[f"tuned {order}"][key], expected), key
+            assert torch.equal(found[f"resumed {order}"][key], expected), key
+        assert found[f"tuning {order}"] == workers[0]["tuned by the ring"][f"tuning {order}"]
+    found = workers[0]["tuned by the ring"]
+    rings, directs = found["never ring"].values(), found["never direct"].values()
+    assert not all(map(torch.equal, rings, directs)), "else nothing here could fail"
+
+
+def test_beside_the_ring_lanes_alone_are_tuned(workers):
+    tuning = workers[0]["tuned by the ring"]["tuning ring"]
+    assert {row["lanes"] for row in tuning["windows"]} == {1, 2}
+    assert len({(row["num_buckets"], row["streams"]) for row in tuning["windows"]}) == 1
+    assert not tuning["order"]["is_fixed"] and tuning["order"]["trial"]["fixed_s"] > 0
+    [sentence] = tuning["left_out"]
+    assert sentence.startswith("the pattern of all-reduces is faster as it is")
+
+
+@pytest.mark.parametrize(("fixed_s", "is_fixed"), [(1.0, True), (1.02, True), (1.05, False)])
+def test_the_median_of_turns_decides_and_a_tie_fixes_the_order(fixed_s, is_fixed):
+    trial = conclusion([(1.0, fixed_s), (9.0, fixed_s), (0.9, 9.0)])
+    assert (trial.given_s, trial.fixed_s, trial.num_turns) == (1.0, fixed_s, 3)
+    assert trial.is_fixed == is_fixed and not trial.is_clear
+    assert conclusion([(1.0, 0.6)]).is_clear and conclusion([(1.0, 1.6)]).is_clear
+
+
 def test_simulated_workers_are_refused():
     model = StackedModel(make_model(), 2)
     with pytest.raises(ValueError, match="autotune=True measures real workers"):
@@ -63,7 +95,7 @@ def test_simulated_workers_are_refused():
 )
 def test_what_cannot_be_tuned_is_said(algorithm, said):
     own = scope(algorithm, StackedCommunicator(4), FLOAT32)
-    assert not own.tunes_transport and not own.tunes_buckets
+    assert not (own.tunes_lanes or own.tunes_transport or own.tunes_buckets)
     assert said in own.left_out[0]
 
 
@@ -84,7 +116,7 @@ def test_a_worker_alone_is_not_warned():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         own = scope(AllReduce(), StackedCommunicator(1), FLOAT32)
-    assert not own.tunes_transport and MOST_STEPS == 200
+    assert not own.tunes_lanes and MOST_STEPS == 200
 
 
 def test_sharded_models_are_refused():

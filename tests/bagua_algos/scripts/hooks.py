@@ -93,11 +93,19 @@ def optimizer_in_backward() -> Results:
         parameter.data.add_(parameter.grad, alpha=-0.1)
         parameter.grad = None
 
+    def in_place(parameter: Tensor) -> None:
+        with torch.no_grad():
+            parameter.sub_(parameter.grad, alpha=0.1)
+
     results: Results = {}
     for algorithm in (AllReduce(), LocalSGD(interval=2)):
         for is_first in (True, False):
             optimizers: dict[Tensor, torch.optim.Optimizer] = {}
-            hooks = {"optimizers": step_of(optimizers), "by hand": by_hand}
+            hooks = {
+                "optimizers": step_of(optimizers),
+                "by hand": by_hand,
+                "in place": in_place,
+            }
             for name, hook in hooks.items():
                 model, _ = in_order(hook, algorithm, is_first=is_first)
                 optimizers.update({p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()})

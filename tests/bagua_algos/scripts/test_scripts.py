@@ -112,12 +112,14 @@ def test_what_a_scripts_hook_makes_of_its_own_gradient_is_averaged(workers, hook
 def test_an_optimizer_that_steps_within_backward_is_refused(workers, algorithm, is_first):
     for worker in workers:
         results = worker["optimizer_in_backward"]
-        stepped, by_hand = (
-            results[f"{algorithm} {how} {is_first}"] for how in ("optimizers", "by hand")
+        stepped, by_hand, in_place = (
+            results[f"{algorithm} {how} {is_first}"]
+            for how in ("optimizers", "by hand", "in place")
         )
         assert "during backward, by a gradient that workers have not averaged" in stepped
         assert stepped.endswith("call the distributed optimizer's step() after backward()")
         assert by_hand.startswith("a hook has taken the gradient of a parameter of shape")
+        assert "was changed during backward, before workers have averaged" in in_place
 
 
 def test_weights_that_differ_and_should_not_are_averaged_and_warned_of(workers):
