@@ -4,20 +4,22 @@
                               [cases=1,8,8-static,8-slowed,8-static-slowed,auto]
 
 A case is a number of streams; "static" cuts each message in equal parts, one a stream, as NCCL's
-own sockets do; "slowed" paces one stream at a tenth of its share; "auto" is what the environment
-leaves to be measured; "iperf3-8" is iperf3 with so many streams. Every round makes a new connection
-for every case and sends one message. Goodput is that of the message alone, and of the link what is
-left for payload in full frames. Processor time is of both workers together.
+own sockets do; "8-512k" has chunks of 512 KiB, whatever a stream's rate; "slowed" paces one stream
+at a tenth of its share; "auto" is what the environment leaves to be measured; "iperf3-8" is iperf3
+with so many streams. Every round makes a new connection for every case and sends one message.
+Goodput is that of the message alone, and of the link what is left for payload in full frames.
+"x the first" is the median over the rounds. Processor time is of both workers together.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
+from operator import truediv
 from statistics import median
 
 from bagua_net.cases import DEFAULTS, Case, Sample, measure, parse_case
-from bagua_net.words import read_words
 from host import commands, markdown
 from host.errors import UserError
+from netsim.conditions.command_line import read_words
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError, ProbeError
 
@@ -47,14 +49,14 @@ def parse(words: Sequence[str]) -> tuple[NetworkCondition, list[Case], int, floa
         UserError: for a word that is not understood.
     """
     defaults = {"workers": "2", "rounds": "3", "mbytes": "64", "cases": DEFAULTS}
-    condition, values = read_words(words, defaults, command="bagua_net.bench")
-    if values["workers"] != "2":
-        raise UserError("One connection joins two workers: leave workers=2.")
     try:
+        condition, values = read_words(words, defaults, command="bagua_net.bench")
         rounds, mbytes = int(values["rounds"]), float(values["mbytes"])
         cases = [parse_case(name) for name in values["cases"].split(",")]
     except ValueError as error:
         raise UserError(str(error)) from error
+    if values["workers"] != "2":
+        raise UserError("One connection joins two workers: leave workers=2.")
     if rounds < 1 or not 0 < mbytes <= 1024:
         raise UserError("rounds must be at least 1, and mbytes more than 0 and at most 1024.")
     return condition, cases, rounds, mbytes
@@ -62,7 +64,7 @@ def parse(words: Sequence[str]) -> tuple[NetworkCondition, list[Case], int, floa
 
 def table(condition: NetworkCondition, samples: Mapping[str, Sequence[Sample]]) -> str:
     """One row a case: goodput with its spread, its part of the link, ratios and processor time."""
-    rows, first = [], median([sample.mbit for sample in next(iter(samples.values()))])
+    rows, first = [], [sample.mbit for sample in next(iter(samples.values()))]
     for name, measured in samples.items():
         mbit = [sample.mbit for sample in measured]
         link = condition.rate_mbit and median(mbit) / (_PAYLOAD_SHARE * condition.rate_mbit)
@@ -70,7 +72,7 @@ def table(condition: NetworkCondition, samples: Mapping[str, Sequence[Sample]]) 
             name,
             f"{median(mbit):.4g} ({min(mbit):.4g} to {max(mbit):.4g})",
             f"{100 * link:.1f} %" if link else "-",
-            f"{median(mbit) / first:.2f}",
+            f"{median(map(truediv, mbit, first)):.2f}",
             f"{median([sample.cpu_s_per_gb for sample in measured]):.2f}",
             measured[-1].choice or "-",
         )

@@ -27,18 +27,21 @@ _UNSHAPED_SLOW_MBIT = 100
 _SLOWED_SHARE = 0.1
 _SO_MAX_PACING_RATE = 47
 _ANSWER_BYTES = 100
-_VARIABLES = ("BAGUA_NET_STREAMS", "BAGUA_NET_SPLIT", "BAGUA_NET_CONGESTION")
-_PATTERN = re.compile(r"(?:(iperf3)-)?(\d+|auto)(-bbr)?(-static)?(-slowed)?")
+_VARIABLES = tuple(
+    f"BAGUA_NET_{name}" for name in ("STREAMS", "SPLIT", "CONGESTION", "CHUNK_KB", "UNSENT_KB")
+)
+_PATTERN = re.compile(r"(?:(iperf3)-)?(\d+|auto)(-bbr)?(-static|-(\d+)k)?(-slowed)?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Streams (None: left to the plugin), how messages are split, and who sends."""
+    """Streams and chunks (None: left to the plugin), how messages are split, and who sends."""
 
     name: str
     streams: int | None
     congestion: str
     is_static: bool
+    chunk_kb: int | None
     is_slowed: bool
     is_iperf3: bool
 
@@ -46,11 +49,16 @@ class Case:
         """Of the plugin, while this case is measured."""
         if self.streams is None:
             return {}
-        return {
+        chosen = {
             "BAGUA_NET_STREAMS": str(self.streams),
             "BAGUA_NET_SPLIT": "static" if self.is_static else "dynamic",
             "BAGUA_NET_CONGESTION": self.congestion,
         }
+        if self.chunk_kb is not None:
+            chosen |= dict.fromkeys(
+                ("BAGUA_NET_CHUNK_KB", "BAGUA_NET_UNSENT_KB"), str(self.chunk_kb)
+            )
+        return chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +73,20 @@ class Sample:
 def parse_case(name: str) -> Case:
     """Such as "8", "8-static-slowed", "auto" or "iperf3-8". Raises `ValueError`."""
     match = _PATTERN.fullmatch(name)
-    is_plain = match is not None and not any(match.group(3, 4, 5))
+    is_plain = match is not None and not any(match.group(3, 4, 6))
     if match is None or ((match[1] or match[2] == "auto") and not is_plain):
-        raise ValueError(f"There is no case {name!r}: such as {DEFAULTS},8-bbr,iperf3-8.")
+        raise ValueError(f"There is no case {name!r}: such as {DEFAULTS},8-bbr,8-512k,iperf3-8.")
     if match[0] == "iperf3-auto" or not 1 <= int(match[2].replace("auto", "1")) <= 64:
         raise ValueError(f"The case {name!r} needs 1 to 64 streams.")
+    if match[5] and int(match[5]) < 1:
+        raise ValueError(f"The case {name!r} needs chunks of at least 1 KiB.")
     return Case(
         name=name,
         streams=None if match[2] == "auto" else int(match[2]),
         congestion="bbr" if match[3] else "system",
-        is_static=bool(match[4]),
-        is_slowed=bool(match[5]),
+        is_static=match[4] == "-static",
+        chunk_kb=int(match[5]) if match[5] else None,
+        is_slowed=bool(match[6]),
         is_iperf3=bool(match[1]),
     )
 

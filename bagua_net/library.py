@@ -63,6 +63,7 @@ def _digest(compiler: str) -> str:
     digest = hashlib.sha256(compiler.encode())
     for file in (
         FOLDER / "Makefile",
+        *sorted(FOLDER.glob("nccl/*.h")),
         *sorted(FOLDER.glob("src/*")),
         *sorted(FOLDER.glob("checks/*")),
     ):

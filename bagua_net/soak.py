@@ -17,9 +17,9 @@ from pathlib import Path
 
 from bagua_net.library import build
 from bagua_net.table import HANDLE_BYTES, Plugin, PluginError
-from bagua_net.words import read_words
 from host import commands
 from host.errors import UserError
+from netsim.conditions.command_line import read_words
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError, ProbeError
 from netsim.links.namespaces import Hub
@@ -37,8 +37,8 @@ def main() -> int:
         print(__doc__)
         return 0
     defaults = {"gbytes": "10", "seed": "0"}
-    condition, values = read_words(sys.argv[1:], defaults, command="bagua_net.soak")
     try:
+        condition, values = read_words(sys.argv[1:], defaults, command="bagua_net.soak")
         num_bytes, seed = round(1e9 * float(values["gbytes"])), int(values["seed"])
         seconds = soak(condition, num_bytes, seed)
     except (ValueError, NamespaceError, ProbeError) as error:

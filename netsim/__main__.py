@@ -18,8 +18,9 @@ from pathlib import Path
 
 from host import commands
 from host.processes import fork, kill
+from netsim.conditions.command_line import read_words
 from netsim.conditions.condition import NetworkCondition
-from netsim.conditions.presets import preset_names, read_condition, why_unmeasured
+from netsim.conditions.presets import why_unmeasured
 from netsim.errors import NamespaceError, ProbeError
 from netsim.proof import proof
 from netsim.proof.one_connection import RECEIVER, SENDER, ConnectionReport
@@ -65,8 +66,8 @@ def _run(arguments: list[str]) -> int:
         raise ValueError(_USAGE)
     if bool(command) != (own[0] == "serve"):
         raise ValueError("serve takes a command after --, and probe takes none.")
-    condition, num_workers = parse(own[1:])
-    if unmeasured := _why_unmeasured(own[1:]):
+    condition, num_workers, name = parse(own[1:])
+    if unmeasured := why_unmeasured(name):
         print(f"netsim: {unmeasured}", file=sys.stderr)
     if own[0] == "probe":
         return _probe(condition, num_workers)
@@ -75,34 +76,17 @@ def _run(arguments: list[str]) -> int:
     return _in_child(lambda: serve(condition, num_workers, command))
 
 
-def parse(words: list[str]) -> tuple[NetworkCondition, int]:
-    """The condition and the number of workers that `net=`, `net.KEY=` and `workers=` give.
+def parse(words: list[str]) -> tuple[NetworkCondition, int, str]:
+    """The condition, the number of workers and the network's name that `net=`, `net.KEY=` and
+    `workers=` give.
 
     Raises:
         ValueError: for any other word, or a value that is wrong.
     """
-    name, num_workers = None, 4
-    overrides: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not (key in ("net", "workers") or key.startswith("net.")):
-            raise ValueError(f"{word!r} is not understood. {_USAGE}")
-        if key == "net":
-            name = value
-        elif key == "workers":
-            if not value.isdecimal():
-                raise ValueError(f"workers has to be a number from 1 up, not {value!r}.")
-            num_workers = int(value)
-        else:
-            overrides[key.removeprefix("net.")] = value
-    if name is None:
-        raise ValueError(f"Name a network by net=: {', '.join(preset_names())}.")
-    return read_condition(name, overrides), num_workers
-
-
-def _why_unmeasured(words: list[str]) -> str | None:
-    names = [word.removeprefix("net=") for word in words if word.startswith("net=")]
-    return why_unmeasured(names[-1])
+    condition, values = read_words(words, {"workers": "4"}, command="netsim")
+    if not values["workers"].isdecimal():
+        raise ValueError(f"workers has to be a number from 1 up, not {values['workers']!r}.")
+    return condition, int(values["workers"]), values["net"]
 
 
 def _probe(condition: NetworkCondition, num_workers: int) -> int:

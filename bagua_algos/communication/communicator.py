@@ -10,6 +10,7 @@ Shape suffixes: w workers held here, N workers in all.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from torch import Tensor
@@ -196,8 +197,13 @@ def check_parts(parts: Sequence[Sequence[int]], world_size: int) -> None:
 
 def check_permutation(peers: Sequence[int], world_size: int) -> None:
     """Raise `ValueError` unless `peers` sends to every worker exactly once."""
-    if sorted(peers) != list(range(world_size)):
+    if not _is_permutation(tuple(peers), world_size):
         raise ValueError(f"peers must be a permutation of 0..{world_size - 1}, got {list(peers)}")
+
+
+@lru_cache(maxsize=64)  # exchanges come back every step, among up to thousands of workers
+def _is_permutation(peers: tuple[int, ...], world_size: int) -> bool:
+    return sorted(peers) == list(range(world_size))
 
 
 def num_bytes_per_worker(x_w: Tensor) -> int:

@@ -43,7 +43,9 @@ class Mixing:
     def __post_init__(self) -> None:
         for exchange in self.exchanges:
             check_permutation(exchange.peers, len(self.self_weights))
-        sums = self.matrix().sum(0)
+        sums = np.array(self.self_weights)  # of columns, without the N x N numbers between them
+        for exchange in self.exchanges:
+            sums += np.take(exchange.weights, exchange.peers)
         if not np.allclose(sums, 1):
             raise ValueError(f"every column of a mixing matrix must sum to 1, got {sums.tolist()}")
 

@@ -1,6 +1,7 @@
 """The common part of all communicators: the numbers of the workers, the nodes, the observer."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from torch import Tensor
 
@@ -76,6 +77,11 @@ class Workers(Communicator):
                     num_bytes=num_bytes_per_worker(x_w),
                     ranks=self.members,
                     seconds=seconds,
-                    peers=peers and tuple(self.members[peer] for peer in peers),
+                    peers=peers and _of_whole(peers, self.members),
                 )
             )
+
+
+@lru_cache(maxsize=64)  # exchanges come back every step, among up to thousands of workers
+def _of_whole(peers: tuple[int, ...], members: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(members[peer] for peer in peers)

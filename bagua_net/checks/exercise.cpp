@@ -1,12 +1,14 @@
-// Drives the library within one process, for the sanitizers: sixteen connections at once, thirty-two
-// requests in flight on each, sizes from nothing to a megabyte; then closes that come at bad moments.
+// Drives the library within one process, for the sanitizers: sixteen connections at once,
+// thirty-two requests in flight on each, sizes from nothing to a megabyte; then closes that come at
+// bad moments. Before that, how chunks follow a rate.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <thread>
 #include <vector>
 
-#include "../src/plugin.h"
+#include "chunk_size.h"
+#include "plugin.h"
 
 using namespace bagua_net;
 
@@ -30,13 +32,13 @@ struct Pair {
 
 Pair connect_pair() {
   Pair pair;
-  char handle[kHandleBytes];
-  require(plugin::listen(0, handle, &pair.listener) == kSuccess, "listen");
+  char handle[NCCL_NET_HANDLE_MAXSIZE];
+  require(plugin::listen(0, handle, &pair.listener) == ncclSuccess, "listen");
   while (pair.sender == nullptr) {
-    require(plugin::connect(0, handle, &pair.sender) == kSuccess, "connect");
+    require(plugin::connect(0, handle, &pair.sender) == ncclSuccess, "connect");
   }
   while (pair.receiver == nullptr) {
-    require(plugin::accept(pair.listener, &pair.receiver) == kSuccess, "accept");
+    require(plugin::accept(pair.listener, &pair.receiver) == ncclSuccess, "accept");
   }
   return pair;
 }
@@ -45,19 +47,19 @@ char byte_at(size_t message, size_t index) { return static_cast<char>(message * 
 
 int finish(void* request) {
   for (int done = 0, size = 0;; std::this_thread::yield()) {
-    require(plugin::test(request, &done, &size) == kSuccess, "test");
+    require(plugin::test(request, &done, &size) == ncclSuccess, "test");
     if (done) return size;
   }
 }
 
 void send_all(void* comm) {
   std::vector<std::unique_ptr<char[]>> messages;
-  std::vector<void*> requests(kMostRequests);
+  std::vector<void*> requests(NCCL_NET_MAX_REQUESTS);
   for (size_t m = 0; m < requests.size(); ++m) {
     const size_t size = kSizes[m % std::size(kSizes)];
     messages.emplace_back(new char[size + 1]);
     for (size_t i = 0; i < size; ++i) messages.back()[i] = byte_at(m, i);
-    require(plugin::isend(comm, messages.back().get(), size, &requests[m]) == kSuccess, "isend");
+    require(plugin::isend(comm, messages.back().get(), size, &requests[m]) == ncclSuccess, "isend");
     require(requests[m] != nullptr, "no request");
   }
   for (void* request : requests) finish(request);
@@ -65,12 +67,12 @@ void send_all(void* comm) {
 
 void receive_all(void* comm) {
   std::vector<std::unique_ptr<char[]>> messages;
-  std::vector<void*> requests(kMostRequests);
+  std::vector<void*> requests(NCCL_NET_MAX_REQUESTS);
   for (size_t m = 0; m < requests.size(); ++m) {
     const size_t size = kSizes[m % std::size(kSizes)] + kExtra;
     messages.emplace_back(new char[size]);
     void* data = messages.back().get();
-    require(plugin::irecv(comm, 1, &data, size, &requests[m]) == kSuccess, "irecv");
+    require(plugin::irecv(comm, 1, &data, size, &requests[m]) == ncclSuccess, "irecv");
   }
   for (size_t m = requests.size(); m-- > 0;) {  // in another order than they were posted in
     const size_t size = kSizes[m % std::size(kSizes)];
@@ -112,18 +114,55 @@ void close_amid(bool sender_first) {
   (sender_first ? from : to).reset();
   void* left = sender_first ? received : sent;
   int done = 0;
-  while (plugin::test(left, &done, nullptr) == kSuccess && !done) std::this_thread::yield();
+  while (plugin::test(left, &done, nullptr) == ncclSuccess && !done) std::this_thread::yield();
   (sender_first ? to : from).reset();
   (sender_first ? plugin::close_receive : plugin::close_send)(sender_first ? pair.receiver
                                                                            : pair.sender);
   plugin::close_listen(pair.listener);
 }
 
+// Intervals of one stream, each of so many bytes in so many seconds, between two moments at which
+// its socket was full.
+size_t chunk_after(const Settings& settings, int intervals, uint64_t bytes, double seconds) {
+  ChunkSize size(settings);
+  Clock::time_point now{};
+  for (int i = 0; i <= intervals; ++i) {
+    size.on_full(now);
+    size.on_taken(bytes);
+    now += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+  size.on_idle();  // a pause, of which the rate must not hear
+  size.on_full(now + std::chrono::hours(1));
+  return size.chunk_bytes();
+}
+
+void chunks_follow_rates() {
+  Settings settings;
+  require(chunk_after(settings, 0, 1 << 20, 0.001) == kFirstChunk, "nothing is known yet");
+  require(chunk_after(settings, 4, 1 << 20, 0.001) == 512 << 10, "1 GB/s");
+  require(chunk_after(settings, 4, 150'000, 0.01) == 128 << 10, "15 MB/s, so 120 kB in 8 ms");
+  require(chunk_after(settings, 4, 1 << 16, 1) == 32 << 10, "65 kB/s");
+  settings.chunk_bytes = 200 << 10;
+  require(chunk_after(settings, 4, 1 << 16, 1) == 200 << 10, "as asked for");
+  ChunkSize eased((Settings()));
+  for (int i = 0; i < 40; ++i) eased.on_taken(1 << 16);
+  require(eased.chunk_bytes() == 512 << 10, "a kernel that takes all");
+  ChunkSize slowing((Settings()));
+  Clock::time_point now{};
+  for (int i = 0; i < 20; ++i) {
+    slowing.on_full(now);
+    slowing.on_taken(1 << 20);
+    now += std::chrono::milliseconds(i < 10 ? 1 : 1000);
+  }
+  require(slowing.chunk_bytes() == 32 << 10, "a stream that has become slow");
+}
+
 }  // namespace
 
 int main() {
+  chunks_follow_rates();
   setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-  require(plugin::init(nullptr) == kSuccess, "init");
+  require(plugin::init(nullptr) == ncclSuccess, "init");
   many_at_once();
   for (int i = 0; i < 4; ++i) close_amid(i % 2 == 0);
   std::puts("all well");

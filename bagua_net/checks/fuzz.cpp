@@ -105,7 +105,7 @@ void feed_connection(Fuzzer& fuzzer) {
   ReceiveConnection connection({}, std::move(fds), {});
   const std::unique_ptr<char[]> memory(new char[kSize]);
   Request* request = nullptr;
-  require(connection.irecv(memory.get(), kSize, &request) == kSuccess, "irecv failed");
+  require(connection.irecv(memory.get(), kSize, &request) == ncclSuccess, "irecv failed");
   for (uint64_t left = 1 + fuzzer.below(3); left > 0; --left) {
     const uint64_t offset = fuzzer.below(kSize), length = 1 + fuzzer.below(kSize - offset);
     ChunkHeader header{kChunkMagic, kData, 0, kSize, offset, length};
@@ -117,7 +117,7 @@ void feed_connection(Fuzzer& fuzzer) {
   theirs.reset();
   int done = 0;
   const auto until = Clock::now() + std::chrono::seconds(20);
-  while (connection.test(request, &done, nullptr) == kSuccess && done == 0) {
+  while (connection.test(request, &done, nullptr) == ncclSuccess && done == 0) {
     require(Clock::now() < until, "a request neither ended nor failed");
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }

@@ -19,7 +19,7 @@ void Stream::on_tick(Clock::time_point now, bool was_away) {
   const auto timeout = connection_.settings_.timeout;
   if (was_away || !expects_peer()) heard_at_ = now;
   if (now - heard_at_ > timeout) {
-    connection_.fail(kRemoteError, "the peer is silent for longer than BAGUA_NET_TIMEOUT_S");
+    connection_.fail(ncclRemoteError, "the peer is silent for longer than BAGUA_NET_TIMEOUT_S");
   } else if (now - spoke_at_ > timeout / 4) {
     beat();
   }
@@ -43,38 +43,38 @@ Request* Connection::new_request(void* data, uint64_t size) {
   return &*free;
 }
 
-Result Connection::test(Request* request, int* done, int* sizes) {
+ncclResult_t Connection::test(Request* request, int* done, int* sizes) {
   const std::lock_guard lock(mutex_);
   *done = 0;
   if (request->is_done) {
     *done = 1;
     if (sizes != nullptr) *sizes = static_cast<int>(std::min<uint64_t>(request->total, INT_MAX));
     request->is_used = false;
-    return kSuccess;
+    return ncclSuccess;
   }
   // Its memory is the caller's again only when no stream is at work on it.
-  if (failure_ == kSuccess || num_live_ > 0) return kSuccess;
+  if (failure_ == ncclSuccess || num_live_ > 0) return ncclSuccess;
   request->is_used = false;
   return failure_;
 }
 
 bool Connection::has_failed() {
   const std::lock_guard lock(mutex_);
-  return failure_ != kSuccess;
+  return failure_ != ncclSuccess;
 }
 
-void Connection::fail(Result result, const char* why) {
+void Connection::fail(ncclResult_t result, const char* why) {
   const std::lock_guard lock(mutex_);
   fail_locked(result, why);
 }
 
-void Connection::fail_locked(Result result, const char* why) {
-  if (failure_ != kSuccess) return;
+void Connection::fail_locked(ncclResult_t result, const char* why) {
+  if (failure_ != ncclSuccess) return;
   failure_ = result;
   const bool is_missed = std::any_of(requests_.begin(), requests_.end(), [](const Request& r) {
     return r.is_used && !r.is_done;
   });
-  log(is_missed ? kWarn : kInfo, "connection ended: %s", why);
+  log(is_missed ? NCCL_LOG_WARN : NCCL_LOG_INFO, "connection ended: %s", why);
   // Each stream's reactor sees the hang-up, and retires it.
   for (const auto& stream : streams_) {
     if (stream->is_live_) (void)shutdown(stream->fd().get(), SHUT_RDWR);

@@ -58,9 +58,9 @@ class Connection {
   virtual ~Connection() = default;
 
   // Done, not yet, or failed. A request that is done or failed is gone.
-  Result test(Request* request, int* done, int* sizes);
+  ncclResult_t test(Request* request, int* done, int* sizes);
   // Wakes and fails whatever waits here; `why` goes to the log. The first failure counts.
-  void fail(Result result, const char* why);
+  void fail(ncclResult_t result, const char* why);
   bool has_failed();
 
  protected:
@@ -71,7 +71,7 @@ class Connection {
   // Null where all are in use.
   Request* new_request(void* data, uint64_t size);
   // Those that follow need the lock.
-  void fail_locked(Result result, const char* why);
+  void fail_locked(ncclResult_t result, const char* why);
   virtual void on_failure_locked() {}
   // The stream takes no further part. Only on its reactor.
   void retire_locked(Stream& stream);
@@ -80,8 +80,8 @@ class Connection {
 
   const Settings settings_;
   std::mutex mutex_;
-  Result failure_ = kSuccess;
-  std::array<Request, kMostRequests> requests_;
+  ncclResult_t failure_ = ncclSuccess;
+  std::array<Request, NCCL_NET_MAX_REQUESTS> requests_;
   uint64_t num_requests_ = 0;  // ever
   std::shared_ptr<ReactorPool> pool_;
   std::vector<std::unique_ptr<Stream>> streams_;

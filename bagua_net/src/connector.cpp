@@ -20,7 +20,7 @@ Connector::Connector(const Settings& settings, const Handle& handle)
   const Address address = address_of(handle);
   for (size_t i = 0; i < has_said_hello_.size(); ++i) {
     fds_.push_back(start_connecting(address));
-    set_options(fds_.back(), settings.unsent_bytes);
+    set_options(fds_.back());
     const auto& congestion = settings.congestion;
     if (congestion && *congestion != "system" && !set_congestion(fds_.back(), *congestion)) {
       raise_system("setting the congestion control of BAGUA_NET_CONGESTION");

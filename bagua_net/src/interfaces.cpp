@@ -23,7 +23,8 @@ int wanted_family() {
   const std::string word = text;
   if (word == "AF_INET") return AF_INET;
   if (word == "AF_INET6") return AF_INET6;
-  throw std::invalid_argument("NCCL_SOCKET_FAMILY must be AF_INET or AF_INET6, not '" + word + "'.");
+  throw std::invalid_argument("NCCL_SOCKET_FAMILY must be AF_INET or AF_INET6, not '" + word +
+                              "'.");
 }
 
 bool is_usable(const ifaddrs& entry, int family) {

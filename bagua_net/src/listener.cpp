@@ -51,7 +51,7 @@ void Listener::take_new() {
     stranger.fd = accept_from(fd_);
     if (stranger.fd.get() < 0) return;
     stranger.since = Clock::now();
-    set_options(stranger.fd, settings_.unsent_bytes);
+    set_options(stranger.fd);
     strangers_.push_back(std::move(stranger));
   }
   strangers_.erase(strangers_.begin());  // the oldest makes room for the next
@@ -61,11 +61,11 @@ void Listener::hear_strangers() {
   std::vector<Stranger> still;
   for (Stranger& stranger : strangers_) {
     if (!hear(stranger)) {
-      log(kInfo, "dropped a connection that is none of ours");
+      log(NCCL_LOG_INFO, "dropped a connection that is none of ours");
     } else if (stranger.bytes < sizeof(Hello)) {
       still.push_back(std::move(stranger));
     } else if (!join_group(stranger)) {
-      log(kWarn, "dropped a stream that came twice");
+      log(NCCL_LOG_WARN, "dropped a stream that came twice");
     }
   }
   strangers_ = std::move(still);

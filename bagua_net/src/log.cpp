@@ -7,20 +7,20 @@
 namespace bagua_net {
 
 namespace {
-std::atomic<Logger> current{nullptr};
+std::atomic<ncclDebugLogger_t> current{nullptr};
 }
 
-void set_logger(Logger logger) { current = logger; }
+void set_logger(ncclDebugLogger_t logger) { current = logger; }
 
-void log(LogLevel level, const char* format, ...) {
-  const Logger logger = current;
+void log(ncclDebugLogLevel level, const char* format, ...) {
+  const ncclDebugLogger_t logger = current;
   if (logger == nullptr) return;
   char line[512];
   va_list arguments;
   va_start(arguments, format);
   std::vsnprintf(line, sizeof line, format, arguments);
   va_end(arguments);
-  logger(level, kLogInit | kLogNet, "bagua_net", 0, "NET/bagua : %s", line);
+  logger(level, NCCL_INIT | NCCL_NET, "bagua_net", 0, "NET/bagua : %s", line);
 }
 
 }  // namespace bagua_net

@@ -29,18 +29,18 @@ State& state() {
 
 // Runs `body`, whose exceptions become results.
 template <class Body>
-Result guarded(const char* doing, Result of_system_errors, Body body) {
+ncclResult_t guarded(const char* doing, ncclResult_t of_system_errors, Body body) {
   try {
     return body();
   } catch (const std::invalid_argument& error) {
-    log(kWarn, "%s", error.what());
-    return kInvalidUsage;
+    log(NCCL_LOG_WARN, "%s", error.what());
+    return ncclInvalidUsage;
   } catch (const std::system_error& error) {
-    log(kWarn, "%s: %s", doing, error.what());
+    log(NCCL_LOG_WARN, "%s: %s", doing, error.what());
     return of_system_errors;
   } catch (const std::exception& error) {
-    log(kWarn, "%s: %s", doing, error.what());
-    return kInternalError;
+    log(NCCL_LOG_WARN, "%s: %s", doing, error.what());
+    return ncclInternalError;
   }
 }
 
@@ -79,54 +79,56 @@ void forget(uint64_t key) {
 
 }  // namespace
 
-Result init(Logger logger) {
+ncclResult_t init(ncclDebugLogger_t logger) {
   set_logger(logger);
-  return guarded("init", kSystemError, [] {
+  return guarded("init", ncclSystemError, [] {
     (void)read_settings();  // a wrong one is refused here, before anything depends on it
     const std::lock_guard lock(state().mutex);
     auto found = find_interfaces();
     if (found != state().interfaces.back()) state().interfaces.push_back(std::move(found));
-    for (const auto& each : state().interfaces.back()) log(kInfo, "device %s", each.name.c_str());
-    return kSuccess;
+    for (const auto& each : state().interfaces.back()) {
+      log(NCCL_LOG_INFO, "device %s", each.name.c_str());
+    }
+    return ncclSuccess;
   });
 }
 
-Result init_context(void** context, Logger logger) {
-  const Result result = init(logger);
-  if (result != kSuccess) return result;
+ncclResult_t init_context(void** context, ncclDebugLogger_t logger) {
+  const ncclResult_t result = init(logger);
+  if (result != ncclSuccess) return result;
   const std::lock_guard lock(state().mutex);
   ++state().num_contexts;
   *context = &state();
-  return kSuccess;
+  return ncclSuccess;
 }
 
-Result finalize(void*) {
+ncclResult_t finalize(void*) {
   const std::lock_guard lock(state().mutex);
   if (--state().num_contexts <= 0) state().attempts.clear();
-  return kSuccess;
+  return ncclSuccess;
 }
 
-Result devices(int* num_devices) {
+ncclResult_t devices(int* num_devices) {
   const std::lock_guard lock(state().mutex);
   *num_devices = static_cast<int>(state().interfaces.back().size());
-  return kSuccess;
+  return ncclSuccess;
 }
 
-Result get_properties(int device, Properties* properties) {
+ncclResult_t get_properties(int device, Properties* properties) {
   const std::lock_guard lock(state().mutex);
   auto& interfaces = state().interfaces.back();
-  if (device < 0 || static_cast<size_t>(device) >= interfaces.size()) return kInvalidUsage;
+  if (device < 0 || static_cast<size_t>(device) >= interfaces.size()) return ncclInvalidUsage;
   Interface& chosen = interfaces[static_cast<size_t>(device)];
   properties->name = chosen.name.data();
   properties->pci_path = chosen.pci_path.empty() ? nullptr : chosen.pci_path.data();
   properties->guid = static_cast<uint64_t>(chosen.index);
   properties->speed_mbit = chosen.speed_mbit;
-  return kSuccess;
+  return ncclSuccess;
 }
 
-Result listen(int device, void* handle, void** listen_comm) {
+ncclResult_t listen(int device, void* handle, void** listen_comm) {
   *listen_comm = nullptr;
-  return guarded("listen", kSystemError, [&] {
+  return guarded("listen", ncclSystemError, [&] {
     Address address;
     {
       const std::lock_guard lock(state().mutex);
@@ -138,91 +140,91 @@ Result listen(int device, void* handle, void** listen_comm) {
     }
     Handle written;
     auto listener = std::make_unique<Listener>(read_settings(), address, written);
-    std::memset(handle, 0, kHandleBytes);
+    std::memset(handle, 0, NCCL_NET_HANDLE_MAXSIZE);
     std::memcpy(handle, &written, sizeof written);
     *listen_comm = listener.release();
-    return kSuccess;
+    return ncclSuccess;
   });
 }
 
-Result connect(int, void* memory, void** send_comm) {
+ncclResult_t connect(int, void* memory, void** send_comm) {
   *send_comm = nullptr;
   auto handle = read_as<Handle>(memory);
-  const Result result = guarded("connect", kRemoteError, [&] {
+  const ncclResult_t result = guarded("connect", ncclRemoteError, [&] {
     auto connection = attempt_of(handle, memory)->step();
-    if (connection == nullptr) return kSuccess;
+    if (connection == nullptr) return ncclSuccess;
     *send_comm = static_cast<Connection*>(connection.release());
-    return kSuccess;
+    return ncclSuccess;
   });
-  if (result != kSuccess || *send_comm != nullptr) forget(handle.attempt);
+  if (result != ncclSuccess || *send_comm != nullptr) forget(handle.attempt);
   return result;
 }
 
-Result accept(void* listen_comm, void** receive_comm) {
+ncclResult_t accept(void* listen_comm, void** receive_comm) {
   *receive_comm = nullptr;
-  return guarded("accept", kSystemError, [&] {
+  return guarded("accept", ncclSystemError, [&] {
     *receive_comm = static_cast<Connection*>(
         static_cast<Listener*>(listen_comm)->accept().release());
-    return kSuccess;
+    return ncclSuccess;
   });
 }
 
-Result register_memory(void* comm, void*, size_t, int type, void** mhandle) {
+ncclResult_t register_memory(void* comm, void*, size_t, int type, void** mhandle) {
   *mhandle = comm;  // there is nothing to register
-  return type == kHostMemory ? kSuccess : kInternalError;
+  return type == NCCL_PTR_HOST ? ncclSuccess : ncclInternalError;
 }
 
-Result deregister_memory(void*, void*) { return kSuccess; }
+ncclResult_t deregister_memory(void*, void*) { return ncclSuccess; }
 
-Result isend(void* send_comm, void* data, size_t size, void** request) {
+ncclResult_t isend(void* send_comm, void* data, size_t size, void** request) {
   Request* made = nullptr;
   auto* connection = static_cast<SendConnection*>(static_cast<Connection*>(send_comm));
-  const Result result =
-      guarded("isend", kSystemError, [&] { return connection->isend(data, size, &made); });
+  const ncclResult_t result =
+      guarded("isend", ncclSystemError, [&] { return connection->isend(data, size, &made); });
   *request = made;
   return result;
 }
 
-Result irecv(void* receive_comm, int num, void** data, size_t size, void** request) {
+ncclResult_t irecv(void* receive_comm, int num, void** data, size_t size, void** request) {
   *request = nullptr;  // it may come in as a hint, which is no request
-  if (num != 1) return kInternalError;
+  if (num != 1) return ncclInternalError;
   Request* made = nullptr;
   auto* connection = static_cast<ReceiveConnection*>(static_cast<Connection*>(receive_comm));
-  const Result result =
-      guarded("irecv", kSystemError, [&] { return connection->irecv(data[0], size, &made); });
+  const ncclResult_t result =
+      guarded("irecv", ncclSystemError, [&] { return connection->irecv(data[0], size, &made); });
   *request = made;
   return result;
 }
 
 // Host memory needs no flush, and there is no other.
-Result iflush(void*, int, void**, int*, void**, void** request) {
+ncclResult_t iflush(void*, int, void**, int*, void**, void** request) {
   *request = nullptr;
-  return kInternalError;
+  return ncclInternalError;
 }
 
-Result test(void* request, int* done, int* sizes) {
+ncclResult_t test(void* request, int* done, int* sizes) {
   auto* tested = static_cast<Request*>(request);
   return tested->connection->test(tested, done, sizes);
 }
 
-Result close_send(void* send_comm) {
-  return guarded("closeSend", kSystemError, [&] {
+ncclResult_t close_send(void* send_comm) {
+  return guarded("closeSend", ncclSystemError, [&] {
     delete static_cast<Connection*>(send_comm);
-    return kSuccess;
+    return ncclSuccess;
   });
 }
 
-Result close_receive(void* receive_comm) {
-  return guarded("closeRecv", kSystemError, [&] {
+ncclResult_t close_receive(void* receive_comm) {
+  return guarded("closeRecv", ncclSystemError, [&] {
     delete static_cast<Connection*>(receive_comm);
-    return kSuccess;
+    return ncclSuccess;
   });
 }
 
-Result close_listen(void* listen_comm) {
-  return guarded("closeListen", kSystemError, [&] {
+ncclResult_t close_listen(void* listen_comm) {
+  return guarded("closeListen", ncclSystemError, [&] {
     delete static_cast<Listener*>(listen_comm);
-    return kSuccess;
+    return ncclSuccess;
   });
 }
 

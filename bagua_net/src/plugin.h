@@ -1,7 +1,7 @@
 // What the tables of all versions call. No function throws, blocks for the peer, or aborts.
 #pragma once
 
-#include "abi.h"
+#include <net.h>
 
 namespace bagua_net::plugin {
 
@@ -15,23 +15,23 @@ struct Properties {
   int speed_mbit;
 };
 
-Result init(Logger logger);
-Result init_context(void** context, Logger logger);
-Result finalize(void* context);
-Result devices(int* num_devices);
-Result get_properties(int device, Properties* properties);
-Result listen(int device, void* handle, void** listen_comm);
-Result connect(int device, void* handle, void** send_comm);
-Result accept(void* listen_comm, void** receive_comm);
-Result register_memory(void* comm, void* data, size_t size, int type, void** mhandle);
-Result deregister_memory(void* comm, void* mhandle);
-Result isend(void* send_comm, void* data, size_t size, void** request);
-Result irecv(void* receive_comm, int num, void** data, size_t size, void** request);
-Result iflush(void* receive_comm, int num, void** data, int* sizes, void** mhandles,
+ncclResult_t init(ncclDebugLogger_t logger);
+ncclResult_t init_context(void** context, ncclDebugLogger_t logger);
+ncclResult_t finalize(void* context);
+ncclResult_t devices(int* num_devices);
+ncclResult_t get_properties(int device, Properties* properties);
+ncclResult_t listen(int device, void* handle, void** listen_comm);
+ncclResult_t connect(int device, void* handle, void** send_comm);
+ncclResult_t accept(void* listen_comm, void** receive_comm);
+ncclResult_t register_memory(void* comm, void* data, size_t size, int type, void** mhandle);
+ncclResult_t deregister_memory(void* comm, void* mhandle);
+ncclResult_t isend(void* send_comm, void* data, size_t size, void** request);
+ncclResult_t irecv(void* receive_comm, int num, void** data, size_t size, void** request);
+ncclResult_t iflush(void* receive_comm, int num, void** data, int* sizes, void** mhandles,
               void** request);
-Result test(void* request, int* done, int* sizes);
-Result close_send(void* send_comm);
-Result close_receive(void* receive_comm);
-Result close_listen(void* listen_comm);
+ncclResult_t test(void* request, int* done, int* sizes);
+ncclResult_t close_send(void* send_comm);
+ncclResult_t close_receive(void* receive_comm);
+ncclResult_t close_listen(void* listen_comm);
 
 }  // namespace bagua_net::plugin

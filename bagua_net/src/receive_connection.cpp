@@ -35,12 +35,12 @@ ReceiveStream& ReceiveConnection::stream(size_t index) {
   return static_cast<ReceiveStream&>(*streams_[index]);
 }
 
-Result ReceiveConnection::irecv(void* data, uint64_t size, Request** request) {
+ncclResult_t ReceiveConnection::irecv(void* data, uint64_t size, Request** request) {
   *request = nullptr;
   const std::lock_guard lock(mutex_);
-  if (failure_ != kSuccess) return failure_;
+  if (failure_ != ncclSuccess) return failure_;
   *request = new_request(data, size);
-  if (*request == nullptr) return kSuccess;
+  if (*request == nullptr) return ncclSuccess;
   for (size_t i = 0; i < streams_.size(); ++i) {
     ReceiveStream& waiting = stream(i);
     if (!waiting.is_waiting_ || place_locked(waiting) != Place::kReady) continue;
@@ -52,7 +52,7 @@ Result ReceiveConnection::irecv(void* data, uint64_t size, Request** request) {
     }
   }
   fail_if_doomed_locked();
-  return kSuccess;
+  return ncclSuccess;
 }
 
 Request* ReceiveConnection::find_locked(uint64_t sequence) {
@@ -70,19 +70,19 @@ ReceiveConnection::Place ReceiveConnection::place_locked(ReceiveStream& stream) 
   if (stream.is_waiting_) return Place::kWaits;
   Request* request = find_locked(header.sequence);
   if (request == nullptr) {
-    fail_locked(kRemoteError, "a chunk of a message that is complete");
+    fail_locked(ncclRemoteError, "a chunk of a message that is complete");
     return Place::kFailed;
   }
   if (header.total > request->size) {
-    fail_locked(kInvalidUsage, "a message is larger than the memory posted for it");
+    fail_locked(ncclInvalidUsage, "a message is larger than the memory posted for it");
     return Place::kFailed;
   }
   if (request->claimed > 0 && request->total != header.total) {
-    fail_locked(kRemoteError, "two chunks disagree about the size of their message");
+    fail_locked(ncclRemoteError, "two chunks disagree about the size of their message");
     return Place::kFailed;
   }
   if (header.length > header.total - request->claimed) {
-    fail_locked(kRemoteError, "more chunks than their message has bytes");
+    fail_locked(ncclRemoteError, "more chunks than their message has bytes");
     return Place::kFailed;
   }
   request->total = header.total;
@@ -103,7 +103,7 @@ void ReceiveConnection::finish_locked(ReceiveStream& stream) {
 
 void ReceiveConnection::end_locked(ReceiveStream& stream) {
   retire_locked(stream);
-  if (num_live_ == 0) return fail_locked(kRemoteError, "the sender has closed");
+  if (num_live_ == 0) return fail_locked(ncclRemoteError, "the sender has closed");
   fail_if_doomed_locked();
 }
 
@@ -116,7 +116,7 @@ void ReceiveConnection::fail_if_doomed_locked() {
   const bool is_missed = std::any_of(requests_.begin(), requests_.end(), [](const Request& r) {
     return r.is_used && !r.is_done;
   });
-  if (is_missed) fail_locked(kRemoteError, "the sender has closed amid a message");
+  if (is_missed) fail_locked(ncclRemoteError, "the sender has closed amid a message");
 }
 
 void ReceiveConnection::on_failure_locked() {
@@ -145,7 +145,7 @@ void ReceiveStream::beat() {
 void ReceiveStream::on_events(uint32_t events) {
   {
     const std::lock_guard lock(owner().mutex_);
-    if (owner().failure_ != kSuccess) return owner().retire_locked(*this);
+    if (owner().failure_ != ncclSuccess) return owner().retire_locked(*this);
     if (is_waiting_) {
       if ((events & kHungUp) == 0 || is_detached_) return;
       is_detached_ = true;  // what has come may still be asked for
@@ -192,7 +192,7 @@ bool ReceiveStream::take_in(size_t num_bytes) {
 
 bool ReceiveStream::begin_chunk() {
   if (!is_sound(header_)) {
-    owner().fail(kRemoteError, "a header that no sender of this kind writes");
+    owner().fail(ncclRemoteError, "a header that no sender of this kind writes");
     return false;
   }
   if (header_.kind == kPing) {
@@ -200,7 +200,7 @@ bool ReceiveStream::begin_chunk() {
     return true;
   }
   const std::lock_guard lock(owner().mutex_);
-  if (owner().failure_ != kSuccess) return false;
+  if (owner().failure_ != ncclSuccess) return false;
   const auto place = owner().place_locked(*this);
   if (place == ReceiveConnection::Place::kWaits) reactor_.change(fd_, EPOLLRDHUP, this);
   return place == ReceiveConnection::Place::kReady;
@@ -210,7 +210,7 @@ void ReceiveStream::end_of_stream(int error) {
   const bool is_between_chunks = request_ == nullptr && header_bytes_ == 0;
   const std::lock_guard lock(owner().mutex_);
   if (is_between_chunks && (error == 0 || error == ECONNRESET)) return owner().end_locked(*this);
-  owner().fail_locked(kRemoteError, error == 0 ? "the sender has died" : std::strerror(error));
+  owner().fail_locked(ncclRemoteError, error == 0 ? "the sender has died" : std::strerror(error));
 }
 
 }  // namespace bagua_net

@@ -13,7 +13,7 @@ class ReceiveConnection final : public Connection {
   ReceiveConnection(const Settings& settings, std::vector<Fd> fds, const Secret& answer);
   ~ReceiveConnection() override;
 
-  Result irecv(void* data, uint64_t size, Request** request);
+  ncclResult_t irecv(void* data, uint64_t size, Request** request);
 
  private:
   friend class ReceiveStream;

@@ -28,7 +28,7 @@ SendConnection::SendConnection(const Settings& settings, std::vector<Fd> fds, co
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < fds.size(); ++i) {
     streams_.push_back(std::make_unique<SendStream>(*this, static_cast<int>(i), std::move(fds[i]),
-                                                    pool_->next()));
+                                                    pool_->next(), settings));
   }
   for (const auto& stream : streams_) {
     stream->reactor().add(stream->fd(), kListening, stream.get());
@@ -38,11 +38,20 @@ SendConnection::SendConnection(const Settings& settings, std::vector<Fd> fds, co
 SendConnection::~SendConnection() {
   flush();
   stop_streams();
+  log_sizes();
   // A close with unread beats would reset the connection, and the peer might lose what it has.
   char beats[256];
   for (const auto& stream : streams_) {
     while (recv(stream->fd().get(), beats, sizeof beats, MSG_DONTWAIT) > 0) continue;
   }
+}
+
+void SendConnection::log_sizes() {
+  std::string sizes;
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    sizes += " " + std::to_string(stream(i).size_.chunk_bytes() >> 10);
+  }
+  log(NCCL_LOG_INFO, "closed; chunks at the end, in KiB, by stream:%s", sizes.c_str());
 }
 
 void SendConnection::flush() {
@@ -59,20 +68,20 @@ SendStream& SendConnection::stream(size_t index) {
   return static_cast<SendStream&>(*streams_[index]);
 }
 
-Result SendConnection::isend(void* data, uint64_t size, Request** request) {
+ncclResult_t SendConnection::isend(void* data, uint64_t size, Request** request) {
   *request = nullptr;
-  if (size > kLargestMessage) return kInvalidUsage;
+  if (size > kLargestMessage) return ncclInvalidUsage;
   const std::lock_guard lock(mutex_);
-  if (failure_ != kSuccess) return failure_;
+  if (failure_ != ncclSuccess) return failure_;
   Request* added = new_request(data, size);
-  if (added == nullptr) return kSuccess;
+  if (added == nullptr) return ncclSuccess;
   added->total = size;
   queue_.push_back(added);
   ++num_unfinished_;
   tuner_.begin();
-  wake_idle_locked(settings_.is_static ? num_active_ : size / settings_.chunk_bytes + 1);
+  wake_idle_locked(settings_.is_static ? num_active_ : size / kFirstChunk + 1);
   *request = added;
-  return kSuccess;
+  return ncclSuccess;
 }
 
 void SendConnection::wake_idle_locked(uint64_t num_chunks) {
@@ -87,14 +96,14 @@ void SendConnection::wake_idle_locked(uint64_t num_chunks) {
 
 // The next chunk for a stream. Chunks shrink towards the end of a message, so that the last ones
 // end at about the same time.
-std::optional<SendConnection::Chunk> SendConnection::take_locked(int index) {
+std::optional<SendConnection::Chunk> SendConnection::take_locked(int index, size_t largest) {
   if (static_cast<size_t>(index) >= num_active_) return std::nullopt;
   if (!settings_.is_static) {
     if (queue_.empty()) return std::nullopt;
     Request& request = *queue_.front();
     const uint64_t left = request.total - request.claimed;
     const uint64_t guided = std::max(kSmallestChunk, left / (2 * num_active_));
-    return cut_locked(request, request.claimed, std::min({left, guided, settings_.chunk_bytes}));
+    return cut_locked(request, request.claimed, std::min({left, guided, uint64_t{largest}}));
   }
   for (Request* request : queue_) {
     const uint64_t bit = uint64_t{1} << index;
@@ -112,7 +121,9 @@ std::optional<SendConnection::Chunk> SendConnection::take_locked(int index) {
 std::optional<SendConnection::Chunk> SendConnection::cut_locked(Request& request, uint64_t offset,
                                                                 uint64_t length) {
   request.claimed += length;
-  if (request.claimed == request.total) queue_.erase(std::find(queue_.begin(), queue_.end(), &request));
+  if (request.claimed == request.total) {
+    queue_.erase(std::find(queue_.begin(), queue_.end(), &request));
+  }
   return Chunk{{kChunkMagic, kData, request.sequence, request.total, offset, length}, &request};
 }
 
@@ -138,10 +149,16 @@ void SendConnection::tune_locked() {
   for (const auto& stream : streams_) {
     is_set = is_set && set_congestion(stream->fd(), choice.congestion);
   }
-  log(kInfo, "%s: %zu of %zu streams, congestion control %s", choice.why.c_str(), choice.streams,
-      streams_.size(), is_set ? choice.congestion.c_str() : "unchanged");
+  log(NCCL_LOG_INFO, "%s: %zu of %zu streams, congestion control %s", choice.why.c_str(),
+      choice.streams, streams_.size(), is_set ? choice.congestion.c_str() : "unchanged");
   num_active_ = choice.streams;
   wake_idle_locked(num_active_);
+}
+
+SendStream::SendStream(SendConnection& connection, int index, Fd fd, Reactor& reactor,
+                       const Settings& settings)
+    : Stream(connection, index, std::move(fd), reactor), size_(settings) {
+  set_unsent(fd_, size_.unsent_bytes());
 }
 
 SendConnection& SendStream::owner() { return static_cast<SendConnection&>(connection_); }
@@ -155,7 +172,7 @@ void SendStream::beat() {
   {
     const std::lock_guard lock(owner().mutex_);
     is_idle_ = false;
-    if (!is_live_ || owner().failure_ != kSuccess) return;
+    if (!is_live_ || owner().failure_ != ncclSuccess) return;
     reactor_.change(fd_, kSending, this);
   }
   send_chunks();
@@ -164,7 +181,7 @@ void SendStream::beat() {
 void SendStream::on_events(uint32_t events) {
   {
     const std::lock_guard lock(owner().mutex_);
-    if (owner().failure_ != kSuccess) return owner().retire_locked(*this);
+    if (owner().failure_ != ncclSuccess) return owner().retire_locked(*this);
   }
   if ((events & ~uint32_t{EPOLLOUT}) != 0 && !read_answers()) return;
   if (is_welcome_ && (events & EPOLLOUT) != 0) send_chunks();
@@ -176,7 +193,7 @@ bool SendStream::read_answers() {
   const ssize_t got = recv(fd_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
   if (got <= 0) {
-    owner().fail(kRemoteError, got == 0 ? "the receiver has closed" : std::strerror(errno));
+    owner().fail(ncclRemoteError, got == 0 ? "the receiver has closed" : std::strerror(errno));
     return false;
   }
   heard_at_ = Clock::now();
@@ -187,7 +204,7 @@ bool SendStream::read_answers() {
     welcome_bytes_ += used;
     if (welcome_bytes_ < sizeof welcome_) return true;
     if (!bagua_net::is_welcome(welcome_, owner().answer_)) {
-      owner().fail(kRemoteError, "another program answered at the receiver's address");
+      owner().fail(ncclRemoteError, "another program answered at the receiver's address");
       return false;
     }
     is_welcome_ = true;
@@ -195,7 +212,7 @@ bool SendStream::read_answers() {
     reactor_.change(fd_, kSending, this);
   }
   if (std::any_of(bytes + used, bytes + got, [](char byte) { return byte != kBeat; })) {
-    owner().fail(kRemoteError, "the receiver sent what it should not");
+    owner().fail(ncclRemoteError, "the receiver sent what it should not");
     return false;
   }
   return true;
@@ -211,11 +228,12 @@ void SendStream::send_chunks() {
 // False: there is none, and the stream is idle.
 bool SendStream::next_chunk() {
   const std::lock_guard lock(owner().mutex_);
-  if (owner().failure_ != kSuccess) return false;
-  chunk_ = owner().take_locked(index_);
+  if (owner().failure_ != ncclSuccess) return false;
+  chunk_ = owner().take_locked(index_, size_.chunk_bytes());
   sent_ = 0;
   if (chunk_) return true;
   is_idle_ = true;
+  size_.on_idle();
   reactor_.change(fd_, kListening, this);
   return false;
 }
@@ -236,10 +254,15 @@ bool SendStream::send_rest() {
     const ssize_t sent = sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
-      if (errno != EAGAIN) owner().fail(kRemoteError, std::strerror(errno));
+      if (errno != EAGAIN) {
+        owner().fail(ncclRemoteError, std::strerror(errno));
+      } else if (size_.on_full(Clock::now())) {
+        set_unsent(fd_, size_.unsent_bytes());
+      }
       return false;
     }
     sent_ += static_cast<uint64_t>(sent);
+    if (size_.on_taken(static_cast<uint64_t>(sent))) set_unsent(fd_, size_.unsent_bytes());
     spoke_at_ = Clock::now();
   }
   const std::lock_guard lock(owner().mutex_);

@@ -4,6 +4,7 @@
 #include <deque>
 #include <optional>
 
+#include "chunk_size.h"
 #include "connection.h"
 #include "tuner.h"
 
@@ -18,7 +19,7 @@ class SendConnection final : public Connection {
   // Waits, for a while, until the peer's kernel has all that was sent.
   ~SendConnection() override;
 
-  Result isend(void* data, uint64_t size, Request** request);
+  ncclResult_t isend(void* data, uint64_t size, Request** request);
 
  private:
   friend class SendStream;
@@ -28,12 +29,13 @@ class SendConnection final : public Connection {
     Request* request;
   };
 
-  std::optional<Chunk> take_locked(int index);
+  std::optional<Chunk> take_locked(int index, size_t largest);
   std::optional<Chunk> cut_locked(Request& request, uint64_t offset, uint64_t length);
   void finish_locked(const Chunk& chunk);
   void wake_idle_locked(uint64_t num_chunks);
   void tune_locked();
   void flush();
+  void log_sizes();
   SendStream& stream(size_t index);
 
   const Secret answer_;
@@ -46,7 +48,8 @@ class SendConnection final : public Connection {
 
 class SendStream final : public Stream {
  public:
-  using Stream::Stream;
+  SendStream(SendConnection& connection, int index, Fd fd, Reactor& reactor,
+             const Settings& settings);
 
   void on_events(uint32_t events) override;
 
@@ -65,6 +68,7 @@ class SendStream final : public Stream {
   size_t welcome_bytes_ = 0;
   bool is_welcome_ = false;
   std::optional<SendConnection::Chunk> chunk_;
+  ChunkSize size_;
   uint64_t sent_ = 0;     // of the header and payload of `chunk_`
   bool is_idle_ = false;  // guarded by the connection's mutex
 };

@@ -39,6 +39,11 @@ int whole(const char* name, int least, int most, int otherwise) {
   return static_cast<int>(value);
 }
 
+std::optional<size_t> kilobytes(const char* name) {
+  if (text_of(name) == nullptr) return std::nullopt;
+  return size_t(whole(name, 1, 1 << 20, 1)) << 10;
+}
+
 int default_threads() {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   return std::clamp(cores / 4, 1, 4);
@@ -48,7 +53,9 @@ int default_threads() {
 
 Settings read_settings() {
   Settings settings;
-  if (text_of("BAGUA_NET_STREAMS")) settings.streams = whole("BAGUA_NET_STREAMS", 1, kMostStreams, 1);
+  if (text_of("BAGUA_NET_STREAMS")) {
+    settings.streams = whole("BAGUA_NET_STREAMS", 1, kMostStreams, 1);
+  }
   if (const char* name = text_of("BAGUA_NET_CONGESTION")) settings.congestion = name;
   if (const char* split = text_of("BAGUA_NET_SPLIT")) {
     const std::string word = split;
@@ -57,8 +64,8 @@ Settings read_settings() {
     }
     settings.is_static = word == "static";
   }
-  settings.chunk_bytes = size_t(whole("BAGUA_NET_CHUNK_KB", 1, 1 << 20, 128)) << 10;
-  settings.unsent_bytes = size_t(whole("BAGUA_NET_UNSENT_KB", 1, 1 << 20, 128)) << 10;
+  settings.chunk_bytes = kilobytes("BAGUA_NET_CHUNK_KB");
+  settings.unsent_bytes = kilobytes("BAGUA_NET_UNSENT_KB");
   const double timeout_s = number("BAGUA_NET_TIMEOUT_S", 0.1, 86'400, 30);
   settings.timeout = std::chrono::milliseconds(std::lround(1000 * timeout_s));
   settings.threads = whole("BAGUA_NET_THREADS", 1, 64, default_threads());

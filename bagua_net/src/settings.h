@@ -12,8 +12,8 @@ struct Settings {
   std::optional<int> streams;             // BAGUA_NET_STREAMS; none: chosen by measurement
   std::optional<std::string> congestion;  // BAGUA_NET_CONGESTION; none: likewise; "system": as is
   bool is_static = false;                 // BAGUA_NET_SPLIT=static
-  size_t chunk_bytes = 128 << 10;         // BAGUA_NET_CHUNK_KB
-  size_t unsent_bytes = 128 << 10;        // BAGUA_NET_UNSENT_KB
+  std::optional<size_t> chunk_bytes;      // BAGUA_NET_CHUNK_KB; none: by each stream's rate
+  std::optional<size_t> unsent_bytes;     // BAGUA_NET_UNSENT_KB; likewise
   std::chrono::milliseconds timeout{30'000};  // BAGUA_NET_TIMEOUT_S
   int threads = 1;                            // BAGUA_NET_THREADS
 };

@@ -118,14 +118,17 @@ int connection_error(const Fd& fd) {
   return code == 0 ? 0 : (errno == ENOTCONN ? EINPROGRESS : errno);
 }
 
-void set_options(const Fd& fd, size_t unsent_bytes) {
+void set_options(const Fd& fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(unsent_bytes));
   // Until the welcome only the kernels speak with each other.
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdleS);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveIntervalS);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveCount);
+}
+
+void set_unsent(const Fd& fd, size_t bytes) {
+  set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(bytes));
 }
 
 bool set_congestion(const Fd& fd, const std::string& name) {

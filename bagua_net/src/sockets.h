@@ -55,8 +55,10 @@ Fd start_connecting(const Address& address);
 // 0: connected; EINPROGRESS: not yet; else why it failed.
 int connection_error(const Fd& fd);
 
-// Small messages at once; unsent data bounded, so that a slow stream takes little ahead.
-void set_options(const Fd& fd, size_t unsent_bytes);
+// Small messages at once; dead peers noticed.
+void set_options(const Fd& fd);
+// Bounds what waits unsent in the kernel, so that a slow stream takes little ahead.
+void set_unsent(const Fd& fd, size_t bytes);
 bool set_congestion(const Fd& fd, const std::string& name);
 
 Secret random_secret();

@@ -1,5 +1,6 @@
 // The five tables that NCCL 2.20 and later, and RCCL, look for; each is the same plugin.
 #include "plugin.h"
+#include "wire.h"
 
 namespace bagua_net {
 
@@ -9,101 +10,110 @@ constexpr size_t kLargestMessageV8 = size_t{1} << 30;
 
 // The fields that all versions have.
 template <class Properties>
-Result common_properties(int device, Properties* properties) {
+ncclResult_t properties_v8(int device, Properties* properties) {
   plugin::Properties own;
-  const Result result = plugin::get_properties(device, &own);
-  if (result != kSuccess) return result;
+  const ncclResult_t result = plugin::get_properties(device, &own);
+  if (result != ncclSuccess) return result;
   *properties = Properties{};
   properties->name = own.name;
-  properties->pci_path = own.pci_path;
+  properties->pciPath = own.pci_path;
   properties->guid = own.guid;
-  properties->pointer_support = kHostMemory;
-  properties->speed_mbit = own.speed_mbit;
-  properties->most_comms = 65'536;
-  properties->most_receives = 1;
-  return kSuccess;
+  properties->ptrSupport = NCCL_PTR_HOST;
+  properties->speed = own.speed_mbit;
+  properties->maxComms = 65'536;
+  properties->maxRecvs = 1;
+  properties->netDeviceType = NCCL_NET_DEVICE_HOST;
+  properties->netDeviceVersion = NCCL_NET_DEVICE_INVALID_VERSION;
+  return ncclSuccess;
 }
 
 template <class Properties>
-Result properties_v9(int device, Properties* properties) {
-  const Result result = common_properties(device, properties);
-  if (result != kSuccess) return result;
-  properties->virtual_device.num_devices = 1;
-  properties->virtual_device.devices[0] = device;
-  properties->largest_p2p = kLargestMessage;
-  properties->largest_collective = kLargestMessage;
-  return kSuccess;
+ncclResult_t properties_v9(int device, Properties* properties) {
+  const ncclResult_t result = properties_v8(device, properties);
+  if (result != ncclSuccess) return result;
+  properties->vProps.ndevs = 1;
+  properties->vProps.devs[0] = device;
+  properties->maxP2pBytes = kLargestMessage;
+  properties->maxCollBytes = kLargestMessage;
+  return ncclSuccess;
 }
 
 template <class Properties>
-Result properties_v11(int device, Properties* properties) {
-  const Result result = properties_v9(device, properties);
-  if (result == kSuccess) properties->largest_multi_request = 1;
+ncclResult_t properties_v11(int device, Properties* properties) {
+  const ncclResult_t result = properties_v9(device, properties);
+  if (result == ncclSuccess) properties->maxMultiRequestSize = 1;
   return result;
 }
 
-Result properties_v12(int device, PropertiesV12* properties) {
-  const Result result = properties_v11(device, properties);
-  if (result != kSuccess) return result;
-  properties->rail_id = properties->plane_id = kUndefinedId;
-  return kSuccess;
+ncclResult_t properties_v12(int device, ncclNetProperties_v12_t* properties) {
+  const ncclResult_t result = properties_v11(device, properties);
+  if (result != ncclSuccess) return result;
+  properties->railId = properties->planeId = NCCL_NET_ID_UNDEF;
+  return ncclSuccess;
 }
 
-Result init_v11(void** context, uint64_t, CommConfig*, Logger logger, Profiler) {
+template <class Config>
+ncclResult_t init_v11(void** context, uint64_t, Config*, ncclDebugLogger_t logger,
+                      ncclProfilerCallback_t) {
   return plugin::init_context(context, logger);
 }
 
-Result init_v10(Logger logger, Profiler) { return plugin::init(logger); }
+ncclResult_t init_v10(ncclDebugLogger_t logger, ncclProfilerCallback_t) {
+  return plugin::init(logger);
+}
 
-Result listen_v11(void*, int device, void* handle, void** listen_comm) {
+ncclResult_t listen_v11(void*, int device, void* handle, void** listen_comm) {
   return plugin::listen(device, handle, listen_comm);
 }
 
-Result connect_v8(int device, void* handle, void** send_comm, DeviceHandle** device_handle) {
+ncclResult_t connect_v8(int device, void* handle, void** send_comm,
+                        ncclNetDeviceHandle_t** device_handle) {
   if (device_handle != nullptr) *device_handle = nullptr;
   return plugin::connect(device, handle, send_comm);
 }
 
-Result connect_v10(int device, CommConfig*, void* handle, void** send_comm,
-                   DeviceHandle** device_handle) {
+ncclResult_t connect_v10(int device, ncclNetCommConfig_v10_t*, void* handle, void** send_comm,
+                         ncclNetDeviceHandle_t** device_handle) {
   return connect_v8(device, handle, send_comm, device_handle);
 }
 
-Result connect_v11(void*, int device, void* handle, void** send_comm,
-                   DeviceHandle** device_handle) {
+ncclResult_t connect_v11(void*, int device, void* handle, void** send_comm,
+                         ncclNetDeviceHandle_t** device_handle) {
   return connect_v8(device, handle, send_comm, device_handle);
 }
 
-Result accept_all(void* listen_comm, void** receive_comm, DeviceHandle** device_handle) {
+ncclResult_t accept_all(void* listen_comm, void** receive_comm,
+                        ncclNetDeviceHandle_t** device_handle) {
   if (device_handle != nullptr) *device_handle = nullptr;
   return plugin::accept(listen_comm, receive_comm);
 }
 
-Result isend_v8(void* comm, void* data, int size, int, void*, void** request) {
+ncclResult_t isend_v8(void* comm, void* data, int size, int, void*, void** request) {
   *request = nullptr;
-  if (size < 0 || static_cast<size_t>(size) > kLargestMessageV8) return kInvalidUsage;
+  if (size < 0 || static_cast<size_t>(size) > kLargestMessageV8) return ncclInvalidUsage;
   return plugin::isend(comm, data, static_cast<size_t>(size), request);
 }
 
-Result isend_v9(void* comm, void* data, size_t size, int, void*, void** request) {
+ncclResult_t isend_v9(void* comm, void* data, size_t size, int, void*, void** request) {
   return plugin::isend(comm, data, size, request);
 }
 
-Result isend_v10(void* comm, void* data, size_t size, int, void*, void*, void** request) {
+ncclResult_t isend_v10(void* comm, void* data, size_t size, int, void*, void*, void** request) {
   return plugin::isend(comm, data, size, request);
 }
 
-Result irecv_v8(void* comm, int num, void** data, int* sizes, int*, void**, void** request) {
+ncclResult_t irecv_v8(void* comm, int num, void** data, int* sizes, int*, void**, void** request) {
   *request = nullptr;
-  if (sizes[0] < 0) return kInvalidUsage;
+  if (sizes[0] < 0) return ncclInvalidUsage;
   return plugin::irecv(comm, num, data, static_cast<size_t>(sizes[0]), request);
 }
 
-Result irecv_v9(void* comm, int num, void** data, size_t* sizes, int*, void**, void** request) {
+ncclResult_t irecv_v9(void* comm, int num, void** data, size_t* sizes, int*, void**,
+                      void** request) {
   return plugin::irecv(comm, num, data, sizes[0], request);
 }
 
-Result irecv_v10(void* comm, int num, void** data, size_t* sizes, int*, void**, void**,
+ncclResult_t irecv_v10(void* comm, int num, void** data, size_t* sizes, int*, void**, void**,
                  void** request) {
   return plugin::irecv(comm, num, data, sizes[0], request);
 }
@@ -114,21 +124,22 @@ constexpr Table with_common_functions(Table table) {
   table.name = plugin::kName;
   table.devices = plugin::devices;
   table.accept = accept_all;
-  table.register_memory = plugin::register_memory;
-  table.deregister_memory = plugin::deregister_memory;
+  table.regMr = plugin::register_memory;
+  table.deregMr = plugin::deregister_memory;
   table.iflush = plugin::iflush;
   table.test = plugin::test;
-  table.close_send = plugin::close_send;
-  table.close_receive = plugin::close_receive;
-  table.close_listen = plugin::close_listen;
+  table.closeSend = plugin::close_send;
+  table.closeRecv = plugin::close_receive;
+  table.closeListen = plugin::close_listen;
   return table;
 }
 
-template <class Table, class Properties>
-constexpr Table with_context(Result (*get_properties)(int, Properties*)) {
+// Since version 11 every communicator has a context.
+template <class Table>
+constexpr Table with_context(decltype(Table::getProperties) properties) {
   Table table{};
   table.init = init_v11;
-  table.get_properties = get_properties;
+  table.getProperties = properties;
   table.listen = listen_v11;
   table.connect = connect_v11;
   table.isend = isend_v10;
@@ -137,10 +148,10 @@ constexpr Table with_context(Result (*get_properties)(int, Properties*)) {
   return with_common_functions(table);
 }
 
-constexpr TableV10 table_v10() {
-  TableV10 table{};
+constexpr ncclNet_v10_t table_v10() {
+  ncclNet_v10_t table{};
   table.init = init_v10;
-  table.get_properties = properties_v9;
+  table.getProperties = properties_v9;
   table.listen = plugin::listen;
   table.connect = connect_v10;
   table.isend = isend_v10;
@@ -148,10 +159,10 @@ constexpr TableV10 table_v10() {
   return with_common_functions(table);
 }
 
-constexpr TableV9 table_v9() {
-  TableV9 table{};
+constexpr ncclNet_v9_t table_v9() {
+  ncclNet_v9_t table{};
   table.init = plugin::init;
-  table.get_properties = properties_v9;
+  table.getProperties = properties_v9;
   table.listen = plugin::listen;
   table.connect = connect_v8;
   table.isend = isend_v9;
@@ -159,10 +170,10 @@ constexpr TableV9 table_v9() {
   return with_common_functions(table);
 }
 
-constexpr TableV8 table_v8() {
-  TableV8 table{};
+constexpr ncclNet_v8_t table_v8() {
+  ncclNet_v8_t table{};
   table.init = plugin::init;
-  table.get_properties = common_properties;
+  table.getProperties = properties_v8;
   table.listen = plugin::listen;
   table.connect = connect_v8;
   table.isend = isend_v8;
@@ -170,17 +181,23 @@ constexpr TableV8 table_v8() {
   return with_common_functions(table);
 }
 
+// bagua_net/table.py finds the functions by their places.
+static_assert(sizeof(ncclNet_v12_t) == 22 * sizeof(void*));
+static_assert(sizeof(ncclNet_v11_t) == 22 * sizeof(void*));
+static_assert(sizeof(ncclNet_v10_t) == 20 * sizeof(void*));
+static_assert(sizeof(ncclNet_v9_t) == 20 * sizeof(void*));
+static_assert(sizeof(ncclNet_v8_t) == 19 * sizeof(void*));
+
 }  // namespace
 
 }  // namespace bagua_net
 
 #define BAGUA_NET_EXPORT extern "C" [[gnu::visibility("default")]]
 
-BAGUA_NET_EXPORT const bagua_net::TableV12 ncclNetPlugin_v12 =
-    bagua_net::with_context<bagua_net::TableV12>(bagua_net::properties_v12);
-BAGUA_NET_EXPORT const bagua_net::TableV11 ncclNetPlugin_v11 =
-    bagua_net::with_context<bagua_net::TableV11>(
-        bagua_net::properties_v11<bagua_net::PropertiesV11>);
-BAGUA_NET_EXPORT const bagua_net::TableV10 ncclNetPlugin_v10 = bagua_net::table_v10();
-BAGUA_NET_EXPORT const bagua_net::TableV9 ncclNetPlugin_v9 = bagua_net::table_v9();
-BAGUA_NET_EXPORT const bagua_net::TableV8 ncclNetPlugin_v8 = bagua_net::table_v8();
+BAGUA_NET_EXPORT const ncclNet_v12_t ncclNetPlugin_v12 =
+    bagua_net::with_context<ncclNet_v12_t>(bagua_net::properties_v12);
+BAGUA_NET_EXPORT const ncclNet_v11_t ncclNetPlugin_v11 =
+    bagua_net::with_context<ncclNet_v11_t>(bagua_net::properties_v11);
+BAGUA_NET_EXPORT const ncclNet_v10_t ncclNetPlugin_v10 = bagua_net::table_v10();
+BAGUA_NET_EXPORT const ncclNet_v9_t ncclNetPlugin_v9 = bagua_net::table_v9();
+BAGUA_NET_EXPORT const ncclNet_v8_t ncclNetPlugin_v8 = bagua_net::table_v8();

@@ -7,11 +7,11 @@
 //   ChunkHeader (kPing)               ->  <- kBeat             where nothing else is said
 #pragma once
 
+#include <net.h>
+
 #include <array>
 #include <cstdint>
 #include <cstring>
-
-#include "abi.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "The wire format is that of little-endian hosts."
@@ -21,6 +21,7 @@ namespace bagua_net {
 
 using Secret = std::array<uint8_t, 16>;
 
+inline constexpr uint64_t kLargestMessage = NCCL_MAX_NET_SIZE_BYTES;
 inline constexpr uint32_t kHandleMagic = 0x314e4742;   // "BGN1"
 inline constexpr uint32_t kHelloMagic = 0x48314742;    // "BG1H"
 inline constexpr uint32_t kWelcomeMagic = 0x57314742;  // "BG1W"
@@ -37,7 +38,7 @@ struct Handle {
   Secret answer;  // and by this one it knows the listening side
   uint64_t attempt;  // of the connecting side, between its calls; 0 before the first
 };
-static_assert(sizeof(Handle) <= kHandleBytes);
+static_assert(sizeof(Handle) <= NCCL_NET_HANDLE_MAXSIZE);
 
 struct Hello {
   uint32_t magic;

@@ -260,7 +260,7 @@ class Lanes:
         """
         if not len(links):
             return begins_s, []
-        before_s = self._free_s[:, links]
+        before_s = np.take(self._free_s, links, axis=1)  # by lanes in memory, as [:, links] is not
         begins_s = np.maximum(begins_s, before_s[index])
         after_s = link_sharing.shared(before_s, index, begins_s, cost.busy_s[links])
         self._free_s[:, links] = after_s

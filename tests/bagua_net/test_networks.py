@@ -46,6 +46,7 @@ def test_the_bench_measures_each_case_in_each_round(permitted):
     [
         (["net=wan", "streams=4"], "'streams=4' is not understood"),
         ([], "Name a network by net="),
+        (["net=wan", "rounds="], "'rounds=' has no value"),
         (["net=wan", "workers=3"], "leave workers=2"),
         (["net=wan", "cases=8-fast"], "There is no case '8-fast'"),
         (["net=wan", "cases=65"], "needs 1 to 64 streams"),
@@ -61,8 +62,8 @@ def test_the_bench_refuses(words, reason):
 
 def test_the_table_compares_with_the_first_case_and_with_the_link():
     samples = {
-        "1": [Sample(mbit=20, cpu_s_per_gb=3)],
+        "1": [Sample(mbit=mbit, cpu_s_per_gb=3) for mbit in (20, 40, 10)],
         "8": [Sample(mbit=mbit, cpu_s_per_gb=2, choice="x") for mbit in (40, 80, 50)],
     }
     lines = table(NetworkCondition(rate_mbit=100), samples).splitlines()
-    assert lines[-1] == "| 8 | 50 (40 to 80) | 52.3 % | 2.50 | 2.00 | x |"
+    assert lines[-1] == "| 8 | 50 (40 to 80) | 52.3 % | 2.00 | 2.00 | x |"

@@ -39,10 +39,10 @@ def test_another_command_stays_as_it_is_and_finds_its_place_in_the_environment()
 
 
 def test_a_command_line_overrides_a_preset():
-    condition, num_workers = parse(
+    condition, num_workers, name = parse(
         ["net=slow_tcp", "workers=3", "net.delay_ms=20", "net.workers={1: {rate_mbit: 5}}"]
     )
-    assert num_workers == 3
+    assert (num_workers, name) == (3, "slow_tcp")
     assert condition.delay_ms == 20
     assert condition.link(1, "up").rate_mbit == 5
 
@@ -57,6 +57,7 @@ def test_a_command_line_overrides_a_preset():
         (["probe", "net=wan", "net.delay_ms=-1"], "delay_ms has to be a finite number"),
         (["probe", "net=wan", "workers=none"], "workers has to be a number"),
         (["probe", "net=wan", "--fast"], "'--fast' is not understood"),
+        (["probe", "net=wan", "net.delay_ms="], "'net.delay_ms=' has no value"),
         (["serve", "net=wan"], "serve takes a command after --"),
     ],
 )

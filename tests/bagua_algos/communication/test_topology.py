@@ -119,3 +119,10 @@ def test_a_mixing_that_loses_mass_or_repeats_a_receiver_is_refused():
         Mixing(self_weights=(1.0, 0.5))
     with pytest.raises(ValueError, match="permutation"):
         Mixing(self_weights=(0.5, 0.5), exchanges=(Exchange(peers=(1, 1), weights=(0.5, 0.5)),))
+
+
+def test_a_mixing_of_many_workers_needs_no_matrix():
+    of_many = Ring().mixing(0, 200_000)  # the matrix would take 320 GB
+    assert not of_many.averages_all
+    with pytest.raises(ValueError, match="must sum to 1"):
+        Mixing(self_weights=(0.5, 0.5), exchanges=(Exchange(peers=(1, 0), weights=(0.5, 0.4)),))
