@@ -53,7 +53,8 @@ STAND_IN = "allreduce"
 _BASELINE = "TorchDDP"
 _CLUSTER = "cluster."
 _TCP = "net.tcp_"
-_TIMEOUT = "cluster.timeout_s"  # a limit, which changes no result
+_OF_NO_RESULT = {"seed", "cluster.timeout_s", "cluster.stacking"}
+"""Options that make no other setting: a limit, and how values are computed that agree."""
 KEYS = (*SITUATION, *DETAIL, "shared_gpu", "name", "label", "algo", "is_baseline")
 """What the runs of a setting share."""
 _TIMES = ("steps_per_s", "exposed_communication_s", "exposed_share")
@@ -210,12 +211,12 @@ def _named(config: Mapping[str, Any]) -> set[str]:
 
 
 def _unusual(config: Mapping[str, Any]) -> set[str]:
-    return {key for key, usual in ADDED.items() if config.get(key, usual) != usual}
+    return {key for key, usual in ADDED.items() if config.get(key, usual) != usual} - _OF_NO_RESULT
 
 
 def _differing(configs: Sequence[dict[str, Any]]) -> set[str]:
     distinct = list({id(config): config for config in configs}.values())
-    keys = {key for config in distinct for key in config} - {"seed", _TIMEOUT}
+    keys = {key for config in distinct for key in config} - _OF_NO_RESULT
     return {key for key in keys if len({repr(config.get(key)) for config in distinct}) > 1}
 
 
