@@ -32,7 +32,7 @@ def run_in_child_reporting(
         RuntimeError: another error of `work`, whose traceback the child prints; or it died.
     """
     ours, theirs = Pipe()
-    pid = fork(lambda: _answer(work, (UserError, *expected), ours, theirs))
+    pid = fork(lambda: answer_reporting(work, expected, ours, theirs))
     theirs.close()
     try:
         while True:
@@ -50,17 +50,20 @@ def run_in_child_reporting(
         kill(pid)
 
 
-def _answer(
+def answer_reporting(
     work: Callable[[Callable[[object], None]], object],
     expected: tuple[type[Exception], ...],
     parents: Connection,
     own: Connection,
 ) -> int:
+    """Tell the parent, by the child's `own` end, ("row", row) for each that `work` reports, then
+    ("answer", what it returns) or ("error", what it raises); returns the child's exit code.
+    """
     parents.close()
     channel = ParentChannel(own)
     try:
         channel.send(("answer", work(lambda row: channel.send(("row", row)))))
-    except expected as error:
+    except (UserError, *expected) as error:
         channel.send(("error", error))
     except Exception as error:
         traceback.print_exc()

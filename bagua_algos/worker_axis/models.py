@@ -2,15 +2,19 @@
 this process.
 
 One training loop serves both: a real worker's ordinary model (w = 1), and N simulated workers'
-models as one `vmap`.
+models stacked, which `Stacking` says how to compute.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from bagua_algos.worker_axis.rows import LossOfRows, RowByRow, Rows
+from bagua_algos.worker_axis.stacking import Stacking
 
 
 class SingleModel(nn.Module):
@@ -33,15 +37,16 @@ class StackedModel(nn.Module):
     each worker.
 
     Args:
-        model: any that `torch.func.vmap` accepts: no control flow that depends on data.
+        model: for `vmap` any that `torch.func.vmap` accepts: no control flow that depends on data.
         num_workers: N.
-        in_a_loop: compute one worker after the other, which any model can do.
+        stacking: how the workers are computed; whichever it is, values agree to rounding.
     """
 
-    def __init__(self, model: nn.Module, num_workers: int, *, in_a_loop: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, num_workers: int, *, stacking: Stacking | None = None
+    ) -> None:
         super().__init__()
         self.module = copy.deepcopy(model)
-        self._in_a_loop = in_a_loop
         tied: dict[Tensor, nn.Parameter] = {}  # a weight used in two places stays one weight
         for part in self.module.modules():
             if isinstance(part, _BatchNorm):
@@ -53,21 +58,58 @@ class StackedModel(nn.Module):
                 setattr(part, name, tied[parameter])
             for name, buffer in part.named_buffers(recurse=False):
                 setattr(part, name, _stack(buffer, num_workers))
+        self._rows = Rows(self.module)
+        self._are_alike = False
+        self.stacking = stacking or Stacking()
 
-    def forward(self, x_wb: Tensor) -> Tensor:
-        """`x[w, batch, ...]` -> `[w, batch, ...]`, row i by worker i's weights."""
+    @property
+    def stacking(self) -> Stacking:
+        """How the workers are computed. To set it sets torch's number of threads, too."""
+        return self._stacking
+
+    @stacking.setter
+    def stacking(self, stacking: Stacking) -> None:
+        self._stacking = stacking
+        torch.set_num_threads(stacking.threads)
+        self._compute = self._vmap
+        if stacking.way != "vmap":
+            at_once = stacking.threads if stacking.way == "shares" else 1
+            self._compute = RowByRow(self._rows, at_once)
+
+    def forward(self, x_wb: Tensor, loss: LossOfRows | None = None) -> Tensor:
+        """`x[w, batch, ...]` -> `[w, batch, ...]`, row i by worker i's weights.
+
+        With `loss`, the losses `[w]` in place of outputs: what backward passes need to remember may
+        then be there for few workers at a time.
+        """
+        if not self._are_alike:
+            return self._compute(x_wb, loss)
+        outputs_wb = self._rows.compute_all(x_wb)
+        return outputs_wb if loss is None else loss(outputs_wb, slice(None))
+
+    @contextmanager
+    def alike(self) -> Iterator[None]:
+        """Within, all workers have the same weights and buffers, as the caller knows, and nobody
+        asks for gradients: one model computes the examples of all.
+        """
+        self._are_alike = True
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self._are_alike = False
+
+    def train(self, mode: bool = True) -> "StackedModel":
+        """As `nn.Module.train`."""
+        super().train(mode)
+        self._rows.train(mode)
+        return self
+
+    def _vmap(self, x_wb: Tensor, loss: LossOfRows | None) -> Tensor:
         parameters = dict(self.module.named_parameters())
         buffers = dict(self.module.named_buffers())
-        if not self._in_a_loop:
-            return torch.func.vmap(self._one, randomness="different")(parameters, buffers, x_wb)
-        # By unbind, whose gradient is one stack; an index's would be as large as all workers'.
-        parameters = {name: x_w.unbind() for name, x_w in parameters.items()}
-        buffers = {name: x_w.unbind() for name, x_w in buffers.items()}
-        rows = [
-            self._one(_row(parameters, worker), _row(buffers, worker), x_b)
-            for worker, x_b in enumerate(x_wb)
-        ]
-        return torch.stack(rows)
+        outputs_wb = torch.func.vmap(self._one, randomness="different")(parameters, buffers, x_wb)
+        return outputs_wb if loss is None else loss(outputs_wb, slice(None))
 
     def _one(
         self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x_b: Tensor
@@ -85,11 +127,6 @@ def why_not_stacked(model: nn.Module, x_b: Tensor) -> str | None:
     except RuntimeError as error:
         return str(error).strip().splitlines()[0]
     return None
-
-
-def _row(of_workers: Mapping[str, Sequence[Tensor]], worker: int) -> dict[str, Tensor]:
-    """One worker's parameters or buffers: views, so what it changes in place stays."""
-    return {name: x_w[worker] for name, x_w in of_workers.items()}
 
 
 def _in_float32(part: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:

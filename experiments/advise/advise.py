@@ -18,6 +18,7 @@ from experiments.advise.candidates import (
     check_nodes,
     choose,
     gather,
+    outcomes_of,
 )
 from experiments.advise.rank import Prediction, ranked, tie_rule
 from experiments.advise.verify import check_launchable, measured_times_s
@@ -105,9 +106,10 @@ def _called(name: str, overrides: Sequence[str]) -> str:
 
 
 def _advice(candidates: Sequence[Candidate], network: NamedNetwork, num_verified: int) -> Advice:
+    outcomes = outcomes_of(candidates, network.condition)
     predictions = ranked(
-        Prediction(algo=candidate.algo, outcomes=candidate.outcomes(network.condition))
-        for candidate in candidates
+        Prediction(algo=candidate.algo, outcomes=own)
+        for candidate, own in zip(candidates, outcomes, strict=True)
     )
     plan = candidates[0].plans[0]
     chosen = [prediction.algo for prediction in predictions[:num_verified]]

@@ -3,45 +3,64 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from bagua_algos.worker_axis.stacking import Way
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.messages import choices
 from experiments.plan.model_check import check_model
 from experiments.plan.overrides import Word, read_overrides, values_of
 from experiments.plan.plan import Plan
+from experiments.simulated.memory import fitting_at_once
 from experiments.simulated.outcome import (
     SimulatedOutcome,
     outcome_on,
+    outcome_there,
     record_training,
-    simulate_outcome,
 )
 from experiments.simulated.profile import Profile
 from experiments.simulated.replay import RecordedTraining
 from experiments.simulated.simulate import get_profile
+from experiments.simulated.stacking import StackingChoice, choose_stacking, with_way
 from experiments.tasks.base import TaskData
 from host.commands import say
+from host.cores import usable_cores
 from host.errors import UserError
+from host.processes import run_in_child
+from host.side_by_side import side_by_side
 from host.words import counted
 from netsim.conditions.condition import NetworkCondition
 
 NUM_REHEARSALS = 3
+LIMIT_S = 600
+"""Of measuring how workers are computed: a hung machine shall not hang the command."""
 
 
 class Candidate:
     """One algorithm, by a plan for each seed. Trained when first asked for, and not again where
     timing changes nothing.
+
+    Args:
+        plans: alike but for their seeds.
+        data: their examples.
+        profile: of its work.
+        ways: to compute the workers of the model that all candidates share, by the number of
+            threads; what is measured is added.
     """
 
-    def __init__(self, plans: Sequence[Plan], data: TaskData, profile: Profile) -> None:
+    def __init__(
+        self, plans: Sequence[Plan], data: TaskData, profile: Profile, ways: dict[int, Way]
+    ) -> None:
         self.plans = plans
         self.data = data
         self.profile = profile
-        self._trainings: list[RecordedTraining] = []
+        self.ways = ways
+        self.trainings: list[RecordedTraining] = []
 
     @property
     def algo(self) -> str:
@@ -58,31 +77,76 @@ class Candidate:
 
         Raises `UserError` as `check_nodes` does.
         """
-        check_nodes(self.plans[0], net)
-        there = [replace(plan, net=net) for plan in self.plans]
-        if self.depends_on_timing:
-            return [self._simulate(plan) for plan in there]
-        self._trainings = self._trainings or [self._train(plan) for plan in self.plans]
-        pairs = zip(there, self._trainings, strict=True)
-        return [outcome_on(plan, self.profile, training) for plan, training in pairs]
+        return outcomes_of([self], net)[0]
 
-    def _train(self, plan: Plan) -> RecordedTraining:
-        started_s = time.monotonic()
-        training = record_training(plan, self.data, self.profile)
-        accuracy = max((row.accuracy or 0.0 for row in training.evaluations), default=0.0)
-        self._say(plan, f"for every network: accuracy {accuracy:.3f}", started_s)
-        return training
 
-    def _simulate(self, plan: Plan) -> SimulatedOutcome:
-        started_s = time.monotonic()
-        outcome = simulate_outcome(plan, self.data, self.profile)
-        where = f"{plan.net.rate_mbit or 'unlimited'} Mbit/s, {plan.net.delay_ms:g} ms"
-        self._say(plan, f"at {where}: accuracy {outcome.accuracy:.3f}", started_s)
-        return outcome
+def outcomes_of(
+    candidates: Sequence[Candidate], net: NetworkCondition
+) -> list[list[SimulatedOutcome]]:
+    """Of each candidate one for each seed, on a network. What is to be trained for it is trained
+    side by side, on all cores.
 
-    def _say(self, plan: Plan, what: str, started_s: float) -> None:
-        took_s = time.monotonic() - started_s
-        say(f"trained {self.algo}, seed {plan.seed}, {what} ({took_s:.0f} s)")
+    Raises `UserError` as `check_nodes` does.
+    """
+    for candidate in candidates:
+        check_nodes(candidate.plans[0], net)
+    for candidate in candidates:
+        if candidate.depends_on_timing:
+            candidate.trainings = []
+    untrained = [candidate for candidate in candidates if not candidate.trainings]
+    if untrained:
+        _train_all(untrained, net)
+    return [
+        [
+            _outcome(candidate, replace(plan, net=net), training)
+            for plan, training in zip(candidate.plans, candidate.trainings, strict=True)
+        ]
+        for candidate in candidates
+    ]
+
+
+def _train_all(candidates: Sequence[Candidate], net: NetworkCondition) -> None:
+    """Side by side, one on each core where there are as many. One model, so one way to compute its
+    workers, measured once.
+    """
+    first, num_trainings = candidates[0], sum(len(c.plans) for c in candidates)
+    fitting = fitting_at_once(first.plans[0], first.data)
+    at_once = min(num_trainings, usable_cores(), fitting)
+    jobs = [
+        partial(_train, replace(plan, net=net), candidate)
+        for candidate, plans in zip(candidates, _in_one_way(candidates, at_once), strict=True)
+        for plan in plans
+    ]
+    trained = iter(side_by_side(jobs, at_once, lambda job: say(job.said)))
+    for candidate in candidates:
+        candidate.trainings = [next(trained).training for _ in candidate.plans]
+
+
+def _outcome(candidate: Candidate, plan: Plan, training: RecordedTraining) -> SimulatedOutcome:
+    if candidate.depends_on_timing:
+        return outcome_there(plan, training)
+    return outcome_on(plan, candidate.profile, training)
+
+
+class _Trained(NamedTuple):
+    training: RecordedTraining
+    said: str
+
+
+def _train(plan: Plan, candidate: Candidate) -> _Trained:
+    started_s = time.monotonic()
+    torch.set_num_threads(usable_cores())
+    training = record_training(plan, candidate.data, candidate.profile)
+    accuracy = max((row.accuracy or 0.0 for row in training.evaluations), default=0.0)
+    where = "for every network"
+    if candidate.depends_on_timing:
+        where = f"at {plan.net.rate_mbit or 'unlimited'} Mbit/s, {plan.net.delay_ms:g} ms"
+    took_s = time.monotonic() - started_s
+    said = (
+        f"trained {candidate.algo}, seed {plan.seed}, {where}: accuracy {accuracy:.3f} "
+        f"({took_s:.0f} s)"
+    )
+    return _Trained(training, said)
 
 
 def check_nodes(plan: Plan, net: NetworkCondition) -> None:
@@ -167,8 +231,26 @@ def gather(
     data = _load(plans[0][0])
     profiles = _profiles([own[0] for own in plans], data, num_rehearsals)
     pairs = zip(plans, profiles, strict=True)
-    candidates = [Candidate(own, data, profile) for own, profile in pairs]
+    ways: dict[int, Way] = {}
+    candidates = [Candidate(own, data, profile, ways) for own, profile in pairs]
     return Field(candidates, left_out)
+
+
+def _in_one_way(candidates: Sequence[Candidate], at_once: int) -> list[list[Plan]]:
+    """The plans of all, which share one model: how its workers are computed is measured once."""
+    first, threads = candidates[0], max(1, usable_cores() // at_once)
+
+    def choose() -> StackingChoice:
+        torch.set_num_threads(threads)
+        return choose_stacking(first.plans[0], first.data)
+
+    if threads not in first.ways:
+        doing = "measuring how to compute workers"
+        choice = run_in_child(choose, doing=doing, limit_s=LIMIT_S)
+        say(str(choice))
+        first.ways[threads] = choice.way
+    way = first.ways[threads]
+    return [[with_way(plan, way) for plan in own.plans] for own in candidates]
 
 
 def _names(word: Word) -> list[str]:

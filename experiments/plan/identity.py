@@ -18,9 +18,10 @@ ADDED: dict[str, Any] = {
     "net.tcp_wmem_max_kb": None,
     "net.tcp_rmem_max_kb": None,
     "cluster.net_plugin": None,
+    "cluster.stacking": "auto",
 }
-"""Options that older records lack, with the value that those runs had. Where an option has this
-value, config.yaml leaves it out, so that a run is known as the same as ever.
+"""Options that older records lack, with the value that stands for what those runs had. Where an
+option has this value, config.yaml leaves it out, so that a run is known as the same as ever.
 """
 
 

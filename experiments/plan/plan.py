@@ -15,6 +15,7 @@ from bagua_algos import Algorithm
 from bagua_algos.communication.communicator import Nodes
 from bagua_algos.communication.patterns import Pattern, check_pattern
 from bagua_algos.communication.streams import AUTO, NumStreams, check_streams
+from bagua_algos.worker_axis.stacking import WAYS
 from experiments.tasks.base import Task, TaskData
 from experiments.tasks.batches import Batches
 from experiments.tasks.samplers import Loading
@@ -32,6 +33,9 @@ DEVICES = ("cpu", "cuda")
 # Simulated workers are on either.
 _DEVICE_OF: dict[str | None, str] = {"gloo": "cpu", "nccl": "cuda"}
 
+
+MEASURED = "auto"
+"""The way to compute simulated workers that is measured to be the fastest."""
 
 BAGUA = "bagua"
 """The plugin for NCCL of the package bagua_net."""
@@ -82,10 +86,11 @@ class Cluster:
         straggler: by what part of its compute time a simulated worker 0 is slower than the others.
         jitter: of simulated compute times; None: all equal.
         net_plugin: through which NCCL's workers communicate; None: NCCL's own sockets.
+        stacking: how simulated workers are computed, a `Way` or "auto".
 
     Raises:
         ValueError: fewer than one thread or sharer, no time at all, a negative straggler, or an
-            unknown plugin.
+            unknown plugin or way.
     """
 
     threads_per_worker: int
@@ -94,6 +99,7 @@ class Cluster:
     straggler: float = 0.0
     jitter: Variation | None = None
     net_plugin: str | None = None
+    stacking: str = MEASURED
 
     def __post_init__(self) -> None:
         if self.threads_per_worker < 1:
@@ -108,6 +114,9 @@ class Cluster:
             raise ValueError(f"timeout_s must be more than 0, got {self.timeout_s}")
         if self.net_plugin not in (None, BAGUA):
             raise ValueError(f"net_plugin must be {BAGUA} or null, got {self.net_plugin}")
+        if self.stacking not in (MEASURED, *WAYS):
+            known = ", ".join([MEASURED, *WAYS])
+            raise ValueError(f"cluster.stacking must be one of {known}, got {self.stacking}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,8 +53,8 @@ STAND_IN = "allreduce"
 _BASELINE = "TorchDDP"
 _CLUSTER = "cluster."
 _TCP = "net.tcp_"
-_OF_NO_SETTING = {"seed", "resume", "cluster.timeout_s"}
-"""What changes no result: which of several equal runs it is, how it came about, and a limit."""
+_OF_NO_SETTING = {"seed", "resume", "cluster.timeout_s", "cluster.stacking"}
+"""What makes no other setting: a limit, how a run came about, how equal values are computed."""
 KEYS = (*SITUATION, *DETAIL, "shared_gpu", "name", "label", "algo", "is_baseline")
 """What the runs of a setting share."""
 _TIMES = ("steps_per_s", "exposed_communication_s", "exposed_share")
@@ -211,7 +211,7 @@ def _named(config: Mapping[str, Any]) -> set[str]:
 
 
 def _unusual(config: Mapping[str, Any]) -> set[str]:
-    return {key for key, usual in ADDED.items() if config.get(key, usual) != usual}
+    return {key for key, usual in ADDED.items() if config.get(key, usual) != usual} - _OF_NO_SETTING
 
 
 def _differing(configs: Sequence[dict[str, Any]]) -> set[str]:

@@ -241,9 +241,10 @@ def load_data(plan: Plan, *, needs_namespaces: bool = True) -> TaskData:
         data = plan.task.load()
         plan.batches(data, (0,))
         if plan.backend.is_simulated:
-            check_memory(plan)
             given_profile(plan)  # raises
         check_model(plan, data)
+        if plan.backend.is_simulated:
+            check_memory(plan, data)
     except (NamespaceError, ValueError) as error:
         raise UserError(str(error)) from error
     return data
@@ -295,10 +296,11 @@ def known_summary(plan: Plan) -> Summary:
 
 
 def _transport(plan: Plan, result: Result) -> dict[str, Any]:
-    """How workers were connected."""
+    """How workers were connected; of simulated ones, also how they were computed."""
     if plan.backend.is_simulated:
         is_halving = plan.pattern == "halving_doubling"
-        return {"halving_doubling_bytes": EVERY_SIZE if is_halving else 0}
+        pattern = {"halving_doubling_bytes": EVERY_SIZE if is_halving else 0}
+        return {**pattern, "stacking": result.stacking}
     return {
         "streams": result.streams,
         "stream_trial": result.stream_trial and asdict(result.stream_trial),

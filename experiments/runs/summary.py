@@ -92,6 +92,8 @@ class Summary:
     """What autotuning came to: the `settings`, what was `left_out`, and `windows`, a row for each
     window of steps; None: there was none.
     """
+    stacking: dict[str, Any] | None = None
+    """How simulated workers were computed: the `way`, `threads`, and what was measured for it."""
     net_plugin: str | None = None
     """Through which NCCL was told to communicate; None: its own sockets, or no NCCL."""
     achieved_rtt_ms: float | None = None

@@ -29,6 +29,7 @@ from experiments.simulated.simulate import (
     make_timeline,
     simulate,
 )
+from experiments.simulated.stacking import KnownWays
 from experiments.tasks.base import TaskData
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import Result
@@ -107,9 +108,9 @@ def simulate_once(
     it has, else as `simulate`, and the training is kept. And the run that made it, None for the
     latter.
     """
-    key = _key(plan, config)
+    key, ways = _key(plan, config), KnownWays(study)
     if key is None:
-        return simulate, None
+        return partial(simulate, ways=ways), None
     trainings = KeptTrainings(study / FOLDER)
     known = trainings.find(key)
     if known is not None:
@@ -119,7 +120,7 @@ def simulate_once(
         run = plan.folder.name
         trainings.keep(key, KeptTraining(run=run, training=training, profile=profile))
 
-    return partial(simulate, keep=keep), None
+    return partial(simulate, keep=keep, ways=ways), None
 
 
 def _key(plan: Plan, config: Mapping[str, Any]) -> str | None:

@@ -70,7 +70,11 @@ def outcome_on(plan: Plan, profile: Profile, training: RecordedTraining) -> Simu
 
 def simulate_outcome(plan: Plan, data: TaskData, profile: Profile) -> SimulatedOutcome:
     """Train `plan` on its network: what an algorithm needs that `depends_on_timing`."""
-    training = record_training(plan, data, profile)
+    return outcome_there(plan, record_training(plan, data, profile))
+
+
+def outcome_there(plan: Plan, training: RecordedTraining) -> SimulatedOutcome:
+    """What the run of `training`, which was of `plan` on its own network, comes to."""
     target = math.inf if training.result is None else plan.target_accuracy
     return _outcome(training.evaluations, target)
 

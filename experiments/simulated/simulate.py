@@ -10,15 +10,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
-import numpy as np
 import torch
 
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.patterns import EVERY_SIZE
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.communication.streams import AUTO
-from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
+from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
 from experiments.simulated.kept_memory import kept_memory
@@ -27,19 +27,28 @@ from experiments.simulated.pace import make_pace
 from experiments.simulated.profile import Profile
 from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.replay import RecordedTraining
+from experiments.simulated.stacking import (
+    KnownWays,
+    StackingChoice,
+    choose_stacking,
+    told,
+)
 from experiments.tasks.base import TaskData
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
-from experiments.training.step import examples
 from experiments.training.trace import TraceFile
 from experiments.training.train import train
 from host.child import run_in_child_reporting
+from host.cores import usable_cores
 from netsim.timeline.compute import ComputeTimes, Constant, Straggler, Variation
 from netsim.timeline.cost_model import CostModel
 from netsim.timeline.timeline import Timeline
 from netsim.timeline.transport import GLOO, Transport
 
 PROFILE = "profile.yaml"
+
+Answer = TypeVar("Answer")
+Row = TypeVar("Row")
 
 
 def simulate(
@@ -48,6 +57,7 @@ def simulate(
     on_network: Callable[[None], None],
     on_row: Callable[[MetricsRow], None],
     keep: Callable[[RecordedTraining, Profile], None] | None = None,
+    ways: KnownWays | None = None,
 ) -> list[Result]:
     """Train `plan` on simulated workers; returns the one result that they have in common.
 
@@ -59,6 +69,7 @@ def simulate(
         on_network: is called before training.
         on_row: is given every row of metrics.
         keep: is given the training, and the profile it went by.
+        ways: those that the study of this run knows to compute workers.
 
     Raises:
         UserError: the profile is of something else.
@@ -66,15 +77,16 @@ def simulate(
     """
     profile = get_profile(plan, data).save(plan.folder / PROFILE)
     on_network(None)
+    chosen = plan if ways is None else ways.applied(plan)
 
-    def work(report: Callable[[MetricsRow], None]) -> list[Result]:
+    def work(report: Callable[[MetricsRow | StackingChoice], None]) -> list[Result]:
         rows: list[MetricsRow] = []
 
         def on_row(row: MetricsRow) -> None:
             rows.append(row)
             report(row)
 
-        result, clocks = train_simulated(plan, data, profile, on_row)
+        result, clocks = train_simulated(chosen, data, profile, on_row, report)
         if plan.trace:
             TraceFile(plan.folder).write_part(clocks.timeline.events, 0)
         if keep is not None:
@@ -82,41 +94,64 @@ def simulate(
             keep(training, profile)
         return [result]
 
-    # In a sweep this process forks the next run's workers.
-    if plan.backend.device == "cuda":
-        return run_in_child_reporting(work, on_row, expected=(DivergedError,))
-    return work(on_row)
+    def on_report(told: MetricsRow | StackingChoice) -> None:
+        if isinstance(told, StackingChoice):
+            print(told, flush=True)
+            if ways is not None:
+                ways.remember(plan, told)
+        else:
+            on_row(told)
+
+    return on_all_cores(plan, work, on_report)
+
+
+def on_all_cores(
+    plan: Plan, work: Callable[[Callable[[Row], None]], Answer], on_row: Callable[[Row], None]
+) -> Answer:
+    """What `work` returns, which is given a function that reports a row, with all cores that this
+    process may use. It is done in a child if need be: a process that has used a GPU, or whose torch
+    has started threads, cannot fork the next run's workers.
+    """
+    threads = usable_cores()
+    if threads == 1 and plan.backend.device == "cpu":
+        return work(on_row)
+
+    def with_threads(report: Callable[[Row], None]) -> Answer:
+        torch.set_num_threads(threads)
+        return work(report)
+
+    return run_in_child_reporting(with_threads, on_row, expected=(DivergedError,))
 
 
 def train_simulated(
-    plan: Plan, data: TaskData, profile: Profile, on_row: Callable[[MetricsRow], None]
+    plan: Plan,
+    data: TaskData,
+    profile: Profile,
+    on_row: Callable[[MetricsRow], None],
+    on_stacking: Callable[[StackingChoice], None] = lambda choice: None,
 ) -> tuple[Result, SimulatedClocks]:
-    """Train simulated workers by a known profile; returns the result and the clocks."""
+    """Train simulated workers by a known profile, with torch's present number of threads; returns
+    the result and the clocks. `on_stacking` is told how the workers are computed.
+    """
     clocks = SimulatedClocks(make_timeline(plan, profile), profile)
     communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
+    choice = choose_stacking(plan, data)
     torch.manual_seed(plan.seed)
-    model = stack(plan, data).to(plan.backend.device)
+    model = StackedModel(plan.model, plan.workers, stacking=choice.stacking)
+    if plan.resume is None:
+        on_stacking(choice)
     with kept_memory():
         result = train(
             plan,
             data,
-            model,
+            model.to(plan.backend.device),
             communicator,
             SimulatedMeter(clocks),
             on_row,
             clocks,
             make_pace=partial(make_pace, plan, clocks),
         )
-    return result, clocks
-
-
-def stack(plan: Plan, data: TaskData) -> StackedModel:
-    """All workers' models in one; where they cannot be computed at once, says so."""
-    x_b, _ = examples(plan, data.train, np.arange(min(2, len(data.train))))
-    obstacle = why_not_stacked(plan.model.to(plan.backend.device), x_b)
-    if obstacle is not None:
-        print(f"workers are computed one after the other, since vmap refuses the model: {obstacle}")
-    return StackedModel(plan.model, plan.workers, in_a_loop=obstacle is not None)
+    return replace(result, stacking=told(choice, model)), clocks
 
 
 def get_profile(plan: Plan, data: TaskData) -> Profile:

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from bagua_algos.checkpoint import is_portable
-from experiments.plan.plan import Plan
+from bagua_algos.worker_axis.models import StackedModel
+from bagua_algos.worker_axis.stacking import Stacking
+from experiments.plan.plan import MEASURED, Plan
 from host.errors import UserError
 from host.words import counted
 
@@ -110,6 +113,27 @@ def _complete(run: Path, step: int) -> set[int]:
     names = {file.name for file in _folder(run, step).iterdir()}
     numbers = {int(number) for name in names for number in re.findall(r"_of_(\d+)\.pt$", name)}
     return {n for n in numbers if names >= {f"{process}_of_{n}.pt" for process in range(n)}}
+
+
+STACKING = "stacking"
+"""In the state of simulated workers: how they were computed."""
+
+
+def go_on_alike(state: dict[str, Any], plan: Plan, model: nn.Module) -> None:
+    """Compute stacked workers as those of a checkpoint's `state` were, which says so since that is
+    not always the same way: then the bits are those of a run that was never stopped.
+
+    Raises `UserError` where `plan` asks for another way.
+    """
+    if not isinstance(model, StackedModel) or STACKING not in state:
+        return
+    stacking: Stacking = state[STACKING]
+    if plan.cluster.stacking not in (MEASURED, stacking.way):
+        raise UserError(
+            f"cluster.stacking={plan.cluster.stacking} would change the bits of a run that began "
+            f"by {stacking.way}: leave it out"
+        )
+    model.stacking = stacking
 
 
 def check_portable(state: object, plan: Plan, num_saved: int) -> None:

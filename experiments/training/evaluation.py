@@ -4,12 +4,14 @@ Shapes: w workers held by this process, b examples of each.
 """
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bagua_algos.communication.communicator import Averager
+from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
 from experiments.tasks.base import PADDING, Split, Task
 from experiments.tasks.batches import shard
@@ -43,7 +45,7 @@ def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Avera
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
     model = distributed.model
     totals_w2 = torch.zeros(len(averager.ranks), 2, dtype=torch.float64)
-    with distributed.consensus(averager) as spread, torch.no_grad():
+    with distributed.consensus(averager) as spread, torch.no_grad(), _alike(model):
         model.eval()
         for start in range(0, part.indices.shape[1], BATCH):
             batch = slice(start, start + BATCH)
@@ -55,6 +57,11 @@ def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Avera
     averager.all_reduce_mean_(totals_w2)
     accuracy, loss = (totals_w2[0] * plan.workers / split.y.size).tolist()
     return Evaluation(accuracy, loss, spread)
+
+
+def _alike(model: nn.Module) -> AbstractContextManager[None]:
+    """Stacked workers in consensus are one model."""
+    return model.alike() if isinstance(model, StackedModel) else nullcontext()
 
 
 def _totals(task: Task, outputs_wb: Tensor, y_wb: Tensor) -> Tensor:

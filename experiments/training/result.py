@@ -1,6 +1,7 @@
 """What a training comes to, for one worker."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from bagua_algos.autotune.tuner import Tuning
 from bagua_algos.communication.patterns import PatternTrial
@@ -18,7 +19,8 @@ class Result:
     bytes. `validation` is the last on the way, `test` that of the end. `bytes_sent` is None where
     nothing counts them. `streams` is how many connections it had to each other worker,
     `halving_doubling_bytes` up to which size all-reduces had that pattern, and the trials how these
-    were decided, if they were measured; `tuning` is what autotuning has come to.
+    were decided, if they were measured; `tuning` is what autotuning has come to. `stacking` is how
+    simulated workers were computed.
     """
 
     steps: int
@@ -32,3 +34,4 @@ class Result:
     halving_doubling_bytes: int = 0
     pattern_trial: PatternTrial | None = None
     tuning: Tuning | None = None
+    stacking: dict[str, Any] | None = None

@@ -15,6 +15,7 @@ from torch.profiler import record_function
 
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.engine.step_observer import StepObserver
+from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
 from experiments.tasks.base import Split
 from experiments.training.distributed import Distributed, distribute
@@ -32,6 +33,20 @@ def examples(
         for part in (split.x[:, :longest], split.y[:, :longest] if split.y.ndim > 1 else split.y)
     )
     return plan.task.inputs(x_wb), y_wb
+
+
+def losses(plan: Plan, model: nn.Module, x_wb: Tensor, y_wb: Tensor) -> Tensor:
+    """Each worker's loss of a micro-batch in the plan's precision `[w]`, to be differentiated."""
+    device, dtype = x_wb.device.type, getattr(torch, plan.precision)
+
+    def loss(outputs_wb: Tensor, rows: slice = slice(None)) -> Tensor:
+        with torch.autocast(device, enabled=False):
+            return plan.task.loss(outputs_wb.float(), y_wb[rows]) / plan.accumulate
+
+    # The loss of float16 has to be scaled before a backward pass begins.
+    at_once = isinstance(model, StackedModel) and dtype is not torch.float16
+    with torch.autocast(device, dtype, enabled=dtype is not torch.float32):
+        return model(x_wb, loss) if at_once else loss(model(x_wb))
 
 
 def make_scaler(plan: Plan) -> GradScaler:
@@ -101,11 +116,8 @@ class Step:
     def _accumulate(self, indices_wb: np.ndarray, *, is_last: bool) -> Tensor:
         longest = None if self.lengths is None else int(self.lengths[indices_wb].max())
         x_wb, y_wb = examples(self.plan, self.split, indices_wb, longest)
-        dtype = getattr(torch, self.plan.precision)
         with nullcontext() if is_last else self.distributed.no_sync():
-            with torch.autocast(x_wb.device.type, dtype, enabled=dtype is not torch.float32):
-                outputs_wb = self.distributed.model(x_wb)
-            loss_w = self.plan.task.loss(outputs_wb.float(), y_wb) / self.plan.accumulate
+            loss_w = losses(self.plan, self.distributed.model, x_wb, y_wb)
             # Workers do not mix: each one's gradient is of its own loss.
             self.scaler.scale(loss_w.sum()).backward()
         return loss_w.detach()

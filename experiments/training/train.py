@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.step_observer import StepObserver
+from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
 from experiments.tasks.base import TaskData
-from experiments.training.checkpoint import Checkpoints, check_portable
+from experiments.training.checkpoint import STACKING, Checkpoints, check_portable, go_on_alike
 from experiments.training.distributed import Distributed, tuning
 from experiments.training.evaluation import NOT_EVALUATED, Evaluation, evaluate
 from experiments.training.meter import Meter
@@ -123,6 +124,8 @@ class _State:
             "bytes_sent": self.meter.bytes_sent,
             "exposed_communication_s": distributed.exposed_communication_s,
         }
+        if isinstance(self.model, StackedModel):
+            state[STACKING] = self.model.stacking
         _checkpoints(plan.folder, communicator).save(step, state)
 
     def resume(self, plan: Plan, communicator: Communicator) -> int:
@@ -136,6 +139,7 @@ class _State:
         step = own.latest() if plan.resume_step is None else plan.resume_step
         saved = own.of_step(step)
         state = saved.load(step)
+        go_on_alike(state, plan, self.model)
         self.model.load_state_dict(state["model"])
         self.take_step.optimizer.load_state_dict(state["optimizer"])
         self.take_step.load_state_dict(state["step"])

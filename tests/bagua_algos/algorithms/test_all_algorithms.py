@@ -12,6 +12,7 @@ import bagua_algos.algorithms
 from bagua_algos import Algorithm, LocalSGD
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
+from bagua_algos.worker_axis.stacking import Stacking
 from host.conf import PACKAGED
 from tests.bagua_algos.cases import (
     CASES,
@@ -66,9 +67,14 @@ OF_THREE = (
 class Training:
     """A model in training by one row, on simulated workers."""
 
-    def __init__(self, name: str, world_size: int = WORLD_SIZE) -> None:
+    def __init__(
+        self, name: str, world_size: int = WORLD_SIZE, stacking: Stacking | None = None
+    ) -> None:
         self.communicator = StackedCommunicator(world_size, nodes=NODES[world_size])
         self.model = on_worker_axis(make_model(), self.communicator)
+        self.computes_at_once = stacking is not None
+        if stacking is not None:
+            self.model.stacking = stacking
         self.optimizer = OPTIMIZERS.get(name, make_optimizer)(self.model)
         self.engine = Engine(
             self.model, self.optimizer, ROWS[name](), self.communicator, bucket_bytes=4096
@@ -81,11 +87,17 @@ class Training:
             batches = [batch(step, rank) for rank in self.communicator.ranks]
             x_wb, y_wb = (torch.stack(part) for part in zip(*batches, strict=True))
             self.optimizer.zero_grad()
-            loss = losses(self.model(x_wb), y_wb)
+            loss = self.loss(x_wb, y_wb)
             loss.backward()
             self.optimizer.step()
             history.append(loss.item() / self.communicator.world_size)
         return history
+
+    def loss(self, x_wb: torch.Tensor, y_wb: torch.Tensor) -> torch.Tensor:
+        """The sum over the workers."""
+        if not self.computes_at_once:
+            return losses(self.model(x_wb), y_wb)
+        return self.model(x_wb, lambda outputs, rows: losses(outputs, y_wb[rows]).view(1)).sum()
 
     def weights(self) -> torch.Tensor:
         """Of all workers `[w, n]`."""
@@ -122,6 +134,17 @@ def test_real_workers_train_as_simulated_ones(real, simulated, name):
         if key != "gradients":
             atol = TIES.get(name, EXACT)
             torch.testing.assert_close(real[name][key], expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("name", [n for n in ROWS if not ROWS[n]().depends_on_timing])
+def test_workers_side_by_side_train_as_those_of_one_vmap(name):
+    try:
+        training = Training(name, stacking=Stacking(way="shares", threads=2))
+        training.run(range(NUM_STEPS))
+    finally:
+        torch.set_num_threads(1)
+    atol = TIES.get(name, EXACT)
+    torch.testing.assert_close(training.weights(), trained(name).weights(), rtol=0, atol=atol)
 
 
 def test_three_real_workers_train_as_three_simulated_ones(tmp_path):

@@ -1,8 +1,23 @@
+import copy
+
+import pytest
 import torch
 from torch import nn
 
 from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
+from bagua_algos.worker_axis.stacking import Stacking
 from experiments.predict.memory_traffic import MemoryTraffic
+
+WAYS = {
+    "loop": Stacking(way="loop", threads=1),
+    "shares": Stacking(way="shares", threads=2),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    yield
+    torch.set_num_threads(1)
 
 
 class ByData(nn.Module):
@@ -16,35 +31,134 @@ class ByData(nn.Module):
         return self.norm(self.layer(x_b)) * (2 if x_b.sum() > 0 else 1)
 
 
-def test_a_loop_computes_what_vmap_computes():
+class Tied(nn.Module):
+    """One weight in two places, one that is frozen, and one that nobody uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.second.bias.requires_grad_(False)
+        self.idle = nn.Parameter(torch.ones(2))
+
+    def forward(self, x_b):
+        return self.second(self.first(x_b).relu())
+
+
+def normed():
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def square(outputs_wb, rows=slice(None)):
+    """Another loss for each worker, so that a mixed-up row is seen."""
+    weights_w = torch.arange(1.0, 4.0)[rows]
+    return outputs_wb.float().square().flatten(1).sum(1) * weights_w
+
+
+def gradients_of(model, x_wb, *, at_once):
+    loss_w = model(x_wb, square) if at_once else square(model(x_wb))
+    (2 * loss_w.sum()).backward()
+    return loss_w.detach(), [p.grad for p in model.parameters()]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("make", [normed, Tied])
+def test_workers_one_by_one_are_what_vmap_computes(way, make, at_once):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
-    at_once, in_turn = StackedModel(model, 3), StackedModel(model, 3, in_a_loop=True)
-    x_wb = torch.randn(3, 5, 3)
-    torch.testing.assert_close(at_once(x_wb), in_turn(x_wb))
-    for stacked in (at_once, in_turn):
-        stacked(x_wb).square().sum().backward()
-    for ours, theirs in zip(at_once.parameters(), in_turn.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
-    for ours, theirs in zip(at_once.buffers(), in_turn.buffers(), strict=True):
+    model, x_wb = make(), torch.randn(3, 5, 3)
+    stacked, in_turn = StackedModel(model, 3), StackedModel(model, 3, stacking=WAYS[way])
+    expected, gradients = gradients_of(stacked, x_wb, at_once=False)
+    loss_w, own = gradients_of(in_turn, x_wb, at_once=at_once)
+    torch.testing.assert_close(loss_w, expected)
+    for ours, theirs in zip(own, gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(in_turn.buffers(), stacked.buffers(), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_workers_side_by_side_are_those_one_after_the_other_bit_for_bit():
+    torch.manual_seed(0)
+    model, x_wb = normed(), torch.randn(3, 5, 3)
+    (first, ours), (second, theirs) = (
+        gradients_of(StackedModel(model, 3, stacking=stacking), x_wb, at_once=True)
+        for stacking in WAYS.values()
+    )
+    assert first.equal(second)
+    assert all(a.equal(b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_side_by_side_precision_and_mode_are_the_caller_s(way):
+    model = StackedModel(nn.Sequential(nn.Linear(3, 2), nn.Dropout()), 3, stacking=WAYS[way])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(torch.randn(3, 5, 3)).dtype is torch.bfloat16
+    with torch.no_grad():
+        assert (model(torch.ones(3, 50, 3)) == 0).any()
+        assert not (model.eval()(torch.ones(3, 50, 3)) == 0).any()
+        assert not model(torch.ones(3, 5, 3)).requires_grad
+
+
+def test_dropout_is_another_for_each_worker():
+    model = StackedModel(nn.Dropout(), 2, stacking=WAYS["loop"])
+    model.register_buffer("weights", torch.ones(2, 1))  # of as many workers
+    model.module.register_buffer("unused", torch.ones(2, 1))
+    first, second = model(torch.ones(2, 100))
+    assert not first.equal(second)
+
+
+def test_models_follow_weights_that_have_moved():
+    model = StackedModel(nn.Linear(3, 2), 2, stacking=WAYS["loop"])
+    x_wb = torch.randn(2, 4, 3)
+    model(x_wb)
+    for parameter in model.parameters():
+        parameter.data = torch.zeros_like(parameter)
+    assert not model(x_wb).any()
+
+
+def test_workers_that_are_alike_are_computed_by_one_model():
+    torch.manual_seed(0)
+    plain = normed().eval()
+    model, x_wb = StackedModel(plain, 3).eval(), torch.randn(3, 5, 3)
+    with model.alike():
+        rows = model(x_wb)
+    torch.testing.assert_close(rows, torch.stack([plain(x_b) for x_b in x_wb]))
+    assert model(x_wb).requires_grad
 
 
 def test_a_model_that_vmap_refuses_is_told_apart_and_trains_in_a_loop():
     model, x_b = ByData(), torch.randn(4, 3)
     assert "vmap" in str(why_not_stacked(model, x_b))
     assert why_not_stacked(nn.Linear(3, 2), x_b) is None
-    stacked = StackedModel(model, 2, in_a_loop=True)
+    stacked = StackedModel(model, 2, stacking=WAYS["loop"])
     stacked(torch.stack([x_b, -x_b])).sum().backward()
     assert stacked.module.layer.weight.grad.shape == (2, 2, 3)
 
 
+def test_a_copy_computes_by_its_own_weights():
+    model = StackedModel(nn.Linear(3, 2), 2, stacking=WAYS["shares"])
+    x_wb = torch.randn(2, 4, 3)
+    before = model(x_wb)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    assert not other(x_wb).any()
+    assert model(x_wb).equal(before)
+
+
 def test_in_a_loop_the_work_grows_with_the_workers_not_with_their_square():
     def moved(num_workers: int) -> int:
-        model = StackedModel(nn.Linear(64, 64), num_workers, in_a_loop=True)
+        model = StackedModel(nn.Linear(64, 64), num_workers, stacking=WAYS["loop"])
         x_wb = torch.randn(num_workers, 1, 64)
         with MemoryTraffic() as traffic:
             model(x_wb).sum().backward()
         return traffic.num_bytes
 
     assert moved(32) < 1.1 * 8 * moved(4)
+
+
+@pytest.mark.parametrize("fields", [{"way": "pile"}, {"threads": 0}])
+def test_what_cannot_be_is_refused(fields):
+    with pytest.raises(ValueError, match=next(iter(fields))):
+        Stacking(**fields)

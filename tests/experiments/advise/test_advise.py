@@ -52,7 +52,9 @@ def advice(*predictions, measured_s=None):
 
 
 def plan_of(folder, *overrides):
-    config = compose_config([*SMALL, "backend=sim", "stop_at_target=true", *overrides])
+    config = compose_config(
+        [*SMALL, "backend=sim", "cluster.stacking=vmap", "stop_at_target=true", *overrides]
+    )
     return make_plan(config, folder)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
+from bagua_algos.worker_axis.stacking import Stacking
 from experiments.models.bigru import BiGRU
 from experiments.models.char_transformer import CharTransformer
 from experiments.models.cnn import CNN
@@ -233,7 +234,7 @@ def test_stacked_minilms_are_computed_one_after_the_other():
     net, x = MiniLM().eval(), texts(2)
     obstacle = why_not_stacked(net, x)
     assert obstacle is not None and "data-dependent control flow" in obstacle
-    rows = StackedModel(net, 2, in_a_loop=True)(torch.stack([x, x.flip(0)]))
+    rows = StackedModel(net, 2, stacking=Stacking(way="loop"))(torch.stack([x, x.flip(0)]))
     torch.testing.assert_close(rows[0], net(x))
     torch.testing.assert_close(rows[1], rows[0].flip(0))
 

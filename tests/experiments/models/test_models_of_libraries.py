@@ -9,6 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
+from bagua_algos.worker_axis.stacking import Stacking
 from tests import app
 
 pytest.importorskip("transformers", reason="the extra text is not installed")
@@ -36,7 +37,7 @@ def test_stacked_copies_equal_a_loop():
     assert why_not_stacked(net, x_wb[0]) is None
     rows = StackedModel(net, 2)(x_wb)
     assert rows.shape == (2, 4, 10)
-    torch.testing.assert_close(rows, StackedModel(net, 2, in_a_loop=True)(x_wb))
+    torch.testing.assert_close(rows, StackedModel(net, 2, stacking=Stacking(way="loop"))(x_wb))
 
 
 @pytest.mark.slow

@@ -16,7 +16,15 @@ from experiments.simulated.kept_trainings import FOLDER, digest_of_code, simulat
 from experiments.simulated.rehearsal import rehearse
 from tests import app
 
-SMALL = ("backend=sim", "model=mlp", "workers=4", "max_steps=6", "eval_every=3", "log_every=1")
+SMALL = (
+    "backend=sim",
+    "cluster.stacking=vmap",
+    "model=mlp",
+    "workers=4",
+    "max_steps=6",
+    "eval_every=3",
+    "log_every=1",
+)
 TIMES = ("time_s", "exposed_communication_s")
 
 

@@ -21,7 +21,8 @@ SMALL = ("model=mlp", "workers=2", "max_steps=12", "eval_every=6", "log_every=1"
 
 
 def plan_of(folder, *overrides):
-    return make_plan(compose_config(["algo=bytegrad", *SMALL, "backend=sim", *overrides]), folder)
+    words = ["algo=bytegrad", *SMALL, "backend=sim", "cluster.stacking=vmap", *overrides]
+    return make_plan(compose_config(words), folder)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +139,7 @@ def test_a_profile_of_another_model_is_refused(rehearsed, tmp_path):
         ),
         (
             (*("algo=allreduce", "backend=sim", "model=mlp", "model.hidden=[20000]"), *MANY),
-            "3000 simulated workers with model=mlp need 382.1 GB for weights and gradients alone",
+            "3000 simulated workers with model=mlp need 764.2 GB",
         ),
         (
             ("algo=decentralized", "algo.topology=shift_one", "backend=sim", "workers=3"),

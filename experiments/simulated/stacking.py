@@ -1,0 +1,201 @@
+"""How simulated workers are computed: `cluster.stacking`, by default what is measured to be the
+fastest.
+
+Values agree to rounding whichever it is. So it says nothing about the setting that a run is of, and
+the run's summary names it.
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
+from bagua_algos.worker_axis.stacking import WAYS, Stacking, Way
+from experiments.plan.identity import identity
+from experiments.plan.plan import MEASURED, Plan
+from experiments.tasks.base import TaskData
+from experiments.training.step import examples, losses
+from host.cores import usable_cores
+from host.errors import UserError
+
+FOLDER = ".ways"
+"""Where a study keeps them, in its own folder."""
+
+WORKERS_MEASURED = 16
+"""At the most: a part of many workers tells enough, and takes less time."""
+ROUNDS = 3
+HOPELESS = 2.0
+"""Who is slower than the fastest by this factor in the first round is out."""
+MARGIN = 0.9
+"""A way has to take less than this part of an earlier one's time to be preferred, so that equals
+are not told apart by chance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackingChoice:
+    """How workers are computed, and why: the seconds of a forward and backward pass of
+    `workers_measured` workers, by way; none where nothing was measured.
+    """
+
+    way: Way
+    threads: int
+    workers_measured: int = 0
+    seconds: dict[str, float]
+    refused: dict[str, str]
+    """Why other ways cannot compute the model."""
+
+    @property
+    def stacking(self) -> Stacking:
+        """The way and its threads."""
+        return Stacking(way=self.way, threads=self.threads)
+
+    def __str__(self) -> str:
+        """Such as "workers are computed by shares, 2 threads: ..."."""
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        text = f"workers are computed by {self.way}, {threads}"
+        if self.seconds:
+            times = ", ".join(f"{way} {1e3 * s:.3g} ms" for way, s in self.seconds.items())
+            text += f" (forward and backward of {self.workers_measured}: {times})"
+        return "".join([text, *(f"; {way} refuses it: {why}" for way, why in self.refused.items())])
+
+
+class KnownWays:
+    """The ways that the runs of a study have found by measurement, in a folder of it: each is
+    measured once, so that runs of one model differ by nothing that was measured.
+    """
+
+    def __init__(self, study: Path) -> None:
+        self._folder = study / FOLDER
+
+    def applied(self, plan: Plan) -> Plan:
+        """`plan`, with the way that is known for what it leaves open."""
+        if plan.cluster.stacking != MEASURED or plan.resume is not None:
+            return plan
+        try:
+            way = self._file(plan).read_text()
+        except OSError:
+            return plan
+        return with_way(plan, way) if way in WAYS else plan
+
+    def remember(self, plan: Plan, choice: StackingChoice) -> None:
+        """What `plan` has measured, if it has, and if no other run was first."""
+        if not choice.seconds:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError), self._file(plan).open("x") as file:
+            file.write(choice.way)
+
+    def _file(self, plan: Plan) -> Path:
+        numbers = (plan.workers, plan.batch_size, plan.accumulate, usable_cores())
+        names = (plan.names["task"], plan.precision, plan.backend.device, str(plan.model))
+        return self._folder / f"{identity((numbers, names))}.txt"
+
+
+def with_way(plan: Plan, way: str) -> Plan:
+    """`plan`, which asks for this way."""
+    return replace(plan, cluster=replace(plan.cluster, stacking=way))
+
+
+def choose_stacking(plan: Plan, data: TaskData) -> StackingChoice:
+    """What `plan` asks for, with torch's present number of threads; measured where it leaves that
+    open. Random numbers are drawn. A run that is resumed goes on as its checkpoint says:
+    for it nothing is measured.
+
+    Raises `UserError` for a way that cannot compute the model.
+    """
+    possible, refused = _possible(plan, data)
+    asked = plan.cluster.stacking
+    if asked in refused:
+        raise UserError(
+            f"cluster.stacking={asked} does not do for model={plan.names['model']} "
+            f"({refused[asked]}): take cluster.stacking={possible[-1]}, or {MEASURED}"
+        )
+    threads = torch.get_num_threads()
+    if {"loop", "shares"} <= set(possible) and asked == MEASURED:
+        # With one thread they are one; with more, a thread for each worker wastes less.
+        possible.remove("shares" if min(threads, plan.workers) == 1 else "loop")
+    if asked != MEASURED or len(possible) == 1 or plan.resume is not None:
+        way = possible[0] if asked == MEASURED else asked
+        return StackingChoice(way=way, threads=threads, seconds={}, refused=refused)
+    workers = min(plan.workers, WORKERS_MEASURED)
+    seconds = _measured(replace(plan, workers=workers), data, possible)
+    return StackingChoice(
+        way=_fastest(seconds),
+        threads=threads,
+        workers_measured=workers,
+        seconds=seconds,
+        refused=refused,
+    )
+
+
+def told(choice: StackingChoice, model: StackedModel) -> dict[str, Any]:
+    """What a record says: the fields of the choice, or only the way of a run that was resumed."""
+    if model.stacking != choice.stacking:
+        return asdict(model.stacking)
+    return asdict(choice)
+
+
+def _possible(plan: Plan, data: TaskData) -> tuple[list[Way], dict[str, str]]:
+    """The ways that can compute the model, and why others cannot."""
+    x_b, _ = examples(plan, data.train, np.arange(min(2, len(data.train))))
+    refused: dict[str, str] = {}
+    obstacle = why_not_stacked(plan.model.to(plan.backend.device), x_b)
+    if obstacle is not None:
+        refused["vmap"] = obstacle
+    if plan.backend.device != "cpu":
+        refused["shares"] = "threads share one GPU"
+    elif _draws(plan, x_b):
+        refused["shares"] = "it draws random numbers, in an order that threads would change"
+    return [way for way in WAYS if way not in refused], refused
+
+
+def _draws(plan: Plan, x_b: Tensor) -> bool:
+    """Whether a training step of the model takes random numbers."""
+    before = torch.get_rng_state()
+    model = StackedModel(plan.model, 1, stacking=Stacking(way="loop"))
+    model(x_b.unsqueeze(0))
+    return not torch.equal(before, torch.get_rng_state())
+
+
+def _measured(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, float]:
+    """The median seconds of each way's passes, taken in turn after one that warms up."""
+    batch_wb = plan.batches(data, tuple(range(plan.workers))).indices(0)
+    x_wb, y_wb = examples(plan, data.train, batch_wb)
+    model = StackedModel(plan.model, plan.workers).to(plan.backend.device)
+    threads, on_gpu = torch.get_num_threads(), plan.backend.device == "cuda"
+    # One thread is timed without the time in which other programs have its core.
+    clock = time.thread_time if threads == 1 and not on_gpu else time.perf_counter
+
+    def pass_s(way: Way) -> float:
+        model.stacking = Stacking(way=way, threads=threads)
+        started_s = clock()
+        losses(plan, model, x_wb, y_wb).sum().backward()
+        if on_gpu:
+            torch.cuda.synchronize()
+        took_s = clock() - started_s
+        model.zero_grad()
+        return took_s
+
+    for way in ways:
+        pass_s(way)  # warms up
+    first = {way: pass_s(way) for way in ways}
+    good = [way for way in ways if first[way] <= HOPELESS * min(first.values())]
+    rounds = [first, *({way: pass_s(way) for way in good} for _ in range(ROUNDS - 1))]
+    return {way: statistics.median(r[way] for r in rounds if way in r) for way in ways}
+
+
+def _fastest(seconds: dict[str, float]) -> Way:
+    """In the order of `WAYS`, that which no later one beats by the margin."""
+    best = next(way for way in WAYS if way in seconds)
+    for way in WAYS:
+        if way in seconds and seconds[way] < MARGIN * seconds[best]:
+            best = way
+    return best

@@ -1,0 +1,68 @@
+"""Several pieces of work side by side, each in a forked child with its share of the cores."""
+
+import os
+from collections.abc import Callable, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import TypeVar
+
+from host.child import answer_reporting
+from host.cores import THREADS, usable_cores
+from host.processes import fork, kill
+
+Answer = TypeVar("Answer")
+
+
+def side_by_side(
+    works: Sequence[Callable[[], Answer]], at_once: int, on_answer: Callable[[Answer], None]
+) -> list[Answer]:
+    """What each of `works` returns, in their order.
+
+    At most `at_once` of them run at a time, each in a child for which OMP_NUM_THREADS is its share
+    of the cores. `on_answer` is given each answer here as it comes.
+
+    Raises:
+        UserError: as a work did.
+        RuntimeError: another error of a work, whose traceback its child prints; or it died. In
+            either case all children are gone.
+    """
+    answers: dict[int, Answer] = {}
+    running: dict[Connection, tuple[int, int]] = {}
+    left = list(enumerate(works))[::-1]
+    threads = max(1, usable_cores() // max(1, min(at_once, len(works))))
+    try:
+        while left or running:
+            while left and len(running) < max(1, at_once):
+                number, work = left.pop()
+                ours, theirs = Pipe()
+                pid = fork(lambda w=work, o=ours, t=theirs: _answer(w, threads, o, t))
+                theirs.close()
+                running[ours] = (number, pid)
+            for ours in wait(list(running)):
+                assert isinstance(ours, Connection)
+                answer = _received(ours)
+                number, pid = running.pop(ours)
+                ours.close()
+                kill(pid)
+                answers[number] = answer
+                on_answer(answer)
+    finally:
+        for ours, (_, pid) in running.items():
+            ours.close()
+            kill(pid)
+    return [answers[number] for number in range(len(works))]
+
+
+def _answer(work: Callable[[], object], threads: int, parents: Connection, own: Connection) -> int:
+    os.environ[THREADS] = str(threads)
+    return answer_reporting(lambda report: work(), (), parents, own)
+
+
+def _received(ours: Connection) -> object:
+    try:
+        kind, value = ours.recv()
+    except EOFError as error:
+        raise RuntimeError("a process that worked beside this one died") from error
+    if kind == "error":
+        raise value
+    return value

@@ -1,0 +1,149 @@
+"""How simulated workers are computed. Tests that compare bits ask for one way: what is measured may
+come out otherwise.
+"""
+
+import shutil
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from bagua_algos.worker_axis.models import StackedModel
+from bagua_algos.worker_axis.stacking import Stacking
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.runs.load import load_rows
+from experiments.simulated.memory import activation_bytes, state_bytes
+from experiments.simulated.stacking import KnownWays, StackingChoice, _fastest, choose_stacking
+from experiments.training.checkpoint import STACKING, go_on_alike
+from host.errors import UserError
+from tests import app
+
+SMALL = ("algo=bytegrad", "backend=sim", "model=mlp", "workers=2", "net=slow_tcp")
+
+
+def plan_of(folder, *overrides):
+    return make_plan(compose_config([*SMALL, *overrides]), folder)
+
+
+class Drawing(nn.Module):
+    """As the MLP, with dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(784, 10))
+
+    def forward(self, x_b):
+        return self.layers(x_b)
+
+
+class ByData(Drawing):
+    def forward(self, x_b):
+        return self.layers[2](x_b.flatten(1)) * (2 if x_b.sum() > 0 else 1)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(1)
+
+
+def with_model(plan, model):
+    object.__setattr__(plan, "model", model)
+    return plan
+
+
+def test_what_is_asked_for_is_taken_and_the_rest_is_measured(tmp_path):
+    plan = plan_of(tmp_path, "cluster.stacking=loop")
+    data = plan.task.load()
+    choice = choose_stacking(plan, data)
+    assert (choice.way, choice.seconds) == ("loop", {})
+    choice = choose_stacking(plan_of(tmp_path), data)
+    assert choice.way in choice.seconds and set(choice.seconds) == {"vmap", "loop"}  # one thread
+    assert "of 2: vmap" in str(choice)
+
+
+def test_a_model_is_computed_only_in_ways_that_do(tmp_path):
+    plan = plan_of(tmp_path)
+    data = plan.task.load()
+    choice = choose_stacking(with_model(plan, ByData()), data)
+    assert choice.way == "loop" and "vmap" in choice.refused
+    drawing = with_model(plan_of(tmp_path, "cluster.stacking=shares"), Drawing())
+    with pytest.raises(UserError, match="shares does not do for model=mlp"):
+        choose_stacking(drawing, data)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "way"),
+    [
+        ({"vmap": 1.0, "loop": 0.95}, "vmap"),  # nearly equal: no reason to change
+        ({"vmap": 1.0, "loop": 0.8, "shares": 0.75}, "loop"),
+        ({"loop": 1.0, "shares": 0.5}, "shares"),
+    ],
+)
+def test_what_is_clearly_the_fastest_is_chosen(seconds, way):
+    assert _fastest(seconds) == way
+
+
+def test_a_study_measures_once_and_knows_each_model(tmp_path):
+    ways, plan = KnownWays(tmp_path), plan_of(tmp_path)
+    choice = StackingChoice(way="loop", threads=1, seconds={"loop": 1.0}, refused={})
+    assert ways.applied(plan) is plan
+    ways.remember(plan, choice)
+    ways.remember(plan, StackingChoice(way="vmap", threads=1, seconds={"vmap": 1.0}, refused={}))
+    assert ways.applied(plan).cluster.stacking == "loop"
+    other = plan_of(tmp_path, "model.hidden=[8]")
+    assert ways.applied(other) is other
+    forced = plan_of(tmp_path, "cluster.stacking=vmap")
+    assert ways.applied(forced) is forced
+
+
+def test_a_resumed_run_goes_on_in_its_own_way_bit_for_bit(tmp_path):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    words = ("max_steps=8", "eval_every=4", "log_every=1", "checkpoint_every=4")
+    run = app.run(*SMALL, *words, "cluster.stacking=shares", f"hydra.run.dir={whole}")
+    assert run.returncode == 0, run.stderr
+    assert app.summary(whole)["stacking"]["way"] == "shares"
+    assert yaml.safe_load((whole / "config.yaml").read_text())["cluster"]["stacking"] == "shares"
+    shutil.rmtree(whole / "checkpoints" / "step_00000008")
+    run = app.run(f"resume={whole}", "cluster.stacking=auto", f"hydra.run.dir={resumed}")
+    assert run.returncode == 0, run.stderr
+    assert app.summary(resumed)["stacking"]["way"] == "shares"
+    losses = [
+        [(row.step, row.loss, row.accuracy) for row in load_rows(folder)]
+        for folder in (whole, resumed)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_a_resumed_run_is_refused_another_way(tmp_path):
+    plan = plan_of(tmp_path, "cluster.stacking=vmap")
+    model = StackedModel(plan.model, 2)
+    with pytest.raises(UserError, match="a run that began by loop: leave it out"):
+        go_on_alike({STACKING: Stacking(way="loop")}, plan, model)
+    go_on_alike({}, plan, model)  # a checkpoint of before
+    assert model.stacking.way == "vmap"
+
+
+def test_memory_counts_optimizer_states_and_activations(tmp_path):
+    plan = plan_of(tmp_path, "batch_size=16", "optim=adam")
+    weights = sum(p.nbytes for p in plan.model.parameters())
+    # weights, gradients twice, two moments
+    assert state_bytes(plan) == pytest.approx(2 * 5 * weights, rel=1e-3)
+    inputs = 16 * 784 * 4
+    hidden = [m.out_features for m in plan.model.modules() if isinstance(m, nn.Linear)][:-1]
+    own = activation_bytes(plan, plan.task.load())
+    assert inputs + 16 * 4 * sum(hidden) <= own <= 2 * (inputs + 16 * 4 * 2 * sum(hidden))
+
+
+def test_the_number_of_threads_changes_no_bit_of_workers_side_by_side(tmp_path):
+    torch.manual_seed(0)
+    model, x_wb = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten()), torch.randn(3, 2, 1, 8, 8)
+    outputs = [
+        StackedModel(model, 3, stacking=Stacking(way="shares", threads=threads))(x_wb)
+        for threads in (1, 2, 3)
+    ]
+    torch.set_num_threads(1)
+    assert outputs[0].equal(outputs[1]) and outputs[0].equal(outputs[2])

@@ -1,0 +1,57 @@
+import os
+import time
+
+import pytest
+
+from host.cores import usable_cores
+from host.errors import UserError
+from host.side_by_side import side_by_side
+
+
+def work(number, seconds=0.0):
+    def do():
+        time.sleep(seconds)
+        return number, os.getpid(), usable_cores()
+
+    return do
+
+
+def test_answers_are_in_the_order_of_the_works_and_each_has_its_share_of_the_cores(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    come = []
+    answers = side_by_side([work(0, 0.3), work(1), work(2)], 2, come.append)
+    assert [number for number, _, _ in answers] == [0, 1, 2]
+    assert len({os.getpid(), *(pid for _, pid, _ in answers)}) == 4
+    assert [cores for _, _, cores in answers] == [4, 4, 4]
+    assert sorted(come) == sorted(answers)
+    assert come[-1] == answers[0]  # the slow one
+
+
+def test_an_error_ends_all_works(tmp_path):
+    file = tmp_path / "pid"
+
+    def sleep():
+        file.write_text(str(os.getpid()))
+        time.sleep(60)
+
+    def fail():
+        while not (file.exists() and file.read_text()):
+            time.sleep(0.01)
+        raise UserError("mend it")
+
+    with pytest.raises(UserError, match="mend it"):
+        side_by_side([sleep, fail], 2, lambda answer: None)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(file.read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cores"), [("3", 3), ("3,1", 3), ("99", 8), ("0", 1), ("all", 8), (None, 8)]
+)
+def test_a_program_computes_on_its_own_cores_and_no_more_than_it_is_told(asked, cores, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert usable_cores() == cores
