@@ -1,6 +1,7 @@
 """Overrides of a command line: how they are read, here and nowhere else, by Hydra's own parser."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,9 @@ from experiments.plan.messages import sentence
 from experiments.plan.schema import GROUPS
 from host import conf
 from host.errors import UserError
+
+_TRUSTED = ("bagua_algos", "experiments", "netsim", "torch")
+"""The packages whose classes a record may name."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ def normalize_overrides(arguments: Sequence[str]) -> list[str]:
 def with_saved_overrides(arguments: Sequence[str]) -> list[str]:
     """A command line's overrides, after those of the run that it goes on with, by `resume=FOLDER`.
 
-    Raises `UserError` where there is no such run.
+    Raises `UserError` where there is no such run, or it names foreign code.
     """
     given = values_of(arguments)
     if "resume" not in given:
@@ -107,7 +111,26 @@ def with_saved_overrides(arguments: Sequence[str]) -> list[str]:
         saved = json.loads((run / "environment.json").read_text())["overrides"]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"resume={run}: that is no folder of a run ({error})") from error
-    return [o for o in saved if read_word(o).key not in given] + list(arguments)
+    kept = [str(override) for override in saved if read_word(str(override)).key not in given]
+    for override in kept:
+        _check_stranger(override, run)
+    return kept + list(arguments)
+
+
+def _check_stranger(override: str, run: Path) -> None:
+    """Raise `UserError` for an override in the record of `run`, which may be a stranger's, that
+    would have code run which is neither this project's nor torch's nor beside this command.
+    """
+    if read_word(override).key.startswith("hydra"):
+        raise UserError(f"resume={run} sets {override}, which no run does: take another run")
+    named = re.findall(r"_target_\W*([\w.]*)", override)
+    for root in {name.partition(".")[0] for name in named}:
+        is_beside = bool(root) and any(Path(place).exists() for place in (root, f"{root}.py"))
+        if root not in _TRUSTED and not is_beside:
+            raise UserError(
+                f"resume={run} would run code of {root!r}, as its record says ({override}): give "
+                "that override yourself if you trust it"
+            )
 
 
 def _normalized(word: Word) -> str:

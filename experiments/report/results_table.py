@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from experiments.plan.identity import ADDED
 from experiments.report.statistics import (
@@ -30,6 +29,7 @@ from experiments.report.statistics import (
     proportion_interval,
     ratio_interval,
 )
+from host.bounded_yaml import read_mapping
 from host.words import counted
 
 # What two runs must share for their times to be comparable, and how to say a value as `shown`.
@@ -152,23 +152,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
     """
     try:
         return ADDED | _parsed(_SEED.sub("", (folder / "config.yaml").read_text()))
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError):
         return {}
 
 
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> dict[str, Any]:
     """YAML takes a millisecond, and seeds of one setting have the same text."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return dict(_flat(yaml.load(text, loader)))
-
-
-def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in node.items() if isinstance(node, dict) else ():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}".removeprefix("algo."), value
+    return {path.removeprefix("algo."): value for path, value in read_mapping(text).items()}
 
 
 def _clusters(configs: Sequence[dict[str, Any]]) -> list[str | None]:

@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
+from bagua_algos.communication.communicator import Operation
 from experiments.plan.identity import config_text, identity
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import by_profile
-from experiments.simulated.profile import Profile
+from experiments.simulated.profile import JobKernels, Profile
 from experiments.simulated.replay import RecordedTraining, replay, result_on
 from experiments.simulated.simulate import (
     PROFILE,
@@ -31,6 +32,7 @@ from experiments.simulated.simulate import (
 )
 from experiments.simulated.stacking import KnownWays
 from experiments.tasks.base import TaskData
+from experiments.training.evaluation import Evaluation
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import Result
 from experiments.training.trace import TraceFile
@@ -78,6 +80,26 @@ class KeptTraining:
         return [result_on(training, timeline)]
 
 
+_CLASSES = {
+    (cls.__module__, cls.__qualname__): cls
+    for cls in (
+        *(KeptTraining, RecordedTraining, MetricsRow, Result, Evaluation),
+        *(Profile, JobKernels, TimelineJob, Operation),
+    )
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes objects of `_CLASSES` alone: a stranger's file runs no code."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        """One of them. Raises `UnpicklingError` for any other name."""
+        try:
+            return _CLASSES[module_name, global_name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"{module_name}.{global_name}") from None
+
+
 class KeptTrainings:
     """Those of the runs of one study, in `folder`. A file appears whole."""
 
@@ -86,8 +108,8 @@ class KeptTrainings:
 
     def find(self, key: str) -> KeptTraining | None:
         """That with `key`; None: there is none that can be read."""
-        with suppress(Exception):  # a damaged pickle raises anything
-            return pickle.loads(self._file(key).read_bytes())
+        with suppress(Exception), self._file(key).open("rb") as file:  # damaged, it raises anything
+            return _Unpickler(file).load()
         return None
 
     def keep(self, key: str, training: KeptTraining) -> None:

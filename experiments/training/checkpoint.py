@@ -6,6 +6,7 @@ A file appears whole, by renaming, and a checkpoint is complete when all its fil
 worker waits for another, and whenever all are killed the last complete one stays.
 """
 
+import pickle
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bagua_algos.checkpoint import is_portable
+from bagua_algos.checkpoint import checked, is_portable
 from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import Stacking
 from experiments.plan.plan import MEASURED, Plan
@@ -41,7 +42,14 @@ class Checkpoints:
     num_processes: int
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write this process's file of `step`, and delete those that are out of date."""
+        """Write this process's file of `step`, and delete those that are out of date.
+
+        Raises `UserError` for a state that `load` would not read.
+        """
+        try:
+            checked(state)
+        except ValueError as error:
+            raise UserError(f"no checkpoint can be written: {error}") from error
         file = self._file(step)
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(".tmp")
@@ -55,8 +63,17 @@ class Checkpoints:
                 _folder(self.run, old).rmdir()
 
     def load(self, step: int) -> dict[str, Any]:
-        """Read this process's file of `step`."""
-        return torch.load(self._file(step), weights_only=False)  # an algorithm's state is a class
+        """Read this process's file of `step`. It may be a stranger's: no code in it runs.
+
+        Raises `UserError` for what `save` has not written, from what torch says of it.
+        """
+        file = self._file(step)
+        try:
+            return torch.load(file, weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+            raise UserError(
+                f"{file} is no checkpoint of relaxlab, or is damaged: take an older one"
+            ) from error
 
     def latest(self) -> int:
         """The last step of which all processes have written their files.
@@ -127,7 +144,7 @@ def go_on_alike(state: dict[str, Any], plan: Plan, model: nn.Module) -> None:
     """
     if not isinstance(model, StackedModel) or STACKING not in state:
         return
-    stacking: Stacking = state[STACKING]
+    stacking = Stacking(**state[STACKING])
     if plan.cluster.stacking not in (MEASURED, stacking.way):
         raise UserError(
             f"cluster.stacking={plan.cluster.stacking} would change the bits of a run that began "

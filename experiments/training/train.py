@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -125,7 +125,7 @@ class _State:
             "exposed_communication_s": distributed.exposed_communication_s,
         }
         if isinstance(self.model, StackedModel):
-            state[STACKING] = self.model.stacking
+            state[STACKING] = asdict(self.model.stacking)
         _checkpoints(plan.folder, communicator).save(step, state)
 
     def resume(self, plan: Plan, communicator: Communicator) -> int:

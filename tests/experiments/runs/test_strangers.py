@@ -1,0 +1,118 @@
+"""Files of strangers: no code in them runs, each is named, and the rest is read."""
+
+import json
+import os
+import pickle
+
+import pytest
+import torch
+
+from experiments.plan.overrides import with_saved_overrides
+from experiments.report.results_table import named, results_table
+from experiments.runs.load import load_runs
+from experiments.simulated.kept_trainings import KeptTrainings
+from experiments.training.checkpoint import Checkpoints
+from host.errors import UserError
+from tests.experiments.recorded import write_run
+
+NESTED = 100_000
+
+
+class Hostile:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.system, (f"touch '{self.mark}'",)
+
+
+class Unknown:
+    """No class of an algorithm's state."""
+
+
+def test_a_hostile_checkpoint_is_refused_and_runs_nothing(tmp_path):
+    own = Checkpoints(tmp_path, 0, 1)
+    own.save(3, {"step": 3})
+    file = tmp_path / "checkpoints" / "step_00000003" / "0_of_1.pt"
+    assert own.load(3) == {"step": 3}
+    torch.save({"step": Hostile(tmp_path / "mark")}, file)
+    with pytest.raises(UserError, match=r"0_of_1\.pt is no checkpoint of relaxlab"):
+        own.load(3)
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("size", [0, 10, 300])
+def test_a_damaged_checkpoint_is_named(tmp_path, size):
+    own = Checkpoints(tmp_path, 0, 1)
+    own.save(3, {"weights": torch.zeros(100)})
+    file = tmp_path / "checkpoints" / "step_00000003" / "0_of_1.pt"
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(UserError, match=r"0_of_1\.pt is no checkpoint of relaxlab, or is damaged"):
+        own.load(3)
+
+
+def test_a_state_that_could_not_be_loaded_is_not_saved(tmp_path):
+    with pytest.raises(UserError, match="Unknown is part of an algorithm's state"):
+        Checkpoints(tmp_path, 0, 1).save(3, {"step": {"residual": Unknown()}})
+
+
+def test_a_hostile_training_serves_nobody_and_runs_nothing(tmp_path):
+    (tmp_path / "key.pickle").write_bytes(pickle.dumps(Hostile(tmp_path / "mark")))
+    assert KeptTrainings(tmp_path).find("key") is None
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("algo._target_=os.system", "would run code of 'os'"),
+        ("algo._target_=.evil", "would run code of 'evil'"),
+        ('model={_target_: "subprocess.run"}', "would run code of 'subprocess'"),
+        ("+task.x.y={a: {_target_: builtins.eval}}", "would run code of 'builtins'"),
+        ("hydra.sweeper._target_=bagua_algos.X", r"sets hydra\.sweeper"),
+        ("hydra/launcher=ray", "sets hydra/launcher"),
+    ],
+)
+def test_a_record_that_names_foreign_code_is_refused(tmp_path, override, said):
+    (tmp_path / "environment.json").write_text(json.dumps({"overrides": ["seed=1", override]}))
+    with pytest.raises(UserError, match=said):
+        with_saved_overrides([f"resume={tmp_path}"])
+
+
+def test_what_a_record_may_name(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").touch()
+    monkeypatch.chdir(tmp_path)
+    saved = ["algo._target_=mine.Own", "model._target_=torch.nn.Identity", "seed=3"]
+    (tmp_path / "environment.json").write_text(json.dumps({"overrides": saved}))
+    resume = f"resume={tmp_path}"
+    assert with_saved_overrides([resume]) == [*saved, resume]
+    own = "algo._target_=somebody.Else"  # the user's own word
+    assert with_saved_overrides([resume, own]) == [*saved[1:], resume, own]
+
+
+def bomb():
+    """YAML of 30 lines that stands for 2^30 options."""
+    lines = ["a0: &a0 {x: 1, y: 2}"]
+    lines += [f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}" for n in range(1, 30)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("config.yaml", bomb()),
+        ("config.yaml", "[" * NESTED),
+        ("config.yaml", "a: " + "{a: " * 2000 + "1" + "}" * 2000),
+        ("config.yaml", "!!python/object/apply:os.system ['touch mark']"),
+        ("summary.json", "[" * NESTED),
+        ("summary.json", '{"algo": {"a": 1}, "status": "completed", "seed": 1e400}'),
+    ],
+)
+def test_a_hostile_record_does_not_keep_others_from_being_read(tmp_path, file, text):
+    write_run(tmp_path / "good")
+    write_run(tmp_path / "bad", seed=1)
+    (tmp_path / "bad" / file).write_text(text)
+    table = results_table(named(load_runs(tmp_path)))
+    assert "allreduce" in table.algo.tolist()
