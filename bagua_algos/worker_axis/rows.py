@@ -166,8 +166,8 @@ class _RowsOfAutograd(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *weights: Tensor) -> tuple[Tensor | None, ...]:
-        (weights_w,) = weights
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (weights_w,) = grad_outputs
         gradients, results = ctx.gradients, ctx.results
         assert gradients is not None, "workers computed one by one have one backward pass"
         ctx.gradients = ctx.results = None
