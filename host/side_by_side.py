@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from host.child import answer_reporting
 from host.cores import THREADS, usable_cores
@@ -58,7 +58,7 @@ def _answer(work: Callable[[], object], threads: int, parents: Connection, own: 
     return answer_reporting(lambda report: work(), (), parents, own)
 
 
-def _received(ours: Connection) -> object:
+def _received(ours: Connection) -> Any:
     try:
         kind, value = ours.recv()
     except EOFError as error:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,16 @@ _CHUNK = 1024
 """Examples that one model computes at once for all workers."""
 
 
+class Row(NamedTuple):
+    """The model of one worker, and its parameters that are trained."""
+
+    model: nn.Module
+    trained: tuple[nn.Parameter, ...]
+
+
 class Rows:
     """Models of single workers, made when first asked for, and anew when the stacked tensors have
-    moved.
+    moved. What a model changes in place changes the stacked tensors.
 
     Args:
         module: its parameters and buffers are `[w, ...]`.
@@ -35,21 +42,17 @@ class Rows:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._models: dict[int, nn.Module] = {}
+        self._known: list[Row] = []
         self._addresses: list[int] = []
 
-    def model(self, worker: int) -> nn.Module:
-        """That of one worker. What it changes in place changes the stacked tensors."""
+    def first(self, num_workers: int) -> list[Row]:
+        """Those of the first workers."""
         addresses = [x.data_ptr() for x in self._tensors()]
         if addresses != self._addresses:
-            self._models, self._addresses = {}, addresses
-        if worker not in self._models:
-            self._models[worker] = self._make(worker)
-        return self._models[worker]
-
-    def models(self) -> list[nn.Module]:
-        """Those of all workers."""
-        return [self.model(worker) for worker in range(len(self._tensors()[0]))]
+            self._known, self._addresses = [], addresses
+        while len(self._known) < num_workers:
+            self._known.append(self._make(len(self._known)))
+        return self._known[:num_workers]
 
     def trained(self) -> list[nn.Parameter]:
         """The stacked parameters that are trained."""
@@ -57,18 +60,18 @@ class Rows:
 
     def train(self, mode: bool) -> None:
         """Set the mode of those that have been made, as `nn.Module.train` does."""
-        for model in self._models.values():
-            model.train(mode)
+        for row in self._known:
+            row.model.train(mode)
 
     def compute_all(self, x_wb: Tensor) -> Tensor:
         """The outputs of all workers by the model of worker 0; without gradients."""
-        parts = x_wb.flatten(0, 1).split(_CHUNK)
-        return torch.cat([self.model(0)(part) for part in parts]).unflatten(0, x_wb.shape[:2])
+        [row], parts = self.first(1), x_wb.flatten(0, 1).split(_CHUNK)
+        return torch.cat([row.model(part) for part in parts]).unflatten(0, x_wb.shape[:2])
 
     def _tensors(self) -> list[Tensor]:
         return [*self._module.parameters(), *self._module.buffers()]
 
-    def _make(self, worker: int) -> nn.Module:
+    def _make(self, worker: int) -> Row:
         """A copy of the module, in which rows stand for the stacked tensors."""
         rows: dict[int, Any] = {}
         for parameter in self._module.parameters():
@@ -76,11 +79,12 @@ class Rows:
             rows[id(parameter)] = row
         for buffer in self._module.buffers():
             rows[id(buffer)] = buffer[worker]
-        return copy.deepcopy(self._module, rows)
+        model = copy.deepcopy(self._module, rows)
+        return Row(model, tuple(p for p in model.parameters() if p.requires_grad))
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes its own models."""
-        return {"_module": self._module, "_models": {}, "_addresses": []}
+        return {"_module": self._module, "_known": [], "_addresses": []}
 
 
 class RowByRow:
@@ -99,11 +103,10 @@ class RowByRow:
         """The outputs `[w, b, ...]`, or with `loss` the losses `[w]`; autograd gives them the
         gradients of the stacked parameters, not those of `x_wb`.
         """
-        models = self._rows.models()
-        stacked = self._rows.trained()
+        rows, stacked = self._rows.first(len(x_wb)), self._rows.trained()
         if torch.is_grad_enabled() and stacked:
-            return _RowsOfAutograd.apply(self, models, x_wb, loss, *stacked)
-        results = self.each(lambda worker: _one(models, x_wb, loss, worker), len(models))
+            return _RowsOfAutograd.apply(self, rows, x_wb, loss, *stacked)
+        results = self.each(lambda worker: _one(rows, x_wb, loss, worker), len(rows))
         return torch.stack(results) if loss is None else torch.cat(results)
 
     def each(self, compute: Callable[[int], Any], num_workers: int) -> list[Any]:
@@ -125,9 +128,9 @@ class RowByRow:
         return self.__dict__ | {"_pool": None}
 
 
-def _one(models: Sequence[nn.Module], x_wb: Tensor, loss: LossOfRows | None, worker: int) -> Tensor:
+def _one(rows: Sequence[Row], x_wb: Tensor, loss: LossOfRows | None, worker: int) -> Tensor:
     """One worker's outputs `[b, ...]`, or its loss `[1]`."""
-    outputs_b = models[worker](x_wb[worker])
+    outputs_b = rows[worker].model(x_wb[worker])
     if loss is None:
         return outputs_b
     return loss(outputs_b.unsqueeze(0), slice(worker, worker + 1))
@@ -140,21 +143,21 @@ class _RowsOfAutograd(torch.autograd.Function):
     def forward(
         ctx: Any,
         ways: RowByRow,
-        models: Sequence[nn.Module],
+        rows: Sequence[Row],
         x_wb: Tensor,
         loss: LossOfRows | None,
         *stacked: nn.Parameter,
     ) -> Tensor:
-        gradients = _Gradients(models, stacked)
+        gradients = _Gradients(rows, stacked)
 
         def compute(worker: int) -> Tensor:
             with torch.enable_grad():
-                result = _one(models, x_wb, loss, worker)
+                result = _one(rows, x_wb, loss, worker)
             if loss is not None:
                 gradients.put(worker, result, torch.ones_like(result))
             return result if loss is None else result.detach()
 
-        results = ways.each(compute, len(models))
+        results = ways.each(compute, len(rows))
         ctx.ways, ctx.gradients = ways, gradients
         ctx.results = results if loss is None else None
         if loss is not None:
@@ -163,8 +166,8 @@ class _RowsOfAutograd(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *weights: Tensor) -> tuple[Tensor | None, ...]:
-        (weights_w,) = weights
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (weights_w,) = grad_outputs
         gradients, results = ctx.gradients, ctx.results
         assert gradients is not None, "workers computed one by one have one backward pass"
         ctx.gradients = ctx.results = None
@@ -183,14 +186,14 @@ class _RowsOfAutograd(torch.autograd.Function):
 class _Gradients:
     """The gradients of stacked parameters, row by row."""
 
-    def __init__(self, models: Sequence[nn.Module], stacked: Sequence[nn.Parameter]) -> None:
-        self._rows = [[p for p in model.parameters() if p.requires_grad] for model in models]
+    def __init__(self, rows: Sequence[Row], stacked: Sequence[nn.Parameter]) -> None:
+        self._rows = rows
         self._stacked = [torch.empty_like(p, requires_grad=False) for p in stacked]
         self._is_used = [False] * len(stacked)
 
     def put(self, worker: int, result: Tensor, weight: Tensor) -> None:
         """Those of one worker's result, times `weight`."""
-        own = torch.autograd.grad(result, self._rows[worker], weight, allow_unused=True)
+        own = torch.autograd.grad(result, self._rows[worker].trained, weight, allow_unused=True)
         for number, (gradient, stacked) in enumerate(zip(own, self._stacked, strict=True)):
             if gradient is None:
                 stacked[worker].zero_()

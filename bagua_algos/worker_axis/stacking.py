@@ -1,12 +1,12 @@
 """How the stacked workers of a process are computed."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
 Way = Literal["vmap", "loop", "shares"]
-WAYS: tuple[Way, ...] = get_args(Way)
+WAYS: tuple[Way, ...] = ("vmap", "loop", "shares")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,14 +119,14 @@ def choose_stacking(plan: Plan, data: TaskData) -> StackingChoice:
             f"({refused[asked]}): take cluster.stacking={possible[-1]}, or {MEASURED}"
         )
     threads = torch.get_num_threads()
-    if {"loop", "shares"} <= set(possible) and asked == MEASURED:
+    ways = [way for way in possible if asked in (MEASURED, way)]
+    if {"loop", "shares"} <= set(ways):
         # With one thread they are one; with more, a thread for each worker wastes less.
-        possible.remove("shares" if min(threads, plan.workers) == 1 else "loop")
-    if asked != MEASURED or len(possible) == 1 or plan.resume is not None:
-        way = possible[0] if asked == MEASURED else asked
-        return StackingChoice(way=way, threads=threads, seconds={}, refused=refused)
+        ways.remove("shares" if min(threads, plan.workers) == 1 else "loop")
+    if len(ways) == 1 or plan.resume is not None:
+        return StackingChoice(way=ways[0], threads=threads, seconds={}, refused=refused)
     workers = min(plan.workers, WORKERS_MEASURED)
-    seconds = _measured(replace(plan, workers=workers), data, possible)
+    seconds = _measured(replace(plan, workers=workers), data, ways)
     return StackingChoice(
         way=_fastest(seconds),
         threads=threads,

@@ -1,83 +1,150 @@
 """What simulated workers cost: `python -m experiments.bench_simulation`.
 
-Steps of stacked workers against as many in a loop, on all cores, in turn; and the memory of many
-workers of the default CNN, each count in a process of its own. It prints, and never judges.
+Steps of stacked workers in each way to compute them, and of one plain model with as many examples,
+in turn; and the memory of many workers, each count in a process of its own. It prints, and never
+judges.
 """
 
 import os
 import re
+import shlex
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.worker_axis.models import StackedModel
+from bagua_algos.worker_axis.stacking import Stacking
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.plan import Plan
 from experiments.simulated.kept_memory import kept_memory
 from experiments.tasks.base import TaskData
 from experiments.training.step import make_step
+from host.cores import THREADS, usable_cores
 from host.words import counted
 
-MODEL, WORKERS, BATCH_SIZE = "mlp", 64, 8
 NUM_STEPS = 5
+BEFORE = Stacking(way="vmap", threads=1)
+"""How workers were computed when there was one way."""
+LOOP = Stacking(way="loop", threads=1)
 
 
-def stepper(plan: Plan, data: TaskData, *, in_a_loop: bool) -> Callable[[int], object]:
+class Case(NamedTuple):
+    """Workers whose steps are timed."""
+
+    words: tuple[str, ...]
+    workers: int
+    batch_size: int
+
+    def __str__(self) -> str:
+        return f"{self.workers} workers x {self.batch_size}, {' '.join(self.words)}"
+
+
+CASES = (
+    Case(("model=cnn",), 64, 16),
+    Case(("model=mlp",), 64, 8),
+    Case(("task=jane_austen", "model=char_transformer"), 16, 8),
+)
+ADVICE = ("task=mnist5k", "net=slow_tcp", "workers=16", "batch_size=8")
+
+
+def stepper(plan: Plan, data: TaskData, stacking: Stacking) -> Callable[[int], object]:
     """Takes a step of all-reduce of all workers of `plan`."""
     communicator = StackedCommunicator(plan.workers)
-    model = StackedModel(plan.model, plan.workers, in_a_loop=in_a_loop)
+    model = StackedModel(plan.model, plan.workers, stacking=stacking)
     optimizer = plan.make_optimizer(model.parameters())
     take_step = make_step(plan, data.train, model, optimizer, communicator)
     batches = plan.batches(data, communicator.ranks)
-    return lambda step: take_step(batches.indices(step))
+
+    def step(number: int) -> None:
+        torch.set_num_threads(stacking.threads)
+        take_step(batches.indices(number))
+
+    return step
 
 
-def plan_of(model: str, workers: int, batch_size: int) -> Plan:
+def plan_of(words: tuple[str, ...], workers: int, batch_size: int) -> Plan:
     """Simulated workers by all-reduce."""
-    words = ["algo=allreduce", "backend=sim", f"model={model}", f"workers={workers}"]
-    return make_plan(compose_config([*words, f"batch_size={batch_size}"]), Path())
+    own = ["algo=allreduce", "backend=sim", *words, f"workers={workers}"]
+    return make_plan(compose_config([*own, f"batch_size={batch_size}"]), Path())
 
 
-@kept_memory()
-def compare_with_a_loop(repeats: int) -> None:
-    """Prints seconds a step of both, and their ratio round by round."""
-    torch.set_num_threads(os.cpu_count() or 1)
-    plan = plan_of(MODEL, WORKERS, BATCH_SIZE)
+def compare_ways(case: Case, repeats: int) -> None:
+    """Prints seconds a step of each way and of a plain model, and what each is against `BEFORE`,
+    round by round.
+    """
+    threads = usable_cores()
+    plan = plan_of(case.words, case.workers, case.batch_size)
+    plain = plan_of(case.words, 1, case.workers * case.batch_size)
     data = plan.task.load()
-    ways = [stepper(plan, data, in_a_loop=in_a_loop) for in_a_loop in (False, True)]
-    seconds: list[list[float]] = []
-    for repeat in range(repeats + 1):
-        took = []
-        for take in ways:
-            started_s = time.perf_counter()
-            for step in range(NUM_STEPS):
-                take(repeat * NUM_STEPS + step)
-            took.append((time.perf_counter() - started_s) / NUM_STEPS)
-        if repeat:  # the first round warms up
-            seconds.append(took)
-    ratios = [loop_s / stacked_s for stacked_s, loop_s in seconds]
-    stacked_ms, loop_ms = (1e3 * statistics.median(column) for column in zip(*seconds, strict=True))
-    print(
-        f"{WORKERS} workers, {MODEL}, batch {BATCH_SIZE}: {stacked_ms:.0f} ms a step stacked, "
-        f"{loop_ms:.0f} in a loop; {statistics.median(ratios):.1f} x faster "
-        f"({min(ratios):.1f} to {max(ratios):.1f} in {len(ratios)} rounds)"
-    )
+    stackings = [BEFORE, LOOP, *(Stacking(way=way, threads=threads) for way in ("vmap", "shares"))]
+    steppers = {_named(s): stepper(plan, data, s) for s in dict.fromkeys(stackings)}
+    for number in sorted({1, threads}):
+        name = f"one plain model, {counted(number, 'thread')}"
+        steppers[name] = stepper(plain, data, Stacking(way="loop", threads=number))
+    rounds = _timed(steppers, repeats)
+    print(f"{case}: a step, and {_named(BEFORE)} over it")
+    for name in steppers:
+        seconds = statistics.median(r[name] for r in rounds)
+        ratios = [r[_named(BEFORE)] / r[name] for r in rounds]
+        print(
+            f"  {name:28} {1e3 * seconds:7.1f} ms   {statistics.median(ratios):5.2f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f})",
+            flush=True,
+        )
 
 
 @kept_memory()
-def print_memory(model: str, workers: int) -> None:
-    """Trains a few steps, and prints the largest memory that this process had."""
-    torch.set_num_threads(os.cpu_count() or 1)
-    plan = plan_of(model, workers, batch_size=8)
-    take = stepper(plan, plan.task.load(), in_a_loop=False)
+def _timed(steppers: Mapping[str, Callable[[int], object]], repeats: int) -> list[dict[str, float]]:
+    """Seconds a step of each in every round, of which one more warms up."""
+    rounds = []
+    for repeat in range(repeats + 1):
+        took = {}
+        for name, take in steppers.items():
+            started_s = time.perf_counter()
+            take(repeat)
+            took[name] = time.perf_counter() - started_s
+        rounds.append(took)
+    return rounds[1:]
+
+
+def _named(stacking: Stacking) -> str:
+    return f"{stacking.way}, {counted(stacking.threads, 'thread')}"
+
+
+@kept_memory()
+def print_memory(words: tuple[str, ...], workers: int, batch_size: int) -> None:
+    """Trains a few steps side by side, and prints the largest memory that this process had."""
+    plan = plan_of(words, workers, batch_size)
+    take = stepper(plan, plan.task.load(), Stacking(way="shares", threads=usable_cores()))
     for step in range(NUM_STEPS):
         take(step)
     # Not by getrusage, whose peak a process takes over from the one that has started it.
     [peak] = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     peak_gb = int(peak) * 1024 / 1e9
-    print(f"{counted(workers, 'worker')}, {model}, batch 8: at most {peak_gb:.2f} GB of memory")
+    what = f"{counted(workers, 'worker')} x {batch_size}, {' '.join(words)}"
+    print(f"{what}: at most {peak_gb:.2f} GB of memory")
+
+
+def time_advice(words: tuple[str, ...]) -> None:
+    """Prints how long `python -m experiments.advise` takes as it did when there was one way, on one
+    core, and on all.
+    """
+    for name, own, threads in (
+        (f"{_named(BEFORE)}", ("cluster.stacking=vmap",), 1),
+        ("1 core", (), 1),
+        (counted(usable_cores(), "core"), (), usable_cores()),
+    ):
+        command = [sys.executable, "-m", "experiments.advise", *ADVICE, *words, *own]
+        environment = os.environ | {THREADS: str(threads)}
+        started_s = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True, env=environment)
+        took_s = time.perf_counter() - started_s
+        print(f"advise {shlex.join([*ADVICE, *words])}, {name}: {took_s:.0f} s", flush=True)

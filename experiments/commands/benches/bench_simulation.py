@@ -4,7 +4,12 @@ import argparse
 import subprocess
 import sys
 
-from experiments.validation.bench_simulation import compare_with_a_loop, print_memory
+from experiments.validation.bench_simulation import (
+    CASES,
+    compare_ways,
+    print_memory,
+    time_advice,
+)
 from host import commands
 
 
@@ -17,20 +22,23 @@ def main() -> int:
     parser.add_argument(
         "--memory", type=int, metavar="WORKERS", help="only print the memory of these"
     )
+    parser.add_argument(
+        "--batch-size", type=int, default=8, help="of each of these workers (default 8)"
+    )
+    parser.add_argument("--advise", action="store_true", help="only time experiments.advise")
+    parser.add_argument("words", nargs="*", help="such as model=minilm, for --memory and --advise")
     arguments = parser.parse_args()
+    words = tuple(arguments.words)
     if arguments.memory is not None:
-        print_memory("cnn", arguments.memory)
-        return 0
-    compare_with_a_loop(arguments.repeats)
-    for workers in (32, 128):
-        command = [
-            sys.executable,
-            "-m",
-            "experiments.bench_simulation",
-            "--memory",
-            str(workers),
-        ]
-        subprocess.run(command, check=True)
+        print_memory(words or ("model=cnn",), arguments.memory, arguments.batch_size)
+    elif arguments.advise:
+        time_advice(words)
+    else:
+        for case in CASES:
+            compare_ways(case, arguments.repeats)
+        for workers in (32, 128):
+            own = [sys.executable, "-m", "experiments.bench_simulation"]
+            subprocess.run([*own, "--memory", str(workers)], check=True)
     return 0
 
 
