@@ -76,14 +76,14 @@ def _run(arguments: list[str]) -> int:
     return _in_child(lambda: serve(condition, num_workers, command))
 
 
-def parse(words: list[str]) -> tuple[NetworkCondition, int, str]:
+def parse(words: list[str], command: str = "netsim") -> tuple[NetworkCondition, int, str]:
     """The condition, the number of workers and the network's name that `net=`, `net.KEY=` and
-    `workers=` give.
+    `workers=` give to `command`, a module.
 
     Raises:
         ValueError: for any other word, or a value that is wrong.
     """
-    condition, values = read_words(words, {"workers": "4"}, command="netsim")
+    condition, values = read_words(words, {"workers": "4"}, command=command)
     if not values["workers"].isdecimal():
         raise ValueError(f"workers has to be a number from 1 up, not {values['workers']!r}.")
     return condition, int(values["workers"]), values["net"]

@@ -30,7 +30,7 @@ def main() -> int:
     if arguments.repeats < 1:
         raise UserError(f"--repeats must be at least 1, got {arguments.repeats}")
     try:
-        condition, num_workers = parse(arguments.words)
+        condition, num_workers, _ = parse(arguments.words, "experiments.collectives")
         if num_workers < 2:
             raise UserError(f"workers must be at least 2, got {num_workers}")
         backend, timed = measure(condition, num_workers, SIZES, num_repeats=arguments.repeats)

@@ -1,11 +1,23 @@
-"""Bench of several streams: seconds to the task's accuracy, beside torch DDP with one stream."""
+"""Bench of several streams: seconds to the task's accuracy, beside torch DDP with one stream; and
+what `streams=auto` chooses.
+"""
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
+
+from bagua_algos.communication.process_group import file_rendezvous
+from bagua_algos.communication.streams import try_streams
 from experiments.runs.summary import read_fields
+from netsim.conditions.presets import read_condition
+from netsim.links.namespaces import Hub
+from netsim.links.netlink import INTERFACE
+from netsim.proof.temporary_network import run_workers
 
 NETS = ("lossy", "wan", "slow_tcp", "lan_1g", "none")
 THEIRS = "torch DDP"
@@ -18,6 +30,8 @@ CASES = {
 """What is measured, and its overrides."""
 
 LIMIT_S = 600
+NUM_WORKERS = 4
+TRIAL_LIMIT_S = 60.0
 
 
 def measure(overrides: Sequence[str], folder: Path) -> float:
@@ -31,6 +45,38 @@ def measure(overrides: Sequence[str], folder: Path) -> float:
         raise SystemExit(f"{' '.join(command)} failed:\n{ended.stdout}{ended.stderr}")
     seconds = read_fields(folder)["time_to_accuracy_s"]
     return float("inf") if seconds is None else seconds
+
+
+def try_auto(net: str) -> tuple[int, float]:
+    """The number of streams that 4 new workers choose, and the seconds of the slowest from when all
+    had come. Raises `NamespaceError` where the network cannot be made.
+    """
+    rendezvous = os.memfd_create("relaxlab-rendezvous")
+
+    def work(hub: Hub, rank: int) -> tuple[int, float]:
+        torch.set_num_threads(1)
+        os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
+        with file_rendezvous(
+            f"/proc/self/fd/{rendezvous}",
+            backend="gloo",
+            rank=rank,
+            world_size=NUM_WORKERS,
+            timeout_s=TRIAL_LIMIT_S,
+        ) as communicator:
+            communicator.all_gather(torch.zeros(1, 1))  # all have come
+            started_s = time.perf_counter()
+            chosen = try_streams(communicator).streams
+            took_s = torch.tensor([[time.perf_counter() - started_s]])
+            return chosen, float(communicator.all_gather(took_s).max())
+
+    try:
+        chosen, seconds = zip(
+            *run_workers(read_condition(net), NUM_WORKERS, work).values, strict=True
+        )
+    finally:
+        os.close(rendezvous)
+    assert len(set(chosen)) == 1, chosen
+    return chosen[0], max(seconds)
 
 
 def rows(measured: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, list[float]]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from bagua_net import zero_copy
 from bagua_net.bench import parse, table
 from bagua_net.cases import Sample, measure, parse_case
 from bagua_net.soak import soak
@@ -39,6 +40,19 @@ def test_the_bench_measures_each_case_in_each_round(permitted):
     assert "of 8 streams" in samples["auto"][0].choice
     lines = table(condition, samples).splitlines()
     assert [line.split(" | ")[0].strip("| ") for line in lines[2:]] == list(samples)
+
+
+@pytest.mark.root
+def test_both_ways_to_hand_over_bytes_are_measured(permitted):
+    num_bytes = 3_000_000  # no multiple of what is handed over at once
+    samples = zero_copy.measure(NetworkCondition(), 2, num_bytes)
+    assert {way: len(each) for way, each in samples.items()} == {"copies": 2, "zero-copy": 2}
+    assert all(one["seconds"] > 0 and one["cpu_s"] > 0 for one in samples["zero-copy"])
+    assert {one["copied"] for one in samples["copies"]} == {0}
+    # Between namespaces of one host the kernel copies, and every call is answered for.
+    assert {one["copied"] for one in samples["zero-copy"]} == {1}
+    lines = zero_copy.table(samples, num_bytes).splitlines()
+    assert [line.split(" | ")[0].strip("| ") for line in lines[2:]] == ["copies", "zero-copy"]
 
 
 @pytest.mark.parametrize(

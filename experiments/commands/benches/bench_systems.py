@@ -33,7 +33,10 @@ def main() -> int:
     parser.add_argument("--steps", type=int, help="of balanced; by default the experiment's own")
     nets = choices("net")
     parser.add_argument(
-        "--nets", nargs="+", choices=nets, help="of streams and autotune; by default their own"
+        "--nets",
+        nargs="+",
+        choices=nets,
+        help="of streams, auto and autotune; by default their own",
     )
     parser.add_argument(
         "--models", nargs="+", default=list(MODELS), choices=list(MODELS), help="of autotune"
@@ -129,7 +132,19 @@ def streams(arguments: argparse.Namespace) -> None:
     print_rounds(title, bench_streams.rows(measured))
 
 
+def auto(arguments: argparse.Namespace) -> None:
+    """What `streams=auto` chooses over several networks, in turn."""
+    measured = defaultdict(list)
+    for _ in track(range(arguments.repeats), "interleaved trials"):
+        for net in arguments.nets or bench_streams.NETS:
+            streams, seconds = bench_streams.try_auto(net)
+            measured[f"{net}: streams chosen"].append(streams)
+            measured[f"{net}: s"].append(seconds)
+    print_rounds("streams=auto: trials of 4 new workers", dict(sorted(measured.items())))
+
+
 SYSTEMS = {
+    "auto": auto,
     "autotune": autotune,
     "balanced": balanced,
     "cache": cache,

@@ -71,28 +71,46 @@ def measured_streams() -> Results:
 def dead_stream() -> Results:
     """Worker 1 takes no part in the second of three streams: what worker 0 is told."""
     x_w = torch.zeros(1, 3 << 12)
-    parts = x_w.view(-1).tensor_split(STREAMS)
     told: Results = {}
-    for operation in ("all_reduce_mean", "exchange"):
+    for operation in ("all_reduce_mean", "exchange", "all_to_all", "all_gather", "broadcast"):
         limit = timedelta(seconds=1)
         workers = ProcessGroupCommunicator(timeout=limit, streams=STREAMS).duplicate()
-        if workers.ranks[0] == 0:
-            try:
-                if operation == "exchange":
-                    workers.exchange(x_w, (1, 0))
-                else:
-                    workers.all_reduce_mean_(x_w)
-            except CommunicationError as error:
-                told[operation] = str(error)
+        if workers.ranks[0] == 1:
+            for stream in (0, 2):
+                _take_part(operation, x_w, stream, workers.stripes.groups[stream])
             continue
-        for stream in (0, 2):
-            alive = Stripes([workers.stripes.groups[stream]])
-            if operation == "exchange":
-                alive.send_and_receive({0: parts[stream]}, {0: parts[stream].clone()})
-            else:
-                alive.all_reduce_(parts[stream])
+        try:
+            match operation:
+                case "all_reduce_mean":
+                    workers.all_reduce_mean_(x_w)
+                case "exchange":
+                    workers.exchange(x_w, (1, 0))
+                case "all_to_all":
+                    workers.all_to_all(torch.stack([x_w, x_w], 1))
+                case "all_gather":
+                    workers.all_gather(x_w)
+                case "broadcast":
+                    workers.broadcast_(x_w, source=1)
+        except CommunicationError as error:
+            told[operation] = str(error)
     ProcessGroupCommunicator().all_gather(x_w)  # else worker 1 might be gone before the limit
     return told
+
+
+def _take_part(
+    operation: str, x_w: torch.Tensor, stream: int, group: dist.ProcessGroup | None
+) -> None:
+    """Worker 1's part of an operation of two workers, on one of its streams."""
+    part, alive = x_w.view(-1).tensor_split(STREAMS)[stream], Stripes([group])
+    match operation:
+        case "all_reduce_mean":
+            alive.all_reduce_(part)
+        case "exchange" | "all_to_all":
+            alive.send_and_receive({0: part}, {0: part.clone()})
+        case "all_gather":
+            dist.all_gather([part.clone(), part.clone()], part, group=group)
+        case "broadcast":
+            alive.broadcast_(part, source=1)
 
 
 def _train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

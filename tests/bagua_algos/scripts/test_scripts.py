@@ -173,7 +173,9 @@ def test_every_pattern_gives_the_mean_of_two_workers(workers, pattern, number):
         assert equal([worker], "patterns", f"trained {pattern}", "trained ring")
 
 
-@pytest.mark.parametrize("operation", ["all_reduce_mean", "exchange"])
+@pytest.mark.parametrize(
+    "operation", ["all_reduce_mean", "exchange", "all_to_all", "all_gather", "broadcast"]
+)
 def test_a_stream_that_is_dead_is_named_after_the_groups_limit_of_a_second(workers, operation):
     error = workers[0]["dead_stream"][operation]
     begin, _, rest = error.partition(" failed after ")

@@ -60,8 +60,12 @@ def scaled(accelerator: Accelerator) -> Accelerator:
 
 
 def like_ddp() -> dict[str, Any]:
-    """Accelerate's own DDP, and all-reduce."""
+    """Accelerate's own DDP, and all-reduce; also over several streams, which do not change the sum
+    of two workers.
+    """
+    striped = relaxed(AllReduce(), streams=plain_loop.STREAMS)
     return {
+        "over streams": plain_loop.over_streams(lambda: trained(striped)),
         "ddp": trained(Accelerator(**OPTIONS)),
         "relaxed": trained(relaxed(AllReduce())),
         "ddp in fp16": trained(scaled(Accelerator(**OPTIONS))),

@@ -129,11 +129,15 @@ def relaxed(algorithm: Algorithm, *args: Any, **options: Any) -> Module:
 
 
 def like_ddp() -> dict[str, Any]:
-    """Lightning's own DDP and all-reduce, in float32 and with a scaler of float16."""
+    """Lightning's own DDP and all-reduce, in float32, with a scaler of float16, and over several
+    streams, which do not change the sum of two workers.
+    """
     results = {}
     for strategy in "ddp", "relaxed":
         results[strategy] = weights(fit(strategy))
         results[f"{strategy} in fp16"] = weights(fit(strategy, plugins=[half()]))
+    striped = RelaxedStrategy(AllReduce(), streams=plain_loop.STREAMS)
+    results["over streams"] = plain_loop.over_streams(lambda: weights(fit(striped)))
     return results
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from torch.optim import SGD, AdamW, Optimizer
 import bagua_algos
 from bagua_algos import Algorithm, Decentralized, LocalSGD, QAdam
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
+from bagua_algos.communication.stripes import Stripes
 from bagua_algos.compressors.sign_scale import SignScale
 from bagua_algos.outer_optimizer import Nesterov
 
@@ -24,6 +26,7 @@ NUM_EPOCHS = 2
 NUM_BATCHES = 6
 """Of an epoch, which has half as many steps."""
 BATCH_SIZE = 8
+STREAMS = 3
 
 
 class Regression(nn.Module):
@@ -109,6 +112,24 @@ def batches(examples: list[Batch]) -> Iterator[Batch]:
 
 def weights(model: nn.Module) -> Weights:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def over_streams(train: Callable[[], Weights]) -> Weights:
+    """What `train` returns, whose operations are striped however small they are; raises unless some
+    had a part for each of `STREAMS`.
+    """
+    cut, numbers = Stripes._parts, set()
+
+    def cut_smaller(stripes: Stripes, x: Tensor) -> Any:
+        stripes._smallest_part_bytes = 4
+        parts = cut(stripes, x)
+        numbers.add(len(parts))
+        return parts
+
+    with mock.patch.object(Stripes, "_parts", cut_smaller):
+        trained = train()
+    assert STREAMS in numbers, numbers
+    return trained
 
 
 def train(name: str, rank: int) -> Weights:

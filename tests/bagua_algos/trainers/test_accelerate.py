@@ -29,6 +29,11 @@ def test_all_reduce_equals_accelerates_ddp(workers, precision):
         assert checks.are_equal(weights[f"relaxed{precision}"], weights[f"ddp{precision}"])
 
 
+def test_several_streams_train_the_same(workers):
+    for weights in of(workers, "like ddp"):
+        assert checks.are_equal(weights["over streams"], weights["ddp"])
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_training_equals_a_plain_loop(workers, name):
     checks.check_equals_a_loop(of(workers, name))

@@ -29,6 +29,11 @@ def test_all_reduce_equals_lightnings_ddp(workers, precision):
         assert checks.are_equal(weights[f"relaxed{precision}"], weights[f"ddp{precision}"])
 
 
+def test_several_streams_train_the_same(workers):
+    for weights in of(workers, "like ddp"):
+        assert checks.are_equal(weights["over streams"], weights["ddp"])
+
+
 def test_an_algorithm_that_remembers_trains_in_fp16(workers):
     mine, others = of(workers, "half with memory")
     assert checks.are_equal(mine, others)

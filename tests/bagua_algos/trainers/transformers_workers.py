@@ -141,11 +141,14 @@ def train(*args: Any, **options: Any) -> plain_loop.Weights:
 
 def like_ddp(folder: Path) -> dict[str, Any]:
     """The Trainer's own DDP and all-reduce, with a layer that is never used, and with losses that
-    divide by the number of labels on all workers.
+    divide by the number of labels on all workers; also over several streams, which do not change
+    the sum of two workers.
     """
     spare = {"make_model": Spare, "make_optimizer": plain_loop.make_adam}
     counting = {"make_model": Counting, "examples": unevenly_labelled}
-    return {
+    striped = spare | {"streams": plain_loop.STREAMS}
+    over_streams = plain_loop.over_streams(lambda: train(AllReduce(), arguments(folder), **striped))
+    return {"over streams": over_streams} | {
         f"{name}{suffix}": train(algorithm, arguments(folder), **options)
         for name, algorithm in {"ddp": None, "relaxed": AllReduce()}.items()
         for suffix, options in {"": spare, " counting": counting}.items()

@@ -2,9 +2,13 @@ from pathlib import Path
 
 import pytest
 
+from experiments.commands.benches import bench_systems
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.validation.bench_streams import CASES, THEIRS, rows
+from netsim.conditions.condition import NetworkCondition
+from netsim.errors import NamespaceError
+from netsim.links.namespaces import check_permitted
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -16,3 +20,18 @@ def test_every_case_is_a_run(case):
 def test_ratios_are_of_one_round():
     measured = {("wan", THEIRS): [6.0, 8.0], ("wan", "all-reduce"): [2.0, float("inf")]}
     assert rows(measured)["wan: torch DDP / all-reduce"] == [3.0, 0.0]
+
+
+@pytest.mark.root
+def test_what_auto_chooses_is_printed_for_each_network(monkeypatch, capsys):
+    try:
+        check_permitted(NetworkCondition(), 4)
+    except NamespaceError as error:
+        pytest.skip(str(error))
+    words = ["bench_systems", "auto", "--repeats", "1", "--nets", "lossy"]
+    monkeypatch.setattr("sys.argv", words)
+    assert bench_systems.main() == 0
+    printed = capsys.readouterr().out
+    (chosen,) = (line.split()[5] for line in printed.splitlines() if "streams chosen" in line)
+    assert chosen in ("1", "8")
+    assert "lossy: s " in printed
