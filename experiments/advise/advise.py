@@ -105,16 +105,19 @@ def _called(name: str, overrides: Sequence[str]) -> str:
 
 
 def _advice(candidates: Sequence[Candidate], network: NamedNetwork, num_verified: int) -> Advice:
-    predictions = ranked(
-        Prediction(algo=candidate.algo, outcomes=candidate.outcomes(network.condition))
-        for candidate in candidates
-    )
     plan = candidates[0].plans[0]
+    predictions = ranked(
+        (
+            Prediction(algo=candidate.algo, outcomes=candidate.outcomes(network.condition))
+            for candidate in candidates
+        ),
+        plan.target,
+    )
     chosen = [prediction.algo for prediction in predictions[:num_verified]]
     return Advice(
         situation=f"{plan.names['task']}, {plan.names['model']}, network {network.name}, "
         f"{counted(plan.workers, 'worker')}",
-        target=plan.target_accuracy,
+        target=plan.target,
         predictions=predictions,
         model_error=prediction_error(slowest_rate_mbit(network.condition, plan.workers)),
         measured_s={

@@ -1,8 +1,10 @@
 """The algorithms of a comparison: chosen, rehearsed, and trained once for every network."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,15 +71,16 @@ class Candidate:
     def _train(self, plan: Plan) -> RecordedTraining:
         started_s = time.monotonic()
         training = record_training(plan, self.data, self.profile)
-        accuracy = max((row.accuracy or 0.0 for row in training.evaluations), default=0.0)
-        self._say(plan, f"for every network: accuracy {accuracy:.3f}", started_s)
+        scores = [row.value for row in training.evaluations if row.value is not None]
+        best = reduce(plan.target.better, scores, math.nan)
+        self._say(plan, f"for every network: {plan.target.metric} {best:.3f}", started_s)
         return training
 
     def _simulate(self, plan: Plan) -> SimulatedOutcome:
         started_s = time.monotonic()
         outcome = simulate_outcome(plan, self.data, self.profile)
         where = f"{plan.net.rate_mbit or 'unlimited'} Mbit/s, {plan.net.delay_ms:g} ms"
-        self._say(plan, f"at {where}: accuracy {outcome.accuracy:.3f}", started_s)
+        self._say(plan, f"at {where}: {plan.target.metric} {outcome.score:.3f}", started_s)
         return outcome
 
     def _say(self, plan: Plan, what: str, started_s: float) -> None:
@@ -164,6 +167,11 @@ def gather(
     torch.set_num_threads(1)  # a pool of threads would not survive the forks of a rehearsal
     plans, left_out = _plans(choice, num_seeds, folder, shares_host)
     check([own[0] for own in plans])
+    if plans[0][0].target.value is None:
+        raise UserError(
+            "times to a target are compared, and there is none: give target_accuracy, or one such "
+            "as target.loss=3.2"
+        )
     data = _load(plans[0][0])
     profiles = _profiles([own[0] for own in plans], data, num_rehearsals)
     pairs = zip(plans, profiles, strict=True)

@@ -27,10 +27,8 @@ def examples(
     """The model's inputs `[w, b, ...]` and the labels `[w, b]`, on the plan's device; of the first
     `longest` places of an example, None: of all.
     """
-    x_wb, y_wb = (
-        upload(torch.from_numpy(part[indices_wb]), plan.backend.device)
-        for part in (split.x[:, :longest], split.y[:, :longest] if split.y.ndim > 1 else split.y)
-    )
+    stored = split.batch(indices_wb, longest, plan.seed)
+    x_wb, y_wb = (upload(part, plan.backend.device) for part in stored)
     return plan.task.inputs(x_wb), y_wb
 
 
@@ -56,6 +54,8 @@ class Step:
     scaler: GradScaler
     lengths: np.ndarray | None = None
     """Of the examples, where batches are cut to the longest of theirs."""
+    weights_w: Tensor | None = None
+    """Of the workers' losses in their mean, where not all count alike."""
     schedule: torch.optim.lr_scheduler.LRScheduler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -100,15 +100,20 @@ class Step:
 
     def _accumulate(self, indices_wb: np.ndarray, *, is_last: bool) -> Tensor:
         longest = None if self.lengths is None else int(self.lengths[indices_wb].max())
-        x_wb, y_wb = examples(self.plan, self.split, indices_wb, longest)
-        dtype = getattr(torch, self.plan.precision)
+        batch = examples(self.plan, self.split, indices_wb, longest)
         with nullcontext() if is_last else self.distributed.no_sync():
-            with torch.autocast(x_wb.device.type, dtype, enabled=dtype is not torch.float32):
-                outputs_wb = self.distributed.model(x_wb)
-            loss_w = self.plan.task.loss(outputs_wb.float(), y_wb) / self.plan.accumulate
+            loss_w = self.plan.task.loss(self._forward, batch) / self.plan.accumulate
+            weighted_w = loss_w if self.weights_w is None else loss_w * self.weights_w
             # Workers do not mix: each one's gradient is of its own loss.
-            self.scaler.scale(loss_w.sum()).backward()
+            self.scaler.scale(weighted_w.sum()).backward()
         return loss_w.detach()
+
+    def _forward(self, x_wb: Tensor) -> Tensor:
+        """The model in the plan's precision; its outputs in float32."""
+        dtype = getattr(torch, self.plan.precision)
+        with torch.autocast(x_wb.device.type, dtype, enabled=dtype is not torch.float32):
+            outputs_wb = self.distributed.model(x_wb)
+        return outputs_wb.float()
 
 
 def make_step(
@@ -125,7 +130,17 @@ def make_step(
     scaler = make_scaler(plan)
     distributed = distribute(plan, model, optimizer, communicator, scaler, observer)
     lengths = plan.task.lengths(split) if plan.loading.sampler.crop else None
-    return Step(plan, split, distributed, optimizer, scaler, lengths)
+    return Step(
+        plan, split, distributed, optimizer, scaler, lengths, _weights(plan, split, communicator)
+    )
+
+
+def _weights(plan: Plan, split: Split, communicator: Communicator) -> Tensor | None:
+    shares = plan.shares(split) if plan.loading.has_weights else None
+    if shares is None:
+        return None
+    weights_w = torch.from_numpy(shares.weights[list(communicator.ranks)])
+    return weights_w.float().to(plan.backend.device)
 
 
 def clip_norms_(optimizer: torch.optim.Optimizer, num_held: int, max_norm: float) -> None:
