@@ -111,8 +111,9 @@ def _with_own(group: str, words: Sequence[Word], texts: list[str]) -> list[str]:
     chosen = [word.value for word in words if word.key == group]
     target = [word for word in words if word.key == f"{group}._target_"]
     if target and not chosen:
-        name = target[-1].value.rpartition(".")[2]
-        own = [f"{group}={OWN}", f"names.{group}={name}"]
+        own = [f"{group}={OWN}"]
+        if not target[-1].has_several:  # else the records tell them apart by their configurations
+            own.append(f"names.{group}={target[-1].value.rpartition('.')[2]}")
         names = [word.key for word in words]
         texts = [*(text for text in own if text.partition("=")[0] not in names), *texts]
     if not target and (not chosen or chosen[-1] not in _OPEN):

@@ -19,7 +19,7 @@ from experiments.tasks.base import Split, Task, TaskData
 from experiments.tasks.batches import Batches
 from experiments.tasks.partitions import Shares
 from experiments.tasks.samplers import Loading
-from experiments.tasks.target import LOSS, Target
+from experiments.tasks.target import BITS_PER_BYTE, LOSS, Target
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 
@@ -214,6 +214,11 @@ class Plan:
             raise ValueError(
                 f"task={self.names['task']} has no classes, so that there is no "
                 f"{self.target.metric}: give target.loss, or no target"
+            )
+        if self.target.metric == BITS_PER_BYTE and not self.task.labels_are_characters:
+            raise ValueError(
+                f"the labels of task={self.names['task']} are no bytes, which target.bits_per_byte "
+                "is of: give target.loss"
             )
         self._check_weights()
 

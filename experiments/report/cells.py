@@ -21,21 +21,11 @@ from experiments.report.statistics import MIN_SEEDS
 from experiments.tasks.target import ACCURACY
 from host.words import significant
 
-TITLE_COLUMNS = ("task", "model", "partition", "net", "tcp_options", "workers", "backend")
+TITLE_COLUMNS = ("task", "data", "model", "partition", "net", "tcp_options", "workers", "backend")
 WORDS = {
-    *(
-        "task",
-        "model",
-        "partition",
-        "network",
-        "TCP",
-        "gpu",
-        "backend",
-        "optim",
-        "algorithm",
-        "evaluated",
-    ),
-    *("status", "reason", "search", "objective", "objectives", "field", "command"),
+    *("task", "data", "model", "partition", "network", "TCP", "gpu", "backend", "optim"),
+    *("algorithm", "evaluated", "status", "reason", "search", "objective", "objectives", "field"),
+    "command",
 }
 """The headers of columns that hold words, not numbers."""
 

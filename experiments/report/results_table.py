@@ -36,6 +36,7 @@ from host.words import counted
 # What two runs must share for their times to be comparable, and how to say a value as `shown`.
 SITUATION: dict[str, Callable[[str], str]] = {
     "task": str,
+    "data": "data {}".format,
     "model": str,
     "partition": "partition {}".format,
     "net": "network {}".format,
@@ -55,6 +56,7 @@ STAND_IN = "allreduce"
 _BASELINE = "TorchDDP"
 _CLUSTER = "cluster."
 _TCP = "net.tcp_"
+_TASK, _TARGET = "task.", "task.target_accuracy"
 _PARTITION = ("data.partition", "data.alpha", "data.sizes")
 _TIMEOUT = "cluster.timeout_s"  # a limit, which changes no result
 KEYS = (*SITUATION, *DETAIL, "metric", "shared_gpu", "name", "label", "algo", "is_baseline")
@@ -75,8 +77,9 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     algorithm with `bits` of 4 and of 8 are two algorithms, not two seeds of one. "label": the name
     with what else of DETAIL tells it from others. "cluster": the options of `cluster` that vary,
     such as "straggler=0.5". "tcp_options": those of the network that are not Linux's own, such as
-    "wmem_max_kb=64". "partition": which examples workers have for themselves, such as "dirichlet,
-    alpha=0.1"; None where all share all. "is_baseline": it is PyTorch's own. "learning_rate": the
+    "wmem_max_kb=64". "data": what varies among runs of one task, such as "root=a". "partition":
+    which examples workers have for themselves, such as "dirichlet, alpha=0.1"; None where all share
+    all. "is_baseline": it is PyTorch's own. "learning_rate": the
     optimizer's, scaled; NaN where that is not recorded. "shared_gpu": its workers shared a GPU;
     false where that is not recorded. "metric": of the target; "target": with its value, such as
     "accuracy 0.9", None where there is none. "target_score", "final_score" and "validation_score":
@@ -89,6 +92,7 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     runs = runs.assign(
         cluster=pd.Series(_clusters(configs), runs.index, dtype="str"),
         tcp_options=pd.Series(map(_tcp_options, configs), runs.index, dtype="str"),
+        data=pd.Series(_data(runs, configs), runs.index, dtype="str"),
         partition=pd.Series(map(_partition, configs), runs.index, dtype="str"),
     )
     runs = with_scores(runs)
@@ -192,6 +196,23 @@ def _clusters(configs: Sequence[dict[str, Any]]) -> list[str | None]:
 def _tcp_options(config: Mapping[str, Any]) -> str | None:
     unusual = (key for key in sorted(_unusual(config)) if key.startswith(_TCP))
     return ", ".join(f"{key.removeprefix(_TCP)}={config[key]}" for key in unusual) or None
+
+
+def _data(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str | None]:
+    """What of its task a run has in another way than others of that task: None where all are alike.
+    A task over a user's own files or Datasets has one name for all of them.
+    """
+    of_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for task, config in zip(runs.task, configs, strict=True):
+        of_task[task].append(config)
+    varying = {
+        task: sorted(key for key in _differing(own) if key.startswith(_TASK) and key != _TARGET)
+        for task, own in of_task.items()
+    }
+    return [
+        ", ".join(f"{k.removeprefix(_TASK)}={config.get(k)}" for k in varying[task]) or None
+        for task, config in zip(runs.task, configs, strict=True)
+    ]
 
 
 def _partition(config: Mapping[str, Any]) -> str | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 ACCURACY = "accuracy"
 LOSS = "loss"
+BITS_PER_BYTE = "bits_per_byte"
 LOWER_IS_BETTER = {
     ACCURACY: False,
     "top_5": False,
@@ -23,7 +24,7 @@ LOWER_IS_BETTER = {
     "exact_match": False,
     LOSS: True,
     "perplexity": True,
-    "bits_per_byte": True,
+    BITS_PER_BYTE: True,
 }
 """All metrics, and in which direction each is better."""
 

@@ -57,8 +57,9 @@ def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Avera
     totals_wk: Tensor | float = 0.0
     with distributed.consensus(averager) as spread, torch.no_grad():
         model.eval()
-        for start in range(0, part.indices.shape[1], BATCH):
-            batch = slice(start, start + BATCH)
+        size = _batch_size(plan, split)
+        for start in range(0, part.indices.shape[1], size):
+            batch = slice(start, start + size)
             x_wb, y_wb = examples(plan, split, part.indices[:, batch])
             y_wb[~torch.from_numpy(part.mask[:, batch])] = PADDING
             totals_wk = totals_wk + _totals(plan.task, score, model(x_wb), y_wb).cpu()
@@ -74,6 +75,11 @@ def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Avera
     return Evaluation(accuracy, loss, spread, own)
 
 
+def _batch_size(plan: Plan, split: Split) -> int:
+    """Examples of one worker at once: of a Dataset, whose examples may be large, as in training."""
+    return plan.batch_size if split.counts_epochs else BATCH
+
+
 def _evaluate_loss(
     plan: Plan, split: Split, distributed: Distributed, averager: Averager
 ) -> Evaluation:
@@ -82,7 +88,8 @@ def _evaluate_loss(
     """
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
     num_places = part.indices.shape[1]
-    ends = [*range(BATCH, num_places - 1, BATCH), num_places - 1, num_places]
+    size = _batch_size(plan, split)
+    ends = [*range(size, num_places - 1, size), num_places - 1, num_places]
     sum_w = torch.zeros(len(averager.ranks), dtype=torch.float64)
     with distributed.consensus(averager) as spread, torch.no_grad():
         distributed.model.eval()

@@ -181,3 +181,14 @@ def test_partitions_are_situations_of_their_own_and_a_picture(tmp_path):
     np.testing.assert_allclose(drawn, 100 * counts / counts.sum(1, keepdims=True))
     assert "of 10 classes" in made.finding
     assert pd.isna(study.table.partition.iloc[-1])
+
+
+def test_other_data_of_one_task_are_another_situation(tmp_path):
+    for root in ("a", "b"):
+        write_run(tmp_path / root, task="image_folder")
+        text = f"\ntask: {{root: {root}, size: 8}}\n"
+        (tmp_path / root / "config.yaml").write_text(
+            (tmp_path / root / "config.yaml").read_text() + text
+        )
+    table = ReportData.load(tmp_path).table
+    assert list(table["data"]) == ["root=a", "root=b"] and set(table["name"]) == {"allreduce"}
