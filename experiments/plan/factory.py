@@ -35,6 +35,7 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
         raise UserError(f"{missing[0]} is missing: give {missing[0]}=...")
     torch.manual_seed(max(config.seed, 0))
     parts = {group: make_part(config[group], group) for group in GROUPS}
+    parts["model"] = _with_tensors(parts["model"])
     values = {f.name: config[f.name] for f in fields(Schema) if f.name not in GROUPS}
     values |= {_FIELDS.get(group, group): part for group, part in parts.items()}
     values["names"] = dict(config.names)
@@ -132,8 +133,7 @@ def make_part(node: DictConfig, group: str) -> Any:
     """What `node` names by its `_target_`. Raises `UserError` with one sentence if it cannot be."""
     try:
         # What models and tasks of libraries get is Python's own lists and dictionaries.
-        part = instantiate(node, _convert_="all") if group in OPEN_GROUPS else instantiate(node)
-        return _with_tensors(part) if group == "model" else part
+        return instantiate(node, _convert_="all") if group in OPEN_GROUPS else instantiate(node)
     except InstantiationException as error:
         cause = error.__cause__ or error
         lines = str(cause).splitlines()
