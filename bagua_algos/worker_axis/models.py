@@ -79,13 +79,14 @@ class StackedModel(nn.Module):
     def forward(self, x_wb: Tensor, loss: LossOfRows | None = None) -> Tensor:
         """`x[w, batch, ...]` -> `[w, batch, ...]`, row i by worker i's weights.
 
-        With `loss`, the losses `[w]` in place of outputs: what backward passes need to remember may
-        then be there for few workers at a time.
+        With `loss`, the losses `[w]` in place of outputs; `loss` gives some workers' model its rows
+        of the inputs. What backward passes need to remember may then be there for few workers at a
+        time.
         """
         if not self._are_alike:
             return self._compute(x_wb, loss)
-        outputs_wb = self._rows.compute_all(x_wb)
-        return outputs_wb if loss is None else loss(outputs_wb, slice(None))
+        compute = self._rows.compute_all
+        return compute(x_wb) if loss is None else loss(compute, slice(None))
 
     @contextmanager
     def alike(self) -> Iterator[None]:
@@ -106,10 +107,12 @@ class StackedModel(nn.Module):
         return self
 
     def _vmap(self, x_wb: Tensor, loss: LossOfRows | None) -> Tensor:
+        return self._all_by_vmap(x_wb) if loss is None else loss(self._all_by_vmap, slice(None))
+
+    def _all_by_vmap(self, x_wb: Tensor) -> Tensor:
         parameters = dict(self.module.named_parameters())
         buffers = dict(self.module.named_buffers())
-        outputs_wb = torch.func.vmap(self._one, randomness="different")(parameters, buffers, x_wb)
-        return outputs_wb if loss is None else loss(outputs_wb, slice(None))
+        return torch.func.vmap(self._one, randomness="different")(parameters, buffers, x_wb)
 
     def _one(
         self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x_b: Tensor

@@ -18,8 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-LossOfRows = Callable[[Tensor, slice], Tensor]
-"""Given the outputs `[k, b, ...]` of the workers of a slice, their losses `[k]`."""
+ModelOfRows = Callable[[Tensor], Tensor]
+"""Of some workers: `[k, b, ...]` -> `[k, b, ...]`."""
+
+LossOfRows = Callable[[ModelOfRows, slice], Tensor]
+"""Given the model of the workers of a slice, their losses `[k]`."""
 
 _CHUNK = 1024
 """Examples that one model computes at once for all workers."""
@@ -130,10 +133,10 @@ class RowByRow:
 
 def _one(rows: Sequence[Row], x_wb: Tensor, loss: LossOfRows | None, worker: int) -> Tensor:
     """One worker's outputs `[b, ...]`, or its loss `[1]`."""
-    outputs_b = rows[worker].model(x_wb[worker])
+    model = rows[worker].model
     if loss is None:
-        return outputs_b
-    return loss(outputs_b.unsqueeze(0), slice(worker, worker + 1))
+        return model(x_wb[worker])
+    return loss(lambda x_1b: model(x_1b[0]).unsqueeze(0), slice(worker, worker + 1))
 
 
 class _RowsOfAutograd(torch.autograd.Function):

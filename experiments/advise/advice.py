@@ -13,6 +13,7 @@ from rich.text import Text
 
 from experiments.advise.rank import Prediction, predictions_tie, ties
 from experiments.report.statistics import median_interval
+from experiments.tasks.target import ACCURACY, Target
 from host import markdown
 from host.words import counted
 
@@ -29,7 +30,7 @@ class Advice:
     """
 
     situation: str
-    target: float
+    target: Target
     predictions: Sequence[Prediction]
     model_error: float
     measured_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class Advice:
     def title(self) -> str:
         """What was predicted, how, and on what."""
         seeds = counted(len(self.predictions[0].outcomes), "seed")
-        return f"{self.situation}, target accuracy {self.target:g}: simulated, {seeds}"
+        return f"{self.situation}, target {self.target}: simulated, {seeds}"
 
     def table(self) -> Table:
         """To be printed."""
@@ -65,16 +66,19 @@ class Advice:
         """Who is first, by how much before the baseline, and who ties with it."""
         first = self.predictions[0]
         if math.isinf(first.time_s):
-            nearest = first.median(lambda o: o.accuracy)
+            nearest = first.median(lambda o: o.score)
             return (
-                f"Simulated: no algorithm reaches {self.target:g} in the median run; the nearest "
-                f"is {first.algo} with {nearest:.3f}: raise max_steps or lower target_accuracy."
+                f"Simulated: no algorithm reaches {self.target.value:g} in the median run; the "
+                f"nearest is {first.algo} with {nearest:.3f}: raise max_steps or "
+                f"{self.target.easier}."
             )
         equals = ties(self.predictions, 0, self.model_error)
         said = _listed([self.predictions[i].algo for i in equals]) if equals else "no other"
         if len(equals) > _FEW:
             said = f"{len(equals)} others, of the ranks {_ranks(equals)}"
-        lead = f"Simulated: {first.algo} reaches {self.target:g} first, in {first.time_s:.3g} s"
+        lead = (
+            f"Simulated: {first.algo} reaches {self.target.value:g} first, in {first.time_s:.3g} s"
+        )
         return f"{lead}{self._against_baseline()}; it ties with {said}."
 
     def verdict(self) -> str:
@@ -113,12 +117,16 @@ class Advice:
             f"of {steps_then:g} of {ms_then:.3g}"
         )
 
+    @property
+    def _aim(self) -> str:
+        return ACCURACY if self.target.metric == ACCURACY else "target"
+
     def _columns(self) -> dict[str, list[str]]:
         shown = self.predictions
         columns = {
             "rank": ["-" if math.isinf(p.time_s) else str(i) for i, p in enumerate(shown, 1)],
             "algorithm": [p.algo for p in shown],
-            "predicted time to accuracy (s)": [_times(p.times_s, _nearest(p)) for p in shown],
+            f"predicted time to {self._aim} (s)": [_times(p.times_s, _nearest(p)) for p in shown],
         }
         if self.measured_s:
             measured = [self.measured_s.get(p.algo) for p in shown]
@@ -138,7 +146,7 @@ def _nearest(prediction: Prediction) -> str:
     """Such as ", best 0.941", where no seed reached the target."""
     if prediction.num_missed < len(prediction.outcomes):
         return ""
-    return f", best {prediction.median(lambda o: o.accuracy):.3f}"
+    return f", best {prediction.median(lambda o: o.score):.3f}"
 
 
 def _times(times_s: Sequence[float], if_missed: str = "") -> str:

@@ -106,17 +106,20 @@ def _called(name: str, overrides: Sequence[str]) -> str:
 
 
 def _advice(candidates: Sequence[Candidate], network: NamedNetwork, num_verified: int) -> Advice:
+    plan = candidates[0].plans[0]
     outcomes = outcomes_of(candidates, network.condition)
     predictions = ranked(
-        Prediction(algo=candidate.algo, outcomes=own)
-        for candidate, own in zip(candidates, outcomes, strict=True)
+        (
+            Prediction(algo=candidate.algo, outcomes=own)
+            for candidate, own in zip(candidates, outcomes, strict=True)
+        ),
+        plan.target,
     )
-    plan = candidates[0].plans[0]
     chosen = [prediction.algo for prediction in predictions[:num_verified]]
     return Advice(
         situation=f"{plan.names['task']}, {plan.names['model']}, network {network.name}, "
         f"{counted(plan.workers, 'worker')}",
-        target=plan.target_accuracy,
+        target=plan.target,
         predictions=predictions,
         model_error=prediction_error(slowest_rate_mbit(network.condition, plan.workers)),
         measured_s={

@@ -1,9 +1,10 @@
 """The algorithms of a comparison: chosen, rehearsed, and trained once for every network."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -137,13 +138,14 @@ def _train(plan: Plan, candidate: Candidate) -> _Trained:
     started_s = time.monotonic()
     torch.set_num_threads(usable_cores())
     training = record_training(plan, candidate.data, candidate.profile)
-    accuracy = max((row.accuracy or 0.0 for row in training.evaluations), default=0.0)
+    scores = [row.value for row in training.evaluations if row.value is not None]
+    best = reduce(plan.target.better, scores, math.nan)
     where = "for every network"
     if candidate.depends_on_timing:
         where = f"at {plan.net.rate_mbit or 'unlimited'} Mbit/s, {plan.net.delay_ms:g} ms"
     took_s = time.monotonic() - started_s
     said = (
-        f"trained {candidate.algo}, seed {plan.seed}, {where}: accuracy {accuracy:.3f} "
+        f"trained {candidate.algo}, seed {plan.seed}, {where}: {plan.target.metric} {best:.3f} "
         f"({took_s:.0f} s)"
     )
     return _Trained(training, said)
@@ -228,6 +230,11 @@ def gather(
     torch.set_num_threads(1)  # a pool of threads would not survive the forks of a rehearsal
     plans, left_out = _plans(choice, num_seeds, folder, shares_host)
     check([own[0] for own in plans])
+    if plans[0][0].target.value is None:
+        raise UserError(
+            "times to a target are compared, and there is none: give target_accuracy, or one such "
+            "as target.loss=3.2"
+        )
     data = _load(plans[0][0])
     profiles = _profiles([own[0] for own in plans], data, num_rehearsals)
     pairs = zip(plans, profiles, strict=True)

@@ -8,6 +8,7 @@ import numpy as np
 
 from experiments.report.statistics import MIN_SEEDS, is_tie, prediction_errors
 from experiments.simulated.outcome import SimulatedOutcome
+from experiments.tasks.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +38,9 @@ class Prediction:
         return float(np.median([pick(outcome) for outcome in self.outcomes]))
 
 
-def ranked(predictions: Iterable[Prediction]) -> list[Prediction]:
-    """The fastest first; those that missed last, the most accurate of them first."""
-    return sorted(predictions, key=lambda p: (p.time_s, -_accuracy(p), p.algo))
+def ranked(predictions: Iterable[Prediction], target: Target) -> list[Prediction]:
+    """The fastest first; those that missed last, the nearest of them first."""
+    return sorted(predictions, key=lambda p: (p.time_s, -_nearness(p, target), p.algo))
 
 
 def tie_rule() -> str:
@@ -75,6 +76,10 @@ def ties(predictions: Sequence[Prediction], index: int, model_error: float) -> l
     ]
 
 
-def _accuracy(prediction: Prediction) -> float:
-    """The median of the best; nothing where a run diverged before its first evaluation."""
-    return float(np.median([np.nan_to_num(o.accuracy) for o in prediction.outcomes]))
+def _nearness(prediction: Prediction, target: Target) -> float:
+    """The median of the best, greater if better; the least for a run that diverged before its first
+    evaluation.
+    """
+    worst = -math.inf if target.lower_is_better else 0.0
+    scores = [target.sign * o.score for o in prediction.outcomes]
+    return float(np.median([worst if math.isnan(score) else score for score in scores]))

@@ -89,15 +89,15 @@ def sentences(grid: Grid, field: Field) -> list[str]:
     winners = grid.winners()
     if not winners:
         return [
-            f"Simulated: no algorithm reaches {plan.target_accuracy:g} within {plan.max_steps} "
-            "steps anywhere: raise max_steps or lower target_accuracy."
+            f"Simulated: no algorithm reaches {plan.target.value:g} within {plan.max_steps} "
+            f"steps anywhere: raise max_steps or {plan.target.easier}."
         ]
     num_ties = sum(bool(grid.ties(*point)) for point in np.ndindex(grid.best_s.shape))
     said = ", ".join(f"{algo} at {count}" for algo, count in winners.most_common())
     missed = [algo for algo, times in grid.medians_s.items() if np.isinf(times).all()]
     return [
         f"Simulated: of {counted(len(grid.times_s), 'algorithm')} at {num_points} points, "
-        f"first to {plan.target_accuracy:g} is {said}; at {num_ties} the first ties with another.",
+        f"first to {plan.target.value:g} is {said}; at {num_ties} the first ties with another.",
         *(_along(grid, delay) for delay in range(len(grid.delays_ms))),
         *([f"Missed everywhere: {', '.join(missed)}."] if missed else []),
         tie_rule(),

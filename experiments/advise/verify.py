@@ -10,7 +10,7 @@ from experiments.plan.plan import Backend, Plan
 from experiments.real.failures import RunFailedError
 from experiments.real.local import launch
 from experiments.tasks.base import TaskData
-from experiments.training.metrics import MetricsRow, time_to_accuracy
+from experiments.training.metrics import MetricsRow, time_to_target
 from experiments.training.result import DivergedError
 from host.commands import say
 from host.errors import UserError
@@ -44,7 +44,7 @@ def measured_times_s(candidate: Candidate, net: NetworkCondition) -> list[float]
 def _measured_s(plan: Plan, data: TaskData) -> float:
     started_s = time.monotonic()
     rows = _rows(plan, data)
-    reached_s = time_to_accuracy(rows, plan.target_accuracy)
+    reached_s = time_to_target(rows, plan.target)
     took_s = time.monotonic() - started_s
     what = "missed" if reached_s is None else f"reached after {reached_s:.2f} s"
     say(f"ran {plan.names['algo']}, seed {plan.seed}, for real: {what} ({took_s:.0f} s)")

@@ -47,7 +47,7 @@ def _write(grid: Grid, field: Field, out: Path) -> None:
     if grid.winners():
         plan = field.candidates[0].plans[0]
         title = (
-            f"First to accuracy {plan.target_accuracy:g}, simulated: {plan.names['task']}, "
+            f"First to {plan.target}, simulated: {plan.names['task']}, "
             f"{plan.names['model']}, {counted(plan.workers, 'worker')}, "
             f"{counted(len(field.candidates[0].plans), 'seed')}"
         )

@@ -1,6 +1,7 @@
-"""Residual networks of bottlenecks.
+"""Residual networks: of bottlenecks for large pictures, and ResNet-18 for pictures of any size.
 
-ResNet-50 and -152: He et al., arXiv 1512.03385, with the stride in the 3x3 convolutions ("v1.5").
+ResNet-18, -50 and -152: He et al., arXiv 1512.03385, with the stride in the 3x3 convolutions
+("v1.5").
 ResNeXt-101 32x4d: Xie et al., arXiv 1611.05431, whose 3x3 convolutions have 32 groups.
 """
 
@@ -32,6 +33,62 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`x[b, channels, h, w]` -> `[b, out_channels, h / stride, w / stride]`."""
         return self.activation(self.residual(x) + self.shortcut(x))
+
+
+class Basic(nn.Module):
+    """Two 3x3 convolutions beside a shortcut."""
+
+    def __init__(self, channels: int, out_channels: int, *, stride: int) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            *_normalized(channels, out_channels, kernel=3, stride=stride),
+            nn.ReLU(),
+            *_normalized(out_channels, out_channels, kernel=3),
+        )
+        changes = stride != 1 or channels != out_channels
+        self.shortcut = nn.Sequential(
+            *(_normalized(channels, out_channels, kernel=1, stride=stride) if changes else ())
+        )
+        self.activation = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x[b, channels, h, w]` -> `[b, out_channels, h / stride, w / stride]`."""
+        return self.activation(self.residual(x) + self.shortcut(x))
+
+
+class ResNet18(nn.Sequential):
+    """Maps images [b, 3, h, w] to logits [b, num_classes]; with the large stem and 1,000 classes,
+    11,689,512 parameters.
+
+    Args:
+        num_classes: of the logits.
+        width: channels of the first stage; each further one has twice as many.
+        stem: "small" for pictures up to about 64 pixels, as CIFAR's: one 3x3 convolution, without
+            pooling; "large": a 7x7 convolution and pooling, of stride 2 each.
+
+    Raises:
+        ValueError: another stem, or a width below 1.
+    """
+
+    def __init__(self, *, num_classes: int = 10, width: int = 64, stem: str = "small") -> None:
+        if stem not in ("small", "large") or min(width, num_classes) < 1:
+            raise ValueError(
+                "ResNet18 has the stem small or large, and a width and classes above zero, but got "
+                f"stem={stem}, width={width}, num_classes={num_classes}."
+            )
+        if stem == "small":
+            layers: list[nn.Module] = [*_normalized(3, width, kernel=3), nn.ReLU()]
+        else:
+            layers = [*_normalized(3, width, kernel=7, stride=2), nn.ReLU()]
+            layers.append(nn.MaxPool2d(3, 2, padding=1))
+        channels = width
+        for stage in range(4):
+            for block in range(2):
+                stride = 2 if stage and not block else 1
+                layers.append(Basic(channels, width << stage, stride=stride))
+                channels = width << stage
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes)]
+        super().__init__(*layers)
 
 
 class ResNet(nn.Sequential):

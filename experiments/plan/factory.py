@@ -1,17 +1,20 @@
 """From Hydra's configuration to a plan: all objects made, all numbers checked, nothing started."""
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from hydra.errors import InstantiationException
-from hydra.utils import instantiate
-from omegaconf import DictConfig
+from hydra.utils import get_class, instantiate
+from omegaconf import DictConfig, OmegaConf
 
 from bagua_net import library
+from experiments.plan.overrides import OPEN_GROUPS
 from experiments.plan.plan import Backend, Plan
 from experiments.plan.schema import GROUPS, Schema
+from experiments.tasks.target import ACCURACY, Target
 from host.errors import UserError
 from host.gpus import find_gpus
 
@@ -28,12 +31,16 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
 
     `folder` is the run's. Raises `UserError` with one sentence for whatever cannot be.
     """
+    if missing := sorted(OmegaConf.missing_keys(config)):
+        raise UserError(f"{missing[0]} is missing: give {missing[0]}=...")
     torch.manual_seed(max(config.seed, 0))
     parts = {group: make_part(config[group], group) for group in GROUPS}
+    parts["model"] = _with_tensors(parts["model"])
     values = {f.name: config[f.name] for f in fields(Schema) if f.name not in GROUPS}
     values |= {_FIELDS.get(group, group): part for group, part in parts.items()}
     values["names"] = dict(config.names)
     device = values.pop("device")
+    accuracy, others = values.pop("target_accuracy"), values.pop("target")
     values["folder"] = folder
     for name in ("resume", "profile"):
         values[name] = None if config[name] is None else Path(config[name])
@@ -42,46 +49,68 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
             values["backend"] = replace(values["backend"], device=device)
         if values["names"]["backend"] == "auto":
             values["names"]["backend"] = values["backend"].process_group
+        values["target"] = _target(accuracy, dict(others), parts["task"].metric)
         # Tried here: a bad value shows now, and what torch imports for it is imported once.
         optimizer = parts["optim"](parts["model"].parameters())
         parts["schedule"](optimizer)
         plan = Plan(**values)
-        plan.algorithm.check(plan.workers, optimizer)
-        _check_resumable(plan)
-        if plan.backend.device == "cpu":
-            plan.algorithm.load("cpu")  # once, before workers are forked
-        if plan.cluster.jitter is not None:
-            plan.cluster.jitter.factors(plan.max_steps - 1, plan.workers)
-        if plan.algorithm.needs_nodes and plan.nodes is None:
-            raise ValueError(
-                "algo.hierarchical=true needs a network with nodes: choose net=two_sites, or "
-                "algo.hierarchical=false"
-            )
-        if plan.backend.is_simulated and not plan.algorithm.is_simulatable:
-            raise ValueError(
-                f"{plan.names['algo']} is PyTorch's own code, which needs real workers: "
-                "take backend=gloo, or algo=allreduce"
-            )
-        if plan.pattern != "ring" and not plan.algorithm.is_simulatable:
-            raise ValueError(
-                f"{plan.names['algo']} is PyTorch's own code, whose all-reduces are gloo's: leave "
-                "pattern=ring, or take algo=allreduce"
-            )
-        if plan.autotune and not plan.algorithm.is_simulatable:
-            raise ValueError(
-                f"{plan.names['algo']} is PyTorch's own code, which makes its own buckets: leave "
-                "autotune=false, or take algo=allreduce"
-            )
-        if plan.streams != 1 and not plan.algorithm.may_have_streams:
-            raise ValueError(
-                f"{plan.names['algo']}: PyTorch's hooks have one stream: leave streams=1, or take "
-                "algo=torch_ddp"
-            )
-        if plan.cluster.net_plugin is not None:
-            library.build()  # once, before workers are started
+        _check(plan, optimizer)
         return plan
     except ValueError as error:
         raise UserError(str(error)) from error
+
+
+def _check(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
+    """Raise `ValueError` for what the algorithm cannot do, and load what it needs."""
+    plan.algorithm.check(plan.workers, optimizer)
+    _check_resumable(plan)
+    if plan.backend.device == "cpu":
+        plan.algorithm.load("cpu")  # once, before workers are forked
+    if plan.cluster.jitter is not None:
+        plan.cluster.jitter.factors(plan.max_steps - 1, plan.workers)
+    if plan.algorithm.needs_nodes and plan.nodes is None:
+        raise ValueError(
+            "algo.hierarchical=true needs a network with nodes: choose net=two_sites, or "
+            "algo.hierarchical=false"
+        )
+    if plan.backend.is_simulated and not plan.algorithm.is_simulatable:
+        raise ValueError(
+            f"{plan.names['algo']} is PyTorch's own code, which needs real workers: "
+            "take backend=gloo, or algo=allreduce"
+        )
+    if plan.pattern != "ring" and not plan.algorithm.is_simulatable:
+        raise ValueError(
+            f"{plan.names['algo']} is PyTorch's own code, whose all-reduces are gloo's: leave "
+            "pattern=ring, or take algo=allreduce"
+        )
+    if plan.autotune and not plan.algorithm.is_simulatable:
+        raise ValueError(
+            f"{plan.names['algo']} is PyTorch's own code, which makes its own buckets: leave "
+            "autotune=false, or take algo=allreduce"
+        )
+    if plan.streams != 1 and not plan.algorithm.may_have_streams:
+        raise ValueError(
+            f"{plan.names['algo']}: PyTorch's hooks have one stream: leave streams=1, or take "
+            "algo=torch_ddp"
+        )
+    if plan.cluster.net_plugin is not None:
+        library.build()  # once, before workers are started
+
+
+def _target(accuracy: float | None, others: Mapping[str, float | None], metric: str) -> Target:
+    """That of `target_accuracy`, unless another metric's is given; without any, the task's `metric`
+    and no value.
+    """
+    given = {metric: value for metric, value in others.items() if value is not None}
+    if not given:
+        is_accuracy = metric == ACCURACY or accuracy is not None
+        return Target(value=accuracy) if is_accuracy else Target(metric=metric)
+    if len(given) > 1:
+        raise ValueError(
+            f"a run has one target, but got target.{' and target.'.join(given)}: leave one"
+        )
+    ((metric, value),) = given.items()
+    return Target(metric=metric, value=value)
 
 
 def _check_resumable(plan: Plan) -> None:
@@ -103,7 +132,18 @@ _FIELDS = {
 def make_part(node: DictConfig, group: str) -> Any:
     """What `node` names by its `_target_`. Raises `UserError` with one sentence if it cannot be."""
     try:
-        return instantiate(node)
+        # What models and tasks of libraries get is Python's own lists and dictionaries.
+        return instantiate(node, _convert_="all") if group in OPEN_GROUPS else instantiate(node)
     except InstantiationException as error:
         cause = error.__cause__ or error
-        raise UserError(f"{group}: {str(cause).splitlines()[0]}") from error
+        lines = str(cause).splitlines()
+        said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+        raise UserError(f"{group}: {said}") from error
+
+
+def _with_tensors(model: Any) -> Any:
+    """`model`; one of transformers', whose outputs are objects, as one that makes logits."""
+    kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(model).__mro__}
+    if "transformers.modeling_utils.PreTrainedModel" not in kinds:
+        return model
+    return get_class("experiments.models.logits.Logits")(model)

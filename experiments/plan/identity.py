@@ -6,9 +6,14 @@ import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from experiments.tasks.target import ACCURACY, LOWER_IS_BETTER
+
 if TYPE_CHECKING:  # records are read without it
     from omegaconf import DictConfig
 
+
+TARGET = "target"
+"""A group that older records lack whole."""
 
 ADDED: dict[str, Any] = {
     "streams": 1,
@@ -19,6 +24,10 @@ ADDED: dict[str, Any] = {
     "net.tcp_rmem_max_kb": None,
     "cluster.net_plugin": None,
     "cluster.stacking": "auto",
+    "data.partition": "iid",
+    "data.alpha": None,
+    "data.sizes": "equal",
+    **{f"target.{metric}": None for metric in LOWER_IS_BETTER if metric != ACCURACY},
 }
 """Options that older records lack, with the value that stands for what those runs had. Where an
 option has this value, config.yaml leaves it out, so that a run is known as the same as ever.
@@ -48,8 +57,8 @@ def completed(config: Mapping[str, Any]) -> dict[str, Any]:
         group, _, key = path.rpartition(".")
         if not group:
             values.setdefault(key, usual)
-        elif isinstance(values.get(group), Mapping):
-            values[group] = {key: usual, **values[group]}
+        elif group == TARGET or isinstance(values.get(group), Mapping):
+            values[group] = {key: usual, **values.get(group, {})}
     return values
 
 
@@ -62,6 +71,8 @@ def _told(config: Mapping[str, Any], group: str = "") -> dict[str, Any]:
 
 
 def _is_as_ever(path: str, value: object) -> bool:
+    if path == TARGET and isinstance(value, Mapping):
+        return not _told(value, f"{path}.")
     return path in ADDED and type(value) is type(ADDED[path]) and value == ADDED[path]
 
 

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from experiments.plan.plan import Plan
-from experiments.tasks.base import TaskData
+from experiments.tasks.base import Batch, TaskData
 from host.errors import UserError
 
 NUM_EXAMPLES = 2
@@ -25,9 +26,9 @@ def check_model(plan: Plan, data: TaskData) -> None:
 
     Raises `UserError` unless the model takes the task's inputs and its outputs are [b, ..., c].
     """
-    # Copies: a model may work in place.
-    x_b, y_b = (torch.tensor(part[:NUM_EXAMPLES]) for part in (data.train.x, data.train.y))
-    inputs_b, num_classes = plan.task.inputs(x_b), plan.task.num_classes
+    # Copies of what is stored: a model may work in place.
+    x_wb, y_wb = data.train.batch(np.arange(min(NUM_EXAMPLES, len(data.train)))[None])
+    inputs_b, y_b, num_classes = plan.task.inputs(x_wb)[0], y_wb[0], plan.task.num_classes
     model, examples = f"model={plan.names['model']}", f"examples of task={plan.names['task']}"
     try:
         with _evaluating(plan.model):
@@ -38,12 +39,33 @@ def check_model(plan: Plan, data: TaskData) -> None:
             f"({_first_line(error)}): choose a model that does; docs/tasks.md names one for each "
             "task"
         ) from error
+    if num_classes is None:
+        _check_loss(plan, (inputs_b[None], y_wb))
+        return
     needed = [*y_b.shape, num_classes]
     if not _is_float(outputs_b) or list(outputs_b.shape) != needed:
         raise UserError(
             f"{model} makes {_described(outputs_b)} of {examples}, which needs float {needed}: "
             f"choose a model that has {num_classes} outputs for each label, or give "
             f"+model.num_classes={num_classes}"
+        )
+
+
+def _check_loss(plan: Plan, batch: Batch) -> None:
+    """Raise `UserError` unless the task's own loss of one worker is `[1]`, floating."""
+    try:
+        with _evaluating(plan.model):
+            loss_w = plan.task.loss(lambda x_wb: plan.model(x_wb[0])[None], batch)
+    except Exception as error:  # whatever a loss raises for what it was not made for
+        raise UserError(
+            f"the loss of task={plan.names['task']} does not take what model="
+            f"{plan.names['model']} makes of its examples ({_first_line(error)}): choose a model "
+            "or a loss that fits the labels"
+        ) from error
+    if not _is_float(loss_w) or list(loss_w.shape) != [1]:
+        raise UserError(
+            f"the loss of task={plan.names['task']} is {_described(loss_w)} for one worker, and "
+            "must be float [1]: return the mean of each worker's examples"
         )
 
 

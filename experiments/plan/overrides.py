@@ -18,6 +18,14 @@ from host.errors import UserError
 
 _TRUSTED = ("bagua_algos", "experiments", "netsim", "torch")
 """The packages whose classes a record may name."""
+OWN = "own"
+"""The choice of a group for a class of the user's own."""
+
+OPEN_GROUPS = ("model", "task")
+"""The groups that have it."""
+
+_OPEN = (OWN, "dataset")
+"""The choices that may have any key: those of a class that is not known here."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +102,34 @@ def values_of(texts: Sequence[str]) -> dict[str, str]:
 def normalize_overrides(arguments: Sequence[str]) -> list[str]:
     """`+algo=x` means `algo=x`: every group stands in the defaults list. `algo.topology=ring` means
     `algo/topology=ring`, since `conf/algo/topology/` holds the choices; `{...}` stays a value.
+    `model._target_=x` alone means `model=own` with that, so that no key of the default model stays,
+    and keys of such a class, and of a Dataset's, need no + to be new.
     """
-    return [_normalized(read_word(argument)) for argument in arguments]
+    words = [read_word(argument) for argument in arguments]
+    texts = [_normalized(word) for word in words]
+    for group in OPEN_GROUPS:
+        texts = _with_own(group, words, texts)
+    return texts
+
+
+def _with_own(group: str, words: Sequence[Word], texts: list[str]) -> list[str]:
+    """`texts`, and what a class of the user's own in `group` implies."""
+    chosen = [word.value for word in words if word.key == group]
+    target = [word for word in words if word.key == f"{group}._target_"]
+    if target and not chosen:
+        own = [f"{group}={OWN}"]
+        if not target[-1].has_several:  # else the records tell them apart by their configurations
+            own.append(f"names.{group}={target[-1].value.rpartition('.')[2]}")
+        names = [word.key for word in words]
+        texts = [*(text for text in own if text.partition("=")[0] not in names), *texts]
+    if not target and (not chosen or chosen[-1] not in _OPEN):
+        return texts
+    return [_forced(group, text) for text in texts]
+
+
+def _forced(group: str, text: str) -> str:
+    """`model.x=1` as `++model.x=1`."""
+    return f"++{text}" if text.startswith(f"{group}.") else text
 
 
 def with_saved_overrides(arguments: Sequence[str]) -> list[str]:

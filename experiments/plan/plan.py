@@ -16,9 +16,12 @@ from bagua_algos.communication.communicator import Nodes
 from bagua_algos.communication.patterns import Pattern, check_pattern
 from bagua_algos.communication.streams import AUTO, NumStreams, check_streams
 from bagua_algos.worker_axis.stacking import WAYS
-from experiments.tasks.base import Task, TaskData
+from experiments.tasks.base import Split, Task, TaskData
 from experiments.tasks.batches import Batches
+from experiments.tasks.partitions import Shares
 from experiments.tasks.samplers import Loading
+from experiments.tasks.target import BITS_PER_BYTE, LOSS, Target
+from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 
 if TYPE_CHECKING:  # training pulls in no simulator
@@ -139,7 +142,7 @@ class Plan:
     max_steps: int
     eval_every: int
     log_every: int
-    target_accuracy: float
+    target: Target
     stop_at_target: bool
     bucket_bytes: int
     streams: NumStreams
@@ -167,13 +170,28 @@ class Plan:
 
     def batches(self, data: TaskData, ranks: tuple[int, ...]) -> Batches:
         """The training batches of the workers `ranks`. Raises `UserError` for too few examples."""
+        if data.train.counts_epochs and self.loading.sampler.crop:
+            raise UserError(
+                f"task={self.names['task']} does not tell how long its examples are, which "
+                "data.sampler=balanced goes by: take data.sampler=shuffled"
+            )
+        lengths = self.task.lengths(data.train)
         return Batches(
             num_examples=len(data.train),
             world_size=self.workers,
             ranks=ranks,
             batch_size=self.batch_size,
             seed=self.seed,
-            order=self.loading.sampler.order(self.task.lengths(data.train)),
+            counts_epochs=data.train.counts_epochs,
+            order=self.shares(data.train) or self.loading.sampler.order(lengths),
+        )
+
+    def shares(self, split: Split) -> Shares | None:
+        """The training examples that each worker has for itself; None: all share all. Raises
+        `UserError` where they cannot be shared out so.
+        """
+        return self.loading.shares(
+            split, num_workers=self.workers, batch_size=self.batch_size, seed=self.seed
         )
 
     def __post_init__(self) -> None:
@@ -201,9 +219,32 @@ class Plan:
             raise ValueError(f"lr_scale must be more than 0, got {self.lr_scale}")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(f"clip_norm must be more than 0 or null, got {self.clip_norm}")
-        if not 0 < self.target_accuracy <= 1:
+        if self.task.num_classes is None and self.target.metric != LOSS:
             raise ValueError(
-                f"target_accuracy must be a fraction in (0, 1], got {self.target_accuracy}"
+                f"task={self.names['task']} has no classes, so that there is no "
+                f"{self.target.metric}: give target.loss, or no target"
+            )
+        if self.target.metric == BITS_PER_BYTE and not self.task.labels_are_characters:
+            raise ValueError(
+                f"the labels of task={self.names['task']} are no bytes, which target.bits_per_byte "
+                "is of: give target.loss"
+            )
+        self._check_weights()
+
+    def _check_weights(self) -> None:
+        """Weights are of gradients: they do not follow into means of models."""
+        if not self.loading.has_weights:
+            return
+        if not self.algorithm.workers_agree:
+            raise ValueError(
+                f"data.sizes=unequal: {self.names['algo']} averages models, in which a worker with "
+                "few examples would count as much as one with many: take data.sizes=equal, or an "
+                "algorithm that averages gradients, such as algo=allreduce"
+            )
+        if self.clip_norm is not None:
+            raise ValueError(
+                "data.sizes=unequal weighs the workers' gradients, which clip_norm would undo: "
+                "take data.sizes=equal, or clip_norm=null"
             )
 
     def _check_transport(self) -> None:

@@ -11,6 +11,18 @@ GROUPS = ("algo", "net", "task", "data", "model", "optim", "schedule", "backend"
 
 
 @dataclass
+class TargetSchema:
+    """The target by a metric other than accuracy: one of these has a value, or none."""
+
+    top_5: float | None = None
+    f1: float | None = None
+    exact_match: float | None = None
+    loss: float | None = None
+    perplexity: float | None = None
+    bits_per_byte: float | None = None
+
+
+@dataclass
 class Schema:
     """The names and types of `config.yaml`: a misspelt key or a wrong type fails at composition."""
 
@@ -29,7 +41,8 @@ class Schema:
     max_steps: int = MISSING
     eval_every: int = MISSING
     log_every: int = MISSING
-    target_accuracy: float = MISSING
+    target_accuracy: float | None = MISSING
+    target: TargetSchema = field(default_factory=TargetSchema)
     stop_at_target: bool = MISSING
     bucket_bytes: int = MISSING
     streams: Any = MISSING

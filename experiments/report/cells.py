@@ -18,12 +18,14 @@ from experiments.report.results_table import (
     varies,
 )
 from experiments.report.statistics import MIN_SEEDS
+from experiments.tasks.target import ACCURACY
 from host.words import significant
 
-TITLE_COLUMNS = ("task", "model", "net", "tcp_options", "workers", "backend")
+TITLE_COLUMNS = ("task", "data", "model", "partition", "net", "tcp_options", "workers", "backend")
 WORDS = {
-    *("task", "model", "network", "TCP", "gpu", "backend", "optim", "algorithm", "evaluated"),
-    *("status", "reason", "search", "objective", "objectives", "field", "command"),
+    *("task", "data", "model", "partition", "network", "TCP", "gpu", "backend", "optim"),
+    *("algorithm", "evaluated", "status", "reason", "search", "objective", "objectives", "field"),
+    "command",
 }
 """The headers of columns that hold words, not numbers."""
 
@@ -31,7 +33,6 @@ _HEADERS = {
     "net": "network",
     "tcp_options": "TCP",
     "asked_rate_mbit": "Mbit/s asked",
-    "target_accuracy": "target",
 }
 
 Columns = dict[str, list[str]]
@@ -43,7 +44,7 @@ def render(table: pd.DataFrame, runs: pd.DataFrame) -> Table:
     """The rows of `results_table(runs)`, to be printed; above and below, what all runs share, which
     are `named`.
     """
-    caption = [describe(runs, ["target_accuracy", "optim", "asked_rate_mbit"]), *_found(runs)]
+    caption = [describe(runs, ["target", "optim", "asked_rate_mbit"]), *_found(runs)]
     rendered = Table(
         title=Text(describe(runs, TITLE_COLUMNS), style="bold"),
         caption=Text(", ".join(phrase for phrase in caption if phrase)),
@@ -76,6 +77,8 @@ def leading(table: pd.DataFrame) -> Columns:
     rows = table.to_dict("records")
     telling = [column for column in SITUATION | DETAIL if varies(table, column)]
     columns = {_HEADERS.get(c, c): [shown(c, row[c]) for row in rows] for c in telling}
+    if "target" in columns and set(table["metric"]) == {ACCURACY}:
+        columns["target"] = [cell.removeprefix(f"{ACCURACY} ") for cell in columns["target"]]
     if "asked_rate_mbit" in telling:
         columns["Mbit/s measured"] = [
             _number(row["achieved_rate_mbit"], "{:.4g}".format) for row in rows
@@ -95,12 +98,26 @@ def outcomes(table: pd.DataFrame, headers: Sequence[str]) -> Columns:
     silent = {header for header in _OPTIONAL if not set(columns.get(header, [])) - {"", "-"}}
     if len(table) == 1 or not (table.runs >= MIN_SEEDS).any():
         silent.add("place")
-    return {header: cells for header, cells in columns.items() if header not in silent}
+    kept = {header: cells for header, cells in columns.items() if header not in silent}
+    return {said_of(table, header): cells for header, cells in kept.items()}
+
+
+def said_of(table: pd.DataFrame, text: str) -> str:
+    """`text`, which speaks of accuracy, for rows of the metrics of `table`: "time to target", and
+    "final loss" or, where metrics differ, "final score".
+    """
+    metrics = set(table["metric"])
+    if metrics <= {ACCURACY}:
+        return text
+    name = metrics.pop() if len(metrics) == 1 else "score"
+    for word in ("to accuracy", "to the accuracy"):
+        text = text.replace(word, word.replace("accuracy", "target"))
+    return text.replace("target accuracy", "target").replace("accuracy", name)
 
 
 def _time_cell(row: Mapping[Any, Any]) -> str:
     """Such as "41.2", "41.2 (38.0 to 45.1)", "41.2 (38.0 to missed), missed (1/3)" or "missed"."""
-    if pd.isna(row["target_accuracy"]):
+    if pd.isna(row["target"]):
         return "no target"
     if row["shared_gpu"]:
         return "shared GPU"
@@ -139,7 +156,7 @@ def _place_cell(row: Mapping[Any, Any]) -> str:
 
 def _reached_cell(row: Mapping[Any, Any]) -> str:
     """Such as "2/3 (21 to 94 %)"."""
-    if pd.isna(row["target_accuracy"]):
+    if pd.isna(row["target"]):
         return "no target"
     share = f"{row['runs'] - row['missed']}/{row['runs']}"
     if row["runs"] < MIN_SEEDS:
@@ -149,7 +166,7 @@ def _reached_cell(row: Mapping[Any, Any]) -> str:
 
 def _accuracy_cell(row: Mapping[Any, Any]) -> str:
     """Such as "0.9512" or "0.9512 (0.9480 to 0.9533)"."""
-    text = _number(row["final_accuracy"], "{:.4f}".format)
+    text = _number(row["final_score"], "{:.4f}".format)
     if math.isnan(row["final_low"]):
         return text
     return f"{text} ({row['final_low']:.4f} to {row['final_high']:.4f})"
@@ -180,11 +197,11 @@ CELLS: dict[str, Callable[[Mapping[Any, Any]], str]] = {
     "reached the target": _reached_cell,
     "speed-up over the best baseline": _speedup_cell,
     "place": _place_cell,
-    "final accuracy (test)": _of("final_accuracy", "{:.4f}".format),
+    "final accuracy (test)": _of("final_score", "{:.4f}".format),
     "final accuracy (test), interval": _accuracy_cell,
     "loss (test, nats)": _of("final_loss", "{:.4f}".format),
     "bits a character (test)": _of("final_bits_per_character", "{:.3f}".format),
-    "validation accuracy": _of("validation_accuracy", "{:.4f}".format),
+    "validation accuracy": _of("validation_score", "{:.4f}".format),
     "spread of weights": _of("spread", "{:.1e}".format),
     "steps": _of("steps", "{:,.0f}".format),
     "steps to accuracy": lambda row: _way_cell(row, "steps_to_accuracy", "{:,.0f}".format),

@@ -47,6 +47,8 @@ def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
         values = sorted(set(map(str, completed[column])))
         if len(values) > 1:
             raise UserError(f"the runs differ in {column} ({', '.join(values)}): compare like runs")
+    if "metric" in runs and any(map(pd.notna, runs["metric"])):
+        raise UserError("accuracies are compared, and some runs have a target of another metric")
     if BASELINE not in set(runs.algo):
         raise UserError(f"there is no run of {BASELINE} to compare with: add some")
     rows = [_best(group) for _, group in runs.groupby("algo")]

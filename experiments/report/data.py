@@ -17,6 +17,7 @@ from experiments.report.results_table import (
     named,
     results_table,
 )
+from experiments.report.scores import scored, signs
 from experiments.report.tuned import Tuning, load_tunings
 from experiments.runs.load import load_runs_and_metrics
 from host.errors import UserError
@@ -34,7 +35,7 @@ class ReportData:
 
     Args:
         runs: of `load_runs`, `named`, with the steps and MB until the target; inf for a miss.
-        evaluations: the rows of `load_metrics` with an accuracy.
+        evaluations: the rows of `load_metrics` with a "score", by the metric of the run's target.
         table: of `results_table`, with the medians of these steps and MB.
         problems: sentences on files that could not be read.
         styles: of every label, the same in all figures.
@@ -59,7 +60,7 @@ class ReportData:
         if runs.empty:
             raise UserError(" ".join([f"There is no run in {path}.", *problems]))
         metrics.attrs = {}  # pandas copies them with every selection
-        evaluations = metrics.query("kind == 'evaluation' and accuracy.notna()")
+        evaluations = scored(metrics)
         runs = _with_way(named(runs), evaluations)
         return cls(
             runs=runs,
@@ -123,9 +124,10 @@ def _best_labels(table: pd.DataFrame) -> list[str]:
 
 def _with_way(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:
     """`runs` with the steps and MB of the first evaluation that reached the target."""
-    completed = runs.loc[runs.status == "completed", ["folder", "target_accuracy"]]
-    rows = evaluations[["folder", "step", "bytes_sent", "accuracy"]].merge(completed, on="folder")
-    first = rows.query("accuracy >= target_accuracy").drop_duplicates("folder")
+    completed = runs.loc[runs.status == "completed", ["folder", "metric", "target_score"]]
+    rows = evaluations[["folder", "step", "bytes_sent", "score"]].merge(completed, on="folder")
+    sign = signs(rows)
+    first = rows.loc[sign * rows.score >= sign * rows.target_score].drop_duplicates("folder")
     way = pd.DataFrame(
         {
             "folder": first.folder,
@@ -133,7 +135,7 @@ def _with_way(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:
             "mb_to_accuracy": first.bytes_sent.astype(float) / 1e6,
         }
     )
-    has_target = runs.target_accuracy.notna().to_numpy()
+    has_target = runs.target.notna().to_numpy()
     runs = runs.merge(way, on="folder", how="left")
     is_miss = has_target & runs.steps_to_accuracy.isna().to_numpy()
     runs.loc[is_miss, _ON_THE_WAY] = math.inf

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.plan.identity import ADDED
+from experiments.report.scores import signs, with_scores
 from experiments.report.statistics import (
     MIN_SEEDS,
     UNKNOWN,
@@ -35,14 +36,16 @@ from host.words import counted
 # What two runs must share for their times to be comparable, and how to say a value as `shown`.
 SITUATION: dict[str, Callable[[str], str]] = {
     "task": str,
+    "data": "data {}".format,
     "model": str,
+    "partition": "partition {}".format,
     "net": "network {}".format,
     "tcp_options": str,
     "asked_rate_mbit": "{} Mbit/s asked".format,
     "workers": lambda number: counted(int(number), "worker"),
     "cluster": str,
     "gpu": str,
-    "target_accuracy": "target accuracy {}".format,
+    "target": "target {}".format,
 }
 # What else tells runs apart, beside the algorithm and the seed.
 DETAIL: dict[str, Callable[[str], str]] = {"backend": str, "optim": "optimizer {}".format}
@@ -55,12 +58,14 @@ _CLUSTER = "cluster."
 _TCP = "net.tcp_"
 _OF_NO_SETTING = {"seed", "resume", "cluster.timeout_s", "cluster.stacking"}
 """What makes no other setting: a limit, how a run came about, how equal values are computed."""
-KEYS = (*SITUATION, *DETAIL, "shared_gpu", "name", "label", "algo", "is_baseline")
+_TASK, _TARGET = "task.", "task.target_accuracy"
+_PARTITION = ("data.partition", "data.alpha", "data.sizes")
+KEYS = (*SITUATION, *DETAIL, "metric", "shared_gpu", "name", "label", "algo", "is_baseline")
 """What the runs of a setting share."""
 _TIMES = ("steps_per_s", "exposed_communication_s", "exposed_share")
 _MEDIANS = (
-    *("final_accuracy", "final_loss", "final_bits_per_character"),
-    *("validation_accuracy", "spread", "steps", "achieved_rate_mbit"),
+    *("final_score", "final_loss", "final_bits_per_character"),
+    *("validation_score", "spread", "steps", "achieved_rate_mbit"),
     *("mb_sent_per_worker", "mb_a_step", *_TIMES),
 )
 _SEED = re.compile(r"^seed: .*\n?", re.MULTILINE)
@@ -73,9 +78,13 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     algorithm with `bits` of 4 and of 8 are two algorithms, not two seeds of one. "label": the name
     with what else of DETAIL tells it from others. "cluster": the options of `cluster` that vary,
     such as "straggler=0.5". "tcp_options": those of the network that are not Linux's own, such as
-    "wmem_max_kb=64". "is_baseline": it is PyTorch's own. "learning_rate": the optimizer's,
-    scaled; NaN where that is not recorded. "shared_gpu": its workers shared a GPU; false where that
-    is not recorded.
+    "wmem_max_kb=64". "data": what varies among runs of one task, such as "root=a". "partition":
+    which examples workers have for themselves, such as "dirichlet, alpha=0.1"; None where all share
+    all. "is_baseline": it is PyTorch's own. "learning_rate": the
+    optimizer's, scaled; NaN where that is not recorded. "shared_gpu": its workers shared a GPU;
+    false where that is not recorded. "metric": of the target; "target": with its value, such as
+    "accuracy 0.9", None where there is none. "target_score", "final_score" and "validation_score":
+    values of that metric.
     """
     if "label" in runs:
         return runs
@@ -84,7 +93,10 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     runs = runs.assign(
         cluster=pd.Series(_clusters(configs), runs.index, dtype="str"),
         tcp_options=pd.Series(map(_tcp_options, configs), runs.index, dtype="str"),
+        data=pd.Series(_data(runs, configs), runs.index, dtype="str"),
+        partition=pd.Series(map(_partition, configs), runs.index, dtype="str"),
     )
+    runs = with_scores(runs)
     runs = runs.assign(
         name=_names(runs, configs),
         is_baseline=[_is_baseline(config) for config in configs],
@@ -101,7 +113,7 @@ def results_table(runs: pd.DataFrame) -> pd.DataFrame:
     share that "reached" the target and its interval `reached_low`, `reached_high`; "times_s" of all
     runs; medians, of which `time_to_accuracy_s` is inf where the median run missed, and `low` and
     `high`, its bootstrap interval, are NaN for fewer than three runs, as `final_low` and
-    `final_high`, that of the accuracy; "learning_rate"; "evaluated_model"; "status";
+    `final_high`, that of the score; "learning_rate"; "evaluated_model"; "status";
     and those of `_compared`. What takes time is NaN for workers that shared a GPU.
 
     Rows are sorted by situation and backend, then by time to accuracy, misses last.
@@ -109,14 +121,15 @@ def results_table(runs: pd.DataFrame) -> pd.DataFrame:
     runs = _with_ratios(named(runs))
     groups = runs.groupby(runs.groupby(list(KEYS), dropna=False).ngroup())
     table = groups[list(KEYS)].first().join(groups[list(_MEDIANS)].median().astype(float))
-    samples = zip(groups.time_to_accuracy_s, groups.final_accuracy, strict=True)
+    samples = zip(groups.time_to_accuracy_s, groups.final_score, strict=True)
     outcomes = [_outcome(times.to_numpy(), ends.to_numpy()) for (_, times), (_, ends) in samples]
     table = table.join(pd.DataFrame(outcomes, index=table.index))
     table["learning_rate"] = groups.learning_rate.first()
     table["evaluated_model"] = groups.evaluated_model.agg(_all_of)
     table["status"] = groups.status.agg(_status)
     table.loc[table.shared_gpu, ["time_to_accuracy_s", "low", "high", *_TIMES]] = math.nan
-    table = table.sort_values("final_accuracy", ascending=False)
+    best_first = (signs(table) * table.final_score).sort_values(ascending=False)
+    table = table.loc[best_first.index]
     order = [*SITUATION, "backend", "time_to_accuracy_s"]
     table = table.sort_values(order, kind="stable", ignore_index=True)
     return table.join(pd.DataFrame(_comparisons(table), index=table.index))
@@ -177,6 +190,31 @@ def _tcp_options(config: Mapping[str, Any]) -> str | None:
     return ", ".join(f"{key.removeprefix(_TCP)}={config[key]}" for key in unusual) or None
 
 
+def _data(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str | None]:
+    """What of its task a run has in another way than others of that task: None where all are alike.
+    A task over a user's own files or Datasets has one name for all of them.
+    """
+    of_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for task, config in zip(runs.task, configs, strict=True):
+        of_task[task].append(config)
+    varying = {
+        task: sorted(key for key in _differing(own) if key.startswith(_TASK) and key != _TARGET)
+        for task, own in of_task.items()
+    }
+    return [
+        ", ".join(f"{k.removeprefix(_TASK)}={config.get(k)}" for k in varying[task]) or None
+        for task, config in zip(runs.task, configs, strict=True)
+    ]
+
+
+def _partition(config: Mapping[str, Any]) -> str | None:
+    kind, alpha, sizes = (config.get(key, ADDED[key]) for key in _PARTITION)
+    if kind == ADDED["data.partition"]:
+        return None
+    given = "" if alpha is None else f", alpha={alpha:g}"
+    return f"{kind}{given}" + ("" if sizes == ADDED["data.sizes"] else f", {sizes} sizes")
+
+
 def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
     alike = runs.groupby([*SITUATION, *DETAIL, "algo"], dropna=False).ngroup()
     groups = defaultdict(list)
@@ -198,7 +236,7 @@ def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
 
 def _named(config: Mapping[str, Any]) -> set[str]:
     """What is named even where no two runs of an algorithm differ in it: other algorithms do."""
-    return {key for key in _unusual(config) if not key.startswith(_TCP)}
+    return {key for key in _unusual(config) if not key.startswith((_TCP, *_PARTITION))}
 
 
 def _unusual(config: Mapping[str, Any]) -> set[str]:
@@ -243,12 +281,12 @@ def _with_ratios(runs: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _outcome(times_s: Array, accuracies: Array) -> dict[str, Any]:
+def _outcome(times_s: Array, scores: Array) -> dict[str, Any]:
     """What came of the runs of one setting."""
     num_missed = int(np.isinf(times_s).sum())
     num_reached = len(times_s) - num_missed
     low, high = _interval(times_s)
-    final_low, final_high = _interval(accuracies[~np.isnan(accuracies)])
+    final_low, final_high = _interval(scores[~np.isnan(scores)])
     reached_low, reached_high = proportion_interval(num_reached, len(times_s))
     return {
         "runs": len(times_s),

@@ -24,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from experiments.tasks.target import LOWER_IS_BETTER
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -125,13 +127,15 @@ def best_by_steps(settings: pd.DataFrame) -> pd.DataFrame:
     For runs that end at a target: the question is how soon they are there. The best are the
     settings that the greatest share of seeds reached the target with, and of these those whose
     median run took the fewest steps. Where every median run misses, or there is no target, those
-    of the highest accuracy on the validation set.
+    of the best score on the validation set.
     """
     settings = settings.loc[settings.reached == settings.reached.max()]
     fewest = settings.steps_to_accuracy.min()
     if fewest < math.inf:  # neither a miss nor without a target
         return settings.loc[settings.steps_to_accuracy == fewest]
-    return settings.loc[settings.validation_accuracy == settings.validation_accuracy.max()]
+    is_lower = [bool(LOWER_IS_BETTER.get(metric)) for metric in settings["metric"]]
+    scores = settings.validation_score.mask(is_lower, -settings.validation_score)
+    return settings.loc[scores == scores.max()]
 
 
 def prediction_error(rate_mbit: float | None) -> float:

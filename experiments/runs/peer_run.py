@@ -99,7 +99,7 @@ def _lead(
     if goes_on:
         plan = _continued(plan, config)
     summary = replace(
-        known_summary(plan),
+        known_summary(plan, data),
         started_by=peers.assignment.starter,
         hosts=peers.assignment.num_hosts,
         shared_gpu=False,

@@ -7,6 +7,7 @@ from typing import Any, Protocol, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from experiments.tasks.target import LOSS
 from experiments.training.metrics import MetricsRow
 
 UNKNOWN = "-"
@@ -20,37 +21,37 @@ class ProgressView(AbstractContextManager, Protocol):
         ...
 
 
-def progress_view(name: str, max_steps: int) -> ProgressView:
+def progress_view(name: str, max_steps: int, metric: str) -> ProgressView:
     """What suits standard output."""
     console = Console()
     view = LiveProgress if console.is_terminal else PlainProgress
-    return view(console, name, max_steps)
+    return view(console, name, max_steps, f"validation {metric}" if metric == LOSS else metric)
 
 
 class LiveProgress:
-    """A bar with step, loss, accuracy, MB sent and the time that is left."""
+    """A bar with step, loss, score, MB sent and the time that is left."""
 
-    def __init__(self, console: Console, name: str, max_steps: int) -> None:
+    def __init__(self, console: Console, name: str, max_steps: int, metric: str) -> None:
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
             TextColumn("loss {task.fields[loss]}"),
-            TextColumn("accuracy {task.fields[accuracy]}"),
+            TextColumn(metric + " {task.fields[score]}"),
             TextColumn("{task.fields[megabytes]} MB sent"),
             TextColumn("ETA"),
             TimeRemainingColumn(),
             console=console,
         )
         self._task = self._progress.add_task(
-            name, total=max_steps, loss=UNKNOWN, accuracy=UNKNOWN, megabytes=_megabytes(None)
+            name, total=max_steps, loss=UNKNOWN, score=UNKNOWN, megabytes=_megabytes(None)
         )
 
     def show(self, row: MetricsRow) -> None:
         """Move the bar to the row's step and update the numbers that the row has."""
         fields: dict[str, Any] = {"megabytes": _megabytes(row.bytes_sent)}
         fields |= {} if row.loss is None else {"loss": _loss(row.loss)}
-        fields |= {} if row.accuracy is None else {"accuracy": f"{row.accuracy:.3f}"}
+        fields |= {} if row.value is None else {"score": f"{row.value:.3f}"}
         self._progress.update(self._task, completed=row.step, **fields)
 
     def __enter__(self) -> Self:
@@ -64,8 +65,9 @@ class LiveProgress:
 class PlainProgress:
     """A line for every evaluation."""
 
-    def __init__(self, console: Console, name: str, max_steps: int) -> None:
+    def __init__(self, console: Console, name: str, max_steps: int, metric: str) -> None:
         self._name = name
+        self._metric = metric
         self._max_steps = max_steps
         self._loss: float | None = None
         self._started_s = time.monotonic()
@@ -78,7 +80,7 @@ class PlainProgress:
             left_s = elapsed_s * (self._max_steps / row.step - 1)
             print(
                 f"{self._name}: step {row.step}/{self._max_steps}  loss {_loss(self._loss)}  "
-                f"accuracy {row.accuracy:.3f}  {_megabytes(row.bytes_sent)} MB sent  "
+                f"{self._metric} {row.value:.3f}  {_megabytes(row.bytes_sent)} MB sent  "
                 f"ETA {left_s:.0f} s",
                 flush=True,
             )

@@ -28,7 +28,8 @@ from experiments.simulated.kept_trainings import simulate_once
 from experiments.simulated.memory import check_memory
 from experiments.simulated.simulate import given_profile, simulate
 from experiments.tasks.base import Task, TaskData
-from experiments.training.metrics import MetricsRow, time_to_accuracy
+from experiments.tasks.target import ACCURACY, Target
+from experiments.training.metrics import MetricsRow, time_to_target
 from experiments.training.result import DivergedError, Result
 from experiments.training.trace import TraceFile
 from host.errors import Terminated, UserError
@@ -59,7 +60,7 @@ def run(
         plan = make_plan(config, folder)
         data = load_data(plan)
         start, replayed_from = _starter(plan, plain(config), study)
-        summary = replace(known_summary(plan), replayed_from=replayed_from)
+        summary = replace(known_summary(plan, data), replayed_from=replayed_from)
         recorder = Recorder(plan, plain(config), overrides, start, summary, watch=watch)
     except UserError:
         with suppress(OSError):
@@ -132,7 +133,7 @@ class Recorder:
         name = f"{self._plan.names['algo']} on {self._plan.names['net']}"
         print(f"{name}: {self._record.path}", flush=True)
         try:
-            view = progress_view(name, self._plan.max_steps)
+            view = progress_view(name, self._plan.max_steps, self._plan.target.metric)
             self._train(data, view)
             if self._plan.trace and not self._plan.backend.has_gpu_workers:
                 TraceFile(self._plan.folder).join()
@@ -208,6 +209,8 @@ class Recorder:
             final_bits_per_character=_bits_per_character(self._plan.task, first.test.loss),
             validation_accuracy=first.validation.accuracy,
             validation_loss=first.validation.loss,
+            final_score=first.test.score,
+            validation_score=first.validation.score,
             bytes_sent_per_worker=_mean_if_known([r.bytes_sent for r in results]),
             exposed_communication_s=statistics.mean(r.exposed_communication_s for r in results),
             spread=first.test.spread,
@@ -215,8 +218,8 @@ class Recorder:
         )
 
     def _finish(self, status: str, reason: str | None = None) -> str:
-        target = self._plan.target_accuracy
-        reached_s = time_to_accuracy(self._evaluations, target) if status == "completed" else None
+        target = self._plan.target
+        reached_s = time_to_target(self._evaluations, target) if status == "completed" else None
         self._add(
             time_to_accuracy_s=reached_s,
             status=status,
@@ -271,8 +274,8 @@ def _mean_if_known(values: Sequence[int | None]) -> float | None:
     return statistics.mean(known) if len(known) == len(values) else None
 
 
-def known_summary(plan: Plan) -> Summary:
-    """What is known of a run before it, by its plan alone."""
+def known_summary(plan: Plan, data: TaskData) -> Summary:
+    """What is known of a run before it, by its plan and its data."""
     gpu, is_shared = _gpus(plan)
     return Summary(
         algo=plan.names["algo"],
@@ -285,14 +288,29 @@ def known_summary(plan: Plan) -> Summary:
         shared_gpu=is_shared,
         workers=plan.workers,
         seed=plan.seed,
-        target_accuracy=plan.target_accuracy,
+        **_target(plan.target),
         lr_scale=plan.lr_scale,
         asked_rate_mbit=plan.net.rate_mbit,
         streams=_given_streams(plan),
         net_plugin=plan.cluster.net_plugin,
         evaluated_model="average of the workers' models",
         resumed_from=None if plan.resume in (None, plan.folder) else str(plan.resume),
+        shares=_shares(plan, data),
     )
+
+
+def _target(target: Target) -> dict[str, Any]:
+    if target.metric == ACCURACY:
+        return {"target_accuracy": target.value}
+    return {"metric": target.metric, "target_score": target.value}
+
+
+def _shares(plan: Plan, data: TaskData) -> dict[str, Any] | None:
+    shares = plan.shares(data.train)
+    if shares is None:
+        return None
+    of = "sources" if plan.loading.partition == "by_source" else "classes"
+    return {"of": of, "counts": shares.counts.tolist()}
 
 
 def _transport(plan: Plan, result: Result) -> dict[str, Any]:

@@ -39,8 +39,9 @@ class Summary:
     steps: int | None = None
     steps_per_s: float | None = None
     time_to_accuracy_s: float | None = None
-    """None where the target was missed."""
+    """To the target, whatever its metric is; None where it was missed."""
     target_accuracy: float | None = None
+    """None: there is no target, or one by another metric, which is in the last fields."""
     lr_scale: float | None = None
     final_accuracy: float | None = None
     """On the test set, 0 to 1."""
@@ -102,6 +103,16 @@ class Summary:
     """"torchrun" or "srun"; None: the launcher of this program."""
     hosts: int | None = None
     """The machines that the workers were on; None: this one."""
+    metric: str | None = None
+    """Of the target; None: accuracy, which has fields of its own, as these have of another one."""
+    target_score: float | None = None
+    final_score: float | None = None
+    """On the test set."""
+    validation_score: float | None = None
+    shares: dict[str, Any] | None = None
+    """Which examples workers have for themselves: `of` says whether its `counts` `[N, g]`, a row a
+    worker, are of classes or of sources; None: all share all.
+    """
 
 
 def read_fields(folder: Path) -> dict[str, Any]:

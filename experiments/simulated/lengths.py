@@ -58,7 +58,7 @@ def by_length(plan: Plan, profile: Profile, variation: Variation) -> Variation:
 
 def places(indices_wb: NDArray, lengths: NDArray, accumulate: int) -> NDArray[np.float64]:
     """Of each worker's batch `[w]`."""
-    micro = lengths[indices_wb].reshape(len(indices_wb), accumulate, -1)
+    micro = lengths[indices_wb % len(lengths)].reshape(len(indices_wb), accumulate, -1)
     return micro.max(2).mean(1)
 
 

@@ -9,6 +9,7 @@ from experiments.simulated.profile import Profile
 from experiments.simulated.replay import RecordedTraining, replay
 from experiments.simulated.simulate import make_timeline, train_simulated
 from experiments.tasks.base import TaskData
+from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError
 
@@ -17,11 +18,11 @@ from experiments.training.result import DivergedError
 class SimulatedOutcome:
     """A simulated run on one network, until it reached the target, or to its end if it missed it.
 
-    Times in seconds, bytes sent by the average worker; `accuracy` is the best until then.
+    Times in seconds, bytes sent by the average worker; `score` is the best until then.
     """
 
     has_reached: bool
-    accuracy: float
+    score: float
     num_steps: int
     time_s: float
     bytes_sent: float
@@ -62,10 +63,13 @@ def record_training(plan: Plan, data: TaskData, profile: Profile) -> RecordedTra
 def outcome_on(plan: Plan, profile: Profile, training: RecordedTraining) -> SimulatedOutcome:
     """What the run of `training` comes to on `plan`'s network, to `plan`'s target."""
     if training.result is None:
-        untimed = [replace(_BEFORE, step=r.step, accuracy=r.accuracy) for r in training.evaluations]
-        return _outcome(untimed, math.inf)
+        untimed = [
+            replace(_BEFORE, step=r.step, accuracy=r.accuracy, score=r.score)
+            for r in training.evaluations
+        ]
+        return _outcome(untimed, replace(plan.target, value=None))
     rows = replay(training, make_timeline(plan, profile))
-    return _outcome((row for row in rows if row.is_evaluation), plan.target_accuracy)
+    return _outcome((row for row in rows if row.is_evaluation), plan.target)
 
 
 def simulate_outcome(plan: Plan, data: TaskData, profile: Profile) -> SimulatedOutcome:
@@ -75,21 +79,21 @@ def simulate_outcome(plan: Plan, data: TaskData, profile: Profile) -> SimulatedO
 
 def outcome_there(plan: Plan, training: RecordedTraining) -> SimulatedOutcome:
     """What the run of `training`, which was of `plan` on its own network, comes to."""
-    target = math.inf if training.result is None else plan.target_accuracy
+    target = replace(plan.target, value=None) if training.result is None else plan.target
     return _outcome(training.evaluations, target)
 
 
-def _outcome(evaluations: Iterable[MetricsRow], target: float) -> SimulatedOutcome:
+def _outcome(evaluations: Iterable[MetricsRow], target: Target) -> SimulatedOutcome:
     """What the rows come to until the first that reaches `target`."""
     best, last = math.nan, _BEFORE
     for last in evaluations:
-        assert last.accuracy is not None, "an evaluation has an accuracy"
-        best = max(last.accuracy, best)  # of a NaN the other
-        if last.accuracy >= target:
+        assert last.value is not None, "an evaluation has a score"
+        best = target.better(last.value, best)
+        if target.is_reached(last.value):
             break
     return SimulatedOutcome(
-        has_reached=best >= target,
-        accuracy=best,
+        has_reached=target.is_reached(best),
+        score=best,
         num_steps=last.step,
         time_s=last.time_s,
         bytes_sent=last.bytes_sent or 0,

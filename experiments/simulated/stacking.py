@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
 from bagua_algos.worker_axis.stacking import WAYS, Stacking, Way
 from experiments.plan.identity import identity
 from experiments.plan.plan import MEASURED, Plan
-from experiments.tasks.base import TaskData
+from experiments.tasks.base import Batch, TaskData
 from experiments.training.step import examples, losses
 from host.cores import usable_cores
 from host.errors import UserError
@@ -145,30 +144,30 @@ def told(choice: StackingChoice, model: StackedModel) -> dict[str, Any]:
 
 def _possible(plan: Plan, data: TaskData) -> tuple[list[Way], dict[str, str]]:
     """The ways that can compute the model, and why others cannot."""
-    x_b, _ = examples(plan, data.train, np.arange(min(2, len(data.train))))
+    x_b, y_b = examples(plan, data.train, np.arange(min(2, len(data.train))))
     refused: dict[str, str] = {}
     obstacle = why_not_stacked(plan.model.to(plan.backend.device), x_b)
     if obstacle is not None:
         refused["vmap"] = obstacle
     if plan.backend.device != "cpu":
         refused["shares"] = "threads share one GPU"
-    elif _draws(plan, x_b):
+    elif _draws(plan, (x_b.unsqueeze(0), y_b.unsqueeze(0))):
         refused["shares"] = "it draws random numbers, in an order that threads would change"
     return [way for way in WAYS if way not in refused], refused
 
 
-def _draws(plan: Plan, x_b: Tensor) -> bool:
-    """Whether a training step of the model takes random numbers."""
+def _draws(plan: Plan, batch: Batch) -> bool:
+    """Whether the model or the loss takes random numbers of one worker's batch."""
     before = torch.get_rng_state()
     model = StackedModel(plan.model, 1, stacking=Stacking(way="loop"))
-    model(x_b.unsqueeze(0))
+    losses(plan, model, batch)
     return not torch.equal(before, torch.get_rng_state())
 
 
 def _measured(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, float]:
     """The median seconds of each way's passes, taken in turn after one that warms up."""
     batch_wb = plan.batches(data, tuple(range(plan.workers))).indices(0)
-    x_wb, y_wb = examples(plan, data.train, batch_wb)
+    batch = examples(plan, data.train, batch_wb)
     model = StackedModel(plan.model, plan.workers).to(plan.backend.device)
     threads, on_gpu = torch.get_num_threads(), plan.backend.device == "cuda"
     # One thread is timed without the time in which other programs have its core.
@@ -177,7 +176,7 @@ def _measured(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, floa
     def pass_s(way: Way) -> float:
         model.stacking = Stacking(way=way, threads=threads)
         started_s = clock()
-        losses(plan, model, x_wb, y_wb).sum().backward()
+        losses(plan, model, batch).sum().backward()
         if on_gpu:
             torch.cuda.synchronize()
         took_s = clock() - started_s

@@ -7,12 +7,28 @@ Shapes: w workers held by this process, b examples of each, c classes, m example
 is nothing where an example has one label, and its places where it has one at each of them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
+import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
+
+from experiments.tasks.target import ACCURACY
+
+Indices = NDArray[np.int64]
+"""Places of examples in a split."""
+
+Model = Callable[[Tensor], Tensor]
+"""Of all workers held by this process: `[w, b, ...]` to float32 `[w, b, ...]`, in the precision of
+the run.
+"""
+
+Batch = tuple[Tensor, Tensor]
+"""The model's inputs `[w, b, ...]` and the labels `[w, b, ...]`."""
 
 PADDING = -1
 """The label of a row that only fills up a batch: never correct, and without a loss."""
@@ -20,13 +36,37 @@ PADDING = -1
 
 @dataclass(frozen=True)
 class Split:
-    """Examples as they are stored: writable arrays x [m, ...] and labels y int64 [m, ...]."""
+    """Examples as they are stored: writable arrays x [m, ...] and labels y int64 [m, ...], and the
+    source of each, such as its speaker or file, from 0 on: int64 [m]; None: the task names none.
+    """
+
+    counts_epochs: ClassVar[bool] = False
+    """Whether training's indices go on from epoch to epoch: by `len` of the split in each."""
 
     x: np.ndarray
     y: np.ndarray
+    sources: Indices | None = None
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def num_labels(self) -> int:
+        """Of all examples together."""
+        return self.y.size
+
+    def batch(self, indices_wb: Indices, longest: int | None = None, seed: int = 0) -> Batch:
+        """The examples as they are stored, and their labels; of the first `longest` places of each,
+        None: of all. `seed` is of what is drawn, which here is nothing.
+        """
+        y = self.y[:, :longest] if self.y.ndim > 1 else self.y
+        x_wb, y_wb = (torch.from_numpy(part[indices_wb]) for part in (self.x[:, :longest], y))
+        return x_wb, y_wb
+
+    def take(self, places: Indices | slice) -> "Split":
+        """The examples at `places`, in their order."""
+        sources = None if self.sources is None else self.sources[places]
+        return Split(self.x[places], self.y[places], sources)
 
 
 @dataclass(frozen=True)
@@ -41,15 +81,26 @@ class TaskData:
 class Task(Protocol):
     """Data, loss and metric of one training problem."""
 
-    num_classes: ClassVar[int]
-    """The number of outputs c that a model of this task has."""
+    @property
+    def num_classes(self) -> int | None:
+        """The number of outputs c that a model of this task has; None: labels are no classes, and
+        `loss` is the only metric.
+        """
+        ...
+
+    @property
+    def metric(self) -> str:
+        """By which runs are compared, where no target says it: see `experiments.tasks.target`."""
+        ...
 
     labels_are_characters: ClassVar[bool]
     """Whether the loss is reported in bits a character, too, as that of language models is."""
 
     @property
-    def target_accuracy(self) -> float:
-        """The validation accuracy, in (0, 1], at which the clock of time to accuracy stops."""
+    def target_accuracy(self) -> float | None:
+        """The validation accuracy, in (0, 1], at which the clock of time to accuracy stops; None:
+        at none.
+        """
         ...
 
     def load(self) -> TaskData:
@@ -69,8 +120,14 @@ class Task(Protocol):
         """
         ...
 
-    def loss(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
-        """The mean loss of each worker's labels [w], in nats; workers do not mix."""
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        """The mean loss of each worker's batch [w], which training descends; workers do not mix.
+        `model` may be called any number of times.
+        """
+        ...
+
+    def cross_entropy(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
+        """The mean loss of each worker's labels [w], in nats; of classes alone."""
         ...
 
     def num_correct(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
@@ -87,11 +144,12 @@ class Classification:
     """
 
     labels_are_characters: ClassVar[bool] = False
+    metric: ClassVar[str] = ACCURACY
 
-    target_accuracy: float
+    target_accuracy: float | None
 
     def __post_init__(self) -> None:
-        if not 0 < self.target_accuracy <= 1:
+        if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
             raise ValueError(
                 f"target_accuracy is a fraction in (0, 1], but got {self.target_accuracy}."
             )
@@ -100,7 +158,12 @@ class Classification:
         """All places of all examples."""
         return np.full(len(split), split.x.shape[1])
 
-    def loss(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        """The cross entropy of what the model makes of the inputs [w], in nats."""
+        inputs_wb, y_wb = batch
+        return self.cross_entropy(model(inputs_wb), y_wb)
+
+    def cross_entropy(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
         """The mean cross entropy of each worker's labels [w], in nats.
 
         Takes outputs [w, b, ..., c] and labels [w, b, ...].
@@ -127,7 +190,7 @@ def stratified(split: Split, *, per_class: tuple[int, ...], seed: int) -> list[S
         rank_in_class[members] = np.arange(members.sum())
     part_of = np.searchsorted(np.cumsum(per_class), rank_in_class, side="right")
     parts = (order[part_of == part] for part in range(len(per_class)))
-    return [Split(split.x[part], split.y[part]) for part in parts]
+    return [split.take(part) for part in parts]
 
 
 def shuffled(split: Split, *, sizes: tuple[int, ...], seed: int) -> list[Split]:
@@ -136,4 +199,4 @@ def shuffled(split: Split, *, sizes: tuple[int, ...], seed: int) -> list[Split]:
     order = np.random.default_rng(seed).permutation(len(split))
     ends = np.cumsum(sizes)
     parts = (order[end - size : end] for end, size in zip(ends, sizes, strict=True))
-    return [Split(split.x[part], split.y[part]) for part in parts]
+    return [split.take(part) for part in parts]

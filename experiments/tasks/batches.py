@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.tasks.samplers import SHUFFLED, Indices, Order
+from experiments.tasks.base import Indices
+from experiments.tasks.samplers import SHUFFLED, Order
 from host.errors import UserError
 
 
@@ -32,6 +33,8 @@ class Batches:
     """Per worker."""
     seed: int
     order: Order = SHUFFLED
+    counts_epochs: bool = False
+    """Whether indices go on from epoch to epoch, each of `num_examples`."""
     _epochs: dict[int, Indices] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -56,7 +59,8 @@ class Batches:
         """The examples of batch `step`, counted from 0 over all epochs: int64 [w, b]."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         start = step_in_epoch * self.batch_size
-        return self._epoch(epoch)[:, start : start + self.batch_size].take(self.ranks, axis=0)
+        batch = self._epoch(epoch)[:, start : start + self.batch_size].take(self.ranks, axis=0)
+        return batch + epoch * self.num_examples if self.counts_epochs else batch
 
     def indices_at(self, steps: np.ndarray) -> np.ndarray:
         """The examples of worker `ranks[i]` at its own step `steps[i]`: int64 [w, b]."""

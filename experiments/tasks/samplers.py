@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bagua_algos.data.balance import Balance
-
-Indices = NDArray[np.int64]
+from experiments.tasks.base import Indices, Split
+from experiments.tasks.partitions import IID, Partition, Shares
 
 
 class Order(Protocol):
@@ -111,9 +111,51 @@ class _ByLength:
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """How training examples reach the workers: the group `data`."""
+    """How training examples reach the workers: the group `data`.
+
+    Args:
+        sampler: which examples make a batch.
+        partition: which examples a worker has for itself, one of `partitions.KINDS`.
+        alpha: of Dirichlet.
+        sizes: of the workers' shares, "equal" or "unequal".
+
+    Raises:
+        ValueError: as `Partition`, or for a sampler that shares all examples out by length.
+    """
 
     sampler: Sampler
+    partition: str = IID
+    alpha: float | None = None
+    sizes: str = "equal"
+
+    def __post_init__(self) -> None:
+        if not self._partition.is_iid and not isinstance(self.sampler, Shuffled):
+            raise ValueError(
+                f"data.partition={self.partition} gives every worker its own examples, which "
+                "data.sampler=balanced shares out by length: take data.sampler=shuffled, or "
+                "data.partition=iid"
+            )
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether workers' losses count by the sizes of their shares."""
+        return self.sizes != "equal"
+
+    def shares(
+        self, split: Split, *, num_workers: int, batch_size: int, seed: int
+    ) -> Shares | None:
+        """What each worker has for itself; None: nothing, since all share all. Raises as
+        `Partition.shares`.
+        """
+        if self._partition.is_iid:
+            return None
+        return self._partition.shares(
+            split, num_workers=num_workers, batch_size=batch_size, seed=seed
+        )
+
+    @property
+    def _partition(self) -> Partition:
+        return Partition(kind=self.partition, alpha=self.alpha, sizes=self.sizes)
 
 
 @functools.lru_cache(maxsize=2)

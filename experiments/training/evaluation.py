@@ -3,6 +3,7 @@
 Shapes: w workers held by this process, b examples of each.
 """
 
+import itertools
 import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from experiments.plan.plan import Plan
 from experiments.tasks.base import PADDING, Split, Task
 from experiments.tasks.batches import shard
 from experiments.training.distributed import Distributed
+from experiments.training.scores import SCORES, Score
 from experiments.training.step import examples
 
 BATCH = 500
@@ -23,13 +25,19 @@ BATCH = 500
 
 
 class Evaluation(NamedTuple):
-    """Of the mean of the workers' models: its accuracy, its mean loss in nats, and their spread
-    about it.
+    """Of the mean of the workers' models: its accuracy, its mean loss in nats, their spread about
+    it, and its `score` by the target's metric, None where that is accuracy.
     """
 
     accuracy: float
     loss: float
     spread: float
+    score: float | None = None
+
+    @property
+    def value(self) -> float:
+        """By the target's metric."""
+        return self.accuracy if self.score is None else self.score
 
 
 NOT_EVALUATED = Evaluation(math.nan, math.nan, math.nan)
@@ -40,23 +48,33 @@ def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Avera
     """Evaluate the consensus model on `split`, each worker on its shard; a collective call, by
     `averager`.
 
-    Accuracy and loss are means over all labels, of which an example may have several.
+    Accuracy and loss are means over all labels, of which an example may have several; every label
+    counts once, however many of them a worker has.
     """
+    if plan.task.num_classes is None:
+        return _evaluate_loss(plan, split, distributed, averager)
+    score = SCORES.get(plan.target.metric, Score())
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
     model = distributed.model
-    totals_w2 = torch.zeros(len(averager.ranks), 2, dtype=torch.float64)
+    totals_wk: Tensor | float = 0.0
     with distributed.consensus(averager) as spread, torch.no_grad(), _alike(model):
         model.eval()
-        for start in range(0, part.indices.shape[1], BATCH):
-            batch = slice(start, start + BATCH)
+        size = _batch_size(plan, split)
+        for start in range(0, part.indices.shape[1], size):
+            batch = slice(start, start + size)
             x_wb, y_wb = examples(plan, split, part.indices[:, batch])
             y_wb[~torch.from_numpy(part.mask[:, batch])] = PADDING
-            totals_w2 += _totals(plan.task, model(x_wb), y_wb).cpu()
+            totals_wk = totals_wk + _totals(plan.task, score, model(x_wb), y_wb).cpu()
         model.train()
-    totals_w2 = totals_w2.to(plan.backend.device)
-    averager.all_reduce_mean_(totals_w2)
-    accuracy, loss = (totals_w2[0] * plan.workers / split.y.size).tolist()
-    return Evaluation(accuracy, loss, spread)
+    assert isinstance(totals_wk, Tensor), "a split has an example"
+    totals_wk = totals_wk.to(plan.backend.device)
+    averager.all_reduce_mean_(totals_wk)
+    sums = totals_wk[0] * plan.workers
+    accuracy, loss = (sums[:2] / split.num_labels).tolist()
+    if score.of_loss is not None:
+        return Evaluation(accuracy, loss, spread, score.of_loss(loss))
+    own = None if score.sums is None else score.of_sums(sums[2:].tolist())
+    return Evaluation(accuracy, loss, spread, own)
 
 
 def _alike(model: nn.Module) -> AbstractContextManager[None]:
@@ -64,9 +82,45 @@ def _alike(model: nn.Module) -> AbstractContextManager[None]:
     return model.alike() if isinstance(model, StackedModel) else nullcontext()
 
 
-def _totals(task: Task, outputs_wb: Tensor, y_wb: Tensor) -> Tensor:
-    """Of each worker's labels, how many are right and the sum of their losses: float64 [w, 2]."""
+def _batch_size(plan: Plan, split: Split) -> int:
+    """Examples of one worker at once: of a Dataset, whose examples may be large, as in training."""
+    return plan.batch_size if split.counts_epochs else BATCH
+
+
+def _evaluate_loss(
+    plan: Plan, split: Split, distributed: Distributed, averager: Averager
+) -> Evaluation:
+    """The mean loss of an example, by the task's own function, to which no padding is given: of the
+    shards' last place, some workers have none.
+    """
+    part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
+    num_places = part.indices.shape[1]
+    size = _batch_size(plan, split)
+    ends = [*range(size, num_places - 1, size), num_places - 1, num_places]
+    sum_w = torch.zeros(len(averager.ranks), dtype=torch.float64)
+    model = distributed.model
+    with distributed.consensus(averager) as spread, torch.no_grad(), _alike(model):
+        model.eval()
+        for start, end in itertools.pairwise([0, *(end for end in ends if end > 0)]):
+            batch = examples(plan, split, part.indices[:, start:end])
+            loss_w = plan.task.loss(lambda x_wb: model(x_wb).float(), batch)
+            num_w = torch.from_numpy(part.mask[:, start:end].sum(1))
+            sum_w += torch.where(num_w > 0, loss_w.double().cpu() * num_w, 0.0)
+        model.train()
+    sum_w = sum_w.to(plan.backend.device)
+    averager.all_reduce_mean_(sum_w)
+    loss = sum_w[0].item() * plan.workers / len(split)
+    return Evaluation(math.nan, loss, spread, loss)
+
+
+def _totals(task: Task, score: Score, outputs_wb: Tensor, y_wb: Tensor) -> Tensor:
+    """Of each worker's labels, how many are right, the sum of their losses, and the sums of the
+    score: float64 [w, k].
+    """
     num_labels_w = (y_wb != PADDING).flatten(1).sum(1)
-    loss_w = task.loss(outputs_wb.float(), y_wb).double()
+    loss_w = task.cross_entropy(outputs_wb.float(), y_wb).double()
     num_correct_w = task.num_correct(outputs_wb, y_wb).double()
-    return torch.stack([num_correct_w, loss_w * num_labels_w], dim=1)
+    totals_w2 = torch.stack([num_correct_w, loss_w * num_labels_w], dim=1)
+    return (
+        totals_w2 if score.sums is None else torch.cat([totals_w2, score.sums(outputs_wb, y_wb)], 1)
+    )

@@ -3,9 +3,12 @@
 import statistics
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from bagua_algos.worker_axis.models import SingleModel
 from experiments.plan.plan import Plan
+from experiments.tasks.base import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,20 +38,18 @@ def gradient_facts(plan: Plan, num_batches: int) -> GradientFacts:
     train, size = plan.task.load().train, plan.batch_size
     facts = []
     for first in range(0, num_batches * size, size):
-        x = torch.as_tensor(train.x[first : first + size])
-        y = torch.as_tensor(train.y[first : first + size]).long()
-        facts.append(_of_batch(plan, x, y))
+        x_wb, y_wb = train.batch(np.arange(first, min(first + size, len(train)))[None])
+        facts.append(_of_batch(plan, (plan.task.inputs(x_wb), y_wb)))
     ranks, entries = zip(*facts, strict=True)
     return GradientFacts(
         max_rank=max(ranks), median_entries=statistics.median(entries), max_entries=max(entries)
     )
 
 
-def _of_batch(plan: Plan, x: torch.Tensor, y: torch.Tensor) -> tuple[int, int]:
+def _of_batch(plan: Plan, batch: Batch) -> tuple[int, int]:
     """The highest rank of a matrix, and the number of entries that are not zero."""
     plan.model.zero_grad()
-    outputs = plan.model(plan.task.inputs(x))
-    plan.task.loss(outputs.unsqueeze(0), y.unsqueeze(0)).sum().backward()
+    plan.task.loss(SingleModel(plan.model), batch).sum().backward()
     gradients = [p.grad for p in plan.model.parameters() if p.grad is not None]
     ranks = [int(torch.linalg.matrix_rank(g)) for g in gradients if g.dim() == 2]
     return max(ranks, default=0), sum(int(g.count_nonzero()) for g in gradients)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from experiments.tasks.target import Target
+
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsRow:
@@ -30,16 +32,21 @@ class MetricsRow:
     """By one worker, as its interface counts them."""
     exposed_communication_s: float | None = None
     """Seconds for which compute has waited for communication."""
+    score: float | None = None
+    """On the validation set, by the metric of the run's target; None where that is accuracy."""
 
     @property
     def is_evaluation(self) -> bool:
         """Whether it has an accuracy; else a loss of the training."""
         return self.kind == "evaluation"
 
+    @property
+    def value(self) -> float | None:
+        """By the metric of the run's target; None: it is no evaluation."""
+        return self.accuracy if self.score is None else self.score
 
-def time_to_accuracy(rows: Iterable[MetricsRow], target: float) -> float | None:
-    """The `time_s` of the first evaluation whose accuracy is at least `target`, None if none is."""
-    for row in rows:
-        if row.is_evaluation and row.accuracy is not None and row.accuracy >= target:
-            return row.time_s
-    return None
+
+def time_to_target(rows: Iterable[MetricsRow], target: Target) -> float | None:
+    """The `time_s` of the first evaluation that reaches `target`, None if none does."""
+    reached = (row.time_s for row in rows if row.is_evaluation and target.is_reached(row.value))
+    return next(reached, None)

@@ -17,7 +17,7 @@ from bagua_algos.communication.communicator import Communicator
 from bagua_algos.engine.step_observer import StepObserver
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
-from experiments.tasks.base import Split
+from experiments.tasks.base import Batch, Model, Split
 from experiments.training.distributed import Distributed, distribute
 from kernels.upload import upload
 
@@ -28,25 +28,27 @@ def examples(
     """The model's inputs `[w, b, ...]` and the labels `[w, b]`, on the plan's device; of the first
     `longest` places of an example, None: of all.
     """
-    x_wb, y_wb = (
-        upload(torch.from_numpy(part[indices_wb]), plan.backend.device)
-        for part in (split.x[:, :longest], split.y[:, :longest] if split.y.ndim > 1 else split.y)
-    )
+    stored = split.batch(indices_wb, longest, plan.seed)
+    x_wb, y_wb = (upload(part, plan.backend.device) for part in stored)
     return plan.task.inputs(x_wb), y_wb
 
 
-def losses(plan: Plan, model: nn.Module, x_wb: Tensor, y_wb: Tensor) -> Tensor:
+def losses(plan: Plan, model: nn.Module, batch: Batch) -> Tensor:
     """Each worker's loss of a micro-batch in the plan's precision `[w]`, to be differentiated."""
+    x_wb, y_wb = batch
     device, dtype = x_wb.device.type, getattr(torch, plan.precision)
 
-    def loss(outputs_wb: Tensor, rows: slice = slice(None)) -> Tensor:
-        with torch.autocast(device, enabled=False):
-            return plan.task.loss(outputs_wb.float(), y_wb[rows]) / plan.accumulate
+    def loss(compute: Model, rows: slice = slice(None)) -> Tensor:
+        def in_precision(x_wb: Tensor) -> Tensor:
+            with torch.autocast(device, dtype, enabled=dtype is not torch.float32):
+                outputs_wb = compute(x_wb)
+            return outputs_wb.float()
+
+        return plan.task.loss(in_precision, (x_wb[rows], y_wb[rows])) / plan.accumulate
 
     # The loss of float16 has to be scaled before a backward pass begins.
     at_once = isinstance(model, StackedModel) and dtype is not torch.float16
-    with torch.autocast(device, dtype, enabled=dtype is not torch.float32):
-        return model(x_wb, loss) if at_once else loss(model(x_wb))
+    return model(x_wb, loss) if at_once else loss(model)
 
 
 def make_scaler(plan: Plan) -> GradScaler:
@@ -71,6 +73,8 @@ class Step:
     scaler: GradScaler
     lengths: np.ndarray | None = None
     """Of the examples, where batches are cut to the longest of theirs."""
+    weights_w: Tensor | None = None
+    """Of the workers' losses in their mean, where not all count alike."""
     schedule: torch.optim.lr_scheduler.LRScheduler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -115,11 +119,12 @@ class Step:
 
     def _accumulate(self, indices_wb: np.ndarray, *, is_last: bool) -> Tensor:
         longest = None if self.lengths is None else int(self.lengths[indices_wb].max())
-        x_wb, y_wb = examples(self.plan, self.split, indices_wb, longest)
+        batch = examples(self.plan, self.split, indices_wb, longest)
         with nullcontext() if is_last else self.distributed.no_sync():
-            loss_w = losses(self.plan, self.distributed.model, x_wb, y_wb)
+            loss_w = losses(self.plan, self.distributed.model, batch)
+            weighted_w = loss_w if self.weights_w is None else loss_w * self.weights_w
             # Workers do not mix: each one's gradient is of its own loss.
-            self.scaler.scale(loss_w.sum()).backward()
+            self.scaler.scale(weighted_w.sum()).backward()
         return loss_w.detach()
 
 
@@ -137,7 +142,17 @@ def make_step(
     scaler = make_scaler(plan)
     distributed = distribute(plan, model, optimizer, communicator, scaler, observer)
     lengths = plan.task.lengths(split) if plan.loading.sampler.crop else None
-    return Step(plan, split, distributed, optimizer, scaler, lengths)
+    return Step(
+        plan, split, distributed, optimizer, scaler, lengths, _weights(plan, split, communicator)
+    )
+
+
+def _weights(plan: Plan, split: Split, communicator: Communicator) -> Tensor | None:
+    shares = plan.shares(split) if plan.loading.has_weights else None
+    if shares is None:
+        return None
+    weights_w = torch.from_numpy(shares.weights[list(communicator.ranks)])
+    return weights_w.float().to(plan.backend.device)
 
 
 def clip_norms_(optimizer: torch.optim.Optimizer, num_held: int, max_norm: float) -> None:

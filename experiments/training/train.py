@@ -68,7 +68,7 @@ def train(
             _wait_for_all(distributed, meter, communicator)
             validation = evaluate(plan, data.validation, distributed, averager)
             rows.report_evaluation(step, validation)
-            if plan.stop_at_target and validation.accuracy >= plan.target_accuracy:
+            if plan.stop_at_target and plan.target.is_reached(validation.value):
                 break
         if plan.checkpoint_every and step % plan.checkpoint_every == 0:
             state.save(plan, communicator, step)
@@ -205,11 +205,11 @@ class _Rows:
         self.report("step", step, loss=_finite_first(loss_w, step))
 
     def report_evaluation(self, step: int, validation: Evaluation) -> None:
-        accuracy, loss, spread = validation
+        accuracy, loss, spread, score = validation
         values = {"accuracy": accuracy, "validation_loss": loss, "spread": spread}
-        self.report("evaluation", step, **values)
+        self.report("evaluation", step, **values, score=score)
 
-    def report(self, kind: str, step: int, **values: float) -> None:
+    def report(self, kind: str, step: int, **values: float | None) -> None:
         self.send(
             MetricsRow(
                 kind=kind,

@@ -12,7 +12,8 @@ from pyarrow import parquet
 from experiments.runs import journal
 from experiments.runs.fields import field_types
 from experiments.runs.summary import Summary
-from experiments.training.metrics import MetricsRow, time_to_accuracy
+from experiments.tasks.target import Target
+from experiments.training.metrics import MetricsRow, time_to_target
 
 TARGET = 0.9
 NETS = {"slow_tcp": 100.0, "wan": 50.0, "lan_1g": 1000.0, "dc_10g": 10000.0}
@@ -42,12 +43,15 @@ def write_run(
     chance = np.random.default_rng([seed, workers, len(algo), len(net)])
     pace = 1 + 0.05 * chance.standard_normal()
     step_s = pace * (0.02 + 8 * mb_a_step / NETS[net])
+    target = fields.pop("target", Target(value=TARGET))
     metrics = []
     for k in range(1, num_rows + 1):
         accuracy = limit - 0.9 * math.exp(-0.3 * rate * k) + 0.001 * chance.standard_normal()
         row = {"step": 10 * k, "epoch": k / 4, "time_s": 10 * k * step_s}
         row |= {"bytes_sent": int(1e7 * mb_a_step * k), "exposed_communication_s": k * step_s}
         evaluated = {"accuracy": accuracy, "validation_loss": 1.1 - accuracy, "spread": 0.0}
+        if target.metric == "loss":
+            evaluated["score"] = 1.1 - accuracy
         metrics += [
             row | {"kind": "step", "loss": 1 - accuracy},
             row | {"kind": "evaluation", **evaluated},
@@ -61,10 +65,13 @@ def write_run(
         **{"validation_loss": metrics[-1]["validation_loss"], "final_loss": 1.2 - limit},
         **{"bytes_sent_per_worker": metrics[-1]["bytes_sent"], "asked_rate_mbit": NETS[net]},
         **{"exposed_communication_s": num_rows * step_s, "achieved_rate_mbit": 0.99 * NETS[net]},
-        "time_to_accuracy_s": time_to_accuracy([MetricsRow(**row) for row in metrics], TARGET),
+        "time_to_accuracy_s": time_to_target([MetricsRow(**r) for r in metrics], target),
         "evaluated_model": "average of the workers' models",
         **fields,
     }
+    if target.metric == "loss":
+        summary |= {"metric": "loss", "target_score": target.value, "target_accuracy": None}
+        summary |= {f"{part}_score": summary[f"{part}_loss"] for part in ("final", "validation")}
     if summary["status"] != "completed":
         summary["time_to_accuracy_s"] = None
     config = {"seed": seed, "workers": workers, "cluster": cluster, "net": of_net}

@@ -6,16 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from experiments.training.metrics import MetricsRow, time_to_accuracy
+from experiments.tasks.target import Target
+from experiments.training.metrics import MetricsRow, time_to_target
 
 
 @dataclass(frozen=True, kw_only=True)
 class Aim:
-    """What objectives are measured against: an accuracy, 0 to 1, and seconds of the training
-    clock, which only `accuracy_at` has.
+    """What objectives are measured against: a target, and seconds of the training clock, which only
+    `accuracy_at` has.
     """
 
-    target_accuracy: float
+    target: Target
     at_s: float | None = None
 
 
@@ -52,7 +53,7 @@ def _steps_per_s(rows: Sequence[MetricsRow], aim: Aim) -> float:
 
 
 def _time(rows: Sequence[MetricsRow], aim: Aim) -> float:
-    reached_s = time_to_accuracy(rows, aim.target_accuracy)
+    reached_s = time_to_target(rows, aim.target)
     return math.inf if reached_s is None else reached_s
 
 
@@ -64,7 +65,7 @@ def _accuracy_at(rows: Sequence[MetricsRow], aim: Aim) -> float:
 
 def _bytes(rows: Sequence[MetricsRow], aim: Aim) -> float:
     for row in rows:
-        if row.accuracy is not None and row.accuracy >= aim.target_accuracy:
+        if aim.target.is_reached(row.value):
             return math.nan if row.bytes_sent is None else float(row.bytes_sent)
     return math.inf
 

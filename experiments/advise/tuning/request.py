@@ -26,6 +26,7 @@ from experiments.plan.identity import identity
 from experiments.plan.messages import choices
 from experiments.plan.overrides import Word, read_overrides
 from experiments.plan.plan import Plan
+from experiments.tasks.target import ACCURACY
 from host.errors import UserError
 
 SEED = 1_000
@@ -112,7 +113,8 @@ def read_request(arguments: Sequence[str]) -> Request:
             f"nothing is left to search: none of the fields in ranges={','.join(names)} is in this "
             "configuration without being given on the command line"
         )
-    aim = Aim(target_accuracy=plan.target_accuracy, at_s=_at_s(own.get("at_s"), objectives))
+    _check_metric(plan, objectives)
+    aim = Aim(target=plan.target, at_s=_at_s(own.get("at_s"), objectives))
     request = Request(
         overrides=tuple(overrides),
         fields=fields,
@@ -189,6 +191,19 @@ def _trials(word: Word | None) -> int:
     if number < 1 or number != int(number):
         raise UserError(f"trials must be a whole number of at least 1, got {number:g}")
     return int(number)
+
+
+def _check_metric(plan: Plan, objectives: Sequence[Objective]) -> None:
+    names = [objective.name for objective in objectives]
+    if "accuracy_at" in names and plan.target.metric != ACCURACY:
+        raise UserError(
+            f"objective=accuracy_at is of accuracy, and the target is of {plan.target.metric}: "
+            "leave out the target, or choose objective=time_to_accuracy, the time to any target"
+        )
+    if plan.target.value is None and any(objective.ends_at_target for objective in objectives):
+        raise UserError(
+            f"objective={names[0]} needs a target: give target_accuracy, or one such as target.loss"
+        )
 
 
 def _at_s(word: Word | None, objectives: Sequence[Objective]) -> float | None:

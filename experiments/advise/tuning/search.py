@@ -13,6 +13,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import reduce
 from pathlib import Path
 
 import optuna  # pyright: ignore[reportMissingImports]
@@ -229,9 +230,12 @@ class Search:
             self._judge_number(trial, objective, row)
             return
         aim, spent = self._request.aim, objective.so_far(row)
-        accuracy = max((own.accuracy or 0.0 for own in rows), default=0.0)
-        if accuracy < aim.target_accuracy and spent > PATIENCE * self._best_yet:
-            trial.report(1 - accuracy, 0)  # by which the sampler orders such trials
+        scores = [own.value for own in rows if own.value is not None]
+        best = reduce(aim.target.better, scores, math.nan)
+        if not aim.target.is_reached(best) and spent > PATIENCE * self._best_yet:
+            shortfall = best if aim.target.lower_is_better else 1 - best
+            if not math.isnan(shortfall):
+                trial.report(shortfall, 0)  # by which the sampler orders such trials
             raise Ended(
                 f"without the target it has {_told([objective], [spent])}, over {PATIENCE} times "
                 "the best",

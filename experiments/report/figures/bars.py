@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from experiments.report.cells import said_of
 from experiments.report.data import ReportData
 from experiments.report.figures.panels import panels
 from experiments.report.figures.styles import Styles
@@ -53,7 +54,7 @@ def _draw(axes: Axes, group: pd.DataFrame, styles: Styles) -> None:
         axes.plot(seeds_s, np.full(len(seeds_s), height), "k.", ms=4)
         axes.text(reaches_s + 0.02 * end_s, height, _said(row), va="center", fontsize="small")
     room = 1.8 if any(row["missed"] for row in rows) else 1.45  # for the words
-    axes.set(xlabel="time to accuracy (s)", xlim=(0, room * end_s))
+    axes.set(xlabel=said_of(group, "time to accuracy (s)"), xlim=(0, room * end_s))
     axes.set_yticks(range(len(rows)), [wrapped(row["label"], _NAME_WIDTH) for row in rows])
     axes.grid(visible=False, axis="y")
 

@@ -13,6 +13,7 @@ import pandas as pd
 from experiments.report.cells import TITLE_COLUMNS, describe
 from experiments.report.figures.styles import Styles, line_styles
 from experiments.report.results_table import SITUATION, named, varies
+from experiments.report.scores import scored, signs
 from host.errors import UserError
 
 if TYPE_CHECKING:  # imported where it draws: more than a second, which a table need not wait for
@@ -61,14 +62,14 @@ def accuracy_plot(
 
 
 def curve(evaluations: pd.DataFrame, over: str = "time_s") -> pd.DataFrame:
-    """Of the runs' k-th evaluations: the medians of `over` and of the accuracy, least and greatest
-    accuracy.
+    """Of the runs' k-th evaluations: the medians of `over` and of the score, least and greatest
+    score.
     """
     return evaluations.groupby(evaluations.groupby("folder").cumcount()).agg(
         **{over: (over, "median")},
-        accuracy=("accuracy", "median"),
-        least=("accuracy", "min"),
-        greatest=("accuracy", "max"),
+        score=("score", "median"),
+        least=("score", "min"),
+        greatest=("score", "max"),
     )
 
 
@@ -117,9 +118,9 @@ def add_legend(figure: Figure, order: list[str]) -> None:
 
 def _evaluations(runs: pd.DataFrame, metrics: pd.DataFrame, over: str) -> pd.DataFrame:
     """Those of `runs` that can be drawn, each with its run's label, task and status."""
-    sound = metrics.accuracy.notna() & metrics[over].notna()
-    rows = metrics.loc[sound & (metrics["kind"] == "evaluation"), ["folder", over, "accuracy"]]
-    rows = rows.merge(runs[["folder", "label", "task", "status"]], on="folder")
+    rows = scored(metrics)
+    rows = rows.loc[rows[over].notna(), ["folder", over, "score"]]
+    rows = rows.merge(runs[["folder", "label", "task", "metric", "status"]], on="folder")
     return rows.astype({over: float}).assign(
         **{over: lambda frame: frame[over] / (1e6 if over == "bytes_sent" else 1)}
     )
@@ -129,33 +130,39 @@ def _draw(
     panel: Axes, runs: pd.DataFrame, evaluations: pd.DataFrame, over: str, styles: Styles
 ) -> None:
     """The lines of one situation, its target, and a cross where a run ended before its time."""
-    target = runs.target_accuracy.iloc[0]
-    bottom, top = _limits(evaluations.loc[evaluations.task == runs.task.iloc[0]], target)
+    target, metric = runs.target_score.iloc[0], runs["metric"].iloc[0]
+    alike = (evaluations.task == runs.task.iloc[0]) & (evaluations["metric"] == metric)
+    bottom, top = _limits(evaluations.loc[alike], target)
     evaluations = evaluations.loc[evaluations.folder.isin(runs.folder)]
     for label, rows in evaluations.groupby("label"):
         line, style = curve(rows, over), styles[str(label)]
         every = len(line) // 10 or 1
-        panel.plot(line[over], line.accuracy, label=label, markevery=every, **style)
+        panel.plot(line[over], line.score, label=label, markevery=every, **style)
         if rows.folder.nunique() > 1:
             band = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
             panel.fill_between(line[over], line.least, line.greatest, **band)
     ends = evaluations[evaluations.status != "completed"].groupby("folder").tail(1)
-    if len(ends):  # at the lower edge where it lies below
-        heights = ends.accuracy.clip(lower=bottom)
+    if len(ends):  # at the edge where it lies beyond
+        heights = ends.score.clip(lower=bottom, upper=top)
         panel.plot(ends[over], heights, "kx", ms=9, mew=2, clip_on=False, label="ended early")
     if pd.notna(target):
         panel.axhline(target, color="0.3", linestyle="--", linewidth=1, label="target")
-    panel.set(xlabel=OVER[over], ylabel="validation accuracy", ylim=(bottom, top))
+    panel.set(xlabel=OVER[over], ylabel=f"validation {metric}", ylim=(bottom, top))
     panel.set_xlim(left=0)
 
 
 def _limits(evaluations: pd.DataFrame, target: float) -> tuple[float, float]:
-    """The upper three quarters of the evaluations, with the target and each sound run's best."""
-    accuracies = evaluations.accuracy
+    """The better three quarters of the evaluations, with the target and each sound run's best."""
+    sign = signs(evaluations)
+    if (sign < 0).any():
+        flipped = evaluations.assign(score=-evaluations.score, metric=None)
+        bottom, top = _limits(flipped, -target)
+        return (0.0, 1.0) if (bottom, top) == (0.0, 1.0) else (-top, -bottom)
+    scores = evaluations.score
     is_sound = evaluations.status == "completed"
-    best = accuracies[is_sound].groupby(evaluations.folder[is_sound]).max()
-    low = np.fmin(np.fmin(accuracies.quantile(0.25), best.min()), target)
-    high = np.fmax(accuracies.max(), target)
+    best = scores[is_sound].groupby(evaluations.folder[is_sound]).max()
+    low = np.fmin(np.fmin(scores.quantile(0.25), best.min()), target)
+    high = np.fmax(scores.max(), target)
     if np.isnan(low) or np.isnan(high):  # no evaluation of a named task, and no target
         return 0.0, 1.0
     margin = 0.05 * max(high - low, 0.02)

@@ -35,7 +35,7 @@ _NAME_WIDTH = 18
 
 def section(data: ReportData) -> Section:
     """Which algorithm is first on which network."""
-    table = data.table.query("not shared_gpu and target_accuracy.notna()")
+    table = data.table.query("not shared_gpu and target.notna()")
     firsts = _firsts(table)
     if firsts.empty or len(firsts[NETWORK].drop_duplicates()) < 2:
         return Section(finding="The runs are of one network, or of none with a target: no map.")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from experiments.report.cells import leading, outcomes
+from experiments.report.cells import leading, outcomes, said_of
 from experiments.report.data import ReportData
 from experiments.report.phrases import kinds, sentence
 from experiments.report.results_table import COMPARABLE, comparable
+from experiments.report.scores import signs
 from experiments.report.section import PageTable, Section
+from experiments.tasks.target import LOWER_IS_BETTER
 from host.words import counted
 
 TITLE = "Accuracy in the end"
@@ -18,8 +20,8 @@ _END = (
     *("validation accuracy", "spread of weights", "status"),
 )
 _END_NUMBERS = [
-    *("steps", "final_accuracy", "final_low", "final_high", "final_loss"),
-    *("final_bits_per_character", "validation_accuracy", "spread", "status"),
+    *("steps", "metric", "final_score", "final_low", "final_high", "final_loss"),
+    *("final_bits_per_character", "validation_score", "spread", "status"),
 ]
 _IDENTITY = [*COMPARABLE, "optim", "name", "label", "runs", "missed"]
 
@@ -28,9 +30,12 @@ def section(data: ReportData) -> Section:
     """What a relaxation costs in accuracy at the end of the runs."""
     table = data.table
     page = PageTable(
-        caption="Accuracy and mean loss on the test set at the end of the runs, of the model "
-        "evaluated (by default the mean of the workers'): medians over seeds, and the accuracy's "
-        "95 % bootstrap interval.",
+        caption=said_of(
+            table,
+            "Accuracy and mean loss on the test set at the end of the runs, of the model evaluated "
+            "(by default the mean of the workers'): medians over seeds, and the accuracy's 95 % "
+            "bootstrap interval.",
+        ),
         cells=leading(table) | outcomes(table, _END),
         numbers=table.loc[:, [*_IDENTITY, *_END_NUMBERS]],
     )
@@ -39,21 +44,37 @@ def section(data: ReportData) -> Section:
 
 
 def _finding(mark: str, table: pd.DataFrame) -> str:
-    """The largest loss to the best baseline, in points, over all situations."""
+    """The largest loss to the best baseline, in points or as it is, over all situations."""
     losses = []
+    if len(metrics := sorted(set(table["metric"]))) > 1:
+        rows = [_finding(mark, table.loc[table["metric"] == metric]) for metric in metrics]
+        return " ".join(rows)
+    is_fraction = not LOWER_IS_BETTER.get(metrics[0])
     for group in comparable(table):
         baseline = group[group.is_best_baseline]
-        if len(baseline) and pd.notna(baseline.final_accuracy.iloc[0]):
-            loss = 100 * (baseline.final_accuracy.iloc[0] - group.final_accuracy)
+        if len(baseline) and pd.notna(baseline.final_score.iloc[0]):
+            loss = signs(group) * (baseline.final_score.iloc[0] - group.final_score)
+            loss = 100 * loss if is_fraction else loss
             losses.append(group.assign(loss=loss).query("not is_best_baseline"))
     rows = pd.concat(losses).dropna(subset="loss") if losses else table.head(0)
     if rows.empty:
-        return sentence(["no accuracy can be compared with a baseline's"], mark)
+        return sentence([f"no {metrics[0]} can be compared with a baseline's"], mark)
     worst = rows.loc[rows.loss.idxmax()]
+    if not is_fraction:
+        side = "above" if worst.loss > 0 else "below"
+        as_good = int((rows.loss <= 0).sum())
+        return sentence(
+            [
+                f"{metrics[0]} at most the fastest baseline's: {as_good} of "
+                f"{counted(len(rows), 'setting')}",
+                f"the highest is {worst.label}, {abs(worst.loss):.4g} {side} {worst.baseline}",
+            ],
+            mark,
+        )
     within = int((rows.loss <= 1).sum())
     return sentence(
         [
-            "within a point of the fastest baseline's accuracy or above it: "
+            f"within a point of the fastest baseline's {metrics[0]} or above it: "
             f"{within} of {counted(len(rows), 'setting')}",
             f"the lowest is {worst.label}, {abs(worst.loss):.1f} points "
             f"{'below' if worst.loss > 0 else 'above'} {worst.baseline}",

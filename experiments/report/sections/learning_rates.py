@@ -17,7 +17,7 @@ TITLE = "Learning rates"
 _RATE = r" (lr_scale|optim\.lr)=\S+"
 """What the name of a setting says of its learning rate."""
 _HEADERS = ("reached the target", "steps to accuracy", "validation accuracy")
-_NUMBERS = ["runs", "missed", "steps_to_accuracy", "validation_accuracy"]
+_NUMBERS = ["runs", "missed", "steps_to_accuracy", "validation_score"]
 
 Rates = tuple[float, ...]
 

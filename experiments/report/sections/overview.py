@@ -33,7 +33,7 @@ def section(data: ReportData) -> Section:
     parts = [
         f"{counted(len(runs), 'run')} of {counted(len(set(runs['name'])), 'algorithm')} in "
         f"{counted(num_situations, 'situation')}, {of_seeds} a setting",
-        *([describe(runs, (*TITLE_COLUMNS, "target_accuracy"))] if num_situations == 1 else []),
+        *([describe(runs, (*TITLE_COLUMNS, "target"))] if num_situations == 1 else []),
         _kinds(runs),
     ]
     return Section(finding=sentence(parts), notes=[*_weaknesses(data), *_machines(runs)])

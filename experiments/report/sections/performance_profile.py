@@ -38,7 +38,7 @@ def factors(table: pd.DataFrame) -> pd.DataFrame:
     `attrs["left_out"]` names the other algorithms. `table` is of `results_table`, without the
     rows whose workers shared a GPU.
     """
-    table = table.query("target_accuracy.notna()")
+    table = table.query("target.notna()")
     situations = table.groupby(list(COMPARABLE), dropna=False).ngroup()
     wide = table.pivot_table(
         index=situations, columns="label", values="time_to_accuracy_s", aggfunc="min"
@@ -122,4 +122,4 @@ def _draw(axes: Axes, ratios: pd.DataFrame, styles: Styles) -> None:
     ticks = [1, 2, 4, 8, 16]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
-    axes.set(xlabel="time to accuracy over the best", ylabel="share of situations")
+    axes.set(xlabel="time to the target over the best", ylabel="share of situations")

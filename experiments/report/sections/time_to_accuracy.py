@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from experiments.report.cells import leading, outcomes
+from experiments.report.cells import leading, outcomes, said_of
 from experiments.report.data import ReportData
 from experiments.report.figures.bars import bars
 from experiments.report.phrases import (
@@ -39,9 +39,12 @@ def section(data: ReportData) -> Section:
     """Who reaches the target first where, and how much sooner than the best baseline."""
     table, drawn = data.table, data.drawn()
     page = PageTable(
-        caption="Seconds of training until the target accuracy on the validation set: the median "
-        "over seeds, its 95 % bootstrap interval in brackets. A miss is infinite. Two algorithms "
-        "tie where the interval of the ratio of their medians holds 1.",
+        caption=said_of(
+            table,
+            "Seconds of training until the target accuracy on the validation set: the median over "
+            "seeds, its 95 % bootstrap interval in brackets. A miss is infinite. Two algorithms "
+            "tie where the interval of the ratio of their medians holds 1.",
+        ),
         cells=leading(table) | outcomes(table, HEADERS),
         numbers=table.loc[:, NUMBERS],
         emphasized=[i for i, place in enumerate(table.place) if place == 1],
@@ -57,7 +60,7 @@ def section(data: ReportData) -> Section:
 
 def _finding(mark: str, table: pd.DataFrame) -> str:
     table = table.query("not shared_gpu")
-    groups = list(comparable(table.query("target_accuracy.notna()")))
+    groups = list(comparable(table.query("target.notna()")))
     if table.empty:
         return sentence(["all workers shared a GPU, so that no time is compared"], mark)
     if not groups:
@@ -69,7 +72,7 @@ def _finding(mark: str, table: pd.DataFrame) -> str:
 
 def _of_one(group: pd.DataFrame) -> str:
     first = group.iloc[0]
-    target = f"the target of {first.target_accuracy:g}"
+    target = f"the target of {first.target.removeprefix('accuracy ')}"
     if math.isinf(first.time_to_accuracy_s):
         return f"no algorithm reaches {target} in its median run"
     order = " first" if len(group) > 1 else ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.report.cells import leading, outcomes
+from experiments.report.cells import leading, outcomes, said_of
 from experiments.report.data import ReportData
 from experiments.report.figures.plots import OVER, accuracy_plot
 from experiments.report.phrases import kinds, sentence
@@ -31,7 +31,10 @@ def section(data: ReportData) -> Section:
         for over, name in zip(OVER, _NAMES, strict=True)
     }
     page = PageTable(
-        caption="Steps, and MB sent by a worker, until the target accuracy: medians over seeds.",
+        caption=said_of(
+            data.table,
+            "Steps, and MB sent by a worker, until the target accuracy: medians over seeds.",
+        ),
         cells=leading(table) | outcomes(table, _WAY),
         numbers=table.loc[:, [*_IDENTITY, "steps_to_accuracy", "mb_to_accuracy"]],
     )

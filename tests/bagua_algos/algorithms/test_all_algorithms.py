@@ -12,6 +12,7 @@ import bagua_algos.algorithms
 from bagua_algos import Algorithm, LocalSGD
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
+from bagua_algos.worker_axis.rows import ModelOfRows
 from bagua_algos.worker_axis.stacking import Stacking
 from host.conf import PACKAGED
 from tests.bagua_algos.cases import (
@@ -97,7 +98,11 @@ class Training:
         """The sum over the workers."""
         if not self.computes_at_once:
             return losses(self.model(x_wb), y_wb)
-        return self.model(x_wb, lambda outputs, rows: losses(outputs, y_wb[rows]).view(1)).sum()
+
+        def of_rows(model: ModelOfRows, rows: slice) -> torch.Tensor:
+            return losses(model(x_wb[rows]), y_wb[rows]).view(1)
+
+        return self.model(x_wb, of_rows).sum()
 
     def weights(self) -> torch.Tensor:
         """Of all workers `[w, n]`."""

@@ -16,19 +16,21 @@ from experiments.simulated.outcome import (
     simulate_outcome,
 )
 from experiments.simulated.rehearsal import rehearse
+from experiments.tasks.target import Target
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from tests import app
 
 MODEL_ERROR = 0.06
+TARGET = Target(value=0.9)
 SMALL = ("task=mnist5k", "model=mlp", "workers=2", "max_steps=10", "eval_every=5")
 
 
-def outcome(time_s, *, accuracy=0.95, num_steps=10):
+def outcome(time_s, *, score=0.95, num_steps=10):
     """A run that takes `time_s` to the target, or misses it if that is inf."""
     return SimulatedOutcome(
         has_reached=math.isfinite(time_s),
-        accuracy=accuracy,
+        score=score,
         num_steps=num_steps,
         time_s=time_s if math.isfinite(time_s) else 99.0,
         bytes_sent=2e6,
@@ -36,16 +38,16 @@ def outcome(time_s, *, accuracy=0.95, num_steps=10):
     )
 
 
-def prediction(algo, *times_s, accuracy=0.95):
-    outcomes = [outcome(time_s, accuracy=accuracy) for time_s in times_s]
+def prediction(algo, *times_s, score=0.95):
+    outcomes = [outcome(time_s, score=score) for time_s in times_s]
     return Prediction(algo=algo, outcomes=outcomes)
 
 
-def advice(*predictions, measured_s=None):
+def advice(*predictions, measured_s=None, target=TARGET):
     return Advice(
         situation="a task, a network",
-        target=0.9,
-        predictions=ranked(predictions),
+        target=target,
+        predictions=ranked(predictions, target),
         model_error=MODEL_ERROR,
         measured_s=measured_s or {},
     )
@@ -65,11 +67,12 @@ def advise(*arguments):
 def test_the_fastest_is_first_and_misses_are_last_the_most_accurate_before_others():
     order = ranked(
         [
-            prediction("bad", math.inf, math.inf, math.inf, accuracy=0.5),
-            prediction("near", math.inf, math.inf, 1.0, accuracy=0.89),
+            prediction("bad", math.inf, math.inf, math.inf, score=0.5),
+            prediction("near", math.inf, math.inf, 1.0, score=0.89),
             prediction("slow", 3.0, 4.0, math.inf),
             prediction("fast", 2.0, 1.0, 3.0),
-        ]
+        ],
+        TARGET,
     )
     assert [p.algo for p in order] == ["fast", "slow", "near", "bad"]
     assert [p.time_s for p in order] == [2.0, 4.0, math.inf, math.inf]
@@ -115,7 +118,7 @@ def test_the_error_of_a_network_is_by_its_slowest_link(condition, rate_mbit):
 
 def test_a_miss_ties_with_no_time():
     assert not is_tie([math.inf] * 3, [5.0] * 3)
-    shown = ranked([prediction("a", 1.0), prediction("b", math.inf), prediction("c", 1.01)])
+    shown = ranked([prediction("a", 1.0), prediction("b", math.inf), prediction("c", 1.01)], TARGET)
     assert [ties(shown, i, MODEL_ERROR) for i in range(3)] == [[1], [0], []]
 
 
@@ -130,10 +133,22 @@ def test_the_finding_says_how_much_sooner_and_who_ties():
 
 
 def test_a_target_that_nobody_reaches_is_a_finding():
-    said = advice(prediction("x", math.inf, accuracy=0.81)).finding()
+    said = advice(prediction("x", math.inf, score=0.81)).finding()
     assert said.startswith(
         "Simulated: no algorithm reaches 0.9 in the median run; the nearest is x"
     )
+
+
+def test_the_nearest_to_a_target_of_loss_has_the_lowest():
+    missed = [prediction(algo, math.inf, score=loss) for algo, loss in (("x", 3.5), ("y", 3.3))]
+    diverged = prediction("z", math.inf, score=math.nan)
+    said = advice(diverged, *missed, target=Target(metric="loss", value=3.2))
+    assert [p.algo for p in said.predictions] == ["y", "x", "z"]
+    assert said.finding().endswith(
+        "reaches 3.2 in the median run; the nearest is y with 3.300: raise max_steps or "
+        "raise target.loss."
+    )
+    assert said.title == "a task, a network, target loss 3.2: simulated, 1 seed"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +171,7 @@ def test_a_table_shows_ranks_intervals_misses_and_ties():
     page = advice(
         prediction("x", 1.0, 1.5, 2.0),
         prediction("y", 1.5, 1.5, 1.5),
-        prediction("z", *[math.inf] * 3, accuracy=0.88),
+        prediction("z", *[math.inf] * 3, score=0.88),
     ).markdown()
     cells = [
         [c.strip() for c in line.split("|")[1:-1]] for line in page.splitlines() if "|" in line
@@ -183,7 +198,7 @@ def test_a_replay_is_the_simulation_on_that_network(algo, tmp_path):
     )
     first = next(row for row in training.evaluations if row.accuracy >= 0.5)
     assert replayed.has_reached and replayed.num_steps == simulated.num_steps == first.step
-    assert replayed.accuracy == simulated.accuracy
+    assert replayed.score == simulated.score
     assert replayed.time_s == pytest.approx(simulated.time_s)
     assert replayed.exposed_communication_s == pytest.approx(simulated.exposed_communication_s)
     assert replayed.bytes_sent == pytest.approx(simulated.bytes_sent, abs=1)

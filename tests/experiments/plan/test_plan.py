@@ -24,6 +24,7 @@ from experiments.plan.messages import choices
 from experiments.plan.overrides import normalize_overrides, read_word, values_of
 from experiments.plan.plan import Plan
 from experiments.plan.schema import GROUPS
+from experiments.tasks.target import Target
 from host.conf import PACKAGED
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
@@ -43,12 +44,18 @@ def test_every_choice_can_be_made(choice):
     group, name = choice.split("=")
     if name in ("minilm", "movie_snippets"):  # the task's header names the model
         skip_without_minilm()
-    plan = plan_of(choice)
-    if group in plan.names and name != "auto":
-        assert plan.names[group] == name
     lines = (PACKAGED / group / f"{name}.yaml").read_text().splitlines()
     header = lines[lines[0] == "# @package _global_"]  # which has to come first
     assert header.startswith("# python -m experiments "), "a YAML begins with the command to use it"
+    if group in ("model", "task") and any(": ???" in line for line in lines):
+        with pytest.raises(UserError, match=rf"^{group}\.\w+ is missing: give {group}\."):
+            plan_of(choice)
+    else:
+        plan = plan_of(choice)
+        if group in plan.names and name != "auto":
+            assert plan.names[group] == name
+    if name in ("own", "dataset", "image_folder"):  # which need a user's code or pictures
+        return
     words = header.removeprefix("# python -m experiments ").split()
     plan_of(*normalize_overrides(words))
 
@@ -139,8 +146,24 @@ def test_ef_signsgd_is_without_momentum_unless_another_optimizer_is_chosen():
 
 
 def test_the_target_is_the_tasks_unless_given():
-    assert plan_of("task=fashion_mnist").target_accuracy == 0.90
-    assert plan_of("task=fashion_mnist", "target_accuracy=0.5").target_accuracy == 0.5
+    assert plan_of("task=fashion_mnist").target == Target(value=0.90)
+    assert plan_of("task=fashion_mnist", "target_accuracy=0.5").target == Target(value=0.5)
+    assert plan_of("target_accuracy=null").target == Target()
+    assert plan_of("target.loss=3.2").target == Target(metric="loss", value=3.2)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["target.loss=3", "target.f1=0.5"], "got target.f1 and target.loss: leave one"),
+        (["target.top_5=1.5"], r"target.top_5 must be a fraction in \(0, 1\], got 1.5"),
+        (["target.loss=inf"], "target.loss must be a finite number"),
+        (["target.rouge=0.5"], "there is no key 'target.rouge'"),
+    ],
+)
+def test_targets_that_there_are_not_are_refused(words, sentence):
+    with pytest.raises(UserError, match=sentence):
+        plan_of(*words)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,13 @@ from experiments.report.cells import remarks, render
 from experiments.report.compare import compare
 from experiments.report.figures.plots import accuracy_plot, curve
 from experiments.report.results_table import named, results_table
+from experiments.report.scores import scored
 from experiments.report.statistics import median_interval
 from experiments.runs.load import load_metrics, load_runs
 from experiments.runs.records import RunFolder
 from experiments.runs.summary import Summary
-from experiments.training.metrics import MetricsRow, time_to_accuracy
+from experiments.tasks.target import Target
+from experiments.training.metrics import MetricsRow, time_to_target
 from host.errors import UserError
 from tests import app
 
@@ -43,7 +45,7 @@ def write(root, algo="allreduce", seed=0, net="wan", pace_s=1.0, limit=0.95, end
             **{"status": "completed", "final_accuracy": limit - 0.1, "steps_per_s": 1 / pace_s},
             **{"bytes_sent_per_worker": 3_000_000, "exposed_communication_s": pace_s / 2},
             **{"achieved_rate_mbit": 95.0 + seed, "evaluated_model": "average"},
-            "time_to_accuracy_s": time_to_accuracy(rows, TARGET),
+            "time_to_accuracy_s": time_to_target(rows, Target(value=TARGET)),
         }
         run.finish(Summary(**known | end | fields))
     return rows
@@ -214,9 +216,9 @@ def test_median_interval():
 
 def test_a_curve_is_the_median_and_range_over_seeds(tmp_path):
     seeds = [write(tmp_path, seed=s, pace_s=1.0 + s, limit=0.9 + s / 50) for s in range(3)]
-    line = curve(load_metrics(tmp_path))
+    line = curve(scored(load_metrics(tmp_path)))
     assert line["time_s"].tolist() == [row.time_s for row in seeds[1]]
-    assert line["accuracy"].tolist() == [row.accuracy for row in seeds[1]]
+    assert line["score"].tolist() == [row.accuracy for row in seeds[1]]
     assert line["least"].tolist() == [row.accuracy for row in seeds[0]]
     assert line["greatest"].tolist() == [row.accuracy for row in seeds[2]]
 

@@ -2,7 +2,9 @@ import json
 import math
 import statistics
 from collections import defaultdict
+from itertools import product
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -23,6 +25,7 @@ from experiments.report.sections import (
 )
 from experiments.report.sections.performance_profile import factors
 from experiments.runs.load import load_metrics
+from experiments.tasks.target import Target
 from host.errors import UserError
 from tests.experiments.recorded import ALGOS, NETS, TARGET, write_run, write_study
 
@@ -303,10 +306,10 @@ def test_a_profile_counts_a_miss_as_infinity_and_takes_who_was_run_everywhere():
         ("c", "lan", 0.5),
     ]
     same = {"task": "t", "model": "m", "asked_rate_mbit": 1.0, "workers": 4, "gpu": None}
-    same["cluster"] = same["tcp_options"] = None
+    same["cluster"] = same["tcp_options"] = same["partition"] = same["data"] = None
     table = pd.DataFrame(
         [{"label": label, "net": net, "time_to_accuracy_s": s} | same for label, net, s in rows]
-    ).assign(target_accuracy=0.9, backend="gloo")
+    ).assign(target="accuracy 0.9", metric="accuracy", backend="gloo")
     ratios = factors(table)
     assert ratios.to_dict("list") == {"a": [1.0, math.inf], "b": [2.0, 1.0]}
     assert ratios.attrs["left_out"] == ["c"]
@@ -450,3 +453,28 @@ def test_a_baseline_is_known_by_its_class_wherever_it_was_when_recorded(tmp_path
         config.read_text().replace("experiments.training.torch_ddp", "experiments.baselines")
     )
     assert ReportData.load(tmp_path).table.is_baseline.all()
+
+
+def test_a_target_of_loss_is_followed_everywhere(tmp_path):
+    """The lower the better: the same runs as by accuracy are first, with the loss in its place."""
+    for target in (Target(metric="loss", value=0.2), Target(value=TARGET)):
+        for algo, seed in product(("allreduce", "local_sgd", "bytegrad"), range(3)):
+            run = tmp_path / target.metric / f"{algo}_{seed}"
+            write_run(run, algo, seed=seed, target=target, limit=0.98 if seed else 0.88)
+    by_loss = ReportData.load(tmp_path / "loss")
+    by_accuracy = ReportData.load(tmp_path / "accuracy").table
+    for column in ("name", "place", "missed", "steps_to_accuracy", "times_s"):
+        assert list(by_loss.table[column]) == list(by_accuracy[column])
+    np.testing.assert_allclose(by_loss.table.validation_score, 1.1 - by_accuracy.validation_score)
+    cells = time_to_accuracy.section(by_loss).tables["time_to_accuracy"]
+    assert "time to target (s)" in cells.cells and "accuracy" not in cells.markdown()
+    end = final_accuracy.section(by_loss)
+    assert "final loss (test), interval" in end.tables["final_accuracy"].cells
+    assert end.finding.startswith("Loss at most the fastest baseline's")
+    panel = way_to_accuracy.section(by_loss).figures["accuracy_over_time"].axes[0]
+    assert panel.get_ylabel() == "validation loss"
+    assert panel.get_ylim()[0] < 0.2 < panel.get_ylim()[1]
+    mixed = ReportData.load(tmp_path)
+    assert set(mixed.table.target) == {"loss 0.2", "accuracy 0.9"}
+    for module in SECTIONS:
+        assert module.section(mixed).finding.endswith(".")

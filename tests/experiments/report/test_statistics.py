@@ -117,10 +117,14 @@ def test_the_two_rules_for_the_best_rate_differ_by_their_question():
             "lr_scale": [1.0, 3.0],
             "reached": [1.0, 1.0],
             "steps_to_accuracy": [100.0, 120.0],
-            "validation_accuracy": [0.91, 0.945],
+            "validation_score": [0.91, 0.945],
+            "metric": ["accuracy"] * 2,
         }
     )
     assert list(best_by_steps(settings).lr_scale) == [1.0]
+    missed = settings.assign(steps_to_accuracy=float("inf"))
+    assert list(best_by_steps(missed).lr_scale) == [3.0]
+    assert list(best_by_steps(missed.assign(metric="loss")).lr_scale) == [1.0]
 
 
 def test_the_errors_of_predictions_are_those_of_the_committed_table():

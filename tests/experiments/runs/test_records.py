@@ -12,7 +12,8 @@ from experiments.runs.fields import field_types
 from experiments.runs.load import load_metrics, load_rows, load_runs
 from experiments.runs.records import RunFolder
 from experiments.runs.summary import NOT_ENDED, Summary, read_summary
-from experiments.training.metrics import MetricsRow, time_to_accuracy
+from experiments.tasks.target import Target
+from experiments.training.metrics import MetricsRow, time_to_target
 from host.environment import environment
 from host.errors import UserError
 
@@ -321,10 +322,14 @@ def test_time_to_accuracy_is_the_first_evaluation_at_or_above_the_target():
         MetricsRow(kind="evaluation", step=4, time_s=4.0, accuracy=0.9),
         MetricsRow(kind="evaluation", step=5, time_s=5.0, accuracy=0.95),
     ]
-    assert time_to_accuracy(rows, 0.9) == 4.0
-    assert time_to_accuracy(rows, 0.5) == 2.0
-    assert time_to_accuracy(rows, 0.96) is None
-    assert time_to_accuracy([], 0.0) is None
+    assert time_to_target(rows, Target(value=0.9)) == 4.0
+    assert time_to_target(rows, Target(value=0.5)) == 2.0
+    assert time_to_target(rows, Target(value=0.96)) is None
+    assert time_to_target(rows, Target()) is None
+    assert time_to_target([], Target(value=0.5)) is None
+    losses = [replace(row, score=row.accuracy and 1 - row.accuracy) for row in rows]
+    assert time_to_target(losses, Target(metric="loss", value=0.1001)) == 4.0
+    assert time_to_target(losses, Target(metric="loss", value=0.01)) is None
 
 
 def test_importing_records_does_not_import_the_slow_libraries():

@@ -26,7 +26,8 @@ def summary_of(folder, validation, *overrides):
         return [result]
 
     plan = make_plan(compose_config(["algo=allreduce", *overrides]), folder)
-    assert Recorder(plan, {}, (), start, known_summary(plan)).run(None) == "completed"
+    data = plan.task.load()
+    assert Recorder(plan, {}, (), start, known_summary(plan, data)).run(data) == "completed"
     return app.summary(folder)
 
 

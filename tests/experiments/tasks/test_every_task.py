@@ -13,6 +13,9 @@ from host.conf import PACKAGED
 from host.errors import UserError
 from tests.experiments.tasks.rows import ROWS
 
+OF_OWN_DATA = ("cifar10", "cifar100", "dataset", "image_folder", "own", "text")
+"""Tested in `own`."""
+
 NOT_THERE = ("could not be had", "dataset-fashion-mnist", word_pieces.INSTALL)
 
 
@@ -21,7 +24,7 @@ def make(name: str) -> Task:
 
 
 def test_every_task_has_a_row_and_a_yaml():
-    assert sorted(ROWS) == choices("task")
+    assert sorted([*ROWS, *OF_OWN_DATA]) == choices("task")
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -209,7 +209,7 @@ def test_labels_at_every_place_count_one_by_one():
         F.cross_entropy(o.flatten(0, 1), y.flatten())
         for o, y in zip(outputs_wbtc, y_wbt, strict=True)
     ]
-    torch.testing.assert_close(task.loss(outputs_wbtc, y_wbt), torch.stack(expected))
+    torch.testing.assert_close(task.cross_entropy(outputs_wbtc, y_wbt), torch.stack(expected))
     best_wbt = outputs_wbtc.argmax(-1)
     best_wbt[0, 0, 0] += 1
     assert task.num_correct(outputs_wbtc, best_wbt).tolist() == [11, 12]

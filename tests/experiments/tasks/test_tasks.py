@@ -304,7 +304,7 @@ def test_loss_and_correct_counts_do_not_mix_workers():
     torch.manual_seed(0)
     task: Task = MNIST5k()
     outputs_wbc, y_wb = torch.randn(3, 6, 10, requires_grad=True), torch.randint(10, (3, 6))
-    losses_w = task.loss(outputs_wbc, y_wb)
+    losses_w = task.cross_entropy(outputs_wbc, y_wb)
     expected = torch.stack([F.cross_entropy(o, y) for o, y in zip(outputs_wbc, y_wb, strict=True)])
     torch.testing.assert_close(losses_w, expected)
     losses_w[1].backward()
@@ -321,12 +321,12 @@ def test_padding_has_no_loss_and_is_never_correct():
     task = MNIST5k()
     outputs_wbc = torch.randn(2, 4, 10)
     y_wb = outputs_wbc.argmax(-1)
-    unpadded = task.loss(outputs_wbc[:, :3], y_wb[:, :3])
+    unpadded = task.cross_entropy(outputs_wbc[:, :3], y_wb[:, :3])
     y_wb[:, 3] = PADDING
-    torch.testing.assert_close(task.loss(outputs_wbc, y_wb), unpadded)
+    torch.testing.assert_close(task.cross_entropy(outputs_wbc, y_wb), unpadded)
     assert task.num_correct(outputs_wbc, y_wb).tolist() == [3, 3]
     y_wb[1] = PADDING
-    assert task.loss(outputs_wbc, y_wb)[1] == 0
+    assert task.cross_entropy(outputs_wbc, y_wb)[1] == 0
 
 
 def test_inputs_keep_the_leading_dimensions():
@@ -343,7 +343,10 @@ def test_an_impossible_target(target: float):
         MNIST5k(target_accuracy=target)
 
 
-@pytest.mark.parametrize("path", sorted(CONF.glob("task/*.yaml")), ids=lambda p: p.stem)
+OF_KNOWN_DATA = [p for p in sorted(CONF.glob("task/*.yaml")) if ": ???" not in p.read_text()]
+
+
+@pytest.mark.parametrize("path", OF_KNOWN_DATA, ids=lambda p: p.stem)
 def test_every_task_yaml(path: Path):
     task = instantiate(OmegaConf.load(path))
     assert type(task).__name__.lower() == path.stem.replace("_", "")

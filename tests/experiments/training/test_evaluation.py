@@ -1,13 +1,18 @@
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.metrics import f1_score, top_k_accuracy_score
 
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.tasks.base import Split
+from experiments.tasks.target import LOWER_IS_BETTER, Target
 from experiments.training import evaluation
 from experiments.training.evaluation import evaluate
 from experiments.training.step import make_step
@@ -42,7 +47,8 @@ def test_accuracy_and_loss_are_means_over_all_labels(split, words, tmp_path, mon
     communicator, model = StackedCommunicator(WORKERS), StackedModel(plan.model, WORKERS)
     optimizer = plan.make_optimizer(model.parameters())
     distributed = make_step(plan, split, model, optimizer, communicator).distributed
-    accuracy, loss, spread = evaluate(plan, split, distributed, communicator)
+    accuracy, loss, spread, score = evaluate(plan, split, distributed, communicator)
+    assert score is None
     with torch.no_grad():
         outputs = plan.model.eval()(plan.task.inputs(torch.from_numpy(split.x)))
     y = torch.from_numpy(split.y)
@@ -50,6 +56,51 @@ def test_accuracy_and_loss_are_means_over_all_labels(split, words, tmp_path, mon
     expected = F.cross_entropy(outputs.flatten(0, -2), y.flatten()).item()
     assert loss == pytest.approx(expected, rel=1e-5)
     assert spread == pytest.approx(0, abs=1e-6)
+    distributed.close()
+
+
+@pytest.mark.parametrize("make", [images, texts])
+def test_every_metric_counts_uneven_shards_exactly(make, tmp_path, monkeypatch):
+    """Beside scikit-learn's and PyTorch's, of all examples at once."""
+    monkeypatch.setattr(evaluation, "BATCH", 2)
+    split, task = make(), ("mnist5k" if make is images else "jane_austen")
+    model = ("model=mlp", "model.hidden=[16]")
+    if make is texts:
+        model = ("model=char_transformer", "model.width=8")
+    words = ["algo=allreduce", "backend=sim", f"workers={WORKERS}", f"task={task}", *model]
+    plan = make_plan(compose_config(words), tmp_path)
+    communicator, stacked = StackedCommunicator(WORKERS), StackedModel(plan.model, WORKERS)
+    optimizer = plan.make_optimizer(stacked.parameters())
+    distributed = make_step(plan, split, stacked, optimizer, communicator).distributed
+    with torch.no_grad():
+        outputs = plan.model.eval()(plan.task.inputs(torch.from_numpy(split.x)))
+    y, said = split.y, outputs.argmax(-1).numpy()
+    num_classes = outputs.shape[-1]
+    loss = F.cross_entropy(outputs.flatten(0, -2), torch.from_numpy(y).flatten()).item()
+    expected = {
+        "loss": loss,
+        "perplexity": math.exp(loss),
+        "bits_per_byte": loss / math.log(2),
+        "exact_match": (said == y).reshape(EXAMPLES, -1).all(1).mean(),
+        "top_5": top_k_accuracy_score(
+            y.ravel(), outputs.flatten(0, -2), k=5, labels=np.arange(num_classes)
+        ),
+        "f1": f1_score(
+            *(y.ravel(), said.ravel()),
+            labels=np.arange(num_classes),
+            average="macro",
+            zero_division=0,
+        ),
+    }
+    assert {*expected, "accuracy"} == set(LOWER_IS_BETTER)
+    if make is images:
+        del expected["bits_per_byte"]
+        with pytest.raises(ValueError, match="labels of task=mnist5k are no bytes"):
+            replace(plan, target=Target(metric="bits_per_byte"))
+    for metric, value in expected.items():
+        aimed = replace(plan, target=Target(metric=metric))
+        found = evaluate(aimed, split, distributed, communicator)
+        assert found.value == found.score == pytest.approx(value, rel=1e-5), metric
     distributed.close()
 
 

@@ -21,6 +21,7 @@ from experiments.report.tuned import FILE, Tuning, load_tunings
 from experiments.runs.folder_lock import hold
 from experiments.runs.load import load_rows
 from experiments.runs.summary import read_summary
+from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow
 from host.errors import Failure, UserError
 from tests.once import made_once
@@ -205,7 +206,7 @@ def row(step: int, accuracy: float, time_s: float = 0.0, sent: int = 0) -> Metri
 
 def test_objectives_are_numbers_of_a_runs_rows():
     rows = [row(5, 0.5, 1.0, 10), row(10, 0.9, 2.0, 20), row(20, 0.8, 5.0, 40)]
-    aim = Aim(target_accuracy=0.85, at_s=1.5)
+    aim = Aim(target=Target(value=0.85), at_s=1.5)
     found = {name: objective.of_rows(rows, aim) for name, objective in OBJECTIVES.items()}
     assert found == {
         "steps_per_s": 4.0,
@@ -213,7 +214,7 @@ def test_objectives_are_numbers_of_a_runs_rows():
         "accuracy_at": 0.5,
         "bytes_to_accuracy": 20.0,
     }
-    missed = Aim(target_accuracy=0.95, at_s=9.0)
+    missed = Aim(target=Target(value=0.95), at_s=9.0)
     assert OBJECTIVES["time_to_accuracy"].of_rows(rows, missed) == math.inf
     assert OBJECTIVES["accuracy_at"].of_rows(rows, missed) == 0.9
 

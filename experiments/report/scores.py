@@ -1,0 +1,47 @@
+"""Scores of runs and of their evaluations, by the metrics of their targets.
+
+Records of runs whose metric is accuracy have it in fields of its own; here all are alike.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from experiments.tasks.target import ACCURACY, LOWER_IS_BETTER
+
+
+def with_scores(runs: pd.DataFrame) -> pd.DataFrame:
+    """`runs` (of `load_runs`) with what the target's metric came to: "metric", "target" and values
+    as `experiments.report.results_table.named` says.
+    """
+    metric = (runs["metric"] if "metric" in runs else pd.Series(None, runs.index, "str")).fillna(
+        ACCURACY
+    )
+    is_accuracy = metric == ACCURACY
+    scores = {
+        f"{name}_score": runs[f"{name}_accuracy"].where(
+            is_accuracy, runs.get(f"{name}_score", math.nan)
+        )
+        for name in ("target", "final", "validation")
+    }
+    runs = runs.assign(metric=metric, **scores)
+    target = [
+        None if pd.isna(score) else f"{name} {score:g}"
+        for name, score in zip(runs.metric, runs.target_score, strict=True)
+    ]
+    return runs.assign(target=pd.Series(target, runs.index, dtype="str"))
+
+
+def scored(metrics: pd.DataFrame) -> pd.DataFrame:
+    """The evaluations of `load_metrics`, with a "score": accuracy, where that is the metric."""
+    score = metrics.accuracy if "score" not in metrics else metrics.score.fillna(metrics.accuracy)
+    rows = metrics.assign(score=score)
+    return rows.loc[(rows["kind"] == "evaluation") & rows.score.notna()]
+
+
+def signs(frame: pd.DataFrame) -> pd.Series:
+    """What makes the better of two scores of a row's metric the greater one."""
+    signs = [-1.0 if LOWER_IS_BETTER.get(metric) else 1.0 for metric in frame["metric"]]
+    return pd.Series(signs, frame.index, dtype=float)

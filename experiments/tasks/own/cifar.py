@@ -1,0 +1,98 @@
+"""CIFAR-10 and CIFAR-100: 60,000 coloured images of 32 x 32 pixels.
+
+Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009. The files are those of
+the "binary version": records of the labels' bytes (one, or coarse and fine) and 3,072 of pixels,
+red, green and blue planes in turn.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.tasks.base import Classification, Split, TaskData, stratified
+from host.errors import UserError
+
+PIXELS = 3 * 32 * 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar(Classification):
+    """The first 9/10 of each class of the training files are drawn for training, the others for
+    validation.
+
+    Args:
+        root: the folder that the archive was unpacked into, or the one that it holds.
+        num_classes: 10 or 100.
+
+    Raises:
+        ValueError: another number of classes.
+    """
+
+    mean: ClassVar[tuple[float, float, float]] = (0.4914, 0.4822, 0.4465)
+    """Of the training images of CIFAR-10, red, green and blue, scaled to [0, 1]."""
+    std: ClassVar[tuple[float, float, float]] = (0.2470, 0.2435, 0.2616)
+
+    root: str
+    num_classes: int = 10  # pyright: ignore[reportIncompatibleVariableOverride]
+    target_accuracy: float | None = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_classes not in (10, 100):
+            raise ValueError(f"CIFAR has 10 or 100 classes, got {self.num_classes}")
+
+    def load(self) -> TaskData:
+        """Reads the files; raises UserError where they are missing or damaged."""
+        folder = self._folder()
+        names = [f"data_batch_{i}.bin" for i in range(1, 6)]
+        train_files, test_files = (
+            (names, ["test_batch.bin"]) if self.num_classes == 10 else (["train.bin"], ["test.bin"])
+        )
+        training = self._read([folder / name for name in train_files])
+        smallest = int(np.bincount(training.y, minlength=self.num_classes).min())
+        if smallest < 2:
+            raise UserError(f"{folder} has a class of {smallest} images: unpack the archive again")
+        per_class = (smallest - max(1, smallest // 10), max(1, smallest // 10))
+        train, validation = stratified(training, per_class=per_class, seed=0)
+        return TaskData(train, validation, self._read([folder / name for name in test_files]))
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Images uint8 [..., 3, 32, 32] as float32 of about zero mean and unit variance."""
+        mean, std = (
+            255 * torch.tensor(values, device=x.device).view(3, 1, 1)
+            for values in (self.mean, self.std)
+        )
+        return x.float().sub_(mean).div_(std)
+
+    def _folder(self) -> Path:
+        name = "data_batch_1.bin" if self.num_classes == 10 else "train.bin"
+        archive = f"cifar-{self.num_classes}-binary.tar.gz"
+        found = sorted(Path(self.root).glob(f"**/{name}"))
+        if not found:
+            raise UserError(
+                f"there is no {name} below task.root={self.root}: unpack {archive} there, from "
+                "https://www.cs.toronto.edu/~kriz/cifar.html"
+            )
+        return found[0].parent
+
+    def _read(self, files: list[Path]) -> Split:
+        num_labels = 1 if self.num_classes == 10 else 2
+        try:
+            contents = [np.frombuffer(file.read_bytes(), np.uint8) for file in files]
+        except OSError as error:
+            raise UserError(f"{error.filename} cannot be read ({error.strerror})") from error
+        for file, content in zip(files, contents, strict=True):
+            if not len(content) or len(content) % (num_labels + PIXELS):
+                raise UserError(
+                    f"{file} is damaged: its {len(content)} bytes are no whole images; unpack the "
+                    "archive again"
+                )
+        records = np.concatenate(contents).reshape(-1, num_labels + PIXELS)
+        y = records[:, num_labels - 1].astype(np.int64)
+        if y.max() >= self.num_classes:
+            raise UserError(f"{files[0].parent} has a class {y.max()}: unpack the archive again")
+        return Split(records[:, num_labels:].reshape(-1, 3, 32, 32).copy(), y)

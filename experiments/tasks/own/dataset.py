@@ -1,0 +1,234 @@
+"""Any torch map-style Dataset of pairs (input, label) as a task: `task=dataset`.
+
+    task:
+      train: {_target_: my_module.MyDataset, part: train}
+      validation: {_target_: my_module.MyDataset, part: validation}
+
+Examples are read where a batch is made, one after the other, so that the data may be larger than
+memory. What a Dataset draws while it makes an example, as augmentation does, follows from (seed,
+epoch, example): real and simulated workers and a resumed run see the same.
+
+Shapes: w workers held by this process, b examples of each, m examples of a split.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+from experiments.tasks.base import Batch, Classification, Indices, Model, Split, TaskData
+from host.errors import UserError
+
+CROSS_ENTROPY = "cross_entropy"
+Collate = Callable[[list[Any]], Any]
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class DatasetSplit(Split):
+    """The examples of a `Dataset`, made anew whenever they are asked for.
+
+    Args:
+        dataset: map-style, of pairs (input, label).
+        collate: makes a pair of tensors `[b, ...]` of b examples.
+    """
+
+    counts_epochs: ClassVar[bool] = True
+
+    def __init__(self, dataset: Dataset[Any], collate: Collate = default_collate) -> None:
+        self._dataset = dataset
+        self._collate = collate
+
+    @property
+    def y(self) -> Indices:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The class of each example, which a Dataset names without making it: int64 [m].
+
+        Raises UserError where it has no `targets`.
+        """
+        targets = known_targets(self._dataset)
+        if targets is None:
+            raise UserError(
+                f"{type(self._dataset).__name__} does not name its examples' classes: give it an "
+                "attribute `targets`, a list of class numbers, or choose data.partition=iid"
+            )
+        return targets
+
+    @property
+    def sources(self) -> Indices | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The source of each example, where the Dataset has an attribute `sources`."""
+        sources = getattr(self._dataset, "sources", None)
+        return None if sources is None else np.asarray(sources, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._dataset)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def num_labels(self) -> int:
+        """One an example."""
+        return len(self)
+
+    def batch(self, indices_wb: Indices, longest: int | None = None, seed: int = 0) -> Batch:
+        """The examples, of which `indices_wb` counts on from epoch to epoch."""
+        assert longest is None, "the plan refuses to cut these"
+        items = [self._item(int(index), seed) for index in indices_wb.flat]
+        pair = self._collate(items)
+        if not _is_pair(pair):
+            raise UserError(
+                f"the examples of {type(self._dataset).__name__} make {_described(pair)}, and a "
+                "task needs a pair of tensors (inputs, labels): give task.collate, a function that "
+                "makes one of a list of examples"
+            )
+        x_b, y_b = (part.float() if part.dtype == torch.float64 else part for part in pair)
+        return x_b.unflatten(0, indices_wb.shape), y_b.unflatten(0, indices_wb.shape)
+
+    def _item(self, index: int, seed: int) -> Any:
+        epoch, example = divmod(index, len(self))
+        with seeded((seed, epoch, example)):
+            return self._dataset[example]
+
+
+@contextmanager
+def seeded(key: Sequence[int]) -> Iterator[None]:
+    """Within, the generators of torch, NumPy and Python begin as `key` says; then they go on where
+    they were.
+    """
+    number = int(np.random.SeedSequence(key).generate_state(1)[0])
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        np.random.seed(number)
+        random.seed(number)
+        try:
+            yield
+        finally:
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DatasetTask(Classification):
+    """Examples of Datasets, and a loss: of classes by default.
+
+    Args:
+        train, validation, test: map-style Datasets of pairs (input, label); test None: validation.
+        loss: "cross_entropy" of class numbers; another function of torch.nn.functional, such as
+            "mse_loss"; or a callable. It takes one worker's outputs `[b, ...]` and labels
+            `[b, ...]` and returns their mean.
+        collate: makes tensors of a list of examples; None: PyTorch's own.
+        metric: by which runs are compared; None: accuracy, or loss where labels are no classes.
+        num_classes: outputs of the model; None: as many as `classes` or `targets` of `train` tell.
+
+    Raises:
+        UserError: a loss that there is not, or classes that are not known.
+    """
+
+    train: Dataset[Any]
+    validation: Dataset[Any]
+    test: Dataset[Any] | None = None
+    loss_function: Loss | str = field(default=CROSS_ENTROPY)
+    collate: Collate | None = None
+    metric: str | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    num_classes: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    target_accuracy: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.is_classification:
+            found = self.num_classes or _num_classes(self.train)
+            object.__setattr__(self, "num_classes", found)
+        elif isinstance(self.loss_function, str) and not hasattr(F, self.loss_function):
+            raise UserError(
+                f"torch.nn.functional has no {self.loss_function}: give task.loss=cross_entropy, "
+                "mse_loss or another of its losses, or task.loss._target_=..."
+            )
+        else:
+            object.__setattr__(self, "num_classes", None)
+        if self.metric is None:
+            object.__setattr__(self, "metric", "accuracy" if self.is_classification else "loss")
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether labels are class numbers."""
+        return self.loss_function == CROSS_ENTROPY
+
+    def load(self) -> TaskData:
+        """Reads no example yet. Raises UserError for a split without one."""
+        collate = self.collate or default_collate
+        parts = {"train": self.train, "validation": self.validation}
+        parts["test"] = self.validation if self.test is None else self.test
+        for name, dataset in parts.items():
+            if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+                raise UserError(
+                    f"task.{name} is a {type(dataset).__name__}, which cannot be read at any "
+                    "place: give a map-style Dataset, with __getitem__ and __len__"
+                )
+            if not len(dataset):  # pyright: ignore[reportArgumentType]
+                raise UserError(f"task.{name} has no example: give another Dataset")
+        return TaskData(*(DatasetSplit(dataset, collate) for dataset in parts.values()))
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """As the Dataset makes them."""
+        return x
+
+    def lengths(self, split: Split) -> np.ndarray:
+        """One place an example."""
+        return np.ones(len(split), np.int64)
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        """The mean of each worker's examples [w]."""
+        if self.is_classification:
+            return super().loss(model, batch)
+        x_wb, y_wb = batch
+        pairs = zip(model(x_wb), y_wb, strict=True)
+        return torch.stack([self._function(outputs_b, y_b) for outputs_b, y_b in pairs])
+
+    @property
+    def _function(self) -> Loss:
+        return (
+            getattr(F, self.loss_function)
+            if isinstance(self.loss_function, str)
+            else (self.loss_function)
+        )
+
+
+def dataset_task(*, loss: Loss | str = CROSS_ENTROPY, **fields: Any) -> DatasetTask:
+    """A `DatasetTask`, by the keys of `conf/task/dataset.yaml`. Raises as that does."""
+    return DatasetTask(loss_function=loss, **fields)
+
+
+def known_targets(dataset: object) -> Indices | None:
+    """The class of each example as torchvision's Datasets tell it; None where it is not told."""
+    for name in ("targets", "labels"):
+        targets = getattr(dataset, name, None)
+        if targets is not None:
+            return np.asarray(targets).astype(np.int64)
+    return None
+
+
+def _num_classes(dataset: object) -> int:
+    classes, targets = getattr(dataset, "classes", None), known_targets(dataset)
+    if classes is None and targets is None:
+        raise UserError(
+            f"{type(dataset).__name__} does not tell how many classes there are: give "
+            "task.num_classes, or task.loss=mse_loss or another where labels are no classes"
+        )
+    return int(targets.max()) + 1 if classes is None and targets is not None else len(classes or ())
+
+
+def _is_pair(pair: object) -> bool:
+    return (
+        isinstance(pair, tuple | list)
+        and len(pair) == 2
+        and all(isinstance(part, Tensor) for part in pair)
+    )
+
+
+def _described(value: object) -> str:
+    kinds = [type(part).__name__ for part in value] if isinstance(value, tuple | list) else []
+    return f"({', '.join(kinds)})" if kinds else f"a {type(value).__name__}"

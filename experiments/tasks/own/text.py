@@ -1,0 +1,96 @@
+"""The next byte of any text: `task=text task.path=corpus.txt`, or a folder of files.
+
+Shapes: t bytes of context, m examples.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from experiments.tasks.base import Classification, Split, TaskData
+from host.errors import UserError
+
+MIN_EXAMPLES = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Classification):
+    """Bytes of a file, or of all files below a folder in the order of their names.
+
+    An example is t bytes; its labels are the t bytes that each follow one of them. Of every file,
+    the last tenth is for test and the tenth before it for validation. A file is a source.
+
+    Args:
+        path: of the file or folder.
+        context: t.
+
+    Raises:
+        ValueError: a context of less than one byte.
+    """
+
+    num_classes: ClassVar[int] = 256
+    labels_are_characters: ClassVar[bool] = True
+
+    path: str
+    context: int = 128
+    target_accuracy: float | None = None
+    metric: str = "bits_per_byte"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.context < 1:
+            raise ValueError(f"task.context must be at least 1, got {self.context}")
+
+    def load(self) -> TaskData:
+        """Reads the files; raises UserError where there is too little in them, or they cannot be
+        read.
+        """
+        try:
+            cut = [self._cut(file.read_bytes()) for file in self._files()]
+        except OSError as error:
+            raise UserError(f"{error.filename} cannot be read ({error.strerror})") from error
+        whole = [x for x in cut if len(x)]
+        if sum(map(len, whole)) < MIN_EXAMPLES:
+            raise UserError(
+                f"task.path={self.path} has {sum(map(len, whole))} examples of {self.context} "
+                f"bytes, and {MIN_EXAMPLES} are few enough: give more text, or a smaller "
+                "task.context"
+            )
+        parts: tuple[list[Split], ...] = ([], [], [])
+        for source, x in enumerate(whole):
+            tenth = max(1, len(x) // 10) if len(x) > 2 else 0
+            ends = (0, len(x) - 2 * tenth, len(x) - tenth, len(x))
+            for part, start, end in zip(parts, ends, ends[1:], strict=False):
+                own = x[start:end]
+                sources = np.full(len(own), source)
+                part.append(Split(own[:, :-1].copy(), own[:, 1:].astype(np.int64), sources))
+        return TaskData(*map(_joined, parts))
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Bytes uint8 [..., t] as int64."""
+        return x.long()
+
+    def _files(self) -> list[Path]:
+        path = Path(self.path)
+        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        if not files or not path.exists():
+            raise UserError(
+                f"there is no text at task.path={self.path}: give a file, or a folder of files"
+            )
+        return files
+
+    def _cut(self, content: bytes) -> np.ndarray:
+        """Examples [m, t + 1], of which neighbours share a byte."""
+        text = np.frombuffer(content, np.uint8)
+        if len(text) <= self.context:
+            return np.empty((0, self.context + 1), np.uint8)
+        windows = np.lib.stride_tricks.sliding_window_view(text, self.context + 1)
+        return windows[:: self.context]
+
+
+def _joined(parts: list[Split]) -> Split:
+    x, y, sources = ([getattr(part, name) for part in parts] for name in ("x", "y", "sources"))
+    return Split(np.concatenate(x), np.concatenate(y), np.concatenate(sources))

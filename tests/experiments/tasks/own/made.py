@@ -1,0 +1,99 @@
+"""Small data of the true formats, and Datasets as a user writes them."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from experiments.tasks.base import Batch, Model
+from experiments.tasks.own.dataset import DatasetTask
+
+
+class Points(Dataset):
+    """Regression, whose inputs are disturbed anew each time."""
+
+    def __init__(self, size: int = 50, seed: int = 0, noise: float = 0.0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.x = torch.randn(size, 4, generator=generator)
+        self.y = self.x @ torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+        self.noise = noise
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.x[index] + self.noise * torch.randn(4), self.y[index]
+
+
+class Signs(Points):
+    """Two classes."""
+
+    def __init__(self, size: int = 50, seed: int = 0) -> None:
+        super().__init__(size, seed)
+        self.targets = (self.y[:, 0] > 0).long().tolist()
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.x[index], self.targets[index]
+
+
+class Dictionaries(Points):
+    """As libraries of language models make examples."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"input_ids": self.x[index], "labels": self.y[index]}
+
+
+def pair(items: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+    """A collate function for them."""
+    return tuple(torch.stack([item[key] for item in items]) for key in ("input_ids", "labels"))
+
+
+class Contrastive(DatasetTask):
+    """Self-supervised: two calls of the model on views of an example, and no label."""
+
+    def __init__(self, size: int = 50) -> None:
+        parts = {"train": Points(size), "validation": Points(size, seed=1)}
+        super().__init__(**parts, loss_function="mse_loss")
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        """[w]"""
+        x_wb, _ = batch
+        return (model(x_wb) - model(-x_wb)).square().flatten(1).mean(1)
+
+
+def pictures(root: Path, *, parts: tuple[str, ...] = ("",), size: int = 6) -> Path:
+    """JPEGs of two classes, dark and bright, `size` of each in each part."""
+    chance = np.random.default_rng(0)
+    for part in parts:
+        for name, light in (("dark", 30), ("bright", 200)):
+            folder = root / part / name
+            folder.mkdir(parents=True)
+            for number in range(size):
+                pixels = chance.integers(light, light + 40, size=(20 + number, 30, 3))
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.jpg")
+    return root
+
+
+def cifar(root: Path, num_classes: int = 10, size: int = 4) -> Path:
+    """The binary files, `size` images of each class in each."""
+    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    names, inner = (
+        (names, "cifar-10-batches-bin")
+        if num_classes == 10
+        else (
+            ["train.bin", "test.bin"],
+            "cifar-100-binary",
+        )
+    )
+    chance = np.random.default_rng(0)
+    (root / inner).mkdir(parents=True)
+    for name in names:
+        y = chance.permutation(np.repeat(np.arange(num_classes), size)).astype(np.uint8)
+        pixels = chance.integers(256, size=(len(y), 3072)).astype(np.uint8)
+        pixels[:, :1024] = y[:, None]
+        labels = [y[:, None]] if num_classes == 10 else [y[:, None] // 5, y[:, None]]
+        (root / inner / name).write_bytes(np.concatenate([*labels, pixels], 1).tobytes())
+    return root

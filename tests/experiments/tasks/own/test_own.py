@@ -1,0 +1,233 @@
+"""Tasks over a user's own data: what is read is what was written, and what they refuse."""
+
+import numpy as np
+import pytest
+import torch
+
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.worker_axis.models import StackedModel
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.plan.model_check import check_model
+from experiments.runs.load import load_rows
+from experiments.runs.run import load_data, run
+from experiments.runs.summary import read_summary
+from experiments.tasks.own.cifar import Cifar
+from experiments.tasks.own.dataset import DatasetSplit, DatasetTask, seeded
+from experiments.tasks.own.image_folder import ImageFolder
+from experiments.tasks.own.text import Text
+from experiments.tasks.target import Target
+from experiments.training.evaluation import evaluate
+from experiments.training.step import make_step
+from host.errors import UserError
+from tests.experiments.tasks.own.made import Points, Signs, cifar, pictures
+
+MADE = "tests.experiments.tasks.own.made"
+LINEAR = ("model._target_=torch.nn.Linear", "model.in_features=4", "model.out_features=1")
+POINTS = (
+    *("task=dataset", f"task.train._target_={MADE}.Points", "task.train.noise=0.5"),
+    *(f"task.validation._target_={MADE}.Points", "task.validation.seed=1", "task.loss=mse_loss"),
+)
+RUN = ("max_steps=6", "eval_every=3", "batch_size=4", "workers=3", "net=none", "optim.lr=0.01")
+
+
+def planned(folder, *words, algo="allreduce"):
+    return make_plan(compose_config([f"algo={algo}", "backend=sim", *words]), folder)
+
+
+def trained(folder, *words, backend="sim"):
+    """The evaluations of a run."""
+    config = compose_config(["algo=allreduce", f"backend={backend}", *RUN, *words])
+    assert run(config, folder) == "completed"
+    return [row.value for row in load_rows(folder) if row.is_evaluation]
+
+
+def test_real_and_simulated_workers_see_the_same_disturbed_examples(tmp_path):
+    words = [*POINTS, *LINEAR, "target.loss=100", "accumulate=2"]
+    simulated = trained(tmp_path / "sim", *words)
+    real = trained(tmp_path / "gloo", *words, backend="gloo")
+    assert simulated == pytest.approx(real, rel=1e-5)
+    summary = read_summary(tmp_path / "sim")
+    assert (summary.metric, summary.target_score, summary.model) == ("loss", 100, "Linear")
+    assert summary.final_accuracy is None and summary.time_to_accuracy_s is not None
+
+
+def test_the_loss_of_an_evaluation_is_of_every_example_once(tmp_path):
+    plan = planned(tmp_path, *POINTS, *LINEAR, "workers=4", "task.validation.size=7")
+    data = plan.task.load()
+    model = StackedModel(plan.model, 4)
+    step = make_step(
+        plan, data.train, model, torch.optim.SGD(model.parameters()), StackedCommunicator(4)
+    )
+    found = evaluate(plan, data.validation, step.distributed, StackedCommunicator(4))
+    step.distributed.close()
+    points = Points(7, seed=1)
+    expected = (plan.model(points.x) - points.y).square().mean().item()
+    assert found.value == found.loss == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("words", [(), ("precision=bfloat16", "accumulate=2"), ("algo=local_sgd",)])
+def test_a_loss_of_ones_own_calls_the_model_as_it_likes(words, tmp_path):
+    own = [
+        f"task._target_={MADE}.Contrastive",
+        *LINEAR,
+        "max_steps=9",
+        "optim.lr=0.01",
+        "optim.momentum=0",
+    ]
+    first, *_, last = trained(tmp_path, *own, *words)
+    assert last < first
+    assert read_summary(tmp_path).task == "Contrastive"
+
+
+def test_augmentation_follows_from_seed_epoch_and_example():
+    split = DatasetSplit(Points(noise=1.0))
+    at = np.array([[3, 3 + 50, 7]])
+    x, _ = split.batch(at, seed=1)
+    again, _ = split.batch(at[:, ::-1].copy(), seed=1)
+    other, _ = split.batch(at, seed=2)
+    assert torch.equal(x, again.flip(1)) and not torch.equal(x, other)
+    assert not torch.equal(x[0, 0], x[0, 1])
+    drawn = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    with seeded((1, 2)):
+        torch.randn(3), np.random.rand(3)
+    assert torch.equal(torch.get_rng_state(), drawn[0])
+    assert np.random.get_state()[1].tolist() == drawn[1]
+
+
+def test_classes_of_a_dataset_can_be_parted(tmp_path):
+    words = [
+        *("task=dataset", f"task.train._target_={MADE}.Signs", "task.train.size=60"),
+        *(f"task.validation._target_={MADE}.Signs", "data.partition=by_class"),
+        *("model._target_=torch.nn.Linear", "model.in_features=4", "model.out_features=2"),
+    ]
+    trained(tmp_path, *words, "target.f1=0.1")
+    summary = read_summary(tmp_path)
+    assert np.array(summary.shares["counts"]).sum() == 60
+    assert summary.metric == "f1" and summary.final_accuracy is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["task=dataset"], "^task.train is missing: give task.train=..."),
+        ([*POINTS, "task.loss=cross_entropy"], "does not tell how many classes"),
+        ([*POINTS, "task.loss=rouge"], "torch.nn.functional has no rouge"),
+        ([*POINTS, "target_accuracy=0.9"], "has no classes, so that there is no accuracy"),
+        ([*POINTS, "task.validation.size=0"], "task.validation has no example"),
+        ([*POINTS, "data.partition=by_class"], "Points does not name its examples' classes"),
+        ([*POINTS, "data.sampler=balanced"], "does not tell how long its examples are"),
+        ([*POINTS, f"task.train._target_={MADE}.Dictionaries", "~task.train.noise"],
+         "Dictionaries make a dict, .* give task.collate"),
+        ([*POINTS, "model.in_features=5"], "model=Linear does not take examples of task=dataset"),
+        (["task.root=x", "task=cifar10"], "unpack cifar-10-binary.tar.gz there"),
+        (["task.path=nowhere", "task=text"], "there is no text at task.path=nowhere"),
+        (["task=own"], "^task._target_ is missing"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(words, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence):
+        load_data(planned(tmp_path, *LINEAR, *RUN, *words))
+
+
+def test_a_collate_function_makes_pairs(tmp_path):
+    words = [f"task.train._target_={MADE}.Dictionaries", "~task.train.noise"]
+    words += [f"task.validation._target_={MADE}.Dictionaries"]
+    words += ["task.collate._target_=hydra.utils.get_method", f"task.collate.path={MADE}.pair"]
+    load_data(planned(tmp_path, *LINEAR, *RUN, *POINTS, *words))
+
+
+def test_a_model_of_a_library_has_no_keys_of_the_default_model(tmp_path):
+    pytest.importorskip("transformers", reason="the extra text is not installed")
+    words = [
+        "model._target_=transformers.ResNetForImageClassification",
+        *("model.config._target_=transformers.ResNetConfig", "model.config.num_channels=1"),
+        *("model.config.hidden_sizes=[8,16]", "model.config.depths=[1,1]"),
+        *("model.config.embedding_size=8", "model.config.layer_type=basic"),
+        *("model.config.num_labels=10", "workers=2"),
+    ]
+    plan = planned(tmp_path, *words)
+    assert plan.names["model"] == "ResNetForImageClassification"
+    check_model(plan, plan.task.load())
+
+
+def test_bytes_of_text_and_those_that_follow(tmp_path):
+    texts = {"b.txt": b"abcdefghij" * 100, "a.txt": bytes(range(256)) * 4, "few": b"x"}
+    for name, content in texts.items():
+        (tmp_path / name).write_bytes(content)
+    data = Text(path=str(tmp_path), context=16).load()
+    parts = (data.train, data.validation, data.test)
+    assert [len(part) for part in parts] == [51 + 50, 6 + 6, 6 + 6]
+    for part in parts:
+        np.testing.assert_array_equal(part.x[:, 1:], part.y[:, :-1])
+        assert part.x.flags.writeable and set(part.sources) == {0, 1}
+    whole = [
+        np.concatenate([p.x[p.sources == s] for p in (data.train, data.validation, data.test)])
+        for s in (0, 1)
+    ]
+    for text, x in zip((texts["a.txt"], texts["b.txt"]), whole, strict=True):
+        assert text.startswith(x.tobytes()[: 16 * 51])
+    with pytest.raises(UserError, match="has 1 examples of 900 bytes"):
+        Text(path=str(tmp_path / "b.txt"), context=900).load()
+
+
+@pytest.mark.parametrize("num_classes", [10, 100])
+def test_the_files_of_cifar(num_classes, tmp_path):
+    task = Cifar(root=str(cifar(tmp_path, num_classes, size=10)), num_classes=num_classes)
+    data = task.load()
+    files = 5 if num_classes == 10 else 1
+    sizes = [len(part) for part in (data.train, data.validation, data.test)]
+    assert sizes == [n * num_classes for n in (9 * files, files, 10)]
+    for part in (data.train, data.test):
+        assert (part.x[:, 0] == part.y[:, None, None]).all()  # the red plane
+    inputs = task.inputs(torch.from_numpy(data.train.x))
+    red = (data.train.y / 255 - task.mean[0]) / task.std[0]
+    np.testing.assert_allclose(inputs[:, 0, 0, 0], red, rtol=1e-4)
+    file = next(tmp_path.rglob("test*.bin"))
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"is damaged: its .* bytes are no whole images"):
+        task.load()
+
+
+def test_folders_of_pictures(tmp_path):
+    task = ImageFolder(root=str(pictures(tmp_path, parts=("train", "val"))), size=8)
+    data = task.load()
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [12] * 3
+    assert task.num_classes == 2 and task.metric == "accuracy"
+    x, y = data.validation.batch(np.arange(12)[None])
+    assert x.shape == (1, 12, 3, 8, 8) and x.dtype == torch.uint8
+    assert (x.float().mean((2, 3, 4)) > 100).tolist() == (y == 0).tolist()  # bright comes first
+    first, later = (data.train.batch(np.array([[at]]))[0] for at in (4, 4 + 12))
+    assert not torch.equal(first, later)
+    (tmp_path / "val" / "dark" / "0.jpg").write_bytes(b"none")
+    with pytest.raises(UserError, match="is no picture that can be read"):
+        data.validation.batch(np.arange(12)[None])
+    (tmp_path / "val" / "green").mkdir()
+    (tmp_path / "val" / "dark" / "1.jpg").rename(tmp_path / "val" / "green" / "1.jpg")
+    with pytest.raises(UserError, match="pictures of green that are not for training"):
+        ImageFolder(root=str(tmp_path))
+
+
+def test_pictures_without_parts_are_shared_out(tmp_path):
+    task = ImageFolder(root=str(pictures(tmp_path)), size=8, augment=False)
+    names = [{file for file in part.files} for part in (task.train, task.validation, task.test)]
+    assert [len(own) for own in names] == [10, 1, 1] and len(set.union(*names)) == 12
+
+
+@pytest.mark.parametrize("backend", ["sim", "gloo"])
+def test_pictures_train(backend, tmp_path):
+    words = [
+        *("task=image_folder", f"task.root={pictures(tmp_path / 'data', parts=('train', 'val'))}"),
+        *("task.size=32", "model=resnet18", "model.width=4", "model.num_classes=2"),
+        *("workers=2", "batch_size=3"),
+    ]
+    values = trained(tmp_path / "run", *words, backend=backend)
+    assert len(values) == 2 and all(0 <= value <= 1 for value in values)
+
+
+def test_a_task_says_its_metric(tmp_path):
+    assert planned(tmp_path, *POINTS, *LINEAR).target == Target(metric="loss")
+    words = ["task=text", "task.path=x", "model=mlp"]
+    assert planned(tmp_path, *words).target == Target(metric="bits_per_byte")
+    assert planned(tmp_path, *words, "target.loss=3.2").target == Target(metric="loss", value=3.2)
+    assert DatasetTask(train=Signs(), validation=Signs()).num_classes == 2

@@ -1,0 +1,194 @@
+"""Shares of unlike examples: every example at one worker, and the weights of a mean."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.worker_axis.models import StackedModel
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.report.data import ReportData
+from experiments.report.sections import shares as section
+from experiments.runs.run import known_summary
+from experiments.tasks.base import Split, TaskData
+from experiments.tasks.batches import Batches
+from experiments.tasks.partitions import Partition, Shares
+from experiments.training.step import make_step
+from host.errors import UserError
+from tests.experiments.recorded import write_run
+
+CLASSES, WORKERS, EXAMPLES = 10, 6, 3_001
+
+
+def split() -> Split:
+    chance = np.random.default_rng(3)
+    y, sources = chance.integers(CLASSES, size=EXAMPLES), chance.integers(20, size=EXAMPLES)
+    x = chance.integers(256, size=(EXAMPLES, 28, 28), dtype=np.uint8)
+    return Split(x, y, sources)
+
+
+def shares(kind: str, batch_size: int = 8, seed: int = 0, workers: int = WORKERS, **of) -> Shares:
+    partition = Partition(kind=kind, **of)
+    return partition.shares(split(), num_workers=workers, batch_size=batch_size, seed=seed)
+
+
+EVERY = [
+    *({"kind": "dirichlet", "alpha": a, "sizes": s} for a in (1e-6, 0.1, 10) for s in ("equal",)),
+    *({"kind": kind, "sizes": "equal"} for kind in ("by_class", "by_source")),
+    *({"kind": kind, "sizes": "unequal"} for kind in ("by_class", "by_source")),
+    {"kind": "dirichlet", "alpha": 0.3, "sizes": "unequal"},
+]
+
+
+@pytest.mark.parametrize("words", EVERY, ids=str)
+def test_every_example_is_at_one_worker(words):
+    own = shares(**words)
+    assert sorted(np.concatenate(own.of_workers)) == list(range(EXAMPLES))
+    assert own.counts.sum(1).tolist() == own.sizes.tolist()
+    assert own.weights.mean() == pytest.approx(1)
+    if words["sizes"] == "equal":
+        assert np.ptp(own.sizes) <= 1
+    else:
+        assert np.ptp(own.sizes) > 100
+    again, other = shares(**words), shares(**words, seed=1)
+    assert all(map(np.array_equal, own.of_workers, again.of_workers))
+    assert not all(map(np.array_equal, own.of_workers, other.of_workers))
+
+
+def test_groups_are_as_uneven_as_asked():
+    def most(**words) -> float:
+        counts = shares(**words).counts
+        return float(np.median(counts.max(1) / counts.sum(1)))
+
+    uneven = [most(kind="dirichlet", alpha=alpha) for alpha in (0.05, 0.5, 5, 500)]
+    assert uneven == sorted(uneven, reverse=True) and uneven[-1] < 0.15 < 0.5 < uneven[0]
+    held = (shares("by_class").counts > 0).sum(1)
+    assert held.max() <= 3  # 10 classes on 6 workers: a share is 1.7 of them, cut at two places
+    whole = shares("by_source", sizes="unequal").counts
+    assert ((whole > 0).sum(0) == 1).all()
+
+
+def test_a_worker_sees_all_of_its_share_before_it_sees_an_example_again():
+    own = shares("dirichlet", alpha=0.3, sizes="unequal")
+    sizes = {"num_examples": EXAMPLES, "world_size": WORKERS, "batch_size": 8, "seed": 5}
+    batches = Batches(**sizes, ranks=tuple(range(WORKERS)), order=own)
+    seen = np.concatenate([batches.indices(step) for step in range(200)], axis=1)
+    for rank, examples in enumerate(own.of_workers):
+        passes = seen[rank][: 1600 // len(examples) * len(examples)].reshape(-1, len(examples))
+        assert len(passes) >= 1
+        for one in passes:
+            assert sorted(one) == sorted(examples)
+        alone = Batches(**sizes, ranks=(rank,), order=own)
+        assert np.array_equal(alone.indices(150)[0], seen[rank][1200:1208])
+    assert not np.array_equal(passes[0], passes[-1]) or len(passes) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"kind": "by_classes"}, "choose iid, dirichlet"),
+        ({"kind": "iid", "alpha": 0.1}, "data.alpha is of data.partition=dirichlet"),
+        ({"kind": "iid", "sizes": "unequal"}, "iid has equal sizes"),
+        ({"kind": "dirichlet"}, "such as data.alpha=0.1, but got none"),
+        ({"kind": "dirichlet", "alpha": 0.0}, "but got 0.0"),
+        ({"kind": "by_class", "sizes": "any"}, "choose equal or unequal"),
+    ],
+)
+def test_what_there_is_not_is_refused(words, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Partition(**words)
+
+
+def test_tasks_without_groups_are_refused():
+    one = Split(np.zeros((9, 4)), np.zeros((9, 4), np.int64))
+    for kind, sentence in (("by_class", "one class an example"), ("by_source", "sources are")):
+        with pytest.raises(UserError, match=sentence):
+            Partition(kind=kind).shares(one, num_workers=2, batch_size=1, seed=0)
+    with pytest.raises(UserError, match=r"by_class leaves a worker 0 of 3001 .* fewer workers"):
+        shares("by_class", workers=11, sizes="unequal")
+
+
+def planned(folder, *words: str):
+    always = ("task=mnist5k", "model=mlp", "model.hidden=[8]", "backend=sim", "workers=3")
+    return make_plan(compose_config([*always, *words]), folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("algo=local_sgd",), "local_sgd averages models"),
+        (("algo=allreduce", "clip_norm=1"), "which clip_norm would undo"),
+        (("algo=allreduce", "data.sampler=balanced"), "take data.sampler=shuffled"),
+    ],
+)
+def test_weights_that_cannot_follow_are_refused(words, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence):
+        planned(tmp_path, *words, "data.partition=by_class", "data.sizes=unequal")
+
+
+def test_a_step_on_unequal_shares_is_that_of_the_weighted_mean(tmp_path):
+    words = ("data.partition=dirichlet", "data.alpha=0.3", "data.sizes=unequal", "batch_size=4")
+    plan = planned(tmp_path, "algo=allreduce", *words, "optim=sgd", "optim.lr=1")
+    data = TaskData(split(), split(), split())
+    own = plan.shares(data.train)
+    assert own is not None
+    batch_wb = plan.batches(data, (0, 1, 2)).indices(7)
+    start = torch.cat([p.detach().flatten() for p in plan.model.parameters()])
+    expected = torch.zeros_like(start)
+    for indices, size in zip(batch_wb, own.sizes, strict=True):
+        outputs = plan.model(plan.task.inputs(torch.from_numpy(data.train.x[indices])))
+        loss = F.cross_entropy(outputs, torch.from_numpy(data.train.y[indices]))
+        grads = torch.autograd.grad(loss, list(plan.model.parameters()))
+        expected += size / EXAMPLES * torch.cat([g.flatten() for g in grads])
+    model = StackedModel(plan.model, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1)
+    step = make_step(plan, data.train, model, optimizer, StackedCommunicator(3))
+    step(batch_wb)
+    moved = start - torch.cat([p.detach()[0].flatten() for p in model.parameters()])
+    step.distributed.close()
+    torch.testing.assert_close(moved, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_partitions_are_situations_of_their_own_and_a_picture(tmp_path):
+    data = TaskData(split(), split(), split())
+    for seed in range(2):
+        for alpha in (None, 0.1, 1.0):
+            of_run = [] if alpha is None else ["data.partition=dirichlet", f"data.alpha={alpha}"]
+            plan = planned(tmp_path, "algo=allreduce", *of_run)
+            run = tmp_path / f"{alpha}_{seed}"
+            write_run(run, seed=seed, shares=known_summary(plan, data).shares)
+            if alpha is not None:
+                text = f"\ndata: {{partition: dirichlet, alpha: {alpha}}}\n"
+                (run / "config.yaml").write_text((run / "config.yaml").read_text() + text)
+    study = ReportData.load(tmp_path)
+    assert list(study.table.partition.fillna("iid")) == [
+        *("dirichlet, alpha=0.1", "dirichlet, alpha=1", "iid")
+    ]
+    assert set(study.table["name"]) == {"allreduce"} and (study.table.runs == 2).all()
+    made = section.section(study)
+    counts = np.array(
+        json.loads((tmp_path / "0.1_0" / "summary.json").read_text())["shares"]["counts"]
+    )
+    assert counts.sum() == EXAMPLES
+    panels = [axes for axes in made.figures["shares"].axes if axes.get_title()]
+    assert [axes.get_title().split("alpha=")[1][0:3] for axes in panels] == ["0.1", "1, "]
+    drawn = np.asarray(panels[0].images[0].get_array())
+    np.testing.assert_allclose(drawn, 100 * counts / counts.sum(1, keepdims=True))
+    assert "of 10 classes" in made.finding
+    assert pd.isna(study.table.partition.iloc[-1])
+
+
+def test_other_data_of_one_task_are_another_situation(tmp_path):
+    for root in ("a", "b"):
+        write_run(tmp_path / root, task="image_folder")
+        text = f"\ntask: {{root: {root}, size: 8}}\n"
+        (tmp_path / root / "config.yaml").write_text(
+            (tmp_path / root / "config.yaml").read_text() + text
+        )
+    table = ReportData.load(tmp_path).table
+    assert list(table["data"]) == ["root=a", "root=b"] and set(table["name"]) == {"allreduce"}
