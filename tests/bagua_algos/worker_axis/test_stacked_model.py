@@ -56,7 +56,10 @@ def square(outputs_wb, rows=slice(None)):
 
 
 def gradients_of(model, x_wb, *, at_once):
-    loss_w = model(x_wb, square) if at_once else square(model(x_wb))
+    if at_once:
+        loss_w = model(x_wb, lambda rows_model, rows: square(rows_model(x_wb[rows]), rows))
+    else:
+        loss_w = square(model(x_wb))
     (2 * loss_w.sum()).backward()
     return loss_w.detach(), [p.grad for p in model.parameters()]
 

@@ -122,7 +122,7 @@ def test_a_resumed_run_is_refused_another_way(tmp_path):
     plan = plan_of(tmp_path, "cluster.stacking=vmap")
     model = StackedModel(plan.model, 2)
     with pytest.raises(UserError, match="a run that began by loop: leave it out"):
-        go_on_alike({STACKING: Stacking(way="loop")}, plan, model)
+        go_on_alike({STACKING: {"way": "loop", "threads": 1}}, plan, model)
     go_on_alike({}, plan, model)  # a checkpoint of before
     assert model.stacking.way == "vmap"
 
