@@ -169,7 +169,9 @@ class _RowsOfAutograd(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor | None, ...]:
         (weights_w,) = grad_outputs
         gradients, results = ctx.gradients, ctx.results
         assert gradients is not None, "workers computed one by one have one backward pass"

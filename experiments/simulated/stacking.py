@@ -118,7 +118,7 @@ def choose_stacking(plan: Plan, data: TaskData) -> StackingChoice:
             f"({refused[asked]}): take cluster.stacking={possible[-1]}, or {MEASURED}"
         )
     threads = torch.get_num_threads()
-    ways = [way for way in possible if asked in (MEASURED, way)]
+    ways: list[Way] = [way for way in possible if asked in (MEASURED, way)]
     if {"loop", "shares"} <= set(ways):
         # With one thread they are one; with more, a thread for each worker wastes less.
         ways.remove("shares" if min(threads, plan.workers) == 1 else "loop")
@@ -186,14 +186,14 @@ def _measured(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, floa
     for way in ways:
         pass_s(way)  # warms up
     first = {way: pass_s(way) for way in ways}
-    good = [way for way in ways if first[way] <= HOPELESS * min(first.values())]
+    good: list[Way] = [way for way in ways if first[way] <= HOPELESS * min(first.values())]
     rounds = [first, *({way: pass_s(way) for way in good} for _ in range(ROUNDS - 1))]
     return {way: statistics.median(r[way] for r in rounds if way in r) for way in ways}
 
 
 def _fastest(seconds: dict[str, float]) -> Way:
     """In the order of `WAYS`, that which no later one beats by the margin."""
-    best = next(way for way in WAYS if way in seconds)
+    best: Way = next(way for way in WAYS if way in seconds)
     for way in WAYS:
         if way in seconds and seconds[way] < MARGIN * seconds[best]:
             best = way
