@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore, Store
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.distributed_c10d import _get_default_group, _get_default_store
 
 from bagua_algos.communication.at_exit import Departures, has_process_groups
 from bagua_algos.communication.communicator import (
@@ -97,8 +97,10 @@ class ProcessGroupCommunicator(Workers):
         members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
         super().__init__(len(members), (dist.get_rank(group),), members, observer, clock, nodes)
         self._groups = [group, *others]
-        name, rank = (group or dist.group.WORLD).group_name, self.ranks[0]
-        self.departures = Departures(_get_default_store(), name, rank, self.world_size)
+        own = group or _get_default_group()
+        self.departures = Departures(
+            _get_default_store(), own.group_name, self.ranks[0], self.world_size
+        )
         self.stripes = Stripes(self._groups)
 
     @property

@@ -103,15 +103,11 @@ class BackwardTracker:
         self._came = {}
 
     def gradient_ready(self, parameter: nn.Parameter) -> None:
-        """`parameter.grad` is final, or will be when the script's own hooks have seen it: keep it
-        in the bucket and launch what has become complete.
+        """`parameter.grad` is final, or will be when the script's own hooks have seen it: launch
+        what has become complete.
         """
         self._launch_complete()
         self._came[parameter] = None
-        _, view, address = self._places[parameter]
-        # zero_grad(set_to_none=True) drops the view; a script may have given it other memory.
-        if parameter.grad is not view or view.data_ptr() != address:
-            self._keep_gradient(parameter)
         self._missing[self._places[parameter].bucket.index].discard(parameter)
         if len(parameter._post_accumulate_grad_hooks) == 1:  # no hook but ours
             self._launch_complete()
@@ -119,9 +115,7 @@ class BackwardTracker:
     def _launch_complete(self) -> None:
         while self._next < len(self._buckets) and not self._missing[self._next]:
             bucket = self._buckets[self._next]
-            for parameter in bucket.parameters:
-                if parameter.grad is not self._places[parameter].view:  # a script's hook was next
-                    self._keep_gradient(parameter)
+            self._keep_gradients(bucket)
             self._launch(bucket)
             self._next += 1
 
@@ -139,22 +133,24 @@ class BackwardTracker:
         self._missing = []
         return unused
 
-    def _keep_gradient(self, parameter: nn.Parameter) -> None:
-        if parameter.grad is None:
-            raise ValueError(
-                f"a hook has taken the gradient of a parameter of shape {tuple(parameter.shape)} "
-                "away during backward, before the workers have averaged it: use it after "
-                "backward(), by the distributed optimizer"
-            )
-        if parameter.grad.is_sparse:
-            raise ValueError(
-                "sparse gradients are not supported: make the layer without sparse=True"
-            )
-        gradient, place = parameter.grad, self._places[parameter]
-        if place.view.data_ptr() != place.address:
-            self._find_places()
-            place = self._places[parameter]
-        parameter.grad = place.view.copy_(gradient)
+    def _keep_gradients(self, bucket: Bucket) -> None:
+        """Those that are somewhere else are copied into the bucket, all at once: each call from
+        Python in the middle of backward takes as long as a small layer.
+        """
+        places = [self._places[parameter] for parameter in bucket.parameters]
+        if any(place.view.data_ptr() != place.address for place in places):
+            self._find_places()  # a script has given a view other memory
+            places = [self._places[parameter] for parameter in bucket.parameters]
+        views, gradients = [], []
+        for parameter, place in zip(bucket.parameters, places, strict=True):
+            gradient = parameter.grad
+            if gradient is place.view:
+                continue
+            views.append(place.view)
+            gradients.append(_checked(parameter, gradient))
+            parameter.grad = place.view
+        if views:
+            bucket.copy_gradients_(views, gradients)
 
     def _accumulate_apart(
         self, parameter: nn.Parameter, view: Tensor
@@ -189,6 +185,18 @@ def drop_unused_(
     for parameter, share in zip(parameters, used_wp[0].tolist(), strict=True):
         if share == 0:
             parameter.grad = None
+
+
+def _checked(parameter: nn.Parameter, gradient: Tensor | None) -> Tensor:
+    if gradient is None:
+        raise ValueError(
+            f"a hook has taken the gradient of a parameter of shape {tuple(parameter.shape)} "
+            "away during backward, before the workers have averaged it: use it after "
+            "backward(), by the distributed optimizer"
+        )
+    if gradient.is_sparse:
+        raise ValueError("sparse gradients are not supported: make the layer without sparse=True")
+    return gradient
 
 
 def _refuse_reentrant_checkpoint() -> None:

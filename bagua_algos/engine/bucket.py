@@ -50,6 +50,10 @@ class Bucket:
         """The places of the parameters' gradients in `gradients`, in the order of `parameters`."""
         return self.views(self.gradients)
 
+    def copy_gradients_(self, views: list[Tensor], gradients: list[Tensor]) -> None:
+        """Write `gradients` to some of `gradient_views()`."""
+        torch._foreach_copy_(views, gradients)  # pyright: ignore[reportPrivateImportUsage]
+
     def views(self, flat_wn: Tensor) -> list[Tensor]:
         """Each parameter's part of a tensor that is laid out as `weights` is, in the parameter's
         shape and, where it was channels_last when the bucket was built, in that order.

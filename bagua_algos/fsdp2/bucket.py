@@ -76,6 +76,11 @@ class WholeBucket(Bucket):
         views = self.shards.gradient_views()
         return [distributed(v, whole) for v, whole in zip(views, self.parameters, strict=True)]
 
+    def copy_gradients_(self, views: list[Tensor], gradients: list[Tensor]) -> None:
+        """One by one, as distributed tensors have to be."""
+        for view, gradient in zip(views, gradients, strict=True):
+            view.copy_(gradient)
+
 
 def build_buckets(units: Sequence[Unit], world_size: int) -> list[ShardBucket]:
     """The shards of each unit, for `world_size` replicas; none of a unit, or of a parameter, of

@@ -1,8 +1,9 @@
 """What a step of a small GPT costs on real workers: `python -m experiments.bench_algorithms --gpt`.
 
 Two gloo workers on this host, nothing shaped. Every algorithm, and PyTorch's own, trains a model of
-its own; they take steps in turn, so that what disturbs the host disturbs all alike. Prints medians
-of milliseconds with their quartiles, and never judges.
+its own; they take steps in turn, so that what disturbs the host disturbs all alike. So does a model
+that is not distributed: no algorithm can take less. Prints medians of milliseconds with their
+quartiles, and never judges.
 """
 
 import runpy
@@ -10,11 +11,13 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import nn
 
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.process_group import file_rendezvous
@@ -32,17 +35,19 @@ from host.words import counted
 
 WORKERS = 2
 BASELINE = "torch_ddp"
+ALONE = "no communication"
 EXAMPLE = "gpt.py"
 TIMEOUT_S = 120
 WARM_UP_ROUNDS = 8
 
 
 def measure(num_rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each of `num_rounds` steps by each algorithm, on worker 0.
+    """Milliseconds of each of `num_rounds` steps by each algorithm, and alone, on worker 0.
 
     Raises `RuntimeError` where a worker fails; it prints why.
     """
     plans = {name: _plan(name) for name in choices("algo")}
+    plans[ALONE] = plans[BASELINE]
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "workers")
 
@@ -93,30 +98,30 @@ def _take_turns(
 ) -> dict[str, list[float]]:
     example = runpy.run_path(str(checkout("the bench") / "examples" / EXAMPLE))
     text, _, vocabulary = example["read_text"]()
-    engines, steps = [], {}
+    engines: list[Distributed] = []
+    steps: dict[str, Callable[[], None]] = {}
     for name, plan in plans.items():
         torch.manual_seed(0)
         model = example["GPT"](vocabulary)
         optimizer = plan.make_optimizer(model.parameters())
-        engine = distribute(plan, model, optimizer, communicator, make_scaler(plan))
-        engines.append(engine)
+        if name != ALONE:
+            engine = distribute(plan, model, optimizer, communicator, make_scaler(plan))
+            engines.append(engine)
+            model = engine.model
 
-        def step(
-            engine: Distributed = engine,
-            optimizer: torch.optim.Optimizer = optimizer,
-        ) -> None:
+        def step(model: nn.Module = model, optimizer: torch.optim.Optimizer = optimizer) -> None:
             generator = torch.Generator().manual_seed(communicator.ranks[0])
             optimizer.zero_grad()
-            example["loss_of"](engine.model, text, example["BATCH"], generator).backward()
+            example["loss_of"](model, text, example["BATCH"], generator).backward()
             optimizer.step()
 
         steps[name] = step
     times_ms: dict[str, list[float]] = {name: [] for name in plans}
     for index in range(WARM_UP_ROUNDS + num_rounds):
-        for name, step in steps.items():
+        for name, take_step in steps.items():
             communicator.all_reduce_mean_(torch.zeros(1, 1))  # all begin together
             started_s = time.perf_counter()
-            step()
+            take_step()
             if index >= WARM_UP_ROUNDS:
                 times_ms[name].append(1e3 * (time.perf_counter() - started_s))
     for engine in engines:
