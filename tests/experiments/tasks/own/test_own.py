@@ -66,8 +66,8 @@ def test_the_loss_of_an_evaluation_is_of_every_example_once(tmp_path):
     assert found.value == found.loss == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("words", [(), ("precision=bfloat16", "accumulate=2"), ("algo=local_sgd",)])
-def test_a_loss_of_ones_own_calls_the_model_as_it_likes(words, tmp_path):
+def test_a_loss_of_ones_own_calls_the_model_as_it_likes(tmp_path):
+    words = ["precision=bfloat16", "accumulate=2", "algo=local_sgd"]
     own = [
         f"task._target_={MADE}.Contrastive",
         *LINEAR,
@@ -214,7 +214,7 @@ def test_pictures_without_parts_are_shared_out(tmp_path):
     assert [len(own) for own in names] == [10, 1, 1] and len(set.union(*names)) == 12
 
 
-@pytest.mark.parametrize("backend", ["sim", "gloo"])
+@pytest.mark.parametrize("backend", ["sim", pytest.param("gloo", marks=pytest.mark.slow)])
 def test_pictures_train(backend, tmp_path):
     words = [
         *("task=image_folder", f"task.root={pictures(tmp_path / 'data', parts=('train', 'val'))}"),
