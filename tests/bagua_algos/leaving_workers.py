@@ -11,12 +11,14 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import FileStore
+from torch.distributed.distributed_c10d import _get_default_store
 
 import bagua_algos
 from bagua_algos.engine import job_thread
@@ -66,7 +68,13 @@ def one_leaves(rank: int) -> None:
 
 def one_leaves_and_the_others_end(rank: int) -> None:
     """They end by themselves, before or after they can have heard of it."""
-    Trainer().steps(10 if rank == 0 else 50)
+    trainer, store = Trainer(), _get_default_store()
+    trainer.steps(10)
+    if rank == 0:
+        store.set("one leaves", "")
+    else:
+        store.wait(["one leaves"], timedelta(seconds=60))
+        trainer.steps(40)
 
 
 def one_leaves_within_a_round(rank: int) -> None:
