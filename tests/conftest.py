@@ -1,10 +1,14 @@
 """What holds for all tests."""
 
 import gc
+import os
 import signal
 
 import pytest
 from hypothesis import settings
+
+# Two test processes share the cores: a pool of threads in each would only stand in the other's way.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("relaxlab", deadline=None)  # a busy machine is not a failure
 settings.load_profile("relaxlab")

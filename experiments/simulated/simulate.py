@@ -135,7 +135,8 @@ def train_simulated(
     """
     clocks = SimulatedClocks(make_timeline(plan, profile), profile)
     communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
-    choice = choose_stacking(plan, data)
+    with kept_memory():  # as in training
+        choice = choose_stacking(plan, data)
     torch.manual_seed(plan.seed)
     model = StackedModel(plan.model, plan.workers, stacking=choice.stacking)
     if plan.resume is None:
