@@ -8,11 +8,12 @@ by the profile that it names, else by that of the earlier one, and its summary n
 
 import hashlib
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,10 @@ def _key(plan: Plan, config: Mapping[str, Any]) -> str | None:
     """
     if plan.algorithm.depends_on_timing or plan.checkpoint_every or plan.resume is not None:
         return None
+    strings = list(_strings(config))
+    if not all(_is_installed(text) for name, text in strings if name == "_target_"):
+        return None  # a user's own code, which may change between two runs
+    files = [_state_of_files(Path(text)) for _, text in _strings(config["task"])]
     of_values = deepcopy(dict(config))
     for path in _OF_TIME:
         *groups, name = path.split(".")
@@ -159,7 +164,42 @@ def _key(plan: Plan, config: Mapping[str, Any]) -> str | None:
             node = node[group]
         node.pop(name, None)
     of_values["profile"] = plan.profile is not None  # without one, that of the first serves all
-    return identity(f"{config_text(of_values)}{plan.nodes}{digest_of_code()}")
+    read = [file for file in files if file]
+    return identity(f"{config_text(of_values)}{plan.nodes}{digest_of_code()}{read or ''}")
+
+
+def _strings(node: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """All strings in a configuration, with their keys."""
+    if isinstance(node, str):
+        yield name, node
+    elif isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _strings(value, str(key))
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from _strings(value, name)
+
+
+@cache
+def _is_installed(target: str) -> bool:
+    """Whether a class is this project's or an installed package's."""
+    root = target.partition(".")[0]
+    if root in ("bagua_algos", "experiments", "netsim"):
+        return True
+    spec = find_spec(root) if root else None
+    return spec is not None and "site-packages" in str(spec.origin)
+
+
+def _state_of_files(path: Path) -> list[tuple[str, int, int]]:
+    """The names, sizes and times of a task's file, or of what its folder holds; none where a string
+    is no path.
+    """
+    try:
+        found = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
+        states = [(str(file), file.stat()) for file in found]
+    except (OSError, ValueError):
+        return []
+    return [(name, state.st_size, state.st_mtime_ns) for name, state in states]
 
 
 @cache

@@ -160,6 +160,27 @@ def test_code_that_makes_times_or_reports_of_values_may_change(tmp_path):
         before = after
 
 
+def test_code_of_ones_own_is_trained_every_time(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from bagua_algos import AllReduce\nclass Mine(AllReduce):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("algo=allreduce", "algo._target_=mine.Mine")
+    record(tmp_path, "first", *words)
+    assert record(tmp_path, "second", *words, "net=wan")[0]["replayed_from"] is None
+
+
+def test_a_file_that_has_changed_is_trained_again(tmp_path):
+    text = tmp_path / "corpus.txt"
+    words = ("algo=allreduce", "task=text", f"task.path={text}", "task.context=32")
+    words += ("model=char_transformer", "+model.num_classes=256", "batch_size=2")
+    for name, letters, served in (("a", "abc", None), ("b", "abc", "a"), ("c", "xyz", None)):
+        if name != "b":
+            text.write_text(3000 * letters)
+        found = record(tmp_path, name, *words, f"net={'wan' if name == 'b' else 'slow_tcp'}")
+        assert found[0]["replayed_from"] == served
+
+
 def test_another_process_finds_the_same_trainings():
     code = (
         "from experiments.simulated.kept_trainings import digest_of_code; print(digest_of_code())"
