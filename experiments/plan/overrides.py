@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -16,7 +17,10 @@ from experiments.plan.schema import GROUPS
 from host import conf
 from host.errors import UserError
 
-_TRUSTED = ("bagua_algos", "experiments", "netsim", "torch")
+_TRUSTED = (
+    *("bagua_algos.", "netsim.conditions.", "netsim.timeline.", "torch.nn.", "torch.optim."),
+    *(f"experiments.{room}." for room in ("models", "plan", "tasks", "training")),
+)
 """The packages whose classes a record may name."""
 OWN = "own"
 """The choice of a group for a class of the user's own."""
@@ -153,18 +157,31 @@ def with_saved_overrides(arguments: Sequence[str]) -> list[str]:
 
 def _check_stranger(override: str, run: Path) -> None:
     """Raise `UserError` for an override in the record of `run`, which may be a stranger's, that
-    would have code run which is neither this project's nor torch's nor beside this command.
+    would have code run which is neither a class of this project or of torch, nor beside this
+    command.
     """
     if read_word(override).key.startswith("hydra"):
         raise UserError(f"resume={run} sets {override}, which no run does: take another run")
-    named = re.findall(r"_target_\W*([\w.]*)", override)
-    for root in {name.partition(".")[0] for name in named}:
-        is_beside = bool(root) and any(Path(place).exists() for place in (root, f"{root}.py"))
-        if root not in _TRUSTED and not is_beside:
+    for target in re.findall(r"_target_\W*([\w.]*)", override):
+        root, module = target.partition(".")[0], target.rpartition(".")[0]
+        is_ours = (conf.PACKAGED.parent / root).is_dir()
+        is_beside = not is_ours and any(Path(place).exists() for place in (root, f"{root}.py"))
+        is_class = target.rpartition(".")[2][:1].isupper()
+        if not is_beside and not (is_class and _is_trusted(module)):
             raise UserError(
-                f"resume={run} would run code of {root!r}, as its record says ({override}): give "
+                f"resume={run} would run code of {module!r}, as its record says ({override}): give "
                 "that override yourself if you trust it"
             )
+
+
+def _is_trusted(module: str) -> bool:
+    """Whether it is a module, not what some module has imported, of `_TRUSTED`."""
+    if not f"{module}.".startswith(_TRUSTED):
+        return False
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _normalized(word: Word) -> str:
