@@ -17,7 +17,7 @@ from experiments.advise.advise import advise
 from experiments.advise.arguments import prediction_parser
 from host import commands
 from host.environment import environment
-from host.errors import UserError
+from host.output import check_folder, writing
 from host.words import counted
 
 
@@ -25,6 +25,8 @@ def main() -> int:
     """The command line; returns the exit code."""
     commands.raise_at_sigterm()
     arguments = _parser().parse_intermixed_args()
+    if arguments.out is not None:
+        check_folder(arguments.out)
     given, notes = advise(
         arguments.overrides,
         arguments.on,
@@ -49,11 +51,8 @@ def _write(out: Path, given: Sequence[Advice], notes: Sequence[str]) -> None:
         "",
     ]
     lines = [*head, *(advice.markdown() for advice in given), *(f"- {note}" for note in notes)]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
+    with writing(out):
         (out / "advice.md").write_text("\n".join(lines) + "\n")
-    except OSError as error:
-        raise UserError(f"{out} cannot be written ({error.strerror}): choose --out.") from error
 
 
 def _parser() -> argparse.ArgumentParser:

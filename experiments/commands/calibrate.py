@@ -14,6 +14,7 @@ from experiments.advise.candidates import NUM_REHEARSALS, choose, gather
 from host import commands
 from host.commands import say
 from host.errors import UserError
+from host.output import check_folder, writing
 
 ALGO = "{algo}"
 
@@ -29,16 +30,16 @@ def calibrate(overrides: list[str], out: str, num_rounds: int) -> None:
         raise UserError(f"--rounds must be at least 1, got {num_rounds}")
     if len(choice.algos) > 1 and ALGO not in out:
         raise UserError(f"--out is one file for several algorithms: have {ALGO} in its name")
+    for algo in choice.algos:
+        check_folder(Path(out.replace(ALGO, algo)).parent)
     anew = choice._replace(others=[*choice.others, "profile=null"])
     field = gather(anew, 1, Path(tempfile.gettempdir()), num_rehearsals=num_rounds)
     for remark in field.remarks():
         say(remark)
     for candidate in field.candidates:
         path = Path(out.replace(ALGO, candidate.algo))
-        try:
+        with writing(path):
             candidate.profile.save(path)
-        except OSError as error:
-            raise UserError(f"{path} cannot be written ({error.strerror}): choose --out") from error
         print(path if len(field.candidates) > 1 else path.read_text().rstrip())
 
 

@@ -18,6 +18,7 @@ from experiments.advise.surface_plot import surface_plot
 from experiments.report.figures.plots import save_plot
 from host import commands
 from host.errors import UserError
+from host.output import check_folder, writing
 from host.words import counted
 
 
@@ -28,6 +29,7 @@ def main() -> int:
     axes = Axes(parse_axis("--rates", arguments.rates), parse_axis("--delays", arguments.delays))
     if arguments.coarse < 2:
         raise UserError(f"--coarse must be at least 2, got {arguments.coarse}")
+    check_folder(arguments.out)
     with tempfile.TemporaryDirectory() as folder:
         choice = choose(arguments.overrides)
         field = gather(choice, arguments.seeds, Path(folder), check=check_constant)
@@ -39,11 +41,8 @@ def main() -> int:
 
 def _write(grid: Grid, field: Field, out: Path) -> None:
     """The table as CSV, and the picture if there is a first anywhere."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
+    with writing(out):
         grid.frame().to_csv(out / "surface.csv", index=False, float_format="%.5g")
-    except OSError as error:
-        raise UserError(f"{out} cannot be written ({error.strerror}): choose --out.") from error
     if grid.winners():
         plan = field.candidates[0].plans[0]
         title = (

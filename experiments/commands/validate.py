@@ -9,6 +9,7 @@ from rich.progress import Progress
 
 from experiments.validation.step_times import CI_GRID, GRID, compare, markdown, plot, summary
 from host import commands
+from host.output import check_folder
 
 
 def main() -> int:
@@ -19,6 +20,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="the folder for time.md, .csv, .png and .svg")
     parser.add_argument("--ci", action="store_true", help="four cells only")
     arguments = parser.parse_args()
+    if arguments.out:
+        check_folder(arguments.out)
     cells = CI_GRID if arguments.ci else GRID
     rows = []
     with Progress(console=Console(stderr=True)) as progress:
@@ -30,7 +33,6 @@ def main() -> int:
     frame = pd.DataFrame(rows)
     print(summary(frame))
     if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
         frame.to_csv(arguments.out / "time.csv", index=False, float_format="%.5g")
         (arguments.out / "time.md").write_text(markdown(frame))
         plot(frame, arguments.out)

@@ -14,6 +14,7 @@ from experiments.report.sections import SECTIONS
 from experiments.runs.load import load_runs
 from host import commands
 from host.errors import UserError
+from host.output import writing
 from host.words import counted
 
 EXTRA = ("jinja2", "nbformat", "nbclient", "nbconvert", "ipykernel")
@@ -34,11 +35,9 @@ def report(path: str | Path, out: str | Path) -> list[Path]:
     runs = load_runs(path)
     if runs.empty:
         raise UserError(" ".join([f"There is no run in {path}.", *runs.attrs["problems"]]))
-    try:
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         (out / "report.ipynb").touch()
-    except OSError as error:
-        raise UserError(f"{out} cannot be written ({error.strerror}): choose --out.") from error
     notebook = notebooks.make_notebook(os.path.relpath(path, out), title=out.resolve().name)
     notebooks.execute(notebook, out)
     return notebooks.save(notebook, out)

@@ -12,6 +12,7 @@ from pathlib import Path
 from experiments.report.data import ReportData
 from experiments.report.sections import SECTIONS
 from host.errors import Failure, UserError
+from host.output import writing
 from host.words import listed
 
 
@@ -38,12 +39,10 @@ def tables(path: str | Path, names: Sequence[str] = ()) -> dict[str, str]:
 
 def save(texts: Mapping[str, str], out: Path) -> None:
     """Write the files `texts` to the folder `out`. Raises `UserError` where that cannot be."""
-    try:
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (out / name).write_text(text)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written ({error.strerror}): choose --out.") from error
 
 
 def check(texts: Mapping[str, str], out: Path) -> None:

@@ -30,6 +30,7 @@ from experiments.runs.summary import read_summary
 from experiments.training.metrics import MetricsRow
 from host.commands import say
 from host.errors import Failure, UserError
+from host.output import check_folder
 
 DATABASE = "study.db"
 TRIALS = "trials"
@@ -69,12 +70,7 @@ class Search:
         self._reported: set[int] = set()
         self._best_yet = math.inf
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"{self._folder} cannot be written ({error.strerror}): choose folder=..."
-            ) from error
+        check_folder(self._folder, "folder=...")
         with self._alone():
             self._study = self._open()
             self._take_over()

@@ -14,7 +14,7 @@ from experiments.report.cells import TITLE_COLUMNS, describe
 from experiments.report.figures.styles import Styles, line_styles
 from experiments.report.results_table import SITUATION, named, varies
 from experiments.report.scores import scored, signs
-from host.errors import UserError
+from host.output import writing
 
 if TYPE_CHECKING:  # imported where it draws: more than a second, which a table need not wait for
     from matplotlib.axes import Axes
@@ -79,12 +79,10 @@ def save_plot(figure: Figure, out: Path, name: str = "accuracy") -> list[Path]:
     figure.set_dpi(_DPI)
     figure.draw_without_rendering()  # it finds its layout, which is half of the work, here and once
     figure.set_layout_engine("none")
-    try:
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         _write_png(figure, png)
         figure.savefig(svg, dpi=_DPI)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written ({error.strerror}): choose --out.") from error
     return [png, svg]
 
 
