@@ -68,6 +68,8 @@ def _run(peers: Peers | None, started: list[bool], outcomes: list[RunOutcome]) -
     """
     sys.argv[1:] = normalize_overrides(with_saved_overrides(_arguments(peers)))
     find_own_files()
+    if not {"-m", "--multirun"} & set(sys.argv) and any(map(_is_launcher, sys.argv[1:])):
+        commands.say("hydra/launcher counts with -m alone: this run starts here")
 
     @hydra.main(version_base="1.3", config_path=str(conf.PACKAGED), config_name="config")
     def app(config: DictConfig) -> RunOutcome:
@@ -82,6 +84,10 @@ def _run(peers: Peers | None, started: list[bool], outcomes: list[RunOutcome]) -
     refusal = next((outcome for outcome in outcomes if outcome.status == "refused"), None)
     if refusal is not None:
         raise UserError(refusal.reason)
+
+
+def _is_launcher(word: str) -> bool:
+    return word.startswith("hydra/launcher=")
 
 
 def _arguments(peers: Peers | None) -> list[str]:

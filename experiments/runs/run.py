@@ -32,8 +32,10 @@ from experiments.tasks.target import ACCURACY, Target
 from experiments.training.metrics import MetricsRow, time_to_target
 from experiments.training.result import DivergedError, Result
 from experiments.training.trace import TraceFile
+from host.cores import usable_cores
 from host.errors import Terminated, UserError
 from host.gpus import placement
+from host.words import counted
 from netsim.conditions.presets import why_unmeasured
 from netsim.errors import NamespaceError
 from netsim.links.namespaces import check_permitted
@@ -69,6 +71,9 @@ def run(
     return recorder.run(data)
 
 
+CROWD = 4
+"""Real workers a core that are none yet."""
+
 Start = Callable[
     [Plan, TaskData, Callable[[ShapedNetwork | None], None], Callable[[MetricsRow], None]],
     list[Result],
@@ -81,6 +86,17 @@ def _starter(plan: Plan, config: dict[str, Any], study: Path | None) -> tuple[St
     if not plan.backend.is_simulated:
         return launch, None
     return (simulate, None) if study is None else simulate_once(plan, config, study)
+
+
+def crowding(plan: Plan, cores: int) -> str | None:
+    """A warning for more real workers than the host's cores can serve; None for few enough."""
+    is_crowded = plan.backend.process_group == "gloo" and plan.workers > CROWD * cores
+    if not is_crowded:
+        return None
+    return (
+        f"{plan.workers} workers share {counted(cores, 'core')}: their steps take far longer than "
+        "on machines of their own, and backend=sim would not"
+    )
 
 
 class EndedEarly(Exception):
@@ -132,6 +148,8 @@ class Recorder:
         """Launch; whatever happens, the record is finished and says what."""
         name = f"{self._plan.names['algo']} on {self._plan.names['net']}"
         print(f"{name}: {self._record.path}", flush=True)
+        if remark := crowding(self._plan, usable_cores()):
+            print(remark, flush=True)
         try:
             view = progress_view(name, self._plan.max_steps, self._plan.target.metric)
             self._train(data, view)

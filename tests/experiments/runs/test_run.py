@@ -4,7 +4,7 @@ import pytest
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.runs.run import Recorder, known_summary
+from experiments.runs.run import Recorder, crowding, known_summary
 from experiments.training.evaluation import NOT_EVALUATED, Evaluation
 from experiments.training.result import Result
 from tests import app
@@ -46,3 +46,23 @@ def test_losses_are_in_nats_and_a_texts_in_bits_a_character_too(words, bits, tmp
 def test_what_was_not_evaluated_is_null(tmp_path):
     summary = summary_of(tmp_path / "run", NOT_EVALUATED)
     assert (summary["validation_accuracy"], summary["validation_loss"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [
+        (["workers=9"], True),
+        (["workers=8"], False),
+        (["workers=9", "backend=sim"], False),
+    ],
+)
+def test_many_real_workers_on_few_cores_are_told_of(words, is_told, tmp_path):
+    plan = make_plan(compose_config(["algo=allreduce", "model=mlp", *words]), tmp_path)
+    remark = crowding(plan, cores=2)
+    assert (remark is not None and "9 workers share 2 cores" in remark) == is_told
+
+
+def test_a_launcher_without_a_sweep_is_told_of():
+    done = app.run("algo=allreduce", "workers=0", "hydra/launcher=ray")
+    assert done.returncode == 2
+    assert "hydra/launcher counts with -m alone" in done.stderr
