@@ -58,6 +58,8 @@ _CLUSTER = "cluster."
 _TCP = "net.tcp_"
 _OF_NO_SETTING = {"seed", "resume", "cluster.timeout_s", "cluster.stacking"}
 """What makes no other setting: a limit, how a run came about, how equal values are computed."""
+_CONFIGURATION = "configuration"
+"""The one option of a run whose configuration cannot be read: it is no seed of any setting."""
 _TASK, _TARGET = "task.", "task.target_accuracy"
 _PARTITION = ("data.partition", "data.alpha", "data.sizes")
 KEYS = (*SITUATION, *DETAIL, "metric", "shared_gpu", "name", "label", "algo", "is_baseline")
@@ -160,13 +162,13 @@ def _is_baseline(config: dict[str, Any]) -> bool:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    """The configuration as {"bits": 8, "optim.lr": 0.1}, without the seed; empty where it cannot be
-    read.
+    """The configuration as {"bits": 8, "optim.lr": 0.1}, without the seed; where it cannot be read,
+    only that.
     """
     try:
         return ADDED | _parsed(_SEED.sub("", (folder / "config.yaml").read_text()))
     except (OSError, ValueError):
-        return {}
+        return {_CONFIGURATION: "unreadable"}
 
 
 @lru_cache(maxsize=4096)
@@ -236,7 +238,8 @@ def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
 
 def _named(config: Mapping[str, Any]) -> set[str]:
     """What is named even where no two runs of an algorithm differ in it: other algorithms do."""
-    return {key for key in _unusual(config) if not key.startswith((_TCP, *_PARTITION))}
+    unusual = {key for key in _unusual(config) if not key.startswith((_TCP, *_PARTITION))}
+    return unusual | (config.keys() & {_CONFIGURATION})
 
 
 def _unusual(config: Mapping[str, Any]) -> set[str]:
@@ -244,7 +247,8 @@ def _unusual(config: Mapping[str, Any]) -> set[str]:
 
 
 def _differing(configs: Sequence[dict[str, Any]]) -> set[str]:
-    distinct = list({id(config): config for config in configs}.values())
+    by_id = {id(config): config for config in configs if _CONFIGURATION not in config}
+    distinct = list(by_id.values())
     keys = {key for config in distinct for key in config} - _OF_NO_SETTING
     return {key for key in keys if len({repr(config.get(key)) for config in distinct}) > 1}
 
