@@ -80,4 +80,4 @@ def start() -> None:
 
 
 if __name__ == "__main__":
-    start()
+    commands.run(main)

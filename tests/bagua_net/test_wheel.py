@@ -11,12 +11,19 @@ import pytest
 
 from tests.paths import ROOT
 
-PARTS = ("bagua_net", "host", "netsim", "LICENSE", "README.md", "pyproject.toml")
+PARTS = (
+    *("bagua_algos", "bagua_net", "experiments", "host", "hydra_plugins", "kernels", "netsim"),
+    *("conf", "LICENSE", "README.md", "pyproject.toml"),
+)
+
+
+MADE = ("build", "__pycache__", "*.nbi", "*.nbc")
+"""What git ignores."""
 
 
 def make(kind: str, source, target):
     """The sdist or wheel of `source`, made as pip makes it."""
-    line = f"from setuptools.build_meta import build_{kind} as make; print(make(r'{target}'))"
+    line = f"from hatchling.build import build_{kind} as make; print(make(r'{target}'))"
     command = [sys.executable, "-W", "ignore", "-c", line]
     made = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120)
     assert made.returncode == 0, made.stderr
@@ -28,9 +35,10 @@ def wheel(tmp_path_factory):
     """Of an sdist of the checkout's packages that the plugin needs."""
     tree, made = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("made")
     for part in PARTS:
-        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-        copy(ROOT / part, tree / part)
-    shutil.rmtree(tree / "bagua_net" / "build", ignore_errors=True)
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns(*MADE))
+        else:
+            shutil.copy(ROOT / part, tree / part)
     with tarfile.open(make("sdist", tree, made)) as sdist:
         sdist.extractall(made, filter="data")
     (unpacked,) = made.glob("*/")

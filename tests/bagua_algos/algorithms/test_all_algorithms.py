@@ -69,10 +69,15 @@ class Training:
     """A model in training by one row, on simulated workers."""
 
     def __init__(
-        self, name: str, world_size: int = WORLD_SIZE, stacking: Stacking | None = None
+        self,
+        name: str,
+        world_size: int = WORLD_SIZE,
+        stacking: Stacking | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.communicator = StackedCommunicator(world_size, nodes=NODES[world_size])
-        self.model = on_worker_axis(make_model(), self.communicator)
+        self.model = on_worker_axis(make_model().to(dtype), self.communicator)
+        self.dtype = dtype
         self.computes_at_once = stacking is not None
         if stacking is not None:
             self.model.stacking = stacking
@@ -88,7 +93,7 @@ class Training:
             batches = [batch(step, rank) for rank in self.communicator.ranks]
             x_wb, y_wb = (torch.stack(part) for part in zip(*batches, strict=True))
             self.optimizer.zero_grad()
-            loss = self.loss(x_wb, y_wb)
+            loss = self.loss(x_wb.to(self.dtype), y_wb)
             loss.backward()
             self.optimizer.step()
             history.append(loss.item() / self.communicator.world_size)
@@ -143,13 +148,22 @@ def test_real_workers_train_as_simulated_ones(real, simulated, name):
 
 @pytest.mark.parametrize("name", [n for n in ROWS if not ROWS[n]().depends_on_timing])
 def test_workers_side_by_side_train_as_those_of_one_vmap(name):
+    """In float64, where what is rounded otherwise changes no code and no sign; but for the bias
+    before the BatchNorm, whose gradient is nothing but what was rounded.
+    """
     try:
-        training = Training(name, stacking=Stacking(way="shares", threads=2))
-        training.run(range(NUM_STEPS))
+        stacking = Stacking(way="shares", threads=2)
+        side_by_side = Training(name, stacking=stacking, dtype=torch.float64)
+        side_by_side.run(range(NUM_STEPS))
     finally:
         torch.set_num_threads(1)
-    atol = TIES.get(name, EXACT)
-    torch.testing.assert_close(training.weights(), trained(name).weights(), rtol=0, atol=atol)
+    by_vmap = Training(name, dtype=torch.float64)
+    by_vmap.run(range(NUM_STEPS))
+    weights = dict(by_vmap.model.named_parameters())
+    for parameter, ours in side_by_side.model.named_parameters():
+        if parameter != "module.0.bias":
+            atol = TIES.get(name, EXACT)
+            torch.testing.assert_close(ours, weights[parameter], rtol=0, atol=atol)
 
 
 def test_three_real_workers_train_as_three_simulated_ones(tmp_path):

@@ -112,7 +112,7 @@ def break_off(incoming: socket.socket, outgoing: socket.socket, meet=tcp_rate.me
 
 
 def test_a_probe_that_breaks_off_is_tried_again(tmp_path):
-    model = ["~model.channels", "~model.hidden", f"model._target_={__name__}.BreaksOneProbe"]
+    model = [f"model._target_={__name__}.BreaksOneProbe"]
     ended = app.run(
         "algo=allreduce", "net=lan_1g", *model, "max_steps=2", f"hydra.run.dir={tmp_path}"
     )
@@ -133,7 +133,7 @@ class FailsInTraining(nn.Sequential):
 
 
 def test_an_error_in_a_worker_is_shown_with_its_traceback(tmp_path):
-    model = ["~model.channels", "~model.hidden", f"model._target_={__name__}.FailsInTraining"]
+    model = [f"model._target_={__name__}.FailsInTraining"]
     ended = app.run("algo=allreduce", "net=none", *model, f"hydra.run.dir={tmp_path}")
     assert ended.returncode == 1
     assert "Traceback" in ended.stdout

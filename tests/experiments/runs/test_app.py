@@ -17,7 +17,7 @@ from tests import app
         (["algo=bytegrad", "net=nope"], "there is no net named 'nope': choose net=cellular"),
         (
             ["algo=bytegrad", "task=nope"],
-            "there is no task named 'nope': choose task=fashion_mnist",
+            "there is no task named 'nope': choose task=cifar10",
         ),
         (["algo=bytegrad", "foo=1"], "there is no key 'foo': --cfg job shows"),
         (["algo=bytegrad", "wokers=2"], "there is no key 'wokers': did you mean workers?"),
