@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import hydra
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -68,6 +69,11 @@ def _run(peers: Peers | None, started: list[bool], outcomes: list[RunOutcome]) -
     """
     sys.argv[1:] = normalize_overrides(with_saved_overrides(_arguments(peers)))
     find_own_files()
+    # After the search for plugins, which would make these classes a second time. Hydra looks in
+    # fewer places than Python.
+    from hydra_plugins.relaxlab.study_sweeper import StudySweeper
+
+    Plugins.instance().register(StudySweeper)
     if not {"-m", "--multirun"} & set(sys.argv) and any(map(_is_launcher, sys.argv[1:])):
         commands.say("hydra/launcher counts with -m alone: this run starts here")
 

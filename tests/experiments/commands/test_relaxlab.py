@@ -57,3 +57,16 @@ def test_help_and_mistakes_import_no_torch(words):
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_a_sweep_begins_in_any_folder(tmp_path):
+    words = ["-m", "+algo=allreduce", "seed=0,1", "workers=0", f"hydra.sweep.dir={tmp_path}/runs"]
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr.splitlines()[-1] == "error: workers must be at least 1, got 0"
+    assert done.returncode == 2
