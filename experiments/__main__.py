@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.plan.messages import sentence, usage
-from experiments.plan.overrides import normalize_overrides, with_saved_overrides
+from experiments.plan.overrides import normalize_overrides, values_of, with_saved_overrides
 from experiments.plan.search_path import find_own_files
 from experiments.real.assignment import find_assignment
 from host import commands, conf
@@ -74,7 +74,7 @@ def _run(peers: Peers | None, started: list[bool], outcomes: list[RunOutcome]) -
     from hydra_plugins.relaxlab.study_sweeper import StudySweeper
 
     Plugins.instance().register(StudySweeper)
-    if not {"-m", "--multirun"} & set(sys.argv) and any(map(_is_launcher, sys.argv[1:])):
+    if not {"-m", "--multirun"} & set(sys.argv) and "hydra/launcher" in values_of(sys.argv[1:]):
         commands.say("hydra/launcher counts with -m alone: this run starts here")
 
     @hydra.main(version_base="1.3", config_path=str(conf.PACKAGED), config_name="config")
@@ -92,16 +92,12 @@ def _run(peers: Peers | None, started: list[bool], outcomes: list[RunOutcome]) -
         raise UserError(refusal.reason)
 
 
-def _is_launcher(word: str) -> bool:
-    return word.startswith("hydra/launcher=")
-
-
 def _arguments(peers: Peers | None) -> list[str]:
     """Those of worker 0, where there are several."""
     if peers is None:
         return sys.argv[1:]
-    from experiments.runs.peer_run import shared_arguments
-
+    with commands.importing():
+        from experiments.runs.peer_run import shared_arguments
     return shared_arguments(peers, sys.argv[1:])
 
 

@@ -160,7 +160,8 @@ def _check_stranger(override: str, run: Path) -> None:
     would have code run which is neither a class of this project or of torch, nor beside this
     command.
     """
-    if read_word(override).key.startswith("hydra"):
+    key = read_word(override).key
+    if not key or key.startswith("hydra"):  # without a key: an option such as --config-dir
         raise UserError(f"resume={run} sets {override}, which no run does: take another run")
     for target in re.findall(r"_target_\W*([\w.]*)", override):
         root, module = target.partition(".")[0], target.rpartition(".")[0]

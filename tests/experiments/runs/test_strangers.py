@@ -76,6 +76,8 @@ def test_a_hostile_training_serves_nobody_and_runs_nothing(tmp_path):
         ("+task.x.y={a: {_target_: builtins.eval}}", "would run code of 'builtins'"),
         ("hydra.sweeper._target_=bagua_algos.X", r"sets hydra\.sweeper"),
         ("hydra/launcher=ray", "sets hydra/launcher"),
+        ("--config-dir=/somewhere", "sets --config-dir"),
+        ("-m", "sets -m"),
     ],
 )
 def test_a_record_that_names_foreign_code_is_refused(tmp_path, override, said):
