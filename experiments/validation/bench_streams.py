@@ -2,7 +2,6 @@
 what `streams=auto` chooses.
 """
 
-import os
 import subprocess
 import sys
 import time
@@ -11,13 +10,11 @@ from pathlib import Path
 
 import torch
 
-from bagua_algos.communication.process_group import file_rendezvous
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.communication.streams import try_streams
 from experiments.runs.summary import read_fields
+from experiments.validation.collectives import run_gloo_workers
 from netsim.conditions.presets import read_condition
-from netsim.links.namespaces import Hub
-from netsim.links.netlink import INTERFACE
-from netsim.proof.temporary_network import run_workers
 
 NETS = ("lossy", "wan", "slow_tcp", "lan_1g", "none")
 THEIRS = "torch DDP"
@@ -51,30 +48,16 @@ def try_auto(net: str) -> tuple[int, float]:
     """The number of streams that 4 new workers choose, and the seconds of the slowest from when all
     had come. Raises `NamespaceError` where the network cannot be made.
     """
-    rendezvous = os.memfd_create("relaxlab-rendezvous")
 
-    def work(hub: Hub, rank: int) -> tuple[int, float]:
-        torch.set_num_threads(1)
-        os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
-        with file_rendezvous(
-            f"/proc/self/fd/{rendezvous}",
-            backend="gloo",
-            rank=rank,
-            world_size=NUM_WORKERS,
-            timeout_s=TRIAL_LIMIT_S,
-        ) as communicator:
-            communicator.all_gather(torch.zeros(1, 1))  # all have come
-            started_s = time.perf_counter()
-            chosen = try_streams(communicator).streams
-            took_s = torch.tensor([[time.perf_counter() - started_s]])
-            return chosen, float(communicator.all_gather(took_s).max())
+    def work(communicator: ProcessGroupCommunicator) -> tuple[int, float]:
+        communicator.all_gather(torch.zeros(1, 1))  # all have come
+        started_s = time.perf_counter()
+        chosen = try_streams(communicator).streams
+        took_s = torch.tensor([[time.perf_counter() - started_s]])
+        return chosen, float(communicator.all_gather(took_s).max())
 
-    try:
-        chosen, seconds = zip(
-            *run_workers(read_condition(net), NUM_WORKERS, work).values, strict=True
-        )
-    finally:
-        os.close(rendezvous)
+    results = run_gloo_workers(read_condition(net), NUM_WORKERS, work, limit_s=TRIAL_LIMIT_S)
+    chosen, seconds = zip(*results.values, strict=True)
     assert len(set(chosen)) == 1, chosen
     return chosen[0], max(seconds)
 

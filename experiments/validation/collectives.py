@@ -5,9 +5,10 @@ the cost model and a closed formula say of them.
 import os
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.units import bytes_per_s
 from netsim.links.namespaces import Hub
 from netsim.links.netlink import INTERFACE
-from netsim.proof.temporary_network import run_workers
+from netsim.proof.temporary_network import Results, run_workers
 from netsim.timeline.cost_model import CostModel, PlainOperation
 from netsim.timeline.transport import GLOO
 
@@ -44,6 +45,37 @@ class Timed:
     seconds: tuple[float, float, float]
 
 
+def run_gloo_workers(
+    condition: NetworkCondition,
+    num_workers: int,
+    work: Callable[[ProcessGroupCommunicator], Any],
+    *,
+    limit_s: float,
+) -> Results:
+    """What `work` returns on each of so many gloo workers of one thread over a network, none of
+    whom waits for another longer than `limit_s`. Raises `NamespaceError` where the network cannot
+    be made.
+    """
+    rendezvous = os.memfd_create("relaxlab-rendezvous")
+
+    def join(hub: Hub, rank: int) -> Any:
+        torch.set_num_threads(1)
+        os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
+        with file_rendezvous(
+            f"/proc/self/fd/{rendezvous}",
+            backend="gloo",
+            rank=rank,
+            world_size=num_workers,
+            timeout_s=limit_s,
+        ) as communicator:
+            return work(communicator)
+
+    try:
+        return run_workers(condition, num_workers, join)
+    finally:
+        os.close(rendezvous)
+
+
 def measure(
     condition: NetworkCondition, num_workers: int, sizes: Sequence[int], *, num_repeats: int
 ) -> tuple[str, list[Timed]]:
@@ -53,28 +85,15 @@ def measure(
     Raises `NamespaceError` where the network cannot be made.
     """
     cases = list(product(STREAMS, PATTERNS, sizes))
-    rendezvous = os.memfd_create("relaxlab-rendezvous")
 
-    def work(hub: Hub, rank: int) -> list[list[float]]:
-        torch.set_num_threads(1)
-        os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
-        with file_rendezvous(
-            f"/proc/self/fd/{rendezvous}",
-            backend="gloo",
-            rank=rank,
-            world_size=num_workers,
-            timeout_s=LIMIT_S,
-        ) as communicator:
-            times = list(_times(communicator, sizes, num_repeats))
-            own = torch.tensor([times], dtype=torch.float64)
-            slowest = communicator.all_gather(own)[0].amax(0)
-            time.sleep(LINGER_S)  # what is on the way still has to arrive
-        return [_spread(seconds) for seconds in slowest.tolist()] if rank == 0 else []
+    def work(communicator: ProcessGroupCommunicator) -> list[list[float]]:
+        times = list(_times(communicator, sizes, num_repeats))
+        own = torch.tensor([times], dtype=torch.float64)
+        slowest = communicator.all_gather(own)[0].amax(0)
+        time.sleep(LINGER_S)  # what is on the way still has to arrive
+        return [_spread(seconds) for seconds in slowest.tolist()]
 
-    try:
-        results = run_workers(condition, num_workers, work)
-    finally:
-        os.close(rendezvous)
+    results = run_gloo_workers(condition, num_workers, work, limit_s=LIMIT_S)
     timed = [
         Timed(pattern=pattern, num_bytes=num_bytes, streams=streams, seconds=(*seconds,))
         for (streams, pattern, num_bytes), seconds in zip(cases, results.values[0], strict=True)
