@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.advise.rank import Prediction, predictions_tie, ties
-from experiments.report.statistics import median_interval
+from experiments.report.statistics import MIN_SEEDS, UNKNOWN, median_interval
 from experiments.tasks.target import ACCURACY, Target
 from host import markdown
 from host.words import counted
@@ -150,15 +150,17 @@ def _nearest(prediction: Prediction) -> str:
 
 
 def _times(times_s: Sequence[float], if_missed: str = "") -> str:
-    """Such as "3.21 (2.95 to 3.40)", "3.21 (2.95 to missed)" or "missed (2/3)"."""
+    """Such as "3.21 (2.95 to 3.40)", "3.21 (2.95 to missed)" or "missed (2/3)"; no interval where
+    it is unknown.
+    """
     median = float(np.median(times_s))
     if math.isinf(median):
         num_missed = sum(map(math.isinf, times_s))
         return f"missed ({num_missed}/{len(times_s)}){if_missed}"
-    if len(times_s) == 1:
+    low, high = median_interval(times_s) if len(times_s) >= MIN_SEEDS else UNKNOWN
+    if math.isnan(low):
         return _number(median, ".3g")
-    low, high = (_number(bound, ".3g") for bound in median_interval(times_s))
-    return f"{median:.3g} ({low} to {high})"
+    return f"{median:.3g} ({_number(low, '.3g')} to {_number(high, '.3g')})"
 
 
 def _number(value: float, form: str) -> str:

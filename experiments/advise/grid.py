@@ -16,7 +16,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from experiments.report.statistics import is_tie, median_interval, prediction_error
+from experiments.report.statistics import (
+    MIN_SEEDS,
+    UNKNOWN,
+    is_tie,
+    median_interval,
+    prediction_error,
+)
 
 Array = NDArray[np.float64]
 
@@ -116,7 +122,8 @@ class Grid:
         for rate, delay in np.ndindex(self.best_s.shape):
             first, ties = self.first(rate, delay), self.ties(rate, delay)
             for algo, times in self.times_s.items():
-                low_s, high_s = median_interval(times[:, rate, delay].tolist())
+                own_s = times[:, rate, delay]
+                low_s, high_s = median_interval(own_s) if len(own_s) >= MIN_SEEDS else UNKNOWN
                 rows.append(
                     {
                         "rate_mbit": self.rates_mbit[rate],

@@ -116,7 +116,7 @@ def said_of(table: pd.DataFrame, text: str) -> str:
 
 
 def _time_cell(row: Mapping[Any, Any]) -> str:
-    """Such as "41.2", "41.2 (38.0 to 45.1)", "41.2 (38.0 to missed), missed (1/3)" or "missed"."""
+    """Such as "41.2", "41.2 (38.0 to 45.1)", "41.2 (38.0 to missed), missed (1/6)" or "missed"."""
     if pd.isna(row["target"]):
         return "no target"
     if row["shared_gpu"]:
@@ -125,7 +125,7 @@ def _time_cell(row: Mapping[Any, Any]) -> str:
     if math.isinf(row["time_to_accuracy_s"]):
         return missed
     low, high = ("missed" if math.isinf(t) else significant(t) for t in (row["low"], row["high"]))
-    interval = f" ({low} to {high})" if row["runs"] >= MIN_SEEDS else ""
+    interval = "" if math.isnan(row["low"]) else f" ({low} to {high})"
     return f"{significant(row['time_to_accuracy_s'])}{interval}" + (
         f", {missed}" if row["missed"] else ""
     )

@@ -19,16 +19,15 @@ import numpy as np
 import pandas as pd
 
 from experiments.plan.identity import ADDED
+from experiments.report.places import compared
 from experiments.report.scores import signs, with_scores
 from experiments.report.statistics import (
     MIN_SEEDS,
     UNKNOWN,
     Array,
     Interval,
-    is_tie,
     median_interval,
     proportion_interval,
-    ratio_interval,
 )
 from host.bounded_yaml import read_mapping
 from host.words import counted
@@ -50,9 +49,6 @@ SITUATION: dict[str, Callable[[str], str]] = {
 # What else tells runs apart, beside the algorithm and the seed.
 DETAIL: dict[str, Callable[[str], str]] = {"backend": str, "optim": "optimizer {}".format}
 COMPARABLE = (*SITUATION, "backend")
-STAND_IN = "allreduce"
-"""The baseline where PyTorch's own were not run: they cannot be simulated."""
-
 _BASELINE = "TorchDDP"
 _CLUSTER = "cluster."
 _TCP = "net.tcp_"
@@ -113,18 +109,18 @@ def results_table(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: those of SITUATION and DETAIL, and of `named`; "runs" and, of these, "missed"; the
     share that "reached" the target and its interval `reached_low`, `reached_high`; "times_s" of all
-    runs; medians, of which `time_to_accuracy_s` is inf where the median run missed, and `low` and
-    `high`, its bootstrap interval, are NaN for fewer than three runs, as `final_low` and
-    `final_high`, that of the score; "learning_rate"; "evaluated_model"; "status";
-    and those of `_compared`. What takes time is NaN for workers that shared a GPU.
+    runs and their "seeds"; medians, of which `time_to_accuracy_s` is inf where the median run
+    missed, and `low` and `high`, its interval, are NaN for fewer than three runs, as `final_low`
+    and `final_high`, that of the score; "learning_rate"; "evaluated_model"; "status";
+    and those of `compared`. What takes time is NaN for workers that shared a GPU.
 
     Rows are sorted by situation and backend, then by time to accuracy, misses last.
     """
     runs = _with_ratios(named(runs))
     groups = runs.groupby(runs.groupby(list(KEYS), dropna=False).ngroup())
     table = groups[list(KEYS)].first().join(groups[list(_MEDIANS)].median().astype(float))
-    samples = zip(groups.time_to_accuracy_s, groups.final_score, strict=True)
-    outcomes = [_outcome(times.to_numpy(), ends.to_numpy()) for (_, times), (_, ends) in samples]
+    samples = zip(groups.time_to_accuracy_s, groups.final_score, groups.seed, strict=True)
+    outcomes = [_outcome(*(values.to_numpy() for _, values in sample)) for sample in samples]
     table = table.join(pd.DataFrame(outcomes, index=table.index))
     table["learning_rate"] = groups.learning_rate.first()
     table["evaluated_model"] = groups.evaluated_model.agg(_all_of)
@@ -285,7 +281,7 @@ def _with_ratios(runs: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _outcome(times_s: Array, scores: Array) -> dict[str, Any]:
+def _outcome(times_s: Array, scores: Array, seeds: Array) -> dict[str, Any]:
     """What came of the runs of one setting."""
     num_missed = int(np.isinf(times_s).sum())
     num_reached = len(times_s) - num_missed
@@ -299,6 +295,7 @@ def _outcome(times_s: Array, scores: Array) -> dict[str, Any]:
         "reached_low": reached_low,
         "reached_high": reached_high,
         "times_s": tuple(times_s),
+        "seeds": tuple(seeds),
         "time_to_accuracy_s": float(np.median(times_s)),
         "low": low,
         "high": high,
@@ -315,68 +312,8 @@ def _comparisons(table: pd.DataFrame) -> list[dict[str, Any]]:
     """In the order of `table`."""
     rows = {}
     for group in comparable(table):
-        rows |= zip(group.index, _compared(group.to_dict("records")), strict=True)
+        rows |= zip(group.index, compared(group.to_dict("records")), strict=True)
     return [rows[index] for index in table.index]
-
-
-def _compared(rows: Sequence[Mapping[Any, Any]]) -> Iterator[dict[str, Any]]:
-    """What rows whose times may be compared are to one another.
-
-    "place" counts from 1 and is NaN for a miss; "ties_with_first" is by `is_tie`; "baseline" is the
-    label of the fastest baseline, `speedup` how many times faster the row is, with its interval
-    from `speedup_low` to `speedup_high`; `bytes_ratio` is what it sends a step over what
-    "bytes_baseline" sends, the one that sends most.
-    """
-    finite = [row for row in rows if row["time_to_accuracy_s"] < math.inf]
-    first = min(finite, key=lambda row: row["time_to_accuracy_s"], default=None)
-    baselines = _baselines(rows)
-    baseline = min(baselines, key=lambda row: row["time_to_accuracy_s"], default=None)
-    largest = max(baselines, key=lambda row: row["mb_a_step"], default=None)
-    for row in rows:
-        time_s = row["time_to_accuracy_s"]
-        is_placed = time_s < math.inf
-        earlier = sum(other["time_to_accuracy_s"] < time_s for other in finite)
-        sent = math.nan if largest is None else largest["mb_a_step"]
-        yield {
-            "place": 1 + earlier if is_placed else math.nan,
-            "ties_with_first": is_placed and row is not first and _ties(row, first),
-            "baseline": None if baseline is None else baseline["label"],
-            "is_best_baseline": row is baseline,
-            "bytes_baseline": None if largest is None else largest["label"],
-            "bytes_ratio": _ratio(row["mb_a_step"], sent),
-            **_speedup(row, baseline),
-        }
-
-
-def _baselines(rows: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
-    rows = [row for row in rows if not row["shared_gpu"]]
-    baselines = [row for row in rows if row["is_baseline"]]
-    return baselines or [row for row in rows if row["algo"] == STAND_IN]
-
-
-def _speedup(row: Mapping[Any, Any], baseline: Mapping[Any, Any] | None) -> dict[str, Any]:
-    ratio, interval = math.nan, UNKNOWN
-    if baseline is not None and not row["shared_gpu"]:
-        ratio = _ratio(baseline["time_to_accuracy_s"], row["time_to_accuracy_s"])
-        if row is not baseline and not math.isnan(ratio) and _have_intervals(row, baseline):
-            interval = ratio_interval(baseline["times_s"], row["times_s"], paired=False)
-    return {"speedup": ratio, "speedup_low": interval[0], "speedup_high": interval[1]}
-
-
-def _ratio(value: float, other: float) -> float:
-    """NaN for two misses, and where `other` is 0."""
-    return value / other if other else math.nan
-
-
-def _ties(row: Mapping[Any, Any], first: Mapping[Any, Any] | None) -> bool:
-    """Not paired: the runs of two settings may be of other seeds, and of other numbers of them."""
-    return first is not None and is_tie(
-        row["times_s"], first["times_s"], paired=False, model_error=0.0
-    )
-
-
-def _have_intervals(*rows: Mapping[Any, Any]) -> bool:
-    return all(row["runs"] >= MIN_SEEDS for row in rows)
 
 
 def _all_of(values: pd.Series) -> str:

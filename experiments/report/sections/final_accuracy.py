@@ -34,7 +34,7 @@ def section(data: ReportData) -> Section:
             table,
             "Accuracy and mean loss on the test set at the end of the runs, of the model evaluated "
             "(by default the mean of the workers'): medians over seeds, and the accuracy's 95 % "
-            "bootstrap interval.",
+            "interval.",
         ),
         cells=leading(table) | outcomes(table, _END),
         numbers=table.loc[:, [*_IDENTITY, *_END_NUMBERS]],

@@ -11,7 +11,8 @@ import pandas as pd
 from experiments.report.cells import TITLE_COLUMNS, describe
 from experiments.report.data import ReportData
 from experiments.report.phrases import sentence
-from experiments.report.results_table import SITUATION, STAND_IN
+from experiments.report.places import STAND_IN
+from experiments.report.results_table import SITUATION
 from experiments.report.section import Section
 from experiments.report.statistics import MIN_SEEDS
 from host.words import counted

@@ -42,8 +42,8 @@ def section(data: ReportData) -> Section:
         caption=said_of(
             table,
             "Seconds of training until the target accuracy on the validation set: the median over "
-            "seeds, its 95 % bootstrap interval in brackets. A miss is infinite. Two algorithms "
-            "tie where the interval of the ratio of their medians holds 1.",
+            "seeds, its 95 % interval in brackets. A miss is infinite. Two algorithms tie where "
+            "the interval of the ratio of their times holds 1, or is unknown.",
         ),
         cells=leading(table) | outcomes(table, HEADERS),
         numbers=table.loc[:, NUMBERS],

@@ -176,7 +176,7 @@ def test_a_table_shows_ranks_intervals_misses_and_ties():
     cells = [
         [c.strip() for c in line.split("|")[1:-1]] for line in page.splitlines() if "|" in line
     ]
-    assert cells[2][:3] == ["1", "x", "1.5 (1 to 2)"]
+    assert cells[2][:3] == ["1", "x", "1.5 (0.607 to 3.43)"]
     assert (cells[2][-1], cells[3][-1], cells[4][-1]) == ("2", "1", "")
     assert cells[4][:3] == ["-", "z", "missed (3/3), best 0.880"]
     assert "simulated, 3 seeds" in page

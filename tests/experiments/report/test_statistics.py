@@ -23,35 +23,67 @@ from netsim.conditions.presets import read_condition
 from tests.paths import ROOT
 
 
-def test_the_interval_of_few_values_is_their_range():
+def test_the_interval_of_few_values_is_students_of_their_logarithms():
     assert median_interval([5.0, 5.0, 5.0]) == (5.0, 5.0)
-    assert median_interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
-    assert median_interval([1.0, 2.0, math.inf]) == (1.0, math.inf)
     assert median_interval([math.inf] * 3) == (math.inf, math.inf)
+    # 4.303 standard errors of ln 2 / sqrt(3) about ln 2.
+    half = 4.30265 * math.log(2) / math.sqrt(3)
+    expected = (2 * math.exp(-half), 2 * math.exp(half))
+    assert median_interval([4.0, 1.0, 2.0]) == pytest.approx(expected, rel=1e-5)
+    assert all(map(math.isnan, median_interval([1.0, 2.0, math.inf])))
 
 
-@pytest.mark.parametrize("size", [10, 25, 400])
-def test_the_interval_agrees_with_scipys(size):
-    sample = np.random.default_rng(1).normal(size=size)
-    low, high = median_interval(sample)
-    theirs = stats.bootstrap(
-        (sample,), np.median, method="percentile", n_resamples=10_000, rng=np.random.default_rng(2)
-    ).confidence_interval
-    width = theirs.high - theirs.low
-    assert low == pytest.approx(theirs.low, abs=0.1 * width)
-    assert high == pytest.approx(theirs.high, abs=0.1 * width)
+def test_the_interval_of_six_and_more_goes_by_their_order():
+    # 6 values: all of them cover 31 in 32 medians, the inner four 25 in 32; see the paper.
+    excess = (31 / 32 - 0.95) / (31 / 32 - 25 / 32)
+    share = 5 * excess / (1 + 4 * excess)
+    assert median_interval(np.exp(np.arange(6))) == pytest.approx(
+        (math.exp(share), math.exp(5 - share))
+    )
+    low, high = median_interval([1.0, 2.0, 3.0, 4.0, 5.0, math.inf])
+    assert 1 < low < 2 and high == math.inf
+    assert median_interval([1.0, 2.0, 3.0, *[math.inf] * 4])[1] == math.inf
 
 
-def test_the_ratio_of_few_values_spans_what_their_ranges_allow():
-    assert ratio_interval([2.0, 4.0, 3.0], [1.0, 1.0, 1.0], paired=False) == (2.0, 4.0)
-    assert ratio_interval([2.0, 4.0, 3.0], [1.0, 2.0, 1.5], paired=False) == (1.0, 4.0)
+SHAPES = {
+    "lognormal": lambda chance, shape: chance.lognormal(sigma=0.3, size=shape),
+    "exponential": lambda chance, shape: chance.exponential(size=shape),
+    "uniform": lambda chance, shape: chance.uniform(1, 2, size=shape),
+    "half miss": lambda chance, shape: 1 / np.maximum(chance.uniform(-1, 1.2, size=shape), 0),
+}
+MEDIANS = {"lognormal": 1.0, "exponential": math.log(2), "uniform": 1.5, "half miss": 10.0}
 
 
-def test_the_ratio_is_of_values_that_are_drawn_apart():
-    # Drawn together, the ratio of a sample to itself would always be 1.
-    sample = np.random.default_rng(1).lognormal(size=20)
-    low, high = ratio_interval(sample, sample, paired=False)
-    assert low < 0.9 and high > 1.1
+@pytest.mark.filterwarnings("ignore:divide by zero")
+@pytest.mark.parametrize(
+    ("shape", "num_seeds"),
+    [("lognormal", 3), ("lognormal", 5), *((s, n) for s in SHAPES for n in (6, 10, 25))],
+)
+def test_intervals_cover_the_median_in_93_to_97_of_a_hundred_samples(shape, num_seeds):
+    samples = SHAPES[shape](np.random.default_rng(3), (1500, num_seeds))
+    bounds = np.array([median_interval(sample) for sample in samples])
+    covered = (bounds[:, 0] <= MEDIANS[shape]) & (MEDIANS[shape] <= bounds[:, 1])
+    assert 0.93 < covered.mean() < 0.97
+
+
+@pytest.mark.parametrize(("num_seeds", "paired"), [(3, True), (10, True), (3, False), (10, False)])
+def test_of_equal_algorithms_one_in_20_comparisons_is_wrong(num_seeds, paired):
+    samples = np.random.default_rng(4).lognormal(sigma=0.3, size=(1500, 2, num_seeds))
+    seeds = np.random.default_rng(5).lognormal(sigma=paired, size=(1500, 1, num_seeds))
+    apart = [
+        not is_tie(one.tolist(), other.tolist(), paired=paired, model_error=0.0)
+        for one, other in samples * seeds
+    ]
+    assert 0.02 < np.mean(apart) < 0.06
+
+
+def test_of_19_equal_algorithms_none_is_first_alone():
+    samples = np.random.default_rng(6).lognormal(sigma=0.3, size=(100, 19, 10))
+    alone = 0
+    for algorithms in samples:
+        first, *others = sorted(algorithms, key=np.median)
+        alone += not any(is_tie(o, first, paired=True, model_error=0.0) for o in others)
+    assert alone <= 0.05 * len(samples)
 
 
 def test_a_miss_in_a_ratio_is_infinite_and_two_are_equal():
@@ -71,6 +103,15 @@ def test_the_ratio_of_pairs_is_of_the_same_seeds():
     sample = np.random.default_rng(1).lognormal(size=20)
     assert ratio_interval(2 * sample, sample, paired=True) == (2.0, 2.0)
     assert ratio_interval([math.inf] * 3, [math.inf] * 3, paired=True) == (1.0, 1.0)
+
+
+def test_the_ratio_of_other_seeds_is_welchs():
+    few, many = np.array([1.0, 2.0, 4.0]), np.array([3.0, 3.5, 4.0, 4.5, 5.0])
+    theirs = stats.ttest_ind(np.log(few), np.log(many), equal_var=False).confidence_interval()
+    expected = (math.exp(theirs.low), math.exp(theirs.high))
+    assert ratio_interval(few, many, paired=False) == pytest.approx(expected)
+    assert ratio_interval([2.0] * 3, [1.0] * 3, paired=False) == pytest.approx((2.0, 2.0))
+    assert math.isnan(ratio_interval([1.0, 2.0, math.inf], many, paired=False)[0])
 
 
 def test_the_interval_of_a_mean_is_students():
