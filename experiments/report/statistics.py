@@ -102,8 +102,9 @@ def is_tie(
     """Whether neither of two algorithms can be called the faster one.
 
     They tie where their medians are equal, or where the interval of the ratio of their times,
-    widened to both sides by `model_error`, holds 1 or is unknown. With fewer than `MIN_SEEDS` times
-    of either there is no interval: then the ratio of the medians stands in its place.
+    widened to both sides by `model_error`, holds 1. With fewer than `MIN_SEEDS` times of either
+    there is no interval: then the ratio of the medians stands in its place. Where misses leave the
+    interval unknown, they tie unless all times of one are below all of the other.
 
     Args:
         times: to accuracy, inf for a miss.
@@ -120,7 +121,9 @@ def is_tie(
         low = high = float(_ratios(np.array(median), np.array(other)))
     else:
         low, high = ratio_interval(times, others, paired=paired)
-    return math.isnan(low) or low / (1 + model_error) <= 1 <= high * (1 + model_error)
+    if math.isnan(low):
+        low, high = min(times) / max(others), max(times) / min(others)
+    return low / (1 + model_error) <= 1 <= high * (1 + model_error)
 
 
 def best_by_accuracy(runs: pd.DataFrame) -> pd.DataFrame:

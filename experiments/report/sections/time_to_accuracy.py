@@ -43,7 +43,7 @@ def section(data: ReportData) -> Section:
             table,
             "Seconds of training until the target accuracy on the validation set: the median over "
             "seeds, its 95 % interval in brackets. A miss is infinite. Two algorithms tie where "
-            "the interval of the ratio of their times holds 1, or is unknown.",
+            "the interval of the ratio of their times holds 1.",
         ),
         cells=leading(table) | outcomes(table, HEADERS),
         numbers=table.loc[:, NUMBERS],

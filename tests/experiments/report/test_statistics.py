@@ -132,6 +132,15 @@ def test_ties_are_by_the_interval_of_the_ratio_or_by_equal_medians(paired):
     assert tie([2.0], [2.0])
 
 
+def test_where_misses_leave_no_interval_the_ranges_decide():
+    some_miss = [8.0, math.inf, 9.0]
+    for paired in (True, False):
+        assert is_tie(some_miss, [1.0, 2.0, 8.5], paired=paired, model_error=0.0)
+        assert not is_tie(some_miss, [1.0, 2.0, 7.0], paired=paired, model_error=0.0)
+        assert not is_tie([1.0, 2.0, 7.0], some_miss, paired=paired, model_error=0.0)
+        assert is_tie(some_miss, [1.0, 2.0, 7.0], paired=paired, model_error=0.2)
+
+
 def test_pairs_tell_apart_what_varies_alike():
     times = [1.0, 2.0, 3.0]
     slower = [1.1 * time for time in times]
