@@ -1,7 +1,7 @@
 # make demo    real training over a shaped network: one table, one plot
 # make test    format, lint, types, import directions and all tests
 # make bench   speed, printed with its spread
-# make gpu-check   all that needs a GPU, in under 8 minutes: results/gpu/DEVICE.json and a table
+# make gpu-check   all that needs a GPU, in 8 minutes, and NCCL over slow links, in 24: results/gpu/DEVICE.json, a table
 # Each makes .venv from nothing where it is missing.
 
 PYTHON ?= python3

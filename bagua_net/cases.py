@@ -7,7 +7,8 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,8 +63,28 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Load:
+    """What each case sends: so many bytes, as messages of at most `message_bytes`, of which
+    `in_flight` are under way at a time. NCCL's are of 1 MiB, and at most 4.
+
+    Raises `ValueError` where that is nothing.
+    """
+
+    num_bytes: int
+    message_bytes: int
+    in_flight: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.message_bytes <= self.num_bytes or not 1 <= self.in_flight <= 32:
+            raise ValueError(
+                "A message must have at least a byte and no more than all have together, "
+                f"and 1 to 32 are in flight: got {self}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One message of one case; `choice` is what the plugin has chosen, if it was left to it."""
+    """All messages of one case; `choice` is what the plugin has chosen, if it was left to it."""
 
     mbit: float
     cpu_s_per_gb: float
@@ -92,7 +113,7 @@ def parse_case(name: str) -> Case:
 
 
 def measure(
-    condition: NetworkCondition, cases: Sequence[Case], rounds: int, num_bytes: int
+    condition: NetworkCondition, cases: Sequence[Case], rounds: int, load: Load
 ) -> dict[str, list[Sample]]:
     """Samples by the case's name, `rounds` each, of interleaved rounds.
 
@@ -107,7 +128,7 @@ def measure(
         channel, other = ends[rank], ends[1 - rank]
         other.close()
         channel.settimeout(_LIMIT_S)
-        worker = (_Receiver if rank == 0 else _Sender)(library, channel, num_bytes)
+        worker = (_Receiver if rank == 0 else _Sender)(library, channel, load)
         slow_mbit = _SLOWED_SHARE * (condition.rate_mbit or _UNSHAPED_SLOW_MBIT)
         measured = []
         for case in [case for _ in range(rounds) for case in cases]:
@@ -125,8 +146,8 @@ def measure(
     samples: dict[str, list[Sample]] = {case.name: [] for case in cases}
     for index, (end, start) in enumerate(zip(received, sent, strict=True)):
         sample = Sample(
-            mbit=8e-6 * num_bytes / (end["at_s"] - start["at_s"]),
-            cpu_s_per_gb=1e9 * (end["cpu_s"] + start["cpu_s"]) / num_bytes,
+            mbit=8e-6 * load.num_bytes / (end["at_s"] - start["at_s"]),
+            cpu_s_per_gb=1e9 * (end["cpu_s"] + start["cpu_s"]) / load.num_bytes,
             choice=start["choice"],
         )
         samples[cases[index % len(cases)].name].append(sample)
@@ -134,20 +155,34 @@ def measure(
 
 
 class _Worker:
-    """One end. `run` returns when the message began or ended, and the processor time of it."""
+    """One end. `run` returns when the messages began or ended, and the processor time of them."""
 
-    def __init__(self, library: Path, channel: socket.socket, num_bytes: int):
+    def __init__(self, library: Path, channel: socket.socket, load: Load):
         self.channel = channel
+        self.load = load
         self.lines: list[str] = []
         self.plugin = Plugin(library, log=self.lines.append)
-        self.data = (ctypes.c_char * num_bytes)()
-        ctypes.memset(self.data, 1, num_bytes)  # its pages are there before anything is timed
+        self.data = (ctypes.c_char * load.num_bytes)()
+        ctypes.memset(self.data, 1, load.num_bytes)  # its pages are there before anything is timed
 
     def meet(self) -> None:
         """Wait for the other end."""
         self.channel.sendall(b"+")
         if not self.channel.recv(1):
             raise ConnectionError("the other worker has ended")
+
+    def move(self, post: Callable[[Any], int | None]) -> None:
+        """All messages; `post` makes the request of one, or none where it cannot now."""
+        under_way: deque[int] = deque()
+        pause_s = 0.001 if self.load.in_flight == 1 else 0.0001
+        size, total = self.load.message_bytes, self.load.num_bytes
+        for offset in range(0, total, size):
+            room = (ctypes.c_char * min(size, total - offset)).from_buffer(self.data, offset)
+            while len(under_way) == self.load.in_flight or (request := post(room)) is None:
+                self.plugin.wait(under_way.popleft(), _LIMIT_S, pause_s)
+            under_way.append(request)
+        while under_way:
+            self.plugin.wait(under_way.popleft(), _LIMIT_S, pause_s)
 
 
 class _Receiver(_Worker):
@@ -160,9 +195,7 @@ class _Receiver(_Worker):
             comm = self.plugin.accept(listener)
             self.meet()
             before_s = time.process_time()
-            request = self.plugin.irecv(comm, self.data)
-            assert request is not None
-            self.plugin.wait(request, _LIMIT_S, pause_s=0.001)
+            self.move(lambda room: self.plugin.irecv(comm, room))
             end = {"at_s": time.monotonic(), "cpu_s": time.process_time() - before_s}
             self.meet()
             self.plugin.close("receive", comm)
@@ -193,9 +226,7 @@ class _Sender(_Worker):
             self.meet()
             before_s = time.process_time()
             start_s = time.monotonic()
-            request = self.plugin.isend(comm, self.data)
-            assert request is not None
-            self.plugin.wait(request, _LIMIT_S, pause_s=0.001)
+            self.move(lambda data: self.plugin.isend(comm, data))
             self.meet()
             cpu_s = time.process_time() - before_s
             self.plugin.close("send", comm)

@@ -96,8 +96,10 @@ class Algorithm:
         """The size of its own buckets, bytes; None: whatever the engine is given."""
         return None
 
-    def counterpart(self) -> "Algorithm | None":
-        """The algorithm here that does the same operations, for predictions; None: unknown."""
+    def counterpart(self, buffer_bytes: Sequence[int] = ()) -> "Algorithm | None":
+        """The algorithm here that does the same operations, for predictions; None: unknown.
+        `buffer_bytes` has the model's buffers, the sum of each type.
+        """
         return self
 
     @property

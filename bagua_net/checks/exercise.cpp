@@ -1,6 +1,6 @@
 // Drives the library within one process, for the sanitizers: sixteen connections at once,
 // thirty-two requests in flight on each, sizes from nothing to a megabyte; then closes that come at
-// bad moments. Before that, how chunks follow a rate.
+// bad moments. Before that, how chunks follow a rate, and choices what TCP has counted.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -9,6 +9,7 @@
 
 #include "chunk_size.h"
 #include "plugin.h"
+#include "tuner.h"
 
 using namespace bagua_net;
 
@@ -157,10 +158,37 @@ void chunks_follow_rates() {
   require(slowing.chunk_bytes() == 32 << 10, "a stream that has become slow");
 }
 
+// What is left to be chosen, from what TCP has counted; `mbit` is the rate of the first megabytes.
+Choice choice_at(const Settings& settings, uint64_t lost, double mbit) {
+  constexpr uint64_t kSegments = 10'000, kBytes = 8 << 20;
+  Tuner tuner(settings, kAutoStreams);
+  tuner.begin();
+  require(!tuner.is_due(kBytes - 1), "too early");
+  std::this_thread::sleep_for(std::chrono::duration<double>(8e-6 * kBytes / mbit));
+  require(tuner.is_due(1), "after 8 MiB");
+  LinkCounts counts{};
+  counts.segments = kSegments;
+  counts.retransmitted = lost;
+  return tuner.choose(counts);
+}
+
+void choices_follow_loss_and_rate() {
+  Settings settings;
+  require(choice_at(settings, 0, 500).streams == kCleanStreams, "one clean link");
+  require(choice_at(settings, 0, 500).congestion.empty(), "no cause for another one");
+  require(choice_at(settings, 0, 1e6).streams == kAutoStreams, "a fast link");
+  require(choice_at(settings, 4, 500).congestion.empty(), "a few may be lost anywhere");
+  require(choice_at(settings, 5, 500).streams == kAutoStreams, "packets are lost");
+  require(choice_at(settings, 5, 500).congestion == "bbr", "and CUBIC suffers");
+  settings.congestion = "";
+  require(choice_at(settings, 5, 500).congestion.empty(), "as asked for");
+}
+
 }  // namespace
 
 int main() {
   chunks_follow_rates();
+  choices_follow_loss_and_rate();
   setenv("NCCL_SOCKET_IFNAME", "lo", 1);
   require(plugin::init(nullptr) == ncclSuccess, "init");
   many_at_once();

@@ -77,6 +77,7 @@ ncclResult_t SendConnection::isend(void* data, uint64_t size, Request** request)
   if (added == nullptr) return ncclSuccess;
   added->total = size;
   queue_.push_back(added);
+  unclaimed_ += size;
   ++num_unfinished_;
   tuner_.begin();
   wake_idle_locked(settings_.is_static ? num_active_ : size / kFirstChunk + 1);
@@ -94,15 +95,15 @@ void SendConnection::wake_idle_locked(uint64_t num_chunks) {
   }
 }
 
-// The next chunk for a stream. Chunks shrink towards the end of a message, so that the last ones
-// end at about the same time.
+// The next chunk for a stream. Chunks shrink towards the end of all that is to be sent, so that the
+// last ones end at about the same time; not at the end of a message that another one follows.
 std::optional<SendConnection::Chunk> SendConnection::take_locked(int index, size_t largest) {
   if (static_cast<size_t>(index) >= num_active_) return std::nullopt;
   if (!settings_.is_static) {
     if (queue_.empty()) return std::nullopt;
     Request& request = *queue_.front();
     const uint64_t left = request.total - request.claimed;
-    const uint64_t guided = std::max(kSmallestChunk, left / (2 * num_active_));
+    const uint64_t guided = std::max(kSmallestChunk, unclaimed_ / (2 * num_active_));
     return cut_locked(request, request.claimed, std::min({left, guided, uint64_t{largest}}));
   }
   for (Request* request : queue_) {
@@ -121,6 +122,7 @@ std::optional<SendConnection::Chunk> SendConnection::take_locked(int index, size
 std::optional<SendConnection::Chunk> SendConnection::cut_locked(Request& request, uint64_t offset,
                                                                 uint64_t length) {
   request.claimed += length;
+  unclaimed_ -= length;
   if (request.claimed == request.total) {
     queue_.erase(std::find(queue_.begin(), queue_.end(), &request));
   }

@@ -40,6 +40,7 @@ class SendConnection final : public Connection {
 
   const Secret answer_;
   std::deque<Request*> queue_;  // those with bytes that no stream has taken
+  uint64_t unclaimed_ = 0;      // such bytes, of all of them
   size_t num_unfinished_ = 0;
   Tuner tuner_;
   size_t num_active_;  // streams that take chunks: the first so many

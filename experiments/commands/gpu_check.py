@@ -7,16 +7,20 @@
     net plugin      the same through bagua_net in place of NCCL's own sockets
     stacked         simulated workers as one batch
     compiled        the kernels beside torch.compile of their references
+    NCCL over NET   all-reduces of 1 to 256 MiB by NCCL's own sockets and by bagua_net, with 1 and 8
+                    streams, interleaved, over lan_1g, lossy and wan
 
-It takes less than 8 minutes: every part has a limit, and all have one together. After each part it
-writes results/gpu/DEVICE.json and .md, with figures that were measured now and none else. Exit
-codes: 0 all parts passed, 1 one has failed, 2 there is no GPU, and nothing is written.
+It takes less than 8 minutes, and the last three up to 24 more: every part has a limit. After each
+part it writes results/gpu/DEVICE.json and .md, with figures that were measured now and none else;
+after --only PART..., DEVICE-PART.json and .md. Exit codes: 0 all parts passed, 1 one has failed, 2
+there is no GPU, and nothing is written.
 """
 
 import argparse
 import sys
 
 from experiments.validation.gpu_check import check
+from experiments.validation.gpu_parts import select
 from host import commands
 from host.conf import checkout
 from host.errors import UserError
@@ -28,12 +32,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.gpu_check", description=(__doc__ or "").split("\n")[0]
     )
-    parser.parse_args()
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="PART", help="such as 'net plugin'"
+    )
+    selection = parser.parse_args().only
     checkout("gpu_check")
+    parts = select(selection)
     try:
         gpus = find_gpus()
         if gpus:
-            return 0 if check(gpus[0]) else 1
+            return 0 if check(gpus[0], parts, selection=selection) else 1
         reason = why_no_gpu()
     except UserError as error:  # the driver does not answer
         reason = str(error)

@@ -55,12 +55,16 @@ class StepPrediction:
     """Means over the steps of a steady period: seconds of a step, and those of them in which
     compute (forward, backward, the optimizer) goes on; examples per second of all workers; bytes
     on the wire that worker 0 sends in a step.
+
+    `first_s` is what the first step that communicates takes more than the last one that does the
+    same: its connections are new, and their windows small. None where no later step does the same.
     """
 
     step_s: float
     compute_s: float
     examples_per_s: float
     bytes_sent: float
+    first_s: float | None = None
 
     @property
     def exposed_share(self) -> float:
@@ -103,7 +107,19 @@ def predict(case: Case) -> StepPrediction:
         compute_s=compute.forward_s + compute.backward_s + optimizer_s,
         examples_per_s=case.num_workers * case.trace.batch_size / step_s,
         bytes_sent=sent,
+        first_s=_first_s(run.script, [end_s for end_s, _, _ in marks], [b for _, _, b in marks]),
     )
+
+
+def _first_s(script: Sequence[Any], ends_s: Sequence[float], sent: Sequence[float]) -> float | None:
+    """See `StepPrediction`; `ends_s` and `sent` begin with what was before the first step."""
+    first = next((i for i in range(len(script)) if sent[i + 1] > sent[i]), None)
+    if first is None:
+        return None
+    last = max(i for i, did in enumerate(script) if did == script[first])
+    if last == first:
+        return None
+    return float((ends_s[first + 1] - ends_s[first]) - (ends_s[last + 1] - ends_s[last]))
 
 
 def steady_steps(script: Sequence[Any]) -> int:
@@ -134,10 +150,11 @@ def case_of(overrides: Sequence[str]) -> Case:
         raise UserError("a step has one batch here: leave accumulate=1, and choose batch_size")
     device.link_gb_per_s(own.get("inside"))
     device.shares_of(plan.precision)
+    trace = trace_model(own, plan.batch_size)
     return Case(
-        trace=trace_model(own, plan.batch_size),
+        trace=trace,
         device=device,
-        algorithm=_algorithm(plan),
+        algorithm=_algorithm(plan, trace),
         net=plan.net,
         make_optimizer=plan.make_optimizer,
         num_workers=plan.workers,
@@ -154,14 +171,23 @@ def _is_own(key: str) -> bool:
     return key in ("device", "profile", *CLUSTER_WORDS) or is_of_model(key)
 
 
-def _algorithm(plan: Plan) -> Algorithm:
-    counterpart = plan.algorithm.counterpart()
+def _algorithm(plan: Plan, trace: StepTrace) -> Algorithm:
+    counterpart = plan.algorithm.counterpart(trace.buffer_bytes)
     if counterpart is None:
         raise UserError(
             f"{plan.names['algo']} is PyTorch's own hook, whose operations are not known here: "
             "take algo=power_sgd, or algo=allreduce algo.wire=bf16"
         )
     return counterpart
+
+
+def _beside(first_s: float | None) -> str:
+    if first_s is None:
+        return "no step that communicates was like a later one: take more max_steps"
+    return (
+        f"the first step that communicates takes {1e3 * first_s:,.1f} ms more, while TCP's windows "
+        "open; making the connections comes on top, and is not known"
+    )
 
 
 def describe(case: Case, result: StepPrediction) -> str:
@@ -174,6 +200,7 @@ def describe(case: Case, result: StepPrediction) -> str:
         f"examples/s             {result.examples_per_s:,.0f}\n"
         f"exposed communication  {result.exposed_share:.1%} of the step\n"
         f"sent by worker 0       {result.bytes_sent / 1e6:,.1f} MB a step\n"
+        f"steady state           {_beside(result.first_s)}\n"
         f"model                  {trace.num_parameters / 1e6:,.1f} M parameters, "
         f"{work / trace.batch_size / 1e9:,.1f} GFLOPs an example, forward and backward\n"
         f"compute                {1e3 * result.compute_s:,.1f} ms: "

@@ -7,6 +7,7 @@ Operations count as they are defined: Winograd's convolutions need fewer FLOPs, 
 compiler has fused move fewer bytes.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -75,7 +76,8 @@ class StepTrace:
 
     `parameters` are the shapes of those that are trained, in the order in which the model has them;
     `arrivals[i]` counts the operations of backward after which the gradient of `parameters[i]` is
-    final, None if it gets none. `layers` are by the name of the module.
+    final, None if it gets none. `layers` are by the name of the module. `buffer_bytes` are the
+    model's buffers, such as the moving averages of BatchNorm, the sum of each type.
     """
 
     model: str
@@ -85,6 +87,7 @@ class StepTrace:
     forward: Work
     backward: Work
     layers: dict[str, LayerFlops]
+    buffer_bytes: tuple[int, ...] = ()
 
     @property
     def num_parameters(self) -> int:
@@ -150,7 +153,15 @@ def trace_step(
         forward=recorder.forward,
         backward=recorder.backward,
         layers=recorder.layers,
+        buffer_bytes=_buffer_bytes(model),
     )
+
+
+def _buffer_bytes(model: nn.Module) -> tuple[int, ...]:
+    by_type = Counter[torch.dtype]()
+    for buffer in model.buffers():
+        by_type[buffer.dtype] += buffer.numel() * buffer.element_size()
+    return tuple(by_type.values())
 
 
 class _Recorder(TorchDispatchMode):

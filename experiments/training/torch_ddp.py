@@ -1,6 +1,6 @@
 """PyTorch's own data parallelism, untouched, in the same training loop as ours."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bagua_algos.algorithms.all_reduce import AllReduce
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
-from bagua_algos.engine.algorithm import Algorithm
+from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.stopwatch import make_stopwatch
 
 DEFAULT_BUCKET_MB = 25
@@ -60,9 +60,33 @@ class TorchDDP(Algorithm):
         """DDP's own; its first bucket of 1 MiB is left out."""
         return int((self.bucket_cap_mb or DEFAULT_BUCKET_MB) * 2**20)
 
-    def counterpart(self) -> Algorithm | None:
-        """All-reduce; None with a hook of PyTorch's, whose operations are not known here."""
-        return AllReduce() if self.comm_hook is None else None
+    def counterpart(self, buffer_bytes: Sequence[int] = ()) -> Algorithm | None:
+        """All-reduce, and broadcasts of buffers; None with a hook of PyTorch's, whose operations
+        are not known here.
+        """
+        if self.comm_hook is not None:
+            return None
+        return AllReduceAndBuffers(buffer_bytes=tuple(buffer_bytes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduceAndBuffers(AllReduce):
+    """What DDP does, for predictions: beside all-reduces, worker 0's buffers go to all workers
+    before each forward, which waits for them; those of one type together (`broadcast_buffers`,
+    torch.distributed._broadcast_coalesced).
+
+    `buffer_bytes` are the sums by type. They are sent at the end of a step, after which only the
+    next forward comes.
+    """
+
+    buffer_bytes: tuple[int, ...] = ()
+
+    def on_step_end(self, context: Context) -> None:
+        """Broadcast the buffers."""
+        weights = context.buckets[0].weights
+        for num_bytes in self.buffer_bytes:
+            x_w = weights.new_empty((len(weights), num_bytes), dtype=torch.uint8)
+            context.communicator.broadcast_(x_w)
 
 
 class DistributedTorchDDP:

@@ -4,7 +4,7 @@ import pytest
 
 from bagua_net import zero_copy
 from bagua_net.bench import parse, table
-from bagua_net.cases import Sample, measure, parse_case
+from bagua_net.cases import Load, Sample, measure, parse_case
 from bagua_net.soak import soak
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
@@ -30,7 +30,8 @@ def test_every_byte_arrives_over_a_network_that_loses_some(permitted):
 def test_the_bench_measures_each_case_in_each_round(permitted):
     cases = [parse_case(name) for name in ("1", "4-static-slowed", "auto")]
     condition = NetworkCondition(rate_mbit=500)
-    samples = measure(condition, cases, rounds=2, num_bytes=12 << 20)
+    load = Load(num_bytes=12 << 20, message_bytes=5 << 20, in_flight=2)
+    samples = measure(condition, cases, 2, load)
     assert list(samples) == ["1", "4-static-slowed", "auto"]
     assert [len(each) for each in samples.values()] == [2, 2, 2]
     mbit = {name: max(sample.mbit for sample in each) for name, each in samples.items()}
@@ -66,6 +67,8 @@ def test_both_ways_to_hand_over_bytes_are_measured(permitted):
         (["net=wan", "cases=65"], "needs 1 to 64 streams"),
         (["net=wan", "cases=iperf3-8-static"], "There is no case"),
         (["net=wan", "rounds=0"], "rounds must be at least 1"),
+        (["net=wan", "message=65"], "no more than all have together"),
+        (["net=wan", "in_flight=33"], "1 to 32 are in flight"),
         (["net=mars"], "There is no network 'mars'"),
     ],
 )

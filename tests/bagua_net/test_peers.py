@@ -110,6 +110,35 @@ def test_nothing_is_sent_to_who_does_not_know_the_answer(make_plugin):
     plugin.close("listen", listener)
 
 
+def test_chunks_shrink_at_the_end_of_all_that_is_to_be_sent(make_plugin):
+    """Four messages are there before the receiver is; one stream takes half of what is left, but no
+    more than a message and no less than 32 KiB.
+    """
+    plugin = make_plugin(streams="1", chunk_kb="1024")
+    handle, listener = plugin.listen()
+    kib, own = 1024, bytearray(handle)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        struct.pack_into("<H", own, 6, server.getsockname()[1])
+        sender = plugin.connect(bytes(own))
+        receiver, _ = server.accept()
+        receiver.settimeout(20)
+        with receiver, receiver.makefile("rb") as stream:
+            stream.read(40)
+            requests = [plugin.isend(sender, text(100 * kib)) for _ in range(4)]
+            receiver.sendall(struct.pack("<II", WELCOME, 0) + secrets_of(handle)[1])
+            chunks = []
+            while sum(length for _, length in chunks) < 400 * kib:
+                _, _, sequence, _, _, length = struct.unpack("<IIQQQQ", stream.read(40))
+                stream.read(length)
+                chunks += [(sequence, length)] if length else []
+            for request in requests:
+                plugin.wait(request)
+            whole = [(message, 100 * kib) for message in range(3)]
+            assert chunks == [*whole, (3, 50 * kib), (3, 32 * kib), (3, 18 * kib)]
+        plugin.close("send", sender)
+    plugin.close("listen", listener)
+
+
 BROKEN = {
     "beyond the end": [header(0, 100, 90, 11)],
     "an offset that overflows": [header(0, 100, 2**64 - 1, 2)],

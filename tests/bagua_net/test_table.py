@@ -177,7 +177,7 @@ def test_host_memory_alone_is_registered(make_plugin, connect):
 
 
 def test_one_listener_serves_many_connections_that_close_in_any_order(make_plugin):
-    plugin = make_plugin(streams="2")
+    plugin = make_plugin(streams="2", threads="3")
     before = resources()
     handle, listener = plugin.listen()
     memories = [ctypes.create_string_buffer(handle, HANDLE_BYTES) for _ in range(64)]
@@ -192,6 +192,7 @@ def test_one_listener_serves_many_connections_that_close_in_any_order(make_plugi
     space = room(10)
     pending = [plugin.irecv(comm, space) for comm in receivers]  # no send ever comes
     assert all(pending)
+    assert resources()[1] - before[1] == 3
     kinds = [("send", comm) for comm in senders] + [("receive", comm) for comm in receivers]
     for kind, comm in [("listen", listener), *kinds[::2], *kinds[1::2]]:
         plugin.close(kind, comm)

@@ -57,6 +57,47 @@ def test_a_flat_ring_crosses_each_machines_nic_once_in_each_direction():
     assert result.bytes_sent == pytest.approx(sent, rel=1e-3)
 
 
+def test_ddps_forward_waits_for_worker_0s_buffers():
+    """ResNet-50's moving averages: 26,560 means and variances of float32, and 53 counts of int64.
+    None is more than a chunk of NCCL's chain, so all of it leaves three times, one after the other.
+    """
+    words = ("model=resnet50", "workers=4", "net=none", "net.rate_mbit=10")
+    words += ("bucket_bytes=26214400",)
+    with_buffers, without = (
+        predicted(*words, f"algo={algo}") for algo in ("torch_ddp", "allreduce")
+    )
+    sent = (2 * 4 * 26_560 + 8 * 53) * WIRE_PER_PAYLOAD
+    assert with_buffers.bytes_sent - without.bytes_sent == pytest.approx(sent)
+    assert with_buffers.step_s - without.step_s == pytest.approx(3 * 8e-7 * sent, rel=0.02)
+
+
+def test_the_first_step_that_communicates_waits_for_windows_that_open():
+    """Each of NCCL's two channels begins with ten segments, and doubles them in each round trip
+    until they fill the link. All weights are in one bucket, and idleness closes no window.
+    """
+    words = ("net=wan", "net.loss_pct=0", "net.tcp_slow_start_after_idle=false", "workers=2")
+    words += ("bucket_bytes=1000000000",)
+    rate, round_trip_s = 100e6 / 8 / WIRE_PER_PAYLOAD, 0.05
+    in_flight, waited_s = 2 * 10 * 1448, 0.0
+    while in_flight < rate * round_trip_s:
+        waited_s += round_trip_s - in_flight / rate
+        in_flight *= 2
+    every = predicted(*words, "algo=allreduce")
+    assert every.first_s == pytest.approx(waited_s, rel=0.01)
+    fourth = predicted(*words, "algo=local_sgd", "algo.interval=4")
+    assert fourth.first_s == pytest.approx(waited_s, rel=0.01)
+    once = predicted(*words, "algo=local_sgd", "algo.interval=8")
+    assert once.first_s is None
+
+
+def test_a_model_without_buffers_is_no_slower_by_ddp():
+    words = ("workers=4", "bucket_bytes=26214400")
+    by_ddp, by_all_reduce = (
+        predicted(*words, f"algo={algo}") for algo in ("torch_ddp", "allreduce")
+    )
+    assert by_ddp == by_all_reduce
+
+
 def test_codes_of_a_byte_send_a_quarter():
     full, codes = (predicted(f"algo={algo}") for algo in ("allreduce", "bytegrad"))
     assert codes.bytes_sent == pytest.approx(full.bytes_sent / 4, rel=0.01)
@@ -197,6 +238,7 @@ def test_the_command_line_prints_step_time_throughput_and_exposed_communication(
         "step time",
         "examples/s",
         "exposed communication",
+        "steady state           the first step that communicates takes ",
         "compute ",
         "fitted to",
     ):

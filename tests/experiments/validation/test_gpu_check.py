@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from experiments.commands.gpu_check import main
+from experiments.real.nccl import SOCKETS
 from experiments.validation.gpu_check import (
     LIMIT_S,
     RESULTS,
     ROOT,
-    SOCKETS,
     CheckPart,
     PartFailedError,
     check,
-    read_shared,
-    read_tests,
     run_part,
 )
+from experiments.validation.gpu_parts import PARTS, read_nccl, read_shared, read_tests, select
+from experiments.validation.nccl.transfers import Transfers, read_transfers
 from host.errors import UserError
 from host.gpus import Gpu
 from tests import app
@@ -135,6 +135,65 @@ def test_a_suite_of_which_all_is_skipped_has_tested_nothing(tmp_path):
         read_tests(tmp_path)
     (tmp_path / "tests.xml").write_text('<testsuite tests="5" skipped="2" failures="0"/>')
     assert read_tests(tmp_path) == {"passed": 3, "skipped": 2}
+
+
+def test_parts_are_chosen_by_name():
+    assert select([]) == PARTS
+    assert [part.name for part in select(["NCCL over wan", "versions"])] == [
+        "versions",
+        "NCCL over wan",
+    ]
+    with pytest.raises(UserError, match="no part 'wan': choose of versions, tests"):
+        select(["wan"])
+
+
+def test_a_selection_replaces_no_record_of_all_parts(tmp_path):
+    check(GPU, (part("all", "pass"),), tmp_path)
+    check(GPU, (part("some part", "pass"),), tmp_path, selection=["some part"])
+    names = {"nvidia-h200-made-up", "nvidia-h200-made-up-some-part"}
+    assert {file.stem for file in tmp_path.iterdir()} == names
+    [record] = [f for f in tmp_path.glob("*.json") if "some" not in f.name]
+    assert list(json.loads(record.read_text())["parts"]) == ["all"]
+
+
+def test_a_part_with_its_own_time_takes_none_of_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.validation.gpu_check.LIMIT_S", 0.0)
+    own = part("own", "pass", has_own_time=True)
+    check(GPU, (own, part("other", "pass")), tmp_path)
+    outcomes = json.loads((tmp_path / "nvidia-h200-made-up.json").read_text())["parts"]
+    assert outcomes["own"]["passed"]
+    assert outcomes["other"]["reason"] == "no time was left for it"
+
+
+def test_nccls_transports_are_compared_over_three_networks_each_within_ten_minutes():
+    own = {part.name: part for part in PARTS if part.has_own_time}
+    assert list(own) == ["NCCL over lan_1g", "NCCL over lossy", "NCCL over wan"]
+    for name, one in own.items():
+        words = one.command(Path())
+        assert words[:2] == ["experiments.bench_nccl", f"net={name.split()[-1]}"]
+        assert float(words[words.index("--budget") + 1]) < one.limit_s < 600
+
+
+def test_all_reduces_and_a_refusal_stand_beneath_the_table_of_the_parts(tmp_path):
+    taken = Transfers(
+        net="wan",
+        links="tbf",
+        rounds=2,
+        shared_gpu=True,
+        seconds={"own sockets, 1": {1: [0.8, 1.0]}, "bagua_net, 1": {1: [0.4, 0.5]}},
+    )
+    refused = Transfers(net="wan", refused="NCCL refused two workers on one GPU: as it says")
+    for transfers, shown in ((taken, "| 1 | 9.437 (8.389 to 10.49) |"), (refused, "as it says")):
+        kept = tmp_path / "nccl.json"
+        kept.write_text(json.dumps(transfers.record()))
+        one = part(
+            "NCCL over wan", "pass", read=lambda folder: read_nccl(tmp_path), page=PARTS[-1].page
+        )
+        assert check(GPU, (one,), tmp_path / "results")
+        [record, page] = sorted((tmp_path / "results").iterdir())
+        assert shown in page.read_text().partition("| NCCL over wan | passed |")[2]
+        figures = json.loads(record.read_text())["parts"]["NCCL over wan"]["figures"]
+        assert read_transfers(figures) == transfers
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""NCCL over shaped links, by one net plugin or another."""
