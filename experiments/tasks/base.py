@@ -9,7 +9,7 @@ is nothing where an example has one label, and its places where it has one at ea
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -17,18 +17,20 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bagua_algos.worker_axis.inputs import Inputs
 from experiments.tasks.target import ACCURACY
 
 Indices = NDArray[np.int64]
 """Places of examples in a split."""
 
-Model = Callable[[Tensor], Tensor]
+Model = Callable[[Inputs], Tensor]
 """Of all workers held by this process: `[w, b, ...]` to float32 `[w, b, ...]`, in the precision of
 the run.
 """
 
-Batch = tuple[Tensor, Tensor]
-"""The model's inputs `[w, b, ...]` and the labels `[w, b, ...]`."""
+Batch = tuple[Inputs, Tensor]
+"""The model's inputs, one tensor `[w, b, ...]` or several with names, and the labels `[w, b, ...]`.
+"""
 
 PADDING = -1
 """The label of a row that only fills up a batch: never correct, and without a loss."""
@@ -49,11 +51,6 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.y)
-
-    @property
-    def num_labels(self) -> int:
-        """Of all examples together."""
-        return self.y.size
 
     def batch(self, indices_wb: Indices, longest: int | None = None, seed: int = 0) -> Batch:
         """The examples as they are stored, and their labels; of the first `longest` places of each,
@@ -110,7 +107,7 @@ class Task(Protocol):
         """
         ...
 
-    def inputs(self, x: Tensor) -> Tensor:
+    def inputs(self, x: Any) -> Inputs:
         """Stored examples, behind any leading dimensions, as the model takes them."""
         ...
 

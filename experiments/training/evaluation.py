@@ -70,10 +70,10 @@ def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Avera
     totals_wk = totals_wk.to(plan.backend.device)
     averager.all_reduce_mean_(totals_wk)
     sums = totals_wk[0] * plan.workers
-    accuracy, loss = (sums[:2] / split.num_labels).tolist()
+    accuracy, loss = (sums[:2] / sums[2].round()).tolist()
     if score.of_loss is not None:
         return Evaluation(accuracy, loss, spread, score.of_loss(loss))
-    own = None if score.sums is None else score.of_sums(sums[2:].tolist())
+    own = None if score.sums is None else score.of_sums(sums[3:].tolist())
     return Evaluation(accuracy, loss, spread, own)
 
 
@@ -114,13 +114,13 @@ def _evaluate_loss(
 
 
 def _totals(task: Task, score: Score, outputs_wb: Tensor, y_wb: Tensor) -> Tensor:
-    """Of each worker's labels, how many are right, the sum of their losses, and the sums of the
-    score: float64 [w, k].
+    """Of each worker's labels, how many are right, the sum of their losses, how many there are, and
+    the sums of the score: float64 [w, k].
     """
     num_labels_w = (y_wb != PADDING).flatten(1).sum(1)
     loss_w = task.cross_entropy(outputs_wb.float(), y_wb).double()
     num_correct_w = task.num_correct(outputs_wb, y_wb).double()
-    totals_w2 = torch.stack([num_correct_w, loss_w * num_labels_w], dim=1)
+    totals_w3 = torch.stack([num_correct_w, loss_w * num_labels_w, num_labels_w.double()], dim=1)
     return (
-        totals_w2 if score.sums is None else torch.cat([totals_w2, score.sums(outputs_wb, y_wb)], 1)
+        totals_w3 if score.sums is None else torch.cat([totals_w3, score.sums(outputs_wb, y_wb)], 1)
     )

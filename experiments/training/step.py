@@ -15,6 +15,7 @@ from torch.profiler import record_function
 
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.engine.step_observer import StepObserver
+from bagua_algos.worker_axis.inputs import Inputs, any_of, each
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
 from experiments.tasks.base import Batch, Model, Split
@@ -22,29 +23,28 @@ from experiments.training.distributed import Distributed, distribute
 from kernels.upload import upload
 
 
-def examples(
-    plan: Plan, split: Split, indices_wb: np.ndarray, longest: int | None = None
-) -> tuple[Tensor, Tensor]:
+def examples(plan: Plan, split: Split, indices_wb: np.ndarray, longest: int | None = None) -> Batch:
     """The model's inputs `[w, b, ...]` and the labels `[w, b]`, on the plan's device; of the first
     `longest` places of an example, None: of all.
     """
-    stored = split.batch(indices_wb, longest, plan.seed)
-    x_wb, y_wb = (upload(part, plan.backend.device) for part in stored)
-    return plan.task.inputs(x_wb), y_wb
+    x_wb, y_wb = split.batch(indices_wb, longest, plan.seed)
+    x_wb = each(lambda x: upload(x, plan.backend.device), x_wb)
+    return plan.task.inputs(x_wb), upload(y_wb, plan.backend.device)
 
 
 def losses(plan: Plan, model: nn.Module, batch: Batch) -> Tensor:
     """Each worker's loss of a micro-batch in the plan's precision `[w]`, to be differentiated."""
     x_wb, y_wb = batch
-    device, dtype = x_wb.device.type, getattr(torch, plan.precision)
+    device, dtype = any_of(x_wb).device.type, getattr(torch, plan.precision)
 
     def loss(compute: Model, rows: slice = slice(None)) -> Tensor:
-        def in_precision(x_wb: Tensor) -> Tensor:
+        def in_precision(x_wb: Inputs) -> Tensor:
             with torch.autocast(device, dtype, enabled=dtype is not torch.float32):
                 outputs_wb = compute(x_wb)
             return outputs_wb.float()
 
-        return plan.task.loss(in_precision, (x_wb[rows], y_wb[rows])) / plan.accumulate
+        own = each(lambda x: x[rows], x_wb), y_wb[rows]
+        return plan.task.loss(in_precision, own) / plan.accumulate
 
     # The loss of float16 has to be scaled before a backward pass begins.
     at_once = isinstance(model, StackedModel) and dtype is not torch.float16

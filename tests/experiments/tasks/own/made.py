@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from experiments.tasks.base import Batch, Model
@@ -49,6 +49,41 @@ class Dictionaries(Points):
 def pair(items: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
     """A collate function for them."""
     return tuple(torch.stack([item[key] for item in items]) for key in ("input_ids", "labels"))
+
+
+class Sentences(Dataset):
+    """Dictionaries as transformers takes them, half of whose places are padding, in two classes; or
+    with a label at each place.
+    """
+
+    def __init__(self, size: int = 40, seed: int = 0, labels: str = "class") -> None:
+        chance = np.random.default_rng(seed)
+        self.targets = chance.integers(2, size=size).tolist()
+        self.ids = torch.from_numpy(chance.integers(2, 10, size=(size, 6)))
+        self.ids[:, 0] = torch.tensor(self.targets)
+        self.mask = torch.from_numpy(np.arange(6) < chance.integers(2, 7, size=(size, 1)))
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor | int]:
+        ids, mask = self.ids[index], self.mask[index]
+        labels = self.targets[index] if self.labels == "class" else ids.where(mask, -100)
+        return {"input_ids": ids, "attention_mask": mask.long(), "labels": labels}
+
+
+class MeanOfWords(nn.Module):
+    """A classifier that takes its inputs by name; `each` place: one output for each."""
+
+    def __init__(self, num_classes: int = 2, each: bool = False) -> None:
+        super().__init__()
+        self.words, self.top = nn.Embedding(10, 8), nn.Linear(8, num_classes)
+        self.each = each
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        known = self.words(input_ids) * attention_mask.unsqueeze(-1)
+        return self.top(known if self.each else known.sum(1) / attention_mask.sum(1, keepdim=True))
 
 
 class Contrastive(DatasetTask):

@@ -118,7 +118,7 @@ def test_classes_of_a_dataset_can_be_parted(tmp_path):
         ([*POINTS, "data.partition=by_class"], "Points does not name its examples' classes"),
         ([*POINTS, "data.sampler=balanced"], "does not tell how long its examples are"),
         ([*POINTS, f"task.train._target_={MADE}.Dictionaries", "~task.train.noise"],
-         "Dictionaries make a dict, .* give task.collate"),
+         "model=Linear does not take .* input_ids float32 \\[2, 4\\]"),
         ([*POINTS, "model.in_features=5"], "model=Linear does not take examples of task=dataset"),
         (["task.root=x", "task=cifar10"], "unpack cifar-10-binary.tar.gz there"),
         (["task.path=nowhere", "task=text"], "there is no text at task.path=nowhere"),
