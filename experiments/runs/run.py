@@ -231,6 +231,7 @@ class Recorder:
             validation_score=first.validation.score,
             bytes_sent_per_worker=_mean_if_known([r.bytes_sent for r in results]),
             exposed_communication_s=statistics.mean(r.exposed_communication_s for r in results),
+            data_wait_s=_mean_if_known([r.data_wait_s for r in results]),
             spread=first.test.spread,
             **_transport(self._plan, first),
         )

@@ -45,6 +45,9 @@ class Split:
     counts_epochs: ClassVar[bool] = False
     """Whether training's indices go on from epoch to epoch: by `len` of the split in each."""
 
+    is_stream: ClassVar[bool] = False
+    """Whether examples come in one order alone."""
+
     x: np.ndarray
     y: np.ndarray
     sources: Indices | None = None

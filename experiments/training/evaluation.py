@@ -5,6 +5,7 @@ Shapes: w workers held by this process, b examples of each.
 
 import itertools
 import math
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -14,11 +15,12 @@ from torch import Tensor, nn
 from bagua_algos.communication.communicator import Averager
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
-from experiments.tasks.base import PADDING, Split, Task
-from experiments.tasks.batches import shard
+from experiments.tasks.base import PADDING, Batch, Split, Task
+from experiments.tasks.batches import Shard, shard
+from experiments.tasks.loading.reading import Request, read_all
 from experiments.training.distributed import Distributed
 from experiments.training.scores import SCORES, Score
-from experiments.training.step import examples
+from experiments.training.step import uploaded
 
 BATCH = 500
 """Examples of one worker that are evaluated at once."""
@@ -59,11 +61,10 @@ def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Avera
     totals_wk: Tensor | float = 0.0
     with distributed.consensus(averager) as spread, torch.no_grad(), _alike(model):
         model.eval()
-        size = _batch_size(plan, split)
-        for start in range(0, part.indices.shape[1], size):
-            batch = slice(start, start + size)
-            x_wb, y_wb = examples(plan, split, part.indices[:, batch])
-            y_wb[~torch.from_numpy(part.mask[:, batch])] = PADDING
+        size, num_places = _batch_size(plan, split), part.indices.shape[1]
+        slices = [slice(start, start + size) for start in range(0, num_places, size)]
+        for (x_wb, y_wb), at in zip(_read(plan, split, part, slices), slices, strict=True):
+            y_wb[~torch.from_numpy(part.mask[:, at])] = PADDING
             totals_wk = totals_wk + _totals(plan.task, score, model(x_wb), y_wb).cpu()
         model.train()
     assert isinstance(totals_wk, Tensor), "a split has an example"
@@ -80,6 +81,13 @@ def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Avera
 def _alike(model: nn.Module) -> AbstractContextManager[None]:
     """Stacked workers in consensus are one model."""
     return model.alike() if isinstance(model, StackedModel) else nullcontext()
+
+
+def _read(plan: Plan, split: Split, part: Shard, slices: Sequence[slice]) -> Iterator[Batch]:
+    """These places of a shard's examples, on the plan's device."""
+    requests = [Request(part.indices[:, at]) for at in slices]
+    for batch in read_all(split, plan.seed, plan.loaders, requests):
+        yield uploaded(plan, batch)
 
 
 def _batch_size(plan: Plan, split: Split) -> int:
@@ -101,10 +109,11 @@ def _evaluate_loss(
     model = distributed.model
     with distributed.consensus(averager) as spread, torch.no_grad(), _alike(model):
         model.eval()
-        for start, end in itertools.pairwise([0, *(end for end in ends if end > 0)]):
-            batch = examples(plan, split, part.indices[:, start:end])
+        pairs = itertools.pairwise([0, *(end for end in ends if end > 0)])
+        slices = [slice(start, end) for start, end in pairs]
+        for batch, at in zip(_read(plan, split, part, slices), slices, strict=True):
             loss_w = plan.task.loss(lambda x_wb: model(x_wb).float(), batch)
-            num_w = torch.from_numpy(part.mask[:, start:end].sum(1))
+            num_w = torch.from_numpy(part.mask[:, at].sum(1))
             sum_w += torch.where(num_w > 0, loss_w.double().cpu() * num_w, 0.0)
         model.train()
     sum_w = sum_w.to(plan.backend.device)

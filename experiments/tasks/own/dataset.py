@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from bagua_algos.worker_axis.inputs import Inputs, each
 from experiments.tasks.base import PADDING, Batch, Classification, Indices, Model, Split, TaskData
@@ -84,8 +84,7 @@ class DatasetSplit(Split):
     def batch(self, indices_wb: Indices, longest: int | None = None, seed: int = 0) -> Batch:
         """The examples, of which `indices_wb` counts on from epoch to epoch."""
         assert longest is None, "the plan refuses to cut these"
-        items = [self._item(int(index), seed) for index in indices_wb.flat]
-        x_b, y_b = self._parted(self._collate(items))
+        x_b, y_b = self._parted(self._collate(self._items(indices_wb, seed)))
         shape = indices_wb.shape
         return each(lambda x: _narrow(x).unflatten(0, shape), x_b), y_b.unflatten(0, shape)
 
@@ -113,10 +112,14 @@ class DatasetSplit(Split):
             )
         return x_b, y_b
 
-    def _item(self, index: int, seed: int) -> Any:
-        epoch, example = divmod(index, len(self))
-        with seeded((seed, epoch, example)):
-            return self._dataset[example]
+    def _items(self, indices: Indices, seed: int) -> list[Any]:
+        """The examples in the order of `indices`."""
+        items = []
+        for index in indices.ravel().tolist():
+            epoch, example = divmod(index, len(self))
+            with seeded((seed, epoch, example)):
+                items.append(self._dataset[example])
+        return items
 
 
 @contextmanager
@@ -193,16 +196,15 @@ class DatasetTask(Classification):
         parts = {"train": self.train, "validation": self.validation}
         parts["test"] = self.validation if self.test is None else self.test
         for name, dataset in parts.items():
-            if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+            if not hasattr(dataset, "__len__"):
                 raise UserError(
-                    f"task.{name} is a {type(dataset).__name__}, which cannot be read at any "
-                    "place: give a map-style Dataset, with __getitem__ and __len__"
+                    f"task.{name} is a {type(dataset).__name__}, which does not tell how many "
+                    "examples it has: give it a __len__"
                 )
             if not len(dataset):  # pyright: ignore[reportArgumentType]
                 raise UserError(f"task.{name} has no example: give another Dataset")
         shift = self.shift_labels
-        splits = (DatasetSplit(part, collate, shift_labels=shift) for part in parts.values())
-        return TaskData(*splits)
+        return TaskData(*(split_of(part, collate, shift_labels=shift) for part in parts.values()))
 
     def inputs(self, x: Inputs) -> Inputs:
         """As the Dataset makes them."""
@@ -232,6 +234,19 @@ class DatasetTask(Classification):
 def dataset_task(*, loss: Loss | str = CROSS_ENTROPY, **fields: Any) -> DatasetTask:
     """A `DatasetTask`, by the keys of `conf/task/dataset.yaml`. Raises as that does."""
     return DatasetTask(loss_function=loss, **fields)
+
+
+def split_of(dataset: Dataset[Any], collate: Collate, *, shift_labels: bool) -> DatasetSplit:
+    """A Dataset that is read at any place, or else in its order."""
+    from experiments.tasks.own.stream import StreamSplit
+
+    kind = DatasetSplit if is_map_style(dataset) else StreamSplit
+    return kind(dataset, collate, shift_labels=shift_labels)
+
+
+def is_map_style(dataset: object) -> bool:
+    """Whether examples can be read at any place; torch's iterable Datasets raise there."""
+    return hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
 
 
 def known_targets(dataset: object) -> Indices | None:

@@ -1,12 +1,13 @@
 """Small data of the true formats, and Datasets as a user writes them."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from experiments.tasks.base import Batch, Model
 from experiments.tasks.own.dataset import DatasetTask
@@ -26,6 +27,39 @@ class Points(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.x[index] + self.noise * torch.randn(4), self.y[index]
+
+
+class Stream(IterableDataset):
+    """The same, in one order alone; `shares`: out over the processes that read, as torch's
+    documentation has it.
+    """
+
+    def __init__(
+        self, size: int = 50, noise: float = 0.0, shares: bool = False, ends_at: int | None = None
+    ) -> None:
+        self.points = Points(size, noise=noise)
+        self.shares, self.ends_at = shares, ends_at or size
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        info = get_worker_info() if self.shares else None
+        first, every = (0, 1) if info is None else (info.id, info.num_workers)
+        return (self.points[index] for index in range(first, self.ends_at, every))
+
+
+class Broken(Points):
+    """One of whose examples cannot be made."""
+
+    def __init__(self, bad: int, error: type[Exception] = ValueError) -> None:
+        super().__init__()
+        self.bad, self.error = bad, error
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == self.bad:
+            raise self.error(f"example {index} is damaged")
+        return super().__getitem__(index)
 
 
 class Signs(Points):

@@ -1,5 +1,6 @@
 """Inputs that are dictionaries, from the Dataset to the evaluation."""
 
+import json
 import math
 
 import numpy as np
@@ -13,6 +14,7 @@ from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.runs.load import load_rows
 from experiments.runs.run import load_data, run
+from experiments.runs.summary import read_summary
 from experiments.training.evaluation import evaluate
 from experiments.training.step import make_step
 from host.errors import UserError
@@ -36,9 +38,17 @@ def losses(rows):
 def test_workers_of_all_kinds_learn_the_same_from_dictionaries(tmp_path):
     words = [*SENTENCES, "eval_every=3", "accumulate=2", "data.partition=dirichlet"]
     words += ["data.alpha=10"]
-    assert run(compose_config([*words, "backend=gloo"]), tmp_path) == "completed"
-    real = losses(load_rows(tmp_path))
+    of_real = ["backend=gloo", "data.loaders=2", "trace=true"]
+    assert run(compose_config([*words, *of_real]), tmp_path) == "completed"
+    rows = load_rows(tmp_path)
+    real = losses(rows)
     assert real[-1] < real[0]
+    waited_s = [row.data_wait_s for row in rows]
+    assert waited_s == sorted(waited_s) and 0 < waited_s[-1] <= rows[-1].time_s
+    assert read_summary(tmp_path).data_wait_s > 0
+    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    waits = [event for event in trace if event["name"] == "data"]
+    assert len(waits) == 3 * 6 * 2  # workers, steps, micro-batches
     for way in ("vmap", "loop", "shares"):
         assert losses(rows_of(words, tmp_path, way)) == pytest.approx(real, rel=1e-5)
     rounded = losses(rows_of([*words, "precision=bfloat16"], tmp_path))
