@@ -21,7 +21,7 @@ from experiments.tasks.batches import Batches
 from experiments.tasks.loading.reading import Loaders
 from experiments.tasks.partitions import IID, Shares
 from experiments.tasks.samplers import InOrder, Loading, Order
-from experiments.tasks.target import BITS_PER_BYTE, LOSS, Target
+from experiments.tasks.target import BITS_PER_BYTE, LOSS, WORD_ERROR_RATE, Target
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 
@@ -242,6 +242,11 @@ class Plan:
             raise ValueError(
                 f"the labels of task={self.names['task']} are no bytes, which target.bits_per_byte "
                 "is of: give target.loss"
+            )
+        if self.target.metric == WORD_ERROR_RATE and getattr(self.task, "decode", None) is None:
+            raise ValueError(
+                "target.word_error_rate is of texts: take task=dataset and give task.decode, a "
+                "function that makes the text of a list of class numbers"
             )
         self._check_weights()
 

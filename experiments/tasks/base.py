@@ -32,6 +32,11 @@ Batch = tuple[Inputs, Tensor]
 """The model's inputs, one tensor `[w, b, ...]` or several with names, and the labels `[w, b, ...]`.
 """
 
+Ratio = Callable[[Tensor, Tensor, Indices], Tensor]
+"""Of outputs, labels, and the examples' places in the split `[w, b]`, -1 where a row is padding: of
+each worker the top and the bottom of a fraction, which are summed up, float64 `[w, 2]`.
+"""
+
 PADDING = -1
 """The label of a row that only fills up a batch: never correct, and without a loss."""
 
@@ -134,6 +139,10 @@ class Task(Protocol):
         """How many labels each worker gets right [w]."""
         ...
 
+    def ratio(self, metric: str, split: Split) -> Ratio | None:
+        """The task's own idea of a metric on `split`; None: what the metric is for all tasks."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Classification:
@@ -177,6 +186,10 @@ class Classification:
     def num_correct(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
         """How often each worker's largest output is at the label, int64 [w]."""
         return (outputs_wbc.argmax(-1) == y_wb).flatten(1).sum(1)
+
+    def ratio(self, metric: str, split: Split) -> Ratio | None:
+        """None."""
+        return None
 
 
 def stratified(split: Split, *, per_class: tuple[int, ...], seed: int) -> list[Split]:

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bagua_algos.communication.communicator import Averager
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
-from experiments.tasks.base import PADDING, Batch, Split, Task
+from experiments.tasks.base import PADDING, Batch, Indices, Split, Task
 from experiments.tasks.batches import Shard, shard
 from experiments.tasks.loading.reading import Request, read_all
 from experiments.training.distributed import Distributed
@@ -55,7 +56,7 @@ def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Avera
     """
     if plan.task.num_classes is None:
         return _evaluate_loss(plan, split, distributed, averager)
-    score = SCORES.get(plan.target.metric, Score())
+    score = _score(plan, split)
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
     model = distributed.model
     totals_wk: Tensor | float = 0.0
@@ -64,8 +65,10 @@ def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Avera
         size, num_places = _batch_size(plan, split), part.indices.shape[1]
         slices = [slice(start, start + size) for start in range(0, num_places, size)]
         for (x_wb, y_wb), at in zip(_read(plan, split, part, slices), slices, strict=True):
-            y_wb[~torch.from_numpy(part.mask[:, at])] = PADDING
-            totals_wk = totals_wk + _totals(plan.task, score, model(x_wb), y_wb).cpu()
+            mask = part.mask[:, at]
+            y_wb[~torch.from_numpy(mask)] = PADDING
+            places = np.where(mask, part.indices[:, at], -1)
+            totals_wk = totals_wk + _totals(plan.task, score, model(x_wb), y_wb, places).cpu()
         model.train()
     assert isinstance(totals_wk, Tensor), "a split has an example"
     totals_wk = totals_wk.to(plan.backend.device)
@@ -122,7 +125,14 @@ def _evaluate_loss(
     return Evaluation(math.nan, loss, spread, loss)
 
 
-def _totals(task: Task, score: Score, outputs_wb: Tensor, y_wb: Tensor) -> Tensor:
+def _score(plan: Plan, split: Split) -> Score:
+    ratio = plan.task.ratio(plan.target.metric, split)
+    return SCORES.get(plan.target.metric, Score()) if ratio is None else Score(sums=ratio)
+
+
+def _totals(
+    task: Task, score: Score, outputs_wb: Tensor, y_wb: Tensor, places_wb: Indices
+) -> Tensor:
     """Of each worker's labels, how many are right, the sum of their losses, how many there are, and
     the sums of the score: float64 [w, k].
     """
@@ -130,6 +140,7 @@ def _totals(task: Task, score: Score, outputs_wb: Tensor, y_wb: Tensor) -> Tenso
     loss_w = task.cross_entropy(outputs_wb.float(), y_wb).double()
     num_correct_w = task.num_correct(outputs_wb, y_wb).double()
     totals_w3 = torch.stack([num_correct_w, loss_w * num_labels_w, num_labels_w.double()], dim=1)
-    return (
-        totals_w3 if score.sums is None else torch.cat([totals_w3, score.sums(outputs_wb, y_wb)], 1)
-    )
+    if score.sums is None:
+        return totals_w3
+    own = score.sums(outputs_wb, y_wb, places_wb).to(totals_w3.device)
+    return torch.cat([totals_w3, own], 1)

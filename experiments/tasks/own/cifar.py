@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from experiments.tasks.base import Classification, Split, TaskData, stratified
+from experiments.tasks.own.image_folder import normalized
 from host.errors import UserError
 
 PIXELS = 3 * 32 * 32
@@ -62,11 +62,7 @@ class Cifar(Classification):
 
     def inputs(self, x: Tensor) -> Tensor:
         """Images uint8 [..., 3, 32, 32] as float32 of about zero mean and unit variance."""
-        mean, std = (
-            255 * torch.tensor(values, device=x.device).view(3, 1, 1)
-            for values in (self.mean, self.std)
-        )
-        return x.float().sub_(mean).div_(std)
+        return normalized(x, self.mean, self.std)
 
     def _folder(self) -> Path:
         name = "data_batch_1.bin" if self.num_classes == 10 else "train.bin"

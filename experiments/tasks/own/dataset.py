@@ -24,7 +24,18 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from bagua_algos.worker_axis.inputs import Inputs, each
-from experiments.tasks.base import PADDING, Batch, Classification, Indices, Model, Split, TaskData
+from experiments.tasks.base import (
+    PADDING,
+    Batch,
+    Classification,
+    Indices,
+    Model,
+    Ratio,
+    Split,
+    TaskData,
+)
+from experiments.tasks.own.word_errors import Decode, ratio_of
+from experiments.tasks.target import WORD_ERROR_RATE
 from host.errors import UserError
 
 CROSS_ENTROPY = "cross_entropy"
@@ -57,6 +68,11 @@ class DatasetSplit(Split):
         self._dataset = dataset
         self._collate = collate
         self._shift_labels = shift_labels
+
+    @property
+    def dataset(self) -> Dataset[Any]:
+        """That which was given."""
+        return self._dataset
 
     @property
     def y(self) -> Indices:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -153,6 +169,7 @@ class DatasetTask(Classification):
         collate: makes tensors of a list of examples; None: PyTorch's own.
         shift_labels: whether the label of a place is the next place's, as transformers' causal
             models have it; the last place then has none.
+        decode: makes the text of a list of class numbers, for the word error rate.
         metric: by which runs are compared; None: accuracy, or loss where labels are no classes.
         num_classes: outputs of the model; None: as many as `classes` or `targets` of `train` tell.
 
@@ -166,6 +183,7 @@ class DatasetTask(Classification):
     loss_function: Loss | str = field(default=CROSS_ENTROPY)
     collate: Collate | None = None
     shift_labels: bool = False
+    decode: Decode | None = None
     metric: str | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
     num_classes: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
     target_accuracy: float | None = None
@@ -209,6 +227,13 @@ class DatasetTask(Classification):
     def inputs(self, x: Inputs) -> Inputs:
         """As the Dataset makes them."""
         return x
+
+    def ratio(self, metric: str, split: Split) -> Ratio | None:
+        """The word error rate, by `decode`."""
+        if metric != WORD_ERROR_RATE:
+            return None
+        assert self.decode is not None, "the plan has seen to it"
+        return ratio_of(self.decode)
 
     def lengths(self, split: Split) -> np.ndarray:
         """One place an example."""
