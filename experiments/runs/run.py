@@ -288,7 +288,7 @@ def _bits_per_character(task: Task, loss: float) -> float | None:
     return loss / math.log(2) if task.labels_are_characters else None
 
 
-def _mean_if_known(values: Sequence[int | None]) -> float | None:
+def _mean_if_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.mean(known) if len(known) == len(values) else None
 

@@ -224,7 +224,7 @@ class DatasetTask(Classification):
         shift = self.shift_labels
         return TaskData(*(split_of(part, collate, shift_labels=shift) for part in parts.values()))
 
-    def inputs(self, x: Inputs) -> Inputs:
+    def inputs(self, x: Any) -> Inputs:
         """As the Dataset makes them."""
         return x
 

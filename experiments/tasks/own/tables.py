@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.json
-import pyarrow.parquet
+from pyarrow import json, parquet
 from torch.utils.data import Dataset
 
 from host.errors import UserError
@@ -109,13 +108,13 @@ class _RowGroup:
 @functools.lru_cache(maxsize=2)
 def _row_group(file: Path, number: int, columns: tuple[str, ...] | None) -> pa.Table:
     # Threads of Arrow would not survive a fork.
-    with pa.parquet.ParquetFile(file) as rows:
+    with parquet.ParquetFile(file) as rows:
         return rows.read_row_group(number, columns=columns, use_threads=False)
 
 
 def _parts(file: Path) -> list[Any]:
     if file.suffix == ".parquet":
-        with pa.parquet.ParquetFile(file) as rows:
+        with parquet.ParquetFile(file) as rows:
             groups = [rows.metadata.row_group(i).num_rows for i in range(rows.num_row_groups)]
         return [_RowGroup(file, number, num_rows) for number, num_rows in enumerate(groups)]
     if file.suffix == ".arrow":
@@ -125,8 +124,8 @@ def _parts(file: Path) -> list[Any]:
 
 
 def _of_json(file: Path) -> pa.Table:
-    options = pa.json.ReadOptions(use_threads=False, block_size=1 << 26)
-    return pa.json.read_json(file, read_options=options)
+    options = json.ReadOptions(use_threads=False, block_size=1 << 26)
+    return json.read_json(file, read_options=options)
 
 
 def text_of(row: Mapping[str, Any], column: str) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 from PIL import Image
+from pyarrow import parquet
 
 PEOPLE, PLACES = ("ann", "bob", "cat", "dan"), ("rome", "paris", "oslo", "lima")
 
@@ -47,7 +47,7 @@ def write(rows: list[dict], file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_pylist(rows)
     if file.suffix == ".parquet":
-        pa.parquet.write_table(table, file, row_group_size=4)
+        parquet.write_table(table, file, row_group_size=4)
     elif file.suffix == ".arrow":
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as stream:
             stream.write_table(table, max_chunksize=4)
