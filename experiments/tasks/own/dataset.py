@@ -146,7 +146,7 @@ def seeded(key: Sequence[int]) -> Iterator[None]:
     number = int(np.random.SeedSequence(key).generate_state(1)[0])
     of_numpy, of_python = np.random.get_state(), random.getstate()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(number)
+        torch.default_generator.manual_seed(number)  # no GPU draws for examples
         np.random.seed(number)
         random.seed(number)
         try:
