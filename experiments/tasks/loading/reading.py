@@ -76,7 +76,7 @@ class Reading:
         self._loaders = loaders
         self._on_wait = on_wait
         self._expected: deque[Request] = deque()
-        self._batches: Iterator[Any] | None = None
+        self._batches: Any = None
         self.waited_s = 0.0
         """For batches, reading included where no other process reads."""
 
@@ -125,7 +125,10 @@ class Reading:
 
     def close(self) -> None:
         """End the processes."""
-        self._batches = None  # its destructor ends them, and waits for their end
+        if self._batches is not None:
+            # What its destructor does, which an error that is still looked at would put off.
+            self._batches._shutdown_workers()
+        self._batches = None
         self._expected.clear()
 
     def _next(self, batches: Iterator[Any]) -> Batch:

@@ -67,8 +67,9 @@ def test_what_fails_in_a_process_is_one_sentence(capfd):
     reading = Reading(DatasetSplit(Points()), 0, TWO)
     reading.expect([request] * 20)
     reading.batch(request)
-    os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
-    with pytest.raises(Failure, match="a process that reads examples is gone"):
+    # torch's handler of SIGCHLD may raise at any place of the process that trains.
+    with pytest.raises((Failure, RuntimeError), match=r"is gone|is killed by signal"):
+        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
         for _ in range(19):
             reading.batch(request)
     reading.close()
