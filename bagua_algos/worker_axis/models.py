@@ -1,5 +1,5 @@
 """Models on the worker axis: `[w, batch, ...]` in, `[w, batch, ...]` out, for the w workers of
-this process.
+this process. What goes in is one tensor, or a dictionary of tensors.
 
 One training loop serves both: a real worker's ordinary model (w = 1), and N simulated workers'
 models stacked, which `Stacking` says how to compute.
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bagua_algos.worker_axis.inputs import Inputs, call, each
 from bagua_algos.worker_axis.rows import LossOfRows, RowByRow, Rows
 from bagua_algos.worker_axis.stacking import Stacking
 
@@ -24,9 +25,9 @@ class SingleModel(nn.Module):
         super().__init__()
         self.module = model
 
-    def forward(self, x_wb: Tensor) -> Tensor:
+    def forward(self, x_wb: Inputs) -> Tensor:
         """`x[1, batch, ...]` -> `[1, batch, ...]`."""
-        return self.module(x_wb.squeeze(0)).unsqueeze(0)
+        return call(self.module, each(lambda x: x.squeeze(0), x_wb)).unsqueeze(0)
 
 
 class StackedModel(nn.Module):
@@ -76,7 +77,7 @@ class StackedModel(nn.Module):
             at_once = stacking.threads if stacking.way == "shares" else 1
             self._compute = RowByRow(self._rows, at_once)
 
-    def forward(self, x_wb: Tensor, loss: LossOfRows | None = None) -> Tensor:
+    def forward(self, x_wb: Inputs, loss: LossOfRows | None = None) -> Tensor:
         """`x[w, batch, ...]` -> `[w, batch, ...]`, row i by worker i's weights.
 
         With `loss`, the losses `[w]` in place of outputs; `loss` gives some workers' model its rows
@@ -106,27 +107,30 @@ class StackedModel(nn.Module):
         self._rows.train(mode)
         return self
 
-    def _vmap(self, x_wb: Tensor, loss: LossOfRows | None) -> Tensor:
+    def _vmap(self, x_wb: Inputs, loss: LossOfRows | None) -> Tensor:
         return self._all_by_vmap(x_wb) if loss is None else loss(self._all_by_vmap, slice(None))
 
-    def _all_by_vmap(self, x_wb: Tensor) -> Tensor:
+    def _all_by_vmap(self, x_wb: Inputs) -> Tensor:
         parameters = dict(self.module.named_parameters())
         buffers = dict(self.module.named_buffers())
         return torch.func.vmap(self._one, randomness="different")(parameters, buffers, x_wb)
 
     def _one(
-        self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x_b: Tensor
+        self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x_b: Inputs
     ) -> Tensor:
-        return torch.func.functional_call(self.module, (dict(parameters), dict(buffers)), (x_b,))
+        own = (dict(parameters), dict(buffers))
+        if isinstance(x_b, Tensor):
+            return torch.func.functional_call(self.module, own, (x_b,))
+        return torch.func.functional_call(self.module, own, (), dict(x_b))
 
 
-def why_not_stacked(model: nn.Module, x_b: Tensor) -> str | None:
+def why_not_stacked(model: nn.Module, x_b: Inputs) -> str | None:
     """What keeps `torch.func.vmap` from computing stacked copies of `model` at once on such inputs;
     None if it can.
     """
     try:
         with torch.no_grad():
-            StackedModel(model, 2)(torch.stack([x_b, x_b]))
+            StackedModel(model, 2)(each(lambda x: torch.stack([x, x]), x_b))
     except RuntimeError as error:
         return str(error).strip().splitlines()[0]
     return None

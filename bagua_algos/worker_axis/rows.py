@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-ModelOfRows = Callable[[Tensor], Tensor]
+from bagua_algos.worker_axis.inputs import Inputs, any_of, call, each, parts
+
+ModelOfRows = Callable[[Inputs], Tensor]
 """Of some workers: `[k, b, ...]` -> `[k, b, ...]`."""
 
 LossOfRows = Callable[[ModelOfRows, slice], Tensor]
@@ -66,10 +68,11 @@ class Rows:
         for row in self._known:
             row.model.train(mode)
 
-    def compute_all(self, x_wb: Tensor) -> Tensor:
+    def compute_all(self, x_wb: Inputs) -> Tensor:
         """The outputs of all workers by the model of worker 0; without gradients."""
-        [row], parts = self.first(1), x_wb.flatten(0, 1).split(_CHUNK)
-        return torch.cat([row.model(part) for part in parts]).unflatten(0, x_wb.shape[:2])
+        [row], x_b = self.first(1), each(lambda x: x.flatten(0, 1), x_wb)
+        outputs_b = torch.cat([call(row.model, part) for part in parts(x_b, _CHUNK)])
+        return outputs_b.unflatten(0, any_of(x_wb).shape[:2])
 
     def _tensors(self) -> list[Tensor]:
         return [*self._module.parameters(), *self._module.buffers()]
@@ -102,11 +105,11 @@ class RowByRow:
         self._side_by_side = side_by_side
         self._pool: ThreadPoolExecutor | None = None
 
-    def __call__(self, x_wb: Tensor, loss: LossOfRows | None) -> Tensor:
+    def __call__(self, x_wb: Inputs, loss: LossOfRows | None) -> Tensor:
         """The outputs `[w, b, ...]`, or with `loss` the losses `[w]`; autograd gives them the
         gradients of the stacked parameters, not those of `x_wb`.
         """
-        rows, stacked = self._rows.first(len(x_wb)), self._rows.trained()
+        rows, stacked = self._rows.first(len(any_of(x_wb))), self._rows.trained()
         if torch.is_grad_enabled() and stacked:
             return _RowsOfAutograd.apply(self, rows, x_wb, loss, *stacked)
         results = self.each(lambda worker: _one(rows, x_wb, loss, worker), len(rows))
@@ -131,12 +134,15 @@ class RowByRow:
         return self.__dict__ | {"_pool": None}
 
 
-def _one(rows: Sequence[Row], x_wb: Tensor, loss: LossOfRows | None, worker: int) -> Tensor:
+def _one(rows: Sequence[Row], x_wb: Inputs, loss: LossOfRows | None, worker: int) -> Tensor:
     """One worker's outputs `[b, ...]`, or its loss `[1]`."""
     model = rows[worker].model
     if loss is None:
-        return model(x_wb[worker])
-    return loss(lambda x_1b: model(x_1b[0]).unsqueeze(0), slice(worker, worker + 1))
+        return call(model, each(lambda x: x[worker], x_wb))
+    return loss(
+        lambda x_1b: call(model, each(lambda x: x[0], x_1b)).unsqueeze(0),
+        slice(worker, worker + 1),
+    )
 
 
 class _RowsOfAutograd(torch.autograd.Function):
@@ -147,7 +153,7 @@ class _RowsOfAutograd(torch.autograd.Function):
         ctx: Any,
         ways: RowByRow,
         rows: Sequence[Row],
-        x_wb: Tensor,
+        x_wb: Inputs,
         loss: LossOfRows | None,
         *stacked: nn.Parameter,
     ) -> Tensor:

@@ -1,5 +1,6 @@
-"""Models of the library transformers among those that map a tensor to a tensor."""
+"""Models of the library transformers among those whose output is a tensor."""
 
+import torch
 from torch import Tensor, nn
 
 
@@ -13,16 +14,20 @@ class Logits(nn.Module):
           num_channels: 1
           num_labels: 10
 
-    in a model's YAML becomes one by itself.
+    in a model's YAML becomes one by itself. A model that answers questions, whose logits are two,
+    makes both of them: [b, 2, t], of each of t places that the answer begins there, and ends.
 
     Args:
-        model: takes a tensor as its first argument.
+        model: takes a tensor as its first argument, or several by name.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *x: Tensor, **named: Tensor) -> Tensor:
         """What `model` takes -> logits [b, ..., c]."""
-        return self.model(x).logits
+        outputs = self.model(*x, **named)
+        if hasattr(outputs, "start_logits"):
+            return torch.stack([outputs.start_logits, outputs.end_logits], 1)
+        return outputs.logits

@@ -27,6 +27,7 @@ ADDED: dict[str, Any] = {
     "data.partition": "iid",
     "data.alpha": None,
     "data.sizes": "equal",
+    "data.loaders": 0,
     **{f"target.{metric}": None for metric in LOWER_IS_BETTER if metric != ACCURACY},
 }
 """Options that older records lack, with the value that stands for what those runs had. Where an

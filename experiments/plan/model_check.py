@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bagua_algos.worker_axis.inputs import call, each
+from bagua_algos.worker_axis.models import SingleModel
 from experiments.plan.plan import Plan
 from experiments.tasks.base import Batch, TaskData
 from host.errors import UserError
@@ -28,11 +30,12 @@ def check_model(plan: Plan, data: TaskData) -> None:
     """
     # Copies of what is stored: a model may work in place.
     x_wb, y_wb = data.train.batch(np.arange(min(NUM_EXAMPLES, len(data.train)))[None])
-    inputs_b, y_b, num_classes = plan.task.inputs(x_wb)[0], y_wb[0], plan.task.num_classes
+    inputs_wb, y_b, num_classes = plan.task.inputs(x_wb), y_wb[0], plan.task.num_classes
+    inputs_b = each(lambda x: x[0], inputs_wb)
     model, examples = f"model={plan.names['model']}", f"examples of task={plan.names['task']}"
     try:
         with _evaluating(plan.model):
-            outputs_b = plan.model(inputs_b)
+            outputs_b = call(plan.model, inputs_b)
     except Exception as error:  # whatever a model raises for what it was not made for
         raise UserError(
             f"{model} does not take {examples}, which are {_described(inputs_b)} "
@@ -40,7 +43,7 @@ def check_model(plan: Plan, data: TaskData) -> None:
             "task"
         ) from error
     if num_classes is None:
-        _check_loss(plan, (inputs_b[None], y_wb))
+        _check_loss(plan, (inputs_wb, y_wb))
         return
     needed = [*y_b.shape, num_classes]
     if not _is_float(outputs_b) or list(outputs_b.shape) != needed:
@@ -55,7 +58,7 @@ def _check_loss(plan: Plan, batch: Batch) -> None:
     """Raise `UserError` unless the task's own loss of one worker is `[1]`, floating."""
     try:
         with _evaluating(plan.model):
-            loss_w = plan.task.loss(lambda x_wb: plan.model(x_wb[0])[None], batch)
+            loss_w = plan.task.loss(SingleModel(plan.model), batch)
     except Exception as error:  # whatever a loss raises for what it was not made for
         raise UserError(
             f"the loss of task={plan.names['task']} does not take what model="
@@ -87,7 +90,9 @@ def _is_float(value: Any) -> bool:
 
 
 def _described(value: Any) -> str:
-    """Such as "float32 [2, 1, 28, 28]" or "a tuple"."""
+    """Such as "float32 [2, 1, 28, 28]", "input_ids int64 [2, 128]" or "a tuple"."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_described(part)}" for name, part in value.items())
     if not isinstance(value, Tensor):
         return f"a {type(value).__name__}"
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"

@@ -18,9 +18,10 @@ from bagua_algos.communication.streams import AUTO, NumStreams, check_streams
 from bagua_algos.worker_axis.stacking import WAYS
 from experiments.tasks.base import Split, Task, TaskData
 from experiments.tasks.batches import Batches
-from experiments.tasks.partitions import Shares
-from experiments.tasks.samplers import Loading
-from experiments.tasks.target import BITS_PER_BYTE, LOSS, Target
+from experiments.tasks.loading.reading import Loaders
+from experiments.tasks.partitions import IID, Shares
+from experiments.tasks.samplers import InOrder, Loading, Order
+from experiments.tasks.target import BITS_PER_BYTE, LOSS, WORD_ERROR_RATE, Target
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 
@@ -175,7 +176,6 @@ class Plan:
                 f"task={self.names['task']} does not tell how long its examples are, which "
                 "data.sampler=balanced goes by: take data.sampler=shuffled"
             )
-        lengths = self.task.lengths(data.train)
         return Batches(
             num_examples=len(data.train),
             world_size=self.workers,
@@ -183,7 +183,21 @@ class Plan:
             batch_size=self.batch_size,
             seed=self.seed,
             counts_epochs=data.train.counts_epochs,
-            order=self.shares(data.train) or self.loading.sampler.order(lengths),
+            order=self._order(data.train),
+        )
+
+    def _order(self, split: Split) -> Order:
+        if split.is_stream and self.loading.partition == IID:
+            return InOrder()
+        return self.shares(split) or self.loading.sampler.order(self.task.lengths(split))
+
+    @property
+    def loaders(self) -> Loaders:
+        """The processes that read examples, for each that trains."""
+        return Loaders(
+            number=self.loading.loaders,
+            pins=self.backend.device == "cuda",
+            limit_s=self.cluster.timeout_s,
         )
 
     def shares(self, split: Split) -> Shares | None:
@@ -228,6 +242,11 @@ class Plan:
             raise ValueError(
                 f"the labels of task={self.names['task']} are no bytes, which target.bits_per_byte "
                 "is of: give target.loss"
+            )
+        if self.target.metric == WORD_ERROR_RATE and getattr(self.task, "decode", None) is None:
+            raise ValueError(
+                "target.word_error_rate is of texts: take task=dataset and give task.decode, a "
+                "function that makes the text of a list of class numbers"
             )
         self._check_weights()
 

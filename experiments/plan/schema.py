@@ -20,6 +20,7 @@ class TargetSchema:
     loss: float | None = None
     perplexity: float | None = None
     bits_per_byte: float | None = None
+    word_error_rate: float | None = None
 
 
 @dataclass

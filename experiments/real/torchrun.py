@@ -125,7 +125,7 @@ def _gather(
     """All workers' results: what differs between them comes from each."""
     sent = result.bytes_sent if is_counted else None
     own = torch.tensor(
-        [[-1 if sent is None else sent, result.exposed_communication_s]],
+        [[-1 if sent is None else sent, result.exposed_communication_s, result.data_wait_s or 0.0]],
         dtype=torch.float64,
         device=device,
     )
@@ -134,8 +134,9 @@ def _gather(
             result,
             bytes_sent=None if sent < 0 else int(sent),
             exposed_communication_s=exposed_s,
+            data_wait_s=data_wait_s,
         )
-        for sent, exposed_s in communicator.all_gather(own)[0].tolist()
+        for sent, exposed_s, data_wait_s in communicator.all_gather(own)[0].tolist()
     ]
 
 

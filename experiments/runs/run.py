@@ -231,6 +231,7 @@ class Recorder:
             validation_score=first.validation.score,
             bytes_sent_per_worker=_mean_if_known([r.bytes_sent for r in results]),
             exposed_communication_s=statistics.mean(r.exposed_communication_s for r in results),
+            data_wait_s=_mean_if_known([r.data_wait_s for r in results]),
             spread=first.test.spread,
             **_transport(self._plan, first),
         )
@@ -287,7 +288,7 @@ def _bits_per_character(task: Task, loss: float) -> float | None:
     return loss / math.log(2) if task.labels_are_characters else None
 
 
-def _mean_if_known(values: Sequence[int | None]) -> float | None:
+def _mean_if_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.mean(known) if len(known) == len(values) else None
 

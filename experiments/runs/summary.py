@@ -54,6 +54,10 @@ class Summary:
     bytes_sent_per_worker: float | None = None
     exposed_communication_s: float | None = None
     """The mean of the workers."""
+    data_wait_s: float | None = None
+    """What training waited for examples, which no network delays: the mean of the workers; None:
+    they were simulated.
+    """
     achieved_rate_mbit: float | None = None
     """The median of the links; None where not measured."""
     asked_rate_mbit: float | None = None

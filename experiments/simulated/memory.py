@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from bagua_algos.worker_axis.inputs import call
 from experiments.plan.plan import Plan
 from experiments.tasks.base import TaskData
 from experiments.training.step import examples
@@ -77,7 +78,7 @@ def activation_bytes(plan: Plan, data: TaskData) -> int:
     dtype = getattr(torch, plan.precision)
     autocast = torch.autocast("cpu", dtype, enabled=dtype is not torch.float32)
     with autocast, saved_tensors_hooks(note, lambda x: x):
-        outputs_b = model(x_b)
+        outputs_b = call(model, x_b)
     del outputs_b  # until here no storage is freed and its address used again
     return sum(kept.values())
 

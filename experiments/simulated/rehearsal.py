@@ -95,6 +95,7 @@ def _run(
     batches = plan.batches(data, (0,))
     step, until_s = 0, math.inf
     early_steps = min(engine.algorithm.num_early_steps, plan.max_steps)
+    take_step.read_ahead(batches, 0)
     lengths, places_s = plan.task.lengths(data.train), []
     num_early = WARM_UP_STEPS + math.ceil(num_steps * early_steps / plan.max_steps)
     while step < WARM_UP_STEPS + num_steps or time.monotonic() < until_s:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bagua_algos.worker_axis.inputs import each
 from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
 from bagua_algos.worker_axis.stacking import WAYS, Stacking, Way
 from experiments.plan.identity import identity
@@ -153,7 +154,7 @@ def _possible(plan: Plan, data: TaskData) -> tuple[list[Way], dict[str, str]]:
         refused["vmap"] = obstacle
     if plan.backend.device != "cpu":
         refused["shares"] = "threads share one GPU"
-    elif _draws(plan, (x_b.unsqueeze(0), y_b.unsqueeze(0))):
+    elif _draws(plan, (each(lambda x: x.unsqueeze(0), x_b), y_b.unsqueeze(0))):
         refused["shares"] = "it draws random numbers, in an order that threads would change"
     return [way for way in WAYS if way not in refused], refused
 

@@ -9,7 +9,7 @@ is nothing where an example has one label, and its places where it has one at ea
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -17,18 +17,25 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bagua_algos.worker_axis.inputs import Inputs
 from experiments.tasks.target import ACCURACY
 
 Indices = NDArray[np.int64]
 """Places of examples in a split."""
 
-Model = Callable[[Tensor], Tensor]
+Model = Callable[[Inputs], Tensor]
 """Of all workers held by this process: `[w, b, ...]` to float32 `[w, b, ...]`, in the precision of
 the run.
 """
 
-Batch = tuple[Tensor, Tensor]
-"""The model's inputs `[w, b, ...]` and the labels `[w, b, ...]`."""
+Batch = tuple[Inputs, Tensor]
+"""The model's inputs, one tensor `[w, b, ...]` or several with names, and the labels `[w, b, ...]`.
+"""
+
+Ratio = Callable[[Tensor, Tensor, Indices], Tensor]
+"""Of outputs, labels, and the examples' places in the split `[w, b]`, -1 where a row is padding: of
+each worker the top and the bottom of a fraction, which are summed up, float64 `[w, 2]`.
+"""
 
 PADDING = -1
 """The label of a row that only fills up a batch: never correct, and without a loss."""
@@ -43,17 +50,15 @@ class Split:
     counts_epochs: ClassVar[bool] = False
     """Whether training's indices go on from epoch to epoch: by `len` of the split in each."""
 
+    is_stream: ClassVar[bool] = False
+    """Whether examples come in one order alone."""
+
     x: np.ndarray
     y: np.ndarray
     sources: Indices | None = None
 
     def __len__(self) -> int:
         return len(self.y)
-
-    @property
-    def num_labels(self) -> int:
-        """Of all examples together."""
-        return self.y.size
 
     def batch(self, indices_wb: Indices, longest: int | None = None, seed: int = 0) -> Batch:
         """The examples as they are stored, and their labels; of the first `longest` places of each,
@@ -110,7 +115,7 @@ class Task(Protocol):
         """
         ...
 
-    def inputs(self, x: Tensor) -> Tensor:
+    def inputs(self, x: Any) -> Inputs:
         """Stored examples, behind any leading dimensions, as the model takes them."""
         ...
 
@@ -132,6 +137,10 @@ class Task(Protocol):
 
     def num_correct(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
         """How many labels each worker gets right [w]."""
+        ...
+
+    def ratio(self, metric: str, split: Split) -> Ratio | None:
+        """The task's own idea of a metric on `split`; None: what the metric is for all tasks."""
         ...
 
 
@@ -177,6 +186,10 @@ class Classification:
     def num_correct(self, outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
         """How often each worker's largest output is at the label, int64 [w]."""
         return (outputs_wbc.argmax(-1) == y_wb).flatten(1).sum(1)
+
+    def ratio(self, metric: str, split: Split) -> Ratio | None:
+        """None."""
+        return None
 
 
 def stratified(split: Split, *, per_class: tuple[int, ...], seed: int) -> list[Split]:

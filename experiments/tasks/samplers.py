@@ -62,6 +62,19 @@ SHUFFLED = Shuffled()
 
 
 @dataclass(frozen=True, kw_only=True)
+class InOrder:
+    """The order that the examples come in; worker r takes every N-th from its r-th on."""
+
+    def epoch(
+        self, num_examples: int, num_workers: int, batch_size: int, seed: int, epoch: int
+    ) -> Indices:
+        """`[N, s]`; the same in every epoch."""
+        global_batch = num_workers * batch_size
+        num_taken = num_examples // global_batch * global_batch
+        return np.arange(num_taken).reshape(-1, num_workers).T
+
+
+@dataclass(frozen=True, kw_only=True)
 class Balanced:
     """At each step all workers get examples of like length (`bagua_algos.data.balance`).
 
@@ -118,17 +131,22 @@ class Loading:
         partition: which examples a worker has for itself, one of `partitions.KINDS`.
         alpha: of Dirichlet.
         sizes: of the workers' shares, "equal" or "unequal".
+        loaders: processes that read for each process that trains; 0: it reads itself.
 
     Raises:
-        ValueError: as `Partition`, or for a sampler that shares all examples out by length.
+        ValueError: as `Partition`, fewer than no loaders, or for a sampler that shares all examples
+            out by length.
     """
 
     sampler: Sampler
     partition: str = IID
     alpha: float | None = None
     sizes: str = "equal"
+    loaders: int = 0
 
     def __post_init__(self) -> None:
+        if self.loaders < 0:
+            raise ValueError(f"data.loaders must be at least 0, got {self.loaders}")
         if not self._partition.is_iid and not isinstance(self.sampler, Shuffled):
             raise ValueError(
                 f"data.partition={self.partition} gives every worker its own examples, which "

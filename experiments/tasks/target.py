@@ -7,6 +7,9 @@
     loss            the mean loss of a label, in nats
     perplexity      exp(loss)
     bits_per_byte   loss / ln 2, of labels that are bytes
+    word_error_rate words that are wrong, of each word of the true texts
+
+A task may have its own idea of some: SQuAD's F1 and exact match are means over questions.
 
 Nothing here needs torch, for those who only read records.
 """
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 ACCURACY = "accuracy"
 LOSS = "loss"
 BITS_PER_BYTE = "bits_per_byte"
+WORD_ERROR_RATE = "word_error_rate"
 LOWER_IS_BETTER = {
     ACCURACY: False,
     "top_5": False,
@@ -25,6 +29,7 @@ LOWER_IS_BETTER = {
     LOSS: True,
     "perplexity": True,
     BITS_PER_BYTE: True,
+    WORD_ERROR_RATE: True,
 }
 """All metrics, and in which direction each is better."""
 

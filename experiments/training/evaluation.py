@@ -5,20 +5,23 @@ Shapes: w workers held by this process, b examples of each.
 
 import itertools
 import math
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bagua_algos.communication.communicator import Averager
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
-from experiments.tasks.base import PADDING, Split, Task
-from experiments.tasks.batches import shard
+from experiments.tasks.base import PADDING, Batch, Indices, Split, Task
+from experiments.tasks.batches import Shard, shard
+from experiments.tasks.loading.reading import Request, read_all
 from experiments.training.distributed import Distributed
 from experiments.training.scores import SCORES, Score
-from experiments.training.step import examples
+from experiments.training.step import uploaded
 
 BATCH = 500
 """Examples of one worker that are evaluated at once."""
@@ -53,33 +56,41 @@ def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Avera
     """
     if plan.task.num_classes is None:
         return _evaluate_loss(plan, split, distributed, averager)
-    score = SCORES.get(plan.target.metric, Score())
+    score = _score(plan, split)
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
     model = distributed.model
     totals_wk: Tensor | float = 0.0
     with distributed.consensus(averager) as spread, torch.no_grad(), _alike(model):
         model.eval()
-        size = _batch_size(plan, split)
-        for start in range(0, part.indices.shape[1], size):
-            batch = slice(start, start + size)
-            x_wb, y_wb = examples(plan, split, part.indices[:, batch])
-            y_wb[~torch.from_numpy(part.mask[:, batch])] = PADDING
-            totals_wk = totals_wk + _totals(plan.task, score, model(x_wb), y_wb).cpu()
+        size, num_places = _batch_size(plan, split), part.indices.shape[1]
+        slices = [slice(start, start + size) for start in range(0, num_places, size)]
+        for (x_wb, y_wb), at in zip(_read(plan, split, part, slices), slices, strict=True):
+            mask = part.mask[:, at]
+            y_wb[~torch.from_numpy(mask)] = PADDING
+            places = np.where(mask, part.indices[:, at], -1)
+            totals_wk = totals_wk + _totals(plan.task, score, model(x_wb), y_wb, places).cpu()
         model.train()
     assert isinstance(totals_wk, Tensor), "a split has an example"
     totals_wk = totals_wk.to(plan.backend.device)
     averager.all_reduce_mean_(totals_wk)
     sums = totals_wk[0] * plan.workers
-    accuracy, loss = (sums[:2] / split.num_labels).tolist()
+    accuracy, loss = (sums[:2] / sums[2].round()).tolist()
     if score.of_loss is not None:
         return Evaluation(accuracy, loss, spread, score.of_loss(loss))
-    own = None if score.sums is None else score.of_sums(sums[2:].tolist())
+    own = None if score.sums is None else score.of_sums(sums[3:].tolist())
     return Evaluation(accuracy, loss, spread, own)
 
 
 def _alike(model: nn.Module) -> AbstractContextManager[None]:
     """Stacked workers in consensus are one model."""
     return model.alike() if isinstance(model, StackedModel) else nullcontext()
+
+
+def _read(plan: Plan, split: Split, part: Shard, slices: Sequence[slice]) -> Iterator[Batch]:
+    """These places of a shard's examples, on the plan's device."""
+    requests = [Request(part.indices[:, at]) for at in slices]
+    for batch in read_all(split, plan.seed, plan.loaders, requests):
+        yield uploaded(plan, batch)
 
 
 def _batch_size(plan: Plan, split: Split) -> int:
@@ -101,10 +112,11 @@ def _evaluate_loss(
     model = distributed.model
     with distributed.consensus(averager) as spread, torch.no_grad(), _alike(model):
         model.eval()
-        for start, end in itertools.pairwise([0, *(end for end in ends if end > 0)]):
-            batch = examples(plan, split, part.indices[:, start:end])
+        pairs = itertools.pairwise([0, *(end for end in ends if end > 0)])
+        slices = [slice(start, end) for start, end in pairs]
+        for batch, at in zip(_read(plan, split, part, slices), slices, strict=True):
             loss_w = plan.task.loss(lambda x_wb: model(x_wb).float(), batch)
-            num_w = torch.from_numpy(part.mask[:, start:end].sum(1))
+            num_w = torch.from_numpy(part.mask[:, at].sum(1))
             sum_w += torch.where(num_w > 0, loss_w.double().cpu() * num_w, 0.0)
         model.train()
     sum_w = sum_w.to(plan.backend.device)
@@ -113,14 +125,22 @@ def _evaluate_loss(
     return Evaluation(math.nan, loss, spread, loss)
 
 
-def _totals(task: Task, score: Score, outputs_wb: Tensor, y_wb: Tensor) -> Tensor:
-    """Of each worker's labels, how many are right, the sum of their losses, and the sums of the
-    score: float64 [w, k].
+def _score(plan: Plan, split: Split) -> Score:
+    ratio = plan.task.ratio(plan.target.metric, split)
+    return SCORES.get(plan.target.metric, Score()) if ratio is None else Score(sums=ratio)
+
+
+def _totals(
+    task: Task, score: Score, outputs_wb: Tensor, y_wb: Tensor, places_wb: Indices
+) -> Tensor:
+    """Of each worker's labels, how many are right, the sum of their losses, how many there are, and
+    the sums of the score: float64 [w, k].
     """
     num_labels_w = (y_wb != PADDING).flatten(1).sum(1)
     loss_w = task.cross_entropy(outputs_wb.float(), y_wb).double()
     num_correct_w = task.num_correct(outputs_wb, y_wb).double()
-    totals_w2 = torch.stack([num_correct_w, loss_w * num_labels_w], dim=1)
-    return (
-        totals_w2 if score.sums is None else torch.cat([totals_w2, score.sums(outputs_wb, y_wb)], 1)
-    )
+    totals_w3 = torch.stack([num_correct_w, loss_w * num_labels_w, num_labels_w.double()], dim=1)
+    if score.sums is None:
+        return totals_w3
+    own = score.sums(outputs_wb, y_wb, places_wb).to(totals_w3.device)
+    return torch.cat([totals_w3, own], 1)

@@ -32,6 +32,10 @@ class MetricsRow:
     """By one worker, as its interface counts them."""
     exposed_communication_s: float | None = None
     """Seconds for which compute has waited for communication."""
+    data_wait_s: float | None = None
+    """Seconds for which training has waited for examples, reading included where no other process
+    reads; None: workers are simulated, whose reading is part of their compute.
+    """
     score: float | None = None
     """On the validation set, by the metric of the run's target; None where that is accuracy."""
 

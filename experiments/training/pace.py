@@ -20,5 +20,6 @@ MakePace = Callable[[nn.Module, torch.optim.Optimizer], Pace]
 
 def together(batches: Batches, take_step: Step, start: int, end: int) -> Iterator[Tensor]:
     """All workers take each step at once."""
+    take_step.read_ahead(batches, start)
     for step in range(start, end):
         yield take_step(batches.indices(step))

@@ -17,7 +17,8 @@ class DivergedError(RuntimeError):
 class Result:
     """What one worker's training came to, over `steps` steps; evaluations take no time and no
     bytes. `validation` is the last on the way, `test` that of the end. `bytes_sent` is None where
-    nothing counts them. `streams` is how many connections it had to each other worker,
+    nothing counts them. `data_wait_s` is what training has waited for examples,
+    None for simulated workers. `streams` is how many connections it had to each other worker,
     `halving_doubling_bytes` up to which size all-reduces had that pattern, and the trials how these
     were decided, if they were measured; `tuning` is what autotuning has come to. `stacking` is how
     simulated workers were computed.
@@ -27,6 +28,7 @@ class Result:
     time_s: float
     bytes_sent: int | None
     exposed_communication_s: float
+    data_wait_s: float | None = None
     validation: Evaluation
     test: Evaluation
     streams: int = 1

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from experiments.tasks.base import PADDING
+from experiments.tasks.base import PADDING, Indices
 
-Sums = Callable[[Tensor, Tensor], Tensor]
-"""Of outputs `[w, b, ..., c]` and labels `[w, b, ...]`: float64 `[w, k]`."""
+Sums = Callable[[Tensor, Tensor, Indices], Tensor]
+"""Of outputs `[w, b, ..., c]`, labels `[w, b, ...]` and places in the split, as
+`experiments.tasks.base.Ratio` has them: float64 `[w, k]`.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,21 +32,21 @@ class Score:
     of_sums: Callable[[Sequence[float]], float] = lambda sums: _ratio(sums[0], sums[1])
 
 
-def _top_5(outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
+def _top_5(outputs_wbc: Tensor, y_wb: Tensor, places_wb: Indices) -> Tensor:
     """How many labels are among the five largest outputs, and how many there are."""
     best = outputs_wbc.topk(min(5, outputs_wbc.shape[-1]), -1).indices
     is_there = (best == y_wb.unsqueeze(-1)).any(-1)
     return _counts(is_there, y_wb != PADDING)
 
 
-def _exact_match(outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
+def _exact_match(outputs_wbc: Tensor, y_wb: Tensor, places_wb: Indices) -> Tensor:
     """How many examples have all labels right, and how many there are."""
     is_label = (y_wb != PADDING).flatten(2) if y_wb.dim() > 2 else (y_wb != PADDING).unsqueeze(-1)
     is_right = (outputs_wbc.argmax(-1) == y_wb).view(is_label.shape) | ~is_label
     return _counts(is_right.all(-1), is_label.any(-1))
 
 
-def _f1_sums(outputs_wbc: Tensor, y_wb: Tensor) -> Tensor:
+def _f1_sums(outputs_wbc: Tensor, y_wb: Tensor, places_wb: Indices) -> Tensor:
     """Of each class, how often it is right, how often it was said, and how often it is the label:
     `[w, 3c]`.
     """

@@ -3,6 +3,7 @@
 Shapes: w workers held by this process, b examples of each.
 """
 
+import itertools
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,36 +16,44 @@ from torch.profiler import record_function
 
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.engine.step_observer import StepObserver
+from bagua_algos.worker_axis.inputs import Inputs, any_of, each
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
 from experiments.tasks.base import Batch, Model, Split
+from experiments.tasks.batches import Batches
+from experiments.tasks.loading.reading import Reading, Request
 from experiments.training.distributed import Distributed, distribute
+from experiments.training.trace import TraceRecorder
 from kernels.upload import upload
 
 
-def examples(
-    plan: Plan, split: Split, indices_wb: np.ndarray, longest: int | None = None
-) -> tuple[Tensor, Tensor]:
+def examples(plan: Plan, split: Split, indices_wb: np.ndarray, longest: int | None = None) -> Batch:
     """The model's inputs `[w, b, ...]` and the labels `[w, b]`, on the plan's device; of the first
     `longest` places of an example, None: of all.
     """
-    stored = split.batch(indices_wb, longest, plan.seed)
-    x_wb, y_wb = (upload(part, plan.backend.device) for part in stored)
-    return plan.task.inputs(x_wb), y_wb
+    return uploaded(plan, split.batch(indices_wb, longest, plan.seed))
+
+
+def uploaded(plan: Plan, batch: Batch) -> Batch:
+    """What was stored, as the model takes it, on the plan's device."""
+    x_wb, y_wb = batch
+    x_wb = each(lambda x: upload(x, plan.backend.device), x_wb)
+    return plan.task.inputs(x_wb), upload(y_wb, plan.backend.device)
 
 
 def losses(plan: Plan, model: nn.Module, batch: Batch) -> Tensor:
     """Each worker's loss of a micro-batch in the plan's precision `[w]`, to be differentiated."""
     x_wb, y_wb = batch
-    device, dtype = x_wb.device.type, getattr(torch, plan.precision)
+    device, dtype = any_of(x_wb).device.type, getattr(torch, plan.precision)
 
     def loss(compute: Model, rows: slice = slice(None)) -> Tensor:
-        def in_precision(x_wb: Tensor) -> Tensor:
+        def in_precision(x_wb: Inputs) -> Tensor:
             with torch.autocast(device, dtype, enabled=dtype is not torch.float32):
                 outputs_wb = compute(x_wb)
             return outputs_wb.float()
 
-        return plan.task.loss(in_precision, (x_wb[rows], y_wb[rows])) / plan.accumulate
+        own = each(lambda x: x[rows], x_wb), y_wb[rows]
+        return plan.task.loss(in_precision, own) / plan.accumulate
 
     # The loss of float16 has to be scaled before a backward pass begins.
     at_once = isinstance(model, StackedModel) and dtype is not torch.float16
@@ -67,7 +76,7 @@ class Step:
     """
 
     plan: Plan
-    split: Split
+    reading: Reading
     distributed: Distributed
     optimizer: torch.optim.Optimizer
     scaler: GradScaler
@@ -91,6 +100,24 @@ class Step:
         with record_function(STEP):
             return self._take(indices_wb)
 
+    def read_ahead(self, batches: Batches, start: int) -> None:
+        """Have the examples of step `start` and all later ones read before they are needed, where
+        there are processes for it.
+        """
+        if not self.reading.is_ahead:
+            self.reading.expect(
+                self._request(part)
+                for step in itertools.count(start)
+                for part in self._micro_batches(batches.indices(step))
+            )
+
+    def _micro_batches(self, indices_wb: np.ndarray) -> list[np.ndarray]:
+        return np.split(indices_wb, self.plan.accumulate, axis=1)
+
+    def _request(self, indices_wb: np.ndarray) -> Request:
+        longest = None if self.lengths is None else int(self.lengths[indices_wb].max())
+        return Request(indices_wb, longest)
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the optimizer's."""
         return {"schedule": self.schedule.state_dict(), "scaler": self.scaler.state_dict()}
@@ -102,7 +129,7 @@ class Step:
 
     def _take(self, indices_wb: np.ndarray) -> Tensor:
         self.optimizer.zero_grad()
-        parts = np.split(indices_wb, self.plan.accumulate, axis=1)
+        parts = self._micro_batches(indices_wb)
         losses_w = [
             self._accumulate(part, is_last=index == len(parts) - 1)
             for index, part in enumerate(parts)
@@ -118,8 +145,7 @@ class Step:
         return torch.stack(losses_w).sum(0)
 
     def _accumulate(self, indices_wb: np.ndarray, *, is_last: bool) -> Tensor:
-        longest = None if self.lengths is None else int(self.lengths[indices_wb].max())
-        batch = examples(self.plan, self.split, indices_wb, longest)
+        batch = uploaded(self.plan, self.reading.batch(self._request(indices_wb)))
         with nullcontext() if is_last else self.distributed.no_sync():
             loss_w = losses(self.plan, self.distributed.model, batch)
             weighted_w = loss_w if self.weights_w is None else loss_w * self.weights_w
@@ -142,8 +168,10 @@ def make_step(
     scaler = make_scaler(plan)
     distributed = distribute(plan, model, optimizer, communicator, scaler, observer)
     lengths = plan.task.lengths(split) if plan.loading.sampler.crop else None
+    on_wait = {"on_wait": observer.on_data} if isinstance(observer, TraceRecorder) else {}
+    reading = Reading(split, plan.seed, plan.loaders, **on_wait)
     return Step(
-        plan, split, distributed, optimizer, scaler, lengths, _weights(plan, split, communicator)
+        plan, reading, distributed, optimizer, scaler, lengths, _weights(plan, split, communicator)
     )
 
 

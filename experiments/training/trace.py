@@ -55,6 +55,10 @@ class TraceRecorder:
         self._lanes: dict[int, int] = {}
         self._job = threading.local()
 
+    def on_data(self, start_s: float, end_s: float) -> None:
+        """Record training's wait for examples as a span of compute."""
+        self._add(COMPUTE, "data", start_s, end_s)
+
     def on_forward(self) -> None:
         """Start timing the forward pass."""
         self._since_s = time.perf_counter()

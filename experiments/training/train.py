@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,20 +60,21 @@ def train(
     distributed = take_step.distributed
     state = _State(model, take_step, meter)
     batches = plan.batches(data, communicator.ranks)
-    rows = _Rows(batches.steps_per_epoch, meter, distributed, report)
+    rows = _Rows(batches.steps_per_epoch, meter, take_step, report, plan.backend.is_simulated)
     step = state.resume(plan, communicator)
     validation = NOT_EVALUATED
-    while step < plan.max_steps:
-        steps = advance(batches, state.take_step, step, _next_stop(plan, step))
-        step = rows.report_losses(_metered(meter, steps), step, plan.log_every)
-        if step % plan.eval_every == 0 or step == plan.max_steps:
-            _wait_for_all(distributed, meter, communicator)
-            validation = evaluate(plan, data.validation, distributed, averager)
-            rows.report_evaluation(step, validation)
-            if plan.stop_at_target and plan.target.is_reached(validation.value):
-                break
-        if plan.checkpoint_every and step % plan.checkpoint_every == 0:
-            state.save(plan, communicator, step)
+    with closing(take_step.reading):
+        while step < plan.max_steps:
+            steps = advance(batches, state.take_step, step, _next_stop(plan, step))
+            step = rows.report_losses(_metered(meter, steps), step, plan.log_every)
+            if step % plan.eval_every == 0 or step == plan.max_steps:
+                _wait_for_all(distributed, meter, communicator)
+                validation = evaluate(plan, data.validation, distributed, averager)
+                rows.report_evaluation(step, validation)
+                if plan.stop_at_target and plan.target.is_reached(validation.value):
+                    break
+            if plan.checkpoint_every and step % plan.checkpoint_every == 0:
+                state.save(plan, communicator, step)
     test = evaluate(plan, data.test, distributed, averager)
     distributed.close()
     return rows.result(step, validation, test)
@@ -123,6 +126,7 @@ class _State:
             "time_s": self.meter.time_s,
             "bytes_sent": self.meter.bytes_sent,
             "exposed_communication_s": distributed.exposed_communication_s,
+            "data_wait_s": self.take_step.reading.waited_s,
         }
         if isinstance(self.model, StackedModel):
             state[STACKING] = asdict(self.model.stacking)
@@ -151,6 +155,7 @@ class _State:
         distributed.load_state_dict(state["distributed"])
         self.meter.restore(state["time_s"], state["bytes_sent"])
         distributed.exposed_communication_s = state["exposed_communication_s"]
+        self.take_step.reading.waited_s = state.get("data_wait_s", 0.0)  # older ones have none
         return step
 
 
@@ -174,8 +179,16 @@ class _Rows:
 
     steps_per_epoch: int
     meter: Meter
-    distributed: Distributed
+    take_step: Step
     send: Callable[[MetricsRow], None]
+    is_simulated: bool
+
+    @property
+    def _waits(self) -> dict[str, Any]:
+        """What training has waited for, of which a simulation knows the network alone."""
+        waited_s = None if self.is_simulated else self.take_step.reading.waited_s
+        exposed_s = self.take_step.distributed.exposed_communication_s
+        return {"exposed_communication_s": exposed_s, "data_wait_s": waited_s}
 
     def report_losses(self, losses: Iterator[Tensor], step: int, log_every: int) -> int:
         """Report the losses `[w]` after each step from `step` on, the first and every
@@ -192,10 +205,10 @@ class _Rows:
             steps=steps,
             time_s=self.meter.time_s,
             bytes_sent=self.meter.bytes_sent,
-            exposed_communication_s=self.distributed.exposed_communication_s,
+            **self._waits,
             validation=validation,
             test=test,
-            tuning=tuning(self.distributed),
+            tuning=tuning(self.take_step.distributed),
         )
 
     def report_loss(self, step: int, loss_w: Tensor) -> None:
@@ -217,7 +230,7 @@ class _Rows:
                 epoch=step / self.steps_per_epoch,
                 time_s=self.meter.time_s,
                 bytes_sent=self.meter.bytes_sent,
-                exposed_communication_s=self.distributed.exposed_communication_s,
+                **self._waits,
                 **values,
             )
         )

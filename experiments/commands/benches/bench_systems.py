@@ -15,6 +15,7 @@ from experiments.validation import (
     bench_balanced,
     bench_cache,
     bench_optimizer,
+    bench_reading,
     bench_streams,
 )
 from experiments.validation.bench_autotune import MODELS
@@ -30,7 +31,7 @@ def main() -> int:
     parser.add_argument("systems", nargs="*", help=f"of {', '.join(SYSTEMS)} (default all)")
     parser.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")
     parser.add_argument("--experiment", default="spoken_digits", help="of balanced")
-    parser.add_argument("--steps", type=int, help="of balanced; by default the experiment's own")
+    parser.add_argument("--steps", type=int, help="of balanced and reading; by default their own")
     nets = choices("net")
     parser.add_argument(
         "--nets",
@@ -132,6 +133,22 @@ def streams(arguments: argparse.Namespace) -> None:
     print_rounds(title, bench_streams.rows(measured))
 
 
+def reading(arguments: argparse.Namespace) -> None:
+    """Batches of the same digits, the readers in turn, then whole runs of 4 workers, in turn."""
+    torch.set_num_threads(1)  # runs fork
+    rows = defaultdict(list)
+    splits = bench_reading.splits()
+    for _ in track(range(arguments.repeats), "interleaved readers"):
+        for name, loaders in bench_reading.READERS.items():
+            per_s = bench_reading.examples_per_s(splits[name], loaders)
+            rows[f"examples/s, {name}"].append(per_s)
+    for _ in track(range(arguments.repeats), "interleaved runs"):
+        for name, words in bench_reading.RUNS.items():
+            share = bench_reading.waiting_share(words, arguments.steps or 100)
+            rows[f"% of a step that waits for examples, 4 workers, {name}"].append(share)
+    print_rounds("reading: digits of mnist5k, batches of 32, cnn", rows)
+
+
 def auto(arguments: argparse.Namespace) -> None:
     """What `streams=auto` chooses over several networks, in turn."""
     measured = defaultdict(list)
@@ -149,6 +166,7 @@ SYSTEMS = {
     "balanced": balanced,
     "cache": cache,
     "optimizer": optimizer,
+    "reading": reading,
     "streams": streams,
 }
 

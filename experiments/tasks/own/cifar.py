@@ -7,16 +7,40 @@ red, green and blue planes in turn.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from experiments.tasks.base import Classification, Split, TaskData, stratified
+from experiments.tasks.own.dataset import DatasetSplit
+from experiments.tasks.own.image_folder import normalized
 from host.errors import UserError
 
 PIXELS = 3 * 32 * 32
+MOST_MOVED = 4
+"""Pixels."""
+
+
+class Moved(Dataset[Any]):
+    """The images of a split, each time drawn anew."""
+
+    def __init__(self, split: Split) -> None:
+        self._split = split
+        self.targets = split.y
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        """An image uint8 [3, 32, 32] and its class."""
+        framed = F.pad(torch.from_numpy(self._split.x[index]), (MOST_MOVED,) * 4)
+        down, right = torch.randint(2 * MOST_MOVED + 1, (2,)).tolist()
+        x = framed[:, down : down + 32, right : right + 32]
+        return x.flip(2) if torch.rand(()) < 0.5 else x, int(self.targets[index])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +51,8 @@ class Cifar(Classification):
     Args:
         root: the folder that the archive was unpacked into, or the one that it holds.
         num_classes: 10 or 100.
+        augment: whether training images are moved by up to 4 pixels, with black beyond the edge,
+            and half of them mirrored: He et al., arXiv 1512.03385, section 4.2.
 
     Raises:
         ValueError: another number of classes.
@@ -38,6 +64,7 @@ class Cifar(Classification):
 
     root: str
     num_classes: int = 10  # pyright: ignore[reportIncompatibleVariableOverride]
+    augment: bool = False
     target_accuracy: float | None = 0.9
 
     def __post_init__(self) -> None:
@@ -58,15 +85,13 @@ class Cifar(Classification):
             raise UserError(f"{folder} has a class of {smallest} images: unpack the archive again")
         per_class = (smallest - max(1, smallest // 10), max(1, smallest // 10))
         train, validation = stratified(training, per_class=per_class, seed=0)
-        return TaskData(train, validation, self._read([folder / name for name in test_files]))
+        test = self._read([folder / name for name in test_files])
+        drawn = DatasetSplit(Moved(train)) if self.augment else train
+        return TaskData(drawn, validation, test)
 
     def inputs(self, x: Tensor) -> Tensor:
         """Images uint8 [..., 3, 32, 32] as float32 of about zero mean and unit variance."""
-        mean, std = (
-            255 * torch.tensor(values, device=x.device).view(3, 1, 1)
-            for values in (self.mean, self.std)
-        )
-        return x.float().sub_(mean).div_(std)
+        return normalized(x, self.mean, self.std)
 
     def _folder(self) -> Path:
         name = "data_batch_1.bin" if self.num_classes == 10 else "train.bin"

@@ -1,4 +1,4 @@
-"""Any torch map-style Dataset of pairs (input, label) as a task: `task=dataset`.
+"""Any torch Dataset of pairs (input, label), or of dictionaries with labels: `task=dataset`.
 
     task:
       train: {_target_: my_module.MyDataset, part: train}
@@ -12,7 +12,7 @@ Shapes: w workers held by this process, b examples of each, m examples of a spli
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -21,12 +21,28 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from experiments.tasks.base import Batch, Classification, Indices, Model, Split, TaskData
+from bagua_algos.worker_axis.inputs import Inputs, each
+from experiments.tasks.base import (
+    PADDING,
+    Batch,
+    Classification,
+    Indices,
+    Model,
+    Ratio,
+    Split,
+    TaskData,
+)
+from experiments.tasks.own.word_errors import Decode, ratio_of
+from experiments.tasks.target import WORD_ERROR_RATE
 from host.errors import UserError
 
 CROSS_ENTROPY = "cross_entropy"
+LABELS = ("labels", "label")
+"""What dictionaries of examples call their labels."""
+IGNORED = -100
+"""The label that torch and transformers give to a place without one."""
 Collate = Callable[[list[Any]], Any]
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -35,15 +51,28 @@ class DatasetSplit(Split):
     """The examples of a `Dataset`, made anew whenever they are asked for.
 
     Args:
-        dataset: map-style, of pairs (input, label).
-        collate: makes a pair of tensors `[b, ...]` of b examples.
+        dataset: map-style, of pairs (input, label) or dictionaries that have "labels".
+        collate: makes a pair or a dictionary of tensors `[b, ...]` of b examples.
+        shift_labels: whether the label of a place is the next place's, as for causal models.
     """
 
     counts_epochs: ClassVar[bool] = True
 
-    def __init__(self, dataset: Dataset[Any], collate: Collate = default_collate) -> None:
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        collate: Collate = default_collate,
+        *,
+        shift_labels: bool = False,
+    ) -> None:
         self._dataset = dataset
         self._collate = collate
+        self._shift_labels = shift_labels
+
+    @property
+    def dataset(self) -> Dataset[Any]:
+        """That which was given."""
+        return self._dataset
 
     @property
     def y(self) -> Indices:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -68,29 +97,45 @@ class DatasetSplit(Split):
     def __len__(self) -> int:
         return len(self._dataset)  # pyright: ignore[reportArgumentType]
 
-    @property
-    def num_labels(self) -> int:
-        """One an example."""
-        return len(self)
-
     def batch(self, indices_wb: Indices, longest: int | None = None, seed: int = 0) -> Batch:
         """The examples, of which `indices_wb` counts on from epoch to epoch."""
         assert longest is None, "the plan refuses to cut these"
-        items = [self._item(int(index), seed) for index in indices_wb.flat]
-        pair = self._collate(items)
+        x_b, y_b = self._parted(self._collate(self._items(indices_wb, seed)))
+        shape = indices_wb.shape
+        return each(lambda x: _narrow(x).unflatten(0, shape), x_b), y_b.unflatten(0, shape)
+
+    def _parted(self, made: Any) -> tuple[Inputs, Tensor]:
+        """Inputs and labels `[b, ...]` of what was collated."""
+        name = type(self._dataset).__name__
+        pair = _without_labels(made) if isinstance(made, Mapping) else made
         if not _is_pair(pair):
             raise UserError(
-                f"the examples of {type(self._dataset).__name__} make {_described(pair)}, and a "
-                "task needs a pair of tensors (inputs, labels): give task.collate, a function that "
-                "makes one of a list of examples"
+                f"the examples of {name} make {_described(made)}, and a task needs a pair "
+                "(inputs, labels) of tensors, or a dictionary of tensors with labels: give "
+                "task.collate, a function that makes one of a list of examples"
             )
-        x_b, y_b = (part.float() if part.dtype == torch.float64 else part for part in pair)
-        return x_b.unflatten(0, indices_wb.shape), y_b.unflatten(0, indices_wb.shape)
+        x_b, y_b = pair
+        y_b = _narrow(y_b)
+        if not y_b.is_floating_point():
+            y_b = y_b.where(y_b != IGNORED, PADDING)
+        if self._shift_labels:
+            last = torch.full_like(y_b[:, :1], PADDING)
+            return x_b, torch.cat([y_b[:, 1:], last], 1)
+        if isinstance(x_b, Mapping) and _is_copy(x_b.get("input_ids"), y_b):
+            raise UserError(
+                f"the labels of {name} are its input_ids, which a model need only copy: give "
+                "task.shift_labels=true, with which each place's label is the next place's"
+            )
+        return x_b, y_b
 
-    def _item(self, index: int, seed: int) -> Any:
-        epoch, example = divmod(index, len(self))
-        with seeded((seed, epoch, example)):
-            return self._dataset[example]
+    def _items(self, indices: Indices, seed: int) -> list[Any]:
+        """The examples in the order of `indices`."""
+        items = []
+        for index in indices.ravel().tolist():
+            epoch, example = divmod(index, len(self))
+            with seeded((seed, epoch, example)):
+                items.append(self._dataset[example])
+        return items
 
 
 @contextmanager
@@ -101,7 +146,7 @@ def seeded(key: Sequence[int]) -> Iterator[None]:
     number = int(np.random.SeedSequence(key).generate_state(1)[0])
     of_numpy, of_python = np.random.get_state(), random.getstate()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(number)
+        torch.default_generator.manual_seed(number)  # no GPU draws for examples
         np.random.seed(number)
         random.seed(number)
         try:
@@ -116,11 +161,15 @@ class DatasetTask(Classification):
     """Examples of Datasets, and a loss: of classes by default.
 
     Args:
-        train, validation, test: map-style Datasets of pairs (input, label); test None: validation.
+        train, validation, test: map-style Datasets of pairs (input, label), or of dictionaries of
+            what a model takes by name, with "labels"; test None: validation.
         loss: "cross_entropy" of class numbers; another function of torch.nn.functional, such as
             "mse_loss"; or a callable. It takes one worker's outputs `[b, ...]` and labels
             `[b, ...]` and returns their mean.
         collate: makes tensors of a list of examples; None: PyTorch's own.
+        shift_labels: whether the label of a place is the next place's, as transformers' causal
+            models have it; the last place then has none.
+        decode: makes the text of a list of class numbers, for the word error rate.
         metric: by which runs are compared; None: accuracy, or loss where labels are no classes.
         num_classes: outputs of the model; None: as many as `classes` or `targets` of `train` tell.
 
@@ -133,6 +182,8 @@ class DatasetTask(Classification):
     test: Dataset[Any] | None = None
     loss_function: Loss | str = field(default=CROSS_ENTROPY)
     collate: Collate | None = None
+    shift_labels: bool = False
+    decode: Decode | None = None
     metric: str | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
     num_classes: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
     target_accuracy: float | None = None
@@ -163,18 +214,26 @@ class DatasetTask(Classification):
         parts = {"train": self.train, "validation": self.validation}
         parts["test"] = self.validation if self.test is None else self.test
         for name, dataset in parts.items():
-            if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+            if not hasattr(dataset, "__len__"):
                 raise UserError(
-                    f"task.{name} is a {type(dataset).__name__}, which cannot be read at any "
-                    "place: give a map-style Dataset, with __getitem__ and __len__"
+                    f"task.{name} is a {type(dataset).__name__}, which does not tell how many "
+                    "examples it has: give it a __len__"
                 )
             if not len(dataset):  # pyright: ignore[reportArgumentType]
                 raise UserError(f"task.{name} has no example: give another Dataset")
-        return TaskData(*(DatasetSplit(dataset, collate) for dataset in parts.values()))
+        shift = self.shift_labels
+        return TaskData(*(split_of(part, collate, shift_labels=shift) for part in parts.values()))
 
-    def inputs(self, x: Tensor) -> Tensor:
+    def inputs(self, x: Any) -> Inputs:
         """As the Dataset makes them."""
         return x
+
+    def ratio(self, metric: str, split: Split) -> Ratio | None:
+        """The word error rate, by `decode`."""
+        if metric != WORD_ERROR_RATE:
+            return None
+        assert self.decode is not None, "the plan has seen to it"
+        return ratio_of(self.decode)
 
     def lengths(self, split: Split) -> np.ndarray:
         """One place an example."""
@@ -202,6 +261,19 @@ def dataset_task(*, loss: Loss | str = CROSS_ENTROPY, **fields: Any) -> DatasetT
     return DatasetTask(loss_function=loss, **fields)
 
 
+def split_of(dataset: Dataset[Any], collate: Collate, *, shift_labels: bool) -> DatasetSplit:
+    """A Dataset that is read at any place, or else in its order."""
+    from experiments.tasks.own.stream import StreamSplit
+
+    kind = DatasetSplit if is_map_style(dataset) else StreamSplit
+    return kind(dataset, collate, shift_labels=shift_labels)
+
+
+def is_map_style(dataset: object) -> bool:
+    """Whether examples can be read at any place; torch's iterable Datasets raise there."""
+    return hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
+
+
 def known_targets(dataset: object) -> Indices | None:
     """The class of each example as torchvision's Datasets tell it; None where it is not told."""
     for name in ("targets", "labels"):
@@ -221,14 +293,32 @@ def _num_classes(dataset: object) -> int:
     return int(targets.max()) + 1 if classes is None and targets is not None else len(classes or ())
 
 
+def _without_labels(made: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """What is learnt from, and the labels, which have one of the usual names."""
+    name = next((name for name in LABELS if name in made), None)
+    return {key: made[key] for key in made if key != name}, None if name is None else made[name]
+
+
+def _narrow(x: Tensor) -> Tensor:
+    return x.float() if x.dtype == torch.float64 else x
+
+
+def _is_copy(ids_b: Tensor | None, y_b: Tensor) -> bool:
+    if ids_b is None or ids_b.shape != y_b.shape:
+        return False
+    is_label = y_b != PADDING
+    return bool(is_label.any() and (ids_b == y_b)[is_label].all())
+
+
 def _is_pair(pair: object) -> bool:
-    return (
-        isinstance(pair, tuple | list)
-        and len(pair) == 2
-        and all(isinstance(part, Tensor) for part in pair)
-    )
+    if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[1], Tensor):
+        return False
+    parts = pair[0].values() if isinstance(pair[0], Mapping) else [pair[0]]
+    return bool(parts) and all(isinstance(part, Tensor) for part in parts)
 
 
 def _described(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"a dictionary of {', '.join(map(str, value))}"
     kinds = [type(part).__name__ for part in value] if isinstance(value, tuple | list) else []
     return f"({', '.join(kinds)})" if kinds else f"a {type(value).__name__}"

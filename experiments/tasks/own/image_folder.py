@@ -25,6 +25,8 @@ from experiments.tasks.own.dataset import DatasetSplit, DatasetTask
 from host.errors import UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+BILINEAR = 2
+"""Of Pillow, which is imported where a picture is read."""
 MARGIN = 256 / 224
 """What a picture's shorter side is scaled to, over the side of the square cut out of it."""
 
@@ -60,11 +62,8 @@ class Pictures(Dataset[Any]):
             raise UserError(
                 f"{self.files[index]} is no picture that can be read ({error}): delete it"
             ) from error
-        box = _drawn_box(*picture.size) if self._augment else _middle_box(*picture.size)
-        square = picture.resize(
-            (self._size, self._size), Image.Resampling.BILINEAR, box, reducing_gap=2.0
-        )
-        pixels = np.asarray(square)
+        box = _drawn_box(*picture.size) if self._augment else None
+        pixels = np.asarray(square(picture, self._size, box))
         if self._augment and torch.rand(()) < 0.5:
             pixels = pixels[:, ::-1]
         return torch.from_numpy(pixels.transpose(2, 0, 1).copy()), self.targets[index]
@@ -109,11 +108,7 @@ class ImageFolder(DatasetTask):
 
     def inputs(self, x: Tensor) -> Tensor:
         """Pictures uint8 [..., 3, s, s] as float32 of about zero mean and unit variance."""
-        mean, std = (
-            255 * torch.tensor(values, device=x.device).view(3, 1, 1)
-            for values in (self.mean, self.std)
-        )
-        return x.float().sub_(mean).div_(std)
+        return normalized(x, self.mean, self.std)
 
     def load(self) -> TaskData:
         """The three splits, without reading a picture."""
@@ -146,6 +141,20 @@ class ImageFolder(DatasetTask):
                 "put them there as CLASS/NAME.jpg (of ImageNet, as train/CLASS and val/CLASS)"
             )
         return found
+
+
+def normalized(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """Pixels [..., 3, s, s] of 0 to 255, less the mean and by the deviation of pixels of 0 to 1."""
+    means, deviations = (
+        255 * torch.tensor(values, device=x.device).view(3, 1, 1) for values in (mean, std)
+    )
+    return x.float().sub_(means).div_(deviations)
+
+
+def square(picture: Any, size: int, box: tuple[float, ...] | None = None) -> Any:
+    """The part `box` of one of Pillow's pictures, None: the middle, with sides of `size` pixels."""
+    part = _middle_box(*picture.size) if box is None else box
+    return picture.resize((size, size), BILINEAR, part, reducing_gap=2.0)
 
 
 def _middle_box(width: int, height: int) -> tuple[float, float, float, float]:

@@ -23,6 +23,15 @@ from tests.paths import ROOT
 CONF = ROOT / "conf"
 OWN = CONF / "model" / "own.yaml"
 """Which names no class: the user does."""
+LARGE = {
+    "bert_base": (108_893_186, {}),
+    "bert_large": (334_094_338, {}),
+    "gpt2_small": (124_439_808, {"vocabulary": 50_257}),
+    "resnet50": (25_557_032, {}),
+    "vgg16": (138_357_544, {}),
+}
+"""Their parameters as published (of BERT those of transformers, without the pooler), by arguments.
+"""
 MODELS = [MLP, CNN]
 """Those of images."""
 
@@ -115,7 +124,19 @@ def test_the_cnn_takes_up_to_four_channels():
     assert CNN(channels=(4, 4, 4, 4), hidden=8)(torch.randn(2, 1, 28, 28)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("path", sorted({*CONF.glob("model/*.yaml")} - {OWN}), ids=lambda p: p.stem)
+@pytest.mark.parametrize("name", LARGE)
+def test_a_published_model_has_as_many_parameters(name):
+    if name.startswith(("bert", "gpt2")):
+        pytest.importorskip("transformers", reason="the extra text is not installed")
+    with torch.device("meta"):
+        model = instantiate(OmegaConf.load(CONF / "model" / f"{name}.yaml"), **LARGE[name][1])
+    assert sum(p.numel() for p in model.parameters()) == LARGE[name][0]
+
+
+SMALL = {p for p in CONF.glob("model/*.yaml") if p.stem not in LARGE} - {OWN}
+
+
+@pytest.mark.parametrize("path", sorted(SMALL), ids=lambda p: p.stem)
 def test_every_model_yaml(path: Path):
     if path.stem == "minilm":
         skip_without_minilm()

@@ -92,7 +92,10 @@ def test_every_metric_counts_uneven_shards_exactly(make, tmp_path, monkeypatch):
             zero_division=0,
         ),
     }
-    assert {*expected, "accuracy"} == set(LOWER_IS_BETTER)
+    of_texts = {"word_error_rate"}  # tests/experiments/tasks/own/test_metrics_of_texts.py
+    assert {*expected, "accuracy"} | of_texts == set(LOWER_IS_BETTER)
+    with pytest.raises(ValueError, match=r"word_error_rate is of texts: .* task\.decode"):
+        replace(plan, target=Target(metric="word_error_rate"))
     if make is images:
         del expected["bits_per_byte"]
         with pytest.raises(ValueError, match="labels of task=mnist5k are no bytes"):

@@ -1,12 +1,13 @@
 """Small data of the true formats, and Datasets as a user writes them."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
-from torch.utils.data import Dataset
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from experiments.tasks.base import Batch, Model
 from experiments.tasks.own.dataset import DatasetTask
@@ -26,6 +27,39 @@ class Points(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.x[index] + self.noise * torch.randn(4), self.y[index]
+
+
+class Stream(IterableDataset):
+    """The same, in one order alone; `shares`: out over the processes that read, as torch's
+    documentation has it.
+    """
+
+    def __init__(
+        self, size: int = 50, noise: float = 0.0, shares: bool = False, ends_at: int | None = None
+    ) -> None:
+        self.points = Points(size, noise=noise)
+        self.shares, self.ends_at = shares, ends_at or size
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        info = get_worker_info() if self.shares else None
+        first, every = (0, 1) if info is None else (info.id, info.num_workers)
+        return (self.points[index] for index in range(first, self.ends_at, every))
+
+
+class Broken(Points):
+    """One of whose examples cannot be made."""
+
+    def __init__(self, bad: int, error: type[Exception] = ValueError) -> None:
+        super().__init__()
+        self.bad, self.error = bad, error
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == self.bad:
+            raise self.error(f"example {index} is damaged")
+        return super().__getitem__(index)
 
 
 class Signs(Points):
@@ -49,6 +83,41 @@ class Dictionaries(Points):
 def pair(items: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
     """A collate function for them."""
     return tuple(torch.stack([item[key] for item in items]) for key in ("input_ids", "labels"))
+
+
+class Sentences(Dataset):
+    """Dictionaries as transformers takes them, half of whose places are padding, in two classes; or
+    with a label at each place.
+    """
+
+    def __init__(self, size: int = 40, seed: int = 0, labels: str = "class") -> None:
+        chance = np.random.default_rng(seed)
+        self.targets = chance.integers(2, size=size).tolist()
+        self.ids = torch.from_numpy(chance.integers(2, 10, size=(size, 6)))
+        self.ids[:, 0] = torch.tensor(self.targets)
+        self.mask = torch.from_numpy(np.arange(6) < chance.integers(2, 7, size=(size, 1)))
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor | int]:
+        ids, mask = self.ids[index], self.mask[index]
+        labels = self.targets[index] if self.labels == "class" else ids.where(mask, -100)
+        return {"input_ids": ids, "attention_mask": mask.long(), "labels": labels}
+
+
+class MeanOfWords(nn.Module):
+    """A classifier that takes its inputs by name; `each` place: one output for each."""
+
+    def __init__(self, num_classes: int = 2, each: bool = False) -> None:
+        super().__init__()
+        self.words, self.top = nn.Embedding(10, 8), nn.Linear(8, num_classes)
+        self.each = each
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        known = self.words(input_ids) * attention_mask.unsqueeze(-1)
+        return self.top(known if self.each else known.sum(1) / attention_mask.sum(1, keepdim=True))
 
 
 class Contrastive(DatasetTask):

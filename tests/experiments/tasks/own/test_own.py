@@ -118,7 +118,7 @@ def test_classes_of_a_dataset_can_be_parted(tmp_path):
         ([*POINTS, "data.partition=by_class"], "Points does not name its examples' classes"),
         ([*POINTS, "data.sampler=balanced"], "does not tell how long its examples are"),
         ([*POINTS, f"task.train._target_={MADE}.Dictionaries", "~task.train.noise"],
-         "Dictionaries make a dict, .* give task.collate"),
+         "model=Linear does not take .* input_ids float32 \\[2, 4\\]"),
         ([*POINTS, "model.in_features=5"], "model=Linear does not take examples of task=dataset"),
         (["task.root=x", "task=cifar10"], "unpack cifar-10-binary.tar.gz there"),
         (["task.path=nowhere", "task=text"], "there is no text at task.path=nowhere"),
@@ -231,3 +231,21 @@ def test_a_task_says_its_metric(tmp_path):
     assert planned(tmp_path, *words).target == Target(metric="bits_per_byte")
     assert planned(tmp_path, *words, "target.loss=3.2").target == Target(metric="loss", value=3.2)
     assert DatasetTask(train=Signs(), validation=Signs()).num_classes == 2
+
+
+def test_images_of_cifar_are_moved_and_mirrored_anew_in_each_epoch(tmp_path):
+    root = str(cifar(tmp_path, size=4))
+    plain, moved = (Cifar(root=root, augment=augment).load().train for augment in (False, True))
+    size = len(plain)
+    assert np.array_equal(moved.y, plain.y)
+    seen = set()
+    for epoch in range(3):
+        at = np.array([[7 + epoch * size]])
+        x, y = moved.batch(at, seed=1)
+        assert torch.equal(x, moved.batch(at, seed=1)[0]) and y.item() == plain.y[7]
+        framed = np.pad(plain.x[7], ((0, 0), (4, 4), (4, 4)))
+        windows = np.lib.stride_tricks.sliding_window_view(framed, (3, 32, 32))[0]
+        found = [(windows == x[0, 0].flip(2).numpy()), (windows == x[0, 0].numpy())]
+        assert sum(same.all((2, 3, 4)).sum() for same in found) == 1
+        seen.add(x.numpy().tobytes())
+    assert len(seen) == 3

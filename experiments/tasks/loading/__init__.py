@@ -1,0 +1,1 @@
+"""How examples get from a split to a step."""

@@ -1,0 +1,46 @@
+"""Simulated workers without their clocks: what a run learns, in no time."""
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.worker_axis.models import StackedModel
+from bagua_algos.worker_axis.stacking import Stacking, Way
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.training.metrics import MetricsRow
+from experiments.training.train import train
+
+
+class StandingMeter:
+    """A `Meter` that nothing moves."""
+
+    time_s = 0.0
+    bytes_sent = 0
+
+    def running(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def synchronize(self, communicator: object) -> None:
+        pass
+
+    def restore(self, time_s: float, bytes_sent: int) -> None:
+        pass
+
+
+def rows_of(words: list[str], folder: Path, way: Way = "vmap") -> list[MetricsRow]:
+    """The metrics of a training by the configuration of a command line."""
+    plan = make_plan(compose_config([*words, "backend=sim"]), folder)
+    rows: list[MetricsRow] = []
+    threads = 2 if way == "shares" else 1
+    stacking = Stacking(way=way, threads=threads)
+    torch.manual_seed(plan.seed)
+    try:
+        model = StackedModel(plan.model, plan.workers, stacking=stacking)
+        communicator = StackedCommunicator(plan.workers)
+        train(plan, plan.task.load(), model, communicator, StandingMeter(), rows.append)
+    finally:
+        torch.set_num_threads(1)
+    return rows
