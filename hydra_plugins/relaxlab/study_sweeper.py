@@ -16,6 +16,7 @@ from experiments.plan.overrides import values_of
 from experiments.runs.side_by_side import check_side_by_side, jobs_at_once, needs_host
 from experiments.runs.study import StudyRun, Sweep
 from host.errors import UserError
+from host.output import check_folder, writing
 
 OmegaConf.register_new_resolver("identity", identity, replace=True)
 
@@ -62,6 +63,8 @@ class StudySweeper(BasicSweeper):
         check_side_by_side(runs, self.config.hydra.launcher)
         asked = Sweep(root, runs)
         todo = asked.begin(retry_failed=self._retry_failed)
+        if todo:
+            check_folder(root, "another hydra.sweep.dir=...")
         returns: list[Sequence[JobReturn]] = []
         trouble = ""
         try:
@@ -109,6 +112,8 @@ def _run(root: Path, config: DictConfig, overrides: Sequence[str]) -> StudyRun:
     assert isinstance(plain, dict)
     key = identity(config_text({str(k): v for k, v in plain.items()}))
     subdir = f"{config.hydra.sweep.subdir}_{key}"
+    with writing(root / subdir, "another hydra.sweep.subdir=..."):
+        (root / subdir).exists()  # which a name that is too long is refused
     where = [f"hydra.sweep.dir={_quoted(str(root))}", f"hydra.sweep.subdir={_quoted(subdir)}"]
     return StudyRun(overrides=(*overrides, *where), identity=key, needs_host=needs_host(config))
 
