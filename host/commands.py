@@ -13,7 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -38,10 +38,14 @@ def starting() -> None:
     """Until `run`, have Ctrl-C end the process at once: an exception in the midst of an import is
     turned into another one by some libraries, and swallowed by others.
 
+    Streams that were closed (`>&-`) lead nowhere: else files and connections would take their
+    places, and what is printed would go there.
+
     Does nothing where a package is imported otherwise than by `python -m`, or SIGINT is ignored.
     """
     is_command = sys.argv[:1] == ["-m"]  # while Python looks for the module to run
     if is_command:
+        _open_standard_streams()
         end_at_once()
 
 
@@ -135,6 +139,17 @@ def _is_unread(pipe: int) -> bool:
     poll = select.poll()
     poll.register(pipe, 0)
     return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def _open_standard_streams() -> None:
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with suppress(OSError):
+                os.fstat(descriptor)  # raises: nothing has its number yet
+                continue
+            os.open(os.devnull, os.O_RDWR)  # which takes the lowest number
+            stream = open(descriptor, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -37,6 +37,7 @@ from host.cores import usable_cores
 from host.errors import DiskError, Failure, Terminated, UserError
 from host.gpus import placement
 from host.output import limit_reached
+from host.processes import allow_open_files
 from host.words import counted
 from netsim.conditions.presets import why_unmeasured
 from netsim.errors import NamespaceError
@@ -72,6 +73,9 @@ def run(
         raise
     return recorder.run(data)
 
+
+FILES, FILES_A_WORKER = 32, 8
+"""That real workers and their launcher open."""
 
 CROWD = 4
 """Real workers a core that are none yet."""
@@ -263,6 +267,7 @@ def load_data(plan: Plan, *, needs_namespaces: bool = True) -> TaskData:
             placement(plan.workers)  # raises
         if needs_namespaces and not plan.backend.is_simulated:
             check_permitted(plan.net, plan.workers)
+            allow_open_files(FILES + FILES_A_WORKER * plan.workers)
         data = plan.task.load()
         plan.batches(data, (0,))
         if plan.backend.is_simulated:

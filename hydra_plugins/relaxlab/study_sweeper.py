@@ -69,7 +69,14 @@ class StudySweeper(BasicSweeper):
         trouble = ""
         try:
             self._launch(todo, returns)
+        except UserError:
+            raise
         except Exception as error:
+            if _is_of_slurm(error):
+                raise UserError(
+                    f"Slurm took no job ({str(error).strip().splitlines()[-1]}): start this on a "
+                    "host of a cluster whose Slurm is configured, or leave hydra/launcher out"
+                ) from error
             traceback.print_exc()
             trouble = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
         _tell_refusals(returns, num_asked=len(todo))
@@ -116,6 +123,12 @@ def _run(root: Path, config: DictConfig, overrides: Sequence[str]) -> StudyRun:
         (root / subdir).exists()  # which a name that is too long is refused
     where = [f"hydra.sweep.dir={_quoted(str(root))}", f"hydra.sweep.subdir={_quoted(subdir)}"]
     return StudyRun(overrides=(*overrides, *where), identity=key, needs_host=needs_host(config))
+
+
+def _is_of_slurm(error: Exception) -> bool:
+    """Whether it is submitit's word that a command of Slurm has failed, or that there is none."""
+    is_failed = type(error).__module__.startswith("submitit.")
+    return is_failed or "on a slurm cluster" in str(error)
 
 
 def _tell_refusals(returns: list[Sequence[JobReturn]], *, num_asked: int) -> None:

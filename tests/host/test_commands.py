@@ -179,6 +179,16 @@ def test_whose_output_nobody_reads(words):
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
+def test_closed_streams_lead_nowhere():
+    """Their numbers are nobody else's: no file of a run gets what is printed."""
+    script = (
+        "import sys; sys.argv = ['-m']; import netsim; print('lost'); file = open('/dev/null'); "
+        "sys.exit(file.fileno() < 3 or None in (sys.stdin, sys.stdout, sys.stderr))"
+    )
+    command = f'{sys.executable} -c "{script}" <&- >&- 2>&-'
+    subprocess.run(command, shell=True, cwd=app.ROOT, check=True, timeout=LIMIT_S)
+
+
 def test_without_an_output():
     command = f"{sys.executable} -m netsim --help >&-"
     ended = subprocess.run(command, shell=True, cwd=app.ROOT, capture_output=True, timeout=LIMIT_S)
