@@ -25,6 +25,7 @@ from experiments.plan.search_path import find_own_files
 from experiments.real.assignment import find_assignment
 from host import commands, conf
 from host.errors import UserError
+from host.output import ANOTHER_RUN_DIR
 
 if TYPE_CHECKING:
     from experiments.real.peers import Peers
@@ -48,7 +49,7 @@ def main() -> int:
         if started:
             raise
         raise UserError(
-            f"the run's folder cannot be made ({error}): choose another hydra.run.dir=..."
+            f"the run's folder cannot be made ({error}): choose {ANOTHER_RUN_DIR}"
         ) from error
     return 1 if "failed" in [outcome.status for outcome in outcomes] else 0
 

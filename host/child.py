@@ -9,7 +9,8 @@ from multiprocessing.connection import Connection
 from typing import TypeVar
 
 from host.channel import ParentChannel
-from host.errors import UserError
+from host.errors import Failure, UserError
+from host.memory import ADVICE, is_lack_of_memory, num_oom_kills
 from host.processes import fork, kill
 
 Answer = TypeVar("Answer")
@@ -29,9 +30,11 @@ def run_in_child_reporting(
         expected: errors of `work` that are raised here as they are, as every `UserError` is.
 
     Raises:
-        RuntimeError: another error of `work`, whose traceback the child prints; or it died.
+        Failure: the child died, or has no memory left.
+        RuntimeError: another error of `work`, whose traceback the child prints.
     """
     ours, theirs = Pipe()
+    oom_kills = num_oom_kills()
     pid = fork(lambda: answer_reporting(work, expected, ours, theirs))
     theirs.close()
     try:
@@ -44,7 +47,9 @@ def run_in_child_reporting(
             else:
                 raise value
     except EOFError as error:
-        raise RuntimeError("the process of the simulated workers died") from error
+        is_full = num_oom_kills() > oom_kills
+        why = f", {ADVICE}" if is_full else "; what it printed, or the system's log, says why"
+        raise Failure(f"the process that works for this one died{why}") from error
     finally:
         ours.close()
         kill(pid)
@@ -66,6 +71,9 @@ def answer_reporting(
     except (UserError, *expected) as error:
         channel.send(("error", error))
     except Exception as error:
+        if is_lack_of_memory(error):
+            channel.send(("error", Failure(ADVICE)))
+            return 0
         traceback.print_exc()
         reason = str(error).strip().splitlines() or [""]
         channel.send(("error", RuntimeError(f"{type(error).__name__}: {reason[0]}")))

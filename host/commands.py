@@ -11,28 +11,41 @@ import os
 import select
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
 from host.errors import Failure, Terminated, UserError
+from host.memory import ADVICE, is_lack_of_memory
+from host.output import limit_reached
 
 INTERRUPTED = 128 + signal.SIGINT
 UNREAD = 128 + signal.SIGPIPE
 TERMINATED = 128 + signal.SIGTERM
 FAILED, REFUSED = 1, 2
 _LINE = "stopped by Ctrl-C"
+_UNKNOWN = (
+    "This error is not known to relaxlab. If it is not of your own code, please report it to the "
+    "maintainers, with all of the above."
+)
+_interrupted: list[int] = []
+"""The signals of Ctrl-C that have come while `run` was at work."""
 
 
 def starting() -> None:
     """Until `run`, have Ctrl-C end the process at once: an exception in the midst of an import is
     turned into another one by some libraries, and swallowed by others.
 
+    Streams that were closed (`>&-`) lead nowhere: else files and connections would take their
+    places, and what is printed would go there.
+
     Does nothing where a package is imported otherwise than by `python -m`, or SIGINT is ignored.
     """
     is_command = sys.argv[:1] == ["-m"]  # while Python looks for the module to run
     if is_command:
+        _open_standard_streams()
         end_at_once()
 
 
@@ -60,31 +73,55 @@ def run(main: Callable[[], int | None], *, at_once: bool = False) -> NoReturn:
     """
     try:
         if signal.getsignal(signal.SIGINT) is _end and not at_once:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, _interrupt)
         try:
             code = main()
         finally:
             if sys.stdout is not None:  # it was closed before: `>&-`
                 sys.stdout.flush()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = REFUSED
-    except Failure as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = FAILED
-    except Terminated:
-        code = TERMINATED
-    except BrokenPipeError:
-        if sys.stdout is None or not _is_unread(sys.stdout.fileno()):
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left to flush
-        code = UNREAD
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends what is left to be done
         print(_LINE, file=sys.stderr)
         code = INTERRUPTED
+    except Terminated:
+        code = TERMINATED
+    except Exception as error:
+        code = _told(error)
     gc.freeze()  # Python would look for garbage in all that was imported, which takes a second
     sys.exit(code)
+
+
+def _told(error: Exception) -> int:
+    """Say what has ended the command: in a sentence what is known, else whole; the exit code."""
+    if isinstance(error, BrokenPipeError) and sys.stdout and _is_unread(sys.stdout.fileno()):
+        _silence()
+        return UNREAD
+    limit = limit_reached(error) if isinstance(error, OSError) else None
+    if limit is not None:
+        _silence()  # what is left to flush may be what does not fit
+    if isinstance(error, UserError) or limit is not None:
+        print(f"error: {limit or error}", file=sys.stderr)
+        return REFUSED
+    if isinstance(error, Failure) or is_lack_of_memory(error):
+        print(f"error: {error if isinstance(error, Failure) else ADVICE}", file=sys.stderr)
+        return FAILED
+    traceback.print_exception(error)
+    print(_UNKNOWN, file=sys.stderr)
+    return FAILED
+
+
+def _silence() -> None:
+    """Let nothing more be written to standard output, which would fail again."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def check_interrupt() -> None:
+    """Raise `KeyboardInterrupt` where Ctrl-C was pressed before, and where Python was, such as in a
+    destructor, has swallowed it. To be asked between steps, and between runs.
+    """
+    if _interrupted:
+        raise KeyboardInterrupt
 
 
 def say(line: str) -> None:
@@ -104,8 +141,24 @@ def _is_unread(pipe: int) -> bool:
     return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
+def _open_standard_streams() -> None:
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with suppress(OSError):
+                os.fstat(descriptor)  # raises: nothing has its number yet
+                continue
+            os.open(os.devnull, os.O_RDWR)  # which takes the lowest number
+            stream = open(descriptor, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
 def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _interrupted.append(number)
+    raise KeyboardInterrupt
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -5,6 +5,10 @@ class UserError(Exception):
     """Ends the program with exit code 2; its message is one sentence that says what to do."""
 
 
+class DiskError(UserError):
+    """A file can no longer be written: its disk is full, read-only or gone."""
+
+
 class Failure(Exception):
     """Ends the program with exit code 1; its message is one sentence that says what failed."""
 

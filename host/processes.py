@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Pipe
 from typing import NoReturn, TypeVar
 
-from host.errors import ChildError
+from host.errors import ChildError, UserError
 
 Answer = TypeVar("Answer")
 
@@ -52,6 +53,17 @@ def fork(main: Callable[[], int]) -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return child_pid
+
+
+def allow_open_files(number: int) -> None:
+    """Let this process and its children open so many files. Raises `UserError` where it may not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < number:
+        raise UserError(
+            f"this shell allows {hard} open files: allow {number} by ulimit -n {number}"
+        )
+    if soft != resource.RLIM_INFINITY and soft < number:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
 
 
 def kill(pid: int) -> None:

@@ -20,11 +20,20 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
 
     Raises `UserError` for an override that does not fit.
     """
+    return of_app(compose_with_hydra(overrides))
+
+
+def compose_with_hydra(overrides: Sequence[str]) -> DictConfig:
+    """The same with Hydra's own node, and with the types of the schema. Raises as above."""
     find_own_files()
     with initialize_config_dir(str(conf.PACKAGED), version_base="1.3"):
         try:
-            config = compose("config", normalize_overrides(overrides), return_hydra_config=True)
+            return compose("config", normalize_overrides(overrides), return_hydra_config=True)
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(sentence(error)) from error
+
+
+def of_app(config: DictConfig) -> DictConfig:
+    """All of it but Hydra's own node, which is what is resolved in it from now on."""
     HydraConfig.instance().set_config(config)
     return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])

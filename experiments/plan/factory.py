@@ -1,6 +1,6 @@
 """From Hydra's configuration to a plan: all objects made, all numbers checked, nothing started."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
     accuracy, others = values.pop("target_accuracy"), values.pop("target")
     values["folder"] = folder
     for name in ("resume", "profile"):
-        values[name] = None if config[name] is None else Path(config[name])
+        values[name] = None if config[name] is None else Path(str(config[name]))
     try:
         if device is not None:
             values["backend"] = replace(values["backend"], device=device)
@@ -51,8 +51,8 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
             values["names"]["backend"] = values["backend"].process_group
         values["target"] = _target(accuracy, dict(others), parts["task"].metric)
         # Tried here: a bad value shows now, and what torch imports for it is imported once.
-        optimizer = parts["optim"](parts["model"].parameters())
-        parts["schedule"](optimizer)
+        optimizer = _made("optim", lambda: parts["optim"](parts["model"].parameters()))
+        _made("schedule", lambda: parts["schedule"](optimizer))
         plan = Plan(**values)
         _check(plan, optimizer)
         return plan
@@ -129,8 +129,18 @@ _FIELDS = {
 }
 
 
+def _made(group: str, make: Callable[[], Any]) -> Any:
+    """What `make` makes. Raises `UserError` where torch refuses the settings of `group`."""
+    try:
+        return make()
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise UserError(f"{group}: {str(error).splitlines()[0]}") from error
+
+
 def make_part(node: DictConfig, group: str) -> Any:
     """What `node` names by its `_target_`. Raises `UserError` with one sentence if it cannot be."""
+    if not isinstance(node.get("_partial_", False), bool):
+        raise UserError(f"{group}._partial_ must be true or false, got {node._partial_}")
     try:
         # What models and tasks of libraries get is Python's own lists and dictionaries.
         return instantiate(node, _convert_="all") if group in OPEN_GROUPS else instantiate(node)

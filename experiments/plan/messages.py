@@ -63,6 +63,11 @@ def sentence(error: Exception) -> str:
         return f"{text.removeprefix('Error merging override ')}: {_first_line(error.__cause__)}"
     if text.startswith("Error parsing override"):
         return f"{text.split(' See ')[0]}: write KEY=VALUE"
+    if match := re.match(r"\w+Exception: (.*?) \^? ?See https://hydra", text):
+        return (
+            f"{match[1]} cannot be read: put quotes around a value with blanks or other signs, "
+            "as in 'KEY=\"a value\"'"
+        )
     return text
 
 

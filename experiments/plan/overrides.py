@@ -108,6 +108,8 @@ def normalize_overrides(arguments: Sequence[str]) -> list[str]:
     `algo/topology=ring`, since `conf/algo/topology/` holds the choices; `{...}` stays a value.
     `model._target_=x` alone means `model=own` with that, so that no key of the default model stays,
     and keys of such a class, and of a Dataset's, need no + to be new.
+
+    Raises `UserError` for a group that is set to null or a number.
     """
     words = [read_word(argument) for argument in arguments]
     texts = [_normalized(word) for word in words]
@@ -191,7 +193,19 @@ def _normalized(word: Word) -> str:
         return word.text
     key, _, value = word.text.removeprefix("+").partition("=")
     is_plain = key == word.key and not value.startswith("{")  # not ++algo=x, ~algo, algo@here=x
+    if is_plain and word.value == "null" and "/" in group:
+        return word.text  # such as cluster.jitter=null, a value
+    if is_plain and not _is_choice(word):
+        known = ", ".join(conf.files(group))
+        raise UserError(f"{word.text} is no choice: choose {word.key}={known}")
     return f"{group}={value}" if is_plain else word.text
+
+
+def _is_choice(word: Word) -> bool:
+    """Whether its value may be the name of a file, or of several; for others Hydra has no words."""
+    value = None if word.parsed is None else word.parsed.value()
+    values = value if isinstance(value, list) else [value]
+    return not any(isinstance(one, bool | int | float | None) for one in values)
 
 
 @cache

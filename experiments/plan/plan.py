@@ -116,6 +116,10 @@ class Cluster:
             raise ValueError(f"straggler must be at least 0 and finite, got {self.straggler}")
         if not self.timeout_s > 0:
             raise ValueError(f"timeout_s must be more than 0, got {self.timeout_s}")
+        if self.jitter is not None and not hasattr(self.jitter, "factors"):
+            raise ValueError(
+                f"cluster.jitter must be one of its choices or null, got {self.jitter}"
+            )
         if self.net_plugin not in (None, BAGUA):
             raise ValueError(f"net_plugin must be {BAGUA} or null, got {self.net_plugin}")
         if self.stacking not in (MEASURED, *WAYS):

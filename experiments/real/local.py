@@ -26,12 +26,14 @@ from experiments.real.worker import (
     Failed,
     Finished,
     Probed,
+    Stopped,
     run_worker,
 )
 from experiments.tasks.base import TaskData
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from host.channel import ParentChannel
+from host.memory import ADVICE, num_oom_kills
 from host.processes import fork
 from netsim.errors import NamespaceError, ProbeError
 from netsim.links.namespaces import Hub
@@ -88,6 +90,7 @@ def launch(
     Raises:
         RunFailedError: the network is not what was asked for, or a worker has died or failed.
         DivergedError: the loss is not finite.
+        UserError: a worker was stopped, such as by a full disk.
     """
     workers = [Pipe() for _ in range(plan.workers)]
     hub_ours, hub_theirs = Pipe()
@@ -128,6 +131,7 @@ class _Supervisor:
         self._results: dict[int, Result] = {}
         self._failures: list[Failed] = []
         self._heard_of: set[int] = set()
+        self._num_oom_kills = num_oom_kills()
         self._on_row: Callable[[MetricsRow], None] = lambda row: None
 
     def await_network(self) -> ShapedNetwork:
@@ -224,12 +228,16 @@ class _Supervisor:
                 self._results[rank] = result
             case Diverged(reason):
                 raise DivergedError(reason)
+            case Stopped(error):
+                raise error
             case Failed() if rank is not None:
                 self._fail(message, rank)
             case Failed():
                 self._fail(message)
             case Exited(rank, code) if code < 0:
                 reason = f"worker {rank} was killed by {signal.Signals(-code).name}"
+                if code == -signal.SIGKILL and num_oom_kills() > self._num_oom_kills:
+                    reason += f", {ADVICE}"
                 self._fail(Failed(reason, is_consequence=False), rank)
             case Exited(rank, code) if rank not in self._results:
                 self._fail(Failed(f"worker {rank} exited with code {code}"), rank)

@@ -18,7 +18,9 @@ from experiments.training.device_trace import device_trace
 from experiments.training.result import DivergedError, Result
 from experiments.training.trace import TraceFile, TraceRecorder
 from host.channel import ParentChannel
+from host.errors import UserError
 from host.gpus import placement
+from host.memory import ADVICE, is_lack_of_memory
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import BrokenProbeError, ProbeError
 from netsim.links import counters, tcp
@@ -56,6 +58,13 @@ class Diverged:
     """The worker's loss is not finite."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The worker cannot go on, for a reason that lies outside of the program."""
+
+    error: UserError
 
 
 @dataclass(frozen=True)
@@ -99,12 +108,18 @@ def run_worker(
         launcher.send(Finished(_train(plan, data, rank, rendezvous, memory, launcher)))
     except DivergedError as error:
         launcher.send(Diverged(str(error)))
+    except UserError as error:
+        launcher.send(Stopped(error))
+        return 1
     except (CommunicationError, ProbeError) as error:
         silent = unreachable(rank, addresses)
         details = traceback.format_exc()
         launcher.send(Failed(str(error), details=details, unreachable=tuple(silent)))
         _stay(launcher)
     except Exception as error:
+        if is_lack_of_memory(error):
+            launcher.send(Failed(f"worker {rank} has failed, {ADVICE}", is_consequence=False))
+            return 1
         reason = f"worker {rank}: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
         launcher.send(Failed(reason, is_consequence=False, details=traceback.format_exc()))
         return 1

@@ -18,7 +18,9 @@ from experiments.runs.study import (
     clear,
     read_record,
 )
+from host import commands
 from host.errors import UserError
+from host.output import limit_reached
 from host.processes import die_with_parent
 
 
@@ -28,6 +30,7 @@ def run_job(config: DictConfig, peers: Peers | None = None) -> RunOutcome:
     An outcome "refused" says that nothing was run, because of what `config` asks for; "held", that
     another process runs it.
     """
+    commands.check_interrupt()
     hydra = HydraConfig.get()
     folder, overrides = Path(hydra.runtime.output_dir), hydra.overrides.task
     try:
@@ -40,6 +43,10 @@ def run_job(config: DictConfig, peers: Peers | None = None) -> RunOutcome:
         return RunOutcome(status="held", reason=str(error))
     except UserError as error:
         return RunOutcome(status="refused", reason=str(error))
+    except OSError as error:
+        if (said := limit_reached(error)) is None:
+            raise
+        return RunOutcome(status="refused", reason=said)
 
 
 def _run_of_study(

@@ -28,6 +28,18 @@ def line(row: MetricsRow) -> str:
     return json.dumps(typed(asdict(row), MetricsRow)) + "\n"
 
 
+def append(file: Path, text: bytes) -> None:
+    """Add a line to it, whole or not at all. Raises `OSError`."""
+    with file.open("ab", buffering=0) as journal:
+        begins = journal.tell()
+        try:
+            while text:
+                text = text[journal.write(text) :]
+        except OSError:
+            journal.truncate(begins)
+            raise
+
+
 def read_journal(file: Path, problems: list[str]) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl, without what is None; adds to `problems` a sentence on each line
     that cannot be read.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -22,14 +23,20 @@ from pathlib import Path
 from typing import Any
 
 from experiments.plan.identity import config_text
-from experiments.runs.journal import line, read_journal, table
+from experiments.runs.journal import append, line, read_journal, table
 from experiments.runs.summary import NOT_ENDED, UNREADABLE, Summary, read_summary
 from experiments.training.metrics import MetricsRow
 from host.environment import environment
-from host.errors import UserError
+from host.errors import DiskError, UserError
+from host.output import ANOTHER_RUN_DIR, is_full, writing
 
 FILES = ("config.yaml", "environment.json", "metrics.jsonl", "metrics.parquet", "summary.json")
 """What a run's folder has, some or all."""
+
+RESERVE = ".reserve"
+"""Room in a run's folder, while it lasts, so that on a full disk its summary can say so."""
+
+RESERVE_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True)
@@ -55,20 +62,19 @@ class RunFolder:
             overrides: what the command line changed of the configuration.
 
         Raises:
-            UserError: the folder already holds a run, or cannot be made.
+            UserError: the folder already holds a run.
+            DiskError: it cannot be made, or its disk is full; nothing is left of the record.
         """
         run = cls(Path(path))
         if run._file("config.yaml").exists() or run._file("summary.json").exists():
-            raise UserError(
-                f"{path} already holds a run: choose another hydra.run.dir=... or delete it."
-            )
+            raise UserError(f"{path} already holds a run: choose {ANOTHER_RUN_DIR} or delete it.")
         try:
-            run.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"{path} cannot be made ({error.strerror}): choose another hydra.run.dir=..."
-            ) from error
-        run._begin(config, replace(summary, restarts=0), overrides)
+            with writing(run.path, ANOTHER_RUN_DIR):
+                run.path.mkdir(parents=True, exist_ok=True)
+            run._begin(config, replace(summary, restarts=0), overrides)
+        except DiskError:
+            run._undo()
+            raise
         return run
 
     @classmethod
@@ -87,8 +93,9 @@ class RunFolder:
         restarts = 1
         with suppress(*UNREADABLE):
             restarts += read_summary(path).restarts or 0
-        run._write("metrics.jsonl", "".join(line(row) for row in rows))
-        run._file("metrics.parquet").unlink(missing_ok=True)
+        with writing(path, ANOTHER_RUN_DIR):
+            run._write("metrics.jsonl", "".join(line(row) for row in rows))
+            run._file("metrics.parquet").unlink(missing_ok=True)
         run._begin(config, replace(summary, restarts=restarts), overrides)
         return run
 
@@ -97,30 +104,56 @@ class RunFolder:
 
         Raises:
             ValueError, TypeError: a value is not of its column's type.
+            DiskError: it cannot be written; no part of it is.
         """
-        assert not self._file("metrics.parquet").exists(), "log() after finish()"
-        with self._file("metrics.jsonl").open("a") as journal:
-            journal.write(line(row))
+        text = line(row).encode()
+        with writing(self.path, ANOTHER_RUN_DIR):
+            assert not self._file("metrics.parquet").exists(), "log() after finish()"
+            self._file("summary.json").stat()  # where the folder is gone, no part comes back
+            append(self._file("metrics.jsonl"), text)
 
     def finish(self, summary: Summary) -> None:
         """Ends the record: the metrics in one table, and `summary`, which has a status, for the one
         so far. `restarts` stay as counted here.
 
-        It may be called again, also after a kill at any moment.
+        It may be called again, also after a kill at any moment. On a full disk the metrics stay as
+        they were logged. Raises `DiskError` where nothing can be written.
         """
         assert summary.status is not None, "a finished run has a status"
+        with writing(self.path, ANOTHER_RUN_DIR):
+            self._file(RESERVE).unlink(missing_ok=True)
+            self._tabulate()
+            self._write_summary(replace(summary, restarts=read_summary(self.path).restarts))
+
+    def _tabulate(self) -> None:
+        """The journal as one table, which takes its place where it fits."""
         journal = self._file("metrics.jsonl")
-        if journal.exists():
-            self._write_parquet(read_journal(journal, []))
-            journal.unlink()
-        elif not self._file("metrics.parquet").exists():
-            self._write_parquet([])
-        self._write_summary(replace(summary, restarts=read_summary(self.path).restarts))
+        if not journal.exists() and self._file("metrics.parquet").exists():
+            return
+        rows = read_journal(journal, []) if journal.exists() else []
+        try:
+            self._write_parquet(rows)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._file("metrics.parquet.tmp").unlink(missing_ok=True)
+        else:
+            journal.unlink(missing_ok=True)
 
     def _begin(self, config: Mapping[str, Any], summary: Summary, overrides: Sequence[str]) -> None:
-        self._write_summary(replace(summary, status="failed", reason=NOT_ENDED))
-        self._write("config.yaml", config_text(config))
-        self._write_json("environment.json", environment() | {"overrides": list(overrides)})
+        with writing(self.path, ANOTHER_RUN_DIR):
+            self._write_summary(replace(summary, status="failed", reason=NOT_ENDED))
+            self._write("config.yaml", config_text(config))
+            self._write_json("environment.json", environment() | {"overrides": list(overrides)})
+            # Random, since some disks keep zeros in no room at all.
+            self._file(RESERVE).write_bytes(os.urandom(RESERVE_BYTES))
+
+    def _undo(self) -> None:
+        """Delete what `_begin` has written before it failed; what is another's stays."""
+        with suppress(OSError):
+            for name in (RESERVE, *FILES):
+                self._file(name).unlink(missing_ok=True)
+                self._file(name + ".tmp").unlink(missing_ok=True)
 
     def _file(self, name: str) -> Path:
         return self.path / name

@@ -23,7 +23,7 @@ from experiments.real.local import ShapedNetwork, launch
 from experiments.runs.progress import ProgressView, progress_view
 from experiments.runs.records import RunFolder
 from experiments.runs.resume import check_resumable, rows_until
-from experiments.runs.summary import CTRL_C, SIGTERM, Summary
+from experiments.runs.summary import CTRL_C, DISK, SIGTERM, Summary
 from experiments.simulated.kept_trainings import simulate_once
 from experiments.simulated.memory import check_memory
 from experiments.simulated.simulate import given_profile, simulate
@@ -32,9 +32,12 @@ from experiments.tasks.target import ACCURACY, Target
 from experiments.training.metrics import MetricsRow, time_to_target
 from experiments.training.result import DivergedError, Result
 from experiments.training.trace import TraceFile
+from host import commands
 from host.cores import usable_cores
-from host.errors import Terminated, UserError
+from host.errors import DiskError, Failure, Terminated, UserError
 from host.gpus import placement
+from host.output import limit_reached
+from host.processes import allow_open_files
 from host.words import counted
 from netsim.conditions.presets import why_unmeasured
 from netsim.errors import NamespaceError
@@ -70,6 +73,9 @@ def run(
         raise
     return recorder.run(data)
 
+
+FILES, FILES_A_WORKER = 32, 8
+"""That real workers and their launcher open."""
 
 CROWD = 4
 """Real workers a core that are none yet."""
@@ -147,10 +153,10 @@ class Recorder:
     def run(self, data: TaskData) -> str:
         """Launch; whatever happens, the record is finished and says what."""
         name = f"{self._plan.names['algo']} on {self._plan.names['net']}"
-        print(f"{name}: {self._record.path}", flush=True)
-        if remark := crowding(self._plan, usable_cores()):
-            print(remark, flush=True)
         try:
+            print(f"{name}: {self._record.path}", flush=True)
+            if remark := crowding(self._plan, usable_cores()):
+                print(remark, flush=True)
             view = progress_view(name, self._plan.max_steps, self._plan.target.metric)
             self._train(data, view)
             if self._plan.trace and not self._plan.backend.has_gpu_workers:
@@ -158,19 +164,21 @@ class Recorder:
             return self._finish("completed")
         except DivergedError as error:
             return self._finish("diverged", str(error))
-        except RunFailedError as error:
-            if error.details:
+        except Failure as error:
+            if isinstance(error, RunFailedError) and error.details:
                 print(error.details, flush=True)
             return self._finish("failed", str(error))
         except EndedEarly as end:
             self._finish("ended early", str(end))
             raise
         except BaseException as error:
-            self._finish("failed", _stopped_by(error))
+            with suppress(DiskError):  # what has stopped the run is told, written or not
+                self._finish("failed", _stopped_by(error))
             raise
 
     def _train(self, data: TaskData, view: ProgressView) -> None:
         def on_row(row: MetricsRow) -> None:
+            commands.check_interrupt()
             if self._summary.first_step_s is None:
                 self._add(first_step_s=time.monotonic() - self._started_s)
             self._take(row)
@@ -260,6 +268,7 @@ def load_data(plan: Plan, *, needs_namespaces: bool = True) -> TaskData:
             placement(plan.workers)  # raises
         if needs_namespaces and not plan.backend.is_simulated:
             check_permitted(plan.net, plan.workers)
+            allow_open_files(FILES + FILES_A_WORKER * plan.workers)
         data = plan.task.load()
         plan.batches(data, (0,))
         if plan.backend.is_simulated:
@@ -366,6 +375,12 @@ def _stopped_by(error: BaseException) -> str:
             return CTRL_C
         case Terminated():
             return SIGTERM
+        case DiskError():
+            return f"{DISK}{error}"
+        case UserError():
+            return str(error)
+        case OSError() if said := limit_reached(error):
+            return f"{DISK}{said}"
     return f"stopped by {type(error).__name__}: {error}"
 
 

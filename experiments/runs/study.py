@@ -80,7 +80,7 @@ def read_record(folder: Path, *, is_held: bool) -> Record | None:
 def _standing(summary: Summary, *, is_held: bool) -> Standing:
     if summary.status != "failed":
         return Standing.DONE
-    if summary.reason not in INTERRUPTIONS:
+    if not (summary.reason or "").startswith(INTERRUPTIONS):
         return Standing.FAILED
     return Standing.RUNNING if is_held else Standing.INTERRUPTED
 

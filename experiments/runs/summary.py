@@ -9,8 +9,9 @@ from experiments.runs.fields import field_types, typed
 
 NOT_ENDED = "the run has not ended: it is still running, or its launcher was killed"
 CTRL_C, SIGTERM = "stopped by Ctrl-C (SIGINT)", "stopped by SIGTERM"
-INTERRUPTIONS = (NOT_ENDED, CTRL_C, SIGTERM)
-"""Reasons of a failed run of which no cause lies in the run."""
+DISK = "stopped by the disk: "
+INTERRUPTIONS = (NOT_ENDED, CTRL_C, SIGTERM, DISK)
+"""How reasons of a failed run begin of which no cause lies in the run."""
 
 UNREADABLE = (OSError, ValueError, TypeError, OverflowError, RecursionError)
 """What reading a summary raises where there is none of a run."""

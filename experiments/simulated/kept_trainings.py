@@ -37,6 +37,8 @@ from experiments.training.evaluation import Evaluation
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import Result
 from experiments.training.trace import TraceFile
+from host import commands
+from host.output import reason
 from netsim.timeline.timeline import TimelineJob
 
 FOLDER = ".trainings"
@@ -114,11 +116,16 @@ class KeptTrainings:
         return None
 
     def keep(self, key: str, training: KeptTraining) -> None:
-        """Write one. Two that keep the same at once keep equal ones."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        """Write one, if there is room. Two that keep the same at once keep equal ones."""
         unfinished = self._folder / f"{key}_{identity(training.run)}.tmp"
-        unfinished.write_bytes(pickle.dumps(training))
-        unfinished.replace(self._file(key))
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            unfinished.write_bytes(pickle.dumps(training))
+            unfinished.replace(self._file(key))
+        except OSError as error:
+            commands.say(f"{self._folder}: no training is kept for other runs ({reason(error)})")
+            with suppress(OSError):
+                unfinished.unlink()
 
     def _file(self, key: str) -> Path:
         return self._folder / f"{key}.pickle"

@@ -12,6 +12,7 @@ import yaml
 
 from experiments.plan.plan import Plan
 from host.errors import UserError
+from host.output import writing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +74,9 @@ class Profile:
 
     def save(self, path: Path) -> "Profile":
         """Write it as YAML; returns it as it stands there, its times rounded."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.safe_dump(_plain(asdict(self)), sort_keys=False))
+        with writing(path, "another folder"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(yaml.safe_dump(_plain(asdict(self)), sort_keys=False))
         return self.load(path)
 
     def check(self, plan: Plan) -> None:

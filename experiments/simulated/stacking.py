@@ -25,6 +25,7 @@ from experiments.tasks.base import Batch, TaskData
 from experiments.training.step import examples, losses
 from host.cores import usable_cores
 from host.errors import UserError
+from host.output import writing
 
 FOLDER = ".ways"
 """Where a study keeps them, in its own folder."""
@@ -91,9 +92,10 @@ class KnownWays:
         """What `plan` has measured, if it has, and if no other run was first."""
         if not choice.seconds:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError), self._file(plan).open("x") as file:
-            file.write(choice.way)
+        with writing(self._folder, "another hydra.sweep.dir=..."):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError), self._file(plan).open("x") as file:
+                file.write(choice.way)
 
     def _file(self, plan: Plan) -> Path:
         numbers = (plan.workers, plan.batch_size, plan.accumulate, usable_cores())

@@ -6,12 +6,14 @@ A file appears whole, by renaming, and a checkpoint is complete when all its fil
 worker waits for another, and whenever all are killed the last complete one stays.
 """
 
+import io
 import pickle
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from torch import nn
@@ -21,6 +23,7 @@ from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import Stacking
 from experiments.plan.plan import MEASURED, Plan
 from host.errors import UserError
+from host.output import ANOTHER_RUN_DIR, writing
 from host.words import counted
 
 KEPT = 2
@@ -44,17 +47,18 @@ class Checkpoints:
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Write this process's file of `step`, and delete those that are out of date.
 
-        Raises `UserError` for a state that `load` would not read.
+        Raises `UserError` for a state that `load` would not read, `DiskError` where it cannot be
+        written; then earlier ones stay.
         """
         try:
             checked(state)
         except ValueError as error:
             raise UserError(f"no checkpoint can be written: {error}") from error
         file = self._file(step)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_suffix(".tmp")
-        torch.save(state, unfinished)
-        unfinished.replace(file)
+        with writing(file, ANOTHER_RUN_DIR):
+            file.parent.parent.mkdir(exist_ok=True)  # not the run's folder, which may be deleted
+            file.parent.mkdir(exist_ok=True)
+            _write_whole(file, state)
         for old in _steps(self.run)[:-KEPT]:
             self._file(old).unlink(missing_ok=True)
             if self.process == 0:
@@ -130,6 +134,44 @@ def _complete(run: Path, step: int) -> set[int]:
     names = {file.name for file in _folder(run, step).iterdir()}
     numbers = {int(number) for name in names for number in re.findall(r"_of_(\d+)\.pt$", name)}
     return {n for n in numbers if names >= {f"{process}_of_{n}.pt" for process in range(n)}}
+
+
+class _Output(io.RawIOBase):
+    """A file for `torch.save`, which answers an error of the disk by another one: this keeps the
+    first, and goes on as if nothing had happened.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file.open("wb")
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """All of `data`."""
+        if self.error is None:
+            self._try(lambda: self._file.write(data))
+        return memoryview(data).nbytes
+
+    def close(self) -> None:
+        """What is left to write is written."""
+        self._try(self._file.close)
+        super().close()
+
+    def _try(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except OSError as error:
+            self.error = self.error or error
+
+
+def _write_whole(file: Path, state: dict[str, Any]) -> None:
+    """Write `state`, under another name until it is all there. Raises `OSError`."""
+    unfinished = file.with_suffix(".tmp")
+    with _Output(unfinished) as output:
+        torch.save(state, cast(IO[bytes], output))
+    if output.error is not None:
+        unfinished.unlink(missing_ok=True)
+        raise output.error
+    unfinished.replace(file)
 
 
 STACKING = "stacking"

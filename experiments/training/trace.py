@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from bagua_algos.communication.communicator import Operation
+from host.output import ANOTHER_RUN_DIR, writing
 
 TRACE = "trace.json"
 COMPUTE = -1
@@ -123,7 +124,9 @@ class TraceFile:
 
     def write_part(self, events: Iterable[TraceEvent], worker: int) -> None:
         """One process's events."""
-        self._part(worker).write_text("\n".join(json.dumps(_as_json(event)) for event in events))
+        text = "\n".join(json.dumps(_as_json(event)) for event in events)
+        with writing(self._part(worker), ANOTHER_RUN_DIR):
+            self._part(worker).write_text(text)
 
     def join(self) -> None:
         """Make one file of the parts, times from the first event on."""
@@ -133,7 +136,8 @@ class TraceFile:
         for event in events:
             event["ts"] -= begin_us
         events += _names(events)
-        (self.run / TRACE).write_text(json.dumps({"traceEvents": events}))
+        with writing(self.run / TRACE, ANOTHER_RUN_DIR):
+            (self.run / TRACE).write_text(json.dumps({"traceEvents": events}))
         for part in parts:
             part.unlink()
 

@@ -20,6 +20,8 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from host.errors import UserError
+
 
 class RayLauncher(Launcher):
     """Runs on a Ray cluster whose hosts see one file system.
@@ -44,8 +46,16 @@ class RayLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """Run the jobs on the Ray cluster and return their results; raises Ray's errors."""
-        import ray  # pyright: ignore[reportMissingImports]
+        """Run the jobs on the Ray cluster and return their results.
+
+        Raises Ray's errors, `UserError` where Ray is not installed.
+        """
+        try:
+            import ray  # pyright: ignore[reportMissingImports]
+        except ModuleNotFoundError as error:
+            raise UserError(
+                "hydra/launcher=ray is not installed: pip install 'relaxlab[ray]'"
+            ) from error
 
         setup_globals()
         configure_log(self._config.hydra.hydra_logging, self._config.hydra.verbose)

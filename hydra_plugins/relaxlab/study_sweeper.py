@@ -16,6 +16,7 @@ from experiments.plan.overrides import values_of
 from experiments.runs.side_by_side import check_side_by_side, jobs_at_once, needs_host
 from experiments.runs.study import StudyRun, Sweep
 from host.errors import UserError
+from host.output import check_folder, writing
 
 OmegaConf.register_new_resolver("identity", identity, replace=True)
 
@@ -62,11 +63,20 @@ class StudySweeper(BasicSweeper):
         check_side_by_side(runs, self.config.hydra.launcher)
         asked = Sweep(root, runs)
         todo = asked.begin(retry_failed=self._retry_failed)
+        if todo:
+            check_folder(root, "another hydra.sweep.dir=...")
         returns: list[Sequence[JobReturn]] = []
         trouble = ""
         try:
             self._launch(todo, returns)
+        except UserError:
+            raise
         except Exception as error:
+            if _is_of_slurm(error):
+                raise UserError(
+                    f"Slurm took no job ({str(error).strip().splitlines()[-1]}): start this on a "
+                    "host of a cluster whose Slurm is configured, or leave hydra/launcher out"
+                ) from error
             traceback.print_exc()
             trouble = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
         _tell_refusals(returns, num_asked=len(todo))
@@ -109,8 +119,16 @@ def _run(root: Path, config: DictConfig, overrides: Sequence[str]) -> StudyRun:
     assert isinstance(plain, dict)
     key = identity(config_text({str(k): v for k, v in plain.items()}))
     subdir = f"{config.hydra.sweep.subdir}_{key}"
+    with writing(root / subdir, "another hydra.sweep.subdir=..."):
+        (root / subdir).exists()  # which a name that is too long is refused
     where = [f"hydra.sweep.dir={_quoted(str(root))}", f"hydra.sweep.subdir={_quoted(subdir)}"]
     return StudyRun(overrides=(*overrides, *where), identity=key, needs_host=needs_host(config))
+
+
+def _is_of_slurm(error: Exception) -> bool:
+    """Whether it is submitit's word that a command of Slurm has failed, or that there is none."""
+    is_failed = type(error).__module__.startswith("submitit.")
+    return is_failed or "on a slurm cluster" in str(error)
 
 
 def _tell_refusals(returns: list[Sequence[JobReturn]], *, num_asked: int) -> None:

@@ -4,7 +4,7 @@ import signal
 import pytest
 
 from host.child import run_in_child_reporting
-from host.errors import UserError
+from host.errors import Failure, UserError
 
 
 def test_a_child_reports_rows_and_answers():
@@ -44,7 +44,7 @@ def test_a_child_that_is_killed_is_noticed():
     def work(report):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(RuntimeError, match="died"):
+    with pytest.raises(Failure, match="died"):
         run_in_child_reporting(work, lambda row: None)
 
 

@@ -2,6 +2,7 @@
 that goes: exit code 141, and not a word.
 """
 
+import errno
 import os
 import re
 import signal
@@ -178,15 +179,90 @@ def test_whose_output_nobody_reads(words):
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
+def test_closed_streams_lead_nowhere():
+    """Their numbers are nobody else's: no file of a run gets what is printed."""
+    script = (
+        "import sys; sys.argv = ['-m']; import netsim; print('lost'); file = open('/dev/null'); "
+        "sys.exit(file.fileno() < 3 or None in (sys.stdin, sys.stdout, sys.stderr))"
+    )
+    command = f'{sys.executable} -c "{script}" <&- >&- 2>&-'
+    subprocess.run(command, shell=True, cwd=app.ROOT, check=True, timeout=LIMIT_S)
+
+
 def test_without_an_output():
     command = f"{sys.executable} -m netsim --help >&-"
     ended = subprocess.run(command, shell=True, cwd=app.ROOT, capture_output=True, timeout=LIMIT_S)
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
-def test_another_broken_pipe_is_an_error_as_any():
-    def main() -> int:
-        raise BrokenPipeError("a worker's")
-
-    with pytest.raises(BrokenPipeError, match="a worker's"):
+def ended(capfd, main):
+    """The exit code and the words of a command whose work is `main`."""
+    with pytest.raises(SystemExit) as ending:
         commands.run(main)
+    return ending.value.code, capfd.readouterr().err
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError("a worker's"), ZeroDivisionError("by nothing")])
+def test_an_unknown_error_is_shown_whole_and_once(capfd, error):
+    def main():
+        raise error
+
+    code, said = ended(capfd, main)
+    assert code == 1
+    assert said.count("Traceback") == 1
+    assert "in main\n" in said and str(error) in said
+    assert said.endswith("please report it to the maintainers, with all of the above.\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (OSError(errno.ENOSPC, "full", "/a/b"), 2, "/a/b cannot be written (No space left on "),
+        (OSError(errno.EMFILE, "too many"), 2, "(Too many open files): allow more open files by "),
+        (MemoryError(), 1, "memory is full: take fewer workers"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 1, "memory is full: take"),
+    ],
+)
+def test_a_limit_of_the_machine_is_one_sentence(capfd, monkeypatch, error, code, sentence):
+    monkeypatch.setattr("host.commands._silence", lambda: None)  # of pytest's own output
+
+    def main():
+        raise error
+
+    ended_with, said = ended(capfd, main)
+    assert (ended_with, said.count("\n")) == (code, 1)
+    assert sentence in said
+
+
+def test_an_output_that_is_full():
+    command = f"{sys.executable} -m netsim --help >/dev/full"
+    done = subprocess.run(command, shell=True, cwd=app.ROOT, capture_output=True, timeout=LIMIT_S)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: what this command prints or writes cannot be written")
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_ctrl_c_that_was_swallowed_is_asked_for(capfd, monkeypatch):
+    monkeypatch.setattr("host.commands._interrupted", [])
+    gone_on = []
+    before = signal.signal(signal.SIGINT, commands._end)  # as `starting` has it
+
+    class Swallows:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def main():
+        commands.check_interrupt()  # nothing has come yet
+        Swallows()
+        gone_on.append(True)
+        commands.check_interrupt()
+        raise AssertionError("not stopped")
+
+    try:
+        code, said = ended(capfd, main)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert gone_on
+    assert code == 130
+    assert said.endswith("stopped by Ctrl-C\n")

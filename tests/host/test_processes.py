@@ -1,4 +1,5 @@
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -6,8 +7,8 @@ import time
 
 import pytest
 
-from host.errors import ChildError
-from host.processes import fork, run_in_child
+from host.errors import ChildError, UserError
+from host.processes import allow_open_files, fork, run_in_child
 
 FORKS_INTO_A_SIGNAL = """
 import os, signal, sys
@@ -82,3 +83,15 @@ def test_a_child_that_dies_or_is_too_slow_is_named_by_what_it_was_doing():
     with pytest.raises(ChildError, match=r"was sleeping did not end within 0\.1 s"):
         run_in_child(lambda: time.sleep(60), doing="sleeping", limit_s=0.1)
     assert time.monotonic() - begin_s < 30
+
+
+def test_open_files_are_allowed_as_far_as_the_shell_lets_them():
+    def work():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (20, 50))
+        allow_open_files(40)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with pytest.raises(UserError, match="this shell allows 50 open files: allow 60 by ulimit"):
+            allow_open_files(60)
+        return limits
+
+    assert run_in_child(work, doing="opening") == (40, 50)

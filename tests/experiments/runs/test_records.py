@@ -100,7 +100,7 @@ def test_a_folder_with_a_run_is_refused(tmp_path, name):
 
 def test_a_folder_that_cannot_be_made_is_a_users_error(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot be made"):
+    with pytest.raises(UserError, match="cannot be written"):
         RunFolder.create(tmp_path / "file", CONFIG, START)
 
 
@@ -195,7 +195,7 @@ KILLS = ["_write_parquet", "unlink", "_write_json"]
 
 @pytest.mark.parametrize("step", KILLS)
 def test_finish_killed_before_any_step_loses_nothing(run, monkeypatch, step):
-    def kill(*_):
+    def kill(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

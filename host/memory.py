@@ -1,0 +1,22 @@
+"""A host that runs out of memory: how to know, and what to do."""
+
+from pathlib import Path
+
+ADVICE = "memory is full: take fewer workers, a smaller model or a smaller batch_size"
+
+_COUNTS = Path("/proc/vmstat")
+
+
+def num_oom_kills() -> int:
+    """Processes that the kernel has killed for want of memory since it began; 0: not known."""
+    try:
+        counts = dict(line.split() for line in _COUNTS.read_text().splitlines())
+    except (OSError, ValueError):
+        return 0
+    return int(counts.get("oom_kill", 0))
+
+
+def is_lack_of_memory(error: Exception) -> bool:
+    """Whether it is Python's, torch's or the system's word that there is none left."""
+    words = ("can't allocate memory", "Cannot allocate memory", "CUDA out of memory")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
