@@ -19,8 +19,8 @@ there is no GPU, and nothing is written.
 import argparse
 import sys
 
-from experiments.validation.gpu_check import check
-from experiments.validation.gpu_parts import select
+from experiments.validation.gpu.check import check
+from experiments.validation.gpu.parts import select
 from host import commands
 from host.conf import checkout
 from host.errors import UserError

@@ -28,6 +28,7 @@ from experiments.plan.factory import make_plan
 from experiments.plan.messages import choices
 from experiments.plan.plan import Plan
 from experiments.tasks.base import TaskData
+from experiments.tasks.loading.reading import Reading
 from experiments.training.step import Step, make_scaler, make_step
 from host.environment import environment
 from host.words import counted
@@ -67,7 +68,8 @@ def _stepper(
         take_step = make_step(plan, data.train, model, optimizer, communicator)
     else:
         plain: Any = _Plain(model)
-        take_step = Step(plan, data.train, plain, optimizer, make_scaler(plan))
+        reading = Reading(data.train, plan.seed, plan.loaders)
+        take_step = Step(plan, reading, plain, optimizer, make_scaler(plan))
     batches = plan.batches(data, (0,))
     return lambda step: take_step(batches.indices(step)), take_step.distributed
 

@@ -12,7 +12,7 @@ import torch
 
 from experiments.commands.gpu_check import main
 from experiments.real.nccl import SOCKETS
-from experiments.validation.gpu_check import (
+from experiments.validation.gpu.check import (
     LIMIT_S,
     RESULTS,
     ROOT,
@@ -21,7 +21,7 @@ from experiments.validation.gpu_check import (
     check,
     run_part,
 )
-from experiments.validation.gpu_parts import PARTS, read_nccl, read_shared, read_tests, select
+from experiments.validation.gpu.parts import PARTS, read_nccl, read_shared, read_tests, select
 from experiments.validation.nccl.transfers import Transfers, read_transfers
 from host.errors import UserError
 from host.gpus import Gpu
@@ -51,7 +51,7 @@ def test_without_a_gpu_it_says_one_sentence_and_writes_nothing():
 
 def test_all_parts_together_take_less_than_eight_minutes(tmp_path, monkeypatch):
     assert LIMIT_S < 8 * 60
-    monkeypatch.setattr("experiments.validation.gpu_check.LIMIT_S", 1.0)
+    monkeypatch.setattr("experiments.validation.gpu.check.LIMIT_S", 1.0)
     sleep = "import time; time.sleep(60)"
     parts = tuple(part(str(number), sleep) for number in range(3))
     started_s = time.monotonic()
@@ -157,7 +157,7 @@ def test_a_selection_replaces_no_record_of_all_parts(tmp_path):
 
 
 def test_a_part_with_its_own_time_takes_none_of_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.validation.gpu_check.LIMIT_S", 0.0)
+    monkeypatch.setattr("experiments.validation.gpu.check.LIMIT_S", 0.0)
     own = part("own", "pass", has_own_time=True)
     check(GPU, (own, part("other", "pass")), tmp_path)
     outcomes = json.loads((tmp_path / "nvidia-h200-made-up.json").read_text())["parts"]

@@ -22,7 +22,7 @@ from host import markdown
 from host.environment import environment
 from host.gpus import Gpu
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "results" / "gpu"
 LIMIT_S = 470.0
 """For all parts together, without those that have their own time."""

@@ -12,7 +12,7 @@ from typing import Any
 from experiments.real.nccl import connections, log_environment, read_log
 from experiments.runs.summary import read_fields
 from experiments.training.device_trace import read_device_trace
-from experiments.validation.gpu_check import CheckPart, Figures, PartFailedError
+from experiments.validation.gpu.check import CheckPart, Figures, PartFailedError
 from experiments.validation.nccl.transfers import page, read_transfers
 from host.errors import UserError
 
