@@ -131,29 +131,32 @@ class DatasetSplit(Split):
     def _items(self, indices: Indices, seed: int) -> list[Any]:
         """The examples in the order of `indices`."""
         items = []
-        for index in indices.ravel().tolist():
-            epoch, example = divmod(index, len(self))
-            with seeded((seed, epoch, example)):
+        with generators_apart():
+            for index in indices.ravel().tolist():
+                epoch, example = divmod(index, len(self))
+                seed_generators((seed, epoch, example))
                 items.append(self._dataset[example])
         return items
 
 
 @contextmanager
-def seeded(key: Sequence[int]) -> Iterator[None]:
-    """Within, the generators of torch, NumPy and Python begin as `key` says; then they go on where
-    they were.
-    """
-    number = int(np.random.SeedSequence(key).generate_state(1)[0])
+def generators_apart() -> Iterator[None]:
+    """After it, the generators of torch, NumPy and Python go on where they were."""
     of_numpy, of_python = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(number)  # no GPU draws for examples
-        np.random.seed(number)
-        random.seed(number)
+    with torch.random.fork_rng(devices=[]):  # no GPU draws for examples
         try:
             yield
         finally:
             np.random.set_state(of_numpy)
             random.setstate(of_python)
+
+
+def seed_generators(key: Sequence[int]) -> None:
+    """Have the generators of torch, NumPy and Python begin as `key` says."""
+    number = int(np.random.SeedSequence(key).generate_state(1)[0])
+    torch.default_generator.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

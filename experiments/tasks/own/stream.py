@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from experiments.tasks.base import Indices
-from experiments.tasks.own.dataset import DatasetSplit, seeded
+from experiments.tasks.own.dataset import DatasetSplit, generators_apart, seed_generators
 from host.errors import UserError
 
 
@@ -26,7 +26,9 @@ class StreamSplit(DatasetSplit):
     _next = 0
 
     def _items(self, indices: Indices, seed: int) -> list[Any]:
-        found = {index: self._at(index, seed) for index in sorted(set(indices.ravel().tolist()))}
+        with generators_apart():
+            ordered = sorted(set(indices.ravel().tolist()))
+            found = {index: self._at(index, seed) for index in ordered}
         return [found[index] for index in indices.ravel().tolist()]
 
     def _at(self, index: int, seed: int) -> Any:
@@ -36,8 +38,8 @@ class StreamSplit(DatasetSplit):
         assert self._iterator is not None
         item = None
         while self._next <= place:
-            with seeded((seed, epoch, self._next)):
-                item = next(self._iterator, _END)
+            seed_generators((seed, epoch, self._next))
+            item = next(self._iterator, _END)
             if item is _END:
                 raise UserError(
                     f"{type(self._dataset).__name__} ends after {self._next} examples, and its "
@@ -50,8 +52,8 @@ class StreamSplit(DatasetSplit):
     def _begin(self, seed: int, epoch: int) -> None:
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)  # pyright: ignore[reportAttributeAccessIssue]
-        with seeded((seed, epoch)):
-            self._iterator = iter(self._dataset)
+        seed_generators((seed, epoch))
+        self._iterator = iter(self._dataset)
         self._pass, self._next = (seed, epoch), 0
 
 

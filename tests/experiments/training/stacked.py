@@ -32,6 +32,7 @@ class StandingMeter:
 
 def rows_of(words: list[str], folder: Path, way: Way = "vmap") -> list[MetricsRow]:
     """The metrics of a training by the configuration of a command line."""
+    folder.mkdir(exist_ok=True)
     plan = make_plan(compose_config([*words, "backend=sim"]), folder)
     rows: list[MetricsRow] = []
     threads = 2 if way == "shares" else 1

@@ -13,7 +13,12 @@ from experiments.runs.load import load_rows
 from experiments.runs.run import load_data, run
 from experiments.runs.summary import read_summary
 from experiments.tasks.own.cifar import Cifar
-from experiments.tasks.own.dataset import DatasetSplit, DatasetTask, seeded
+from experiments.tasks.own.dataset import (
+    DatasetSplit,
+    DatasetTask,
+    generators_apart,
+    seed_generators,
+)
 from experiments.tasks.own.image_folder import ImageFolder
 from experiments.tasks.own.text import Text
 from experiments.tasks.target import Target
@@ -83,13 +88,14 @@ def test_a_loss_of_ones_own_calls_the_model_as_it_likes(tmp_path):
 def test_augmentation_follows_from_seed_epoch_and_example():
     split = DatasetSplit(Points(noise=1.0))
     at = np.array([[3, 3 + 50, 7]])
+    drawn = torch.get_rng_state(), np.random.get_state()[1].tolist()
     x, _ = split.batch(at, seed=1)
     again, _ = split.batch(at[:, ::-1].copy(), seed=1)
     other, _ = split.batch(at, seed=2)
     assert torch.equal(x, again.flip(1)) and not torch.equal(x, other)
     assert not torch.equal(x[0, 0], x[0, 1])
-    drawn = torch.get_rng_state(), np.random.get_state()[1].tolist()
-    with seeded((1, 2)):
+    with generators_apart():
+        seed_generators((1, 2))
         torch.randn(3), np.random.rand(3)
     assert torch.equal(torch.get_rng_state(), drawn[0])
     assert np.random.get_state()[1].tolist() == drawn[1]
