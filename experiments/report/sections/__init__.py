@@ -22,6 +22,7 @@ from experiments.report.sections import (
     performance_profile,
     scaling,
     shares,
+    time_against_target,
     time_to_accuracy,
     timeline,
     tuning,
@@ -48,6 +49,7 @@ class SectionModule(Protocol):
 SECTIONS: tuple[SectionModule, ...] = (
     overview,
     time_to_accuracy,
+    time_against_target,
     way_to_accuracy,
     final_accuracy,
     learning_rates,

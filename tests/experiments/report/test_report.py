@@ -20,6 +20,7 @@ from experiments.report.sections import (
     incomplete,
     overview,
     scaling,
+    time_against_target,
     time_to_accuracy,
     way_to_accuracy,
 )
@@ -480,3 +481,43 @@ def test_a_target_of_loss_is_followed_everywhere(tmp_path):
     assert set(mixed.table.target) == {"loss 0.2", "accuracy 0.9"}
     headers = final_accuracy.section(mixed).tables["final_accuracy"].cells
     assert "final score (test), interval" in headers
+
+
+def test_who_is_first_at_other_targets(folder, study):
+    page = time_against_target.section(study).tables["time_against_target"]
+    numbers = page.numbers.set_index(["net", "points"])
+    assert len(numbers) == len(NETS) * len(time_against_target.POINTS)
+    broken = {"bytegrad_wan_s1", "local_sgd_lan_1g_s2"}
+    evaluations = load_metrics(folder).query("kind == 'evaluation'")
+    for (net, points), row in numbers.iterrows():
+        ends = study.table.query("net == @net and label == @row.baseline").validation_score
+        target = ends.iloc[0] - points / 100
+        assert row.other_target == pytest.approx(target)
+        medians = {}
+        for algo in ALGOS:
+            runs = [f"{algo}_{net}_s{seed}" for seed in range(3)]
+            there = [evaluations.loc[evaluations.folder.str.endswith(f"/{run}")] for run in runs]
+            there = [rows.loc[rows.accuracy >= target, "time_s"] for rows in there]
+            times_s = [
+                math.inf if run in broken or rows.empty else rows.iloc[0]
+                for run, rows in zip(runs, there, strict=True)
+            ]
+            medians[algo] = statistics.median(times_s)
+        assert row.seconds == medians[row["first"]] == min(medians.values())
+
+
+def test_no_one_is_first_at_a_target_beyond_which_a_run_did_not_go(tmp_path):
+    write_run(tmp_path / "allreduce", "allreduce")
+    write_run(tmp_path / "bytegrad", "bytegrad", num_rows=8)  # at its target
+    section = time_against_target.section(ReportData.load(tmp_path))
+    [page] = section.tables.values()
+    assert page.cells["first"] == ["not known"] * 4
+    assert "no other one can be told" in section.finding
+    write_run(tmp_path / "local_sgd", "local_sgd", limit=0.5)  # ends with a miss
+    write_run(tmp_path / "bytegrad_on", "bytegrad", seed=1)
+    assert (
+        "not known"
+        in time_against_target.section(ReportData.load(tmp_path))
+        .tables["time_against_target"]
+        .cells["first"]
+    )

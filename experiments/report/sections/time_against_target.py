@@ -1,0 +1,198 @@
+"""Who would be first at other targets: below what the best baseline reaches in the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.report.cells import leading, said_of
+from experiments.report.data import ReportData
+from experiments.report.phrases import kinds, sentence
+from experiments.report.places import compared
+from experiments.report.results_table import COMPARABLE, KEYS
+from experiments.report.section import PageTable, Section
+from experiments.report.statistics import Array
+from experiments.tasks.target import LOWER_IS_BETTER
+from host.words import counted, listed, significant
+
+TITLE = "Time against target"
+
+POINTS = (2.0, 1.0, 0.5, 0.2)
+"""Hundredths by which a target is easier than the final score of the best baseline: of the score
+where lower is better, else of 1.
+"""
+
+_SHOWN_TIES = 3
+_OF_RUN = ["folder", "status", "steps", "seed"]
+_OF_ONE = {"algorithm", "evaluated", "runs", "optim", "target", "Mbit/s measured"}
+"""Columns that belong to one algorithm, or to another target."""
+_NUMBERS = [*COMPARABLE, "baseline", "points", "other_target", "is_known", "first", "seconds"]
+
+
+def section(data: ReportData) -> Section:
+    """Who is first at targets near what the best baseline reaches, of runs that went on so far."""
+    rows = pd.DataFrame(_rows(data))
+    if rows.empty:
+        return Section(
+            finding="No situation has a target and a baseline that was evaluated: no other targets."
+        )
+    page = PageTable(
+        caption=said_of(
+            rows,
+            "Who is first at other targets, so many points below the final accuracy of the best "
+            "baseline on the validation set (medians over seeds): seconds, and who ties. Not known "
+            "where runs ended at an easier target: they might have been first.",
+        ),
+        cells=_cells(rows),
+        numbers=rows.loc[:, _NUMBERS],
+    )
+    return Section(
+        finding=" ".join(_finding(mark, some) for mark, some in kinds(rows)),
+        tables={"time_against_target": page},
+    )
+
+
+def _rows(data: ReportData) -> Iterator[dict[Any, Any]]:
+    """For each situation and each of `POINTS` the row of who is first, or of the baseline where
+    nobody gets there, or nobody knows.
+    """
+    curves = _curves(data.evaluations)
+    settings = data.table[list(KEYS)].assign(setting=data.table.index)
+    runs = data.runs[[*_OF_RUN, *KEYS]].merge(settings, on=list(KEYS))
+    runs_of = dict(iter(runs.groupby("setting")))
+    for group in data.groups():
+        baselines = group.loc[group.is_best_baseline & group.target.notna()]
+        if baselines.empty or math.isnan(baselines.validation_score.iloc[0]):
+            continue
+        baseline = baselines.iloc[0].to_dict()
+        rows = group.query("not shared_gpu").to_dict("records")
+        own = [runs_of[index] for index in group.query("not shared_gpu").index]
+        last_step = max(part.steps.max() for part in own)
+        for points in POINTS:
+            target = _target(baseline, points)
+            times = [_times(part, curves, baseline["metric"], target, last_step) for part in own]
+            yield baseline | {
+                "baseline": baseline["label"],
+                "points": points,
+                "other_target": target,
+                **_first(rows, times),
+            }
+
+
+def _curves(evaluations: pd.DataFrame) -> dict[str, tuple[Array, Array]]:
+    """The scores and seconds of each run's evaluations, by its folder."""
+    return {
+        str(folder): (rows.score.to_numpy(float), rows.time_s.to_numpy(float))
+        for folder, rows in evaluations.groupby("folder")
+    }
+
+
+def _target(baseline: Mapping[Any, Any], points: float) -> float:
+    score = baseline["validation_score"]
+    is_lower = LOWER_IS_BETTER.get(baseline["metric"])
+    return score * (1 + points / 100) if is_lower else score - points / 100
+
+
+def _times(
+    runs: pd.DataFrame,
+    curves: Mapping[str, tuple[Array, Array]],
+    metric: str,
+    target: float,
+    last_step: int,
+) -> dict[str, Any] | None:
+    """The times of one setting until `target`, inf for a miss; None where a run has ended before
+    others did, at an easier target.
+    """
+    times_s = []
+    for folder, status, steps in zip(runs.folder, runs.status, runs.steps, strict=True):
+        scores, seconds = curves.get(str(folder), (np.empty(0), np.empty(0)))
+        is_there = scores <= target if LOWER_IS_BETTER.get(metric) else scores >= target
+        if status == "completed" and is_there.any():
+            times_s.append(float(seconds[is_there.argmax()]))
+        elif status == "completed" and steps < last_step:
+            return None
+        else:
+            times_s.append(math.inf)
+    return {
+        "times_s": tuple(times_s),
+        "seeds": tuple(runs.seed),
+        "runs": len(runs),
+        "time_to_accuracy_s": float(np.median(times_s)),
+    }
+
+
+def _first(
+    rows: Sequence[dict[Any, Any]], times: Sequence[dict[str, Any] | None]
+) -> dict[str, Any]:
+    """Which of `rows` is first by the `times`, and who ties; "" where all missed, or some times are
+    not known.
+    """
+    known = [row | own for row, own in zip(rows, times, strict=True) if own is not None]
+    is_known = len(known) == len(rows)
+    first = {"is_known": is_known, "first": "", "seconds": math.inf, "ties": ()}
+    places = list(zip(known, compared(known), strict=True)) if is_known else []
+    ties = tuple(row["label"] for row, place in places if place["ties_with_first"])
+    for row, place in places:
+        if place["place"] == 1 and not place["ties_with_first"]:
+            seconds = row["time_to_accuracy_s"]
+            return first | {"first": row["label"], "seconds": seconds, "ties": ties}
+    return first
+
+
+def _cells(rows: pd.DataFrame) -> dict[str, list[str]]:
+    records = rows.to_dict("records")
+    situations = {header: cells for header, cells in leading(rows).items() if header not in _OF_ONE}
+    nobody = {True: "all missed", False: "not known"}
+    return situations | {
+        "points below": [f"{row['points']:g}" for row in records],
+        "other target": [f"{row['other_target']:.4g}" for row in records],
+        "first": [row["first"] or nobody[row["is_known"]] for row in records],
+        "seconds": [significant(row["seconds"]) if row["first"] else "-" for row in records],
+        "ties with the first": [_said(row["ties"]) for row in records],
+    }
+
+
+def _said(ties: tuple[str, ...]) -> str:
+    if len(ties) <= _SHOWN_TIES:
+        return listed(ties) if ties else "-"
+    return f"{', '.join(ties[:_SHOWN_TIES])} and {counted(len(ties) - _SHOWN_TIES, 'other')}"
+
+
+def _finding(mark: str, rows: pd.DataFrame) -> str:
+    """Such as "at all targets that are known, 2 to 0.2 points below the best baseline, one
+    algorithm is first or ties in 3 of 6 situations (a and b), elsewhere the target decides".
+    """
+    groups = [group for _, group in rows.query("is_known").groupby(list(COMPARABLE), dropna=False)]
+    groups = [group for group in groups if len(group) > 1]
+    if not groups:
+        return sentence(["the runs ended at their target, so that no other one can be told"], mark)
+    if len(groups) == 1:
+        at = "; ".join(
+            f"{row['points']:g} below, {row['first'] or 'nobody'}"
+            for row in groups[0].to_dict("records")
+        )
+        baseline = groups[0].baseline.iloc[0]
+        return sentence([f"first at targets so many points below {baseline}: {at}"], mark)
+    steady = [_steady(group) for group in groups]
+    labels = sorted(set.union(*steady))
+    num = sum(map(bool, steady))
+    said = f" ({listed(labels)})" if labels else ""
+    return sentence(
+        [
+            f"at all targets that are known, {POINTS[0]:g} to {POINTS[-1]:g} points below the best "
+            f"baseline, one algorithm is first or ties in {num} of "
+            f"{counted(len(groups), 'situation')}{said}",
+            "elsewhere the target decides who is first" if num < len(groups) else "",
+        ],
+        mark,
+    )
+
+
+def _steady(group: pd.DataFrame) -> set[str]:
+    """Who is first, or ties with the first, at every target."""
+    everywhere = [{row["first"], *row["ties"]} for row in group.to_dict("records")]
+    return {label for label in set.intersection(*everywhere) if label}
