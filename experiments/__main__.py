@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
-from experiments.plan.messages import sentence, usage
+from experiments.plan.messages import is_of_hydra, sentence, usage
 from experiments.plan.overrides import normalize_overrides, values_of, with_saved_overrides
 from experiments.plan.search_path import find_own_files
 from experiments.real.assignment import find_assignment
@@ -43,10 +41,10 @@ def main() -> int:
     started: list[bool] = []
     try:
         _run(_peers(), started, outcomes)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(sentence(error)) from error
-    except OSError as error:
-        if started:
+    except Exception as error:
+        if is_of_hydra(error):
+            raise UserError(sentence(error)) from error
+        if started or not isinstance(error, OSError):
             raise
         raise UserError(
             f"the run's folder cannot be made ({error}): choose {ANOTHER_RUN_DIR}"

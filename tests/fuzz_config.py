@@ -29,13 +29,11 @@ from pathlib import Path
 import torch
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from experiments.plan.compose import compose_with_hydra, of_app
 from experiments.plan.factory import make_plan
-from experiments.plan.messages import sentence
+from experiments.plan.messages import is_of_hydra, sentence
 from experiments.plan.overrides import read_overrides
 from experiments.plan.plan import MEASURED, Plan
 from experiments.plan.schema import GROUPS, Schema, TargetSchema
@@ -155,9 +153,9 @@ class Fuzz:
                     run_in_child(lambda: run_once(config), doing="running", limit_s=RUN_LIMIT_S)
         except UserError as error:
             return self._refused(seed, words + own, str(error))
-        except (HydraException, OmegaConfBaseException) as error:
-            return self._refused(seed, words + own, sentence(error))
         except Exception as error:
+            if is_of_hydra(error):
+                return self._refused(seed, words + own, sentence(error))
             return self._fault(seed, words + own, _where(error))
         finally:
             signal.alarm(0)

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from experiments.plan.messages import sentence
+from experiments.plan.messages import is_of_hydra, sentence
 from experiments.plan.overrides import normalize_overrides
 from experiments.plan.search_path import find_own_files
 from host import conf
@@ -29,7 +27,9 @@ def compose_with_hydra(overrides: Sequence[str]) -> DictConfig:
     with initialize_config_dir(str(conf.PACKAGED), version_base="1.3"):
         try:
             return compose("config", normalize_overrides(overrides), return_hydra_config=True)
-        except (HydraException, OmegaConfBaseException) as error:
+        except Exception as error:
+            if not is_of_hydra(error):
+                raise
             raise UserError(sentence(error)) from error
 
 

@@ -4,9 +4,13 @@ sentence.
 
 import difflib
 import re
+import traceback
 from dataclasses import fields
+from pathlib import Path
 
 import yaml
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from experiments.plan.schema import GROUPS, Schema
 from host import conf
@@ -47,9 +51,20 @@ def choices(group: str) -> list[str]:
     return list(conf.files(group))
 
 
+def is_of_hydra(error: Exception) -> bool:
+    """Whether Hydra or OmegaConf refuses something; some of their errors are Python's."""
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    is_there = bool(frames) and "omegaconf" in Path(frames[-1].filename).parts
+    return is_there and isinstance(error, ValueError)
+
+
 def sentence(error: Exception) -> str:
     """One sentence that says what is wrong and what to do."""
     text = " ".join(str(error).split())
+    if match := re.match(r"invalid literal for int\(\) with base 10: (.*)", text):
+        return f"{match[1]} is no place in a list: write the whole list, as in KEY=[0.9,0.95]"
     if match := re.search(r"You must specify '(\w+)'", text):
         return f"{match[1]} is missing: {_choose(match[1])}"
     if match := re.search(r"Could not find 'hydra/launcher/(\w+)'", text):

@@ -14,6 +14,10 @@ from tests import app
     [
         ([], "algo is missing: choose algo=allreduce, "),
         (["+algo=nope"], "there is no algo named 'nope': choose algo=allreduce"),
+        (
+            ["algo=top_k", "optim=adam", "optim.betas.a=1"],
+            "'a' is no place in a list: write the whole list",
+        ),
         (["algo=bytegrad", "net=nope"], "there is no net named 'nope': choose net=cellular"),
         (
             ["algo=bytegrad", "task=nope"],
