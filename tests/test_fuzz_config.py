@@ -4,7 +4,7 @@ from tests.fuzz_config import Fuzz, fuzz
 
 
 def test_120_configurations(capsys):
-    """The same ones each time; `.ci/run` tries new ones, of which a fault is no fault of a change."""
+    """The same ones each time; `.ci/run` tries new ones, whose faults are no fault of a change."""
     assert not fuzz(20_000, 120), capsys.readouterr().out  # which has the seed of each
 
 
