@@ -50,8 +50,8 @@ def starting() -> None:
 
 
 def end_at_once() -> None:
-    """From now on, until `run`, Ctrl-C ends the process, unless it ignores SIGINT."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    """From now on Ctrl-C ends the process, unless it ignores SIGINT."""
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _interrupt):
         signal.signal(signal.SIGINT, _end)
 
 

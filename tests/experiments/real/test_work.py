@@ -23,6 +23,7 @@ def test_a_resumed_run_takes_the_streams_that_were_measured(asked, taken, tmp_pa
 def test_a_resumed_run_takes_the_pattern_that_was_measured(recorded, tmp_path, monkeypatch):
     """By a process group of one worker, which would choose the ring."""
     monkeypatch.setattr(work, "with_pattern", lambda *_: pytest.fail("it was measured again"))
+    (tmp_path / "run").mkdir()
     for rank in range(4):
         Checkpoints(tmp_path / "run", rank, 4).save(
             7, {"streams": 1, "halving_doubling_bytes": recorded}

@@ -13,7 +13,10 @@ from host.conf import PACKAGED
 from host.errors import UserError
 from tests.experiments.tasks.rows import ROWS
 
-OF_OWN_DATA = ("cifar10", "cifar100", "dataset", "image_folder", "own", "text")
+OF_OWN_DATA = (
+    *("cifar10", "cifar100", "dataset", "glue", "image_folder", "imagenet", "own"),
+    *("speech_commands", "squad", "text"),
+)
 """Tested in `own`."""
 
 NOT_THERE = ("could not be had", "dataset-fashion-mnist", word_pieces.INSTALL)
