@@ -81,7 +81,7 @@ def test_a_browser_shows_the_page_without_a_complaint(reported, tmp_path):
     assert console == [] and seen["requests"] == []
     assert seen["headings"][1:] == HEADINGS
     assert len(seen["widths"]) == 6 and min(seen["widths"]) > 0
-    assert seen["tables"] == 7
+    assert seen["tables"] == 8
     assert seen["overflow"] <= 0, "the page is wider than its window"
 
 

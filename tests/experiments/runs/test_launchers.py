@@ -24,6 +24,7 @@ def swept(tmp_path, monkeypatch, error):
     """The error of a sweep of one run whose launcher raises `error`."""
     # Not by its base's `__init__`: other tests have had Hydra make that class a second time.
     sweeper = object.__new__(StudySweeper)
+    sweeper._retry_failed, sweeper.max_batch_size = False, None
     sweeper.config = OmegaConf.create(
         {"hydra": {"sweep": {"dir": str(tmp_path)}, "launcher": {"_target_": "x"}}}
     )
