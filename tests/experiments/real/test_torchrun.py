@@ -185,6 +185,8 @@ def test_a_run_that_loses_a_machine_goes_on_with_the_rest(tmp_path):
     agents.append(torchrun.start(folder, *arguments, **how))
     app.wait_for(lambda: (newest(folder) or 0) >= 40, 100, "checkpoint")
     app.wait_for(lambda: app.summary(folder)["workers"] == 2, 100, "second machine")
+    alone = newest(folder) or 0  # before both have met, a death is noticed after their time limit
+    app.wait_for(lambda: (newest(folder) or 0) > alone, 100, "checkpoint of both")
     for pid in (agents[1].pid, *app.children(agents[1].pid)):
         os.kill(pid, signal.SIGKILL)
     agents[1].communicate(timeout=20)
