@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.advise.rank import Prediction, predictions_tie, ties
-from experiments.report.statistics import MIN_SEEDS, UNKNOWN, median_interval
+from experiments.report.statistics import median_interval
 from experiments.tasks.target import ACCURACY, Target
 from host import markdown
 from host.words import counted
@@ -157,7 +157,7 @@ def _times(times_s: Sequence[float], if_missed: str = "") -> str:
     if math.isinf(median):
         num_missed = sum(map(math.isinf, times_s))
         return f"missed ({num_missed}/{len(times_s)}){if_missed}"
-    low, high = median_interval(times_s) if len(times_s) >= MIN_SEEDS else UNKNOWN
+    low, high = median_interval(times_s)
     if math.isnan(low):
         return _number(median, ".3g")
     return f"{median:.3g} ({_number(low, '.3g')} to {_number(high, '.3g')})"

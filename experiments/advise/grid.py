@@ -17,8 +17,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from experiments.report.statistics import (
-    MIN_SEEDS,
-    UNKNOWN,
     is_tie,
     median_interval,
     prediction_error,
@@ -122,8 +120,7 @@ class Grid:
         for rate, delay in np.ndindex(self.best_s.shape):
             first, ties = self.first(rate, delay), self.ties(rate, delay)
             for algo, times in self.times_s.items():
-                own_s = times[:, rate, delay]
-                low_s, high_s = median_interval(own_s) if len(own_s) >= MIN_SEEDS else UNKNOWN
+                low_s, high_s = median_interval(times[:, rate, delay])
                 rows.append(
                     {
                         "rate_mbit": self.rates_mbit[rate],

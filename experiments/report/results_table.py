@@ -22,10 +22,7 @@ from experiments.plan.identity import ADDED
 from experiments.report.places import compared
 from experiments.report.scores import signs, with_scores
 from experiments.report.statistics import (
-    MIN_SEEDS,
-    UNKNOWN,
     Array,
-    Interval,
     median_interval,
     proportion_interval,
 )
@@ -285,8 +282,8 @@ def _outcome(times_s: Array, scores: Array, seeds: Array) -> dict[str, Any]:
     """What came of the runs of one setting."""
     num_missed = int(np.isinf(times_s).sum())
     num_reached = len(times_s) - num_missed
-    low, high = _interval(times_s)
-    final_low, final_high = _interval(scores[~np.isnan(scores)])
+    low, high = median_interval(times_s)
+    final_low, final_high = median_interval(scores[~np.isnan(scores)])
     reached_low, reached_high = proportion_interval(num_reached, len(times_s))
     return {
         "runs": len(times_s),
@@ -302,10 +299,6 @@ def _outcome(times_s: Array, scores: Array, seeds: Array) -> dict[str, Any]:
         "final_low": final_low,
         "final_high": final_high,
     }
-
-
-def _interval(values: Array) -> Interval:
-    return median_interval(values) if len(values) >= MIN_SEEDS else UNKNOWN
 
 
 def _comparisons(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -51,9 +51,12 @@ _LEVEL = 0.95
 def median_interval(values: Sequence[float] | Array) -> Interval:
     """The 95 % interval of the median; values and bounds may be inf.
 
-    `UNKNOWN` for fewer than `BY_ORDER_SEEDS` values some of which, but not all, are inf.
+    `UNKNOWN` for fewer than `MIN_SEEDS` values, and for fewer than `BY_ORDER_SEEDS` some of which,
+    but not all, are inf.
     """
     values = np.asarray(values, dtype=float)
+    if len(values) < MIN_SEEDS:
+        return UNKNOWN
     if (values <= 0).any() or (values == values[0]).all():
         return _interval(values)
     return _exp(_interval(_logs(values)))

@@ -26,7 +26,6 @@ POINTS = (2.0, 1.0, 0.5, 0.2)
 where lower is better, else of 1.
 """
 
-_SHOWN_TIES = 3
 _OF_RUN = ["folder", "status", "steps", "seed"]
 _OF_ONE = {"algorithm", "evaluated", "runs", "optim", "target", "Mbit/s measured"}
 """Columns that belong to one algorithm, or to another target."""
@@ -152,14 +151,8 @@ def _cells(rows: pd.DataFrame) -> dict[str, list[str]]:
         "other target": [f"{row['other_target']:.4g}" for row in records],
         "first": [row["first"] or nobody[row["is_known"]] for row in records],
         "seconds": [significant(row["seconds"]) if row["first"] else "-" for row in records],
-        "ties with the first": [_said(row["ties"]) for row in records],
+        "ties with the first": [listed(row["ties"]) or "-" for row in records],
     }
-
-
-def _said(ties: tuple[str, ...]) -> str:
-    if len(ties) <= _SHOWN_TIES:
-        return listed(ties) if ties else "-"
-    return f"{', '.join(ties[:_SHOWN_TIES])} and {counted(len(ties) - _SHOWN_TIES, 'other')}"
 
 
 def _finding(mark: str, rows: pd.DataFrame) -> str:

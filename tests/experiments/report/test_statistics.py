@@ -31,6 +31,7 @@ def test_the_interval_of_few_values_is_students_of_their_logarithms():
     expected = (2 * math.exp(-half), 2 * math.exp(half))
     assert median_interval([4.0, 1.0, 2.0]) == pytest.approx(expected, rel=1e-5)
     assert all(map(math.isnan, median_interval([1.0, 2.0, math.inf])))
+    assert all(map(math.isnan, median_interval([1.0, 2.0])))
 
 
 def test_the_interval_of_six_and_more_goes_by_their_order():
