@@ -184,6 +184,11 @@ class Hub:
         self._shaper.set_up_worker(rank)
         netlink.add_address(netlink.INTERFACE, self.address(rank), prefix_length=_PREFIX_LENGTH)
         netlink.bring_up(netlink.INTERFACE)
+        others = [other for other in range(self.num_workers) if other != rank]
+        netlink.know_neighbours(
+            netlink.INTERFACE,
+            {self.address(other): netlink.mac_address(other) for other in others},
+        )
         tcp.apply(self.condition)
 
 

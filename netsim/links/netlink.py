@@ -5,8 +5,11 @@ process is in, and raises `NamespaceError` if the kernel refuses.
 """
 
 import errno
+import os
+import socket
+import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
@@ -16,6 +19,14 @@ from netsim.errors import NamespaceError
 
 INTERFACE = "eth0"
 """A worker's end of its link, in its own namespace."""
+
+_NEW_NEIGHBOUR = struct.Struct("=IHHII BxxxiHBB HH4s HH6sxx")
+"""nlmsghdr, ndmsg, and the attributes NDA_DST and NDA_LLADDR: see rtnetlink(7)."""
+
+_REFUSAL = struct.Struct("=IHHII i")
+"""nlmsghdr and the error's negative number."""
+
+_RTM_NEWNEIGH, _CREATE_OR_REPLACE, _NUD_PERMANENT, _NDA_DST, _NDA_LLADDR = 28, 0x501, 0x80, 1, 2
 
 # pyroute2 0.9 sends netem's rate a second time as TCA_RATE, which the kernel refuses.
 sched_netem.fix_request = lambda request: request.pop("rate", None)  # pyright: ignore[reportAttributeAccessIssue]
@@ -69,6 +80,38 @@ def add_address(name: str, address: str, *, prefix_length: int) -> None:
     """Give the interface an IPv4 address, and with it the route to its subnet."""
     with _netlink(f"give {name} the address {address}") as ip:
         ip.addr("add", index=_index(ip, name), address=address, prefixlen=prefix_length)
+
+
+def know_neighbours(name: str, mac_addresses: dict[str, str]) -> None:
+    """Let the interface reach these IPv4 addresses without ARP: MAC address by IPv4 address.
+
+    The kernel keeps at most 1,024 addresses that ARP has found, for all network namespaces of a
+    host together (net.ipv4.neigh.default.gc_thresh3). 33 workers that all speak to each other
+    need more, and what goes to an address too many is lost. Addresses given by hand do not count.
+
+    All in one message, since each worker has to know each other and pyroute2 takes 0.6 ms for one.
+    """
+    if not mac_addresses:
+        return
+    with _netlink(f"tell {name} the addresses of its neighbours") as ip:
+        index = _index(ip, name)
+    messages = [
+        _NEW_NEIGHBOUR.pack(
+            *(_NEW_NEIGHBOUR.size, _RTM_NEWNEIGH, _CREATE_OR_REPLACE, 0, 0),
+            *(socket.AF_INET, index, _NUD_PERMANENT, 0, 0),
+            *(8, _NDA_DST, socket.inet_aton(address)),
+            *(10, _NDA_LLADDR, bytes.fromhex(mac.replace(":", ""))),
+        )
+        for address, mac in mac_addresses.items()
+    ]
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
+        kernel.setblocking(False)  # it answers before `send` returns, and only to refuse
+        kernel.send(b"".join(messages))
+        with suppress(BlockingIOError):
+            code = -_REFUSAL.unpack_from(kernel.recv(4096))[-1]
+            raise NamespaceError(
+                f"The kernel refused ({os.strerror(code)}) to tell {name} its neighbours."
+            )
 
 
 def set_congestion_control(name: str, algorithm: str) -> None:

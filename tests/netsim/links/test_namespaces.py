@@ -40,6 +40,12 @@ def test_a_bridge_has_ports_for_1_to_1023_workers(num_workers):
 
 
 @pytest.mark.root
+def test_more_workers_speak_to_each_other_than_the_hosts_arp_has_room_for(scenario):
+    """40 x 39 addresses, where Linux's ARP keeps 1,024 for all namespaces together."""
+    assert scenario("everyone_speaks_to_everyone") == [39] * 40
+
+
+@pytest.mark.root
 def test_what_a_network_refuses_is_known_before_a_run(scenario):
     del scenario  # it skips where the host forbids namespaces
     check_permitted(NetworkCondition(rate_mbit=10), 128)

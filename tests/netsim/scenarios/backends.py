@@ -3,9 +3,11 @@
 import ctypes
 import encodings.idna  # noqa: F401  (for `ordinary_user`, who may not be able to read it)
 import mmap  # noqa: F401  (for `ordinary_user`, too)
+import multiprocessing
 import os
 import socket
 import time
+from contextlib import suppress
 
 from pyroute2 import IPRoute
 
@@ -57,6 +59,28 @@ def backends() -> dict:
         "nodes": NetworkCondition(nodes={"size": 2, "between": {"rate_mbit": 10}}),
     }
     return {name: run_workers(c, 3, lambda hub, rank: 0).backend for name, c in conditions.items()}
+
+
+def everyone_speaks_to_everyone() -> list:
+    """How many of the 39 others each of 40 workers has heard, by one datagram of each."""
+    num_workers = 40
+    everyone = multiprocessing.get_context("fork").Barrier(num_workers)
+
+    def work(hub: Hub, rank: int) -> int:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+            datagrams.bind((hub.address(rank), 5000))
+            datagrams.settimeout(5)
+            everyone.wait(timeout=60)
+            others = [r for r in range(num_workers) if r != rank]
+            for other in others:
+                datagrams.sendto(b"!", (hub.address(other), 5000))
+            heard = set()
+            with suppress(TimeoutError):
+                while len(heard) < len(others):
+                    heard.add(datagrams.recvfrom(16)[1][0])
+            return len(heard)
+
+    return run_workers(NetworkCondition(), num_workers, work).values
 
 
 def hub_qdisc() -> dict:
