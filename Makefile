@@ -2,6 +2,7 @@
 # make test    format, lint, types, import directions and all tests
 # make bench   speed, printed with its spread
 # make gpu-check   all that needs a GPU, in 8 minutes, and NCCL over slow links, in 24: results/gpu/DEVICE.json, a table
+# make docs    the documentation as a site: build/site/index.html
 # Each makes .venv from nothing where it is missing.
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ DEMO := results/demo/$(shell date +%Y-%m-%d_%H-%M-%S)
 # Tests start hundreds of processes, which need not compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint bench gpu-check clean
+.PHONY: demo test lint bench gpu-check docs clean
 
 demo: .venv/installed
 	$(BIN)/python -m experiments -m algo=torch_ddp,torch_ddp_bf16,allreduce,bytegrad net=slow_tcp \
@@ -39,6 +40,10 @@ bench: .venv/installed
 
 gpu-check: .venv/installed
 	$(BIN)/python -m experiments.gpu_check
+
+docs: .venv/installed
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
+	PATH=$(BIN):$$PATH NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # torch first: pinned, so that nothing pulls another build of it.
 .venv/installed: pyproject.toml constraints.txt

@@ -185,8 +185,8 @@ class LoadBalancingDistributedBatchSampler(_BalancedSampler):
 
     Args:
         max_cost: of one worker's batch, such as tokens with padding.
-        dataset, complexity, num_replicas, rank, shuffle, seed, random_level: as those of
-            `LoadBalancingDistributedSampler`.
+
+    The other arguments are those of `LoadBalancingDistributedSampler`.
 
     Raises:
         ValueError: as there, and for an example that alone costs more than `max_cost`, or nothing.
