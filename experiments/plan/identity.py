@@ -19,6 +19,7 @@ ADDED: dict[str, Any] = {
     "streams": 1,
     "pattern": "ring",
     "autotune": False,
+    "tracker": None,
     "net.tcp_slow_start_after_idle": None,
     "net.tcp_wmem_max_kb": None,
     "net.tcp_rmem_max_kb": None,

@@ -164,6 +164,7 @@ class Plan:
     """The step of the checkpoint to go on from; None: the last that there is."""
     profile: Path | None
     trace: bool
+    tracker: str | None
 
     @property
     def nodes(self) -> Nodes | None:

@@ -57,6 +57,7 @@ class Schema:
     resume: str | None = MISSING
     profile: str | None = MISSING
     trace: bool = MISSING
+    tracker: str | None = MISSING
     device: str | None = MISSING
     names: dict[str, str] = field(default_factory=dict)
 

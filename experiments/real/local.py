@@ -64,6 +64,22 @@ class ShapedNetwork:
     links: list[LinkReport]
     tcp: TcpSettings
 
+    def __str__(self) -> str:
+        """Such as "network by tbf, 4 links: asked 100 Mbit/s, RTT 0 ms; achieved 99.7 to 99.9
+        Mbit/s, RTT 0.1 to 0.2 ms".
+        """
+        asked = self.links[0]
+        limit = asked.asked_rate_mbit
+        rate = "no limit" if limit is None else f"{limit:g} Mbit/s"
+        rates = [link.achieved_rate_mbit for link in self.links]
+        rtts = [link.achieved_rtt_ms for link in self.links]
+        return (
+            f"network by {self.backend}, {len(self.links)} links: "
+            f"asked {rate}, RTT {asked.asked_rtt_ms:g} ms; "
+            f"achieved {min(rates):.1f} to {max(rates):.1f} Mbit/s, "
+            f"RTT {min(rtts):.1f} to {max(rtts):.1f} ms"
+        )
+
 
 @dataclass(frozen=True)
 class Exited:

@@ -49,8 +49,10 @@ COMPARABLE = (*SITUATION, "backend")
 _BASELINE = "TorchDDP"
 _CLUSTER = "cluster."
 _TCP = "net.tcp_"
-_OF_NO_SETTING = {"seed", "resume", "cluster.timeout_s", "cluster.stacking"}
-"""What makes no other setting: a limit, how a run came about, how equal values are computed."""
+_OF_NO_SETTING = {"seed", "resume", "tracker", "cluster.timeout_s", "cluster.stacking"}
+"""What makes no other setting: a limit, how a run came about or is shown, how equal values are
+computed.
+"""
 _CONFIGURATION = "configuration"
 """The one option of a run whose configuration cannot be read: it is no seed of any setting."""
 _TASK, _TARGET = "task.", "task.target_accuracy"

@@ -20,7 +20,7 @@ from host.errors import UserError
 
 FREE = (
     *("net", "cluster", "max_steps", "log_every", "checkpoint_every"),
-    *("target_accuracy", "target", "stop_at_target", "resume", "names"),
+    *("target_accuracy", "target", "stop_at_target", "resume", "names", "tracker"),
 )
 """What may differ: it shapes the times of a run, not its values, or only its end."""
 

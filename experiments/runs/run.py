@@ -24,6 +24,7 @@ from experiments.runs.progress import ProgressView, progress_view
 from experiments.runs.records import RunFolder
 from experiments.runs.resume import check_resumable, rows_until
 from experiments.runs.summary import CTRL_C, DISK, SIGTERM, Summary
+from experiments.runs.trackers.tracker import TrackedRun, Tracking
 from experiments.simulated.kept_trainings import simulate_once
 from experiments.simulated.memory import check_memory
 from experiments.simulated.simulate import given_profile, simulate
@@ -122,7 +123,8 @@ class Recorder:
         watch: is given every row once it is recorded.
 
     Raises:
-        UserError: its folder holds a run already, or the one that it resumes is another.
+        UserError: its folder holds a run already, the one that it resumes is another, or there is
+            no such tracker.
     """
 
     def __init__(
@@ -142,6 +144,8 @@ class Recorder:
         self._watch = watch
         self._started_s = time.monotonic()
         earlier = _earlier_rows(plan, config)
+        run = TrackedRun(folder=plan.folder, config=config, rows=earlier)
+        self._tracking = Tracking(plan.tracker, run)
         self._evaluations = [row for row in earlier if row.is_evaluation]
         if goes_on:
             self._record = RunFolder.reopen(plan.folder, config, summary, overrides, earlier)
@@ -189,6 +193,8 @@ class Recorder:
         # Entered after the fork: a live view has a thread.
         def on_network(network: ShapedNetwork | None) -> None:
             self._on_network(network)
+            if not self._plan.backend.is_simulated:  # training waits, and its clock stands still
+                self._tracking.start()
             view.__enter__()
 
         try:
@@ -203,6 +209,7 @@ class Recorder:
         if row.is_evaluation:
             self._evaluations.append(row)
         self._record.log(row)
+        self._tracking.log(row)
 
     def _on_network(self, network: ShapedNetwork | None) -> None:
         """None: it is simulated."""
@@ -221,7 +228,7 @@ class Recorder:
                 achieved_rate_mbit=statistics.median(rates),
                 achieved_rtt_ms=statistics.median(rtts),
             )
-            print(_described(self._plan, network), flush=True)
+            print(network, flush=True)
         if unmeasured := why_unmeasured(self._plan.names["net"]):
             print(unmeasured, flush=True)
 
@@ -254,6 +261,7 @@ class Recorder:
             duration_s=time.monotonic() - self._started_s,
         )
         self._record.finish(self._summary)
+        self._tracking.finish(self._summary)
         print(f"{status}{': ' + reason if reason else ''}", flush=True)
         return status
 
@@ -382,17 +390,3 @@ def _stopped_by(error: BaseException) -> str:
         case OSError() if said := limit_reached(error):
             return f"{DISK}{said}"
     return f"stopped by {type(error).__name__}: {error}"
-
-
-def _described(plan: Plan, network: ShapedNetwork) -> str:
-    """Such as "network by tbf: asked 100 Mbit/s, RTT 0 ms; achieved 99.7 to 99.9, 0.1 to 0.2"."""
-    asked = network.links[0]
-    rate = "no limit" if plan.net.rate_mbit is None else f"{asked.asked_rate_mbit:g} Mbit/s"
-    rates = [link.achieved_rate_mbit for link in network.links]
-    rtts = [link.achieved_rtt_ms for link in network.links]
-    return (
-        f"network by {network.backend}, {len(network.links)} links: "
-        f"asked {rate}, RTT {asked.asked_rtt_ms:g} ms; "
-        f"achieved {min(rates):.1f} to {max(rates):.1f} Mbit/s, "
-        f"RTT {min(rtts):.1f} to {max(rtts):.1f} ms"
-    )

@@ -1,0 +1,145 @@
+"""A run told to a tool that its user knows: TensorBoard, MLflow or Weights & Biases.
+
+The run's own record is complete without it. So a tracker that fails says so once, and the run goes
+on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from experiments.runs.summary import Summary
+from experiments.training.metrics import MetricsRow
+from host.errors import UserError
+
+TRACKERS = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
+"""The package that each imports. The names are those of modules here, and of extras, too."""
+
+PROJECT = "relaxlab"
+"""What the runs belong to, where a tracker sorts them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackedRun:
+    """What a tracker is told of a run before it has numbers."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    """Resolved."""
+    rows: Sequence[MetricsRow] = ()
+    """Of the run that it goes on with."""
+    began_s: float = field(default_factory=time.time)
+    """When its training clock stood at 0, by the wall clock."""
+
+    def options(self) -> dict[str, Any]:
+        """Every value of the configuration by its path, as "algo.interval"."""
+        return dict(_flat(self.config))
+
+
+class Tracker(Protocol):
+    """One run in one tool. Its module has `start`, which makes it, and `ERRORS`: what it raises
+    where the tool, its server or its disk does not do as it should.
+    """
+
+    def log(self, row: MetricsRow) -> None:
+        """Tell one row, without waiting for a server."""
+        ...
+
+    def finish(self, summary: Summary) -> None:
+        """Tell what the run came to, and end within a minute."""
+        ...
+
+
+class Tracking:
+    """The tracker of a run, if it has one: `name` is a choice of `TRACKERS`, or None.
+
+    Raises:
+        UserError: there is none of that name, or its package is missing.
+    """
+
+    def __init__(self, name: str | None, run: TrackedRun) -> None:
+        if name is not None:
+            check(name)
+        self._name = name
+        self._run = run
+        self._tracker: Tracker | None = None
+        self._was_opened = False
+        self._errors: tuple[type[Exception], ...] = ()
+
+    def start(self) -> None:
+        """Open it, unless that was done, and tell the rows that the run goes on from.
+
+        The first row does so, too. Some trackers have threads, and take seconds to open: call it
+        once processes are forked, and before a clock runs.
+        """
+        if self._name is None or self._was_opened:
+            return
+        self._was_opened = True
+        module = importlib.import_module(f"experiments.runs.trackers.{self._name}")
+        self._errors = module.ERRORS
+        self._do(lambda: self._open(module.start))
+        for row in self._run.rows:
+            self.log(row)
+
+    def log(self, row: MetricsRow) -> None:
+        """Tell a row."""
+        self.start()
+        if tracker := self._tracker:
+            self._do(lambda: tracker.log(row))
+
+    def finish(self, summary: Summary) -> None:
+        """Tell the end; nothing is told afterwards."""
+        if tracker := self._tracker:
+            self._do(lambda: tracker.finish(summary))
+        self._tracker = None
+
+    def _open(self, start: Callable[[TrackedRun], Tracker]) -> None:
+        self._tracker = start(self._run)
+
+    def _do(self, deed: Callable[[], None]) -> None:
+        try:
+            deed()
+        except self._errors as error:
+            self._tracker = None
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+            print(f"tracker={self._name} failed, and the run goes on without: {said}", flush=True)
+
+
+def check(name: str) -> None:
+    """Raise `UserError` unless there is such a tracker and its package is installed."""
+    if name not in TRACKERS:
+        raise UserError(f"tracker must be one of {', '.join(TRACKERS)}, or null, got {name}")
+    if importlib.util.find_spec(TRACKERS[name]) is None:
+        raise UserError(f"tracker={name} needs a package: pip install 'relaxlab[{name}]'")
+
+
+def numbers(row: MetricsRow) -> dict[str, float]:
+    """A row's numbers by the names of its fields."""
+    return {
+        name: float(value)
+        for name, value in asdict(row).items()
+        if value is not None and name not in ("kind", "step")
+    }
+
+
+def results(summary: Summary) -> dict[str, float]:
+    """A summary's numbers by the names of its fields."""
+    return {
+        name: float(value)
+        for name, value in asdict(summary).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _flat(config: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value

@@ -1,0 +1,170 @@
+"""What a run tells to TensorBoard, MLflow and Weights & Biases, read back from each."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.runs.run import Recorder, known_summary
+from experiments.runs.trackers import tracker
+from experiments.runs.trackers.tracker import TrackedRun, Tracking
+from experiments.training.evaluation import Evaluation
+from experiments.training.metrics import MetricsRow
+from experiments.training.result import Result
+from host.errors import UserError
+from tests import app
+from tests.paths import ROOT
+
+ROWS = [
+    MetricsRow(kind="step", step=5, time_s=0.5, loss=1.5, bytes_sent=100),
+    MetricsRow(kind="evaluation", step=5, time_s=0.5, accuracy=0.25),
+    MetricsRow(kind="step", step=10, time_s=1.25, loss=0.5, bytes_sent=200),
+]
+TELL = """
+import sys
+from pathlib import Path
+from experiments.runs.summary import Summary
+from experiments.runs.trackers.tracker import TrackedRun, Tracking
+from tests.experiments.runs.test_trackers import ROWS
+folder = Path(sys.argv[2])
+folder.mkdir()
+config = {"algo": {"interval": 4}, "seed": 0}
+run = TrackedRun(folder=folder, config=config, rows=ROWS[:2], began_s=1e9)
+tracking = Tracking(sys.argv[1], run)
+tracking.log(ROWS[2])
+tracking.finish(Summary(status="completed", steps=10, final_accuracy=0.75))
+"""
+READ_MLFLOW = """
+import json
+from mlflow import MlflowClient
+client = MlflowClient()
+[run] = client.search_runs([client.get_experiment_by_name("relaxlab").experiment_id])
+losses = client.get_metric_history(run.info.run_id, "loss")
+print(json.dumps({
+    "status": run.info.status,
+    "name": run.info.run_name,
+    "params": run.data.params,
+    "final_accuracy": run.data.metrics["final_accuracy"],
+    "losses": sorted([m.step, m.value, m.timestamp] for m in losses),
+}))
+"""
+
+
+def told(name, folder, **variables):
+    """In a process of its own, since trackers leave threads behind."""
+    command = [sys.executable, "-c", TELL, name, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    return subprocess.run(
+        command, cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=200
+    )
+
+
+def scalars(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    return {
+        tag: [(event.step, event.value, event.wall_time) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
+
+
+def recorded(folder, goes_on=False):
+    """A run that logs `ROWS`, in whose folder TensorBoard looks."""
+    result = Result(
+        steps=10,
+        time_s=2.0,
+        bytes_sent=None,
+        exposed_communication_s=0.0,
+        validation=Evaluation(0.5, 1.0, 0.0),
+        test=Evaluation(0.75, 1.0, 0.0),
+    )
+
+    def start(plan, data, on_network, on_row):
+        on_network(None)
+        for row in ROWS:
+            on_row(row)
+        return [result]
+
+    plan = make_plan(compose_config(["algo=allreduce", "tracker=tensorboard"]), folder)
+    data = plan.task.load()
+    summary = known_summary(plan, data)
+    assert Recorder(plan, {}, (), start, summary, goes_on=goes_on).run(data) == "completed"
+
+
+def test_tensorboard_shows_every_row_by_the_training_clock(tmp_path):
+    pytest.importorskip("tensorboard")
+    recorded(tmp_path / "run")
+    recorded(tmp_path / "run", goes_on=True)  # told again, it stands there once
+    shown = scalars(tmp_path / "run")
+    assert [(step, value) for step, value, _ in shown["loss"]] == [(5, 1.5), (10, 0.5)]
+    assert [(step, value) for step, value, _ in shown["accuracy"]] == [(5, 0.25)]
+    first, second = (wall_s for _, _, wall_s in shown["loss"])
+    assert second - first == pytest.approx(0.75, abs=1e-5)
+    assert [value for _, value, _ in shown["result/final_accuracy"]] == [0.75]
+    assert app.summary(tmp_path / "run")["status"] == "completed"
+
+
+def test_mlflow_has_every_row_and_option(tmp_path):
+    pytest.importorskip("mlflow")
+    store = {
+        "MLFLOW_TRACKING_URI": (tmp_path / "store").as_uri(),
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+    }
+    assert told("mlflow", tmp_path / "run", **store).stdout == ""
+    read = subprocess.run(
+        [sys.executable, "-c", READ_MLFLOW],
+        cwd=tmp_path,
+        env={**os.environ, **store},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert json.loads(read.stdout) == {
+        "status": "FINISHED",
+        "name": "run",
+        "params": {"algo.interval": "4", "seed": "0"},
+        "final_accuracy": 0.75,
+        "losses": [[5, 1.5, 1_000_000_000_500], [10, 0.5, 1_000_000_001_250]],
+    }
+
+
+def test_a_server_that_is_gone_does_not_end_the_run(tmp_path):
+    pytest.importorskip("mlflow")
+    nobody = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    finished = told("mlflow", tmp_path / "run", **nobody)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.count("tracker=mlflow failed, and the run goes on without: ") == 1
+
+
+def test_wandb_writes_a_run_to_be_sent_later(tmp_path):
+    pytest.importorskip("wandb")
+    finished = told("wandb", tmp_path / "run")
+    assert (finished.returncode, finished.stdout) == (0, ""), finished.stderr
+    [file] = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+    text = file.read_bytes()
+    assert all(name in text for name in (b"loss", b"accuracy", b"interval", b"final_accuracy"))
+
+
+def test_a_tracker_that_there_is_not_is_refused(tmp_path, monkeypatch):
+    run = TrackedRun(folder=tmp_path, config={})
+    with pytest.raises(
+        UserError, match=r"must be one of tensorboard, mlflow, wandb, or null, got comet"
+    ):
+        Tracking("comet", run)
+    monkeypatch.setitem(tracker.TRACKERS, "wandb", "no_such_package")
+    with pytest.raises(UserError, match=r"tracker=wandb needs a package: .*'relaxlab\[wandb\]'"):
+        Tracking("wandb", run)
+
+
+def test_without_a_tracker_nothing_is_told(tmp_path):
+    tracking = Tracking(None, TrackedRun(folder=tmp_path, config={}))
+    tracking.start()
+    tracking.log(replace(ROWS[0], loss=None))
+    assert not list(tmp_path.iterdir())
