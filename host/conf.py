@@ -14,10 +14,10 @@ PACKAGED = _HOME / "conf" if (_HOME / "conf" / "config.yaml").is_file() else _HO
 """The folder of this project's files."""
 
 
-def checkout(program: str) -> Path:
+def checkout(program: str, needs: str = "tests and examples") -> Path:
     """The folder of a checkout. Raises `UserError` where `program` runs from an installed wheel."""
     if PACKAGED != _HOME / "conf":
-        raise UserError(f"{program} needs tests and examples, which come with the source alone")
+        raise UserError(f"{program} needs {needs}, which come with the source alone")
     return _HOME
 
 

@@ -25,17 +25,13 @@ def main() -> int:
     parser.add_argument("predicted", type=Path, metavar="PREDICTED", help="simulated runs")
     parser.add_argument("--of", choices=_TABLES, default="accuracy", help="default: %(default)s")
     parser.add_argument("--out", type=Path, help="the file; by default the table is printed")
-    parser.add_argument("--check", action="store_true", help="do not write --out, but compare")
     arguments = parser.parse_args()
-    if arguments.check and not arguments.out:
-        parser.error("--check goes with --out")
     text = _TABLES[arguments.of](arguments.measured, arguments.predicted)
     if not arguments.out:
         print(text, end="")
         return 0
-    keep = tables.check if arguments.check else tables.save
-    keep({arguments.out.name: text}, arguments.out.parent)
-    print(f"{arguments.out}: as the runs say" if arguments.check else arguments.out)
+    tables.save({arguments.out.name: text}, arguments.out.parent)
+    print(arguments.out)
     return 0
 
 

@@ -15,7 +15,6 @@ from experiments.runs.load import load_runs
 from host import commands
 from host.errors import UserError
 from host.output import writing
-from host.words import counted
 
 EXTRA = ("jinja2", "nbformat", "nbclient", "nbconvert", "ipykernel")
 """What the notebook needs: the extra "report"."""
@@ -56,29 +55,19 @@ def main() -> int:
     parser.add_argument(
         "--tables", nargs="*", metavar="NAME", help="the tables alone, as Markdown: these or all"
     )
-    parser.add_argument(
-        "--check", action="store_true", help="write no table, but fail where DIR's are others"
-    )
     arguments = parser.parse_args()
     out = Path(arguments.out or Path("results/reports", Path(arguments.dir).resolve().name))
     if arguments.tables is not None:
-        return _tables(arguments.dir, arguments.tables, out, check=arguments.check)
-    if arguments.check:
-        parser.error("--check goes with --tables")
+        return _tables(arguments.dir, arguments.tables, out)
     for file in report(arguments.dir, out):
         print(file)
     return 0
 
 
-def _tables(path: str, names: Sequence[str], out: Path, *, check: bool) -> int:
+def _tables(path: str, names: Sequence[str], out: Path) -> int:
     from experiments.report import tables
 
     found = tables.tables(path, names)
-    if check:
-        tables.check(found, out)
-        tables.check_complete(found, out)
-        print(f"{out}: {counted(len(found), 'table')} as the runs say")
-        return 0
     tables.save(found, out)
     print("\n".join(str(out / name) for name in found))
     return 0

@@ -38,7 +38,7 @@ class ReportData:
         evaluations: the rows of `load_metrics` with a "score", by the metric of the run's target.
         table: of `results_table`, with the medians of these steps and MB.
         problems: sentences on files that could not be read.
-        styles: of every label, the same in all figures.
+        labels: of all runs, also of those that its figures do not show.
         left_out: what its figures do not show; nothing of the whole data.
         tunings: the searches that made some of the runs.
     """
@@ -47,7 +47,7 @@ class ReportData:
     evaluations: pd.DataFrame
     table: pd.DataFrame
     problems: list[str]
-    styles: Styles
+    labels: tuple[str, ...]
     left_out: str = ""
     tunings: tuple[Tuning, ...] = ()
 
@@ -67,9 +67,14 @@ class ReportData:
             evaluations=evaluations,
             table=_with_medians(results_table(runs), runs),
             problems=problems,
-            styles=line_styles(runs.label),
+            labels=tuple(runs.label),
             tunings=tuple(tunings),
         )
+
+    @cached_property
+    def styles(self) -> Styles:
+        """Of every label, the same in all figures."""
+        return line_styles(self.labels)
 
     @cached_property
     def areas(self) -> Styles:

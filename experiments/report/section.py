@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,12 +87,22 @@ class PageTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """What the data say on one subject: a sentence, further `notes`, tables and figures by name."""
+    """What the data say on one subject: a sentence, further `notes`, tables and figures by name.
+
+    `drawings` draw the figures, None where there is nothing to draw: that takes most of the time of
+    a report, and its tables do without.
+    """
 
     finding: str
     notes: Sequence[str] = ()
     tables: Mapping[str, PageTable] = field(default_factory=dict)
-    figures: Mapping[str, Figure] = field(default_factory=dict)
+    drawings: Mapping[str, Callable[[], Figure | None]] = field(default_factory=dict)
+
+    @cached_property
+    def figures(self) -> Mapping[str, Figure]:
+        """All that there is to draw, drawn once."""
+        drawn = {name: draw() for name, draw in self.drawings.items()}
+        return {name: figure for name, figure in drawn.items() if figure is not None}
 
     def save(self, out: Path) -> None:
         """Write every table as .csv, .md and .tex, every figure as .png and .svg."""

@@ -1,7 +1,6 @@
 """The tables of a report alone, as Markdown: what git keeps of a study's pages.
 
 python -m experiments.report results/runs/tradeoff --tables --out results/tradeoff
-python -m experiments.report results/runs/tradeoff --tables --out results/tradeoff --check
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ from pathlib import Path
 
 from experiments.report.data import ReportData
 from experiments.report.sections import SECTIONS
-from host.errors import Failure, UserError
+from host.errors import UserError
 from host.output import writing
-from host.words import listed
 
 
 def tables(path: str | Path, names: Sequence[str] = ()) -> dict[str, str]:
@@ -43,21 +41,3 @@ def save(texts: Mapping[str, str], out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (out / name).write_text(text)
-
-
-def check(texts: Mapping[str, str], out: Path) -> None:
-    """Raise `Failure` unless `out` holds the files `texts`, to the last character."""
-    wrong = [name for name, text in texts.items() if _read(out / name) != text]
-    if wrong:
-        raise Failure(f"{out} is not what the runs say: {listed(sorted(wrong))}")
-
-
-def check_complete(texts: Mapping[str, str], out: Path) -> None:
-    """Raise `Failure` for a table in `out` that is not among `texts`."""
-    further = sorted({file.name for file in out.glob("*.md")} - texts.keys())
-    if further:
-        raise Failure(f"{out} has tables that the runs do not: {listed(further)}")
-
-
-def _read(file: Path) -> str | None:
-    return file.read_text() if file.is_file() else None

@@ -58,11 +58,13 @@ class Command:
 class SideBySide:
     """Commands of which `at_once` run at a time. One that fails does not keep others from running.
 
-    Ctrl-C and SIGTERM end all that run, and are waited for until they have ended.
+    Ctrl-C and SIGTERM end all that run, and are waited for until they have ended. What commands
+    print is lost where `is_quiet`, but for their errors.
     """
 
     commands: tuple[Command, ...]
     at_once: int
+    is_quiet: bool = False
 
     def lines(self) -> list[str]:
         """A comment with the number at a time, then each command on its own line."""
@@ -76,7 +78,7 @@ class SideBySide:
         with _ended() as running:
             while waiting or running:
                 while waiting and len(running) < self.at_once:
-                    running.append(_start(waiting.pop(0).arguments))
+                    running.append(_start(waiting.pop(0).arguments, is_quiet=self.is_quiet))
                 os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
                 done = [child for child in running if child.poll() is not None]
                 failed += [_said(child) for child in done if child.returncode]
@@ -157,11 +159,12 @@ class Unpack:
             raise Failure(f"{self.archive} cannot be unpacked: {error}") from error
 
 
-def _start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(arguments: Sequence[str], *, is_quiet: bool) -> subprocess.Popen[bytes]:
     """A child that the terminal's Ctrl-C does not reach, and that dies with this process."""
     return subprocess.Popen(
         [sys.executable, "-m", *arguments],
         stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL if is_quiet else None,
         process_group=0,
         preexec_fn=partial(die_with_parent, os.getpid()),
     )

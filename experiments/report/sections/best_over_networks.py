@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -38,12 +39,12 @@ def section(data: ReportData) -> Section:
     firsts = _firsts(table)
     if firsts.empty or len(firsts[NETWORK].drop_duplicates()) < 2:
         return Section(finding="The runs are of one network, or of none with a target: no map.")
-    figure, left_out = _figure(firsts, data)
+    left_out = _left_out(_placed(firsts))
     return Section(
         finding=" ".join(_finding(mark, rows) for mark, rows in kinds(firsts)),
         notes=[left_out] if left_out else [],
         tables={"times_over_networks": times_over_networks(table)},
-        figures={"best_over_networks": figure},
+        drawings={"best_over_networks": partial(_figure, firsts, data)},
     )
 
 
@@ -83,18 +84,33 @@ def _where(rows: pd.DataFrame, firsts: pd.DataFrame) -> str:
     return f"{len(rows)} of {counted(len(firsts), 'field')} of the map"
 
 
-def _figure(firsts: pd.DataFrame, data: ReportData) -> tuple[Figure, str]:
+def _placed(firsts: pd.DataFrame) -> pd.DataFrame:
+    """With the "column" and the "row" of each field."""
+    varying = [column for column in REST if varies(firsts, column)]
+    return firsts.assign(
+        column=[network_name(row) for row in firsts.to_dict("records")],
+        row=[describe(firsts.loc[[i]], varying) or "all runs" for i in firsts.index],
+    )
+
+
+def _left_out(placed: pd.DataFrame) -> str:
+    columns = max(placed["column"].nunique() - MAX_COLUMNS, 0)
+    rows = max(placed["row"].nunique() - MAX_ROWS, 0)
+    if not (columns or rows):
+        return ""
+    return (
+        f"The map leaves out {counted(columns, 'network')} and {counted(rows, 'row')}, "
+        "which the tables have."
+    )
+
+
+def _figure(firsts: pd.DataFrame, data: ReportData) -> Figure:
     import matplotlib
     from matplotlib.figure import Figure
 
-    firsts = firsts.assign(column=[network_name(row) for row in firsts.to_dict("records")])
-    varying = [column for column in REST if varies(firsts, column)]
-    firsts = firsts.assign(
-        row=[describe(firsts.loc[[i]], varying) or "all runs" for i in firsts.index]
-    )
-    columns, rows = network_names(firsts), list(dict.fromkeys(firsts.row))
-    hidden = max(len(columns) - MAX_COLUMNS, 0), max(len(rows) - MAX_ROWS, 0)
-    columns, rows = columns[:MAX_COLUMNS], rows[:MAX_ROWS]
+    firsts = _placed(firsts)
+    columns = network_names(firsts)[:MAX_COLUMNS]
+    rows = list(dict.fromkeys(firsts["row"]))[:MAX_ROWS]
     longest = max(len(word) for label in firsts.label for word in label.split())
     size_in = 2.6 + max(1.5, 0.085 * longest) * len(columns), 1.9 + 0.8 * len(rows)
     theme: Any = {"hatch.linewidth": 0.4}
@@ -105,14 +121,10 @@ def _figure(firsts: pd.DataFrame, data: ReportData) -> tuple[Figure, str]:
         for field in fields.to_dict("records"):
             _draw(axes, columns.index(field["column"]), rows.index(field["row"]), field, data)
         _frame(axes, columns, rows)
-        same = [c for c in ("task", "model", "workers", "backend") if c not in varying]
+        same = ("task", "model", "workers", "backend")
         figure.suptitle(textwrap.fill(describe(firsts, same), int(9 * size_in[0])))
         figure.draw_without_rendering()
-    said = (
-        f"The map leaves out {counted(hidden[0], 'network')} and {counted(hidden[1], 'row')}, "
-        "which the tables have."
-    )
-    return figure, said if any(hidden) else ""
+    return figure
 
 
 def _draw(axes: Axes, x: int, y: int, field: dict[Any, Any], data: ReportData) -> None:

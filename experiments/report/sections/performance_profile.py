@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def section(data: ReportData) -> Section:
             for mark, ratios in known
             if (left_out := ratios.attrs["left_out"])
         ],
-        figures={"performance_profile": _figure(known, data)},
+        drawings={"performance_profile": partial(_figure, known, data)},
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -17,6 +18,7 @@ from experiments.report.section import Section
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TITLE = "Scaling"
 
@@ -30,16 +32,17 @@ def section(data: ReportData) -> Section:
         return Section(finding="No setting was run with several numbers of workers: no scaling.")
     drawn = data.drawn(_REST)
     groups = list(_groups(drawn.table.query("not shared_gpu")))
-    figures = {}
-    if groups:
-        figure = panels(groups, lambda axes, group: _draw(axes, group, data.styles), height_in=3.4)
-        add_legend(figure, list(data.styles))
-        figures["scaling"] = figure
     return Section(
         finding=" ".join(_finding(mark, rows) for mark, rows in kinds(table)),
         notes=[drawn.left_out] if drawn.left_out else [],
-        figures=figures,
+        drawings={"scaling": partial(_figure, groups, data)} if groups else {},
     )
+
+
+def _figure(groups: Sequence[pd.DataFrame], data: ReportData) -> Figure:
+    figure = panels(groups, lambda axes, group: _draw(axes, group, data.styles), height_in=3.4)
+    add_legend(figure, list(data.styles))
+    return figure
 
 
 def _groups(table: pd.DataFrame) -> Iterator[pd.DataFrame]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ def section(data: ReportData) -> Section:
     return Section(
         finding=sentence([_finding(run) for run in drawn.to_dict("records")]),
         notes=[f"The figure leaves out {counted(left_out, 'partition')}."] if left_out else [],
-        figures={"shares": _figure(drawn)},
+        drawings={"shares": partial(_figure, drawn)},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import pandas as pd
 
@@ -49,12 +50,11 @@ def section(data: ReportData) -> Section:
         numbers=table.loc[:, NUMBERS],
         emphasized=[i for i, place in enumerate(table.place) if place == 1],
     )
-    figure = bars(drawn)
     return Section(
         finding=" ".join(_finding(mark, rows) for mark, rows in kinds(table)),
-        notes=[drawn.left_out] if drawn.left_out and figure else [],
+        notes=[drawn.left_out] if drawn.left_out else [],
         tables={"time_to_accuracy": page},
-        figures={"time_to_accuracy": figure} if figure else {},
+        drawings={"time_to_accuracy": partial(bars, drawn)},
     )
 
 

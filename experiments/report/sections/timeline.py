@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,7 @@ def section(data: ReportData) -> Section:
     return Section(
         finding=sentence([_finding(run, step) for run, step in steps]),
         notes=problems,
-        figures={"timeline": _figure(steps)},
+        drawings={"timeline": partial(_figure, steps)},
     )
 
 

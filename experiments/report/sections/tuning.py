@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ def section(data: ReportData) -> Section:
         finding=sentence([_finding(tuning) for tuning in tunings]),
         notes=[f"{tuning.folder} goes on with: {tuning.command}" for tuning in tunings],
         tables=tables,
-        figures={"tuning_trials": _figure(tunings)},
+        drawings={"tuning_trials": partial(_figure, tunings)},
     )
 
 

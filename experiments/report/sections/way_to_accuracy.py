@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -16,6 +17,9 @@ from experiments.report.results_table import COMPARABLE, comparable
 from experiments.report.section import PageTable, Section
 from host.words import counted, listed
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 TITLE = "Accuracy over time, steps and bytes"
 
 _NAMES = ("accuracy_over_time", "accuracy_over_steps", "accuracy_over_bytes")
@@ -26,10 +30,6 @@ _IDENTITY = [*COMPARABLE, "optim", "name", "label", "runs", "missed"]
 def section(data: ReportData) -> Section:
     """The way to the target: which algorithm needs the fewest steps, and which the fewest bytes."""
     table, drawn = data.table, data.drawn()
-    plots = {
-        name: accuracy_plot(drawn.runs, data.evaluations, over, data.styles)
-        for over, name in zip(OVER, _NAMES, strict=True)
-    }
     page = PageTable(
         caption=said_of(
             data.table,
@@ -38,13 +38,18 @@ def section(data: ReportData) -> Section:
         cells=leading(table) | outcomes(table, _WAY),
         numbers=table.loc[:, [*_IDENTITY, "steps_to_accuracy", "mb_to_accuracy"]],
     )
-    figures = {name: figure for name, figure in plots.items() if figure is not None}
     return Section(
         finding=" ".join(_finding(mark, rows) for mark, rows in kinds(table)),
-        notes=[drawn.left_out] if drawn.left_out and figures else [],
+        notes=[drawn.left_out] if drawn.left_out else [],
         tables={"way_to_accuracy": page},
-        figures=figures,
+        drawings={
+            name: partial(_figure, drawn, over) for over, name in zip(OVER, _NAMES, strict=True)
+        },
     )
+
+
+def _figure(drawn: ReportData, over: str) -> Figure | None:
+    return accuracy_plot(drawn.runs, drawn.evaluations, over, drawn.styles)
 
 
 def _finding(mark: str, table: pd.DataFrame) -> str:

@@ -2,7 +2,7 @@ import pytest
 
 from experiments.commands import prediction_error as command
 from experiments.validation.prediction_error import NETS, seconds_a_step, times_to_accuracy
-from host.errors import Failure, UserError
+from host.errors import UserError
 from tests.experiments import recorded
 from tests.experiments.recorded import write_run
 
@@ -54,14 +54,9 @@ def test_folders_without_such_runs_are_refused(folders, tmp_path):
         seconds_a_step(folders[0], folders[0])
 
 
-def test_the_file_is_written_then_compared(folders, tmp_path, monkeypatch, capsys):
+def test_the_file_is_written(folders, tmp_path, monkeypatch, capsys):
     file = tmp_path / "table.md"
     monkeypatch.setattr("sys.argv", ["", *map(str, folders), "--out", str(file)])
     assert command.main() == 0
     assert file.read_text() == times_to_accuracy(*folders)
-    monkeypatch.setattr("sys.argv", ["", *map(str, folders), "--out", str(file), "--check"])
-    assert command.main() == 0
-    assert capsys.readouterr().out == f"{file}\n{file}: as the runs say\n"
-    file.write_text("other")
-    with pytest.raises(Failure, match=r"is not what the runs say: table\.md"):
-        command.main()
+    assert capsys.readouterr().out == f"{file}\n"

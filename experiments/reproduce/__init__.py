@@ -1,0 +1,1 @@
+"""Every committed table and figure again, from the committed records."""
