@@ -50,7 +50,7 @@ def is_unproved(ended: Ended) -> bool:
 def codes(case: Case, ended: Ended) -> set[int | None]:
     """The exit codes that a command may have, None for one that hangs: said elsewhere."""
     done, usual = ended.done or "", {0, None}
-    of_launcher = "launcher" in done or "all" in done
+    of_launcher = re.search(r" to (launcher|all)\b", done) is not None
     match case.strike:
         case "full disk":
             return usual | {1, 2}
@@ -105,7 +105,7 @@ def _faults_of_names(case: Case, ended: Ended, record: dict) -> list[str]:
 
 def _faults_of_reason(case: Case, ended: Ended, reason: str) -> list[str]:
     done = ended.done or ""
-    of_launcher = "launcher" in done and case.kind != "torchrun"
+    of_launcher = " to launcher" in done and case.kind != "torchrun"
     expected = {"SIGINT": (CTRL_C, NOT_ENDED), "SIGTERM": (SIGTERM, NOT_ENDED)}.get(case.strike)
     if of_launcher and expected and not reason.startswith(expected):
         return [f"the reason is none of {expected}: {reason}"]

@@ -119,16 +119,20 @@ def _lacks(run: Path) -> str | None:
     return None if summary["final_accuracy"] is not None else "no final accuracy"
 
 
-def digests(work: Path) -> dict[str, str]:
-    """The values that the runs in `work` have come to, each by its algorithm and seed."""
-    return dict(_digest(config.parent) for config in work.rglob("config.yaml"))
+def digests(case: Case, work: Path) -> dict[str, str]:
+    """The values that the runs in `work` have come to, each by its algorithm and seed. Those of
+    torchrun's workers are losses alone: they average over the network for an evaluation, which
+    adds up in another order.
+    """
+    losses_alone = case.kind == "torchrun"
+    return dict(_digest(config.parent, losses_alone) for config in work.rglob("config.yaml"))
 
 
-def _digest(run: Path) -> tuple[str, str]:
+def _digest(run: Path, losses_alone: bool) -> tuple[str, str]:
     summary = json.loads((run / "summary.json").read_text())
-    rows = [values(asdict(row)) for row in load_rows(run)]
+    rows = [values(asdict(row)) for row in load_rows(run) if not (losses_alone and row.value)]
     final = [summary["final_accuracy"], summary["final_loss"], summary["spread"]]
-    text = json.dumps([rows, final, summary["status"]])
+    text = json.dumps([rows, [] if losses_alone else final, summary["status"]])
     return f"{summary['algo']} {summary['seed']}", hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

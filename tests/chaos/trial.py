@@ -10,7 +10,15 @@ from pathlib import Path
 from tests import forks
 from tests.chaos import clock, judge
 from tests.chaos.case import Case
-from tests.chaos.programs import Words, continuation, digests, preparation, undisturbed, words
+from tests.chaos.programs import (
+    RESUMED,
+    Words,
+    continuation,
+    digests,
+    preparation,
+    undisturbed,
+    words,
+)
 from tests.chaos.room import Ended, run_in_room
 from tests.chaos.strikes import disk_bytes, striker
 
@@ -80,17 +88,11 @@ def _go_on(case: Case, ended: Ended, folder: Path, scratch: Path) -> tuple[list[
             return found, "done"
     if (calm := undisturbed(case)) is None:
         return [], "done, without a promise of bits"
-    expected, got = digests(_calm(calm, scratch) / "work"), digests(work)
-    got = _finished(work, got)
+    done = work / RESUMED if (work / RESUMED).exists() else work
+    expected, got = digests(case, _calm(calm, scratch) / "work"), digests(case, done)
     if different := [name for name in expected if got.get(name) != expected[name]]:
         return [f"other values than undisturbed: {', '.join(different)}"], "other values"
     return [], "the same bits"
-
-
-def _finished(work: Path, got: dict[str, str]) -> dict[str, str]:
-    """Of a run and the one that goes on with it, the second."""
-    resumed = work / "resumed"
-    return digests(resumed) if resumed.exists() else got
 
 
 def _calm(command: Words, scratch: Path) -> Path:
