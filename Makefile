@@ -1,6 +1,8 @@
 # make demo    real training over a shaped network: one table, one plot
 # make test    format, lint, types, import directions and all tests
 # make bench   speed, printed with its spread
+# make chaos N=100   commands that are killed, stopped, cut off, and run out of disk and memory
+# make soak MINUTES=120   a sweep over all algorithms: is what lives long flat?
 # make gpu-check   all that needs a GPU, in 8 minutes, and NCCL over slow links, in 24: results/gpu/DEVICE.json, a table
 # make docs    the documentation as a site: build/site/index.html
 # Each makes .venv from nothing where it is missing.
@@ -12,7 +14,7 @@ DEMO := results/demo/$(shell date +%Y-%m-%d_%H-%M-%S)
 # Tests start hundreds of processes, which need not compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint bench gpu-check docs clean
+.PHONY: demo test lint bench chaos soak gpu-check docs clean
 
 demo: .venv/installed
 	$(BIN)/python -m experiments -m algo=torch_ddp,torch_ddp_bf16,allreduce,bytegrad net=slow_tcp \
@@ -37,6 +39,12 @@ bench: .venv/installed
 	$(BIN)/python -m experiments.bench_systems
 	$(BIN)/python -m netsim.bench
 	$(BIN)/python -m kernels.bench
+
+chaos: .venv/installed
+	$(BIN)/python -m tests.chaos --count $(or $(N),100) $(if $(TABLE),--table $(TABLE))
+
+soak: .venv/installed
+	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),120)
 
 gpu-check: .venv/installed
 	$(BIN)/python -m experiments.gpu_check

@@ -86,7 +86,9 @@ def run(main: Callable[[], int | None], *, at_once: bool = False) -> NoReturn:
     except Terminated:
         code = TERMINATED
     except Exception as error:
-        code = _told(error)
+        code = INTERRUPTED if _interrupted else _told(error)
+        if _interrupted:  # what a library has made of Ctrl-C
+            print(_LINE, file=sys.stderr)
     gc.freeze()  # Python would look for garbage in all that was imported, which takes a second
     sys.exit(code)
 

@@ -18,5 +18,10 @@ def num_oom_kills() -> int:
 
 def is_lack_of_memory(error: Exception) -> bool:
     """Whether it is Python's, torch's or the system's word that there is none left."""
-    words = ("can't allocate memory", "Cannot allocate memory", "CUDA out of memory")
+    words = (
+        "can't allocate memory",
+        "Cannot allocate memory",
+        "CUDA out of memory",
+        "std::bad_alloc",
+    )
     return isinstance(error, MemoryError) or any(word in str(error) for word in words)

@@ -11,6 +11,7 @@ from multiprocessing.connection import Pipe
 from typing import NoReturn, TypeVar
 
 from host.errors import ChildError, UserError
+from host.memory import ADVICE, is_lack_of_memory
 
 Answer = TypeVar("Answer")
 
@@ -72,6 +73,16 @@ def kill(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
+def end_of(pid: int) -> str:
+    """Reap a child that has ended or is about to; returns how it did, such as "was killed by
+    SIGTERM" or "ended with exit code 1".
+    """
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
 def run_in_child(function: Callable[[], Answer], *, doing: str, limit_s: float = 20) -> Answer:
     """What `function` returns when called in a forked child, which is gone afterwards.
 
@@ -121,8 +132,11 @@ def _run_and_exit(
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = main()
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        if isinstance(error, Exception) and is_lack_of_memory(error):
+            print(f"a process of this command has ended: {ADVICE}", file=sys.stderr)
+        else:
+            traceback.print_exc()
     finally:
         _flush()
         os._exit(code)

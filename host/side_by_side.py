@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from host.child import answer_reporting
 from host.cores import THREADS, usable_cores
-from host.processes import fork, kill
+from host.errors import Failure
+from host.processes import end_of, fork, kill
 
 Answer = TypeVar("Answer")
 
@@ -23,8 +24,9 @@ def side_by_side(
 
     Raises:
         UserError: as a work did.
-        RuntimeError: another error of a work, whose traceback its child prints; or it died. In
-            either case all children are gone.
+        Failure: a work's process died.
+        RuntimeError: another error of a work, whose traceback its child prints. In any case all
+            children are gone.
     """
     answers: dict[int, Answer] = {}
     running: dict[Connection, tuple[int, int]] = {}
@@ -40,8 +42,8 @@ def side_by_side(
                 running[ours] = (number, pid)
             for ours in wait(list(running)):
                 assert isinstance(ours, Connection)
-                answer = _received(ours)
                 number, pid = running.pop(ours)
+                answer = _received(ours, pid)
                 ours.close()
                 kill(pid)
                 answers[number] = answer
@@ -58,11 +60,14 @@ def _answer(work: Callable[[], object], threads: int, parents: Connection, own: 
     return answer_reporting(lambda report: work(), (), parents, own)
 
 
-def _received(ours: Connection) -> Any:
+def _received(ours: Connection, pid: int) -> Any:
+    """A child's answer. Raises what it raised, or `Failure`; then it is gone."""
     try:
         kind, value = ours.recv()
     except EOFError as error:
-        raise RuntimeError("a process that worked beside this one died") from error
+        raise Failure(f"a process that worked for this one {end_of(pid)}") from error
     if kind == "error":
+        ours.close()
+        kill(pid)
         raise value
     return value

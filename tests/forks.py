@@ -40,7 +40,7 @@ def become(module: str, arguments: list[str], output: str, errors: str, strict: 
     sys.orig_argv = [sys.executable, "-m", module, *arguments]
     if not strict:
         warnings.resetwarnings()
-    if module.startswith("tests."):
+    if module.partition(".")[0] in ("tests", "torch"):
         run_to_its_end(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
     run_to_its_end(lambda: commands.run(importlib.import_module(module).main))
 

@@ -17,6 +17,9 @@ from host import commands
 _NEW_MOUNTS, _PRIVATE, _RECURSIVE, _READ_ONLY, _REMOUNT = 0x20000, 1 << 18, 1 << 14, 1, 32
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
+FILLING = "filling"
+"""The file by which `fill` leaves no room."""
+
 
 def skip_without_mounts() -> None:
     """Skip where no small disk can be made."""
@@ -32,6 +35,16 @@ def mount(folder: Path, num_bytes: int) -> None:
     _check(_LIBC.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, options))
 
 
+def unmount(folder: Path) -> None:
+    """Take away again what `mount` has made."""
+    _check(_LIBC.umount(os.fsencode(folder)))
+
+
+def see_own_processes() -> None:
+    """Have /proc, after `mount`, show the processes of this PID namespace alone."""
+    _check(_LIBC.mount(b"proc", b"/proc", b"proc", 0, None))
+
+
 def make_read_only(folder: Path) -> None:
     """What `mount` has made can only be read from now on."""
     _check(_LIBC.mount(b"none", os.fsencode(folder), None, _REMOUNT | _READ_ONLY, None))
@@ -39,7 +52,7 @@ def make_read_only(folder: Path) -> None:
 
 def fill(folder: Path) -> None:
     """Leave no room on the disk of `folder`."""
-    with (folder / "filling").open("wb", buffering=0) as file:
+    with (folder / FILLING).open("wb", buffering=0) as file:
         try:
             while True:
                 file.write(bytes(4096))

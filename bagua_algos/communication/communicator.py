@@ -8,18 +8,50 @@ Shape suffixes: w workers held here, N workers in all.
 """
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
 from torch import Tensor
+from torch._C import _DistError
 
 from bagua_algos.communication.at_exit import Departures
 
 
 class CommunicationError(RuntimeError):
     """A collective failed or ran into its time limit; the message names the workers waited for."""
+
+
+_OF_GLOO = re.compile(r"gloo/\S*\.cc:\d+\]|caused pair closure|Connection closed by peer")
+"""In what gloo's errors say, which have no type of their own."""
+
+
+@contextmanager
+def telling_failures(rank: int) -> Iterator[None]:
+    """Within, what gloo or NCCL says of lost workers is a `CommunicationError` of worker `rank`,
+    also where it comes out of code of torch's own, such as DistributedDataParallel.
+    """
+    try:
+        yield
+    except CommunicationError:
+        raise
+    except RuntimeError as error:
+        if isinstance(error, _DistError) or _OF_GLOO.search(str(error)):
+            raise CommunicationError(f"worker {rank}: {reason_of(error)}") from error
+        raise
+
+
+def reason_of(error: RuntimeError) -> str:
+    """The first sentence of torch's or gloo's error, without gloo's advice."""
+    return without_place(error).partition(" This is typically caused by")[0].removesuffix(".")
+
+
+def without_place(error: RuntimeError) -> str:
+    """The first line, without gloo's "[/path/of/a/source/file.cc:129]" before it."""
+    return re.sub(r"^\[[^]]*\] *", "", str(error).splitlines()[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,10 +28,11 @@ from bagua_algos.communication.communicator import (
     check_parts,
     check_permutation,
     named_workers,
+    reason_of,
 )
 from bagua_algos.communication.direct import direct_
 from bagua_algos.communication.halving_doubling import halving_doubling_
-from bagua_algos.communication.stripes import Stripes, check_transport, without_place
+from bagua_algos.communication.stripes import Stripes, check_transport
 from bagua_algos.communication.workers import Workers
 
 _Kind = tuple[dist.ProcessGroup | None, tuple[int, ...], timedelta | None]
@@ -310,15 +311,10 @@ class ProcessGroupCommunicator(Workers):
             others = [self.members[peers[rank]]] if peers else [r for r in self.members if r != own]
             raise CommunicationError(
                 f"worker {own}: {name} with {named_workers(others)} failed "
-                f"after {self.clock() - started_s:.1f} s: {_reason(error)}"
+                f"after {self.clock() - started_s:.1f} s: {reason_of(error)}"
             ) from error
         seconds = 0.0 if x_w.is_cuda else self.clock() - started_s
         self._report(name, x_w, peers, seconds)
-
-
-def _reason(error: RuntimeError) -> str:
-    """The first sentence of torch's or gloo's error, without gloo's advice."""
-    return without_place(error).partition(" This is typically caused by")[0].removesuffix(".")
 
 
 def _connect(group: dist.ProcessGroup | None = None) -> None:

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from bagua_algos.communication.communicator import CommunicationError
-from bagua_algos.communication.stripes import without_place
+from bagua_algos.communication.communicator import CommunicationError, without_place
+from host.words import listed
 
 
 def connect_store(
@@ -43,31 +43,36 @@ def meet(store: Store, *, rank: int, world_size: int, timeout_s: float) -> Store
     Raises `CommunicationError` where somebody does not come within `timeout_s`.
     """
     own = uuid.uuid4().hex
+    store.set_timeout(timedelta(seconds=timeout_s))
     try:
         if rank > 0:
             store.set(f"name of {rank}", own)
             part = store.get(f"part of {own}").decode()
-            store.add(f"met in {part}", 1)
+            store.set(_is_in(part, rank), "")
         else:
             part = own
             _answer(store, part, world_size, time.monotonic() + timeout_s)
     except RuntimeError as error:
-        raise CommunicationError(
-            f"worker {rank}: not all {world_size} workers have come within {timeout_s:g} s: "
-            f"{without_place(error)}"
-        ) from error
+        whom = f"worker {rank}: worker 0 has not come" if rank else without_place(error)
+        raise CommunicationError(f"{whom} within {timeout_s:g} s") from error
     return PrefixStore(part, store)
 
 
 def _answer(store: Store, part: str, world_size: int, deadline_s: float) -> None:
     answered: dict[int, bytes] = {}
-    while store.add(f"met in {part}", 0) < world_size - 1:
+    late = list(range(1, world_size))
+    while late := [rank for rank in late if not store.check([_is_in(part, rank)])]:
         if time.monotonic() > deadline_s:
-            raise RuntimeError("worker 0 waited in vain")
-        for rank in range(1, world_size):
+            raise RuntimeError(f"worker 0: worker {listed(map(str, late))} has not come")
+        for rank in late:
             key = f"name of {rank}"
             name = store.get(key) if store.check([key]) else None
             if name is not None and name != answered.get(rank):
                 store.set(f"part of {name.decode()}", part)
                 answered[rank] = name
         time.sleep(0.02)
+
+
+def _is_in(part: str, rank: int) -> str:
+    """Said by worker `rank` when it has come."""
+    return f"{rank} is in {part}"

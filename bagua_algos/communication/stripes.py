@@ -6,7 +6,6 @@ stream. gloo's ring adds up each element in an order that depends on its place i
 for different k differ by rounding; they are equal on all workers for each k.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future, collect_all
+
+from bagua_algos.communication.communicator import without_place
 
 MOST_STREAMS = 16
 """gloo keeps two threads a group."""
@@ -150,8 +151,3 @@ def _naming(stream: int, num_streams: int) -> Iterator[None]:
         if num_streams == 1:
             raise
         raise RuntimeError(f"stream {stream} of {num_streams}: {without_place(error)}") from error
-
-
-def without_place(error: RuntimeError) -> str:
-    """The first line, without gloo's "[/path/of/a/source/file.cc:129]" before it."""
-    return re.sub(r"^\[[^]]*\] *", "", str(error).splitlines()[0])

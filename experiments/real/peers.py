@@ -2,17 +2,24 @@
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.stores import Store, connect_store, meet
 from experiments.real.assignment import Assignment
+from experiments.real.failures import RunFailedError
 from experiments.real.routes import LOOPBACK, interface_to, own_address
 from host.errors import UserError
 
 MEETING_S = 300
 """How long the first process waits for the last one to be started."""
+
+AGAIN_S = 60
+"""The same where a run goes on: one that does not come then may have died."""
+
+_MET = "has met"
+"""Said in the store of a run by all of whose processes have met once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +41,15 @@ class Peers:
         self.store.set("decision", json.dumps(word))
 
     def hear(self) -> dict[str, Any]:
-        """Wait for what worker 0 has decided. Raises `RuntimeError` where it never does."""
-        return json.loads(self.store.get("decision"))
+        """Wait for what worker 0 has decided. Raises `RunFailedError` where it never does."""
+        self.store.set_timeout(timedelta(seconds=AGAIN_S))
+        try:
+            return json.loads(self.store.get("decision"))
+        except RuntimeError as error:
+            raise RunFailedError(
+                f"worker {self.assignment.rank}: worker 0 has not said within {AGAIN_S} s where "
+                "the run begins: has it died?"
+            ) from error
 
     def heard(self, key: str) -> str | None:
         """The word `key` of any worker; None: nobody has said it, or the store is gone."""
@@ -69,9 +83,9 @@ def join(assignment: Assignment) -> Peers:
         )
         now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
         started = store.compare_set("started", "", now).decode()
-        met = meet(
-            store, rank=assignment.rank, world_size=assignment.world_size, timeout_s=MEETING_S
-        )
+        limit_s = AGAIN_S if store.check([_MET]) else MEETING_S
+        met = meet(store, rank=assignment.rank, world_size=assignment.world_size, timeout_s=limit_s)
+        store.set(_MET, "")
     except CommunicationError as error:
         raise UserError(str(error)) from error
     return Peers(assignment=assignment, store=met, started=started)

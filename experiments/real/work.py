@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bagua_algos.communication.communicator import Averager, Communicator
+from bagua_algos.communication.communicator import Averager, Communicator, telling_failures
 from bagua_algos.communication.patterns import with_pattern
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.communication.streams import AUTO, with_streams
@@ -85,16 +85,17 @@ def work(
     with surroundings.rendezvous() as communicator, surroundings.profiler:
         communicator, transport = _transport(plan, communicator, recorded)
         communicator.observer = surroundings.recorder
-        result = train(
-            plan,
-            data,
-            SingleModel(plan.model.to(plan.backend.device)),
-            communicator,
-            InterfaceMeter(count or (lambda: 0), steps_ahead, plan.backend.device),
-            on_row if count else lambda row: on_row(replace(row, bytes_sent=None)),
-            surroundings.recorder,
-            surroundings.averager,
-        )
+        with telling_failures(surroundings.rank):
+            result = train(
+                plan,
+                data,
+                SingleModel(plan.model.to(plan.backend.device)),
+                communicator,
+                InterfaceMeter(count or (lambda: 0), steps_ahead, plan.backend.device),
+                on_row if count else lambda row: on_row(replace(row, bytes_sent=None)),
+                surroundings.recorder,
+                surroundings.averager,
+            )
         return finish(replace(result, **transport), communicator)
 
 

@@ -44,6 +44,7 @@ def report(path: str | Path, out: str | Path) -> list[Path]:
 
 def main() -> int:
     """The command line."""
+    commands.raise_at_sigterm()
     parser = argparse.ArgumentParser(
         prog="python -m experiments.report",
         description=(__doc__ or "").split("\n")[0],

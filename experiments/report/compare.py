@@ -23,7 +23,7 @@ def compare(path: str | Path, out: str | Path | None = None) -> None:
         UserError: there is no such folder, it holds no run, or `out` cannot be written.
     """
     runs, metrics = load_runs_and_metrics(path)
-    problems = metrics.attrs["problems"]
+    problems = [*runs.attrs["apart"], *metrics.attrs["problems"]]
     if runs.empty:
         raise UserError(" ".join([f"There is no run in {path}.", *problems]))
     runs = named(runs)

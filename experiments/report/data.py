@@ -40,6 +40,7 @@ class ReportData:
         problems: sentences on files that could not be read.
         labels: of all runs, also of those that its figures do not show.
         left_out: what its figures do not show; nothing of the whole data.
+        apart: sentences on the runs that are compared with none.
         tunings: the searches that made some of the runs.
     """
 
@@ -49,6 +50,7 @@ class ReportData:
     problems: list[str]
     labels: tuple[str, ...]
     left_out: str = ""
+    apart: tuple[str, ...] = ()
     tunings: tuple[Tuning, ...] = ()
 
     @classmethod
@@ -56,9 +58,9 @@ class ReportData:
         """All runs at or below `path`. Raises `UserError` where there is none."""
         runs, metrics = load_runs_and_metrics(path)
         tunings, unread = load_tunings(path)
-        problems = [*metrics.attrs["problems"], *unread]
+        problems, apart = [*metrics.attrs["problems"], *unread], tuple(runs.attrs["apart"])
         if runs.empty:
-            raise UserError(" ".join([f"There is no run in {path}.", *problems]))
+            raise UserError(" ".join([f"There is no run in {path}.", *apart, *problems]))
         metrics.attrs = {}  # pandas copies them with every selection
         evaluations = scored(metrics)
         runs = _with_way(named(runs), evaluations)
@@ -68,6 +70,7 @@ class ReportData:
             table=_with_medians(results_table(runs), runs),
             problems=problems,
             labels=tuple(runs.label),
+            apart=apart,
             tunings=tuple(tunings),
         )
 

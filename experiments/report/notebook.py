@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import os
 import re
+import signal
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import nbformat
+from jupyter_client.client import KernelClient
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbconvert import HTMLExporter
@@ -52,7 +56,8 @@ def execute(notebook: NotebookNode, folder: Path) -> None:
     with TemporaryDirectory() as sockets:
         # Not over TCP, whose ports everybody on the machine could reach.
         transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}
-        client = NotebookClient(
+        transport |= {"connection_file": f"{sockets}/kernel.json"}
+        client = _Client(
             notebook,
             timeout=TIMEOUT_S,
             resources={"metadata": {"path": str(folder)}},
@@ -62,6 +67,34 @@ def execute(notebook: NotebookNode, folder: Path) -> None:
             client.execute(env=_environment())
         except (CellExecutionError, CellTimeoutError, RuntimeError) as error:
             raise ReportError(str(error)) from error
+
+
+class _Client(NotebookClient):
+    """Leaves Ctrl-C and SIGTERM to the command, where nbclient would end the kernel and go on."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+
+    async def async_start_new_kernel(self, **options: Any) -> None:
+        """As nbclient's, which by now has taken the signals."""
+        loop = asyncio.get_running_loop()
+        for number, handler in self._handlers.items():
+            if loop.remove_signal_handler(number):
+                signal.signal(number, handler)
+        await super().async_start_new_kernel(**options)
+
+    async def async_start_new_kernel_client(self) -> KernelClient:
+        """As nbclient's; what is connected needs its files no more, which a kill would leave."""
+        client = await super().async_start_new_kernel_client()
+        for file in Path(self.config["KernelManager"]["ip"]).parent.iterdir():
+            file.unlink()
+        return client
+
+    async def _async_cleanup_kernel(self) -> None:
+        """As nbclient's, also where a kernel has died before it answered."""
+        if self.km is not None:
+            await super()._async_cleanup_kernel()
 
 
 def save(notebook: NotebookNode, folder: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.runs.fields import field_types
 from experiments.runs.journal import read_journal, read_table, table
-from experiments.runs.summary import UNREADABLE, Summary, read_fields
+from experiments.runs.summary import UNREADABLE, Summary, read_fields, told_workers
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 
@@ -24,14 +24,17 @@ def load_runs(path: str | Path) -> pd.DataFrame:
     """One row for each run at or below `path`: its "folder" and the fields of `Summary`, then those
     that a stranger's has beside them.
 
-    `attrs["problems"]` is a list of sentences on the files that could not be read.
+    `attrs["problems"]` is a list of sentences on the files that could not be read, `attrs["apart"]`
+    one on the runs whose number of workers changed: they have no row, since no other run is like
+    them.
 
     Raises:
         UserError: `path` is no folder.
     """
     problems: list[str] = []
-    frame = _runs_frame(_read_summaries(Path(path), problems))
-    frame.attrs["problems"] = problems
+    alike, apart = _without_elastic(_read_summaries(Path(path), problems))
+    frame = _runs_frame(alike)
+    frame.attrs |= {"problems": problems, "apart": apart}
     return frame
 
 
@@ -49,13 +52,13 @@ def load_metrics(path: str | Path) -> pd.DataFrame:
 
 def load_runs_and_metrics(path: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Both `load_runs` and `load_metrics`, of one reading: they are of the same runs, also while
-    some end. The problems of the metrics are those of all files.
+    some end. The problems of the metrics are those of all files; `attrs["apart"]` is of the runs.
     """
     import pandas as pd
     import pyarrow as pa
 
     problems: list[str] = []
-    summaries = _read_summaries(Path(path), problems)
+    summaries, apart = _without_elastic(_read_summaries(Path(path), problems))
     runs = _runs_frame(summaries)
     of_summaries = list(problems)
     tables = [_read_metrics(Path(summary["folder"]), problems) for summary in summaries]
@@ -64,7 +67,8 @@ def load_runs_and_metrics(path: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]
     joined = runs[["folder", *_IDENTITY]]
     joined = joined.loc[joined.index.repeat([own.num_rows for own in tables])]
     metrics = pd.concat([joined.reset_index(drop=True), metrics], axis="columns")
-    runs.attrs["problems"], metrics.attrs["problems"] = of_summaries, problems
+    runs.attrs |= {"problems": of_summaries, "apart": apart}
+    metrics.attrs["problems"] = problems
     return runs, metrics
 
 
@@ -123,6 +127,25 @@ def _without_continued(
         else:
             problems.append(f"{summary['folder']} is left out, {by} goes on with it.")
     return kept
+
+
+def _without_elastic(summaries: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Those of runs whose number of workers stayed, and a sentence on each of the others."""
+    told = [told_workers(summary.get("workers_over_time")) for summary in summaries]
+    pairs = list(zip(summaries, told, strict=True))
+    alike = [summary for summary, changes in pairs if changes is None]
+    apart = [_apart(summary, changes) for summary, changes in pairs if changes is not None]
+    return alike, apart
+
+
+def _apart(summary: dict[str, Any], changes: str) -> str:
+    """Such as "x: allreduce on wan is compared with no run, ...: it had 2 workers, 1 after ..."."""
+    reached_s = summary.get("time_to_accuracy_s")
+    took = "it missed its target" if reached_s is None else f"its target took {reached_s:.1f} s"
+    return (
+        f"{summary['folder']}: {summary['algo']} on {summary.get('net')}, {summary['status']}, is "
+        f"compared with no other run, since its number of workers changed ({changes}): {took}."
+    )
 
 
 def _read_metrics(folder: Path, problems: list[str]) -> pa.Table:

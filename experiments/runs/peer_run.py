@@ -132,7 +132,11 @@ def _continued(plan: Plan, config: dict[str, Any]) -> Plan:
 
 def _follow(plan: Plan, data: TaskData, peers: Peers) -> str:
     """Another worker's part."""
-    word = peers.hear()
+    try:
+        word = peers.hear()
+    except RunFailedError as error:
+        print(error, file=sys.stderr)
+        return "failed"
     if "refused" in word:
         raise UserError(word["refused"])
     if "status" in word:

@@ -24,7 +24,13 @@ from typing import Any
 
 from experiments.plan.identity import config_text
 from experiments.runs.journal import append, line, read_journal, table
-from experiments.runs.summary import NOT_ENDED, UNREADABLE, Summary, read_summary
+from experiments.runs.summary import (
+    NOT_ENDED,
+    UNREADABLE,
+    Summary,
+    read_summary,
+    told_workers,
+)
 from experiments.training.metrics import MetricsRow
 from host.environment import environment
 from host.errors import DiskError, UserError
@@ -143,7 +149,9 @@ class RunFolder:
     def _begin(self, config: Mapping[str, Any], summary: Summary, overrides: Sequence[str]) -> None:
         with writing(self.path, ANOTHER_RUN_DIR):
             self._write_summary(replace(summary, status="failed", reason=NOT_ENDED))
-            self._write("config.yaml", config_text(config))
+            changes = told_workers(summary.workers_over_time)
+            head = "" if changes is None else f"# {changes}\n"
+            self._write("config.yaml", head + config_text(config))
             self._write_json("environment.json", environment() | {"overrides": list(overrides)})
             # Random, since some disks keep zeros in no room at all.
             self._file(RESERVE).write_bytes(os.urandom(RESERVE_BYTES))

@@ -7,13 +7,17 @@ both are one run's.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from experiments.plan.identity import completed
+from experiments.plan.plan import Plan
 from experiments.runs.load import load_rows
+from experiments.runs.summary import UNREADABLE, Summary, read_summary, with_workers_since
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
@@ -25,13 +29,37 @@ FREE = (
 """What may differ: it shapes the times of a run, not its values, or only its end."""
 
 
+def going_on(
+    plan: Plan, config: Mapping[str, Any], summary: Summary
+) -> tuple[Plan, list[MetricsRow], Summary]:
+    """`plan` with the step from which it goes on, the rows up to there of the run that it goes on
+    with, and `summary` with how many workers that had.
+
+    Raises `UserError` if it would be another run, or one that is done.
+    """
+    run, step = plan.resume, plan.resume_step
+    if run is None:
+        return plan, [], summary
+    if step is None:
+        step = check_resumable(config, run, 1 if plan.backend.is_simulated else plan.workers)
+    with suppress(*UNREADABLE):
+        summary = with_workers_since(summary, read_summary(run), step)
+    return replace(plan, resume_step=step), rows_until(run, step), summary
+
+
 def check_resumable(config: Mapping[str, Any], run: Path, num_processes: int) -> int:
     """The step from which `config` goes on with `run`.
 
     Raises `UserError` if it would be another run, or one that is done.
     """
-    step = Checkpoints(run, 0, num_processes).latest()
-    check_same(config, run)
+    steps = Checkpoints(run, 0, num_processes).complete()
+    saved, rows = check_same(config, run), load_rows(run)
+    step = next((step for step in steps if _is_logged(step, rows, saved)), None)
+    if step is None:
+        raise UserError(
+            f"{run} was killed before it had logged what led to its checkpoint of step {steps[0]}, "
+            "and has no earlier one: run it anew"
+        )
     if step >= config["max_steps"]:
         raise UserError(
             f"resume={run} is at step {step} already: give max_steps={step + 1} or more"
@@ -39,8 +67,20 @@ def check_resumable(config: Mapping[str, Any], run: Path, num_processes: int) ->
     return step
 
 
-def check_same(config: Mapping[str, Any], run: Path, free: Sequence[str] = FREE) -> None:
-    """Raise `UserError` where `config` is not that of `run` in what is not `free`."""
+def _is_logged(step: int, rows: Sequence[MetricsRow], config: Mapping[str, Any]) -> bool:
+    """Whether the record has the last rows before the checkpoint of `step`: workers write that
+    while their rows may still be on the way to the launcher.
+    """
+    loss = step // config["log_every"] * config["log_every"] or 1
+    evaluation = step // config["eval_every"] * config["eval_every"]
+    known = {(row.step, row.is_evaluation) for row in rows}
+    return (loss, False) in known and (not evaluation or (evaluation, True) in known)
+
+
+def check_same(config: Mapping[str, Any], run: Path, free: Sequence[str] = FREE) -> dict[str, Any]:
+    """The configuration of `run`. Raises `UserError` where `config` is another in what is not
+    `free`.
+    """
     saved = completed(yaml.safe_load((run / "config.yaml").read_text()))
     for key in saved.keys() | config.keys():
         if key not in free and saved.get(key) != config.get(key):
@@ -48,6 +88,7 @@ def check_same(config: Mapping[str, Any], run: Path, free: Sequence[str] = FREE)
                 f"resume={run} was run with {key}={saved.get(key)}, not {config.get(key)}: "
                 f"only {', '.join(FREE[:-2])} may change"
             )
+    return saved
 
 
 def rows_until(run: Path, step: int) -> list[MetricsRow]:

@@ -22,7 +22,7 @@ from experiments.real.failures import RunFailedError
 from experiments.real.local import ShapedNetwork, launch
 from experiments.runs.progress import ProgressView, progress_view
 from experiments.runs.records import RunFolder
-from experiments.runs.resume import check_resumable, rows_until
+from experiments.runs.resume import going_on
 from experiments.runs.summary import CTRL_C, DISK, SIGTERM, Summary
 from experiments.runs.trackers.tracker import TrackedRun, Tracking
 from experiments.simulated.kept_trainings import simulate_once
@@ -138,19 +138,17 @@ class Recorder:
         goes_on: bool = False,
         watch: Callable[[MetricsRow], None] | None = None,
     ) -> None:
-        self._plan = plan
         self._start = start
-        self._summary = summary
         self._watch = watch
         self._started_s = time.monotonic()
-        earlier = _earlier_rows(plan, config)
+        self._plan, earlier, self._summary = going_on(plan, config, summary)
         run = TrackedRun(folder=plan.folder, config=config, rows=earlier)
         self._tracking = Tracking(plan.tracker, run)
         self._evaluations = [row for row in earlier if row.is_evaluation]
         if goes_on:
-            self._record = RunFolder.reopen(plan.folder, config, summary, overrides, earlier)
+            self._record = RunFolder.reopen(plan.folder, config, self._summary, overrides, earlier)
             return
-        self._record = RunFolder.create(plan.folder, config, summary, overrides)
+        self._record = RunFolder.create(plan.folder, config, self._summary, overrides)
         for row in earlier:
             self._record.log(row)
 
@@ -287,17 +285,6 @@ def load_data(plan: Plan, *, needs_namespaces: bool = True) -> TaskData:
     except (NamespaceError, ValueError) as error:
         raise UserError(str(error)) from error
     return data
-
-
-def _earlier_rows(plan: Plan, config: dict[str, Any]) -> list[MetricsRow]:
-    """Those of the run that `plan` goes on with."""
-    if plan.resume is None:
-        return []
-    step = plan.resume_step
-    if step is None:
-        num_processes = 1 if plan.backend.is_simulated else plan.workers
-        step = check_resumable(config, plan.resume, num_processes)
-    return rows_until(plan.resume, step)
 
 
 def _bits_per_character(task: Task, loss: float) -> float | None:

@@ -1,11 +1,12 @@
 """What a run came to: the fields of its summary.json."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from experiments.runs.fields import field_types, typed
+from host.words import counted
 
 NOT_ENDED = "the run has not ended: it is still running, or its launcher was killed"
 CTRL_C, SIGTERM = "stopped by Ctrl-C (SIGINT)", "stopped by SIGTERM"
@@ -114,10 +115,42 @@ class Summary:
     final_score: float | None = None
     """On the test set."""
     validation_score: float | None = None
+    workers_over_time: list[dict[str, int]] | None = None
+    """How many workers there were `after_step`, in the order of steps, where their number changed;
+    `workers` is the last. None: it never did.
+    """
     shares: dict[str, Any] | None = None
     """Which examples workers have for themselves: `of` says whether its `counts` `[N, g]`, a row a
     worker, are of classes or of sources; None: all share all.
     """
+
+
+def with_workers_since(summary: Summary, earlier: Summary, step: int) -> Summary:
+    """`summary` of a run that goes on after `step` of that of `earlier`, with the number of workers
+    over time.
+    """
+    if earlier.workers is None or summary.workers is None:
+        return summary
+    before = earlier.workers_over_time or [{"after_step": 0, "workers": earlier.workers}]
+    kept = [change for change in before if change["after_step"] < step]
+    if kept[-1]["workers"] != summary.workers:
+        kept.append({"after_step": step, "workers": summary.workers})
+    return replace(summary, workers_over_time=kept if len(kept) > 1 else None)
+
+
+def told_workers(changes: list[dict[str, int]] | None) -> str | None:
+    """Such as "2 workers, 1 after step 60"; None: their number never changed.
+
+    Raises `ValueError` for what is no number of workers over time.
+    """
+    if changes is None:
+        return None
+    try:
+        (first, *others) = [(int(c["after_step"]), int(c["workers"])) for c in changes]
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError("workers_over_time is no list of after_step and workers") from error
+    told = [counted(first[1], "worker"), *(f"{n} after step {step}" for step, n in others)]
+    return ", ".join(told)
 
 
 def read_fields(folder: Path) -> dict[str, Any]:
@@ -128,6 +161,7 @@ def read_fields(folder: Path) -> dict[str, Any]:
     found = json.loads((folder / "summary.json").read_text())
     if not isinstance(found, dict) or None in (found.get("algo"), found.get("status")):
         raise ValueError("not the summary of a run")
+    told_workers(found.get("workers_over_time"))
     known = {name: found[name] for name in field_types(Summary) if name in found}
     return found | typed(known, Summary)
 

@@ -33,7 +33,7 @@ def check_memory(plan: Plan, data: TaskData) -> None:
         return
     states = state_bytes(plan)
     if states <= free:  # else not even a trial of the model may fit
-        states += activation_bytes(plan, data) * _remembered_at_once(plan)
+        states = needed_bytes(plan, data)
     if states > free:
         raise UserError(
             f"{plan.workers} simulated workers with model={plan.names['model']} need "
@@ -47,8 +47,12 @@ def fitting_at_once(plan: Plan, data: TaskData) -> int:
     free = free_bytes()
     if free is None:
         return 1_000
-    needed = state_bytes(plan) + activation_bytes(plan, data) * _remembered_at_once(plan)
-    return max(1, int(0.8 * free / needed))
+    return max(1, int(0.8 * free / needed_bytes(plan, data)))
+
+
+def needed_bytes(plan: Plan, data: TaskData) -> int:
+    """What the training of `plan` takes, beside what this process has by now."""
+    return state_bytes(plan) + activation_bytes(plan, data) * _remembered_at_once(plan)
 
 
 def state_bytes(plan: Plan) -> int:

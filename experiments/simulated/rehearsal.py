@@ -30,8 +30,9 @@ from experiments.tasks.base import TaskData
 from experiments.training.step import make_step
 from host.channel import ParentChannel
 from host.environment import environment
+from host.errors import Failure
 from host.gpus import placement
-from host.processes import fork
+from host.processes import end_of, fork
 
 WARM_UP_STEPS = 5
 LIMIT_S = 120
@@ -48,7 +49,7 @@ def rehearse(
     to later ones.
 
     To be called before torch has started threads here, or used a GPU, since it forks. Raises
-    `RuntimeError` where a process dies or takes too long, `UserError` where there is no GPU for it.
+    `Failure` where a process dies or takes too long, `UserError` where there is no GPU for it.
     """
     if plan.backend.device == "cuda":
         placement(sharing)  # raises
@@ -63,12 +64,14 @@ def rehearse(
         theirs.close()
     profiles = []
     try:
-        for ours, _ in channels:
+        for worker, (ours, _) in enumerate(channels):
             if not wait([ours], LIMIT_S):
-                raise RuntimeError(f"a rehearsing worker was not done within {LIMIT_S} s")
-            profiles.append(ours.recv())
-    except EOFError as error:
-        raise RuntimeError("a rehearsing worker died; its message is above") from error
+                raise Failure(f"rehearsing worker {worker} was not done within {LIMIT_S} s")
+            try:
+                profiles.append(ours.recv())
+            except EOFError as error:
+                end = end_of(children.pop(worker))
+                raise Failure(f"rehearsing worker {worker} {end}") from error
     finally:
         for pid in children:
             os.kill(pid, 9)

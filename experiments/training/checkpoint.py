@@ -84,9 +84,13 @@ class Checkpoints:
 
         Raises `UserError` if there is none.
         """
-        for step in reversed(_steps(self.run)):
-            if self.num_processes in _complete(self.run, step):
-                return step
+        return self.complete()[0]
+
+    def complete(self) -> list[int]:
+        """All such steps, the last one first. Raises `UserError` if there is none."""
+        steps = reversed(_steps(self.run))
+        if found := [step for step in steps if self.num_processes in _complete(self.run, step)]:
+            return found
         raise UserError(
             f"{self.run} holds no complete checkpoint of {self.num_processes} processes: "
             "run it with checkpoint_every=... to write some"

@@ -19,7 +19,7 @@ from experiments.training.checkpoint import STACKING, Checkpoints, check_portabl
 from experiments.training.distributed import Distributed, tuning
 from experiments.training.evaluation import NOT_EVALUATED, Evaluation, evaluate
 from experiments.training.meter import Meter
-from experiments.training.metrics import MetricsRow
+from experiments.training.metrics import Epochs, MetricsRow
 from experiments.training.pace import MakePace, together
 from experiments.training.result import DivergedError, Result
 from experiments.training.step import Step, make_step
@@ -58,9 +58,10 @@ def train(
     advance = make_pace(model, optimizer)
     take_step = make_step(plan, data.train, model, optimizer, communicator, observer)
     distributed = take_step.distributed
-    state = _State(model, take_step, meter)
     batches = plan.batches(data, communicator.ranks)
-    rows = _Rows(batches.steps_per_epoch, meter, take_step, report, plan.backend.is_simulated)
+    epochs = Epochs(batches.steps_per_epoch)
+    state = _State(model, take_step, meter, epochs)
+    rows = _Rows(epochs, meter, take_step, report, plan.backend.is_simulated)
     step = state.resume(plan, communicator)
     validation = NOT_EVALUATED
     with closing(take_step.reading):
@@ -109,6 +110,7 @@ class _State:
     model: nn.Module
     take_step: Step
     meter: Meter
+    epochs: Epochs
 
     def save(self, plan: Plan, communicator: Communicator, step: int) -> None:
         """Write a checkpoint of this process; a collective call."""
@@ -127,6 +129,7 @@ class _State:
             "bytes_sent": self.meter.bytes_sent,
             "exposed_communication_s": distributed.exposed_communication_s,
             "data_wait_s": self.take_step.reading.waited_s,
+            "epochs": self.epochs.state_dict(),
         }
         if isinstance(self.model, StackedModel):
             state[STACKING] = asdict(self.model.stacking)
@@ -156,6 +159,8 @@ class _State:
         self.meter.restore(state["time_s"], state["bytes_sent"])
         distributed.exposed_communication_s = state["exposed_communication_s"]
         self.take_step.reading.waited_s = state.get("data_wait_s", 0.0)  # older ones have none
+        if "epochs" in state:
+            self.epochs.load_state_dict(state["epochs"], step)
         return step
 
 
@@ -177,7 +182,7 @@ def _checkpoints(run: Path, communicator: Communicator) -> Checkpoints:
 class _Rows:
     """Rows of metrics, as the meter stands."""
 
-    steps_per_epoch: int
+    epochs: Epochs
     meter: Meter
     take_step: Step
     send: Callable[[MetricsRow], None]
@@ -227,7 +232,7 @@ class _Rows:
             MetricsRow(
                 kind=kind,
                 step=step,
-                epoch=step / self.steps_per_epoch,
+                epoch=self.epochs.at(step),
                 time_s=self.meter.time_s,
                 bytes_sent=self.meter.bytes_sent,
                 **self._waits,

@@ -220,5 +220,6 @@ class _ForkedWorker:
 
 
 def _report_and_wait(channel: socket.socket) -> None:
-    channel.send(b"+")
-    channel.recv(1)  # without a limit: the hub has one, and its death is this process's
+    with suppress(ConnectionError):  # the hub is gone, and its death is this process's
+        channel.send(b"+")
+        channel.recv(1)  # without a limit: the hub has one

@@ -266,3 +266,20 @@ def test_a_ctrl_c_that_was_swallowed_is_asked_for(capfd, monkeypatch):
     assert gone_on
     assert code == 130
     assert said.endswith("stopped by Ctrl-C\n")
+
+
+def test_what_a_library_makes_of_ctrl_c_is_ctrl_c(capfd, monkeypatch):
+    """Such as an assertion that fails while it cleans up."""
+    monkeypatch.setattr("host.commands._interrupted", [])
+    before = signal.signal(signal.SIGINT, commands._end)
+
+    def main():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise AssertionError from None
+
+    try:
+        assert ended(capfd, main) == (130, "stopped by Ctrl-C\n")
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,10 +1,11 @@
 import os
+import signal
 import time
 
 import pytest
 
 from host.cores import usable_cores
-from host.errors import UserError
+from host.errors import Failure, UserError
 from host.side_by_side import side_by_side
 
 
@@ -69,3 +70,8 @@ def test_a_program_computes_on_its_own_cores_and_no_more_than_it_is_told(asked, 
     if asked is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", asked)
     assert usable_cores() == cores
+
+
+def test_a_process_that_is_killed_is_told():
+    with pytest.raises(Failure, match="worked for this one was killed by SIGTERM"):
+        side_by_side([lambda: os.kill(os.getpid(), signal.SIGTERM)], 1, lambda answer: None)

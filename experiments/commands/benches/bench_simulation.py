@@ -4,6 +4,7 @@ import argparse
 import subprocess
 import sys
 
+from experiments.validation.bench_memory import print_counted
 from experiments.validation.bench_simulation import (
     CASES,
     compare_ways,
@@ -25,12 +26,19 @@ def main() -> int:
     parser.add_argument(
         "--batch-size", type=int, default=8, help="of each of these workers (default 8)"
     )
+    parser.add_argument(
+        "--counted",
+        action="store_true",
+        help="only print the memory of runs beside what is counted",
+    )
     parser.add_argument("--advise", action="store_true", help="only time experiments.advise")
     parser.add_argument("words", nargs="*", help="such as model=minilm, for --memory and --advise")
     arguments = parser.parse_args()
     words = tuple(arguments.words)
     if arguments.memory is not None:
         print_memory(words or ("model=cnn",), arguments.memory, arguments.batch_size)
+    elif arguments.counted:
+        print_counted()
     elif arguments.advise:
         time_advice(words)
     else:

@@ -1,4 +1,6 @@
-"""The runs that failed or diverged, with their reasons, and files that could not be read."""
+"""The runs that failed or diverged, with their reasons, those that are compared with none, and what
+could not be read.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,21 @@ _LISTED = 20
 
 
 def section(data: ReportData) -> Section:
-    """The runs that failed or diverged, with their reasons, and files that could not be read."""
+    """The runs that failed or diverged, with their reasons, those that are compared with none, and
+    files that could not be read.
+    """
     ended = data.runs.query("status != 'completed'")
     counts = Counter(sorted(ended.status))
     said = [f"{counted(n, 'run')} {status}" for status, n in counts.items()]
+    if data.apart:
+        said.append(f"{counted(len(data.apart), 'run')} compared with none")
     if data.problems:
         said.append(f"{counted(len(data.problems), 'file')} could not be read")
     finding = sentence([listed(said)] if said else ["every run completed, and every file was read"])
     tables = {"incomplete": _table(ended)} if len(ended) else {}
-    notes = data.problems[:_LISTED]
-    if len(data.problems) > _LISTED:
-        notes = [*notes, f"And {len(data.problems) - _LISTED} more of such files."]
+    notes = [*data.apart, *data.problems][:_LISTED]
+    if more := len(data.apart) + len(data.problems) - len(notes):
+        notes.append(f"And {more} more of such runs and files.")
     return Section(finding=finding, notes=notes, tables=tables)
 
 

@@ -5,9 +5,13 @@ import socket
 import pytest
 import torch.distributed as dist
 
+from bagua_algos.communication import stores
+from bagua_algos.communication.communicator import CommunicationError
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
+from experiments.real import peers as peers_module
 from experiments.real.assignment import find_assignment
+from experiments.real.failures import RunFailedError
 from experiments.real.peers import Peers
 from experiments.real.torchrun import check_assigned
 from experiments.runs.load import load_rows, load_runs
@@ -194,5 +198,42 @@ def test_a_run_that_loses_a_machine_goes_on_with_the_rest(tmp_path):
     assert agents[0].returncode == 0, output
     record = app.summary(folder)
     assert (record["status"], record["workers"]) == ("completed", 1)
-    steps = [row.step for row in load_rows(folder) if row.kind == "step"]
-    assert steps == [*range(1, 801)]
+    numbers = [change["workers"] for change in record["workers_over_time"]]
+    assert numbers[-2:] == [2, 1]
+    assert (folder / "config.yaml").read_text().startswith("# ")
+    rows = [row for row in load_rows(folder) if row.kind == "step"]
+    assert [row.step for row in rows] == [*range(1, 801)]
+    epochs = [row.epoch for row in rows]
+    assert epochs == sorted(epochs)
+    assert len(load_runs(folder)) == 0 and len(load_runs(folder).attrs["apart"]) == 1
+
+
+class Clock:
+    """Of a process that waits, which nobody else has to do."""
+
+    def __init__(self, monkeypatch):
+        self.seconds = 0.0
+        monkeypatch.setattr(stores.time, "monotonic", lambda: self.seconds)
+        monkeypatch.setattr(stores.time, "sleep", self.sleep)
+
+    def sleep(self, seconds):
+        self.seconds += seconds
+
+
+def test_who_does_not_come_is_named(monkeypatch):
+    clock, store = Clock(monkeypatch), dist.HashStore()
+    store.set("name of 1", "one")  # which dies before it has read the answer
+    with pytest.raises(CommunicationError, match="worker 0: worker 1 and 2 has not come within 60"):
+        stores.meet(store, rank=0, world_size=3, timeout_s=60)
+    assert 60 <= clock.seconds < 61
+    with pytest.raises(CommunicationError, match=r"worker 1: worker 0 has not come within 0\.1 s"):
+        stores.meet(dist.HashStore(), rank=1, world_size=2, timeout_s=0.1)
+
+
+def test_a_worker_0_that_does_not_decide_is_named(monkeypatch):
+    monkeypatch.setattr(peers_module, "AGAIN_S", 0.1)
+    own = find_assignment(TORCHRUN)
+    assert own is not None
+    silent = Peers(assignment=own, store=dist.HashStore(), started="now")
+    with pytest.raises(RunFailedError, match=r"worker 5: worker 0 has not said within 0\.1 s"):
+        silent.hear()

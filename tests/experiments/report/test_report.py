@@ -521,3 +521,17 @@ def test_no_one_is_first_at_a_target_beyond_which_a_run_did_not_go(tmp_path):
         .tables["time_against_target"]
         .cells["first"]
     )
+
+
+def test_a_run_whose_number_of_workers_changed_is_told_apart(tmp_path):
+    changes = [{"after_step": 0, "workers": 4}, {"after_step": 60, "workers": 1}]
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", "torch_ddp", seed=seed)
+    write_run(tmp_path / "elastic", "bytegrad", workers=1, workers_over_time=changes)
+    study = ReportData.load(tmp_path)
+    assert set(study.runs.algo) == set(study.table.algo) == {"torch_ddp"}
+    section = incomplete.section(study)
+    assert "1 run compared with none" in section.finding
+    [note] = section.notes
+    assert "elastic: bytegrad on wan, completed, is compared with no other run" in note
+    assert "(4 workers, 1 after step 60): its target took" in note

@@ -6,8 +6,13 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from experiments.plan.identity import completed
 from experiments.runs.load import load_rows
+from experiments.runs.records import RunFolder
+from experiments.runs.resume import check_resumable
+from experiments.runs.summary import Summary
 from experiments.training.checkpoint import Checkpoints
+from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 from tests import app
 
@@ -76,6 +81,25 @@ def test_a_checkpoint_is_complete_with_the_last_file(tmp_path):
     second.save(20, {"x": 4})
     assert second.latest() == 20
     assert [c.load(20)["x"] for c in (first, second)] == [3, 4]
+
+
+def test_a_checkpoint_whose_rows_were_lost_on_their_way_is_not_gone_on_from(tmp_path):
+    config = completed({"log_every": 2, "eval_every": 5, "max_steps": 20})
+    record = RunFolder.create(tmp_path, config, Summary(algo="allreduce", net="none"))
+    own = Checkpoints(tmp_path, 0, 1)
+    for step in (4, 8):
+        own.save(step, {})
+    record.log(MetricsRow(kind="step", step=4, time_s=4.0, loss=1.0))
+    assert check_resumable(config, tmp_path, 1) == 4
+    record.log(MetricsRow(kind="step", step=8, time_s=8.0, loss=1.0))
+    assert check_resumable(config, tmp_path, 1) == 4  # no evaluation of step 5
+    record.log(MetricsRow(kind="evaluation", step=5, time_s=5.0, accuracy=1.0))
+    assert check_resumable(config, tmp_path, 1) == 8
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(
+        UserError, match="before it had logged what led to its checkpoint of step 8"
+    ):
+        check_resumable(config, tmp_path, 1)
 
 
 def test_old_checkpoints_go(tmp_path):

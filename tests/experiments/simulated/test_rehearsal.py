@@ -1,3 +1,5 @@
+import os
+import signal
 from collections import Counter
 from dataclasses import replace
 
@@ -8,6 +10,7 @@ from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.simulated.profile import JobKernels, Profile
 from experiments.simulated.rehearsal import _typical, rehearse
+from host.errors import Failure
 
 EVERY_STEP = JobKernels(moment="on_bucket_ready", bucket=0, kernels_s=(1.0, 2.0))
 ROUND = JobKernels(moment="on_background", bucket=None, kernels_s=(4.0, 5.0, 6.0))
@@ -53,3 +56,12 @@ def test_what_an_algorithm_does_late_is_rehearsed_as_what_it_does_soon(algo, soo
     of_late = jobs_of(late)
     assert of_late == jobs_of(soon)
     assert len({moment for moment, _, _ in of_late}) > 1 or len(of_late) > 1
+
+
+def test_a_rehearsing_worker_that_is_killed_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        "experiments.simulated.rehearsal._run", lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    plan = make_plan(compose_config(["algo=allreduce", "model=mlp", "backend=sim"]), tmp_path)
+    with pytest.raises(Failure, match="rehearsing worker 0 was killed by SIGTERM"):
+        rehearse(plan, plan.task.load(), sharing=1)

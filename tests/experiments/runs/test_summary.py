@@ -1,0 +1,38 @@
+import json
+
+import pytest
+
+from experiments.runs.summary import Summary, read_summary, told_workers, with_workers_since
+from experiments.training.metrics import Epochs
+
+ONE, TWO = Summary(algo="allreduce", workers=1), Summary(algo="allreduce", workers=2)
+
+
+def test_the_number_of_workers_over_time():
+    assert with_workers_since(TWO, TWO, 40).workers_over_time is None
+    lost = with_workers_since(ONE, TWO, 40)
+    assert told_workers(lost.workers_over_time) == "2 workers, 1 after step 40"
+    back = with_workers_since(TWO, lost, 60)
+    assert told_workers(back.workers_over_time) == "2 workers, 1 after step 40, 2 after step 60"
+    # What was done after the checkpoint that it goes on from does not count.
+    assert with_workers_since(TWO, back, 40).workers_over_time is None
+    again = with_workers_since(ONE, back, 50)
+    assert told_workers(again.workers_over_time) == "2 workers, 1 after step 40"
+
+
+def test_a_strangers_number_of_workers_is_no_summary(tmp_path):
+    record = {"algo": "allreduce", "status": "completed", "workers_over_time": [1, 2]}
+    (tmp_path / "summary.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="no list of after_step and workers"):
+        read_summary(tmp_path)
+
+
+def test_epochs_do_not_fall_when_workers_leave():
+    two = Epochs(50)
+    one = Epochs(100)
+    one.load_state_dict(two.state_dict(), 60)
+    assert one.at(60) == pytest.approx(two.at(60)) == pytest.approx(1.2)
+    assert one.at(160) == pytest.approx(2.2)
+    again = Epochs(100)
+    again.load_state_dict(one.state_dict(), 160)  # the same workers: the same bits
+    assert again.at(170) == one.at(170)
