@@ -23,7 +23,7 @@ from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket, build_buckets
 from bagua_algos.engine.lane import CommunicationLane
 from experiments.predict.memory_traffic import CodeShapes, MemoryTraffic, fused_step_bytes
-from netsim.timeline.timeline import Mark, Moment, Timeline
+from netsim.timeline.timeline import Mark, Moment, Timeline, TimelineJob
 
 TIMEOUT_S = 60.0
 
@@ -66,17 +66,21 @@ class DryRun:
     ) -> None:
         self.optimizer_s = 0.0
         """Of all steps so far."""
-        self.script: list[tuple[Any, ...]] = []
-        """What every step did, to be compared with others."""
+        self.script: list[tuple[TimelineJob, ...]] = []
+        """The jobs of every step: `Timeline.replay` repeats them on another network, unless the
+        algorithm `uses_background`, whose rounds are no jobs.
+        """
         self._timeline = timeline
         self._memory_rate = memory_rate
         self._traffic = MemoryTraffic()
         self._algorithm = _without_numbers(algorithm, self._traffic)
-        self._did: list[Any] = []
+        self._jobs: list[TimelineJob] = []
+        self._work: list[Operation | float] = []
         self._is_aside = False
         self._round: Mark | None = None
         self._optimizer = make_optimizer([p for bucket in buckets for p in bucket.parameters])
         self._optimizer.step()  # its state exists from now on
+        _count_from_0(self._optimizer)
         communicator = LoopbackCommunicator(len(timeline.time_s), self, nodes=nodes)
         self._lane: CommunicationLane | None = None
         if algorithm.uses_background:
@@ -91,7 +95,7 @@ class DryRun:
 
     def step(self) -> None:
         """One whole step."""
-        self._did = []
+        self._jobs = []
         self._timeline.begin_step()
         self._act("forward")
         for bucket in self._context.buckets:
@@ -104,7 +108,7 @@ class DryRun:
         self._act("step_end")
         self._timeline.end_step()
         self._change_context(step=self._context.step + 1)
-        self.script.append(tuple(self._did))
+        self.script.append(tuple(self._jobs))
 
     def _change_context(self, **changes: Any) -> None:
         self._context = replace(self._context, **changes)
@@ -116,9 +120,9 @@ class DryRun:
 
     def on_operation(self, operation: Operation) -> None:
         """Charge the operation, and the kernels before it, to the timeline."""
-        self._did.append(operation)
         if not self._is_aside:
             self._charge_kernels()
+        self._work.append(operation)
         self._timeline.on_operation(operation)
 
     @property
@@ -154,24 +158,40 @@ class DryRun:
         name = f"on_{moment}"
         if getattr(type(self._algorithm), name) is getattr(Algorithm, name):
             return
-        self._timeline.begin_job(moment, None if bucket is None else bucket.index)
-        self._did.append((moment, bucket and bucket.index))
         act = getattr(self._algorithm, name)
-        with self._traffic:
+        with self._job(moment, None if bucket is None else bucket.index), self._traffic:
             act(self._context) if bucket is None else act(self._context, bucket)
+
+    @contextmanager
+    def _job(self, moment: Moment, bucket: int | None = None) -> Iterator[None]:
+        """What is done within is a job of the timeline, and of the script."""
+        self._timeline.begin_job(moment, bucket)
+        self._work = []
+        yield
         self._charge_kernels()
+        self._jobs.append(TimelineJob(moment=moment, bucket=bucket, work=tuple(self._work)))
 
     def _take_optimizer_step(self) -> None:
         seconds = fused_step_bytes(self._optimizer) / self._memory_rate
-        self._timeline.begin_job("step_end")
-        self._timeline.kernel(seconds)
+        with self._job("step_end"):
+            self._kernel(seconds)
         self.optimizer_s += seconds
 
     def _charge_kernels(self) -> None:
         seconds, self._traffic.num_bytes = self._traffic.num_bytes / self._memory_rate, 0
         if seconds:
-            self._timeline.kernel(seconds)
-            self._did.append(seconds)
+            self._kernel(seconds)
+
+    def _kernel(self, seconds: float) -> None:
+        self._timeline.kernel(seconds)
+        self._work.append(seconds)
+
+
+def _count_from_0(optimizer: Optimizer) -> None:
+    """Adam's own count of steps tells an algorithm how much warm-up is left."""
+    for state in optimizer.state.values():
+        if "step" in state:
+            state["step"] = torch.zeros_like(state["step"], device="cpu")
 
 
 def _without_numbers(algorithm: Algorithm, traffic: MemoryTraffic) -> Algorithm:

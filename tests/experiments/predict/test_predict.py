@@ -156,18 +156,16 @@ def test_one_node_stands_for_all(algo):
     run.step()
     all_nodes = timeline()
     all_nodes.begin_step()
-    for item in run.script[0]:
-        if isinstance(item, tuple):
-            all_nodes.begin_job(*item)
-        elif isinstance(item, float):
-            all_nodes.kernel(item)
-        else:
+    for job in run.script[0]:
+        all_nodes.begin_job(job.moment, job.bucket)
+        for item in job.work:
+            if isinstance(item, float):
+                all_nodes.kernel(item)
+                continue
             inside = item.ranks == tuple(range(8))
             for first in range(0, 32, 8) if inside else [0]:
                 ranks = tuple(rank + first for rank in item.ranks)
                 all_nodes.on_operation(replace(item, ranks=ranks))
-    all_nodes.begin_job("step_end")
-    all_nodes.kernel(run.optimizer_s)
     all_nodes.end_step()
     np.testing.assert_allclose(all_nodes.time_s, one.time_s.max(), rtol=1e-9)
 
