@@ -25,6 +25,8 @@ from host.words import counted
 
 MAX_PANELS = 12
 MAX_LINES = 10
+NUM_FIRST = 3
+"""A panel shows these places, whatever stands in the others."""
 
 _ON_THE_WAY = ["steps_to_accuracy", "mb_to_accuracy"]
 
@@ -92,7 +94,7 @@ class ReportData:
 
     def drawn(self, columns: Sequence[str] = COMPARABLE) -> ReportData:
         """The part of it that fits into a figure with a panel for each of `groups(columns)`: the
-        largest situations, the best algorithms.
+        largest situations, the best algorithms, and the first three of each panel of times.
         """
         groups = sorted(self.groups(columns), key=lambda g: (-len(g), -g.runs.sum()))
         labels = _best_labels(self.table)
@@ -107,9 +109,18 @@ class ReportData:
         if not hidden:
             return self
         table = pd.concat(groups[:MAX_PANELS]).sort_index()
-        table = table.loc[table.label.isin(labels[:MAX_LINES])]
-        runs = self.runs.merge(table[list(KEYS)], on=list(KEYS))
+        is_drawn = table.label.isin(labels[:MAX_LINES])
         left_out = f"The figures leave out {' and '.join(hidden)}, which the tables have."
+        if tuple(columns) == COMPARABLE:
+            order = table.groupby(list(COMPARABLE), dropna=False).cumcount()
+            is_further = ~is_drawn & (order < NUM_FIRST) & table.place.notna()
+            if is_further.any():
+                left_out += (
+                    f" The first {NUM_FIRST} of a situation stand in its panel all the same."
+                )
+            is_drawn |= is_further
+        table = table.loc[is_drawn]
+        runs = self.runs.merge(table[list(KEYS)], on=list(KEYS))
         return replace(self, runs=runs, table=table, left_out=left_out)
 
 

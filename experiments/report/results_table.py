@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.plan.identity import ADDED
-from experiments.report.places import compared
+from experiments.report.places import compared_on_page
 from experiments.report.scores import signs, with_scores
 from experiments.report.statistics import (
     Array,
@@ -81,7 +81,7 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     optimizer's, scaled; NaN where that is not recorded. "shared_gpu": its workers shared a GPU;
     false where that is not recorded. "metric": of the target; "target": with its value, such as
     "accuracy 0.9", None where there is none. "target_score", "final_score" and "validation_score":
-    values of that metric.
+    values of that metric. "stops_at_target": it was to end there.
     """
     if "label" in runs:
         return runs
@@ -98,6 +98,7 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
         name=_names(runs, configs),
         is_baseline=[_is_baseline(config) for config in configs],
         learning_rate=[_learning_rate(config) for config in configs],
+        stops_at_target=[config.get("stop_at_target") is True for config in configs],
         shared_gpu=[bool(pd.notna(value) and value) for value in shared],
     )
     return runs.assign(label=_labels(runs))
@@ -121,8 +122,10 @@ def results_table(runs: pd.DataFrame) -> pd.DataFrame:
     samples = zip(groups.time_to_accuracy_s, groups.final_score, groups.seed, strict=True)
     outcomes = [_outcome(*(values.to_numpy() for _, values in sample)) for sample in samples]
     table = table.join(pd.DataFrame(outcomes, index=table.index))
+    table["is_overcounted"] = groups.is_overcounted.any()
     table["learning_rate"] = groups.learning_rate.first()
     table["evaluated_model"] = groups.evaluated_model.agg(_all_of)
+    table["stops_at_target"] = groups.stops_at_target.any()
     table["status"] = groups.status.agg(_status)
     table.loc[table.shared_gpu, ["time_to_accuracy_s", "low", "high", *_TIMES]] = math.nan
     best_first = (signs(table) * table.final_score).sort_values(ascending=False)
@@ -270,13 +273,19 @@ def _labels(runs: pd.DataFrame) -> list[str]:
 
 
 def _with_ratios(runs: pd.DataFrame) -> pd.DataFrame:
-    """With inf for a missed time, and what is a ratio of two fields of a run."""
+    """With inf for a missed time, and what is a ratio of two fields of a run.
+
+    Older records of real workers count what evaluations sent as exposed communication, though the
+    clock stood still: where that is more than all of the time, no share is given.
+    """
+    share = runs.exposed_communication_s * runs.steps_per_s / runs.steps.astype(float)
     mb_sent_per_worker = runs.bytes_sent_per_worker / 1e6
     return runs.assign(
         time_to_accuracy_s=runs.time_to_accuracy_s.fillna(math.inf),
         mb_sent_per_worker=mb_sent_per_worker,
         mb_a_step=mb_sent_per_worker / runs.steps.astype(float),
-        exposed_share=runs.exposed_communication_s * runs.steps_per_s / runs.steps.astype(float),
+        exposed_share=share.where(share <= 1),
+        is_overcounted=share > 1,
     )
 
 
@@ -306,8 +315,10 @@ def _outcome(times_s: Array, scores: Array, seeds: Array) -> dict[str, Any]:
 def _comparisons(table: pd.DataFrame) -> list[dict[str, Any]]:
     """In the order of `table`."""
     rows = {}
-    for group in comparable(table):
-        rows |= zip(group.index, compared(group.to_dict("records")), strict=True)
+    groups = list(comparable(table))
+    found = compared_on_page([group.to_dict("records") for group in groups])
+    for group, of_group in zip(groups, found, strict=True):
+        rows |= zip(group.index, of_group, strict=True)
     return [rows[index] for index in table.index]
 
 

@@ -2,7 +2,8 @@
 
     interval of a median    `median_interval`: times, in which a miss is infinite
     interval of a mean      Student's t: accuracies, which are always finite
-    ties                    `is_tie`: reports and advice
+    ties                    `is_tie`: of two algorithms, reports and advice
+    ties on a page          `p_values` and `holm`: beside `is_tie`, for reports of many comparisons
     best learning rate      `best_by_accuracy` and `best_by_steps`, for two different questions
     error of predictions    `prediction_error`: how far predicted times to accuracy are off
 
@@ -129,6 +130,53 @@ def is_tie(
     return low / (1 + model_error) <= 1 <= high * (1 + model_error)
 
 
+def p_values(times: Sequence[Sequence[float]], *, paired: bool) -> list[float]:
+    """How likely each of the further `times` would differ from the first ones by chance as much.
+
+    The t test of the means of the logarithms, with the deviation of all algorithms together, or
+    that of the two where it is greater: three times of two algorithms hardly tell it, those of
+    twenty do. A miss counts as the
+    longest time of the algorithm, which makes it seem less slow; 1 for one that has only missed.
+
+    Args:
+        times: to accuracy, of each algorithm; the first have no miss, or all p-values are 1.
+        paired: whether the k-th times of all are of the same seed, whose share is taken out.
+    """
+    logs = [_without_misses(np.asarray(own, float)) for own in times]
+    known = [own for own in logs if own is not None]
+    if logs[0] is None or np.isinf(times[0]).any() or len(known) < 2:
+        return [1.0] * (len(times) - 1)
+    if paired:
+        table = np.array(known)
+        rest = table - table.mean(axis=0) - table.mean(axis=1, keepdims=True) + table.mean()
+        freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
+    else:
+        rest = np.concatenate([own - own.mean() for own in known])
+        freedom = sum(len(own) - 1 for own in known)
+    variance = float((rest**2).sum()) / freedom if freedom else math.nan
+    return [
+        1.0
+        if own is None
+        else _p_value(logs[0], own, max(variance, _variance(logs[0], own, paired)), freedom)
+        for own in logs[1:]
+    ]
+
+
+def holm(chances: Sequence[float], num_comparisons: int) -> list[bool]:
+    """Which of these p-values are told from chance, so that at most one page in 20 has a wrong one.
+
+    Source: Holm, Scandinavian Journal of Statistics 6 (1979). `num_comparisons` is how many there
+    could be; those that are not among `chances` count as not told from chance.
+    """
+    order = sorted(range(len(chances)), key=lambda k: chances[k])
+    told = [False] * len(chances)
+    for rank, k in enumerate(order):
+        if not chances[k] <= (1 - _LEVEL) / (num_comparisons - rank):
+            break
+        told[k] = True
+    return told
+
+
 def best_by_accuracy(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs of one algorithm at the best of its `lr_scale`s, after equally many steps.
 
@@ -246,6 +294,29 @@ def _place(size: int) -> tuple[int, float]:
     rank = int(np.flatnonzero(covered >= _LEVEL)[-1])
     excess = (covered[rank] - _LEVEL) / (covered[rank] - covered[rank + 1])
     return rank, float((size - rank) * excess / (rank + (size - 2 * rank) * excess))
+
+
+def _without_misses(times: Array) -> Array | None:
+    """The logarithms, a miss as the longest time; None where all are misses, or a time is 0."""
+    finite = times[np.isfinite(times)]
+    if not len(finite) or (finite <= 0).any():
+        return None
+    return np.log(np.minimum(times, finite.max()))
+
+
+def _p_value(logs: Array, others: Array, variance: float, freedom: int) -> float:
+    difference = abs(float(logs.mean() - others.mean()))
+    error = math.sqrt(variance * (1 / len(logs) + 1 / len(others)))
+    if error == 0:
+        return 0.0 if difference > 0 else 1.0
+    return float(2 * stats.t.sf(difference / error, freedom))
+
+
+def _variance(logs: Array, others: Array, paired: bool) -> float:
+    """Of one time of these two algorithms alone."""
+    if paired:
+        return float((logs - others).var(ddof=1)) / 2
+    return float(logs.var(ddof=1) + others.var(ddof=1)) / 2
 
 
 def _welch(logs: Array, others: Array) -> Interval:

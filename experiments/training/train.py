@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -70,15 +70,25 @@ def train(
             step = rows.report_losses(_metered(meter, steps), step, plan.log_every)
             if step % plan.eval_every == 0 or step == plan.max_steps:
                 _wait_for_all(distributed, meter, communicator)
-                validation = evaluate(plan, data.validation, distributed, averager)
+                with _uncounted(distributed):
+                    validation = evaluate(plan, data.validation, distributed, averager)
                 rows.report_evaluation(step, validation)
                 if plan.stop_at_target and plan.target.is_reached(validation.value):
                     break
             if plan.checkpoint_every and step % plan.checkpoint_every == 0:
                 state.save(plan, communicator, step)
-    test = evaluate(plan, data.test, distributed, averager)
+    with _uncounted(distributed):
+        test = evaluate(plan, data.test, distributed, averager)
     distributed.close()
     return rows.result(step, validation, test)
+
+
+@contextmanager
+def _uncounted(distributed: Distributed) -> Iterator[None]:
+    """What is waited for within is no communication of training: the clock stands still."""
+    exposed_s = distributed.exposed_communication_s
+    yield
+    distributed.exposed_communication_s = exposed_s
 
 
 def _wait_for_all(distributed: Distributed, meter: Meter, communicator: Communicator) -> None:

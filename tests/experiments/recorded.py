@@ -34,10 +34,10 @@ def write_run(
 
     Its accuracy approaches `limit`, sooner for an algorithm that learns faster, and its steps take
     as long as its bytes need. `fields` are of the summary; `options`, of the algorithm; `cluster`,
-    of the workers; `of_net`, of the network; `lr`, of its optimizer.
+    of the workers; `of_net`, of the network; `lr`, of its optimizer; `stop_at_target`, of the run.
     """
     options, cluster = fields.pop("options", {}), fields.pop("cluster", {})
-    of_net = fields.pop("of_net", {})
+    of_net, stops = fields.pop("of_net", {}), fields.pop("stop_at_target", False)
     lr = fields.pop("lr", 0.1)
     mb_a_step, rate = ALGOS[algo]
     chance = np.random.default_rng([seed, workers, len(algo), len(net)])
@@ -75,7 +75,7 @@ def write_run(
     if summary["status"] != "completed":
         summary["time_to_accuracy_s"] = None
     config = {"seed": seed, "workers": workers, "cluster": cluster, "net": of_net}
-    config |= {"optim": {"lr": lr}, "lr_scale": summary["lr_scale"]}
+    config |= {"optim": {"lr": lr}, "lr_scale": summary["lr_scale"], "stop_at_target": stops}
     config["algo"] = {"_target_": _target(algo)} | options
     environment = {"cpu": "A CPU", "cores": 2, "packages": {"torch": "2.13.0"}}
     folder.mkdir(parents=True)

@@ -63,9 +63,14 @@ def accuracy_plot(
 
 def curve(evaluations: pd.DataFrame, over: str = "time_s") -> pd.DataFrame:
     """Of the runs' k-th evaluations: the medians of `over` and of the score, least and greatest
-    score.
+    score. It ends where the first of the completed runs does: the runs that are left would go on
+    with another median.
     """
-    return evaluations.groupby(evaluations.groupby("folder").cumcount()).agg(
+    is_complete = evaluations.status == "completed"
+    counts = evaluations.loc[is_complete if is_complete.any() else ~is_complete].folder
+    place = evaluations.groupby("folder").cumcount()
+    evaluations = evaluations.loc[place < counts.value_counts().min()]
+    return evaluations.groupby(place).agg(
         **{over: (over, "median")},
         score=("score", "median"),
         least=("score", "min"),

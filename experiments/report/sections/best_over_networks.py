@@ -94,8 +94,8 @@ def _placed(firsts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _left_out(placed: pd.DataFrame) -> str:
-    columns = max(placed["column"].nunique() - MAX_COLUMNS, 0)
-    rows = max(placed["row"].nunique() - MAX_ROWS, 0)
+    columns = max(len(set(placed["column"])) - MAX_COLUMNS, 0)
+    rows = max(len(set(placed["row"])) - MAX_ROWS, 0)
     if not (columns or rows):
         return ""
     return (

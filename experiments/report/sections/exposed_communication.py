@@ -17,6 +17,10 @@ _NUMBERS = [
     *(*COMPARABLE, "optim", "name", "label", "shared_gpu", "runs"),
     *("steps_per_s", "exposed_communication_s", "exposed_share"),
 ]
+_OVERCOUNTED = (
+    "Some records count what their evaluations sent as exposed communication, though the clock "
+    "stood still meanwhile, and so more than their training time: no share is given for these."
+)
 
 
 def section(data: ReportData) -> Section:
@@ -29,7 +33,8 @@ def section(data: ReportData) -> Section:
         numbers=table.loc[:, _NUMBERS],
     )
     finding = " ".join(_finding(mark, rows) for mark, rows in kinds(table))
-    return Section(finding=finding, tables={"exposed_communication": page})
+    notes = [_OVERCOUNTED] if table.is_overcounted.any() else []
+    return Section(finding=finding, notes=notes, tables={"exposed_communication": page})
 
 
 def _finding(mark: str, table: pd.DataFrame) -> str:

@@ -45,7 +45,11 @@ def section(data: ReportData) -> Section:
 
 def _finding(mark: str, table: pd.DataFrame) -> str:
     """The largest loss to the best baseline, in points or as it is, over all situations."""
-    losses = []
+    if table.stops_at_target.all():
+        return sentence(
+            ["the runs ended at their target, so that their accuracy is no cost of anything"], mark
+        )
+    table, losses = table.loc[~table.stops_at_target], []
     if len(metrics := sorted(set(table["metric"]))) > 1:
         rows = [_finding(mark, table.loc[table["metric"] == metric]) for metric in metrics]
         return " ".join(rows)

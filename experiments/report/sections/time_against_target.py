@@ -12,7 +12,7 @@ import pandas as pd
 from experiments.report.cells import leading, said_of
 from experiments.report.data import ReportData
 from experiments.report.phrases import kinds, sentence
-from experiments.report.places import compared
+from experiments.report.places import compared_on_page
 from experiments.report.results_table import COMPARABLE, KEYS
 from experiments.report.section import PageTable, Section
 from experiments.report.statistics import Array
@@ -59,6 +59,18 @@ def _rows(data: ReportData) -> Iterator[dict[Any, Any]]:
     """For each situation and each of `POINTS` the row of who is first, or of the baseline where
     nobody gets there, or nobody knows.
     """
+    found = list(_at_targets(data))
+    pages = compared_on_page([rows for _, rows in found if rows is not None])
+    places = iter(pages)
+    for row, rows in found:
+        known = [] if rows is None else list(zip(rows, next(places), strict=True))
+        yield row | _first(known, is_known=rows is not None)
+
+
+def _at_targets(data: ReportData) -> Iterator[tuple[dict[Any, Any], list[dict[Any, Any]] | None]]:
+    """For each situation and each of `POINTS` the baseline with that target, and all rows with
+    their times there; None where some of these are not known.
+    """
     curves = _curves(data.evaluations)
     settings = data.table[list(KEYS)].assign(setting=data.table.index)
     runs = data.runs[[*_OF_RUN, *KEYS]].merge(settings, on=list(KEYS))
@@ -74,12 +86,9 @@ def _rows(data: ReportData) -> Iterator[dict[Any, Any]]:
         for points in POINTS:
             target = _target(baseline, points)
             times = [_times(part, curves, baseline["metric"], target, last_step) for part in own]
-            yield baseline | {
-                "baseline": baseline["label"],
-                "points": points,
-                "other_target": target,
-                **_first(rows, times),
-            }
+            at = {"baseline": baseline["label"], "points": points, "other_target": target}
+            known = [row | own for row, own in zip(rows, times, strict=True) if own is not None]
+            yield baseline | at, known if len(known) == len(rows) else None
 
 
 def _curves(evaluations: pd.DataFrame) -> dict[str, tuple[Array, Array]]:
@@ -125,15 +134,12 @@ def _times(
 
 
 def _first(
-    rows: Sequence[dict[Any, Any]], times: Sequence[dict[str, Any] | None]
+    places: Sequence[tuple[dict[Any, Any], dict[str, Any]]], *, is_known: bool
 ) -> dict[str, Any]:
-    """Which of `rows` is first by the `times`, and who ties; "" where all missed, or some times are
-    not known.
+    """Which of the rows, each with its place, is first, and who ties; "" where all missed, or some
+    times are not known.
     """
-    known = [row | own for row, own in zip(rows, times, strict=True) if own is not None]
-    is_known = len(known) == len(rows)
     first = {"is_known": is_known, "first": "", "seconds": math.inf, "ties": ()}
-    places = list(zip(known, compared(known), strict=True)) if is_known else []
     ties = tuple(row["label"] for row, place in places if place["ties_with_first"])
     for row, place in places:
         if place["place"] == 1 and not place["ties_with_first"]:

@@ -44,7 +44,8 @@ def section(data: ReportData) -> Section:
             table,
             "Seconds of training until the target accuracy on the validation set: the median over "
             "seeds, its 95 % interval in brackets. A miss is infinite. Two algorithms tie where "
-            "the interval of the ratio of their times holds 1.",
+            "the interval of the ratio of their times holds 1, or where Holm's correction over all "
+            "pairs of the table does not tell them apart.",
         ),
         cells=leading(table) | outcomes(table, HEADERS),
         numbers=table.loc[:, NUMBERS],

@@ -415,6 +415,39 @@ def test_what_cannot_be_read_is_named_and_skipped(tmp_path):
         module.section(study).save(tmp_path)
 
 
+def test_each_panel_shows_its_first_three_whoever_is_good_elsewhere(tmp_path):
+    for net in NETS:
+        for bits in range(12):
+            time_s = 30.0 - bits if net == "wan" else 10.0 + bits
+            options = {"net": net, "options": {"bits": bits}, "num_rows": 2}
+            write_run(tmp_path / f"{net}_{bits}", time_to_accuracy_s=time_s, **options)
+    for net, rows in ReportData.load(tmp_path).drawn().table.groupby("net"):
+        shown = set(rows.label)
+        assert {f"allreduce bits={bits}" for bits in (11, 0, 1)} <= shown
+        assert ({"allreduce bits=10", "allreduce bits=9"} <= shown) == (net == "wan")
+
+
+def test_runs_that_stopped_at_the_target_say_nothing_of_the_final_accuracy(tmp_path):
+    for algo, stops in (("torch_ddp", True), ("bytegrad", True)):
+        write_run(tmp_path / algo, algo, stop_at_target=stops)
+    finding = final_accuracy.section(ReportData.load(tmp_path)).finding
+    assert finding.startswith("The runs ended at their target")
+    for algo in ("torch_ddp_bf16", "allreduce"):
+        write_run(tmp_path / algo, algo)
+    finding = final_accuracy.section(ReportData.load(tmp_path)).finding
+    assert "of 1 setting" in finding and "bytegrad" not in finding
+
+
+def test_waiting_for_more_than_all_of_the_time_is_no_share(tmp_path):
+    write_run(tmp_path / "a", exposed_communication_s=1e9)
+    write_run(tmp_path / "b", "bytegrad")
+    section = exposed_communication.section(ReportData.load(tmp_path))
+    assert "bytegrad" in section.finding or "waits for communication for" in section.finding
+    assert "allreduce" not in section.finding
+    assert section.notes[0].startswith("Some records count what their evaluations sent")
+    assert "-" in section.tables["exposed_communication"].cells["of the training time"]
+
+
 def test_many_situations_and_algorithms_are_drawn_in_part_and_said_to_be(tmp_path):
     for workers in range(2, 16):
         for bits in range(12):

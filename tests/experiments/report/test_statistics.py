@@ -8,13 +8,16 @@ import pytest
 from scipy import stats
 
 from experiments.report import statistics
+from experiments.report.places import compared_on_page
 from experiments.report.statistics import (
     RATE_CLASSES_MBIT,
     best_by_accuracy,
     best_by_steps,
+    holm,
     is_tie,
     mean_half_width,
     median_interval,
+    p_values,
     prediction_error,
     proportion_interval,
     ratio_interval,
@@ -85,6 +88,65 @@ def test_of_19_equal_algorithms_none_is_first_alone():
         first, *others = sorted(algorithms, key=np.median)
         alone += not any(is_tie(o, first, paired=True, model_error=0.0) for o in others)
     assert alone <= 0.05 * len(samples)
+
+
+def equal(num_seeds, chance, spread):
+    """A page of 19 algorithms on 6 networks whose times differ by chance alone, by seed alike."""
+    seeds = chance.normal(size=(6, 1, num_seeds))
+    times = np.exp(0.3 * seeds + spread * chance.normal(size=(6, 19, num_seeds)))
+    return [
+        [
+            {
+                **{
+                    "label": f"{k}",
+                    "algo": "a",
+                    "runs": num_seeds,
+                    "seeds": tuple(range(num_seeds)),
+                },
+                **{"times_s": tuple(own), "time_to_accuracy_s": float(np.median(own))},
+                **{"mb_a_step": 1.0, "is_baseline": False, "shared_gpu": False},
+            }
+            for k, own in enumerate(network)
+        ]
+        for network in times
+    ]
+
+
+@pytest.mark.parametrize("num_seeds", [3, 10])
+@pytest.mark.parametrize("alike", [True, False])
+def test_one_page_in_20_tells_some_of_equal_algorithms_apart(num_seeds, alike):
+    """Where deviations differ tenfold, more pages do, but none has one algorithm first alone."""
+    chance, num_wrong, num_alone, num_pages = np.random.default_rng(7), 0, 0, 40
+    for _ in range(num_pages):
+        spread = 0.1 if alike else chance.uniform(0.03, 0.3, size=(1, 19, 1))
+        page = compared_on_page(equal(num_seeds, chance, spread))
+        num_wrong += any(not row["ties_with_first"] and row["place"] > 1 for n in page for row in n)
+        num_alone += any(not any(row["ties_with_first"] for row in n) for n in page)
+    assert num_alone == 0
+    assert num_wrong <= (0.05 if alike else 0.2) * num_pages
+
+
+def test_the_deviation_of_all_tells_apart_what_that_of_two_does_not():
+    times = [[1.0, 1.1, 0.9], [3.0, 2.0, 3.5], *([[4.0 + k, 4.4 + k, 3.8 + k] for k in range(9)])]
+    own = stats.ttest_rel(np.log(times[0]), np.log(times[1])).pvalue
+    assert p_values(times, paired=True)[0] < 1e-3 < 1e-2 < own
+    one_way = stats.f_oneway(np.log([1.0, 1.2, 0.9]), np.log([2.0, 2.2, 1.9])).pvalue
+    assert p_values([[1.0, 1.2, 0.9], [2.0, 2.2, 1.9]], paired=False) == [pytest.approx(one_way)]
+    alike = p_values([[1.0] * 3, [2.0] * 3, [1.0] * 3], paired=True)
+    assert alike == [pytest.approx(0.0, abs=1e-12), 1.0]
+
+
+def test_a_miss_counts_as_the_longest_time_and_a_first_with_one_is_told_from_none():
+    times = [[1.0, 1.1, 0.9], [8.0, 9.0, math.inf], [math.inf] * 3]
+    missed, never = p_values(times, paired=True)
+    assert missed == p_values([times[0], [8.0, 9.0, 9.0]], paired=True)[0] and never == 1.0
+    assert p_values([times[1], times[0]], paired=True) == [1.0]
+
+
+def test_holm_is_bonferroni_for_the_least_and_stops_at_the_first_that_is_not_told():
+    assert holm([0.04, 0.001, 0.012], 5) == [False, True, True]
+    assert holm([0.04, 0.011, 0.012], 5) == [False] * 3
+    assert holm([0.04], 1) == [True]
 
 
 def test_a_miss_in_a_ratio_is_infinite_and_two_are_equal():

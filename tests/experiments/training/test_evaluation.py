@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.tasks.base import Split
 from experiments.tasks.target import LOWER_IS_BETTER, Target
-from experiments.training import evaluation
+from experiments.training import evaluation, train
 from experiments.training.evaluation import evaluate
 from experiments.training.step import make_step
 from tests.bagua_algos.recorder import Recorder
@@ -119,3 +120,10 @@ def test_what_is_averaged_by_something_else_does_not_touch_the_network(tmp_path)
     distributed.close()
     assert network.operations == []
     assert {operation.name for operation in aside.operations} == {"all_reduce_mean", "broadcast"}
+
+
+def test_what_an_evaluation_waits_for_is_no_communication_of_training():
+    distributed = SimpleNamespace(exposed_communication_s=2.0)
+    with train._uncounted(distributed):
+        distributed.exposed_communication_s += 0.5
+    assert distributed.exposed_communication_s == 2.0

@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from experiments.reproduce import quotes
-from experiments.reproduce.recipe import Recipe, load_recipe
-from experiments.reproduce.reproduce import reproduce, write
 from experiments.runs.actions import Command, Copy, Pack
+from experiments.validation.reproduce import quotes
+from experiments.validation.reproduce.recipe import Recipe, load_recipe
+from experiments.validation.reproduce.reproduce import reproduce, write
 from host.errors import UserError
 from tests.paths import ROOT
 

@@ -12,8 +12,8 @@ import argparse
 import os
 import time
 
-from experiments.reproduce.recipe import load_recipe
-from experiments.reproduce.reproduce import reproduce, write
+from experiments.validation.reproduce.recipe import load_recipe
+from experiments.validation.reproduce.reproduce import reproduce, write
 from host import commands
 from host.conf import checkout
 from host.errors import Failure

@@ -9,10 +9,10 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from experiments.reproduce import provenance, quotes
-from experiments.reproduce.provenance import Provenance
-from experiments.reproduce.recipe import Recipe
 from experiments.runs.actions import SideBySide, Unpack
+from experiments.validation.reproduce import provenance, quotes
+from experiments.validation.reproduce.provenance import Provenance
+from experiments.validation.reproduce.recipe import Recipe
 from host.cores import usable_cores
 from host.words import counted
 
