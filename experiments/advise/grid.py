@@ -44,13 +44,15 @@ class Grid:
     """`times_s[algo]` are `[s, r, d]`, inf for a miss; `rates_mbit [r]`, `delays_ms [d]` ascend.
 
     `simulated_at` are the names of the algorithms of which some points only were simulated, with
-    their number: their other times are interpolated.
+    their number: their other times are interpolated. `model_error` is that of all times; None: by
+    the rate, as `prediction_error` has it.
     """
 
     rates_mbit: Array
     delays_ms: Array
     times_s: Mapping[str, Array]
     simulated_at: Mapping[str, int] = field(default_factory=dict)
+    model_error: float | None = None
 
     @cached_property
     def medians_s(self) -> dict[str, Array]:
@@ -74,13 +76,15 @@ class Grid:
         if first is None:
             return []
         own = self.times_s[first][:, rate, delay].tolist()
-        model_error = prediction_error(self.rates_mbit[rate])
+        error = self.model_error
+        if error is None:
+            error = prediction_error(self.rates_mbit[rate])
         return [
             algo
             for algo, times in self.times_s.items()
             if algo != first
             and np.isfinite(self.medians_s[algo][rate, delay])
-            and is_tie(times[:, rate, delay].tolist(), own, paired=True, model_error=model_error)
+            and is_tie(times[:, rate, delay].tolist(), own, paired=True, model_error=error)
         ]
 
     def winners(self) -> Counter[str]:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:  # imported where it draws: it takes more than a second
     from matplotlib.patches import Patch
 
 _POINTS = 361
+_EQUAL = 1e-9
+"""Logarithms that differ by less are of equal times."""
+
 _LABEL_SHARE = 0.01
 """The least part of the picture that is labelled inside."""
 
@@ -30,14 +33,15 @@ def surface_plot(grid: Grid, title: str) -> Figure:
         figure = Figure(figsize=(9.6, 5.6), layout="constrained")
         axes = figure.add_subplot()
         axes.set(xscale="log", yscale="log")
-        entries = _draw_regions(axes, grid)
+        entries = draw_regions(axes, grid)
+        label_regions(axes, grid)
         _draw_times(axes, grid)
         axes.set(xlabel="rate of every link (Mbit/s)", ylabel="delay from worker to worker (ms)")
         axes.set_title(title, fontsize="medium", pad=10)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter("{x:g}")
         figure.legend(
-            handles=entries,
+            handles=list(entries.values()),
             loc="outside right upper",
             title="first to the accuracy",
             frameon=False,
@@ -64,26 +68,45 @@ def _region_styles(algos: list[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _draw_regions(axes: Axes, grid: Grid) -> list[Patch]:
+def draw_regions(axes: Axes, grid: Grid, *, line_width: float = 1.4) -> dict[str, Patch]:
     """Fill where an algorithm is before all others; its border is where another is as fast.
 
-    Returns the entries of a legend.
+    Returns the entries of a legend, by algorithm.
     """
-    entries = []
-    rates, delays = _mesh(grid)
-    log_times = grid.log_times(rates, delays)
-    styles = _region_styles(list(log_times))
-    for algo, own in log_times.items():
-        others = [log for other, log in log_times.items() if other != algo]
-        lead = np.min(others, axis=0) - own if others else np.ones_like(own)
-        if lead.max() <= 0:
-            continue
+    entries = {}
+    rates, delays = mesh(grid)
+    styles = _region_styles(list(grid.medians_s))
+    for algo, lead in _leads(grid).items():
         axes.contourf(rates, delays, lead.T, levels=[0, np.inf], **styles[algo])
         if lead.min() < 0:
-            axes.contour(rates, delays, lead.T, levels=[0], colors="black", linewidths=1.4)
-        _label(axes, grid, lead > 0, algo)
-        entries.append(_entry(algo, styles[algo]))
+            axes.contour(rates, delays, lead.T, levels=[0], colors="black", linewidths=line_width)
+        entries[algo] = _entry(algo, styles[algo])
     return entries
+
+
+def label_regions(
+    axes: Axes, grid: Grid, size: float | str = "medium", least: float = _LABEL_SHARE
+) -> None:
+    """Write the name of each algorithm where it is first, in parts of at least that share."""
+    for algo, lead in _leads(grid).items():
+        _label(axes, grid, lead > 0, algo, size, least)
+
+
+def _leads(grid: Grid) -> dict[str, Array]:
+    """By how much, in logarithms, each algorithm is before all others, on the `mesh`; of those that
+    are so anywhere. Of several that are equal, as where one has not left its warm-up, it is the
+    first of them, as in `Grid.first`.
+    """
+    log_times = grid.log_times(*mesh(grid))
+    logs = np.stack(list(log_times.values()))
+    leads = {}
+    for place, (algo, own) in enumerate(log_times.items()):
+        others = np.delete(logs, place, axis=0)
+        others[place:] += _EQUAL
+        lead = others.min(0) - own if len(others) else np.ones_like(own)
+        if lead.max() > 0:
+            leads[algo] = lead
+    return leads
 
 
 def _entry(algo: str, style: dict[str, Any]) -> Patch:
@@ -94,23 +117,30 @@ def _entry(algo: str, style: dict[str, Any]) -> Patch:
     )
 
 
-def _label(axes: Axes, grid: Grid, is_first: NDArray[np.bool_], algo: str) -> None:
+def _label(
+    axes: Axes,
+    grid: Grid,
+    is_first: NDArray[np.bool_],
+    algo: str,
+    size: float | str,
+    least: float,
+) -> None:
     """The name, in each part of the region where it fits: far from borders, between the times."""
     from scipy import ndimage
 
-    rates, delays = _mesh(grid)
+    rates, delays = mesh(grid)
     is_between = np.isin(np.arange(_POINTS), _middles(grid.delays_ms, delays))
     parts: Any = ndimage.label(is_first)
     for part in range(1, parts[1] + 1):
         inside = parts[0] == part
-        if inside.mean() < _LABEL_SHARE:
+        if inside.mean() < least:
             continue
         depth: Any = ndimage.distance_transform_edt(np.pad(inside, 1))
         depth = depth[1:-1, 1:-1] * np.where(is_between, 1, 0.1)
         x, y = np.unravel_index(int(depth.argmax()), depth.shape)
         box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "0.4"}
         where = float(rates[x]), float(delays[y])
-        axes.text(*where, algo, ha="center", va="center", weight="bold", bbox=box)
+        axes.text(*where, algo, ha="center", va="center", weight="bold", fontsize=size, bbox=box)
 
 
 def _middles(known: Array, fine: Array) -> NDArray[np.intp]:
@@ -151,7 +181,7 @@ def _time(grid: Grid, rate: int, delay: int) -> str:
     return f"({text})" if grid.ties(rate, delay) else text
 
 
-def _mesh(grid: Grid) -> tuple[Array, Array]:
+def mesh(grid: Grid) -> tuple[Array, Array]:
     """Rates and delays, fine enough for smooth lines."""
     rates, delays = (
         np.geomspace(axis[0], axis[-1], _POINTS) for axis in (grid.rates_mbit, grid.delays_ms)

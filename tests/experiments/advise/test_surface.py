@@ -157,6 +157,16 @@ def test_regions_have_their_colours_and_names():
     assert styles["allreduce"]["hatches"] != styles["bytegrad"]["hatches"]  # grey, too
 
 
+def test_of_equal_ones_the_first_by_name_has_the_region():
+    figure = surface_plot(
+        grid(allreduce=lambda r, d: 1.0, qadam=lambda r, d: 1.0, sgp=lambda r, d: 9.0), "title"
+    )
+    (axes,) = figure.axes
+    names = {text.get_text() for text in axes.texts}
+    assert "allreduce" in names
+    assert not {"qadam", "sgp"} & names
+
+
 def test_ties_stand_in_brackets():
     figure = surface_plot(grid(allreduce=lambda r, d: 1.0, bytegrad=lambda r, d: 1.01), "title")
     assert [t.get_text() for t in figure.axes[0].texts].count("(1)") == 15

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bagua_algos.communication.communicator import Operation
 from experiments.plan.messages import choices
 from experiments.predict.__main__ import main
 from experiments.predict.device import Device
@@ -159,9 +160,10 @@ def test_one_node_stands_for_all(algo):
     for job in run.script[0]:
         all_nodes.begin_job(job.moment, job.bucket)
         for item in job.work:
-            if isinstance(item, float):
+            if isinstance(item, int | float):
                 all_nodes.kernel(item)
                 continue
+            assert isinstance(item, Operation)
             inside = item.ranks == tuple(range(8))
             for first in range(0, 32, 8) if inside else [0]:
                 ranks = tuple(rank + first for rank in item.ranks)

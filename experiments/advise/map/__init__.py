@@ -1,0 +1,1 @@
+"""Where a training lies between compute, bytes and latency, and which algorithm is first there."""

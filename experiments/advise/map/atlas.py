@@ -1,0 +1,105 @@
+"""The map: who is first over rho and lambda, a panel for each number of workers and each loss.
+
+Without loss a panel holds for any compute and any number of bytes. TCP counts packets, so panels
+with loss hold for the job of `COMPUTE_MS` and `MODEL_MB`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from experiments.advise.advice import BASELINE
+from experiments.advise.grid import Grid
+from experiments.advise.map.job import Job
+from experiments.advise.map.standing import baseline_place, grids, lead
+from experiments.advise.map.trainings import Array, Trained, load
+from host.commands import say
+from host.cores import usable_cores
+from host.side_by_side import side_by_side
+
+COMPUTE_MS, MODEL_MB = 180.0, 440.0
+"""The float32 gradients of BERT-Base, and a step of 180 ms."""
+
+RHOS: Array = np.geomspace(0.01, 100, 7)
+LAMBDAS: Array = np.geomspace(1e-4, 1, 7)
+LOSSES_PCT = (0.0, 0.1, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One number of workers at one loss: a grid for each goal of the trainings."""
+
+    trained: Trained
+    loss_pct: float
+    grids: Sequence[Grid]
+
+    def rho(self, rate_mbit: float) -> float:
+        """What a rate of a grid stands for."""
+        return job_at(1.0, 0.0, self.trained.workers).rate_mbit / rate_mbit
+
+    def rate_mbit(self, rho: float) -> float:
+        """Where a value of rho stands on the axis of rates."""
+        return job_at(rho, 0.0, self.trained.workers).rate_mbit
+
+
+def job_at(rho: float, lambda_: float, workers: int, loss_pct: float = 0.0) -> Job:
+    """The map's own job at a place."""
+    job = Job.at(rho, lambda_, workers=workers, compute_ms=COMPUTE_MS, model_mb=MODEL_MB)
+    return replace(job, loss_pct=loss_pct)
+
+
+def panels(task: str, rhos: Array = RHOS, lambdas: Array = LAMBDAS) -> list[Panel]:
+    """All of a task, computed side by side: by workers, then by loss."""
+    own = [trained for trained in load()[1] if trained.task == task]
+    wanted = [(trained, loss_pct) for trained in own for loss_pct in LOSSES_PCT]
+    jobs = [partial(_panel, *one, rhos, lambdas) for one in wanted]
+    return list(side_by_side(jobs, min(len(jobs), usable_cores()), _say))
+
+
+def _panel(trained: Trained, loss_pct: float, rhos: Array, lambdas: Array) -> Panel:
+    jobs = [
+        [job_at(rho, lambda_, trained.workers, loss_pct) for lambda_ in lambdas]
+        for rho in rhos[::-1]
+    ]
+    return Panel(trained=trained, loss_pct=loss_pct, grids=grids(trained, jobs))
+
+
+def _say(panel: Panel) -> None:
+    own = panel.trained
+    say(f"computed {own.task}, {own.workers} workers, {panel.loss_pct:g} % of loss")
+
+
+def frame(shown: Sequence[Panel]) -> pd.DataFrame:
+    """A row for each place and target: who is first, by how much before all-reduce, who ties."""
+    return pd.DataFrame([row for panel in shown for row in _rows(panel)])
+
+
+def _rows(panel: Panel) -> Iterator[dict[str, object]]:
+    own = panel.trained
+    for goal, at in zip(own.goals, panel.grids, strict=True):
+        for rate, delay in np.ndindex(at.best_s.shape):
+            first, ties = at.first(rate, delay), at.ties(rate, delay)
+            ratio, (low, high) = np.nan, (np.nan, np.nan)
+            if first is not None:
+                pair = (at.times_s[algo][:, rate, delay] for algo in (first, BASELINE))
+                ratio, (low, high) = lead(*pair)
+            yield {
+                "task": own.task,
+                "workers": own.workers,
+                "loss_pct": panel.loss_pct,
+                "target": goal.accuracy,
+                "points_below": goal.points,
+                "rho": panel.rho(float(at.rates_mbit[rate])),
+                "lambda": at.delays_ms[delay] / COMPUTE_MS,
+                "first": first,
+                "times_as_soon_as_allreduce": ratio,
+                "low": low,
+                "high": high,
+                "allreduce": baseline_place(first, ties),
+                "ties": " ".join(ties),
+            }

@@ -1,0 +1,180 @@
+"""The pictures of the map: regions of the first, how far before all-reduce, and known clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments.advise.advice import BASELINE
+from experiments.advise.grid import Grid
+from experiments.advise.map.atlas import COMPUTE_MS, LAMBDAS, RHOS, Panel
+from experiments.advise.map.points import Point, points
+from experiments.advise.map.standing import baseline_place
+from experiments.advise.surface_plot import draw_regions, label_regions, mesh
+from host.words import counted
+
+if TYPE_CHECKING:  # imported where it draws: it takes more than a second
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+_WIDTH_IN = 7.2
+"""Of a journal's page."""
+
+_PANEL_IN = 2.1
+_STYLE: Any = {
+    "font.size": 7,
+    "axes.titlesize": 7,
+    "hatch.linewidth": 0.3,
+    "hatch.color": "0.6",
+    "axes.linewidth": 0.6,
+}
+_LABEL_SHARE = 0.06
+"""The least part of a panel in which a name has room."""
+
+_LEADS = (1.5, 2, 4, 8, 16, 32)
+_NOTE = (
+    "rho: an ideal all-reduce / compute. lambda: delay / compute. Simulated, three seeds.\n"
+    "Numbers on lines: how many times as soon as all-reduce. Circles: all-reduce is first or ties."
+)
+
+
+def map_figure(shown: Sequence[Panel]) -> Figure:
+    """All panels of a task at the study's own target: columns by workers, rows by loss."""
+    own = shown[0].trained
+    columns = sorted({panel.trained.workers for panel in shown})
+    rows = sorted({panel.loss_pct for panel in shown})
+    cells = {
+        (rows.index(p.loss_pct), columns.index(p.trained.workers)): (p, p.grids[0], _title(p))
+        for p in shown
+    }
+    return _figure(
+        cells,
+        f"{own.task}: first to {own.goals[0]}",
+        _NOTE + " Letters: clusters.",
+        with_points=True,
+    )
+
+
+def targets_figure(shown: Sequence[Panel]) -> Figure:
+    """The panels without loss of those trainings that have several targets: a row for each task."""
+    several = [p for p in shown if len(p.trained.goals) > 1 and not p.loss_pct]
+    cells = {
+        (row, column): (
+            panel,
+            panel.grids[goal],
+            f"{panel.trained.task}\nfirst to {panel.trained.goals[goal]}",
+        )
+        for row, panel in enumerate(several)
+        for column, goal in enumerate(range(1, len(panel.trained.goals)))
+    }
+    workers = several[0].trained.workers
+    title = f"{counted(workers, 'worker')}, no loss: targets so many points below all-reduce's end"
+    return _figure(cells, title, _NOTE, with_points=False)
+
+
+def _title(panel: Panel) -> str:
+    loss = f"{panel.loss_pct:g} % loss" if panel.loss_pct else "no loss"
+    return f"{counted(panel.trained.workers, 'worker')}, {loss}"
+
+
+def _figure(
+    cells: Mapping[tuple[int, int], tuple[Panel, Grid, str]],
+    title: str,
+    note: str,
+    *,
+    with_points: bool,
+) -> Figure:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    num_rows, num_columns = (1 + max(place[k] for place in cells) for k in (0, 1))
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH_IN, _PANEL_IN * num_rows + 0.9), layout="constrained")
+        entries: dict[str, Patch] = {}
+        for (row, column), (panel, at, said) in sorted(cells.items(), key=itemgetter(0)):
+            axes = figure.add_subplot(num_rows, num_columns, 1 + row * num_columns + column)
+            entries |= _draw(axes, panel, at)
+            if with_points and not panel.loss_pct:
+                _draw_points(axes, panel)
+            axes.set_title(said)
+            axes.set(xlabel="rho", ylabel="lambda")
+            axes.label_outer()
+        figure.suptitle(title, fontsize=8)
+        figure.legend(
+            handles=[entries[algo] for algo in sorted(entries)],
+            loc="outside lower center",
+            ncols=min(len(entries), 5),
+            frameon=False,
+            title=note,
+            title_fontsize=6.5,
+        )
+        figure.draw_without_rendering()
+    return figure
+
+
+def _draw(axes: Axes, panel: Panel, at: Grid) -> dict[str, Patch]:
+    """One panel; returns the entries of a legend."""
+    axes.set(xscale="log", yscale="log")
+    entries = draw_regions(axes, at, line_width=0.9)
+    rates, delays = mesh(at)
+    log_times = at.log_times(rates, delays)
+    ratio = np.exp(log_times[BASELINE] - np.min(list(log_times.values()), axis=0))
+    lines = axes.contour(
+        rates, delays, ratio.T, levels=_LEADS, colors="0.2", linewidths=0.5, linestyles=":"
+    )
+    axes.clabel(lines, fmt="%g", fontsize=6)
+    marked = [
+        (at.rates_mbit[i], at.delays_ms[j])
+        for i, j in np.ndindex(at.best_s.shape)
+        if baseline_place(at.first(i, j), at.ties(i, j)) in ("wins", "ties")
+    ]
+    if marked:
+        axes.scatter(*zip(*marked, strict=True), s=7, facecolor="white", edgecolor="black", lw=0.5)
+    _set_ticks(axes, panel)
+    label_regions(axes, at, 4.5, _LABEL_SHARE)
+    return entries
+
+
+def _set_ticks(axes: Axes, panel: Panel) -> None:
+    """The axes are rates and delays; rho and lambda are written beside them."""
+    rhos = [0.01, 0.1, 1, 10, 100]
+    lambdas = [1e-4, 1e-3, 1e-2, 0.1, 1]
+    axes.minorticks_off()
+    axes.set_xticks([panel.rate_mbit(rho) for rho in rhos], [f"{rho:g}" for rho in rhos])
+    axes.set_yticks([x * COMPUTE_MS for x in lambdas], [f"{x:g}" for x in lambdas])
+    axes.set_xlim(panel.rate_mbit(RHOS[0]), panel.rate_mbit(RHOS[-1]))
+    axes.set_ylim(LAMBDAS[0] * COMPUTE_MS, LAMBDAS[-1] * COMPUTE_MS)
+
+
+def _draw_points(axes: Axes, panel: Panel) -> None:
+    """Those of the nearest numbers of workers; beyond the frame at its edge."""
+    from matplotlib.patheffects import withStroke
+
+    for place, point in enumerate(points()):
+        if panel.trained.workers not in nearest(point):
+            continue
+        rho, lambda_ = point.job.rho, point.job.lambda_
+        inside = (float(np.clip(rho, RHOS[0], RHOS[-1])), float(np.clip(lambda_, LAMBDAS[0], 1)))
+        where = panel.rate_mbit(inside[0]), inside[1] * COMPUTE_MS
+        axes.plot(*where, "o", ms=3, color="black", clip_on=False, zorder=5)
+        axes.annotate(
+            point.sign,
+            where,
+            xytext=(-2, 5 if place % 2 else -10),
+            fontsize=6,
+            textcoords="offset points",
+            weight="bold",
+            path_effects=[withStroke(linewidth=2, foreground="white")],
+            zorder=6,
+        )
+
+
+def nearest(point: Point) -> list[int]:
+    """The trained numbers of workers that are the nearest, by their ratio."""
+    trained = (16, 64, 128)
+    apart = [abs(np.log(point.job.workers / workers)) for workers in trained]
+    return [workers for workers, far in zip(trained, apart, strict=True) if far < min(apart) + 1e-9]

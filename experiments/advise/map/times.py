@@ -1,0 +1,178 @@
+"""Seconds until a step of a job, on clocks of the cost model that have no units of their own.
+
+The hosts are ideal: they move bytes and handle messages in no time, and their TCP windows are open.
+Then all that is left scales: with twice the compute, twice the delay and half the rate, every step
+takes twice as long. Loss is another matter, since TCP counts in packets.
+
+Compute is a third forward and two thirds backward; gradients are final evenly over the backward
+pass. Each algorithm gets the fastest of `SETTINGS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from bagua_algos.communication.patterns import EVERY_SIZE
+from experiments.advise.map.job import Job
+from experiments.advise.map.sent import Sent, Step
+from experiments.advise.map.trainings import Array
+from experiments.simulated.replay import step_ends_s
+from netsim.timeline.compute import ComputeTimes, even_buckets
+from netsim.timeline.cost_model import CostModel
+from netsim.timeline.timeline import Timeline
+from netsim.timeline.transport import Transport
+
+_ENDLESS = 1e18
+
+IDEAL = Transport(
+    operation_s=0,
+    message_s=0,
+    bytes_per_s=_ENDLESS,
+    messages_per_s=_ENDLESS,
+    segment_bytes=_ENDLESS,
+    rendezvous=False,
+    straggling_bytes=0,
+    initial_window_bytes=_ENDLESS,
+    max_window_bytes=_ENDLESS,
+    smallest_part_bytes=0,
+    slow_start_after_idle=False,
+)
+"""A host that adds nothing to its network."""
+
+_FORWARD = 1 / 3
+"""Of the compute; backward computes two gradients for each product of forward."""
+
+_MIN_STEPS = 3
+"""That are simulated, or two periods: what comes later is like the last period."""
+
+
+class Setting(NamedTuple):
+    """What an engine can choose for any algorithm: the number of equal buckets, and recursive
+    halving and doubling in place of rings.
+    """
+
+    num_buckets: int
+    is_halving: bool
+
+
+SETTINGS = tuple(
+    Setting(num_buckets, is_halving) for num_buckets in (1, 8) for is_halving in (True, False)
+)
+
+LOSSY_STREAMS = 8
+"""TCP streams between each two workers where packets are lost: one of them alone is slow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Clock:
+    """When steps end: the first ones as simulated, `ends_s`; from there on each so much later than
+    the one a period before.
+    """
+
+    ends_s: Array
+    num_steps: int
+    period_s: float
+
+    def at(self, steps: Array) -> Array:
+        """Seconds until the end of each of `steps`, counted from 1; inf for inf."""
+        known = len(self.ends_s)
+        periods = np.ceil(np.maximum(steps - known, 0) / self.num_steps)
+        rest = np.where(
+            np.isinf(steps), 1, steps - np.where(np.isinf(periods), 0, periods) * self.num_steps
+        )
+        at_s = self.ends_s[rest.astype(int) - 1] + periods * self.period_s
+        return np.where(np.isinf(steps), np.inf, at_s)
+
+
+def times_s(sent: Sent, job: Job, steps: Array) -> Array:
+    """Seconds until the end of each of `steps`, by the setting that is the fastest for it."""
+    by_setting = [times_by(sent, job, steps, setting) for setting in _settings(sent)]
+    return np.min(by_setting, axis=0)
+
+
+def step_s(sent: Sent, job: Job) -> float:
+    """The mean of the later steps, by the fastest setting."""
+    far = np.array([1e6, 2e6])
+    return min(
+        float(np.diff(times_by(sent, job, far, setting))[0]) / 1e6 for setting in _settings(sent)
+    )
+
+
+def _settings(sent: Sent) -> Sequence[Setting]:
+    """Those that differ: buckets matter where some are sent while others are still computed."""
+    return [
+        setting
+        for setting in SETTINGS
+        if (setting.num_buckets == 1 or sent.has_buckets)
+        and (setting.is_halving or sent.all_reduces)
+    ]
+
+
+def times_by(sent: Sent, job: Job, steps: Array, setting: Setting) -> Array:
+    """Seconds until the end of each of `steps`, by one setting: two clocks, of the early steps and
+    of all later ones.
+    """
+    sized = sent.of_size(job.gradient_bytes, setting.num_buckets)
+    timeline = _timeline(job, setting)
+    early_s = 0.0
+    times = np.zeros_like(steps)
+    if sent.num_early:
+        clock = _clock(timeline, (sized.early,), 0.0)
+        times = clock.at(np.minimum(steps, sent.num_early))
+        early_s = float(clock.at(np.array([float(sent.num_early)]))[0])
+    began_s = float(timeline.time_s.max())
+    late = _clock(timeline, sized.period, began_s)
+    is_late = steps > sent.num_early
+    late_s = late.at(np.where(is_late, steps - sent.num_early, 1))
+    return np.where(is_late, early_s + late_s, times)
+
+
+def _clock(timeline: Timeline, period: Sequence[Step], began_s: float) -> _Clock:
+    """Of steps that repeat themselves on a timeline that is at `began_s`."""
+    num_steps = len(period)
+    ends_s = _ends_s([*period] * max(2, _MIN_STEPS // num_steps), timeline) - began_s
+    return _Clock(
+        ends_s=ends_s,
+        num_steps=num_steps,
+        period_s=float(ends_s[-1] - ends_s[-1 - num_steps]),
+    )
+
+
+def _ends_s(script: Sequence[Step], timeline: Timeline) -> Array:
+    """When each step ends. Of steps in a row that send nothing the first is simulated: the others
+    take as long.
+    """
+    is_idle = [not any(job.work for job in step) for step in script]
+    is_known = [False, *(a and b for a, b in pairwise(is_idle))]
+    simulated = [step for step, known in zip(script, is_known, strict=True) if not known]
+    began_s = float(timeline.time_s.max())
+    lasted_s = np.diff(step_ends_s(simulated, timeline), prepend=began_s)
+    like = np.cumsum(~np.array(is_known)) - 1
+    return began_s + np.cumsum(lasted_s[like])
+
+
+def _timeline(job: Job, setting: Setting) -> Timeline:
+    backward_s = (1 - _FORWARD) * job.compute_s
+    compute = ComputeTimes(
+        forward_s=_FORWARD * job.compute_s,
+        backward_s=backward_s,
+        bucket_ready_s=even_buckets(backward_s, setting.num_buckets),
+    )
+    return Timeline(_costs(job, setting.is_halving), compute, num_lanes=1)
+
+
+@lru_cache(maxsize=8)
+def _costs(job: Job, is_halving: bool) -> CostModel:
+    """One for all algorithms, which have many operations in common."""
+    transport = replace(
+        IDEAL,
+        streams=LOSSY_STREAMS if job.loss_pct else 1,
+        halving_doubling_bytes=EVERY_SIZE if is_halving else 0,
+    )
+    return CostModel(job.net, job.workers, transport)

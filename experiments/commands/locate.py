@@ -1,0 +1,74 @@
+"""Where a job lies on the map, and which algorithm is first there.
+
+python -m experiments.locate compute_ms=180 model_mb=440 workers=32 rate_mbit=10000 delay_ms=0.1
+
+compute_ms is of a step of one worker, model_mb of all gradients in float32, delay_ms one way;
+loss_pct=0.1 and task=fashion_mnist may be added. docs/map.md says what the answer rests on.
+"""
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.advise.map.answer import answers, caveats, where
+from experiments.advise.map.atlas import panels
+from experiments.advise.map.extract import extract
+from experiments.advise.map.job import read_job
+from experiments.advise.map.page import write
+from experiments.advise.map.trainings import tasks
+from host import commands
+from host.output import check_folder
+
+
+def main() -> int:
+    """The command line; returns the exit code."""
+    commands.raise_at_sigterm()
+    arguments = _parser().parse_intermixed_args()
+    if arguments.extract is not None:
+        extract(arguments.extract)
+    if arguments.map is not None:
+        check_folder(arguments.map)
+        write([panel for task in tasks() for panel in panels(task)], arguments.map)
+    if arguments.words or (arguments.extract, arguments.map) == (None, None):
+        _answer(arguments.words)
+    return 0
+
+
+def _answer(words: list[str]) -> None:
+    job, task = read_job(words, tasks())
+    given = answers(job, tasks() if task is None else [task])
+    console = Console()
+    print(where(job))
+    for answer in given:
+        print()
+        console.print(answer.table())
+        print("\n".join(answer.sentences()))
+    print()
+    print("\n".join(caveats(given)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.locate", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="compute_ms=, model_mb=, workers=, rate_mbit=, delay_ms=, loss_pct=, task=",
+    )
+    parser.add_argument(
+        "--extract",
+        type=Path,
+        metavar="DIR",
+        help="read the trainings anew from the records of the reference study in DIR",
+    )
+    parser.add_argument(
+        "--map", type=Path, metavar="DIR", help="make the whole map: pictures, table, page"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    commands.run(main)

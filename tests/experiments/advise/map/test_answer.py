@@ -1,0 +1,86 @@
+import math
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from experiments.advise.advice import BASELINE
+from experiments.advise.map.answer import answers, caveats
+from experiments.advise.map.job import Job
+from experiments.advise.map.standing import grids, lead, model_error, trained_near
+from experiments.advise.map.trainings import load
+from experiments.commands import locate
+from host.errors import UserError
+
+JOB = Job(compute_ms=180, model_mb=440, workers=16, rate_mbit=10_000, delay_ms=0.1)
+WORDS = ("compute_ms=180", "model_mb=440", "rate_mbit=10000", "delay_ms=0.1", "task=fashion_mnist")
+
+
+@pytest.mark.parametrize(
+    ("workers", "trained"), [(16, [16]), (32, [16, 64]), (64, [64]), (127, [64, 128]), (128, [128])]
+)
+def test_workers_between_trainings_have_both(workers, trained):
+    assert [one.workers for one in trained_near("fashion_mnist", workers)] == trained
+
+
+@pytest.mark.parametrize("workers", [1, 15, 129])
+def test_workers_beyond_the_trainings_are_refused(workers):
+    with pytest.raises(UserError, match=f"workers={workers} is beyond .* 16, 64 and 128"):
+        trained_near("movie_snippets", workers)
+
+
+def test_a_lead_is_the_ratio_of_medians_with_the_interval_of_pairs():
+    ratio, (low, high) = lead(np.array([1.0, 2.0, 4.0]), np.array([3.0, 6.0, 12.0]))
+    assert (ratio, low, high) == pytest.approx((3, 3, 3))
+    assert lead(np.array([math.inf] * 3), np.array([3.0, 6.0, 12.0]))[0] == 0
+
+
+def test_evaluations_far_apart_make_more_ties():
+    near, far = (
+        next(t for t in load()[1] if (t.task, t.workers) == ("movie_snippets", workers))
+        for workers in (16, 64)
+    )
+    assert model_error(far, 0) > model_error(near, 0)
+    assert model_error(far, 0) == pytest.approx(
+        (1 + model_error(replace(far, eval_every=0), 0)) * (1 + far.spacing(0)) - 1
+    )
+
+
+def test_the_table_is_in_the_order_of_the_times_and_marks_who_ties():
+    (answer,) = answers(JOB, ["fashion_mnist"])
+    rows = list(answer.rows())
+    (at, *_) = grids(answer.trained, [[JOB]])
+    medians = {algo: float(times[0, 0]) for algo, times in at.medians_s.items()}
+    names = [row[1] for row in rows]
+    assert names == sorted(names, key=medians.__getitem__)
+    assert {row[1] for row in rows if "*" in row[2]} == {at.first(0, 0), *at.ties(0, 0)}
+    assert BASELINE in names and names[0] == at.first(0, 0)
+    first = rows[0][2].split()[0]
+    assert float(first) == pytest.approx(medians[BASELINE] / medians[names[0]], rel=0.01)
+
+
+def test_the_answer_says_at_which_targets_it_holds_and_what_it_rests_on():
+    (answer,) = answers(JOB, ["fashion_mnist"])
+    said = "\n".join(answer.sentences())
+    assert [f"{goal.accuracy:.4g}" in said for goal in answer.trained.goals] == [True] * 5
+    assert "From 0.8496 to 0.8676: " in said
+    between = caveats(answers(replace(JOB, workers=32), ["fashion_mnist"]))
+    assert between[0].startswith("Nobody trained 32 workers")
+    assert not caveats([answer])[0].startswith("Nobody")
+    assert "324 of the 324 runs were of a tree with changes" in between[-1]
+
+
+def test_where_nothing_is_sent_in_time_all_reduce_ties(capsys, monkeypatch):
+    fast = ["compute_ms=180", "model_mb=0.01", "workers=128", "rate_mbit=100000", "delay_ms=0"]
+    monkeypatch.setattr(sys, "argv", ["locate", *fast, "task=fashion_mnist"])
+    assert locate.main() == 0
+    said = capsys.readouterr().out
+    assert "128 workers, no loss" in said
+    assert "allreduce itself" in said or "; allreduce ties" in said
+
+
+def test_the_command_refuses_what_it_cannot_answer(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["locate", *WORDS, "workers=4"])
+    with pytest.raises(UserError, match="workers=4 is beyond the trainings"):
+        locate.main()

@@ -1,0 +1,159 @@
+import itertools
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from torch.optim import SGD
+
+from bagua_algos.algorithms.all_reduce import AllReduce
+from bagua_algos.algorithms.compressed_all_reduce import CompressedAllReduce
+from bagua_algos.algorithms.low_precision_decentralized import LowPrecisionDecentralized
+from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
+from experiments.advise.map.job import Job
+from experiments.advise.map.sent import sent_of
+from experiments.advise.map.standing import grids, sent_by
+from experiments.advise.map.times import IDEAL, Setting, step_s, times_by, times_s
+from experiments.advise.map.trainings import load
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.simulated.outcome import record_training
+from experiments.simulated.profile import Profile
+from experiments.simulated.replay import step_ends_s
+from netsim.timeline.compute import ComputeTimes
+from netsim.timeline.cost_model import CostModel
+from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
+from netsim.timeline.timeline import Timeline
+
+TRAINED = load()[1][0]
+ALGOS = (  # one of each kind of operations
+    *("allreduce", "bytegrad", "decentralized", "diloco_int8", "local_sgd"),
+    *("post_local_sgd", "power_sgd", "sgp", "top_k"),
+)
+STEPS = np.array([1.0, 40.0, 175.0, 400.0])
+JOB = Job(compute_ms=180, model_mb=440, workers=16, rate_mbit=10_000, delay_ms=5)
+
+
+def times(algo, job):
+    return times_s(sent_by(TRAINED, algo, job.workers), job, STEPS)
+
+
+def test_where_bytes_rule_all_reduce_takes_rho():
+    job = Job.at(1000, 1e-6, workers=16, compute_ms=7, model_mb=30)
+    took_s = step_s(sent_by(TRAINED, "allreduce", 16), job)
+    assert took_s == pytest.approx(1000 * WIRE_PER_PAYLOAD * job.compute_s, rel=2e-3)
+
+
+def test_where_delay_rules_all_reduce_takes_as_many_messages_as_halving_and_doubling():
+    job = Job.at(1e-4, 2.0, workers=16, compute_ms=7, model_mb=30)
+    took_s = step_s(sent_by(TRAINED, "allreduce", 16), job)
+    assert took_s == pytest.approx((1 + 2 * 4 * 2.0) * job.compute_s, rel=1e-3)
+
+
+def test_between_two_averages_local_sgd_takes_its_compute():
+    sent = sent_by(TRAINED, "local_sgd", 16)
+    ends_s = times_s(sent, JOB, np.arange(1.0, 33.0))
+    lasted_s = np.diff(ends_s, prepend=0)
+    assert lasted_s[[0, 6, 8, 30]] == pytest.approx(JOB.compute_s)
+    averaged_s = lasted_s[7::8]
+    ideal_s = JOB.rho * JOB.compute_s * WIRE_PER_PAYLOAD
+    assert (averaged_s > JOB.compute_s + ideal_s).all()
+    assert averaged_s == pytest.approx(averaged_s[0])
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_without_loss_nothing_has_a_unit(algo):
+    own = times(algo, JOB)
+    slow = replace(JOB, compute_ms=7 * 180, delay_ms=7 * 5, rate_mbit=10_000 / 7)
+    assert times(algo, slow) == pytest.approx(7 * own, rel=1e-9)
+    large = replace(JOB, model_mb=3 * 440, rate_mbit=3 * 10_000)
+    assert times(algo, large) == pytest.approx(own, rel=1e-5)
+
+
+def test_the_ranking_and_the_ties_have_no_unit_either():
+    scaled = replace(JOB, compute_ms=18, delay_ms=0.5, rate_mbit=100_000)
+    for one, other in zip(grids(TRAINED, [[JOB]]), grids(TRAINED, [[scaled]]), strict=True):
+        assert one.first(0, 0) == other.first(0, 0)
+        assert one.ties(0, 0) == other.ties(0, 0)
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_a_better_network_is_never_slower(algo):
+    near = 1 + 1e-9
+    for worse, better in itertools.pairwise(
+        [
+            replace(JOB, loss_pct=1.0),
+            replace(JOB, loss_pct=0.1),
+            JOB,
+            replace(JOB, delay_ms=0.5),
+            replace(JOB, delay_ms=0.5, rate_mbit=40_000),
+        ]
+    ):
+        assert (times(algo, better) <= times(algo, worse) * near).all()
+
+
+def no_work(plan, backward_s):
+    return Profile(
+        device="none",
+        sharing=1,
+        setting={},
+        forward_s=backward_s / 2,
+        late_s=0.0,
+        ready_s=(backward_s,),
+        backward_s=backward_s,
+        optimizer_s=0.0,
+        jobs=(),
+    )
+
+
+@pytest.mark.parametrize("algo", ["bytegrad", "local_sgd", "sgp", "qadam"])
+def test_times_are_those_of_the_simulated_app(algo, tmp_path):
+    """The operations of a real training of the app, on the clocks of the same cost model."""
+    words = [f"algo={algo}", "model=mlp", "model.hidden=[8]", "task=mnist5k", "backend=sim"]
+    words += ["workers=4", "max_steps=20", "eval_every=20", "target_accuracy=null"]
+    words += ["algo.warmup_steps=6"] if algo == "qadam" else []
+    plan = make_plan(compose_config(words), tmp_path)
+    backward_s = 0.04
+    training = record_training(plan, plan.task.load(), no_work(plan, backward_s))
+    shapes = [tuple(parameter.shape) for parameter in plan.model.parameters()]
+    sent = sent_of(plan.algorithm, plan.make_optimizer, shapes, 4)
+    job = Job(
+        compute_ms=1500 * backward_s,
+        model_mb=sent.num_bytes / 1e6,
+        workers=4,
+        rate_mbit=10,
+        delay_ms=3,
+    )
+    compute = ComputeTimes(
+        forward_s=backward_s / 2, backward_s=backward_s, bucket_ready_s=(backward_s,)
+    )
+    timeline = Timeline(CostModel(job.net, 4, IDEAL), compute, num_lanes=1)
+    ends_s = np.array(step_ends_s(training.script, timeline))
+    steps = np.arange(1.0, 21.0)
+    own_s = times_by(sent, job, steps, Setting(num_buckets=1, is_halving=False))
+    assert own_s == pytest.approx(ends_s, rel=1e-9)
+    assert (times_s(sent, job, steps) <= own_s * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [AllReduce(), CompressedAllReduce(compressor=MinMaxUInt8()), LowPrecisionDecentralized()],
+    ids=lambda algorithm: type(algorithm).__name__,
+)
+def test_one_bucket_cut_into_four_is_what_the_algorithm_does_with_four(algorithm):
+    """But for what each chunk of a code has of its own."""
+    sent = partial(sent_of, algorithm, partial(SGD, lr=0.1), [(64, 64)] * 4, 4)
+    own, cut = sent(bucket_bytes=4 * 64 * 64), sent().of_size(4 * 4 * 64 * 64, 4)
+    assert own.num_bytes == cut.num_bytes
+
+    def operations(step):
+        return [
+            (job.moment, job.bucket, part.name, part.num_bytes)
+            for job in step
+            for part in job.work
+            if not isinstance(part, float)
+        ]
+
+    for one, other in zip(operations(own.period[0]), operations(cut.period[0]), strict=True):
+        assert one[:3] == other[:3]
+        assert one[3] == pytest.approx(other[3], rel=0.01)
