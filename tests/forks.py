@@ -25,6 +25,7 @@ IMPORTED = (
     *("experiments.__main__", "experiments.runs.job", "experiments.advise.__main__"),
     "experiments.report.__main__",
     *("experiments.commands.calibrate", "experiments.commands.compare"),
+    *("experiments.commands.watch", "experiments.report.page.serve"),
     *("experiments.commands.surface", "experiments.report.notebook"),
     *("pandas", "pyarrow.parquet", "scipy.stats", "matplotlib.pyplot", "seaborn"),
 )

@@ -1,6 +1,7 @@
-"""Tables, plots, an executed notebook and a page from a folder of runs.
+"""Tables, plots, a page to explore and a notebook from a folder of runs.
 
 python -m experiments.report results/runs [--out results/reports/tradeoff]
+python -m experiments.report results/runs --execute         the notebook with all it shows, too
 python -m experiments.report results/runs --tables          the tables alone, as Markdown
 """
 
@@ -11,35 +12,37 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from experiments.report.sections import SECTIONS
-from experiments.runs.load import load_runs
 from host import commands
 from host.errors import UserError
 from host.output import writing
 
-EXTRA = ("jinja2", "nbformat", "nbclient", "nbconvert", "ipykernel")
-"""What the notebook needs: the extra "report"."""
+EXTRA = ("itables", "jinja2", "vl_convert", "nbformat", "nbclient", "ipykernel")
+"""What the page and the notebook need: the extra "report"."""
 
 
-def report(path: str | Path, out: str | Path) -> list[Path]:
-    """Report the runs at or below `path` in the folder `out`; returns the notebook and the page.
+def report(path: str | Path, out: str | Path, *, execute: bool = False) -> list[Path]:
+    """Report the runs at or below `path` in the folder `out`; returns the page and the notebook,
+    which is executed on request.
 
     Raises:
         UserError: there is no run, `out` cannot be written, or the extra "report" is missing.
         ReportError: the notebook has failed.
     """
-    _check_extra()
+    check_extra()
     from experiments.report import notebook as notebooks
+    from experiments.report.data import ReportData
+    from experiments.report.page.build import make_page
 
     path, out = Path(path), Path(out)
-    runs = load_runs(path)
-    if runs.empty:
-        raise UserError(" ".join([f"There is no run in {path}.", *runs.attrs["problems"]]))
+    data = ReportData.load(path)
+    title, page = out.resolve().name, out / "report.html"
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-        (out / "report.ipynb").touch()
-    notebook = notebooks.make_notebook(os.path.relpath(path, out), title=out.resolve().name)
-    notebooks.execute(notebook, out)
-    return notebooks.save(notebook, out)
+        page.write_text(make_page(data, path, out, title))
+    notebook = notebooks.make_notebook(os.path.relpath(path, out), title=title)
+    if execute:
+        notebooks.execute(notebook, out)
+    return [page, notebooks.save(notebook, out)]
 
 
 def main() -> int:
@@ -54,13 +57,16 @@ def main() -> int:
     parser.add_argument("dir", metavar="DIR", help="a folder of runs")
     parser.add_argument("--out", help="the folder to write; by default results/reports/DIR's name")
     parser.add_argument(
+        "--execute", action="store_true", help="run the notebook, so that it shows all it says"
+    )
+    parser.add_argument(
         "--tables", nargs="*", metavar="NAME", help="the tables alone, as Markdown: these or all"
     )
     arguments = parser.parse_args()
     out = Path(arguments.out or Path("results/reports", Path(arguments.dir).resolve().name))
     if arguments.tables is not None:
         return _tables(arguments.dir, arguments.tables, out)
-    for file in report(arguments.dir, out):
+    for file in report(arguments.dir, out, execute=arguments.execute):
         print(file)
     return 0
 
@@ -83,7 +89,8 @@ def _sections() -> str:
     return "\n".join(["sections:", *lines])
 
 
-def _check_extra() -> None:
+def check_extra() -> None:
+    """Raises `UserError` where a package of the extra "report" is missing."""
     missing = [name for name in EXTRA if find_spec(name) is None]
     if missing:
         raise UserError(f"A report needs {', '.join(missing)}: pip install 'relaxlab[report]'.")

@@ -1,9 +1,8 @@
-"""The notebook of a report: a template and every section, executed, exported to one HTML page."""
+"""The notebook of a report: a template and every section, to be executed."""
 
 from __future__ import annotations
 
 import asyncio
-import html
 import os
 import re
 import signal
@@ -17,7 +16,6 @@ import nbformat
 from jupyter_client.client import KernelClient
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
-from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 from traitlets.config import Config
 
@@ -97,12 +95,11 @@ class _Client(NotebookClient):
             await super()._async_cleanup_kernel()
 
 
-def save(notebook: NotebookNode, folder: Path) -> list[Path]:
-    """Write report.ipynb, and report.html without the code."""
-    files = [folder / "report.ipynb", folder / "report.html"]
-    nbformat.write(notebook, files[0])
-    files[1].write_text(_page(notebook))
-    return files
+def save(notebook: NotebookNode, folder: Path) -> Path:
+    """Write report.ipynb."""
+    file = folder / "report.ipynb"
+    nbformat.write(notebook, file)
+    return file
 
 
 def _parts(text: str) -> Iterator[tuple[str, str]]:
@@ -145,12 +142,3 @@ def _environment() -> dict[str, str]:
     home = str(Path(experiments.__file__).parents[1])
     path = os.environ.get("PYTHONPATH")
     return os.environ | {"PYTHONPATH": os.pathsep.join([home, *([path] if path else [])])}
-
-
-def _page(notebook: NotebookNode) -> str:
-    """One file that needs nothing else: no script, no font, no style from elsewhere."""
-    exporter = HTMLExporter(template_name="basic", exclude_input=True, exclude_output_prompt=True)
-    body, _ = exporter.from_notebook_node(notebook)
-    title = notebook.cells[0].source.splitlines()[0].lstrip("# ")
-    page = (resources.files("experiments.report") / "templates/page.html").read_text()
-    return page.replace("$title", html.escape(title)).replace("$body", body)

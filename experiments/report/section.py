@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -66,7 +67,9 @@ class PageTable:
             classes["algorithm"] += [f" c{color[1:]}" for color in colors]
             swatches = [_swatch(color) for color in sorted(set(colors))]
         style = self._styler("html").hide(axis="index").set_td_classes(classes)
-        style = style.set_caption(self._full_caption()).set_table_styles(_TABLE_STYLES + swatches)
+        style = style.set_caption(html.escape(self._full_caption())).set_table_styles(
+            _TABLE_STYLES + swatches
+        )
         text = self.markdown()  # by which pages of the same runs are equal
         return style.to_html(table_uuid=identity(text), table_attributes='class="study"')
 

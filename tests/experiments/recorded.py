@@ -77,7 +77,8 @@ def write_run(
     config = {"seed": seed, "workers": workers, "cluster": cluster, "net": of_net}
     config |= {"optim": {"lr": lr}, "lr_scale": summary["lr_scale"], "stop_at_target": stops}
     config["algo"] = {"_target_": _target(algo)} | options
-    environment = {"cpu": "A CPU", "cores": 2, "packages": {"torch": "2.13.0"}}
+    environment = {"cpu": "A CPU", "cores": 2, "packages": {"torch": "2.13.0"}, "host": "a-host"}
+    environment |= {"git_commit": "c0ffee", "overrides": [f"+algo={algo}", f"net={net}"]}
     folder.mkdir(parents=True)
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "config.yaml").write_text(yaml.safe_dump(config))

@@ -1,0 +1,119 @@
+"""Builds the page of a report: its sections, and all runs to explore, in one file of HTML.
+
+What runs there stands in script/, a file for each part; `SCRIPTS` names them in their order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from experiments.report.data import ReportData
+from experiments.report.figures.styles import algorithm_of, style_of
+from experiments.report.page.curves import Curves
+from experiments.report.page.fragments import fragments
+from experiments.report.page.libraries import data_tables, vega
+from experiments.report.page.packing import packed_json, packed_numbers
+from experiments.report.page.run_table import run_table
+from experiments.report.page.situations import settings_of_runs, situations
+from experiments.report.section import Section
+from experiments.report.sections import SECTIONS
+
+SCRIPTS = (
+    *("unpack", "numbers", "model", "state", "tables", "charts", "target", "pairs"),
+    *("details", "controls", "watch", "start"),
+)
+
+MAX_BYTES = 3_000_000
+"""Figures for which a page of this size has no room stand beside it."""
+
+_REST = 100_000  # its own script and text
+
+
+def make_page(data: ReportData, root: Path, out: Path, title: str, version: str = "") -> str:
+    """The page of runs at or below `root`. Tables and figures are written to `out`.
+
+    `version` is of a page that is watched: it asks its server for a newer one.
+    """
+    sections = {module.TITLE: module.section(data) for module in SECTIONS}
+    for section in sections.values():
+        section.save(out)
+    return _page(data, sections, root, out, title, version)
+
+
+def _page(
+    data: ReportData,
+    sections: Mapping[str, Section],
+    root: Path,
+    out: Path,
+    title: str,
+    version: str,
+) -> str:
+    packed = _packed(data, root)
+    room = MAX_BYTES - sum(map(len, packed.values())) - _REST
+    shown, silent = fragments(sections, out, room)
+    script = "\n".join(_read(f"script/{name}.js") for name in SCRIPTS)
+    # MarkupSafe's escapes, for every value that is not `Markup`.
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    return environment.from_string(_read("page.html")).render(
+        title=title,
+        version=version,
+        style=Markup(_read("page.css")),
+        script=Markup(script),
+        script_hash=_hash(script),
+        fragments=shown,
+        silent=silent,
+        packed=packed,
+        num_runs=len(data.runs),
+    )
+
+
+def _packed(data: ReportData, root: Path) -> dict[str, str]:
+    """All that the script unpacks, by its name."""
+    curves = Curves.of(data)
+    module, styles = data_tables()
+    return {
+        "vega": vega(),
+        "data-tables": module,
+        "data-tables-style": styles,
+        "numbers": packed_numbers(curves.numbers),
+        "runs": packed_json(_explored(data, curves, root)),
+    }
+
+
+def _read(name: str) -> str:
+    return (resources.files("experiments.report.page") / name).read_text()
+
+
+def _hash(script: str) -> str:
+    """By which the page's policy knows its own script, and refuses any other."""
+    return b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _explored(data: ReportData, curves: Curves, root: Path) -> dict[str, Any]:
+    """All that the script shows."""
+    names = sorted(set(data.runs["name"]))
+    settings = settings_of_runs(data)
+    return {
+        "algorithms": [{"name": n, "color": style_of(algorithm_of(n)).color} for n in names],
+        "table": run_table(data, root),
+        "setting": settings,
+        "settings": [_setting(row) for row in data.table.to_dict("records")],
+        "curves": curves.described(),
+        **situations(data, curves, settings),
+    }
+
+
+def _setting(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {
+        "name": row["name"],
+        "label": row["label"],
+        "is_timed": not row["shared_gpu"],
+    }

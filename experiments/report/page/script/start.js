@@ -1,0 +1,32 @@
+// Unpacks the page, and makes it what it is.
+
+async function start() {
+    const style = element("style", await unpackedText("data-tables-style"));
+    document.head.prepend(style); // before the page's own, which has the last word
+    const [{ default: DataTable }, , explored, numbers] = await Promise.all([
+        imported("data-tables"), imported("vega"), unpackedText("runs"), unpackedNumbers("numbers"),
+    ]);
+    const model = new Model(JSON.parse(explored), numbers);
+    recall();
+    document.documentElement.classList.add("ready");
+    document.documentElement.classList.toggle("dark", darkness.matches); // as DataTables asks
+    darkness.addEventListener("change", () => document.documentElement.classList.toggle("dark", darkness.matches));
+    setUpAlgorithms(model);
+    setUpAxes(model);
+    setUpRuns(DataTable, model);
+    const targetView = new TargetView(DataTable, model);
+    new PairView(DataTable, model, targetView);
+    await targetView.drawn;
+    enhanceTables(DataTable);
+    document.documentElement.classList.add("complete");
+}
+
+watch();
+try {
+    await start();
+} catch (error) {
+    const failure = document.getElementById("failure");
+    failure.textContent = `Nothing can be explored here: this browser cannot run the page (${error}). The sections below are whole.`;
+    failure.hidden = false;
+    throw error;
+}

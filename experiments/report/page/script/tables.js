@@ -1,0 +1,95 @@
+// Tables that can be sorted, searched and downloaded, by DataTables.
+
+const MISSED = 1e308, MISSING = 1.7e308; // in the order of numbers, behind all of them
+const EXPORTED = {
+    orthogonal: "export",
+    columns: ":not(.no-export)",
+    stripHtml: false,
+    format: { header: (text, column, node) => node.textContent },
+};
+
+// `columns` are {title, isWord, className}, `rows` arrays of strings and numbers.
+function makeTable(DataTable, node, columns, rows, options = {}) {
+    return new DataTable(node, {
+        data: rows,
+        columns: columns.map((column) => ({
+            title: escaped(column.title),
+            type: column.isWord ? "string" : "num",
+            className: column.className ?? (column.isWord ? "dt-body-left" : "dt-body-right"),
+            render: column.render ?? (column.isWord ? renderWord : renderNumber),
+        })),
+        ...common(node.id),
+        ...options,
+    });
+}
+
+function common(name) {
+    const csv = {
+        extend: "csvHtml5",
+        text: "CSV of what is shown",
+        filename: name,
+        title: null,
+        exportOptions: { ...EXPORTED, decodeEntities: false, escapeExcelFormula: true },
+    };
+    return {
+        order: [],
+        pageLength: 25,
+        autoWidth: false,
+        deferRender: true,
+        layout: { topStart: { buttons: [csv] }, topEnd: "search", bottomStart: "info", bottomEnd: "paging" },
+    };
+}
+
+function renderWord(value, purpose) {
+    const text = value === null || value === undefined ? "" : String(value);
+    return purpose === "display" || purpose === "filter" ? escaped(text) : text;
+}
+
+function renderNumber(value, purpose) {
+    if (purpose === "display" || purpose === "filter") return escaped(said(value));
+    if (purpose === "export") return value === null || Number.isNaN(value) ? "" : value === Infinity ? "missed" : value;
+    if (value === null || Number.isNaN(value)) return MISSING;
+    return value === Infinity ? MISSED : value;
+}
+
+// The number that a cell of a section's table begins with, such as "1,340 (1,200 to 1,500)".
+function leadingNumber(text) {
+    if (text.startsWith("missed")) return MISSED;
+    const found = text.replaceAll(",", "").match(/^-?\d*\.?\d+(e[+-]?\d+)?/);
+    return found ? Number(found[0]) : MISSING;
+}
+
+// The tables that are there without scripts, each once it comes near the window.
+function enhanceTables(DataTable) {
+    const observer = new IntersectionObserver((entries) => {
+        for (const { isIntersecting, target } of entries) {
+            if (!isIntersecting) continue;
+            observer.unobserve(target);
+            enhance(DataTable, target);
+        }
+    }, { rootMargin: "600px" });
+    for (const box of document.querySelectorAll("[data-table]")) observer.observe(box);
+}
+
+function enhance(DataTable, box) {
+    const node = box.querySelector("table");
+    const headers = [...node.querySelectorAll("thead th")].map((cell) => cell.textContent.trim());
+    const first = node.querySelectorAll("tbody tr:first-child td");
+    const columnDefs = headers.map((_, k) =>
+        first[k]?.classList.contains("number")
+            ? { targets: k, type: "num", render: (text, purpose) => (purpose === "sort" ? leadingNumber(text) : text) }
+            : { targets: k, type: "html" },
+    );
+    const options = common(box.dataset.table);
+    options.layout.topStart.buttons[0].exportOptions.decodeEntities = true; // text read of HTML
+    const table = new DataTable(node, { ...options, columnDefs });
+    const place = headers.indexOf("algorithm");
+    if (place >= 0) hideRows(table, (row) => isHidden(table.cell(row, place).node().textContent.trim()));
+}
+
+// Leave out the rows of which `isLeftOut` says so, whenever something is chosen.
+function hideRows(table, isLeftOut) {
+    table.search.fixed("algorithms", (text, data, row) => !isLeftOut(row));
+    onChange((what) => what.includes("hidden") && table.draw());
+    if (state.hidden.length) table.draw();
+}

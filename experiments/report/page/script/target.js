@@ -1,0 +1,100 @@
+// The target that the reader chooses: who is first there, who ties, who has missed it.
+
+const RANK_COLUMNS = [
+    { title: "place" }, { title: "algorithm", isWord: true }, { title: "seconds" },
+    { title: "missed", isWord: true }, { title: "speed-up over the best baseline" },
+    { title: "ties with the first", isWord: true }, { title: "seconds by seed", isWord: true },
+];
+
+class TargetView {
+    constructor(DataTable, model) {
+        this.model = model;
+        this.slider = document.getElementById("target");
+        this.table = makeTable(DataTable, document.getElementById("ranks"), RANK_COLUMNS, []);
+        this.slider.addEventListener("input", () => choose({ target: this.targets[this.slider.value] }));
+        document.getElementById("recorded-target").addEventListener("click", () => choose({ target: this.situation.recorded }));
+        onChange((what) => this.show(what));
+        darkness.addEventListener("change", () => this.show(["hidden"]));
+        addEventListener("resize", () => this.resized());
+        this.show(["situation"]);
+    }
+
+    get situation() {
+        const { situations } = this.model;
+        return situations.find(({ label }) => label === state.situation) ?? situations[0];
+    }
+
+    get targets() {
+        return this.model.targetsOf(this.situation);
+    }
+
+    // Where the chosen target is among those of the situation: the last that is no harder.
+    placeOf(situation) {
+        const targets = this.model.targetsOf(situation);
+        const chosen = situation.problem === this.situation.problem ? state.target : null;
+        const exact = targets.indexOf(chosen ?? situation.recorded);
+        return exact >= 0 ? exact : Math.floor(targets.length / 2);
+    }
+
+    resized() {
+        clearTimeout(this.timer);
+        this.timer = setTimeout(() => this.width !== innerWidth && this.show(["hidden"]), 200);
+    }
+
+    show(what) {
+        this.width = innerWidth;
+        const isMoved = what.some((name) => ["situation", "target", "hidden", "logX"].includes(name));
+        const { situation, targets } = this;
+        const place = targets.length ? this.placeOf(situation) : -1;
+        const target = targets[place];
+        this.slide(situation, place);
+        const isDrawn = what.some((name) => ["situation", "target", "hidden", "over", "logX", "logY"].includes(name));
+        this.drawn = Promise.all([
+            isDrawn && drawCurves(this.model, situation, target),
+            isMoved && place >= 0 && this.rank(situation, place),
+        ]);
+    }
+
+    slide(situation, place) {
+        const { targets, slider } = this;
+        document.getElementById("target-name").textContent = `Target ${situation.metric}`;
+        slider.max = targets.length - 1;
+        slider.value = place;
+        slider.disabled = !targets.length;
+        slider.setAttribute("aria-valuetext", `${situation.metric} ${targets[place]}`);
+        document.getElementById("target-value").textContent = targets[place] ?? "none";
+        document.getElementById("recorded-target").disabled = situation.recorded === null;
+    }
+
+    async rank(situation, place) {
+        const ranked = this.model.ranked(situation, place);
+        const rows = ranked.rows.filter((row) => !isHidden(row.name));
+        rows.sort((a, b) => a.seconds - b.seconds || a.label.localeCompare(b.label));
+        this.table.clear().rows.add(rows.map((row) => this.cells(row))).draw();
+        document.getElementById("target-note").textContent = this.note(situation, ranked);
+        await drawTimes(this.model, situation, ranked);
+    }
+
+    cells(row) {
+        const seeds = row.runs.map((run, k) => `${this.model.get("seed", run)}: ${said(row.times[k])}`);
+        const unknown = row.isTimed ? "not known" : "shared GPU";
+        return [
+            row.place, row.label, row.isKnown ? row.seconds : NaN,
+            row.isKnown ? `${row.missed} of ${row.runs.length}` : unknown,
+            row.isBaseline ? 1 : row.seconds === Infinity ? NaN : row.speedup,
+            row.isTied ? "ties" : "", row.isKnown ? seeds.join(", ") : unknown,
+        ];
+    }
+
+    note(situation, { rows, isDecided, target }) {
+        const at = `${situation.is_simulated ? "Simulated: at" : "At"} ${situation.metric} ${target}`;
+        const hidden = rows.some((row) => isHidden(row.name)) ? " Places count the algorithms that are not shown, too." : "";
+        if (!isDecided) return `${at} nobody knows who is first: some runs ended before others, at an easier target.${hidden}`;
+        const first = rows.find((row) => row.place === 1);
+        if (!first) return `${at} nobody is there: all have missed it.${hidden}`;
+        const ties = rows.filter((row) => row.isTied).map((row) => row.label);
+        const tied = ties.length ? `, and ties with ${listed(ties)}` : "";
+        const missed = rows.filter((row) => row.seconds === Infinity).length;
+        return `${at} ${first.label} is first, in ${said(first.seconds)} s${tied}; ${missed} of ${rows.length} have missed it in the median run.${hidden}`;
+    }
+}

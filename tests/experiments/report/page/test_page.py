@@ -1,0 +1,271 @@
+"""The page of a report in real Chromium, as somebody uses it."""
+
+import csv
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from experiments.report.data import ReportData
+from experiments.report.page.build import make_page
+from experiments.report.results_table import results_table
+from experiments.runs.load import load_rows, load_runs
+from experiments.tasks.target import Target
+from experiments.training.metrics import time_to_target
+from host.words import significant
+from tests.experiments.browser import Browser, browser
+from tests.experiments.recorded import write_run
+from tests.experiments.report.reported import reported
+
+MAX_BYTES = 3_000_000
+COMPLETE = "document.documentElement.classList.contains('complete')"
+TAB, ENTER, ESCAPE, END = ("Tab", 9), ("Enter", 13, "\r"), ("Escape", 27), ("End", 35)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> Path:
+    return reported(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("chromium")) as page:
+        page.keep_downloads()
+        yield page
+
+
+@pytest.fixture
+def page(study, chromium) -> Iterator[Browser]:
+    """The study's page as it is at first; nothing may have been complained about at the end."""
+    show(chromium, study / "reports" / "tradeoff" / "report.html")
+    yield chromium
+    assert chromium.console == []
+
+
+def show(page: Browser, file: Path) -> None:
+    page.console.clear()
+    page.requests.clear()
+    page.open(file.as_uri())
+    page.wait(f"{COMPLETE} || !document.getElementById('failure').hidden")
+    assert page.ask(COMPLETE), page.ask("document.getElementById('failure').textContent")
+
+
+def texts(page: Browser, selector: str) -> list[str]:
+    nodes = f"[...document.querySelectorAll({json.dumps(selector)})]"
+    return page.ask(f"{nodes}.map((node) => node.innerText.trim())")
+
+
+def rows(page: Browser, table: str) -> list[dict[str, str]]:
+    """The rows of a table that are shown, by its headers."""
+    headers = texts(page, f"#{table} thead th")
+    cells = page.ask(
+        f"[...document.querySelectorAll('#{table} tbody tr')]"
+        ".map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"
+    )
+    return [dict(zip(headers, row, strict=True)) for row in cells if len(row) == len(headers)]
+
+
+def pick(page: Browser, selector: str, option: str) -> None:
+    """Choose what a select offers by that text."""
+    node = f"document.querySelector({json.dumps(selector)})"
+    found = page.ask(
+        f"(() => {{ const node = {node};"
+        f"const one = [...node.options].find((option) => option.text === {json.dumps(option)});"
+        "node.value = one.value; node.dispatchEvent(new Event('change')); return node.value; })()"
+    )
+    assert found is not None
+
+
+def downloaded(page: Browser, table: str) -> list[dict[str, str]]:
+    """What its button saves, once it is there."""
+    file = page.folder / f"{table}.csv"
+    file.unlink(missing_ok=True)
+    box = f"document.getElementById('{table}').closest('.dt-container')"
+    page.ask(f"{box}.querySelector('.buttons-csv').click()")
+    page.wait("true")
+    for _ in range(500):
+        if file.exists() and file.stat().st_size:
+            break
+        page.ask("new Promise((done) => setTimeout(done, 20))")
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_it_opens_without_a_complaint_or_a_request_and_fits(study, page):
+    file = study / "reports" / "tradeoff" / "report.html"
+    assert file.stat().st_size < MAX_BYTES
+    assert [url for url in page.requests if not url.startswith(("data:", "blob:"))] == [
+        file.as_uri()
+    ]
+    assert not page.ask("[...document.querySelectorAll('section')].some((s) => !s.innerText)")
+    headings = texts(page, "h2")
+    links = texts(page, "nav a")
+    assert "Explore" in headings and set(links) <= set(headings) and len(links) > 8
+    assert page.ask("[...document.images].every((i) => i.naturalWidth > 0 && i.alt)")
+    for width in (1280, 390):
+        page.resize(width, 900)
+        for scheme, paper in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(22, 24, 28)")):
+            page.prefer(scheme)
+            wider = page.ask("document.documentElement.scrollWidth - innerWidth")
+            assert wider <= 0, f"wider than {width} pixels"
+            assert page.ask("getComputedStyle(document.body).backgroundColor") == paper
+    page.prefer("light")
+    page.resize(1280, 1000)
+
+
+def test_runs_are_sorted_filtered_searched_and_toggled(page):
+    first = rows(page, "run-table")[0]
+    assert {"learning rate", "status", "reason", "network", "seed", "folder"} <= set(first)
+    pick(page, "[data-filter=net]", "wan")
+    assert texts(page, "#run-table_info") == [
+        "Showing 1 to 18 of 18 entries (filtered from 72 total entries)"
+    ]
+    place = texts(page, "#run-table thead th").index("time to target (s)")
+    header = f"document.querySelectorAll('#run-table thead th')[{place}]"
+    page.ask(f"{header}.querySelector('[role=button], .dt-column-order').click()")
+    times = [row["time to target (s)"] for row in rows(page, "run-table")]
+    numbers = [math.inf if text == "missed" else float(text.replace(",", "")) for text in times]
+    assert numbers == sorted(numbers) and times[-1] == "missed"
+    assert page.ask(f"{header}.getAttribute('aria-sort')") == "ascending"
+    page.ask("document.querySelector('#run-table_wrapper input[type=search]').focus()")
+    page.send("Input.insertText", text="worker 2 died")
+    [failed] = rows(page, "run-table")
+    assert (failed["status"], failed["reason"]) == ("failed", "worker 2 died")
+    page.ask("document.querySelector('#algorithms input[value=bytegrad]').click()")
+    assert rows(page, "run-table") == []
+    assert "bytegrad" not in {row["algorithm"] for row in rows(page, "ranks")}
+    box = "[data-table=time_to_accuracy]"
+    page.ask(f"document.querySelector('{box}').scrollIntoView()")
+    page.wait(f"document.querySelector('{box} .dt-container') !== null")
+    of_section = f"{box} tbody td.word"
+    assert "allreduce" in texts(page, of_section) and "bytegrad" not in texts(page, of_section)
+
+
+def at_target(root: Path, target: float, net: str) -> dict[str, dict[str, object]]:
+    """The rows of one network in the table of results, had the target been that."""
+    runs = load_runs(root)
+    times = [
+        time_to_target(load_rows(folder), Target(value=target)) if status == "completed" else None
+        for folder, status in zip(runs.folder, runs.status, strict=True)
+    ]
+    runs = runs.assign(time_to_accuracy_s=[math.nan if t is None else t for t in times])
+    table = results_table(runs).query("net == @net")
+    return {str(row["label"]): row for row in table.to_dict("records")}
+
+
+def test_the_slider_gives_what_python_gives_and_says_missed(study, page):
+    pick(page, "#situation", "network slow_tcp, 100 Mbit/s asked")
+    last = int(page.ask("document.getElementById('target').max"))
+    seen_ties = 0
+    for place in (0, last // 3, last // 2, last - 4, last):
+        page.ask(
+            f"(() => {{ const slider = document.getElementById('target'); slider.value = {place};"
+            "slider.dispatchEvent(new Event('input')); })()"
+        )
+        target = float(page.ask("document.getElementById('target-value').textContent"))
+        expected = at_target(study / "runs", target, "slow_tcp")
+        shown = {row["algorithm"]: row for row in rows(page, "ranks")}
+        exact = {row["algorithm"]: row for row in downloaded(page, "ranks")}
+        assert shown.keys() == exact.keys() == expected.keys()
+        for label, row in expected.items():
+            seconds = row["time_to_accuracy_s"]
+            is_missed = math.isinf(seconds)
+            assert exact[label]["seconds"] == ("missed" if is_missed else repr(seconds))
+            assert shown[label]["seconds"] == ("missed" if is_missed else significant(seconds))
+            assert shown[label]["missed"] == f"{row['missed']} of {row['runs']}"
+            assert shown[label]["place"] == ("-" if is_missed else str(row["place"]))
+            assert shown[label]["ties with the first"] == ("ties" if row["ties_with_first"] else "")
+            ratio = exact[label]["speed-up over the best baseline"]
+            if 0 < row["speedup"] < math.inf:
+                assert float(ratio) == row["speedup"]
+            seen_ties += row["ties_with_first"]
+    assert seen_ties and {row["seconds"] for row in shown.values()} == {"missed"}
+    assert "all have missed it" in texts(page, "#target-note")[0]
+
+
+def test_a_run_opens_by_keyboard_with_what_it_takes_to_repeat_it(page):
+    page.ask("document.querySelector('#run-table_wrapper input[type=search]').focus()")
+    page.send("Input.insertText", text="is nan at step 70")
+    for _ in range(40):
+        page.press(*TAB)
+        if page.ask("document.activeElement.dataset.run !== undefined"):
+            break
+    page.press(*ENTER)
+    body = texts(page, "dialog[open]")[0]
+    assert "diverged: the loss is nan at step 70" in body
+    assert "python -m experiments +algo=local_sgd net=lan_1g" in body
+    assert "c0ffee" in body and "a-host" in body and "990" in body
+    assert "algo._target_" in body and "experiments.training.torch_ddp.TorchDDP" in body
+    page.press(*ESCAPE)
+    assert not page.ask("document.querySelector('dialog').open")
+
+
+def test_two_algorithms_axes_and_hovering(page):
+    pick(page, "#pair-first", "bytegrad")
+    pick(page, "#pair-second", "allreduce")
+    pairs = rows(page, "pair")
+    assert len(pairs) == 4 and {row["target"] for row in pairs} == {"accuracy 0.9"}
+    assert "bytegrad is faster than allreduce in" in texts(page, "#pair-note")[0]
+    assert "bagua_algos.algorithms.bytegrad.Made" in texts(page, "#pair-difference")[0]
+    assert [row["network"] for row in downloaded(page, "run-table")].count("wan") == 18
+    for box in ("log-x", "log-y"):
+        page.ask(f"document.getElementById('{box}').click()")
+    pick(page, "#over", "MB sent by a worker")
+    page.wait("document.querySelector('#curves svg').textContent.includes('MB sent by a worker')")
+    mark = "document.querySelector('#times .mark-symbol path')"
+    page.wait(f"{mark} !== null")
+    page.ask("document.getElementById('times').scrollIntoView({block: 'center'})")
+    x, y = page.ask(
+        f"(() => {{ const box = {mark}.getBoundingClientRect();"
+        "return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+    )
+    page.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    told = page.wait("document.getElementById('vg-tooltip-element')?.innerText")
+    assert "seeds (s)" in told and "median (s)" in told and "0: " in told
+
+
+HOSTILE = (
+    "</script></style></template><script>document.title='taken'</script>"
+    "<img src=x onerror=document.title='taken'>"
+)
+
+
+def test_what_records_contain_stays_text(tmp_path, chromium):
+    for seed in range(2):
+        folder = tmp_path / "runs" / f"{HOSTILE.replace('/', '|')[:120]}{seed}"
+        write_run(folder, seed=seed, reason=HOSTILE, status="diverged")
+        summary = json.loads((folder / "summary.json").read_text())
+        texts_ = {name: HOSTILE for name, value in summary.items() if isinstance(value, str)}
+        summary |= texts_ | {"status": HOSTILE, "links": [{HOSTILE: HOSTILE}], "gpu": HOSTILE}
+        (folder / "summary.json").write_text(json.dumps(summary | {"metric": HOSTILE}))
+        (folder / "config.yaml").write_text(
+            yaml.safe_dump({HOSTILE: HOSTILE, "algo": {HOSTILE: 1}})
+        )
+        environment = dict.fromkeys(["host", "cpu", "git_commit", "command", HOSTILE], HOSTILE)
+        (folder / "environment.json").write_text(json.dumps(environment | {"overrides": [HOSTILE]}))
+    data = ReportData.load(tmp_path / "runs")
+    text = make_page(data, tmp_path / "runs", tmp_path, HOSTILE)
+    assert text.count("<script") == text.count("</script>") == 1 and "<img src=x" not in text
+    (tmp_path / "hostile.html").write_text(text)
+    show(chromium, tmp_path / "hostile.html")
+    chromium.ask("document.querySelector('button[data-run]').click()")
+    body = texts(chromium, "dialog[open]")[0]
+    assert body.count("document.title='taken'") > 6
+    assert chromium.ask("document.title") == HOSTILE
+    assert chromium.ask("document.querySelectorAll('img[src=x], body script').length") == 1
+    assert chromium.console == []
+
+
+def test_a_browser_that_has_something_to_complain_about_does(tmp_path, chromium):
+    """Else the tests above could not fail."""
+    chromium.console.clear()
+    (tmp_path / "bad.html").write_text(
+        '<body><img src="missing.png"><script>console.warn("a warning"); nothing();</script></body>'
+    )
+    chromium.open((tmp_path / "bad.html").as_uri())
+    said = "\n".join(chromium.console)
+    assert "a warning" in said and "nothing is not defined" in said
+    assert chromium.requests[-1].endswith("missing.png")
