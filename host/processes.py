@@ -73,6 +73,10 @@ def kill(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
+WELL = "ended with exit code 0"
+"""How a child ends that has done its work."""
+
+
 def end_of(pid: int) -> str:
     """Reap a child that has ended or is about to; returns how it did, such as "was killed by
     SIGTERM" or "ended with exit code 1".

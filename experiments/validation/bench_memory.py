@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,8 +20,8 @@ import torch
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.simulated.memory import needed_bytes
+from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.simulate import simulate
-from host import markdown
 from host.errors import Failure
 from host.processes import fork, kill
 
@@ -36,23 +37,23 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case(("task=fashion_mnist", "model=mlp"), 256, 32),
-    Case(("task=mnist5k", "model=cnn"), 64, 32),
+    Case(("task=fashion_mnist", "model=mlp"), 128, 32),
+    Case(("task=mnist5k", "model=cnn"), 16, 32),
     Case(("task=movie_snippets", "model=fast_text"), 64, 32),
-    Case(("task=movie_snippets", "model=minilm"), 4, 16),
+    Case(("task=movie_snippets", "model=minilm"), 2, 8),
 )
 
 
 def print_counted() -> None:
     """Print, for each of `CASES`, what is counted for it and the most that it took."""
-    rows = []
     for case in CASES:
         counted, taken = measured(case)
-        numbers = [f"{counted / 1e6:,.0f}", f"{taken / 1e6:,.0f}", f"{counted / taken:.2f}"]
-        words = [f"`{' '.join(case.words)}`", str(case.workers), str(case.batch_size)]
-        rows.append([*words, *numbers])
-    header = ["run", "workers", "batch", "counted (MB)", "taken at most (MB)", "ratio"]
-    print(markdown.table(header, rows, "lrrrrr"))
+        print(
+            f"{' '.join(case.words)}, {case.workers} workers x {case.batch_size}: "
+            f"{counted / 1e6:,.0f} MB counted, at most {taken / 1e6:,.0f} MB taken, "
+            f"ratio {counted / taken:.2f}",
+            flush=True,
+        )
 
 
 def measured(case: Case) -> tuple[int, int]:
@@ -77,11 +78,13 @@ def measured(case: Case) -> tuple[int, int]:
 def _run(case: Case, parent: Connection) -> int:
     """Tell what is counted, wait, and train with an evaluation on the way and one at the end."""
     torch.set_num_threads(1)
-    numbers = [f"workers={case.workers}", f"batch_size={case.batch_size}", "max_steps=6"]
-    words = ["algo=allreduce", "backend=sim", *case.words, *numbers, "eval_every=3"]
+    numbers = [f"workers={case.workers}", f"batch_size={case.batch_size}", "max_steps=2"]
+    words = ["algo=allreduce", "backend=sim", *case.words, *numbers, "eval_every=1"]
     with tempfile.TemporaryDirectory() as folder:
         plan = make_plan(compose_config(words), Path(folder))
         data = plan.task.load()
+        plan = replace(plan, profile=Path(folder, "few_steps.yaml"))
+        rehearse(plan, data, sharing=1, num_steps=3, seconds=0).save(Path(folder, "few_steps.yaml"))
         parent.send(needed_bytes(plan, data))
         parent.recv()
         simulate(plan, data, lambda network: None, lambda row: None)

@@ -15,7 +15,6 @@ an ordinary user. The caller forks the hub's process, where there is one thread:
         return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
 """
 
-import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +24,7 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 from host.errors import ChildError
-from host.processes import fork, kill, run_in_child
+from host.processes import WELL, end_of, fork, kill, run_in_child
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError
 from netsim.links.unshare import enter_network_namespace
@@ -59,8 +58,8 @@ def check_permitted(condition: NetworkCondition, num_workers: int = 1) -> None:
         hub = Hub(condition, num_workers)
         num_forked = max(1, min(num_workers, condition.max_rank_named + 1))
         for pid in hub.fork_workers(lambda rank: 0, num_forked):
-            if os.waitpid(pid, 0)[1] != 0:
-                raise NamespaceError("A trial worker failed; what it printed says why.")
+            if (end := end_of(pid)) != WELL:
+                raise NamespaceError(f"a trial worker of the network {end}")
 
     try:
         run_in_child(attempt, doing="trying the workers' network", limit_s=_LIMIT_S)
@@ -210,9 +209,7 @@ class _ForkedWorker:
                 f"Worker {self.rank} has not {deed} within {_LIMIT_S} s: is the host overloaded?"
             ) from None
         if not done:
-            raise NamespaceError(
-                f"Worker {self.rank} died before it had {deed}; what it printed says why."
-            )
+            raise NamespaceError(f"worker {self.rank} {end_of(self.pid)} before it had {deed}")
 
     def proceed(self) -> None:
         with suppress(BrokenPipeError):  # the next wait, or the exit code, tells of its death

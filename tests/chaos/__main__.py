@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from host.processes import fork
+from host.processes import fork, kill
 from tests.chaos import clock
 from tests.chaos.case import draw
 
@@ -42,7 +42,7 @@ def main() -> int:
     import_all()
     stop_s = time.monotonic() + 60 * options.minutes
     jobs: dict[int, int] = {}
-    with _scratch() as scratch:
+    with _scratch() as scratch, _ended(jobs):
         while (todo and time.monotonic() < stop_s) or jobs:
             while todo and len(jobs) < options.jobs and time.monotonic() < stop_s:
                 seed = todo.pop(0)
@@ -56,6 +56,16 @@ def main() -> int:
 
 
 @contextmanager
+def _ended(jobs: dict[int, int]) -> Iterator[None]:
+    """At the end no case goes on, whatever has stopped this command."""
+    try:
+        yield
+    finally:
+        for pid in jobs:
+            kill(pid)
+
+
+@contextmanager
 def _scratch() -> Iterator[Path]:
     """A folder until the end; `TemporaryDirectory` would delete it at the end of any fork."""
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
@@ -63,6 +73,7 @@ def _scratch() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
+        clock.forget()
 
 
 def _options() -> argparse.Namespace:

@@ -7,6 +7,7 @@ What waits in the kernel for a moment of the wall clock does not see it.
 import ctypes
 import mmap
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -80,6 +81,12 @@ def begin_again_with_clock() -> None:
     if subprocess.run(build, check=False).returncode == 0:
         os.environ["LD_PRELOAD"] = str(library)
         os.execv(sys.executable, sys.orig_argv)
+
+
+def forget() -> None:
+    """Delete the library, at the end of the program that has made it."""
+    if is_there():
+        shutil.rmtree(Path(os.environ["LD_PRELOAD"]).parent)
 
 
 def is_there() -> bool:

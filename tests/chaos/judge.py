@@ -62,9 +62,9 @@ def codes(case: Case, ended: Ended) -> set[int | None]:
         return usual
     match case.strike:
         case "SIGKILL":
-            return usual | ({-9} if of_launcher else {1})
+            return usual | ({-9} if of_launcher else {1, 2})  # 2: in the trial before a run
         case "SIGTERM":
-            return usual | ({143, -15} if of_launcher else {1})
+            return usual | ({143, -15} if of_launcher else {1, 2})
         case "SIGINT":
             return usual | ({130, -2} if of_launcher else {1})
         case "SIGSTOP":

@@ -130,7 +130,9 @@ def digests(case: Case, work: Path) -> dict[str, str]:
 
 def _digest(run: Path, losses_alone: bool) -> tuple[str, str]:
     summary = json.loads((run / "summary.json").read_text())
-    rows = [values(asdict(row)) for row in load_rows(run) if not (losses_alone and row.value)]
+    rows = [
+        values(asdict(row)) for row in load_rows(run) if not (losses_alone and row.is_evaluation)
+    ]
     final = [summary["final_accuracy"], summary["final_loss"], summary["spread"]]
     text = json.dumps([rows, [] if losses_alone else final, summary["status"]])
     return f"{summary['algo']} {summary['seed']}", hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -172,14 +172,14 @@ def processes() -> list[int]:
 
 
 def described(pid: int) -> str:
-    """Its name, parent and state; a fork of this program has its command line."""
+    """Its name, state and parent."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-        words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:80]
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return "gone"
     state, parent = stat.rpartition(")")[2].split()[:2]
-    return f"{words.strip()}, {state}, child of {parent}"
+    return f"{name}, {state}, child of {parent}"
 
 
 def _put_on_small_disk(work: Path, num_bytes: int) -> None:

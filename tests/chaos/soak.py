@@ -1,4 +1,4 @@
-"""Is what lives long flat? Two sweeps over all algorithms go on side by side, each in one process:
+"""Is what lives long flat? Sweeps over all algorithms follow one another in each of two processes,
 on real workers and on simulated ones. After every run the memory, descriptors and threads of that
 process are noted, and its temporary files.
 
@@ -9,6 +9,7 @@ the first ones of the same algorithms.
 """
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -25,9 +26,6 @@ from host import conf, markdown
 from host.environment import environment
 
 QUICK = ("net=none", "model=mlp", "workers=2", "max_steps=20", "eval_every=10", "log_every=5")
-SECONDS_A_RUN = 1.0
-"""At the least, so that there are seeds enough."""
-
 FEWEST = 12
 """Runs of a sweep, below which nothing is said."""
 
@@ -65,13 +63,17 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.soak")
     parser.add_argument("--minutes", type=float, default=120)
-    minutes = parser.parse_args().minutes
+    parser.add_argument("--sweep", nargs="+", metavar="WORD", help="be one of the sweeps")
+    options = parser.parse_args()
+    minutes = options.minutes
+    if options.sweep:
+        sweep_again_and_again(*options.sweep)
     algos = sorted(conf.files("algo"))
     simulated = [algo for algo in algos if not algo.startswith("torch_ddp")]
     with tempfile.TemporaryDirectory(prefix="soak-") as place:
         sweeps = [
-            _started(Path(place, "real"), "real", algos, "gloo", minutes),
-            _started(Path(place, "simulated"), "simulated", simulated, "sim", minutes),
+            _started(Path(place, "real"), "real", algos, "gloo"),
+            _started(Path(place, "simulated"), "simulated", simulated, "sim"),
         ]
         try:
             _watch(sweeps, 60 * minutes)
@@ -91,19 +93,26 @@ def main() -> None:
             print(_speed(sweep))
 
 
-def _started(place: Path, name: str, algos: list[str], backend: str, minutes: float) -> Sweep:
+def _started(place: Path, name: str, algos: list[str], backend: str) -> Sweep:
     (place / "tmp").mkdir(parents=True)
-    num_seeds = 1 + round(60 * minutes / (SECONDS_A_RUN * len(algos)))
-    seeds = ",".join(map(str, range(num_seeds)))
-    words = [f"seed={seeds}", f"algo={','.join(algos)}", f"backend={backend}", *QUICK]
     with (place / "output").open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "experiments", "-m", *words, f"hydra.sweep.dir={place}/runs"],
+            [sys.executable, "-m", "tests.chaos.soak", "--sweep", str(place), backend, *algos],
             stdout=output,
             stderr=subprocess.STDOUT,
             env=os.environ | {"TMPDIR": str(place / "tmp")},
         )
     return Sweep(name, place / "runs", process, [])
+
+
+def sweep_again_and_again(place: str, backend: str, *algos: str) -> None:
+    """Until it is ended: sweeps of one seed each over `algos`, all in this process."""
+    from experiments.__main__ import main
+
+    for seed in itertools.count():
+        words = [f"seed={seed}", f"algo={','.join(algos)}", f"backend={backend}", *QUICK]
+        sys.argv = ["experiments", "-m", *words, f"hydra.sweep.dir={place}/runs"]
+        main()
 
 
 def _watch(sweeps: list[Sweep], seconds: float) -> None:

@@ -19,6 +19,7 @@ from experiments.runs.peer_run import shared_arguments
 from experiments.training.checkpoint import newest
 from host.errors import UserError
 from tests import app
+from tests.experiments import elastic as elastic_program
 from tests.experiments import torchrun
 
 TORCHRUN = {
@@ -200,12 +201,27 @@ def test_a_run_that_loses_a_machine_goes_on_with_the_rest(tmp_path):
     assert (record["status"], record["workers"]) == ("completed", 1)
     numbers = [change["workers"] for change in record["workers_over_time"]]
     assert numbers[-2:] == [2, 1]
-    assert (folder / "config.yaml").read_text().startswith("# ")
+    steps = [row.step for row in load_rows(folder) if row.kind == "step"]
+    assert steps == [*range(1, 801)]
+
+
+def test_a_run_that_goes_on_with_fewer_workers_says_so(tmp_path):
+    folder = tmp_path / "run"
+    ended = app.run(folder, module="tests.experiments.elastic", limit_s=250)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    record = app.summary(folder)
+    assert (record["status"], record["workers"]) == ("completed", 1)
+    (before, after) = record["workers_over_time"]
+    assert (before["workers"], after["workers"]) == (2, 1)
+    assert record["steps"] == after["after_step"] + elastic_program.NUM_STEPS
+    told = f"# 2 workers, 1 after step {after['after_step']}\n"
+    assert (folder / "config.yaml").read_text().startswith(told)
     rows = [row for row in load_rows(folder) if row.kind == "step"]
-    assert [row.step for row in rows] == [*range(1, 801)]
+    assert [row.step for row in rows] == [*range(1, record["steps"] + 1)]
     epochs = [row.epoch for row in rows]
     assert epochs == sorted(epochs)
-    assert len(load_runs(folder)) == 0 and len(load_runs(folder).attrs["apart"]) == 1
+    runs = load_runs(folder)
+    assert len(runs) == 0 and "changed (2 workers, 1 after" in runs.attrs["apart"][0]
 
 
 class Clock:
