@@ -30,8 +30,12 @@ def shown():
     return [panel(trained, loss) for trained in own for loss in (0.0, 1.0)]
 
 
-def test_a_panel_for_each_number_of_workers_and_loss(shown):
-    figure = map_figure(shown)
+@pytest.fixture(scope="module")
+def figure(shown):
+    return map_figure(shown)
+
+
+def test_a_panel_for_each_number_of_workers_and_loss(figure):
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == [
         *("16 workers, no loss", "64 workers, no loss", "128 workers, no loss"),
@@ -43,8 +47,7 @@ def test_a_panel_for_each_number_of_workers_and_loss(shown):
     assert len(np.asarray(circles.get_offsets())) == 3  # the three delays at the least rho
 
 
-def test_every_point_is_on_the_panels_of_the_nearest_workers(shown):
-    figure = map_figure(shown)
+def test_every_point_is_on_the_panels_of_the_nearest_workers(figure):
     signs = [{text.get_text() for text in axes.texts} for axes in figure.axes[:3]]
     for point in points():
         on = [w for w, own in zip((16, 64, 128), signs, strict=True) if point.sign in own]
