@@ -44,13 +44,13 @@ def main() -> None:
 def programs() -> dict[str, str]:
     """The module of each command."""
     rooms = [file.parent.name for file in sorted(_HERE.parent.glob("*/__main__.py"))]
-    own, benches = (
-        sorted(
-            file.stem for file in folder.glob("*.py") if file.stem not in ("__init__", "relaxlab")
-        )
-        for folder in (_HERE, _HERE / "benches")
-    )
-    modules = {name: f"{experiments.__name__}.{name}" for name in (*rooms, *own, *benches)}
+    own = [
+        file.stem
+        for folder in ("", "checks", "benches")
+        for file in sorted((_HERE / folder).glob("*.py"))
+        if file.stem not in ("__init__", "relaxlab")
+    ]
+    modules = {name: f"{experiments.__name__}.{name}" for name in (*rooms, *own)}
     return {"run": experiments.__name__} | modules | {name: name for name in _PACKAGES}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.commands.gpu_check import main
+from experiments.commands.checks.gpu_check import main
 from experiments.real.nccl import SOCKETS
 from experiments.validation.gpu.check import (
     LIMIT_S,
@@ -92,7 +92,7 @@ def test_a_driver_that_does_not_answer_is_one_sentence(monkeypatch, capsys):
     def no_answer():
         raise UserError("the GPU driver did not answer within 60 s")
 
-    monkeypatch.setattr("experiments.commands.gpu_check.find_gpus", no_answer)
+    monkeypatch.setattr("experiments.commands.checks.gpu_check.find_gpus", no_answer)
     monkeypatch.setattr(sys, "argv", ["gpu_check"])
     assert main() == 2
     [sentence] = capsys.readouterr().err.splitlines()

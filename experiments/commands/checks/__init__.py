@@ -1,0 +1,1 @@
+"""The programs that hold relaxlab against measurements, records and GPUs: `experiments.NAME`."""
