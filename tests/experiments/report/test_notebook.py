@@ -9,10 +9,11 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 import pytest
-from nbclient import NotebookClient
 
 from experiments.report import __main__ as command
+from experiments.report import notebook as notebooks
 from experiments.report.notebook import make_notebook
+from experiments.report.page import build
 from experiments.report.section import MAX_ROWS, PageTable
 from experiments.report.sections import SECTIONS
 from host.errors import UserError
@@ -62,7 +63,7 @@ def test_the_notebook_can_be_run_by_its_reader(reported):
     assert _texts(notebook) == []
     table = (folder / "time_to_accuracy.csv").read_text()
     (folder / "time_to_accuracy.csv").unlink()
-    NotebookClient(notebook, resources={"metadata": {"path": str(folder)}}).execute()
+    notebooks.execute(notebook, folder)
     assert any("Of 4 situations, first is" in text for text in _texts(notebook))
     assert (folder / "time_to_accuracy.csv").read_text() == table
 
@@ -73,12 +74,14 @@ def _texts(notebook):
     return [output.data["text/markdown"] for output in outputs if "text/markdown" in output.data]
 
 
-def test_a_notebook_is_executed_on_request(tmp_path):
+def test_a_notebook_is_executed_on_request_alone(tmp_path, monkeypatch):
     write_run(tmp_path / "runs" / "run")
-    done = run_command(tmp_path / "runs", "--out", tmp_path / "out", "--execute")
-    assert done.returncode == 0, done.stderr
-    notebook = nbformat.read(tmp_path / "out" / "report.ipynb", as_version=4)
-    assert any("1 run of 1 algorithm" in text for text in _texts(notebook))
+    executed = []
+    monkeypatch.setattr(build, "make_page", lambda *_: "a page")
+    monkeypatch.setattr(notebooks, "execute", lambda notebook, folder: executed.append(folder))
+    for is_asked in (False, True):
+        command.report(tmp_path / "runs", tmp_path / "out", execute=is_asked)
+        assert executed == [tmp_path / "out"] * is_asked
 
 
 def test_a_notebook_is_the_same_twice():
