@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
@@ -133,14 +134,22 @@ def _quoting(root: Path, made: Files) -> tuple[dict[str, bytes], list[str]]:
 
 def _unexplained(root: Path, made: Files, recipe: Recipe) -> Iterator[str]:
     """Committed files that nothing makes; and what is said not to be made, but is, or is not."""
-    files = [*(root / "results").rglob("*"), *(root / "docs").glob("*.png")]
-    paths = {str(file.relative_to(root)) for file in files if file.is_file()}
+    paths = _kept(root)
     apart = (INPUTS, *_SCRATCH, *(pack.archive for pack in recipe.archives))
     for path in sorted(paths - made.keys() - recipe.without_records.keys()):
         if not path.startswith(apart) and Path(path).name not in ("README.md", "reproduce.yaml"):
             yield f"{path}: nothing makes it, and results/reproduce.yaml does not say why"
     for path in sorted(recipe.without_records.keys() - (paths - made.keys())):
         yield f"{path}: results/reproduce.yaml says that it cannot be made, but it is, or is not"
+
+
+def _kept(root: Path) -> set[str]:
+    """The results and pictures that git has or is about to have; all where there is no git."""
+    files = [*(root / "results").rglob("*"), *(root / "docs").glob("*.png")]
+    paths = {str(file.relative_to(root)) for file in files if file.is_file()}
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return paths if listed.returncode else paths & set(listed.stdout.split("\0"))
 
 
 def _impure(records: Sequence[Provenance], recipe: Recipe) -> Iterator[str]:
