@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,15 @@ from experiments.report.cells import describe
 from experiments.report.data import ReportData
 from experiments.report.page.curves import Curves
 from experiments.report.page.packing import plain
-from experiments.report.page.targets import grid, verdicts
+from experiments.report.page.targets import (
+    APART,
+    TIED,
+    UNKNOWN,
+    Situation,
+    Verdicts,
+    grid,
+    verdicts,
+)
 from experiments.report.results_table import KEYS, SITUATION, comparable, varies
 from experiments.tasks.target import LOWER_IS_BETTER
 
@@ -39,12 +47,11 @@ def situations(data: ReportData, curves: Curves, settings: list[int]) -> dict[st
     table = data.table.assign(target_score=recorded)
     table["problem"] = table.groupby(PROBLEM, dropna=False).ngroup()
     grids = [_grid(rows, runs, curves, len(table)) for _, rows in table.groupby("problem")]
+    groups = list(comparable(table))
+    told_at = _verdicts(groups, runs, curves, grids)
     told = [column for column in (*SITUATION, "backend") if varies(table, column)]
     found = []
-    for group in comparable(table):
-        targets = grids[group.problem.iloc[0]]
-        own = [runs[setting] for setting in group.index]
-        verdict = verdicts(group.to_dict("records"), own, curves, np.array(targets, dtype=float))
+    for group, verdict in zip(groups, told_at, strict=True):
         best = group.index[group.is_best_baseline]
         row = group.iloc[0]
         found.append(
@@ -62,6 +69,36 @@ def situations(data: ReportData, curves: Curves, settings: list[int]) -> dict[st
             }
         )
     return {"problems": [{"targets": targets} for targets in grids], "situations": found}
+
+
+def _verdicts(
+    groups: Sequence[pd.DataFrame],
+    runs: Mapping[Any, pd.DataFrame],
+    curves: Curves,
+    grids: Sequence[Sequence[float]],
+) -> list[Verdicts]:
+    """Of each group of settings. At the recorded target it is what the tables of the report say,
+    whose page holds all problems.
+    """
+    found: dict[int, Verdicts] = {}
+    for problem, targets in enumerate(grids):
+        of_problem = [k for k, group in enumerate(groups) if group.problem.iloc[0] == problem]
+        compared = [
+            Situation(groups[k].to_dict("records"), [runs[own] for own in groups[k].index])
+            for k in of_problem
+        ]
+        told = verdicts(compared, curves, np.array(targets, dtype=float))
+        found |= zip(of_problem, told, strict=True)
+        for k in of_problem:
+            recorded = groups[k].target_score.iloc[0]
+            if recorded in targets:
+                found[k].ties[targets.index(recorded)] = _recorded(groups[k])
+    return [found[k] for k in range(len(groups))]
+
+
+def _recorded(group: pd.DataFrame) -> str:
+    letters = np.where(group.ties_with_first, TIED, APART)
+    return "".join(np.where(group.shared_gpu, UNKNOWN, letters))
 
 
 def _grid(

@@ -20,7 +20,7 @@ import pandas as pd
 
 from experiments.report.page.curves import Curves
 from experiments.report.page.packing import Array
-from experiments.report.places import compared
+from experiments.report.places import compared_on_page
 from experiments.tasks.target import LOWER_IS_BETTER
 
 MIN_TARGETS, MAX_TARGETS = 12, 40
@@ -31,6 +31,16 @@ _EASIEST = 0.1
 """The share of all scores that are worse than the easiest target."""
 
 TIED, APART, UNKNOWN = "t", "-", "u"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is compared: `rows` of `results_table`, and the `runs` of each, by their rows in
+    `ReportData.runs`.
+    """
+
+    rows: Sequence[Mapping[Any, Any]]
+    runs: Sequence[pd.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -69,29 +79,35 @@ def _step(least: float) -> tuple[float, int]:
     return factor * 10.0**exponent, max(-exponent, 0)
 
 
-def verdicts(
-    rows: Sequence[Mapping[Any, Any]], runs: Sequence[pd.DataFrame], curves: Curves, grid: Array
-) -> Verdicts:
-    """What `rows`, the settings of one situation, are to one another at each target of `grid`.
+def verdicts(situations: Sequence[Situation], curves: Curves, grid: Array) -> list[Verdicts]:
+    """What the settings of each situation are to one another at each target of `grid`: at each, all
+    situations are one page.
 
     Args:
-        rows: of `results_table`.
-        runs: of each, its runs, by their rows in `ReportData.runs`.
+        situations: that share their targets.
         curves: of all runs.
         grid: the targets.
     """
+    times = [_times_of_all(situation, curves, grid) for situation in situations]
+    found = [Verdicts([], []) for _ in situations]
+    for at in range(len(grid)):
+        at_target = [{k: own[k][:, at] for k in own} for own in times]
+        for verdict, (letters, baseline) in zip(
+            found, _verdicts_at(situations, at_target), strict=True
+        ):
+            verdict.ties.append(letters)
+            verdict.baselines.append(baseline)
+    return found
+
+
+def _times_of_all(situation: Situation, curves: Curves, grid: Array) -> dict[int, Array]:
+    """Seconds `[run, target]` of each setting, by its position, whose times are claims."""
+    rows, runs = situation.rows, situation.runs
     timed = [k for k, row in enumerate(rows) if not row["shared_gpu"]]
     last_step = max(
         (int(runs[k].steps.max()) for k in timed if runs[k].steps.notna().any()), default=0
     )
-    found = {k: _times(rows[k], runs[k], curves, grid, last_step) for k in timed}
-    ties, baselines = [], []
-    for at in range(len(grid)):
-        own = {k: times[:, at] for k, times in found.items()}
-        letters, baseline = _verdict(rows, own)
-        ties.append(letters)
-        baselines.append(baseline)
-    return Verdicts(ties, baselines)
+    return {k: _times(rows[k], runs[k], curves, grid, last_step) for k in timed}
 
 
 def _times(
@@ -118,20 +134,41 @@ def _times(
     return times
 
 
-def _verdict(rows: Sequence[Mapping[Any, Any]], times: Mapping[int, Array]) -> tuple[str, int]:
-    letters = [UNKNOWN if np.isnan(times[k]).any() else APART for k in times]
-    by_row = dict(zip(times, letters, strict=True))
-    if UNKNOWN not in letters:
-        at_target = [
-            {**rows[k], "times_s": tuple(own), "time_to_accuracy_s": float(np.median(own))}
-            for k, own in times.items()
+def _verdicts_at(
+    situations: Sequence[Situation], times: Sequence[Mapping[int, Array]]
+) -> list[tuple[str, int]]:
+    """The letters and the best baseline of each situation, at one target."""
+    known = [k for k, own in enumerate(times) if not any(np.isnan(t).any() for t in own.values())]
+    pages = compared_on_page(
+        [
+            [
+                {
+                    **situations[k].rows[position],
+                    "times_s": tuple(own),
+                    "time_to_accuracy_s": float(np.median(own)),
+                }
+                for position, own in times[k].items()
+            ]
+            for k in known
         ]
-        places = list(compared(at_target))
-        for k, place in zip(times, places, strict=True):
-            by_row[k] = TIED if place["ties_with_first"] else APART
-        best = next(
-            (k for k, place in zip(times, places, strict=True) if place["is_best_baseline"]), -1
-        )
-    else:
-        best = -1
-    return "".join(by_row.get(k, UNKNOWN) for k in range(len(rows))), best
+    )
+    found = dict(zip(known, pages, strict=True))
+    return [
+        _verdict(len(situation.rows), times[k], found.get(k))
+        for k, situation in enumerate(situations)
+    ]
+
+
+def _verdict(
+    num_rows: int, times: Mapping[int, Array], places: Sequence[Mapping[str, Any]] | None
+) -> tuple[str, int]:
+    """`places` are of the settings that `times` has, None where some times are not known."""
+    letters, best = {}, -1
+    for at, (k, own) in enumerate(times.items()):
+        if places is None:
+            letters[k] = UNKNOWN if np.isnan(own).any() else APART
+            continue
+        letters[k] = TIED if places[at]["ties_with_first"] else APART
+        if places[at]["is_best_baseline"]:
+            best = k
+    return "".join(letters.get(k, UNKNOWN) for k in range(num_rows)), best

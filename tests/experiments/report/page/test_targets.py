@@ -7,7 +7,7 @@ import pandas as pd
 
 from experiments.report.page.curves import Curves
 from experiments.report.page.packing import column, columns, packed_json
-from experiments.report.page.targets import MAX_TARGETS, grid, verdicts
+from experiments.report.page.targets import MAX_TARGETS, Situation, grid, verdicts
 
 
 def test_a_grid_is_round_goes_beyond_the_best_and_has_the_recorded_target():
@@ -53,7 +53,7 @@ def test_a_run_that_ended_before_others_is_not_known_at_harder_targets_than_its_
         pd.DataFrame([frame | {"steps": 30}], index=[1]),
     ]
     rows = [setting("short", seeds=(0,)), setting("allreduce", seeds=(0,))]
-    found = verdicts(rows, runs, curves, np.array([0.5, 0.9, 0.95]))
+    [found] = verdicts([Situation(rows, runs)], curves, np.array([0.5, 0.9, 0.95]))
     assert found.ties == ["--", "u-", "u-"]
     assert found.baselines == [1, -1, -1]
 
