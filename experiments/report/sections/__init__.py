@@ -48,8 +48,8 @@ class SectionModule(Protocol):
 
 SECTIONS: tuple[SectionModule, ...] = (
     overview,
-    time_to_accuracy,
     time_against_target,
+    time_to_accuracy,
     way_to_accuracy,
     final_accuracy,
     learning_rates,

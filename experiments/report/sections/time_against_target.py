@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from experiments.report.cells import leading, said_of
-from experiments.report.data import ReportData
+from experiments.report.data import MAX_PANELS, ReportData
+from experiments.report.figures.target_curves import TargetCurves, target_plot, targets_between
 from experiments.report.phrases import kinds, sentence
 from experiments.report.places import compared_on_page
 from experiments.report.results_table import COMPARABLE, KEYS
@@ -19,6 +21,9 @@ from experiments.report.statistics import Array
 from experiments.tasks.target import LOWER_IS_BETTER
 from host.words import counted, listed, significant
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 TITLE = "Time against target"
 
 POINTS = (2.0, 1.0, 0.5, 0.2)
@@ -26,7 +31,7 @@ POINTS = (2.0, 1.0, 0.5, 0.2)
 where lower is better, else of 1.
 """
 
-_OF_RUN = ["folder", "status", "steps", "seed"]
+_OF_RUN = ["folder", "status", "steps", "seed", "target_score"]
 _OF_ONE = {"algorithm", "evaluated", "runs", "optim", "target", "Mbit/s measured"}
 """Columns that belong to one algorithm, or to another target."""
 _NUMBERS = [*COMPARABLE, "baseline", "points", "other_target", "is_known", "first", "seconds"]
@@ -51,8 +56,37 @@ def section(data: ReportData) -> Section:
     )
     return Section(
         finding=" ".join(_finding(mark, some) for mark, some in kinds(rows)),
+        notes=[f"The figure has the first {MAX_PANELS} situations."]
+        if len(rows) > MAX_PANELS * len(POINTS)
+        else [],
         tables={"time_against_target": page},
+        drawings={"time_against_target": partial(_figure, data)},
     )
+
+
+def _figure(data: ReportData) -> Figure:
+    situations = [_curves_of(data, *situation) for situation in _situations(data)]
+    return target_plot(situations[:MAX_PANELS], data.styles)
+
+
+def _curves_of(
+    data: ReportData, rows: pd.DataFrame, runs: Sequence[pd.DataFrame], baseline: dict[Any, Any]
+) -> TargetCurves:
+    """From five times as far below the baseline's final score as the table goes, to the best."""
+    curves = _curves(data.evaluations)
+    scores = rows.validation_score.dropna()
+    is_lower = bool(LOWER_IS_BETTER.get(baseline["metric"]))
+    best = scores.min() if is_lower else scores.max()
+    targets = targets_between(_target(baseline, 5 * POINTS[0]), best)
+    last_step = max(part.steps.max() for part in runs)
+    seconds = np.full((len(rows), len(targets)), math.inf)
+    for at, target in enumerate(targets):
+        times = [_times(own, curves, baseline["metric"], target, last_step) for own in runs]
+        known = [own["time_to_accuracy_s"] for own in times if own is not None]
+        if len(known) == len(rows):
+            seconds[:, at] = known
+    recorded = runs[0].target_score.iloc[0]
+    return TargetCurves(rows, targets, seconds, None if pd.isna(recorded) else float(recorded))
 
 
 def _rows(data: ReportData) -> Iterator[dict[Any, Any]]:
@@ -72,16 +106,8 @@ def _at_targets(data: ReportData) -> Iterator[tuple[dict[Any, Any], list[dict[An
     their times there; None where some of these are not known.
     """
     curves = _curves(data.evaluations)
-    settings = data.table[list(KEYS)].assign(setting=data.table.index)
-    runs = data.runs[[*_OF_RUN, *KEYS]].merge(settings, on=list(KEYS))
-    runs_of = dict(iter(runs.groupby("setting")))
-    for group in data.groups():
-        baselines = group.loc[group.is_best_baseline & group.target.notna()]
-        if baselines.empty or math.isnan(baselines.validation_score.iloc[0]):
-            continue
-        baseline = baselines.iloc[0].to_dict()
-        rows = group.query("not shared_gpu").to_dict("records")
-        own = [runs_of[index] for index in group.query("not shared_gpu").index]
+    for group, own, baseline in _situations(data):
+        rows = group.to_dict("records")
         last_step = max(part.steps.max() for part in own)
         for points in POINTS:
             target = _target(baseline, points)
@@ -89,6 +115,22 @@ def _at_targets(data: ReportData) -> Iterator[tuple[dict[Any, Any], list[dict[An
             at = {"baseline": baseline["label"], "points": points, "other_target": target}
             known = [row | own for row, own in zip(rows, times, strict=True) if own is not None]
             yield baseline | at, known if len(known) == len(rows) else None
+
+
+def _situations(
+    data: ReportData,
+) -> Iterator[tuple[pd.DataFrame, list[pd.DataFrame], dict[Any, Any]]]:
+    """Those with a target and a baseline that was evaluated: the rows whose times are claims, the
+    runs of each, and the best baseline.
+    """
+    settings = data.table[list(KEYS)].assign(setting=data.table.index)
+    runs = data.runs[[*_OF_RUN, *KEYS]].merge(settings, on=list(KEYS))
+    runs_of = dict(iter(runs.groupby("setting")))
+    for group in data.groups():
+        baselines = group.loc[group.is_best_baseline & group.target.notna()]
+        if not baselines.empty and not math.isnan(baselines.validation_score.iloc[0]):
+            rows = group.query("not shared_gpu")
+            yield rows, [runs_of[index] for index in rows.index], baselines.iloc[0].to_dict()
 
 
 def _curves(evaluations: pd.DataFrame) -> dict[str, tuple[Array, Array]]:

@@ -12,7 +12,7 @@ from tests.experiments.recorded import ALGOS, write_run, write_study, write_trac
 
 NAMES = {
     *("time_to_accuracy", "accuracy_over_time", "accuracy_over_steps", "accuracy_over_bytes"),
-    *("best_over_networks", "scaling", "performance_profile", "timeline"),
+    *("best_over_networks", "scaling", "performance_profile", "timeline", "time_against_target"),
 }
 
 
