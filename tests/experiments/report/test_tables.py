@@ -23,7 +23,7 @@ def test_they_are_those_of_the_sections(runs):
     found = tables.tables(runs)
     assert {"time_to_accuracy.md", "way_to_accuracy.md", "bytes.md"} <= set(found)
     assert list(tables.tables(runs, ["bytes"])) == ["bytes.md"]
-    with pytest.raises(UserError, match="has no table 'byte': choose time_to_accuracy, "):
+    with pytest.raises(UserError, match="has no table 'byte': choose time_against_target, "):
         tables.tables(runs, ["byte"])
 
 
