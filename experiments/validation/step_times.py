@@ -85,7 +85,7 @@ GRID = [
 ]
 CI_GRID = [
     *(Cell(algo, "mlp", 4, 400, 1) for algo in ("allreduce", "bytegrad")),
-    *(Cell(algo, "mlp", 4, 200, 10) for algo in ("decentralized", "local_sgd")),
+    *(Cell(algo, "mlp", 4, 100, 10) for algo in ("decentralized", "local_sgd")),
 ]
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from experiments.commands import collectives as command
+from experiments.commands.benches import collectives as command
 from experiments.validation.collectives import (
     PATTERNS,
     STREAMS,

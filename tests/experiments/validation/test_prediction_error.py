@@ -1,6 +1,6 @@
 import pytest
 
-from experiments.commands import prediction_error as command
+from experiments.commands.checks import prediction_error as command
 from experiments.validation.prediction_error import NETS, seconds_a_step, times_to_accuracy
 from host.errors import UserError
 from tests.experiments import recorded
