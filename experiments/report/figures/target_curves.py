@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -79,7 +79,7 @@ def _draw(axes: Axes, curves: TargetCurves, styles: Styles) -> None:
         if not is_reached.any():
             continue
         label = str(curves.rows.label.iloc[k])
-        style = styles[label] | {"marker": None}
+        style: dict[str, Any] = {**styles[label], "marker": ""}
         targets, seconds = curves.targets[is_reached], curves.seconds[k][is_reached]
         axes.plot(targets, seconds, drawstyle="steps-mid", linewidth=1.6, **style)
         ends.append((float(targets[-1]), float(seconds[-1]), label))
