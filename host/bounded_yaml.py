@@ -23,7 +23,7 @@ def read_mapping(text: str) -> dict[str, Any]:
     """
     try:
         _check_depth(text)
-        found = dict(islice(_flat(yaml.load(text, _LOADER)), MAX_VALUES + 1))
+        found = dict(islice(flat(yaml.load(text, _LOADER)), MAX_VALUES + 1))
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
     if len(found) > MAX_VALUES:
@@ -43,9 +43,10 @@ def _check_depth(text: str) -> None:
             raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
 
 
-def _flat(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def flat(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of mappings within mappings, each with its path, as "algo.interval"."""
     for key, value in node.items() if isinstance(node, dict) else ():
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{path}{key}.")
+            yield from flat(value, f"{path}{key}.")
         else:
             yield f"{path}{key}", value

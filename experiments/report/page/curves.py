@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiments.report.data import ReportData
-from experiments.report.page.packing import Array
+from experiments.report.statistics import Array
 
 AXES = {"step": 1.0, "time_s": 1.0, "score": 1.0, "bytes_sent": 1e-6}
 """Columns of evaluations, and what each is multiplied by."""

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from experiments.report.statistics import Array
 
 
 def packed(data: bytes) -> str:

@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.report.page.curves import Curves
-from experiments.report.page.packing import Array
 from experiments.report.places import compared_on_page
+from experiments.report.statistics import Array
 from experiments.tasks.target import LOWER_IS_BETTER
 
 MIN_TARGETS, MAX_TARGETS = 12, 40

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,15 +66,18 @@ def section(data: ReportData) -> Section:
 
 
 def _figure(data: ReportData) -> Figure:
-    situations = [_curves_of(data, *situation) for situation in _situations(data)]
-    return target_plot(situations[:MAX_PANELS], data.styles)
+    curves = _curves(data.evaluations)
+    situations = islice(_situations(data), MAX_PANELS)
+    return target_plot([_curves_of(curves, *each) for each in situations], data.styles)
 
 
 def _curves_of(
-    data: ReportData, rows: pd.DataFrame, runs: Sequence[pd.DataFrame], baseline: dict[Any, Any]
+    curves: Mapping[str, tuple[Array, Array]],
+    rows: pd.DataFrame,
+    runs: Sequence[pd.DataFrame],
+    baseline: Mapping[Any, Any],
 ) -> TargetCurves:
     """From five times as far below the baseline's final score as the table goes, to the best."""
-    curves = _curves(data.evaluations)
     scores = rows.validation_score.dropna()
     is_lower = bool(LOWER_IS_BETTER.get(baseline["metric"]))
     best = scores.min() if is_lower else scores.max()

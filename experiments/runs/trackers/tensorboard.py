@@ -6,9 +6,9 @@ seconds on that clock.
 
 import shutil
 
-from omegaconf import OmegaConf
 from torch.utils.tensorboard import SummaryWriter
 
+from experiments.plan.identity import config_text
 from experiments.runs.summary import Summary
 from experiments.runs.trackers.tracker import TrackedRun, Tracker, numbers, results
 from experiments.training.metrics import MetricsRow
@@ -24,7 +24,7 @@ class TensorBoard:
         folder = run.folder / "tensorboard"
         shutil.rmtree(folder, ignore_errors=True)  # of a run that goes on here, told again
         self._writer = SummaryWriter(str(folder))
-        text = OmegaConf.to_yaml(OmegaConf.create(dict(run.config)))
+        text = config_text(run.config)
         self._writer.add_text("configuration", f"```yaml\n{text}```", walltime=run.began_s)
 
     def log(self, row: MetricsRow) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from experiments.runs.summary import Summary
 from experiments.training.metrics import MetricsRow
+from host.bounded_yaml import flat
 from host.errors import UserError
 
 TRACKERS = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
@@ -39,7 +40,7 @@ class TrackedRun:
 
     def options(self) -> dict[str, Any]:
         """Every value of the configuration by its path, as "algo.interval"."""
-        return dict(_flat(self.config))
+        return dict(flat(self.config))
 
 
 class Tracker(Protocol):
@@ -135,11 +136,3 @@ def results(summary: Summary) -> dict[str, float]:
         for name, value in asdict(summary).items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
-
-
-def _flat(config: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
