@@ -23,7 +23,7 @@ from tests.bagua_algos.cases import (
 from tests.bagua_algos.recorder import Recorder
 
 DIMENSION = 37
-NUM_STEPS = 20
+NUM_STEPS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
