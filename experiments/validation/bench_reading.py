@@ -22,7 +22,7 @@ from experiments.runs.summary import read_summary
 from experiments.tasks.base import Split
 from experiments.tasks.loading.reading import Loaders, Reading, Request
 from experiments.tasks.mnist5k import MNIST5k
-from experiments.tasks.own.dataset import DatasetSplit
+from experiments.tasks.own.splits import DatasetSplit
 
 NUM_BATCHES = 50
 BATCH = 32

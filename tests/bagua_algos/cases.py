@@ -95,7 +95,7 @@ def train(
     algorithm: Algorithm,
     optimizer_of: Callable[[nn.Module], torch.optim.Optimizer] = make_optimizer,
 ) -> Tensors:
-    """The consensus' weights and buffers [w, ...] after some steps, and the last step's gradients."""
+    """The consensus' weights and buffers [w, ...] at the end, and the last step's gradients."""
     model = on_worker_axis(make_model(), communicator)
     optimizer = optimizer_of(model)
     engine = Engine(model, optimizer, algorithm, communicator, bucket_bytes=4096, timeout_s=60)

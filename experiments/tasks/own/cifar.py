@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from experiments.tasks.base import Classification, Split, TaskData, stratified
-from experiments.tasks.own.dataset import DatasetSplit
 from experiments.tasks.own.image_folder import normalized
+from experiments.tasks.own.splits import DatasetSplit
 from host.errors import UserError
 
 PIXELS = 3 * 32 * 32

@@ -5,17 +5,14 @@
       validation: {_target_: my_module.MyDataset, part: validation}
 
 Examples are read where a batch is made, one after the other, so that the data may be larger than
-memory. What a Dataset draws while it makes an example, as augmentation does, follows from (seed,
-epoch, example): real and simulated workers and a resumed run see the same.
+memory.
 
-Shapes: w workers held by this process, b examples of each, m examples of a split.
+Shapes: w workers held by this process, b examples of each.
 """
 
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,140 +20,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from bagua_algos.worker_axis.inputs import Inputs, each
-from experiments.tasks.base import (
-    PADDING,
-    Batch,
-    Classification,
-    Indices,
-    Model,
-    Ratio,
-    Split,
-    TaskData,
-)
+from bagua_algos.worker_axis.inputs import Inputs
+from experiments.tasks.base import Batch, Classification, Model, Ratio, Split, TaskData
+from experiments.tasks.own.splits import Collate, DatasetSplit, known_targets
+from experiments.tasks.own.stream import StreamSplit
 from experiments.tasks.own.word_errors import Decode, ratio_of
 from experiments.tasks.target import WORD_ERROR_RATE
 from host.errors import UserError
 
 CROSS_ENTROPY = "cross_entropy"
-LABELS = ("labels", "label")
-"""What dictionaries of examples call their labels."""
-IGNORED = -100
-"""The label that torch and transformers give to a place without one."""
-Collate = Callable[[list[Any]], Any]
 Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-class DatasetSplit(Split):
-    """The examples of a `Dataset`, made anew whenever they are asked for.
-
-    Args:
-        dataset: map-style, of pairs (input, label) or dictionaries that have "labels".
-        collate: makes a pair or a dictionary of tensors `[b, ...]` of b examples.
-        shift_labels: whether the label of a place is the next place's, as for causal models.
-    """
-
-    counts_epochs: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        dataset: Dataset[Any],
-        collate: Collate = default_collate,
-        *,
-        shift_labels: bool = False,
-    ) -> None:
-        self._dataset = dataset
-        self._collate = collate
-        self._shift_labels = shift_labels
-
-    @property
-    def dataset(self) -> Dataset[Any]:
-        """That which was given."""
-        return self._dataset
-
-    @property
-    def y(self) -> Indices:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The class of each example, which a Dataset names without making it: int64 [m].
-
-        Raises UserError where it has no `targets`.
-        """
-        targets = known_targets(self._dataset)
-        if targets is None:
-            raise UserError(
-                f"{type(self._dataset).__name__} does not name its examples' classes: give it an "
-                "attribute `targets`, a list of class numbers, or choose data.partition=iid"
-            )
-        return targets
-
-    @property
-    def sources(self) -> Indices | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The source of each example, where the Dataset has an attribute `sources`."""
-        sources = getattr(self._dataset, "sources", None)
-        return None if sources is None else np.asarray(sources, np.int64)
-
-    def __len__(self) -> int:
-        return len(self._dataset)  # pyright: ignore[reportArgumentType]
-
-    def batch(self, indices_wb: Indices, longest: int | None = None, seed: int = 0) -> Batch:
-        """The examples, of which `indices_wb` counts on from epoch to epoch."""
-        assert longest is None, "the plan refuses to cut these"
-        x_b, y_b = self._parted(self._collate(self._items(indices_wb, seed)))
-        shape = indices_wb.shape
-        return each(lambda x: _narrow(x).unflatten(0, shape), x_b), y_b.unflatten(0, shape)
-
-    def _parted(self, made: Any) -> tuple[Inputs, Tensor]:
-        """Inputs and labels `[b, ...]` of what was collated."""
-        name = type(self._dataset).__name__
-        pair = _without_labels(made) if isinstance(made, Mapping) else made
-        if not _is_pair(pair):
-            raise UserError(
-                f"the examples of {name} make {_described(made)}, and a task needs a pair "
-                "(inputs, labels) of tensors, or a dictionary of tensors with labels: give "
-                "task.collate, a function that makes one of a list of examples"
-            )
-        x_b, y_b = pair
-        y_b = _narrow(y_b)
-        if not y_b.is_floating_point():
-            y_b = y_b.where(y_b != IGNORED, PADDING)
-        if self._shift_labels:
-            last = torch.full_like(y_b[:, :1], PADDING)
-            return x_b, torch.cat([y_b[:, 1:], last], 1)
-        if isinstance(x_b, Mapping) and _is_copy(x_b.get("input_ids"), y_b):
-            raise UserError(
-                f"the labels of {name} are its input_ids, which a model need only copy: give "
-                "task.shift_labels=true, with which each place's label is the next place's"
-            )
-        return x_b, y_b
-
-    def _items(self, indices: Indices, seed: int) -> list[Any]:
-        """The examples in the order of `indices`."""
-        items = []
-        with generators_apart():
-            for index in indices.ravel().tolist():
-                epoch, example = divmod(index, len(self))
-                seed_generators((seed, epoch, example))
-                items.append(self._dataset[example])
-        return items
-
-
-@contextmanager
-def generators_apart() -> Iterator[None]:
-    """After it, the generators of torch, NumPy and Python go on where they were."""
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=[]):  # no GPU draws for examples
-        try:
-            yield
-        finally:
-            np.random.set_state(of_numpy)
-            random.setstate(of_python)
-
-
-def seed_generators(key: Sequence[int]) -> None:
-    """Have the generators of torch, NumPy and Python begin as `key` says."""
-    number = int(np.random.SeedSequence(key).generate_state(1)[0])
-    torch.default_generator.manual_seed(number)
-    np.random.seed(number)
-    random.seed(number)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -266,8 +139,6 @@ def dataset_task(*, loss: Loss | str = CROSS_ENTROPY, **fields: Any) -> DatasetT
 
 def split_of(dataset: Dataset[Any], collate: Collate, *, shift_labels: bool) -> DatasetSplit:
     """A Dataset that is read at any place, or else in its order."""
-    from experiments.tasks.own.stream import StreamSplit
-
     kind = DatasetSplit if is_map_style(dataset) else StreamSplit
     return kind(dataset, collate, shift_labels=shift_labels)
 
@@ -275,15 +146,6 @@ def split_of(dataset: Dataset[Any], collate: Collate, *, shift_labels: bool) -> 
 def is_map_style(dataset: object) -> bool:
     """Whether examples can be read at any place; torch's iterable Datasets raise there."""
     return hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
-
-
-def known_targets(dataset: object) -> Indices | None:
-    """The class of each example as torchvision's Datasets tell it; None where it is not told."""
-    for name in ("targets", "labels"):
-        targets = getattr(dataset, name, None)
-        if targets is not None:
-            return np.asarray(targets).astype(np.int64)
-    return None
 
 
 def _num_classes(dataset: object) -> int:
@@ -294,34 +156,3 @@ def _num_classes(dataset: object) -> int:
             "task.num_classes, or task.loss=mse_loss or another where labels are no classes"
         )
     return int(targets.max()) + 1 if classes is None and targets is not None else len(classes or ())
-
-
-def _without_labels(made: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """What is learnt from, and the labels, which have one of the usual names."""
-    name = next((name for name in LABELS if name in made), None)
-    return {key: made[key] for key in made if key != name}, None if name is None else made[name]
-
-
-def _narrow(x: Tensor) -> Tensor:
-    return x.float() if x.dtype == torch.float64 else x
-
-
-def _is_copy(ids_b: Tensor | None, y_b: Tensor) -> bool:
-    if ids_b is None or ids_b.shape != y_b.shape:
-        return False
-    is_label = y_b != PADDING
-    return bool(is_label.any() and (ids_b == y_b)[is_label].all())
-
-
-def _is_pair(pair: object) -> bool:
-    if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[1], Tensor):
-        return False
-    parts = pair[0].values() if isinstance(pair[0], Mapping) else [pair[0]]
-    return bool(parts) and all(isinstance(part, Tensor) for part in parts)
-
-
-def _described(value: object) -> str:
-    if isinstance(value, Mapping):
-        return f"a dictionary of {', '.join(map(str, value))}"
-    kinds = [type(part).__name__ for part in value] if isinstance(value, tuple | list) else []
-    return f"({', '.join(kinds)})" if kinds else f"a {type(value).__name__}"

@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from experiments.tasks.base import TaskData
-from experiments.tasks.own.dataset import DatasetSplit, DatasetTask
+from experiments.tasks.own.dataset import DatasetTask
+from experiments.tasks.own.splits import DatasetSplit
 from host.errors import UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")

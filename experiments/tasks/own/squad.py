@@ -20,7 +20,8 @@ from torch.utils.data import Dataset
 
 from experiments.tasks.base import Indices, Ratio, Split, TaskData
 from experiments.tasks.own import answers
-from experiments.tasks.own.dataset import DatasetSplit, DatasetTask
+from experiments.tasks.own.dataset import DatasetTask
+from experiments.tasks.own.splits import DatasetSplit
 from experiments.tasks.own.tables import Table, table, text_of
 from experiments.tasks.own.tokens import Tokenizer, Tokens
 from host.errors import UserError

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from experiments.tasks.base import Indices
-from experiments.tasks.own.dataset import DatasetSplit, generators_apart, seed_generators
+from experiments.tasks.own.splits import DatasetSplit, generators_apart, seed_generators
 from host.errors import UserError
 
 

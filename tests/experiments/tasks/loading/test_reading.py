@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from experiments.tasks.loading.reading import Loaders, Reading, Request, read_all
-from experiments.tasks.own.dataset import DatasetSplit
+from experiments.tasks.own.splits import DatasetSplit
 from experiments.tasks.own.stream import StreamSplit
 from host.errors import Failure, UserError
 from host.processes import fork

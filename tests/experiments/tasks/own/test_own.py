@@ -13,13 +13,9 @@ from experiments.runs.load import load_rows
 from experiments.runs.run import load_data, run
 from experiments.runs.summary import read_summary
 from experiments.tasks.own.cifar import Cifar
-from experiments.tasks.own.dataset import (
-    DatasetSplit,
-    DatasetTask,
-    generators_apart,
-    seed_generators,
-)
+from experiments.tasks.own.dataset import DatasetTask
 from experiments.tasks.own.image_folder import ImageFolder
+from experiments.tasks.own.splits import DatasetSplit, generators_apart, seed_generators
 from experiments.tasks.own.text import Text
 from experiments.tasks.target import Target
 from experiments.training.evaluation import evaluate
