@@ -94,6 +94,8 @@ def _nearest(key: str) -> str:
         files = conf.files(group).values()
         names = [str(found) for file in files for found in yaml.safe_load(file.read_text())]
         names += [part.name for part in (conf.PACKAGED / group).glob("*/")]
+    if name in names:
+        return f"others in conf/{group} have it; write +{key}=VALUE if the chosen one takes it"
     near = difflib.get_close_matches(name, names, 1)
     return f"did you mean {group}{dot}{near[0]}?" if near else _WHERE
 

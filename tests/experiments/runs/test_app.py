@@ -26,6 +26,10 @@ from tests import app
         (["algo=bytegrad", "foo=1"], "there is no key 'foo': --cfg job shows"),
         (["algo=bytegrad", "wokers=2"], "there is no key 'wokers': did you mean workers?"),
         (["algo=bytegrad", "algo.eror_feedback=1"], "did you mean algo.error_feedback?"),
+        (
+            ["algo=bytegrad", "model=char_transformer", "model.num_classes=3"],
+            "write +model.num_classes=VALUE",
+        ),
         (["algo=bytegrad", "workers=0"], "workers must be at least 1, got 0"),
         (["algo=bytegrad", "workers=four"], "workers=four: Value 'four' of type 'str' could not"),
         (

@@ -21,6 +21,7 @@ from experiments.tasks.target import Target
 from experiments.training.evaluation import evaluate
 from experiments.training.step import make_step
 from host.errors import UserError
+from tests.experiments.tasks.own import formats
 from tests.experiments.tasks.own.made import Points, Signs, cifar, pictures
 
 MADE = "tests.experiments.tasks.own.made"
@@ -171,6 +172,43 @@ def test_bytes_of_text_and_those_that_follow(tmp_path):
         assert text.startswith(x.tobytes()[: 16 * 51])
     with pytest.raises(UserError, match="has 1 examples of 900 bytes"):
         Text(path=str(tmp_path / "b.txt"), context=900).load()
+
+
+def test_tokens_of_text_by_a_file_or_by_name(tmp_path, monkeypatch):
+    """By name from the cache of Hugging Face's library, since there is no network here."""
+    folder = formats.tokenizer(tmp_path / "cache" / "models--me--words" / "snapshots" / "1")
+    refs = tmp_path / "cache" / "models--me--words" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    text = tmp_path / "corpus.txt"
+    text.write_text("where does ann live ? " * 200)
+    for name in (str(folder), "me/words"):
+        task = Text(path=str(text), context=10, tokenizer=name)
+        data = task.load()
+        assert (task.metric, task.labels_are_characters) == ("loss", False)
+        assert [len(part) for part in (data.train, data.validation, data.test)] == [81, 9, 9]
+        np.testing.assert_array_equal(data.train.x[:, 1:], data.train.y[:, :-1])
+        assert data.train.x[0].tolist() == [*data.train.x[0, :5]] * 2
+        assert len({*data.train.x[0]}) > 1 and data.train.x.max() < task.num_classes
+    with pytest.raises(UserError, match="no model of that name could be fetched"):
+        Text(path=str(text), tokenizer="me/nothing")
+    text.write_bytes(b"caf\xe9")
+    with pytest.raises(UserError, match=r"corpus.txt is no UTF-8 text .* 3\): convert it"):
+        Text(path=str(text), tokenizer=str(folder)).load()
+
+
+def test_a_model_learns_tokens(tmp_path):
+    text = tmp_path / "corpus.txt"
+    text.write_text("where does ann live ? " * 200)
+    words = ["task=text", f"task.path={text}", "task.context=10", "model=char_transformer"]
+    words += [f"task.tokenizer={formats.tokenizer(tmp_path / 'words')}", "target.loss=0.1"]
+    with pytest.raises(UserError, match="256"):
+        check_model(plan := planned(tmp_path, *words, "+model.num_classes=256"), plan.task.load())
+    size = plan.task.num_classes
+    values = trained(tmp_path / "run", *words, f"+model.num_classes={size}", "workers=2")
+    assert values[-1] < values[0]
 
 
 @pytest.mark.parametrize("num_classes", [10, 100])
