@@ -199,6 +199,8 @@ CELLS: dict[str, Callable[[Mapping[Any, Any]], str]] = {
     "place": _place_cell,
     "final accuracy (test)": _of("final_score", "{:.4f}".format),
     "final accuracy (test), interval": _accuracy_cell,
+    "workers' own models (test)": _of("final_own_score", "{:.4f}".format),
+    "workers' own models then": _of("own_score_at_target", "{:.4f}".format),
     "loss (test, nats)": _of("final_loss", "{:.4f}".format),
     "bits a character (test)": _of("final_bits_per_character", "{:.3f}".format),
     "validation accuracy": _of("validation_score", "{:.4f}".format),
@@ -226,6 +228,7 @@ SUMMARY_HEADERS = (
 _OPTIONAL = (
     *("speed-up over the best baseline", "place", "of the baseline's"),
     *("loss (test, nats)", "bits a character (test)", "status"),
+    *("workers' own models (test)", "workers' own models then"),
 )
 
 

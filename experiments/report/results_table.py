@@ -62,6 +62,7 @@ KEYS = (*SITUATION, *DETAIL, "metric", "shared_gpu", "name", "label", "algo", "i
 _TIMES = ("steps_per_s", "exposed_communication_s", "exposed_share")
 _MEDIANS = (
     *("final_score", "final_loss", "final_bits_per_character"),
+    *("final_own_score", "own_score_at_target"),
     *("validation_score", "spread", "steps", "achieved_rate_mbit"),
     *("mb_sent_per_worker", "mb_a_step", *_TIMES),
 )

@@ -30,7 +30,7 @@ from experiments.simulated.memory import check_memory
 from experiments.simulated.simulate import given_profile, simulate
 from experiments.tasks.base import Task, TaskData
 from experiments.tasks.target import ACCURACY, Target
-from experiments.training.metrics import MetricsRow, time_to_target
+from experiments.training.metrics import MetricsRow, reaching
 from experiments.training.result import DivergedError, Result
 from experiments.training.trace import TraceFile
 from host import commands
@@ -242,6 +242,7 @@ class Recorder:
             validation_loss=first.validation.loss,
             final_score=first.test.score,
             validation_score=first.validation.score,
+            final_own_score=first.test.own,
             bytes_sent_per_worker=_mean_if_known([r.bytes_sent for r in results]),
             exposed_communication_s=statistics.mean(r.exposed_communication_s for r in results),
             data_wait_s=_mean_if_known([r.data_wait_s for r in results]),
@@ -251,9 +252,11 @@ class Recorder:
 
     def _finish(self, status: str, reason: str | None = None) -> str:
         target = self._plan.target
-        reached_s = time_to_target(self._evaluations, target) if status == "completed" else None
+        is_complete = status == "completed"
+        reached = reaching(self._evaluations, target) if is_complete else None
         self._add(
-            time_to_accuracy_s=reached_s,
+            time_to_accuracy_s=None if reached is None else reached.time_s,
+            own_score_at_target=None if reached is None else reached.own_score,
             status=status,
             reason=reason,
             duration_s=time.monotonic() - self._started_s,

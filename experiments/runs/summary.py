@@ -115,6 +115,12 @@ class Summary:
     final_score: float | None = None
     """On the test set."""
     validation_score: float | None = None
+    final_own_score: float | None = None
+    """On the test set, by the target's metric, of the models that the workers have themselves;
+    None where they agree. `final_accuracy` and `final_score` are of the mean of these models.
+    """
+    own_score_at_target: float | None = None
+    """The same on the validation set, when the mean of the models reached the target."""
     workers_over_time: list[dict[str, int]] | None = None
     """How many workers there were `after_step`, in the order of steps, where their number changed;
     `workers` is the last. None: it never did.

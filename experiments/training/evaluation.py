@@ -5,13 +5,14 @@ Shapes: w workers held by this process, b examples of each.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bagua_algos.communication.communicator import Averager
 from bagua_algos.worker_axis.models import StackedModel
@@ -29,13 +30,15 @@ BATCH = 500
 
 class Evaluation(NamedTuple):
     """Of the mean of the workers' models: its accuracy, its mean loss in nats, their spread about
-    it, and its `score` by the target's metric, None where that is accuracy.
+    it, and its `score` by the target's metric, None where that is accuracy. `own` is by that metric
+    too, of the models that the workers have themselves, each on its shard; None where they agree.
     """
 
     accuracy: float
     loss: float
     spread: float
     score: float | None = None
+    own: float | None = None
 
     @property
     def value(self) -> float:
@@ -49,18 +52,34 @@ NOT_EVALUATED = Evaluation(math.nan, math.nan, math.nan)
 
 def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Averager) -> Evaluation:
     """Evaluate the consensus model on `split`, each worker on its shard; a collective call, by
-    `averager`.
+    `averager`. Where the algorithm lets workers differ, their own models are scored before, too.
 
     Accuracy and loss are means over all labels, of which an example may have several; every label
     counts once, however many of them a worker has.
     """
-    if plan.task.num_classes is None:
-        return _evaluate_loss(plan, split, distributed, averager)
+    classifies = plan.task.num_classes is not None
+    measure = partial(_of_classes if classifies else _of_loss, plan, split, distributed, averager)
+    has_own = plan.workers > 1 and not plan.algorithm.workers_agree
+    own = measure(nullcontext(math.nan), nullcontext).value if has_own else None
+    model = distributed.model
+    alike = model.alike if isinstance(model, StackedModel) else nullcontext
+    return measure(distributed.consensus(averager), alike)._replace(own=own)
+
+
+def _of_classes(
+    plan: Plan,
+    split: Split,
+    distributed: Distributed,
+    averager: Averager,
+    consensus: AbstractContextManager[float],
+    alike: Callable[[], AbstractContextManager[None]],
+) -> Evaluation:
+    """What the model comes to within `consensus`, which yields the spread, and `alike`."""
     score = _score(plan, split)
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
     model = distributed.model
     totals_wk: Tensor | float = 0.0
-    with distributed.consensus(averager) as spread, torch.no_grad(), _alike(model):
+    with consensus as spread, torch.no_grad(), alike():
         model.eval()
         size, num_places = _batch_size(plan, split), part.indices.shape[1]
         slices = [slice(start, start + size) for start in range(0, num_places, size)]
@@ -77,13 +96,8 @@ def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Avera
     accuracy, loss = (sums[:2] / sums[2].round()).tolist()
     if score.of_loss is not None:
         return Evaluation(accuracy, loss, spread, score.of_loss(loss))
-    own = None if score.sums is None else score.of_sums(sums[3:].tolist())
-    return Evaluation(accuracy, loss, spread, own)
-
-
-def _alike(model: nn.Module) -> AbstractContextManager[None]:
-    """Stacked workers in consensus are one model."""
-    return model.alike() if isinstance(model, StackedModel) else nullcontext()
+    value = None if score.sums is None else score.of_sums(sums[3:].tolist())
+    return Evaluation(accuracy, loss, spread, value)
 
 
 def _read(plan: Plan, split: Split, part: Shard, slices: Sequence[slice]) -> Iterator[Batch]:
@@ -98,11 +112,16 @@ def _batch_size(plan: Plan, split: Split) -> int:
     return plan.batch_size if split.counts_epochs else BATCH
 
 
-def _evaluate_loss(
-    plan: Plan, split: Split, distributed: Distributed, averager: Averager
+def _of_loss(
+    plan: Plan,
+    split: Split,
+    distributed: Distributed,
+    averager: Averager,
+    consensus: AbstractContextManager[float],
+    alike: Callable[[], AbstractContextManager[None]],
 ) -> Evaluation:
-    """The mean loss of an example, by the task's own function, to which no padding is given: of the
-    shards' last place, some workers have none.
+    """The same of the mean loss of an example, by the task's own function, to which no padding is
+    given: of the shards' last place, some workers have none.
     """
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
     num_places = part.indices.shape[1]
@@ -110,7 +129,7 @@ def _evaluate_loss(
     ends = [*range(size, num_places - 1, size), num_places - 1, num_places]
     sum_w = torch.zeros(len(averager.ranks), dtype=torch.float64)
     model = distributed.model
-    with distributed.consensus(averager) as spread, torch.no_grad(), _alike(model):
+    with consensus as spread, torch.no_grad(), alike():
         model.eval()
         pairs = itertools.pairwise([0, *(end for end in ends if end > 0)])
         slices = [slice(start, end) for start, end in pairs]

@@ -38,6 +38,10 @@ class MetricsRow:
     """
     score: float | None = None
     """On the validation set, by the metric of the run's target; None where that is accuracy."""
+    own_score: float | None = None
+    """By that metric, accuracy included, of the models that the workers have themselves, each on
+    its part of the validation set; None where they agree, and in older records.
+    """
 
     @property
     def is_evaluation(self) -> bool:
@@ -78,7 +82,13 @@ class Epochs:
             self.ahead += step / state["steps_each"] - step / self.steps_each
 
 
+def reaching(rows: Iterable[MetricsRow], target: Target) -> MetricsRow | None:
+    """The first evaluation that reaches `target`, None if none does."""
+    reached = (row for row in rows if row.is_evaluation and target.is_reached(row.value))
+    return next(reached, None)
+
+
 def time_to_target(rows: Iterable[MetricsRow], target: Target) -> float | None:
     """The `time_s` of the first evaluation that reaches `target`, None if none does."""
-    reached = (row.time_s for row in rows if row.is_evaluation and target.is_reached(row.value))
-    return next(reached, None)
+    reached = reaching(rows, target)
+    return None if reached is None else reached.time_s

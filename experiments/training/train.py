@@ -233,9 +233,9 @@ class _Rows:
         self.report("step", step, loss=_finite_first(loss_w, step))
 
     def report_evaluation(self, step: int, validation: Evaluation) -> None:
-        accuracy, loss, spread, score = validation
+        accuracy, loss, spread, score, own = validation
         values = {"accuracy": accuracy, "validation_loss": loss, "spread": spread}
-        self.report("evaluation", step, **values, score=score)
+        self.report("evaluation", step, **values, score=score, own_score=own)
 
     def report(self, kind: str, step: int, **values: float | None) -> None:
         self.send(

@@ -14,13 +14,15 @@ from experiments.tasks.target import LOWER_IS_BETTER
 from host.words import counted
 
 TITLE = "Accuracy in the end"
+OWN = " Workers' own models are those that the workers have themselves, each on its examples."
 
 _END = (
-    *("steps", "final accuracy (test), interval", "loss (test, nats)", "bits a character (test)"),
+    *("steps", "final accuracy (test), interval", "workers' own models (test)"),
+    *("loss (test, nats)", "bits a character (test)"),
     *("validation accuracy", "spread of weights", "status"),
 )
 _END_NUMBERS = [
-    *("steps", "metric", "final_score", "final_low", "final_high", "final_loss"),
+    *("steps", "metric", "final_score", "final_low", "final_high", "final_own_score", "final_loss"),
     *("final_bits_per_character", "validation_score", "spread", "status"),
 ]
 _IDENTITY = [*COMPARABLE, "optim", "name", "label", "runs", "missed"]
@@ -34,7 +36,7 @@ def section(data: ReportData) -> Section:
             table,
             "Accuracy and mean loss on the test set at the end of the runs, of the model evaluated "
             "(by default the mean of the workers'): medians over seeds, and the accuracy's 95 % "
-            "interval.",
+            "interval." + (OWN if table.final_own_score.notna().any() else ""),
         ),
         cells=leading(table) | outcomes(table, _END),
         numbers=table.loc[:, [*_IDENTITY, *_END_NUMBERS]],

@@ -24,15 +24,20 @@ from experiments.report.section import PageTable, Section
 from host.words import counted, listed, significant
 
 TITLE = "Time to accuracy"
+OWN = (
+    " The score is that of the mean of the workers' models; their own models' is what each scored "
+    "at that moment on its part of the validation set."
+)
 
 HEADERS = (
     *("reached the target", "time to accuracy (s)", "speed-up over the best baseline", "place"),
-    "status",
+    *("workers' own models then", "status"),
 )
 NUMBERS = [
     *(*COMPARABLE, "optim", "name", "label", "shared_gpu", "runs", "missed"),
     *("reached", "reached_low", "reached_high", "time_to_accuracy_s", "low", "high"),
-    *("baseline", "speedup", "speedup_low", "speedup_high", "place", "ties_with_first", "status"),
+    *("baseline", "speedup", "speedup_low", "speedup_high", "place", "ties_with_first"),
+    *("own_score_at_target", "status"),
 ]
 
 
@@ -45,7 +50,8 @@ def section(data: ReportData) -> Section:
             "Seconds of training until the target accuracy on the validation set: the median over "
             "seeds, its 95 % interval in brackets. A miss is infinite. Two algorithms tie where "
             "the interval of the ratio of their times holds 1, or where Holm's correction over all "
-            "pairs of the table does not tell them apart.",
+            "pairs of the table does not tell them apart."
+            + (OWN if table.own_score_at_target.notna().any() else ""),
         ),
         cells=leading(table) | outcomes(table, HEADERS),
         numbers=table.loc[:, NUMBERS],

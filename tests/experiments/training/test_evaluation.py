@@ -48,8 +48,8 @@ def test_accuracy_and_loss_are_means_over_all_labels(split, words, tmp_path, mon
     communicator, model = StackedCommunicator(WORKERS), StackedModel(plan.model, WORKERS)
     optimizer = plan.make_optimizer(model.parameters())
     distributed = make_step(plan, split, model, optimizer, communicator).distributed
-    accuracy, loss, spread, score = evaluate(plan, split, distributed, communicator)
-    assert score is None
+    accuracy, loss, spread, score, own = evaluate(plan, split, distributed, communicator)
+    assert score is None and own is None  # workers of all-reduce agree
     with torch.no_grad():
         outputs = plan.model.eval()(plan.task.inputs(torch.from_numpy(split.x)))
     y = torch.from_numpy(split.y)
@@ -106,6 +106,40 @@ def test_every_metric_counts_uneven_shards_exactly(make, tmp_path, monkeypatch):
         found = evaluate(aimed, split, distributed, communicator)
         assert found.value == found.score == pytest.approx(value, rel=1e-5), metric
     distributed.close()
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_workers_that_differ_are_scored_as_they_are_too(metric, tmp_path):
+    """Each on its shard: of examples r, r + 3, ... for worker r."""
+    words = ["algo=local_sgd", "task=mnist5k", "model=mlp", "backend=sim", f"workers={WORKERS}"]
+    plan = make_plan(compose_config([*words, "model.hidden=[16]"]), tmp_path)
+    plan = replace(plan, target=Target(metric=metric))
+    communicator, model = StackedCommunicator(WORKERS), StackedModel(plan.model, WORKERS)
+    optimizer = plan.make_optimizer(model.parameters())
+    split = images()
+    distributed = make_step(plan, split, model, optimizer, communicator).distributed
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.1)
+    before = [p.detach().clone() for p in model.parameters()]
+    x = plan.task.inputs(torch.from_numpy(split.x))
+    model.eval()
+    with torch.no_grad():
+        outputs = torch.stack([model(x.expand(WORKERS, *x.shape))[i % 3, i] for i in range(7)])
+    model.train()
+    y = torch.from_numpy(split.y)
+    expected = (outputs.argmax(1) == y).double().mean()
+    expected = F.cross_entropy(outputs, y) if metric == "loss" else expected
+    found = evaluate(plan, split, distributed, communicator)
+    assert found.own == pytest.approx(expected.item(), rel=1e-5)
+    assert found.value != pytest.approx(found.own, rel=1e-3)
+    assert all(map(torch.equal, before, model.parameters()))
+    distributed.close()
+    alone = make_plan(compose_config([*words[:-1], "workers=1", "model.hidden=[16]"]), tmp_path)
+    single, one = StackedCommunicator(1), StackedModel(alone.model, 1)
+    step = make_step(alone, split, one, alone.make_optimizer(one.parameters()), single)
+    assert evaluate(alone, split, step.distributed, single).own is None
+    step.distributed.close()
 
 
 def test_what_is_averaged_by_something_else_does_not_touch_the_network(tmp_path):
