@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 LIMIT_S = 1.0
 _PAUSE_S = 0.01
@@ -94,6 +94,16 @@ class Departures:
         there = [rank for rank in new if self._store.check([self._keys[rank]])]
         self._left |= {rank: int(self._store.get(self._keys[rank])) for rank in there}
         return self._left
+
+
+def ends_with_worker_0(store: Store) -> bool:
+    """Whether worker 0's process serves `store`: torch has it so by `env://` and `tcp://`, unless
+    torchrun serves it.
+    """
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    is_torchruns = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return isinstance(store, TCPStore) and not is_torchruns
 
 
 def let_threads_rest() -> None:

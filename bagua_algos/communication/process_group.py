@@ -6,7 +6,6 @@ sharded models, is known to `bagua_algos/fsdp2/shards.py` alone.
 """
 
 import hashlib
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +15,10 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import FileStore, Store
 from torch.distributed.distributed_c10d import _get_default_group, _get_default_store
 
-from bagua_algos.communication.at_exit import Departures, has_process_groups
+from bagua_algos.communication.at_exit import Departures, ends_with_worker_0, has_process_groups
 from bagua_algos.communication.communicator import (
     CommunicationError,
     Nodes,
@@ -105,7 +104,7 @@ class ProcessGroupCommunicator(Workers):
             own.group_name,
             self.ranks[0],
             self.world_size,
-            members.index(0) if 0 in members and _ends_with_worker_0(store) else None,
+            members.index(0) if 0 in members and ends_with_worker_0(store) else None,
         )
         self.stripes = Stripes(self._groups)
 
@@ -320,14 +319,6 @@ class ProcessGroupCommunicator(Workers):
             ) from error
         seconds = 0.0 if x_w.is_cuda else self.clock() - started_s
         self._report(name, x_w, peers, seconds)
-
-
-def _ends_with_worker_0(store: Store) -> bool:
-    """By `env://` and `tcp://`, torch has worker 0 serve the store, unless torchrun does."""
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    is_torchruns = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return isinstance(store, TCPStore) and not is_torchruns
 
 
 def _connect(group: dist.ProcessGroup | None = None) -> None:
