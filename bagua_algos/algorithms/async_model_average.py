@@ -218,9 +218,15 @@ def _give_up(background: Background, left: _Left) -> None:
 
 
 def _leave(background: Background) -> None:
-    """The process ends without `release`: those who stay are to hear of it at once."""
-    if background.departures is not None:
-        background.departures.leave(background.num_steps)
+    """The process ends without `release`: those who stay are to hear of it at once. Of two workers,
+    one at least hears of the other: each leaves word before it asks.
+    """
+    if background.departures is None:
+        return
+    background.departures.leave(background.num_steps)
+    uneven = {r: n for r, n in _left(background).items() if n != background.num_steps}
+    if uneven and not background.is_given_up:
+        _give_up(background, uneven)
 
 
 def _end(background: Background, until_s: float) -> None:
