@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hydra
@@ -23,7 +24,7 @@ from experiments.plan.search_path import find_own_files
 from experiments.real.assignment import find_assignment
 from host import commands, conf
 from host.errors import UserError
-from host.output import ANOTHER_RUN_DIR
+from host.output import ANOTHER_RUN_DIR, writing
 
 if TYPE_CHECKING:
     from experiments.real.peers import Peers
@@ -46,9 +47,8 @@ def main() -> int:
             raise UserError(sentence(error)) from error
         if started or not isinstance(error, OSError):
             raise
-        raise UserError(
-            f"the run's folder cannot be made ({error}): choose {ANOTHER_RUN_DIR}"
-        ) from error
+        with writing(Path(error.filename or "the run's folder"), ANOTHER_RUN_DIR):
+            raise
     return 1 if "failed" in [outcome.status for outcome in outcomes] else 0
 
 

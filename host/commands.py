@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
@@ -47,6 +47,26 @@ def starting() -> None:
     if is_command:
         _open_standard_streams()
         end_at_once()
+        try:
+            check_encoding(sys.orig_argv)
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(REFUSED)
+
+
+def check_encoding(words: Sequence[str]) -> None:
+    """Raise `UserError` where paths are not UTF-8 and one of `words`, or the working directory, has
+    letters beyond ASCII: libraries would write such a path otherwise, or not at all.
+    """
+    encoding = sys.getfilesystemencoding()
+    if encoding == "utf-8":
+        return
+    for word in (*words, os.getcwd()):
+        if not word.isascii():
+            raise UserError(
+                f"Python takes paths for {encoding} here, and {word!a} is more than ASCII: "
+                "set PYTHONUTF8=1"
+            )
 
 
 def end_at_once() -> None:

@@ -27,11 +27,13 @@ from torch import Tensor
 
 from bagua_algos.checkpoint import kept
 from bagua_algos.communication.at_exit import WORD_S
+from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import all_reduce_mean_
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.job_thread import LEAVE_S
 
 
 @kept
@@ -93,7 +95,7 @@ class AsyncModelAverage(Hierarchical):
         levels(context.communicator, self.hierarchical)
         num_held = len(context.communicator.ranks)
         background = _background(context)
-        background.at_end(lambda: _end(background))
+        background.at_end(lambda: _leave(background), lambda until_s: _end(background, until_s))
         return AsyncState(
             in_flight=torch.zeros(num_held, dtype=torch.bool),
             began_s=torch.full((num_held,), math.nan, dtype=torch.float64),
@@ -119,6 +121,9 @@ class AsyncModelAverage(Hierarchical):
             _give_up(background, _left(background, within_s=WORD_S))
             return
         _take_up(context, state.in_flight & done_w)
+        if _is_deserted(background, is_in_flight=bool(state.in_flight.any())):
+            _give_up(background, _left(background))
+            return
         now_s = background.now_w()
         # Not begun yet, or by another process's clock, before a checkpoint.
         is_unknown = state.began_s.isnan() | (state.began_s > now_s)
@@ -132,8 +137,9 @@ class AsyncModelAverage(Hierarchical):
         background = _background(context)
         if background.failure is not None:
             raise background.failure
-        rounds_w = state.num_rounds.unsqueeze(1).to(context.buckets[0].weights.device)
-        most = context.communicator.all_gather(rounds_w).max().cpu()  # NCCL takes what is on a GPU
+        if background.is_given_up:
+            raise CommunicationError(_farewell(background, _left(background)))
+        most = _most_rounds(context)
         is_behind = state.num_rounds < most
         if (state.in_flight & is_behind).any():
             background.wait()
@@ -158,33 +164,81 @@ class AsyncModelAverage(Hierarchical):
         )
 
 
-def _left(background: Background, *, within_s: float = 0.0) -> dict[int, int]:
+def _most_rounds(context: Context) -> Tensor:
+    """The rounds that the furthest worker has begun; `CommunicationError` names who has ended."""
+    rounds_w = context.state.num_rounds.unsqueeze(1).to(context.buckets[0].weights.device)
+    try:
+        return context.communicator.all_gather(rounds_w).max().cpu()  # NCCL: on a GPU
+    except CommunicationError as error:
+        left = _left(_background(context), within_s=WORD_S)
+        if not left:
+            raise
+        raise CommunicationError(f"{_named(left)}; {error}") from error
+
+
+_Left = Mapping[int, int | None]
+"""Workers that have ended, and after how many steps, if that is known."""
+
+
+def _left(background: Background, *, within_s: float = 0.0) -> _Left:
     departures = background.departures
     return {} if departures is None else departures.known(within_s=within_s)
 
 
-def _give_up(background: Background, left: Mapping[int, int]) -> None:
-    background.is_given_up = True
-    who = [f"worker {rank} has ended after {steps} steps" for rank, steps in left.items()]
-    failure = [] if background.failure is None else [str(background.failure)]
-    warnings.warn(
-        f"averaging has ended, and each worker trains on alone: {'; '.join([*who, *failure])}; "
-        "workers that are to end together call bagua_algos.release(model), each after as many "
-        "steps as it likes",
-        stacklevel=3,
+def _is_deserted(background: Background, *, is_in_flight: bool) -> bool:
+    """Whether another worker has ended, so that there will be no round any more. The one that is in
+    flight may still be completed, since whoever ends stays `LEAVE_S` for it.
+    """
+    departures = background.departures
+    if departures is None or not departures.lately_known():
+        return False
+    return not is_in_flight or departures.known_for_s > LEAVE_S + WORD_S
+
+
+def _named(left: _Left) -> str:
+    return "; ".join(
+        f"worker {rank} has ended" + (f" after {steps} steps" if steps is not None else "")
+        for rank, steps in left.items()
     )
 
 
-def _end(background: Background) -> None:
-    """The process ends without `release`: tell those who stay, and of those who left before."""
+def _farewell(background: Background, left: _Left) -> str:
+    failure = [] if background.failure is None else [str(background.failure)]
+    return (
+        "averaging has ended, and each worker trains on alone: "
+        f"{'; '.join([*filter(None, [_named(left)]), *failure])}; "
+        "workers that are to end together call bagua_algos.release(model), each after as many "
+        "steps as it likes"
+    )
+
+
+def _give_up(background: Background, left: _Left) -> None:
+    background.is_given_up = True
+    warnings.warn(_farewell(background, left), stacklevel=3)
+
+
+def _leave(background: Background) -> None:
+    """The process ends without `release`: those who stay are to hear of it at once. Of two workers,
+    one at least hears of the other: each leaves word before it asks.
+    """
+    if background.departures is None:
+        return
+    background.departures.leave(background.num_steps)
+    uneven = {r: n for r, n in _left(background).items() if n != background.num_steps}
+    if uneven and not background.is_given_up:
+        _give_up(background, uneven)
+
+
+def _end(background: Background, until_s: float) -> None:
+    """The process is about to end: warn of those who left before."""
     if background.departures is None:
         return
     has_failed = background.failure is not None
     left = _left(background, within_s=WORD_S if has_failed else 0.0)
-    background.departures.leave(background.num_steps)
-    early = {rank: steps for rank, steps in left.items() if steps < background.num_steps}
+    early = {r: n for r, n in left.items() if n is None or n < background.num_steps}
     if not background.is_given_up and (has_failed or early):
         _give_up(background, early or left)
+    background.departures.wait_for_the_others(until_s)
 
 
 def _average(context: Context, hierarchical: bool) -> None:

@@ -6,12 +6,13 @@ aborts the process: one run of four that ended with an `all_gather`.
 """
 
 import contextlib
+import math
 import os
 import threading
 import time
 from pathlib import Path
 
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 LIMIT_S = 1.0
 _PAUSE_S = 0.01
@@ -32,31 +33,77 @@ class Departures:
         name: of what they share here; no other has it in this store.
         rank: of this worker.
         world_size: N.
+        holder: the worker whose process serves the store, which ends with it; None for a store that
+            outlives all of them, such as a file or a launcher's.
     """
 
-    def __init__(self, store: Store, name: str, rank: int, world_size: int) -> None:
+    def __init__(
+        self, store: Store, name: str, rank: int, world_size: int, holder: int | None = None
+    ) -> None:
         self._store = store
         self._keys = {other: f"{name}: worker {other} has ended" for other in range(world_size)}
         self._own = self._keys.pop(rank)
+        self._is_holder = rank == holder
+        self._gone: dict[int, int | None] = {} if holder in (None, rank) else {holder: None}
+        self._left: dict[int, int | None] = {}
+        self._asked_s = self._heard_s = -math.inf
 
     def leave(self, num_steps: int) -> None:
         """Leave word, after so many steps; nothing where the store is gone."""
         with contextlib.suppress(RuntimeError):
             self._store.set(self._own, str(num_steps))
 
-    def known(self, *, within_s: float = 0.0) -> dict[int, int]:
-        """The workers that have ended, each with its number of steps. Waits `within_s` seconds for
-        the first word, not where the store is gone.
+    def wait_for_the_others(self, until_s: float) -> None:
+        """Whoever holds the store waits until all others have left word, at most until
+        `time.monotonic()` is `until_s`: meanwhile those that go on can hear of its end.
         """
-        until_s, left = time.monotonic() + within_s, {}
-        with contextlib.suppress(RuntimeError):
-            while not (left := self._words()) and time.monotonic() < until_s:
-                time.sleep(_PAUSE_S)
-        return left
+        while self._is_holder and len(self.known()) < len(self._keys):
+            if time.monotonic() > until_s:
+                return
+            time.sleep(_PAUSE_S)
 
-    def _words(self) -> dict[int, int]:
-        there = [rank for rank, key in self._keys.items() if self._store.check([key])]
-        return {rank: int(self._store.get(self._keys[rank])) for rank in there}
+    def known(self, *, within_s: float = 0.0) -> dict[int, int | None]:
+        """The workers that have ended, each with its number of steps: None for one that took the
+        store along before this worker had asked. Waits `within_s` seconds for the first word, not
+        where the store is gone.
+        """
+        until_s = time.monotonic() + within_s
+        try:
+            while not self._ask() and time.monotonic() < until_s:
+                time.sleep(_PAUSE_S)
+        except RuntimeError:
+            self._left = self._gone | self._left
+        if self._left and self._heard_s == -math.inf:
+            self._heard_s = time.monotonic()
+        return self._left
+
+    def lately_known(self) -> dict[int, int | None]:
+        """As `known`, but the store is asked every `WORD_S` seconds at most."""
+        if time.monotonic() - self._asked_s < WORD_S:
+            return self._left
+        self._asked_s = time.monotonic()
+        return self.known()
+
+    @property
+    def known_for_s(self) -> float:
+        """How long ago this worker heard that one has ended, seconds; below 0 if it has not."""
+        return time.monotonic() - self._heard_s if self._left else -1.0
+
+    def _ask(self) -> dict[int, int | None]:
+        new = [rank for rank in self._keys if rank not in self._left]
+        there = [rank for rank in new if self._store.check([self._keys[rank]])]
+        self._left |= {rank: int(self._store.get(self._keys[rank])) for rank in there}
+        return self._left
+
+
+def ends_with_worker_0(store: Store) -> bool:
+    """Whether worker 0's process serves `store`: torch has it so by `env://` and `tcp://`, unless
+    torchrun serves it.
+    """
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    is_torchruns = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return isinstance(store, TCPStore) and not is_torchruns
 
 
 def let_threads_rest() -> None:

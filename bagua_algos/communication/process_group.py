@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import FileStore, Store
 from torch.distributed.distributed_c10d import _get_default_group, _get_default_store
 
-from bagua_algos.communication.at_exit import Departures, has_process_groups
+from bagua_algos.communication.at_exit import Departures, ends_with_worker_0, has_process_groups
 from bagua_algos.communication.communicator import (
     CommunicationError,
     Nodes,
@@ -100,7 +100,11 @@ class ProcessGroupCommunicator(Workers):
         self._groups = [group, *others]
         own = group or _get_default_group()
         self.departures = Departures(
-            _get_default_store(), own.group_name, self.ranks[0], self.world_size
+            store := _get_default_store(),
+            own.group_name,
+            self.ranks[0],
+            self.world_size,
+            members.index(0) if 0 in members and ends_with_worker_0(store) else None,
         )
         self.stripes = Stripes(self._groups)
 

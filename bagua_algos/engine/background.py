@@ -46,9 +46,11 @@ class Background:
         """Which other workers have ended; None where all are held here."""
         return self._lane.communicator.departures
 
-    def at_end(self, act: Callable[[], None]) -> None:
-        """Call `act` when the process ends in the middle of training, after the job under way."""
-        self._lane.at_end(act)
+    def at_end(self, before: Callable[[], None], after: Callable[[float], None]) -> None:
+        """When the process ends in the middle of training, call `before`, and `after` the job under
+        way, with the `time.monotonic()` until which the end may wait.
+        """
+        self._lane.at_end(before, after)
 
     def begin(self, workers: Tensor, label: str, job: Callable[[], None]) -> None:
         """Some workers held here (bool `[w]`) begin `job`; it runs once all have."""

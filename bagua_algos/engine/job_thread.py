@@ -30,9 +30,12 @@ _Jobs = SimpleQueue[tuple[Future[None], Job] | None]
 class JobThread:
     """Runs submitted jobs in order."""
 
-    at_end: Callable[[], None] | None = None
-    """Called when the process ends before `close`, once no job is under way any longer, or after
-    `LEAVE_S`.
+    before_end: Callable[[], None] | None = None
+    """Called when the process ends before `close`, while jobs may be under way."""
+
+    at_end: Callable[[float], None] | None = None
+    """Called after that, once no job is under way any longer, or after `LEAVE_S`: with the
+    `time.monotonic()` until which the end may wait.
     """
 
     def __init__(self) -> None:
@@ -52,7 +55,7 @@ class JobThread:
 
     def close(self) -> None:
         """Drop what has not begun, and end the thread once its current job is done."""
-        self.at_end = None
+        self.before_end = self.at_end = None
         with contextlib.suppress(Empty):
             while True:
                 dropped = self._jobs.get_nowait()
@@ -87,14 +90,17 @@ def _run(jobs: _Jobs) -> None:
 @atexit.register
 def _leave_all() -> None:
     living = [one for one in _LIVING if one._thread.is_alive()]
+    first_words = [one.before_end for one in living if one.before_end is not None]
     last_words = [one.at_end for one in living if one.at_end is not None]
+    for speak in first_words:
+        speak()
     for one in living:
         one.close()
     until_s = time.monotonic() + LEAVE_S
     for one in living:
         one.leave(until_s)
-    for speak in last_words:
-        speak()
+    for conclude in last_words:
+        conclude(until_s)
     let_threads_rest()
 
 

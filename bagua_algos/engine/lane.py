@@ -44,9 +44,11 @@ class CommunicationLane:
         ready = torch.cuda.current_stream(self._device).record_event() if self._stream else None
         self._pending.append((label, self._thread.submit(partial(self._run, job, ready))))
 
-    def at_end(self, act: Callable[[], None]) -> None:
-        """Call `act` when the process ends before `close`, after the job that is under way."""
-        self._thread.at_end = act
+    def at_end(self, before: Callable[[], None], after: Callable[[float], None]) -> None:
+        """When the process ends before `close`, call `before`, and `after` the job that is under
+        way, with the `time.monotonic()` until which the end may wait.
+        """
+        self._thread.before_end, self._thread.at_end = before, after
 
     @property
     def is_idle(self) -> bool:

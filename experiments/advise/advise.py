@@ -2,9 +2,7 @@
 
 import math
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
@@ -12,6 +10,7 @@ from rich.text import Text
 
 from experiments.advise.advice import Advice
 from experiments.advise.candidates import (
+    NO_FOLDER,
     Candidate,
     Choice,
     Field,
@@ -74,12 +73,10 @@ def advise(
             check_launchable(conditions, plans[0].workers)
 
     given = []
-    with tempfile.TemporaryDirectory() as folder:
-        shares_host = num_verified > 0
-        field = gather(choice, num_seeds, Path(folder), shares_host=shares_host, check=check)
-        for network in others or [_own_network(choice, field.candidates[0])]:
-            given.append(_advice(field.candidates, network, num_verified))
-            _print(given[-1])
+    field = gather(choice, num_seeds, shares_host=num_verified > 0, check=check)
+    for network in others or [_own_network(choice, field.candidates[0])]:
+        given.append(_advice(field.candidates, network, num_verified))
+        _print(given[-1])
     return given, _notes(field)
 
 
@@ -88,8 +85,7 @@ def _network(words: Sequence[str]) -> NamedNetwork:
     for word in words:
         if not read_word(word).is_of("net"):
             raise UserError(f"--on takes overrides of net, such as net=lan_1g, got {word}")
-    with tempfile.TemporaryDirectory() as folder:
-        plan = make_plan(compose_config(["algo=allreduce", "backend=sim", *words]), Path(folder))
+    plan = make_plan(compose_config(["algo=allreduce", "backend=sim", *words]), NO_FOLDER)
     return NamedNetwork(_called(plan.names["net"], words), plan.net)
 
 

@@ -1,6 +1,7 @@
 """The algorithms of a comparison: chosen, rehearsed, and trained once for every network."""
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -40,6 +41,10 @@ from netsim.conditions.condition import NetworkCondition
 NUM_REHEARSALS = 3
 LIMIT_S = 600
 """Of measuring how workers are computed: a hung machine shall not hang the command."""
+
+
+NO_FOLDER = Path(os.devnull)
+"""Of plans that write nothing: whatever would be written there is refused by the kernel."""
 
 
 class Candidate:
@@ -205,7 +210,6 @@ def choose(overrides: Sequence[str]) -> Choice:
 def gather(
     choice: Choice,
     num_seeds: int,
-    folder: Path,
     *,
     shares_host: bool = False,
     check: Callable[[Sequence[Plan]], None] = lambda plans: None,
@@ -216,7 +220,6 @@ def gather(
     Args:
         choice: of algorithms.
         num_seeds: of each.
-        folder: of runs that need one.
         shares_host: whether all workers compute on this host, as real runs here do.
         check: is given a plan of each algorithm before anything takes time, and may raise
             `UserError`.
@@ -228,7 +231,7 @@ def gather(
     if num_seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {num_seeds}")
     torch.set_num_threads(1)  # a pool of threads would not survive the forks of a rehearsal
-    plans, left_out = _plans(choice, num_seeds, folder, shares_host)
+    plans, left_out = _plans(choice, num_seeds, shares_host)
     check([own[0] for own in plans])
     if plans[0][0].target.value is None:
         raise UserError(
@@ -268,12 +271,12 @@ def _names(word: Word) -> list[str]:
 
 
 def _plans(
-    choice: Choice, num_seeds: int, folder: Path, shares_host: bool
+    choice: Choice, num_seeds: int, shares_host: bool
 ) -> tuple[list[list[Plan]], dict[str, str]]:
     plans, left_out = [], {}
     for algo in choice.algos:
         try:
-            plans.append(_plans_of(algo, choice.others, num_seeds, folder, shares_host))
+            plans.append(_plans_of(algo, choice.others, num_seeds, shares_host))
         except UserError as error:
             if choice.are_named:
                 raise
@@ -283,9 +286,7 @@ def _plans(
     return plans, left_out
 
 
-def _plans_of(
-    algo: str, overrides: Sequence[str], num_seeds: int, folder: Path, shares_host: bool
-) -> list[Plan]:
+def _plans_of(algo: str, overrides: Sequence[str], num_seeds: int, shares_host: bool) -> list[Plan]:
     """One for each seed; a run stops at the target unless `overrides` want it to go on."""
     backend = [] if "backend" in values_of(overrides) else ["backend=sim"]
     config = compose_config([f"algo={algo}", *backend, "stop_at_target=true", *overrides])
@@ -293,7 +294,7 @@ def _plans_of(
         config.cluster.sharing = config.workers
     plans = []
     for _ in range(num_seeds):
-        plans.append(make_plan(config, folder))
+        plans.append(replace(make_plan(config, NO_FOLDER), trace=False))
         config.seed += 1
     if not plans[0].backend.is_simulated:
         raise UserError("times are predicted by simulation: leave out backend=...")

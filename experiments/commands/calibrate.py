@@ -7,7 +7,6 @@ The network's constants are measured by `python -m netsim calibrate`.
 """
 
 import argparse
-import tempfile
 from pathlib import Path
 
 from experiments.advise.candidates import NUM_REHEARSALS, choose, gather
@@ -33,7 +32,7 @@ def calibrate(overrides: list[str], out: str, num_rounds: int) -> None:
     for algo in choice.algos:
         check_folder(Path(out.replace(ALGO, algo)).parent)
     anew = choice._replace(others=[*choice.others, "profile=null"])
-    field = gather(anew, 1, Path(tempfile.gettempdir()), num_rehearsals=num_rounds)
+    field = gather(anew, 1, num_rehearsals=num_rounds)
     for remark in field.remarks():
         say(remark)
     for candidate in field.candidates:

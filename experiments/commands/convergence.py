@@ -7,10 +7,12 @@ the learning rate with the best mean validation accuracy; its accuracy is that o
 import argparse
 from pathlib import Path
 
+from experiments.report import tables
 from experiments.report.cells import remarks
 from experiments.report.convergence import best_rows, page
 from experiments.runs.load import load_runs
 from host import commands
+from host.output import check_folder
 
 
 def main() -> int:
@@ -19,15 +21,18 @@ def main() -> int:
         prog="python -m experiments.convergence", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("dir", metavar="DIR", help="a folder of runs")
-    parser.add_argument("--out", help="the folder for table.md; by default it is only printed")
+    parser.add_argument(
+        "--out", type=Path, help="the folder for table.md; by default it is only printed"
+    )
     arguments = parser.parse_args()
+    if arguments.out:
+        check_folder(arguments.out)
     runs = load_runs(arguments.dir)
     text = page(runs, best_rows(runs))
     print(text, end="")
     print("\n".join(remarks(runs)))
     if arguments.out:
-        Path(arguments.out).mkdir(parents=True, exist_ok=True)
-        (Path(arguments.out) / "table.md").write_text(text)
+        tables.save({"table.md": text}, arguments.out)
     return 0
 
 

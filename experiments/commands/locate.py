@@ -25,10 +25,11 @@ def main() -> int:
     """The command line; returns the exit code."""
     commands.raise_at_sigterm()
     arguments = _parser().parse_intermixed_args()
+    if arguments.map is not None:
+        check_folder(arguments.map)
     if arguments.extract is not None:
         extract(arguments.extract)
     if arguments.map is not None:
-        check_folder(arguments.map)
         write([panel for task in tasks() for panel in panels(task)], arguments.map)
     if arguments.words or (arguments.extract, arguments.map) == (None, None):
         _answer(arguments.words)

@@ -26,6 +26,7 @@ _HERE = Path(__file__).parent
 
 def main() -> None:
     """Become the command that the first word names."""
+    commands.check_encoding(sys.argv)
     known = programs()
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):

@@ -7,7 +7,6 @@ each point. Writes surface.png, .svg and .csv.
 """
 
 import argparse
-import tempfile
 from pathlib import Path
 
 from experiments.advise.arguments import prediction_parser
@@ -30,10 +29,8 @@ def main() -> int:
     if arguments.coarse < 2:
         raise UserError(f"--coarse must be at least 2, got {arguments.coarse}")
     check_folder(arguments.out)
-    with tempfile.TemporaryDirectory() as folder:
-        choice = choose(arguments.overrides)
-        field = gather(choice, arguments.seeds, Path(folder), check=check_constant)
-        grid = compute(field.candidates, axes, arguments.coarse)
+    field = gather(choose(arguments.overrides), arguments.seeds, check=check_constant)
+    grid = compute(field.candidates, axes, arguments.coarse)
     _write(grid, field, arguments.out)
     print("\n".join(sentences(grid, field)))
     return 0

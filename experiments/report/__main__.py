@@ -14,7 +14,7 @@ from pathlib import Path
 from experiments.report.sections import SECTIONS
 from host import commands
 from host.errors import UserError
-from host.output import writing
+from host.output import check_folder, writing
 
 EXTRA = ("itables", "jinja2", "vl_convert", "nbformat", "nbclient", "ipykernel")
 """What the page and the notebook need: the extra "report"."""
@@ -34,6 +34,8 @@ def report(path: str | Path, out: str | Path, *, execute: bool = False) -> list[
     from experiments.report.page.build import make_page
 
     path, out = Path(path), Path(out)
+    if path.is_dir():  # else it is refused, and nothing is made
+        check_folder(out)
     data = ReportData.load(path)
     title, page = out.resolve().name, out / "report.html"
     with writing(out):

@@ -14,6 +14,7 @@ from experiments.report.figures.plots import accuracy_plot, save_plot
 from experiments.report.results_table import named, results_table
 from experiments.runs.load import load_runs_and_metrics
 from host.errors import UserError
+from host.output import check_folder
 
 
 def compare(path: str | Path, out: str | Path | None = None) -> None:
@@ -22,6 +23,9 @@ def compare(path: str | Path, out: str | Path | None = None) -> None:
     Raises:
         UserError: there is no such folder, it holds no run, or `out` cannot be written.
     """
+    folder = Path(path if out is None else out)
+    if out is not None or folder.is_dir():
+        check_folder(folder)
     runs, metrics = load_runs_and_metrics(path)
     problems = [*runs.attrs["apart"], *metrics.attrs["problems"]]
     if runs.empty:
@@ -30,7 +34,7 @@ def compare(path: str | Path, out: str | Path | None = None) -> None:
     console = Console(width=None if sys.stdout.isatty() else 250)
     console.print(render(results_table(runs), runs))
     figure = accuracy_plot(runs, metrics)
-    plots = save_plot(figure, Path(path if out is None else out)) if figure else []
+    plots = save_plot(figure, folder) if figure else []
     ending = [f"Plot: {file}" for file in plots] or ["No plot: no run was evaluated."]
     for line in [*remarks(runs), *problems, *ending]:
         console.print(Text(line), soft_wrap=True)

@@ -29,6 +29,7 @@ import numpy as np
 import yaml
 from scipy.optimize import least_squares
 
+from host.output import check_folder, writing
 from netsim.timeline.cost_model import CostModel, PlainOperation
 from netsim.timeline.transport import GLOO, Transport
 from netsim.validation import gloo_measurements
@@ -66,13 +67,16 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.workers < 3:
         parser.error(f"--workers has to be at least 3, not {options.workers}")
+    if options.out is not None:
+        check_folder(options.out.parent)
     if options.fit is None:
         measurements = [
             *([] if options.messages else gloo_measurements.measure(options.workers, report=_say)),
             *gloo_measurements.measure_messages(report=_say),
         ]
         if options.out is not None:
-            gloo_measurements.write(options.out.with_suffix(".csv"), measurements)
+            with writing(options.out):
+                gloo_measurements.write(options.out.with_suffix(".csv"), measurements)
     else:
         measurements = gloo_measurements.read(options.fit)
     transport = fit(measurements)
@@ -86,7 +90,8 @@ def main(arguments: Sequence[str]) -> int:
     print("\n".join([*lines, "", text]))
     if options.out is not None:
         comment = "".join(f"# {line}".rstrip() + "\n" for line in lines)
-        options.out.write_text(comment + text)
+        with writing(options.out):
+            options.out.write_text(comment + text)
     return 0
 
 

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from host.markdown import table
+from host.output import check_folder, writing
 from netsim.conditions.condition import BACKENDS, NetworkCondition
 from netsim.conditions.presets import preset_names, read_condition
 from netsim.proof import proof, round_trip, tcp_rate
@@ -49,6 +50,7 @@ Cells = tuple[str, str, str, str, str]
 
 def validate(out: Path) -> int:
     """Measure everything and write the tables; returns 0. Takes some ten minutes."""
+    check_folder(out.parent)
     tasks = {n: ValidationTask(condition=c) for n, c in _networks().items()}
     tasks |= {
         n: ValidationTask(condition=c, num_all_reduces=NUM_ALL_REDUCES)
@@ -61,9 +63,9 @@ def validate(out: Path) -> int:
         for name, condition in ALL_REDUCES.items()
         for backend in BACKENDS
     ]
-    out.parent.mkdir(parents=True, exist_ok=True)
     conditions = [condition_row(name, condition) for name, condition in _networks().items()]
-    out.write_text(_document(rows, times, conditions))
+    with writing(out):
+        out.write_text(_document(rows, times, conditions))
     return 0
 
 

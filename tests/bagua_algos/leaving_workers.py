@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import FileStore, Store, TCPStore
 from torch.distributed.distributed_c10d import _get_default_store
 
 import bagua_algos
@@ -30,11 +30,11 @@ NUM_WORKERS = 3
 class Trainer:
     """A worker of torch's default group."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval_ms: float = 0) -> None:
         self._model = nn.Linear(64, 64)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
         bagua_algos.distribute(
-            self._model, self._optimizer, bagua_algos.AsyncModelAverage(interval_ms=0)
+            self._model, self._optimizer, bagua_algos.AsyncModelAverage(interval_ms=interval_ms)
         )
 
     def steps(self, number: int) -> None:
@@ -89,16 +89,36 @@ def one_leaves_within_a_round(rank: int) -> None:
     trainer.until_warned()
 
 
+def one_leaves_with_the_store(rank: int) -> None:
+    """Worker 0 serves the store; no round is due that could tell the others of its end."""
+    trainer = Trainer(interval_ms=60_000)
+    trainer.steps(10)
+    if rank > 0:
+        trainer.until_warned()
+
+
 SCRIPTS: list[Callable[[int], None]] = [
-    *(all_end, one_leaves, one_leaves_and_the_others_end, one_leaves_within_a_round)
+    *(all_end, one_leaves, one_leaves_and_the_others_end, one_leaves_within_a_round),
+    one_leaves_with_the_store,
 ]
+
+
+def store_of(script: Callable[[int], None], rank: int, folder: Path) -> Store:
+    files = FileStore(str(folder / f"{script.__name__}.store"), NUM_WORKERS)
+    if script is not one_leaves_with_the_store:
+        return files
+    if rank > 0:
+        return TCPStore("127.0.0.1", int(files.get("port")), is_master=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    files.set("port", str(store.port))
+    return store
 
 
 def start(script: Callable[[int], None], rank: int, folder: Path) -> None:
     os.dup2(os.open(folder / f"{script.__name__}.{rank}", os.O_CREAT | os.O_WRONLY), 2)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    store = FileStore(str(folder / f"{script.__name__}.store"), NUM_WORKERS)
+    store = store_of(script, rank, folder)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_WORKERS)
     script(rank)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from host import commands
+from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError
 from netsim.links.namespaces import check_permitted
@@ -283,3 +284,31 @@ def test_what_a_library_makes_of_ctrl_c_is_ctrl_c(capfd, monkeypatch):
         assert ended(capfd, main) == (130, "stopped by Ctrl-C\n")
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("package", ["experiments", "netsim", "bagua_net", "kernels.bench"])
+def test_a_path_beyond_ascii_is_refused_where_paths_are_no_utf_8(package):
+    """At once, before what takes long is imported."""
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ended = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", package, "--out=caf\u00e9"],
+        cwd=app.ROOT,
+        env=os.environ | locale,
+        capture_output=True,
+        timeout=LIMIT_S,
+    )
+    said = OF_IMPORTS.sub(b"", ended.stderr).decode()
+    assert said.startswith("error: Python takes paths for ascii here, and '--out=caf")
+    assert said.endswith("is more than ASCII: set PYTHONUTF8=1\n")
+    assert ended.returncode == 2
+    assert b" torch\n" not in ended.stderr
+
+
+def test_paths_of_ascii_alone_do_everywhere(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
+    monkeypatch.chdir(tmp_path)
+    commands.check_encoding(["--out=cafe"])
+    (tmp_path / "caf\u00e9").mkdir()
+    monkeypatch.chdir(tmp_path / "caf\u00e9")
+    with pytest.raises(UserError, match="set PYTHONUTF8=1"):
+        commands.check_encoding(["--out=cafe"])

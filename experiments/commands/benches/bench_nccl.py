@@ -16,6 +16,7 @@ from experiments.validation.nccl.transfers import page
 from experiments.validation.nccl.transports import nccl_transports
 from host import commands
 from host.errors import Failure, UserError
+from host.output import check_folder, writing
 from netsim.conditions.command_line import read_words
 from netsim.errors import NamespaceError, ProbeError
 
@@ -24,6 +25,8 @@ def main() -> int:
     """Measure, print and keep what there is after each round; returns the exit code."""
     commands.raise_at_sigterm()
     arguments = _parser().parse_intermixed_args()
+    if arguments.json is not None:
+        check_folder(arguments.json.parent, "--json")
     try:
         condition, values = read_words(arguments.words, {}, command="experiments.bench_nccl")
         extent = Extent(
@@ -37,7 +40,8 @@ def main() -> int:
     try:
         for transfers in measure(values["net"], condition, transports, extent, is_shared=is_shared):
             if arguments.json is not None:
-                arguments.json.write_text(json.dumps(transfers.record()) + "\n")
+                with writing(arguments.json, "another --json"):
+                    arguments.json.write_text(json.dumps(transfers.record()) + "\n")
     except NamespaceError as error:
         raise UserError(str(error)) from error
     except ProbeError as error:

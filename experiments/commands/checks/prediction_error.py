@@ -12,6 +12,7 @@ from pathlib import Path
 from experiments.report import tables
 from experiments.validation.prediction_error import seconds_a_step, times_to_accuracy
 from host import commands
+from host.output import check_folder
 
 _TABLES = {"accuracy": times_to_accuracy, "steps": seconds_a_step}
 
@@ -26,6 +27,8 @@ def main() -> int:
     parser.add_argument("--of", choices=_TABLES, default="accuracy", help="default: %(default)s")
     parser.add_argument("--out", type=Path, help="the file; by default the table is printed")
     arguments = parser.parse_args()
+    if arguments.out:
+        check_folder(arguments.out.parent)
     text = _TABLES[arguments.of](arguments.measured, arguments.predicted)
     if not arguments.out:
         print(text, end="")

@@ -8,8 +8,10 @@ It says what was fitted, and explains every row that is far off.
 import argparse
 from pathlib import Path
 
-from experiments.predict.published import markdown, tables
+from experiments.predict import published
+from experiments.report import tables
 from host import commands
+from host.output import check_folder
 
 
 def main() -> int:
@@ -19,11 +21,12 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, help="the folder for published.md")
     arguments = parser.parse_args()
-    text = markdown(tables())
+    if arguments.out:
+        check_folder(arguments.out)
+    text = published.markdown(published.tables())
     print(text, end="")
     if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "published.md").write_text(text)
+        tables.save({"published.md": text}, arguments.out)
     return 0
 
 

@@ -30,6 +30,7 @@ def folder(tmp_path_factory) -> Path:
         ("one_leaves", [0, 0, 0]),
         ("one_leaves_and_the_others_end", [0, 0, 0]),
         ("one_leaves_within_a_round", [3, 0, 0]),
+        ("one_leaves_with_the_store", [0, 0, 0]),
     ],
 )
 def test_every_worker_ends_with_its_own_exit_code(folder, script, codes):
@@ -43,6 +44,7 @@ def test_every_worker_ends_with_its_own_exit_code(folder, script, codes):
         ("one_leaves", 10),
         ("one_leaves_and_the_others_end", 10),
         ("one_leaves_within_a_round", 30),
+        ("one_leaves_with_the_store", 10),
     ],
 )
 def test_the_others_are_warned_once_of_who_has_left(folder, script, num_steps):

@@ -1,11 +1,12 @@
 import hashlib
+import math
 import threading
 import time
 
 import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
-from bagua_algos.communication.at_exit import LIMIT_S, Departures, let_threads_rest
+from bagua_algos.communication.at_exit import LIMIT_S, WORD_S, Departures, let_threads_rest
 
 BYTES = bytes(1 << 20)  # hashed without Python's lock
 
@@ -38,13 +39,50 @@ def test_workers_leave_word_of_their_end():
     assert ours[2].known() == Departures(store, "another", 0, 3).known() == {}
 
 
-def test_where_the_store_is_gone_nobody_waits():
+@pytest.mark.parametrize(("holder", "known"), [(None, {}), (1, {1: None}), (0, {})])
+def test_where_the_store_is_gone_nobody_waits(holder, known):
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     client = TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
-    departures = Departures(client, "a group", 0, 2)
+    departures = Departures(client, "a group", 0, 2, holder)
+    assert departures.known() == {}
     del server
     departures.leave(1)
-    assert departures.known(within_s=60) == {}
+    assert departures.known(within_s=60) == known
+
+
+def test_what_was_heard_while_there_was_a_store_is_known_for_good():
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
+    departures = Departures(client, "a group", 0, 2, holder=1)
+    assert departures.known_for_s < 0
+    Departures(server, "a group", 1, 2, holder=1).leave(7)
+    assert departures.known() == {1: 7}
+    del server
+    assert departures.known() == {1: 7}
+    assert departures.known_for_s > 0
+
+
+def test_the_store_is_asked_at_most_once_in_a_while(monkeypatch):
+    now_s = 100.0
+    monkeypatch.setattr("bagua_algos.communication.at_exit.time.monotonic", lambda: now_s)
+    store = HashStore()
+    ours = [Departures(store, "a group", rank, 2) for rank in range(2)]
+    assert ours[0].lately_known() == {}
+    ours[1].leave(7)
+    assert ours[0].lately_known() == {}
+    now_s += WORD_S
+    assert ours[0].lately_known() == {1: 7}
+
+
+@pytest.mark.parametrize("holder", [0, 1])
+def test_whoever_holds_the_store_waits_for_the_others_words(holder):
+    store = HashStore()
+    ours = [Departures(store, "a group", rank, 2, holder) for rank in range(2)]
+    started_s = time.monotonic()
+    ours[0].wait_for_the_others(started_s + 0.1)
+    assert (time.monotonic() - started_s > 0.1) == (holder == 0)
+    ours[1].leave(1)
+    ours[0].wait_for_the_others(math.inf)
 
 
 def test_the_end_waits_until_no_thread_computes():

@@ -1,4 +1,5 @@
 import math
+import tempfile
 
 import pytest
 import torch
@@ -236,26 +237,40 @@ def test_algorithms_are_chosen_by_name_or_pattern():
         (["algo=glob(*)", "workers=0"], "workers must be at least 1, got 0"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_in_a_sentence(overrides, complaint, tmp_path):
+def test_what_cannot_be_compared_is_refused_in_a_sentence(overrides, complaint):
     with pytest.raises(UserError, match=complaint):
-        gather(choose(overrides), 1, tmp_path)
+        gather(choose(overrides), 1)
 
 
-def test_no_seeds_are_refused(tmp_path):
+def test_no_seeds_are_refused():
     with pytest.raises(UserError, match="--seeds must be at least 1, got 0"):
-        gather(choose(["algo=allreduce"]), 0, tmp_path)
+        gather(choose(["algo=allreduce"]), 0)
 
 
-def test_a_glob_leaves_out_what_cannot_be_simulated_and_says_why(tmp_path):
-    field = gather(choose(["algo=glob([allreduce,torch_ddp])", *SMALL]), 2, tmp_path)
+def test_a_glob_leaves_out_what_cannot_be_simulated_and_says_why():
+    field = gather(choose(["algo=glob([allreduce,torch_ddp])", *SMALL]), 2)
     assert [candidate.algo for candidate in field.candidates] == ["allreduce"]
     assert [plan.seed for plan in field.candidates[0].plans] == [0, 1]
     assert "needs real workers" in field.left_out["torch_ddp"]
 
 
-def test_networks_with_other_nodes_are_refused_where_workers_average_within_nodes(tmp_path):
+def test_a_prediction_makes_no_folder_that_a_kill_would_leave(monkeypatch):
+    def mkdtemp(*arguments, **options):
+        raise AssertionError("a temporary folder")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
+    words = ["algo=allreduce", "trace=true", *SMALL]
+    (candidate,) = gather(choose(words), 1).candidates
+    assert candidate.outcomes(NetworkCondition(rate_mbit=10))
+    [plan] = candidate.plans
+    assert not plan.trace
+    with pytest.raises(NotADirectoryError):
+        (plan.folder / "anything").touch()
+
+
+def test_networks_with_other_nodes_are_refused_where_workers_average_within_nodes():
     words = ["algo=allreduce", "algo.hierarchical=true", "net=two_sites", *SMALL]
-    (candidate,) = gather(choose(words), 1, tmp_path).candidates
+    (candidate,) = gather(choose(words), 1).candidates
     with pytest.raises(UserError, match="allreduce averages within nodes"):
         candidate.outcomes(NetworkCondition(rate_mbit=10))
 
