@@ -50,36 +50,6 @@ def first_at_target(folder, run):
     return next((r for r in rows if r["accuracy"] is not None and r["accuracy"] >= TARGET), None)
 
 
-def test_by_how_much_times_may_be_too_long_is_said(tmp_path):
-    """Evaluations are 10 steps apart, and all steps take equally long."""
-    write_run(tmp_path / "coarse" / "run", limit=0.98)
-    steps = first_at_target(tmp_path / "coarse", "run")["step"]
-    (note,) = time_to_accuracy.section(ReportData.load(tmp_path / "coarse")).notes
-    share = f"{1000 / steps:.0f} %"
-    assert note.endswith(f"by up to {share} of it in the median run, and up to {share}.")
-    write_run(tmp_path / "fine" / "run", limit=0.9001, num_rows=400)
-    assert first_at_target(tmp_path / "fine", "run")["step"] > 200
-    assert time_to_accuracy.section(ReportData.load(tmp_path / "fine")).notes == []
-    write_run(tmp_path / "missed" / "run", limit=0.5)
-    assert time_to_accuracy.section(ReportData.load(tmp_path / "missed")).notes == []
-
-
-def test_own_models_have_a_column_where_they_were_scored(tmp_path):
-    own = {"final_own_score": 0.8123, "own_score_at_target": 0.8765}
-    for seed in range(3):
-        write_run(tmp_path / f"a{seed}", "local_sgd", seed=seed, **own)
-        write_run(tmp_path / f"b{seed}", seed=seed)
-    data = ReportData.load(tmp_path)
-    table = time_to_accuracy.section(data).tables["time_to_accuracy"]
-    cells = dict(
-        zip(table.cells["algorithm"], table.cells["workers' own models then"], strict=True)
-    )
-    assert cells == {"local_sgd": "0.8765", "allreduce": "-"}
-    assert "their own models' is what each scored" in table.caption
-    table = final_accuracy.section(data).tables["final_accuracy"]
-    assert set(table.cells["workers' own models (test)"]) == {"0.8123", "-"}
-
-
 def test_the_numbers_of_the_tables_are_those_of_the_parquet(folder, study, tmp_path):
     for section in (time_to_accuracy.section, way_to_accuracy.section):
         section(study).save(tmp_path)
