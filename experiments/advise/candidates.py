@@ -303,7 +303,7 @@ def _plans_of(
 
 
 def _load(plan: Plan) -> TaskData:
-    data = plan.task.load()
+    data = plan.load_data()
     plan.batches(data, (0,))
     check_model(plan, data)
     return data
