@@ -1,6 +1,7 @@
 """Tunes all contestants of a study alike, before it scores them.
 
 python -m experiments.equal_tuning draw equal_tuning --trials 6 --out FOLDER
+python -m experiments.equal_tuning run --runs RUNS --nets NETS --seeds SEEDS FILE KEY=VALUE ...
 python -m experiments.equal_tuning baseline equal_tuning --trials 6 --runs RUNS --out FOLDER
 python -m experiments.equal_tuning choose equal_tuning --trials 6 --runs RUNS \\
     --baseline RUNS --out FOLDER
@@ -11,7 +12,8 @@ baseline: baseline.yaml, the baselines' trial of the highest final accuracy, to 
 choose: targets.yaml, the median final accuracy of those runs, less 2, 1, 0.5 and 0.2 points;
     chosen.yaml, the setting of each contestant on each network; trials.md, a table of all trials
 
-A sweep runs the settings of a file by hydra.sweeper.settings=FILE.
+run: the settings of a file on networks (`none,wan`), unless they name one, with seeds (`0,1`); the
+    same command goes on with what is not done
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from experiments.advise.tuning.draws import Settings, draw, read_contestants, save_settings
+from experiments.advise.tuning.draws import (
+    Settings,
+    draw,
+    load_settings,
+    read_contestants,
+    save_settings,
+)
+from experiments.advise.tuning.settings_runs import run_all, runs_of
 from experiments.advise.tuning.trials import (
     JUDGED_AT,
     best_by_network,
@@ -29,7 +38,7 @@ from experiments.advise.tuning.trials import (
     load_trials,
 )
 from experiments.advise.tuning.trials_table import page
-from experiments.report.frozen_targets import save_targets
+from experiments.report.tuned import save_targets
 from host import commands
 from host.output import writing
 
@@ -38,7 +47,13 @@ _COMMAND = "python -m experiments.equal_tuning"
 
 def main() -> int:
     """The command line; returns the exit code."""
+    commands.raise_at_sigterm()
     arguments = _parser().parse_args()
+    if arguments.command == "run":
+        settings = load_settings(arguments.settings)
+        runs = runs_of(settings, arguments.words, arguments.nets, arguments.seeds)
+        run_all(list(runs), arguments.runs)
+        return 0
     settings = draw(read_contestants(arguments.contestants), arguments.trials)
     with writing(arguments.out):
         arguments.out.mkdir(parents=True, exist_ok=True)
@@ -79,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     of_command = parser.add_subparsers(dest="command", required=True)
+    _add_run(of_command.add_parser("run"))
     for name in ("draw", "baseline", "choose"):
         own = of_command.add_parser(name)
         own.add_argument("contestants", help="a file of conf/contestants")
@@ -89,6 +105,22 @@ def _parser() -> argparse.ArgumentParser:
         if name == "choose":
             own.add_argument("--baseline", type=Path, required=True, help="the folder of its seeds")
     return parser
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("settings", type=Path, metavar="FILE", help="trials.yaml or chosen.yaml")
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="as for the app, of all runs")
+    parser.add_argument("--runs", type=Path, required=True, help="the folder of their records")
+    parser.add_argument("--nets", type=_listed, required=True, help="networks, with commas")
+    parser.add_argument("--seeds", type=_seeds, required=True, help="seeds, with commas")
+
+
+def _listed(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _seeds(text: str) -> list[int]:
+    return [int(seed) for seed in text.split(",")]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.report.figures.styles import Styles, area_styles, line_styles
-from experiments.report.frozen_targets import load_targets
 from experiments.report.results_table import (
     COMPARABLE,
     KEYS,
@@ -19,7 +18,7 @@ from experiments.report.results_table import (
     results_table,
 )
 from experiments.report.scores import scored, signs
-from experiments.report.tuned import Tuning, load_tunings
+from experiments.report.tuned import Tuning, load_targets, load_tunings
 from experiments.runs.load import load_runs_and_metrics
 from host.errors import UserError
 from host.words import counted

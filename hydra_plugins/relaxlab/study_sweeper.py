@@ -7,14 +7,12 @@ from pathlib import Path
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from experiments.advise.tuning.draws import load_settings
 from experiments.plan.identity import config_text, identity
-from experiments.plan.overrides import normalize_overrides, values_of
+from experiments.plan.overrides import values_of
 from experiments.runs.side_by_side import check_side_by_side, jobs_at_once, needs_host
 from experiments.runs.study import StudyRun, Sweep
 from host.errors import UserError
@@ -30,9 +28,6 @@ class StudySweeper(BasicSweeper):
         max_batch_size: how many runs the launcher is given at a time; None: all.
         params: what is swept beside the command line, by key.
         retry_failed: whether what has failed is run again.
-        settings: a file of settings (`experiments.advise.tuning.draws`), each of which is swept
-            over by itself; its words count in place of the command line's. None: there is one,
-            without words.
     """
 
     def __init__(
@@ -40,11 +35,9 @@ class StudySweeper(BasicSweeper):
         max_batch_size: int | None = None,
         params: dict[str, str] | None = None,
         retry_failed: bool = False,
-        settings: str | None = None,
     ) -> None:
         super().__init__(max_batch_size, params)
         self._retry_failed = retry_failed
-        self._settings = settings
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -105,12 +98,8 @@ class StudySweeper(BasicSweeper):
         assert self.config is not None and self.hydra_context is not None
         loader = self.hydra_context.config_loader
         parser = OverridesParser.create(config_loader=loader)
-        given = [*self._parse_config(), *arguments]
-        combinations = [
-            combination
-            for words in _settings(self._settings)
-            for combination in self._combinations(parser.parse_overrides(_over(given, words)))
-        ]
+        overrides = parser.parse_overrides([*self._parse_config(), *arguments])
+        [combinations] = self.split_arguments(overrides, None)
         of_sweep = HydraConfig.instance().cfg
         for number, combination in enumerate(combinations):
             config = loader.load_sweep_config(self.config, combination)
@@ -119,27 +108,6 @@ class StudySweeper(BasicSweeper):
             HydraConfig.instance().set_config(config)
             yield _run(root, config, combination)
         HydraConfig.instance().cfg = of_sweep
-
-    def _combinations(self, overrides: list[Override]) -> list[list[str]]:
-        [combinations] = self.split_arguments(overrides, None)
-        return [list(combination) for combination in combinations]
-
-
-def _settings(file: str | None) -> list[list[str]]:
-    """The words of each."""
-    if file is None:
-        return [[]]
-    return [
-        normalize_overrides(words.split())
-        for own in load_settings(Path(file)).values()
-        for words in own
-    ]
-
-
-def _over(given: Sequence[str], words: Sequence[str]) -> list[str]:
-    """`words`, and those of `given` that they say nothing of."""
-    keys = values_of(words)
-    return [*(text for text in given if not values_of([text]).keys() & keys.keys()), *words]
 
 
 def _run(root: Path, config: DictConfig, overrides: Sequence[str]) -> StudyRun:

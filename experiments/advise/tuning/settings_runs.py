@@ -1,0 +1,87 @@
+"""Runs of settings on several networks with several seeds. As in a sweep, what is done is left out,
+and one training serves all networks.
+
+A setting is composed once. Networks and seeds are put into its configuration, of which they change
+nothing else: Hydra takes longer to compose a run than simulation takes to replay one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from experiments.advise.tuning.draws import Settings
+from experiments.plan.compose import compose_config
+from experiments.plan.identity import config_text, identity, plain
+from experiments.plan.overrides import values_of
+from experiments.runs.folder_lock import hold
+from experiments.runs.run import run
+from experiments.runs.study import Standing, clear, read_record
+from host.commands import check_interrupt, say
+from host.errors import Failure, UserError
+from host.words import counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingRun:
+    """One run: its configuration, resolved, the words that make it, and its folder's name."""
+
+    config: dict[str, Any]
+    words: tuple[str, ...]
+    name: str
+
+
+def runs_of(
+    settings: Settings, common: Sequence[str], nets: Sequence[str], seeds: Sequence[int]
+) -> Iterator[SettingRun]:
+    """Those of all settings, each beside the words in `common`, on its own network, where it names
+    one, else on all of `nets`. Raises `UserError` for words that do not fit.
+    """
+    networks = {
+        net: plain(compose_config([*common, "algo=allreduce", f"net={net}"])) for net in nets
+    }
+    for contestant, own in settings.items():
+        for text in own:
+            words = text.split()
+            config = plain(compose_config([*common, *words]))
+            named = values_of(words).get("net")
+            for seed in seeds:
+                for net in nets if named is None else [named]:
+                    other = config if named is not None else networks[net]
+                    names = {**config["names"], "net": net}
+                    values = {**config, "net": other["net"], "names": names, "seed": seed}
+                    given = [*common, *words, f"seed={seed}", *([] if named else [f"net={net}"])]
+                    key = identity(config_text(values))
+                    yield SettingRun(
+                        config=values, words=tuple(given), name=f"{contestant}_{net}_s{seed}_{key}"
+                    )
+
+
+def run_all(runs: Sequence[SettingRun], root: Path) -> None:
+    """Run what is not done yet, each in a folder below `root`.
+
+    Raises `Failure` at the end where some have failed.
+    """
+    failed = []
+    for number, one in enumerate(runs, 1):
+        check_interrupt()
+        folder = root / one.name
+        with hold(folder):
+            record = read_record(folder, is_held=False)
+            if record is not None and record.standing is Standing.DONE:
+                continue
+            if record is not None:
+                clear(folder)
+            say(f"run {number} of {len(runs)}")
+            try:
+                status = run(OmegaConf.create(one.config), folder, one.words, root)
+            except UserError as error:
+                status = f"refused: {error}"
+        if status not in ("completed", "diverged"):
+            failed.append(f"{one.name} {status}")
+    if failed:
+        raise Failure(f"{counted(len(failed), 'run')} failed, the first one: {failed[0]}")
