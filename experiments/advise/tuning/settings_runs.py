@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,24 +42,35 @@ def runs_of(
     """Those of all settings, each beside the words in `common`, on its own network, where it names
     one, else on all of `nets`. Raises `UserError` for words that do not fit.
     """
-    networks = {
-        net: plain(compose_config([*common, "algo=allreduce", f"net={net}"])) for net in nets
-    }
-    for contestant, own in settings.items():
-        for text in own:
-            words = text.split()
-            config = plain(compose_config([*common, *words]))
-            named = values_of(words).get("net")
-            for seed in seeds:
-                for net in nets if named is None else [named]:
-                    other = config if named is not None else networks[net]
-                    names = {**config["names"], "net": net}
-                    values = {**config, "net": other["net"], "names": names, "seed": seed}
-                    given = [*common, *words, f"seed={seed}", *([] if named else [f"net={net}"])]
-                    key = identity(config_text(values))
-                    yield SettingRun(
-                        config=values, words=tuple(given), name=f"{contestant}_{net}_s{seed}_{key}"
-                    )
+    networks: dict[str, dict[str, Any]] = {}
+    composed: dict[tuple[str, ...], dict[str, Any]] = {}
+    for contestant, text in ((name, text) for name, own in settings.items() for text in own):
+        named = values_of(text.split()).get("net")
+        words = tuple(word for word in text.split() if not word.startswith("net="))
+        if words not in composed:
+            composed[words] = plain(compose_config([*common, *words]))
+        for seed, net in product(seeds, nets if named is None else [named]):
+            if net not in networks:
+                networks[net] = plain(compose_config([*common, "algo=allreduce", f"net={net}"]))
+            yield _one(composed[words], networks[net], contestant, (*common, *words), seed)
+
+
+def _one(
+    config: dict[str, Any],
+    of_net: dict[str, Any],
+    contestant: str,
+    words: tuple[str, ...],
+    seed: int,
+) -> SettingRun:
+    net = of_net["names"]["net"]
+    names = {**config["names"], "net": net}
+    values = {**config, "net": of_net["net"], "names": names, "seed": seed}
+    key = identity(config_text(values))
+    return SettingRun(
+        config=values,
+        words=(*words, f"net={net}", f"seed={seed}"),
+        name=f"{contestant}_{net}_s{seed}_{key}",
+    )
 
 
 def run_all(runs: Sequence[SettingRun], root: Path) -> None:
