@@ -51,8 +51,8 @@ def main() -> int:
     arguments = _parser().parse_args()
     if arguments.command == "run":
         settings = load_settings(arguments.settings)
-        runs = runs_of(settings, arguments.words, arguments.nets, arguments.seeds)
-        run_all(list(runs), arguments.runs)
+        runs = list(runs_of(settings, arguments.words, arguments.nets, arguments.seeds))
+        run_all(runs[::-1] if arguments.from_the_end else runs, arguments.runs)
         return 0
     settings = draw(read_contestants(arguments.contestants), arguments.trials)
     with writing(arguments.out):
@@ -112,6 +112,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="as for the app, of all runs")
     parser.add_argument("--runs", type=Path, required=True, help="the folder of their records")
     parser.add_argument("--nets", type=_listed, required=True, help="networks, with commas")
+    parser.add_argument(
+        "--from-the-end", action="store_true", help="so that a second process meets the first one"
+    )
     parser.add_argument("--seeds", type=_seeds, required=True, help="seeds, with commas")
 
 

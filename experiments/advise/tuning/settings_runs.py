@@ -19,7 +19,7 @@ from experiments.advise.tuning.draws import Settings
 from experiments.plan.compose import compose_config
 from experiments.plan.identity import config_text, identity, plain
 from experiments.plan.overrides import values_of
-from experiments.runs.folder_lock import hold
+from experiments.runs.folder_lock import HeldError, hold
 from experiments.runs.run import run
 from experiments.runs.study import Standing, clear, read_record
 from host.commands import check_interrupt, say
@@ -74,26 +74,33 @@ def _one(
 
 
 def run_all(runs: Sequence[SettingRun], root: Path) -> None:
-    """Run what is not done yet, each in a folder below `root`.
+    """Run what is not done yet, each in a folder below `root`; what another process runs is left to
+    it.
 
     Raises `Failure` at the end where some have failed.
     """
     failed = []
     for number, one in enumerate(runs, 1):
         check_interrupt()
-        folder = root / one.name
-        with hold(folder):
-            record = read_record(folder, is_held=False)
-            if record is not None and record.standing is Standing.DONE:
-                continue
-            if record is not None:
-                clear(folder)
-            say(f"run {number} of {len(runs)}")
-            try:
-                status = run(OmegaConf.create(one.config), folder, one.words, root)
-            except UserError as error:
-                status = f"refused: {error}"
+        say(f"run {number} of {len(runs)}")
+        try:
+            with hold(root / one.name):
+                status = _run(one, root)
+        except HeldError:
+            continue
+        except UserError as error:
+            status = f"was refused: {error}"
         if status not in ("completed", "diverged"):
             failed.append(f"{one.name} {status}")
     if failed:
         raise Failure(f"{counted(len(failed), 'run')} failed, the first one: {failed[0]}")
+
+
+def _run(one: SettingRun, root: Path) -> str:
+    folder = root / one.name
+    record = read_record(folder, is_held=False)
+    if record is not None and record.standing is Standing.DONE:
+        return record.status
+    if record is not None:
+        clear(folder)
+    return run(OmegaConf.create(one.config), folder, one.words, root)
