@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.advise.tuning.draws import Settings
-from experiments.plan.overrides import normalize_overrides, values_of
+from experiments.plan.overrides import values_of
 from experiments.report.sections.time_against_target import POINTS
 from experiments.runs.load import load_rows
 from host.errors import UserError
@@ -66,18 +66,15 @@ def load_trials(settings: Settings, folder: Path) -> list[Trial]:
     Raises `UserError` where a setting has no run, or a run did not learn by `data.for_tuning`.
     """
     known = {
-        _as_recorded(normalize_overrides(words.split())): (name, words)
-        for name, own in settings.items()
-        for words in own
+        frozenset(words.split()): (name, words) for name, own in settings.items() for words in own
     }
     trials, found = [], set()
     for file in sorted(folder.rglob("environment.json")):
         given = json.loads(file.read_text())["overrides"]
-        recorded = _as_recorded(given)
-        if "data.for_tuning=true" not in recorded:
+        if "data.for_tuning=true" not in given:
             raise UserError(f"{file.parent} is no trial: it has not data.for_tuning=true")
         for words, (name, text) in known.items():
-            if words <= recorded:
+            if words <= set(given):
                 found.add(words)
                 trials.append(_trial(name, text, values_of(given)["net"], file.parent))
     if missing := known.keys() - found:
@@ -135,11 +132,6 @@ def at_edge(best: Trial, tried: Sequence[Trial]) -> dict[str, str]:
         if len(set(values)) > 2 and value in (min(values), max(values)):
             edges[field] = "lowest" if value == min(values) else "highest"
     return edges
-
-
-def _as_recorded(words: Iterable[str]) -> frozenset[str]:
-    """Hydra writes True for true, and a backslash before a brace."""
-    return frozenset(word.replace("\\", "").lower() for word in words)
 
 
 def _trial(contestant: str, words: str, net: str, run: Path) -> Trial:

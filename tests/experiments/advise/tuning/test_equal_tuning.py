@@ -147,7 +147,7 @@ def record(folder: Path, overrides: list[str]) -> None:
 
 def test_trials_are_found_by_what_records_say_of_them(tmp_path):
     settings = {"a": ["algo=sgp algo.topology=ring algo.overlap=false"]}
-    words = ["data.for_tuning=True", "algo=sgp", "algo/topology=ring", "algo.overlap=False"]
+    words = ["data.for_tuning=true", "algo=sgp", "algo.topology=ring", "algo.overlap=false"]
     record(tmp_path / "one", [*words, "net=wan", "seed=1000"])
     (found,) = load_trials(settings, tmp_path)
     assert (found.contestant, found.net, found.final, found.time_s(0.6)) == ("a", "wan", 0.7, 2.5)
