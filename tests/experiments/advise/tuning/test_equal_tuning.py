@@ -1,6 +1,7 @@
 """Tuning of all contestants alike: its trials, what is chosen, and that nothing of it scores."""
 
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -167,3 +168,10 @@ def test_the_committed_settings_are_trials_and_have_the_frozen_target():
             assert float(values["target_accuracy"]) == target
             drawn = [w for w in words.split() if not w.startswith(("net=", "target_accuracy="))]
             assert any(set(drawn) <= set(other.split()) for other in trials)
+
+
+def test_the_committed_runs_were_scored_by_the_committed_targets():
+    with tarfile.open(RESULTS / "runs.tar.xz") as archive:
+        packed = archive.extractfile(f"{STUDY}/targets.yaml")
+        assert packed is not None
+        assert packed.read() == (RESULTS / "targets.yaml").read_bytes()
