@@ -304,7 +304,7 @@ def _plans_of(algo: str, overrides: Sequence[str], num_seeds: int, shares_host: 
 
 
 def _load(plan: Plan) -> TaskData:
-    data = plan.task.load()
+    data = plan.load_data()
     plan.batches(data, (0,))
     check_model(plan, data)
     return data

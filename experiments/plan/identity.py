@@ -29,6 +29,7 @@ ADDED: dict[str, Any] = {
     "data.alpha": None,
     "data.sizes": "equal",
     "data.loaders": 0,
+    "data.for_tuning": False,
     **{f"target.{metric}": None for metric in LOWER_IS_BETTER if metric != ACCURACY},
 }
 """Options that older records lack, with the value that stands for what those runs had. Where an

@@ -16,7 +16,7 @@ from bagua_algos.communication.communicator import Nodes
 from bagua_algos.communication.patterns import Pattern, check_pattern
 from bagua_algos.communication.streams import AUTO, NumStreams, check_streams
 from bagua_algos.worker_axis.stacking import WAYS
-from experiments.tasks.base import Split, Task, TaskData
+from experiments.tasks.base import Split, Task, TaskData, load_data
 from experiments.tasks.batches import Batches
 from experiments.tasks.loading.reading import Loaders
 from experiments.tasks.partitions import IID, Shares
@@ -173,6 +173,10 @@ class Plan:
             return None
         size, ranks = self.net.nodes["size"], range(self.workers)
         return tuple(tuple(ranks[start : start + size]) for start in ranks[::size])
+
+    def load_data(self) -> TaskData:
+        """The examples. Raises as `experiments.tasks.base.load_data`."""
+        return load_data(self.task, for_tuning=self.loading.for_tuning)
 
     def batches(self, data: TaskData, ranks: tuple[int, ...]) -> Batches:
         """The training batches of the workers `ranks`. Raises `UserError` for too few examples."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from experiments.report.results_table import (
     results_table,
 )
 from experiments.report.scores import scored, signs
-from experiments.report.tuned import Tuning, load_tunings
+from experiments.report.tuned import Tuning, load_targets, load_tunings
 from experiments.runs.load import load_runs_and_metrics
 from host.errors import UserError
 from host.words import counted
@@ -44,6 +44,8 @@ class ReportData:
         left_out: what its figures do not show; nothing of the whole data.
         apart: sentences on the runs that are compared with none.
         tunings: the searches that made some of the runs.
+        frozen: targets that were fixed before the runs, by points below a tuned baseline; none
+            where those of a report follow from its own baseline.
     """
 
     runs: pd.DataFrame
@@ -54,6 +56,7 @@ class ReportData:
     left_out: str = ""
     apart: tuple[str, ...] = ()
     tunings: tuple[Tuning, ...] = ()
+    frozen: Mapping[float, float] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: str | Path) -> ReportData:
@@ -74,6 +77,7 @@ class ReportData:
             labels=tuple(runs.label),
             apart=apart,
             tunings=tuple(tunings),
+            frozen=load_targets(Path(path)),
         )
 
     @cached_property

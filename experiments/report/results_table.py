@@ -224,15 +224,21 @@ def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
     varying: dict[str, set[str]] = defaultdict(set)
     for (_, algo), group in groups.items():
         varying[algo] |= _differing(group)
-    return [
-        " ".join(
-            [
-                algo,
-                *(f"{key}={config.get(key)}" for key in sorted(varying[algo] | _named(config))),
-            ]
-        )
+    common = _common(configs) if len(set(runs.algo)) > 1 else set[str]()
+    told = [
+        varying[algo] | _named(config) - common
         for algo, config in zip(runs.algo, configs, strict=True)
     ]
+    return [
+        " ".join([algo, *(f"{key}={config.get(key)}" for key in sorted(keys))])
+        for algo, config, keys in zip(runs.algo, configs, told, strict=True)
+    ]
+
+
+def _common(configs: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The unusual options that all runs have alike, which tell no two algorithms apart."""
+    unusual = [{(key, repr(config.get(key))) for key in _unusual(config)} for config in configs]
+    return {key for key, _ in set.intersection(*unusual)}
 
 
 def _named(config: Mapping[str, Any]) -> set[str]:

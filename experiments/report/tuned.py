@@ -1,4 +1,6 @@
-"""What a search for settings has found, as its folder keeps it for reports: tuning.json."""
+"""What tuning left in a folder for reports: what a search has found, tuning.json; and targets that
+were fixed before the folder's runs, targets.yaml.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from host.errors import UserError
+
 FILE = "tuning.json"
+TARGETS = "targets.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,3 +97,25 @@ def _read(file: Path) -> Tuning:
     objectives = [(str(n), str(unit), bool(up)) for n, unit, up in words.pop("objectives")]
     own = {**words, "folder": str(file.parent)}
     return Tuning(**own, trials=trials, objectives=objectives)
+
+
+def load_targets(folder: Path) -> dict[float, float]:
+    """The scores, by how many points they are below the final score of a tuned baseline; none
+    where the folder has no such file.
+
+    Raises `UserError` for a file that holds none.
+    """
+    file = folder / TARGETS
+    if not file.exists():
+        return {}
+    try:
+        found = yaml.safe_load(file.read_text())
+        return {float(points): float(target) for points, target in found.items()}
+    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+        raise UserError(f"{file} has no targets, such as 1.0: 0.85 ({error})") from error
+
+
+def save_targets(targets: Mapping[float, float], folder: Path, remark: str) -> None:
+    """Write them into the folder; `remark` stands above them."""
+    text = yaml.safe_dump(dict(targets), sort_keys=False)
+    (folder / TARGETS).write_text(f"# {remark}\n{text}")

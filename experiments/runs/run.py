@@ -278,7 +278,7 @@ def load_data(plan: Plan, *, needs_namespaces: bool = True) -> TaskData:
         if needs_namespaces and not plan.backend.is_simulated:
             check_permitted(plan.net, plan.workers)
             allow_open_files(FILES + FILES_A_WORKER * plan.workers)
-        data = plan.task.load()
+        data = plan.load_data()
         plan.batches(data, (0,))
         if plan.backend.is_simulated:
             given_profile(plan)  # raises

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from experiments.plan.plan import Plan
 from experiments.simulated.profile import Profile
-from experiments.tasks.base import Task, TaskData
+from experiments.tasks.base import Task, TaskData, load_data
 from experiments.tasks.batches import Batches
 from netsim.timeline.compute import Variation
 
@@ -45,7 +45,7 @@ def by_length(plan: Plan, profile: Profile, variation: Variation) -> Variation:
     """`variation`, and the lengths of the plan's batches where they are cut."""
     if not plan.loading.sampler.crop:
         return variation
-    data = _load(plan.task)
+    data = _load(plan.task, for_tuning=plan.loading.for_tuning)
     return ByLength(
         variation=variation,
         batches=plan.batches(data, tuple(range(plan.workers))),
@@ -78,5 +78,5 @@ def by_places(profile: Profile, places_s: Sequence[float], step_s: Sequence[floa
 
 
 @functools.lru_cache(maxsize=1)
-def _load(task: Task) -> TaskData:
-    return task.load()
+def _load(task: Task, *, for_tuning: bool) -> TaskData:
+    return load_data(task, for_tuning=for_tuning)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bagua_algos.worker_axis.inputs import Inputs
 from experiments.tasks.target import ACCURACY
+from host.errors import UserError
 
 Indices = NDArray[np.int64]
 """Places of examples in a split."""
@@ -190,6 +191,38 @@ class Classification:
     def ratio(self, metric: str, split: Split) -> Ratio | None:
         """None."""
         return None
+
+
+HELD_OUT = 11
+"""One in so many training examples is held out for validation, and one for test, when settings are
+tuned."""
+
+
+def load_data(task: Task, *, for_tuning: bool) -> TaskData:
+    """The task's examples, by `tuning_data` where asked. Raises as `Task.load` and that."""
+    data = task.load()
+    return tuning_data(data) if for_tuning else data
+
+
+def tuning_data(data: TaskData) -> TaskData:
+    """Splits of `data.train` alone, for tuning settings that `data.validation` and `data.test` are
+    to score: the same ones for all runs, whatever their seeds.
+
+    Raises `UserError` for a split whose examples come in one order alone.
+    """
+    if data.train.is_stream or data.train.counts_epochs:
+        raise UserError(
+            "data.for_tuning=true takes examples out of the training set, which this task reads as "
+            "a stream: leave data.for_tuning=false"
+        )
+    num_held_out = len(data.train) // HELD_OUT
+    if not num_held_out:
+        raise UserError(
+            f"data.for_tuning=true holds out one in {HELD_OUT} of {len(data.train)} training "
+            "examples: take a task with more"
+        )
+    sizes = (len(data.train) - 2 * num_held_out, num_held_out, num_held_out)
+    return TaskData(*shuffled(data.train, sizes=sizes, seed=0))
 
 
 def stratified(split: Split, *, per_class: tuple[int, ...], seed: int) -> list[Split]:

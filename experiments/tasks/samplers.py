@@ -132,6 +132,8 @@ class Loading:
         alpha: of Dirichlet.
         sizes: of the workers' shares, "equal" or "unequal".
         loaders: processes that read for each process that trains; 0: it reads itself.
+        for_tuning: whether runs learn, and are judged, by examples of the training set alone, so
+            that settings are not tuned on the examples that score them (`tuning_data`).
 
     Raises:
         ValueError: as `Partition`, fewer than no loaders, or for a sampler that shares all examples
@@ -143,6 +145,7 @@ class Loading:
     alpha: float | None = None
     sizes: str = "equal"
     loaders: int = 0
+    for_tuning: bool = False
 
     def __post_init__(self) -> None:
         if self.loaders < 0:

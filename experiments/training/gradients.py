@@ -35,7 +35,7 @@ def gradient_facts(plan: Plan, num_batches: int) -> GradientFacts:
     """
     if num_batches < 1:
         raise ValueError(f"num_batches must be at least 1, got {num_batches}")
-    train, size = plan.task.load().train, plan.batch_size
+    train, size = plan.load_data().train, plan.batch_size
     facts = []
     for first in range(0, num_batches * size, size):
         x_wb, y_wb = train.batch(np.arange(first, min(first + size, len(train)))[None])

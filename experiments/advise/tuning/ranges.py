@@ -56,6 +56,14 @@ class Range:
         is_number = isinstance(value, int if self.is_whole else int | float)
         return is_number and not isinstance(value, bool) and self.low <= value <= self.high  # type: ignore[operator]
 
+    def at(self, quantile: float) -> Value:
+        """The value below which this part of the range lies, 0 <= `quantile` < 1."""
+        if self.choices:
+            return self.choices[int(quantile * len(self.choices))]
+        low, high = (self.low, self.high + 1) if self.is_whole else (self.low, self.high)
+        value = low * (high / low) ** quantile if self.log else low + quantile * (high - low)
+        return int(value) if self.is_whole else value
+
 
 def read_ranges(name: str) -> dict[str, Range]:
     """Those of a file: a name in conf/tune, or the path of a YAML of one's own.
@@ -75,6 +83,11 @@ def read_ranges(name: str) -> dict[str, Range]:
         raise UserError(f"{file} is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict) or not found:
         raise UserError(f"{file} has no ranges: write FIELD: {{low: ..., high: ...}}")
+    return parse_ranges(found, file)
+
+
+def parse_ranges(found: Mapping[Any, Any], file: Path) -> dict[str, Range]:
+    """Those of a mapping that stands in `file`. Raises `UserError` where a range in it is none."""
     return {str(field): _range(field, words, file) for field, words in found.items()}
 
 

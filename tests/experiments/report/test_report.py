@@ -539,6 +539,33 @@ def test_who_is_first_at_other_targets(folder, study):
         assert row.seconds == medians[row["first"]] == min(medians.values())
 
 
+def test_targets_that_were_fixed_before_the_runs_take_the_place_of_their_own(tmp_path):
+    write_run(tmp_path / "allreduce", "allreduce")
+    write_run(tmp_path / "bytegrad", "bytegrad")
+    (tmp_path / "targets.yaml").write_text("{2.0: 0.5, 1.0: 0.6, 0.5: 0.65, 0.2: 0.68}")
+    data = ReportData.load(tmp_path)
+    [page] = time_against_target.section(data).tables.values()
+    assert list(page.numbers.other_target) == [0.5, 0.6, 0.65, 0.68]
+    rows = data.evaluations.query("score >= 0.65").groupby("algo").time_s.min()
+    assert page.numbers.seconds.iloc[2] == rows.min()
+    assert "fixed before these runs" in page.caption
+    (tmp_path / "targets.yaml").write_text("[0.5]")
+    with pytest.raises(UserError, match="has no targets, such as"):
+        ReportData.load(tmp_path)
+
+
+def test_an_option_that_all_runs_have_alike_names_no_algorithm(tmp_path):
+    write_run(tmp_path / "allreduce", "allreduce")
+    write_run(tmp_path / "bytegrad", "bytegrad")
+    files = [tmp_path / name / "config.yaml" for name in ("allreduce", "bytegrad")]
+    for file in files:
+        file.write_text(file.read_text() + "streams: 8\n")
+    assert set(ReportData.load(tmp_path).table.name) == {"allreduce", "bytegrad"}
+    files[1].write_text(files[1].read_text().replace("streams: 8", "streams: 4"))
+    names = {"allreduce streams=8", "bytegrad streams=4"}
+    assert set(ReportData.load(tmp_path).table.name) == names
+
+
 def test_no_one_is_first_at_a_target_beyond_which_a_run_did_not_go(tmp_path):
     write_run(tmp_path / "allreduce", "allreduce")
     write_run(tmp_path / "bytegrad", "bytegrad", num_rows=8)  # at its target

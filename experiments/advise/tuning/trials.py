@@ -1,0 +1,155 @@
+"""What trials came to that were drawn beforehand: targets by rule, and the best setting for each
+contestant and network.
+
+    target    the median final accuracy of the tuned baseline, less 2, 1, 0.5 and 0.2 points
+    best      the trial whose first evaluation at the target one point below is the soonest; where
+              no trial gets there, that of the highest final accuracy
+
+All accuracies are those of the examples that tune (`data.for_tuning`). The seeds are tuning's, too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.advise.tuning.draws import Settings
+from experiments.plan.overrides import values_of
+from experiments.report.sections.time_against_target import POINTS
+from experiments.runs.load import load_rows
+from host.errors import UserError
+from host.words import counted
+
+JUDGED_AT = 1.0
+"""Points below the baseline's final accuracy, of the target by which settings are chosen."""
+
+_BASELINE = "allreduce"
+"""What `algo` says of a contestant that is a baseline."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One trial on one network, with one seed.
+
+    Args:
+        contestant: whose it is.
+        words: of its setting.
+        net: of the run.
+        times_s: of its evaluations, in seconds of the training clock.
+        accuracies: of its evaluations.
+    """
+
+    contestant: str
+    words: str
+    net: str
+    times_s: Sequence[float]
+    accuracies: Sequence[float]
+
+    @property
+    def final(self) -> float:
+        """The accuracy of the last evaluation; 0 of a run that diverged before the first."""
+        return self.accuracies[-1] if self.accuracies else 0.0
+
+    def time_s(self, target: float) -> float:
+        """Seconds until the first evaluation that reaches it; inf for a miss."""
+        pairs = zip(self.times_s, self.accuracies, strict=True)
+        return next((time_s for time_s, accuracy in pairs if accuracy >= target), math.inf)
+
+
+def load_trials(settings: Settings, folder: Path) -> list[Trial]:
+    """Those of the runs in `folder` that have the words of a setting.
+
+    Raises `UserError` where a setting has no run, or a run did not learn by `data.for_tuning`.
+    """
+    known = {
+        frozenset(words.split()): (name, words) for name, own in settings.items() for words in own
+    }
+    trials, found = [], set()
+    for file in sorted(folder.rglob("environment.json")):
+        given = json.loads(file.read_text())["overrides"]
+        if "data.for_tuning=true" not in given:
+            raise UserError(f"{file.parent} is no trial: it has not data.for_tuning=true")
+        for words, (name, text) in known.items():
+            if words <= set(given):
+                found.add(words)
+                trials.append(_trial(name, text, values_of(given)["net"], file.parent))
+    if missing := known.keys() - found:
+        raise UserError(f"{folder} lacks {counted(len(missing), 'trial')}: run them first")
+    return trials
+
+
+def best_final(trials: Iterable[Trial]) -> Trial:
+    """The baselines' trial of the highest final accuracy."""
+    own = [t for t in trials if values_of(t.words.split())["algo"] == _BASELINE]
+    return max(own, key=lambda trial: trial.final)
+
+
+def final_targets(trials: Iterable[Trial]) -> dict[float, float]:
+    """By points below the median final accuracy of these trials, of the tuned baseline's seeds."""
+    final = statistics.median(trial.final for trial in trials)
+    return {points: round(final - points / 100, 4) for points in POINTS}
+
+
+def best_by_network(
+    trials: Iterable[Trial], target: float
+) -> dict[tuple[str, str], tuple[Trial, Sequence[Trial]]]:
+    """The best trial of each contestant and network, and all that it had, in the order of
+    `trials`.
+    """
+    groups: dict[tuple[str, str], list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault((trial.contestant, trial.net), []).append(trial)
+    return {
+        key: (min(own, key=lambda t: (t.time_s(target), -t.final)), own)
+        for key, own in groups.items()
+    }
+
+
+def chosen(
+    best: Mapping[tuple[str, str], tuple[Trial, Sequence[Trial]]], target: float
+) -> dict[str, list[str]]:
+    """The settings that score: those of the best trials, each with its network, and `target`."""
+    settings: dict[str, list[str]] = {}
+    for (contestant, net), (trial, _) in sorted(best.items()):
+        words = [word for word in trial.words.split() if not word.startswith("net=")]
+        own = " ".join([*words, f"net={net}", f"target_accuracy={target}"])
+        settings.setdefault(contestant, []).append(own)
+    return settings
+
+
+def at_edge(best: Trial, tried: Sequence[Trial]) -> dict[str, str]:
+    """The numbers of `best` that are the least or the greatest that was tried, "lowest" or
+    "highest" by field.
+    """
+    chosen, others = _numbers(best.words), [_numbers(trial.words) for trial in tried]
+    edges = {}
+    for field, value in chosen.items():
+        values = [other[field] for other in others if field in other]
+        if len(set(values)) > 2 and value in (min(values), max(values)):
+            edges[field] = "lowest" if value == min(values) else "highest"
+    return edges
+
+
+def _trial(contestant: str, words: str, net: str, run: Path) -> Trial:
+    rows = [row for row in load_rows(run) if row.is_evaluation and row.accuracy is not None]
+    return Trial(
+        contestant=contestant,
+        words=words,
+        net=net,
+        times_s=[row.time_s for row in rows],
+        accuracies=[float(row.accuracy or 0.0) for row in rows],
+    )
+
+
+def _numbers(words: str) -> Mapping[str, float]:
+    found = {}
+    for key, value in values_of(words.split()).items():
+        try:
+            found[key] = float(value)
+        except ValueError:
+            continue
+    return found

@@ -1,0 +1,84 @@
+"""The table of all trials of a study, as Markdown: what was chosen, and what lies at an edge."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from experiments.advise.tuning.trials import Trial, at_edge
+from experiments.plan.overrides import values_of
+from host import markdown
+from host.words import counted, significant
+
+_NOT_TUNED = {"algo", "profile", "net", "optim", "workers"}
+
+Best = Mapping[tuple[str, str], tuple[Trial, Sequence[Trial]]]
+
+
+def page(best: Best, target: float) -> str:
+    """What was chosen for each contestant and network, which chosen values are the lowest or
+    highest tried, and every trial with its times; `target` is that of the choice.
+    """
+    nets = sorted({net for _, net in best})
+    return "\n\n".join(
+        [
+            f"Settings by the time to {target:g} on the examples that tune: one seed a trial.",
+            _chosen(best),
+            "Numbers that are the lowest or the highest of those tried, for so many networks:",
+            _edges(best),
+            "All trials: seconds to the target. A star marks the chosen one.",
+            _all(best, nets, target),
+            "",
+        ]
+    )
+
+
+def _setting(trial: Trial) -> str:
+    values = values_of(trial.words.split())
+    return ", ".join(f"{key}={value}" for key, value in values.items() if key not in _NOT_TUNED)
+
+
+def _chosen(best: Best) -> str:
+    nets: dict[tuple[str, str], list[str]] = {}
+    for (contestant, net), (trial, _) in sorted(best.items()):
+        nets.setdefault((contestant, _setting(trial)), []).append(net)
+    rows = [[contestant, ", ".join(own), setting] for (contestant, setting), own in nets.items()]
+    return markdown.table(["contestant", "networks", "chosen"], rows)
+
+
+def _edges(best: Best) -> str:
+    found = Counter(
+        (contestant, field, edge)
+        for (contestant, _), (trial, tried) in best.items()
+        for field, edge in at_edge(trial, tried).items()
+        if field not in _NOT_TUNED
+    )
+    rows = [[*key, str(number)] for key, number in sorted(found.items())]
+    with_one = {contestant for contestant, _, _ in found}
+    told = f"{len(with_one)} of {counted(len({name for name, _ in best}), 'contestant')} have one."
+    return (
+        f"{markdown.table(['contestant', 'field', 'is the', 'networks'], rows, 'lllr')}\n\n{told}"
+    )
+
+
+def _all(best: Best, nets: Sequence[str], target: float) -> str:
+    by_setting: dict[tuple[str, str], dict[str, Trial]] = {}
+    for _, tried in best.values():
+        for trial in tried:
+            by_setting.setdefault((trial.contestant, _setting(trial)), {})[trial.net] = trial
+    rows = []
+    for (contestant, setting), own in sorted(by_setting.items()):
+        cells = [_cell(own.get(net), best.get((contestant, net)), target) for net in nets]
+        final = next(iter(own.values())).final
+        rows.append([contestant, setting, *cells, f"{final:.4f}"])
+    headers = ["contestant", "setting", *nets, "final accuracy"]
+    return markdown.table(headers, rows, "ll" + "r" * (len(nets) + 1))
+
+
+def _cell(trial: Trial | None, chosen: tuple[Trial, object] | None, target: float) -> str:
+    if trial is None:
+        return "-"
+    time_s = trial.time_s(target)
+    said = "missed" if math.isinf(time_s) else significant(time_s)
+    return f"{said} *" if chosen is not None and chosen[0] is trial else said

@@ -1,0 +1,130 @@
+"""Tunes all contestants of a study alike, before it scores them.
+
+python -m experiments.equal_tuning draw equal_tuning --trials 6 --out FOLDER
+python -m experiments.equal_tuning run --runs RUNS --nets NETS --seeds SEEDS FILE KEY=VALUE ...
+python -m experiments.equal_tuning baseline equal_tuning --trials 6 --runs RUNS --out FOLDER
+python -m experiments.equal_tuning choose equal_tuning --trials 6 --runs RUNS \\
+    --baseline RUNS --out FOLDER
+
+draw: trials.yaml, so many for each contestant of conf/contestants; they follow no result
+baseline: baseline.yaml, the baselines' trial of the highest final accuracy, to be run with several
+    tuning seeds
+choose: targets.yaml, the median final accuracy of those runs, less 2, 1, 0.5 and 0.2 points;
+    chosen.yaml, the setting of each contestant on each network; trials.md, a table of all trials
+
+run: the settings of a file on networks (`none,wan`), unless they name one, with seeds (`0,1`); the
+    same command goes on with what is not done
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from experiments.advise.tuning.draws import (
+    Settings,
+    draw,
+    load_settings,
+    read_contestants,
+    save_settings,
+)
+from experiments.advise.tuning.settings_runs import run_all, runs_of
+from experiments.advise.tuning.trials import (
+    JUDGED_AT,
+    best_by_network,
+    best_final,
+    chosen,
+    final_targets,
+    load_trials,
+)
+from experiments.advise.tuning.trials_table import page
+from experiments.report.tuned import save_targets
+from host import commands
+from host.output import writing
+
+_COMMAND = "python -m experiments.equal_tuning"
+
+
+def main() -> int:
+    """The command line; returns the exit code."""
+    commands.raise_at_sigterm()
+    arguments = _parser().parse_args()
+    if arguments.command == "run":
+        settings = load_settings(arguments.settings)
+        runs = list(runs_of(settings, arguments.words, arguments.nets, arguments.seeds))
+        run_all(runs[::-1] if arguments.from_the_end else runs, arguments.runs)
+        return 0
+    settings = draw(read_contestants(arguments.contestants), arguments.trials)
+    with writing(arguments.out):
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        match arguments.command:
+            case "draw":
+                remark = f"{_COMMAND} draw: {arguments.trials} trials each"
+                save_settings(settings, arguments.out / "trials.yaml", remark)
+            case "baseline":
+                _save_baseline(settings, arguments.runs, arguments.out)
+            case _:
+                _choose(settings, arguments.runs, arguments.baseline, arguments.out)
+    return 0
+
+
+def _save_baseline(settings: Settings, runs: Path, out: Path) -> None:
+    best = best_final(load_trials(settings, runs))
+    remark = f"{_COMMAND} baseline: the highest final accuracy of a baseline's trial"
+    save_settings({best.contestant: [best.words]}, out / "baseline.yaml", remark)
+
+
+def _choose(settings: Settings, runs: Path, baseline: Path, out: Path) -> None:
+    tried = load_trials(settings, runs)
+    best = best_final(tried)
+    seeds = load_trials({best.contestant: [best.words]}, baseline)
+    targets = final_targets(seeds)
+    remark = f"{_COMMAND} choose: by points below the tuned baseline, {len(seeds)} tuning seeds"
+    save_targets(targets, out, remark)
+    by_network = best_by_network(tried, targets[JUDGED_AT])
+    remark = f"{_COMMAND} choose: one setting for each contestant and network"
+    save_settings(chosen(by_network, targets[JUDGED_AT]), out / "chosen.yaml", remark)
+    (out / "trials.md").write_text(page(by_network, targets[JUDGED_AT]))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.equal_tuning",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    of_command = parser.add_subparsers(dest="command", required=True)
+    _add_run(of_command.add_parser("run"))
+    for name in ("draw", "baseline", "choose"):
+        own = of_command.add_parser(name)
+        own.add_argument("contestants", help="a file of conf/contestants")
+        own.add_argument("--trials", type=int, required=True, help="of each contestant")
+        own.add_argument("--out", type=Path, required=True, help="the folder to write")
+        if name != "draw":
+            own.add_argument("--runs", type=Path, required=True, help="the folder of all trials")
+        if name == "choose":
+            own.add_argument("--baseline", type=Path, required=True, help="the folder of its seeds")
+    return parser
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("settings", type=Path, metavar="FILE", help="trials.yaml or chosen.yaml")
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="as for the app, of all runs")
+    parser.add_argument("--runs", type=Path, required=True, help="the folder of their records")
+    parser.add_argument("--nets", type=_listed, required=True, help="networks, with commas")
+    parser.add_argument(
+        "--from-the-end", action="store_true", help="so that a second process meets the first one"
+    )
+    parser.add_argument("--seeds", type=_seeds, required=True, help="seeds, with commas")
+
+
+def _listed(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _seeds(text: str) -> list[int]:
+    return [int(seed) for seed in text.split(",")]
+
+
+if __name__ == "__main__":
+    commands.run(main)

@@ -1,0 +1,177 @@
+"""Tuning of all contestants alike: its trials, what is chosen, and that nothing of it scores."""
+
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from experiments.advise.tuning.draws import Contestant, draw, load_settings, read_contestants
+from experiments.advise.tuning.ranges import Range
+from experiments.advise.tuning.trials import (
+    Trial,
+    at_edge,
+    best_by_network,
+    best_final,
+    chosen,
+    final_targets,
+    load_trials,
+)
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.plan.overrides import values_of
+from experiments.runs.actions import Command
+from experiments.runs.parts import load_parts
+from experiments.tasks.base import Split, TaskData
+from host.errors import UserError
+
+STUDY = "equal_tuning"
+RESULTS = Path(__file__).parents[4] / "results" / STUDY
+
+
+def runs_in(part: str) -> list[tuple[str, ...]]:
+    """The words of each command of a part of the committed study that runs settings."""
+    (own,) = (one for one in load_parts(STUDY) if one.name == part)
+    commands = [action.arguments for action in own.actions if isinstance(action, Command)]
+    return [words[2:] for words in commands if words[:2] == ("experiments.equal_tuning", "run")]
+
+
+def seeds_of(part: str) -> set[str]:
+    found = [words[words.index("--seeds") + 1].split(",") for words in runs_in(part)]
+    return {seed for seeds in found for seed in seeds}
+
+
+def test_the_committed_study_scores_by_other_seeds_than_it_tunes():
+    tuning, scoring = seeds_of("trials") | seeds_of("choose"), seeds_of("score")
+    assert len(scoring) >= 10
+    assert tuning
+    assert not tuning & scoring
+
+
+def made_up() -> TaskData:
+    """Every example is a number of its own."""
+    places = np.split(np.arange(70_000), [55_000, 60_000])
+    return TaskData(*(Split(own[:, None], own % 10) for own in places))
+
+
+def examples_of(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
+    """Those that training, validation and test of a command's runs take out of the task's."""
+    given = [word for word in words if "=" in word]
+    plan = make_plan(compose_config([*given, "algo=allreduce"]), Path())
+    monkeypatch.setattr(type(plan.task), "load", lambda task: made_up())
+    data = plan.load_data()
+    return [set(part.x[:, 0].tolist()) for part in (data.train, data.validation, data.test)]
+
+
+def test_the_committed_study_scores_by_other_examples_than_it_tunes(monkeypatch):
+    (score,) = runs_in("score")
+    _, validation, test = examples_of(score, monkeypatch)
+    assert len(validation) == 5_000
+    assert len(test) == 10_000
+    for words in (*runs_in("trials"), *runs_in("choose")):
+        own = examples_of(words, monkeypatch)
+        assert sum(map(len, own)) == len(set.union(*own)) == 55_000
+        assert not set.union(*own) & (validation | test)
+
+
+def test_contestants_have_equally_many_trials_and_each_field_is_spread():
+    ranges = {
+        "lr_scale": Range(low=0.1, high=10.0, log=True),
+        "algo.interval": Range(low=1, high=8),
+        "batch_size": Range(choices=(8, 32)),
+    }
+    settings = draw({"a": Contestant(words="algo=a", ranges=ranges)}, 8)
+    values = [values_of(words.split()) for words in settings["a"]]
+    assert sorted(int(own["algo.interval"]) for own in values) == list(range(1, 9))
+    parts = sorted(int(np.log(float(own["lr_scale"]) / 0.1) / np.log(100) * 8) for own in values)
+    assert parts == list(range(8))
+    assert sorted(own["batch_size"] for own in values) == ["32"] * 4 + ["8"] * 4
+    assert all(own["algo"] == "a" for own in values)
+
+
+def test_the_committed_trials_are_equally_many_for_all():
+    trials = load_settings(RESULTS / "trials.yaml")
+    assert trials.keys() == read_contestants(STUDY).keys()
+    assert len({len(own) for own in trials.values()}) == 1
+
+
+def test_a_contestant_without_ranges_is_refused(tmp_path, monkeypatch):
+    folder = tmp_path / "conf" / "contestants"
+    folder.mkdir(parents=True)
+    (folder / "none.yaml").write_text("ranges: {}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="does not describe contestants"):
+        read_contestants("none")
+
+
+def trial(words: str, times_s: list[float], accuracies: list[float], net: str = "wan") -> Trial:
+    name = values_of(words.split())["algo"]
+    return Trial(contestant=name, words=words, net=net, times_s=times_s, accuracies=accuracies)
+
+
+FAST = trial("algo=allreduce lr_scale=3.0", [1, 2, 3], [0.5, 0.81, 0.82])
+GOOD = trial("algo=allreduce lr_scale=1.0", [1, 2, 3], [0.5, 0.7, 0.86])
+SLOW = trial("algo=allreduce lr_scale=0.3", [1, 2, 3], [0.1, 0.2, 0.3])
+
+
+def test_the_soonest_trial_is_chosen_and_without_any_the_most_accurate():
+    trials = [SLOW, GOOD, FAST]
+    assert best_by_network(trials, 0.8)["allreduce", "wan"] == (FAST, trials)
+    assert best_by_network(trials, 0.85)["allreduce", "wan"][0] is GOOD
+    assert best_by_network(trials, 0.9)["allreduce", "wan"][0] is GOOD
+    assert chosen(best_by_network(trials, 0.85), 0.85) == {
+        "allreduce": ["algo=allreduce lr_scale=1.0 net=wan target_accuracy=0.85"]
+    }
+
+
+def test_what_is_the_lowest_or_highest_tried_is_told():
+    assert at_edge(FAST, [SLOW, GOOD, FAST]) == {"lr_scale": "highest"}
+    assert at_edge(SLOW, [SLOW, GOOD, FAST]) == {"lr_scale": "lowest"}
+    assert at_edge(GOOD, [SLOW, GOOD, FAST]) == {}
+
+
+def test_targets_follow_from_the_most_accurate_baseline():
+    other = trial("algo=qsgd lr_scale=1.0", [1], [0.99])
+    assert best_final([SLOW, other, GOOD, FAST]) is GOOD
+    seeds = [trial("algo=allreduce", [1], [final]) for final in (0.80, 0.86, 0.85)]
+    assert final_targets(seeds) == {2.0: 0.83, 1.0: 0.84, 0.5: 0.845, 0.2: 0.848}
+
+
+def record(folder: Path, overrides: list[str]) -> None:
+    folder.mkdir(parents=True)
+    (folder / "environment.json").write_text(json.dumps({"overrides": overrides}))
+    row = {"kind": "evaluation", "step": 8, "time_s": 2.5, "accuracy": 0.7}
+    (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+
+
+def test_trials_are_found_by_what_records_say_of_them(tmp_path):
+    settings = {"a": ["algo=sgp algo.topology=ring algo.overlap=false"]}
+    words = ["data.for_tuning=true", "algo=sgp", "algo.topology=ring", "algo.overlap=false"]
+    record(tmp_path / "one", [*words, "net=wan", "seed=1000"])
+    (found,) = load_trials(settings, tmp_path)
+    assert (found.contestant, found.net, found.final, found.time_s(0.6)) == ("a", "wan", 0.7, 2.5)
+    with pytest.raises(UserError, match="lacks 1 trial: run them"):
+        load_trials({**settings, "b": ["algo=qsgd"]}, tmp_path)
+    record(tmp_path / "two", [*words[1:], "net=wan", "seed=0"])
+    with pytest.raises(UserError, match=r"is no trial: it has not data\.for_tuning=true"):
+        load_trials(settings, tmp_path)
+
+
+def test_the_committed_settings_are_trials_and_have_the_frozen_target():
+    trials = {words for own in load_settings(RESULTS / "trials.yaml").values() for words in own}
+    target = yaml.safe_load((RESULTS / "targets.yaml").read_text())[1.0]
+    for own in load_settings(RESULTS / "chosen.yaml").values():
+        for words in own:
+            values = values_of(words.split())
+            assert float(values["target_accuracy"]) == target
+            drawn = [w for w in words.split() if not w.startswith(("net=", "target_accuracy="))]
+            assert any(set(drawn) <= set(other.split()) for other in trials)
+
+
+def test_the_committed_runs_were_scored_by_the_committed_targets():
+    with tarfile.open(RESULTS / "runs.tar.xz") as archive:
+        packed = archive.extractfile(f"{STUDY}/targets.yaml")
+        assert packed is not None
+        assert packed.read() == (RESULTS / "targets.yaml").read_bytes()

@@ -1,0 +1,40 @@
+"""Runs of settings: one training serves all networks, and what is done is left out."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments.advise.tuning.settings_runs import run_all, runs_of
+from experiments.runs.folder_lock import hold
+from host.errors import Failure
+from tests import app
+
+COMMON = (
+    *("backend=sim", "model=mlp", "workers=2", "batch_size=4", "max_steps=2", "eval_every=1"),
+    "cluster.stacking=vmap",
+)
+SETTINGS = {"a": ["algo=allreduce lr_scale=2.0"], "b": ["algo=local_sgd algo.interval=2 net=wan"]}
+
+
+def test_each_setting_runs_on_its_networks_by_one_training(tmp_path: Path):
+    runs = list(runs_of(SETTINGS, COMMON, ["none", "slow_tcp"], [3, 4]))
+    found = [(run.config["names"]["net"], run.config["seed"]) for run in runs]
+    on_both = [(net, seed) for seed in (3, 4) for net in ("none", "slow_tcp")]
+    assert found == [*on_both, ("wan", 3), ("wan", 4)]
+    assert runs[1].config["net"]["rate_mbit"] == 100
+    run_all(runs[:2], tmp_path)
+    first, other = (app.summary(tmp_path / run.name) for run in runs[:2])
+    assert (first["replayed_from"], other["replayed_from"]) == (None, runs[0].name)
+    assert other["validation_loss"] == first["validation_loss"]
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("summary.json")}
+    run_all(runs[:2], tmp_path)
+    assert before == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("summary.json")}
+
+
+def test_a_run_that_is_refused_fails_in_the_end_and_one_that_is_held_is_left(tmp_path: Path):
+    settings = {"a": ["algo=allreduce batch_size=100000"]}
+    [refused] = runs_of(settings, COMMON, ["none"], [0])
+    with pytest.raises(Failure, match=r"1 run failed, the first one: a_none_s0_.* was refused: "):
+        run_all([refused], tmp_path)
+    with hold(tmp_path / refused.name):
+        run_all([refused], tmp_path)
