@@ -72,10 +72,9 @@ class StackedModel(nn.Module):
     def stacking(self, stacking: Stacking) -> None:
         self._stacking = stacking
         torch.set_num_threads(stacking.threads)
-        self._compute = self._vmap
-        if stacking.way != "vmap":
-            at_once = stacking.threads if stacking.way == "shares" else 1
-            self._compute = RowByRow(self._rows, at_once)
+        at_once = stacking.threads if stacking.way == "shares" else 1
+        # No method of its own: memory would be freed only when Python looks for cycles.
+        self._by_row = None if stacking.way == "vmap" else RowByRow(self._rows, at_once)
 
     def forward(self, x_wb: Inputs, loss: LossOfRows | None = None) -> Tensor:
         """`x[w, batch, ...]` -> `[w, batch, ...]`, row i by worker i's weights.
@@ -85,7 +84,7 @@ class StackedModel(nn.Module):
         time.
         """
         if not self._are_alike:
-            return self._compute(x_wb, loss)
+            return (self._by_row or self._vmap)(x_wb, loss)
         compute = self._rows.compute_all
         return compute(x_wb) if loss is None else loss(compute, slice(None))
 

@@ -26,7 +26,7 @@ ModelOfRows = Callable[[Inputs], Tensor]
 LossOfRows = Callable[[ModelOfRows, slice], Tensor]
 """Given the model of the workers of a slice, their losses `[k]`."""
 
-_CHUNK = 1024
+CHUNK = 1024
 """Examples that one model computes at once for all workers."""
 
 
@@ -71,7 +71,7 @@ class Rows:
     def compute_all(self, x_wb: Inputs) -> Tensor:
         """The outputs of all workers by the model of worker 0; without gradients."""
         [row], x_b = self.first(1), each(lambda x: x.flatten(0, 1), x_wb)
-        outputs_b = torch.cat([call(row.model, part) for part in parts(x_b, _CHUNK)])
+        outputs_b = torch.cat([call(row.model, part) for part in parts(x_b, CHUNK)])
         return outputs_b.unflatten(0, any_of(x_wb).shape[:2])
 
     def _tensors(self) -> list[Tensor]:

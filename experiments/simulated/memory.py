@@ -2,24 +2,47 @@
 
 import copy
 import re
+import weakref
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from bagua_algos.worker_axis.inputs import call
+from bagua_algos.worker_axis.models import StackedModel
+from bagua_algos.worker_axis.rows import CHUNK
+from bagua_algos.worker_axis.stacking import Stacking, Way
 from experiments.plan.plan import Plan
+from experiments.simulated.stacking import WORKERS_MEASURED, ways_to_try
 from experiments.tasks.base import TaskData
-from experiments.training.step import examples
+from experiments.training.step import examples, losses
 from host.cores import usable_cores
 from host.errors import UserError
 
 _MEMINFO = Path("/proc/meminfo")
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
 """A container's own, or "max"."""
+
+KEPT = 1.6
+"""What the process takes, over what tensors take at a time: glibc keeps what they free, and not all
+of it serves the next ones (`kept_memory`). Measured, not derived: four models took 1.2 to 2.0 times
+as much, and one of them 1.2 to 1.8 in equal runs (2 cores, `python -m experiments.bench_simulation
+--counted`).
+"""
+
+_CODE_BYTES = 35_000_000
+"""What libraries load when they are first used, and what Python writes to of its parent's pages:
+measured as above, before the first large tensor.
+"""
+
+_EXAMPLES_MEASURED = 16
+"""By which the evaluation of more is told."""
 
 
 def check_memory(plan: Plan, data: TaskData) -> None:
@@ -52,50 +75,119 @@ def fitting_at_once(plan: Plan, data: TaskData) -> int:
 
 def needed_bytes(plan: Plan, data: TaskData) -> int:
     """What the training of `plan` takes, beside what this process has by now."""
-    return state_bytes(plan) + activation_bytes(plan, data) * _remembered_at_once(plan)
+    return round(KEPT * live_bytes(plan, data)) + _CODE_BYTES
+
+
+def live_bytes(plan: Plan, data: TaskData) -> int:
+    """The most that tensors take at a time, in the phase that takes most: the trial of ways to
+    compute workers, a step, or an evaluation. By passes of one worker.
+    """
+    with torch.random.fork_rng(devices=[]):
+        ways = ways_to_try(plan, data)
+        own = {way: pass_bytes(plan, data, way) for way in ways}
+        evaluated = _evaluation_bytes(plan, data)
+    used = [own[way] * plan.workers if way == "vmap" else _by_rows(plan, own[way]) for way in ways]
+    num_tried = min(plan.workers, WORKERS_MEASURED) if len(ways) > 1 else 0
+    tried = (_bytes_of(plan.model.parameters()) + max(own.values())) * num_tried
+    # What is measured may choose any of these ways.
+    return max(tried, _kept_bytes(plan) + max(max(used), evaluated))
 
 
 def state_bytes(plan: Plan) -> int:
     """What all workers' weights, gradients and optimizer states take, and once more as much as the
-    gradients: they are made in one place and kept in another, as weights are for an evaluation.
+    gradients: they are made in one place and kept in another.
     """
-    parameters = list(plan.model.parameters())
-    trained = sum(p.nbytes for p in parameters if p.requires_grad)
-    each = sum(p.nbytes for p in parameters) + (2 + _states_per_weight(plan)) * trained
-    return round(plan.workers * each)
+    return _kept_bytes(plan) + plan.workers * _trained_bytes(plan)
 
 
-def activation_bytes(plan: Plan, data: TaskData) -> int:
-    """What the backward pass of one worker's micro-batch needs to remember, by a trial."""
+def pass_bytes(plan: Plan, data: TaskData, way: Way) -> int:
+    """The most that one worker's forward and backward passes of a micro-batch take at a time, with
+    the batch and the gradients.
+    """
     size = min(plan.batch_size // plan.accumulate, len(data.train))
-    x_b, _ = examples(plan, data.train, np.arange(size))
-    model = copy.deepcopy(plan.model).eval()  # which draws nothing, and takes a single example
-    known = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, int] = {}
-
-    def note(x: Tensor) -> Tensor:
-        storage = x.untyped_storage()
-        if storage.data_ptr() not in known:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return x
-
-    dtype = getattr(torch, plan.precision)
-    autocast = torch.autocast("cpu", dtype, enabled=dtype is not torch.float32)
-    with autocast, saved_tensors_hooks(note, lambda x: x):
-        outputs_b = call(model, x_b)
-    del outputs_b  # until here no storage is freed and its address used again
-    return sum(kept.values())
+    model = StackedModel(plan.model, 1, stacking=Stacking(way=way, threads=1))
+    with LiveBytes() as live:
+        batch = examples(plan, data.train, np.arange(size)[None])
+        losses(plan, model, batch).sum().backward()
+    return live.most + sum(x.nbytes for x in batch if isinstance(x, Tensor))
 
 
-def _remembered_at_once(plan: Plan) -> int:
-    """Workers whose backward passes are remembered at a time, at the least: what is measured may
-    only be the fastest of those that fit.
+def _by_rows(plan: Plan, own: int) -> int:
+    """Passes of few workers at a time, and the gradients of all."""
+    at_once = 1 if plan.cluster.stacking == "loop" else min(plan.workers, usable_cores())
+    return plan.workers * _trained_bytes(plan) + at_once * own
+
+
+def _evaluation_bytes(plan: Plan, data: TaskData) -> int:
+    """Of the consensus model on the larger split; workers that differ are averaged, and compared
+    with the mean in float64.
     """
-    if plan.cluster.stacking == "vmap":
-        return plan.workers
-    if plan.cluster.stacking == "loop":
-        return 1
-    return min(plan.workers, usable_cores())
+    split = max(data.validation, data.test, key=len)
+    num_examples = min(len(split), CHUNK)
+    num_measured = min(num_examples, _EXAMPLES_MEASURED)
+    model = copy.deepcopy(plan.model).eval()
+    with LiveBytes() as live, torch.no_grad():
+        x_b, _ = examples(plan, split, np.arange(num_measured))
+        call(model, x_b)
+    forward = live.most * num_examples // num_measured
+    if plan.algorithm.workers_agree:
+        return forward
+    own, bucket = _trained_bytes(plan), min(_trained_bytes(plan), plan.bucket_bytes)
+    # A copy of all weights; of one bucket a difference in float32, and twice as much in float64.
+    return plan.workers * own + max(forward, plan.workers * 5 * bucket)
+
+
+def _kept_bytes(plan: Plan) -> int:
+    """What is there all the time: weights, gradients, and what the optimizer keeps."""
+    each = (1 + _states_per_weight(plan)) * _trained_bytes(plan)
+    return round(plan.workers * (_bytes_of(plan.model.parameters()) + each))
+
+
+def _trained_bytes(plan: Plan) -> int:
+    return _bytes_of(p for p in plan.model.parameters() if p.requires_grad)
+
+
+def _bytes_of(tensors: Iterable[Tensor]) -> int:
+    return sum(x.nbytes for x in tensors)
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the storages that operations within make, until they are freed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+        """At a time, bytes."""
+        self._live = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Do what is asked for, and look at what came of it."""
+        given = {_address(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if isinstance(x, Tensor) and _address(x) not in given | self._known:
+                self._note(x.untyped_storage())
+        return result
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        address, num_bytes = storage.data_ptr(), storage.nbytes()
+        if not num_bytes:
+            return
+        self._known.add(address)
+        self._live += num_bytes
+        self.most = max(self.most, self._live)
+        weakref.finalize(storage, self._forget, address, num_bytes)
+
+    def _forget(self, address: int, num_bytes: int) -> None:
+        self._known.discard(address)
+        self._live -= num_bytes
+
+
+def _address(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
 
 
 def _states_per_weight(plan: Plan) -> float:

@@ -115,18 +115,8 @@ def choose_stacking(plan: Plan, data: TaskData) -> StackingChoice:
 
     Raises `UserError` for a way that cannot compute the model.
     """
-    possible, refused = _possible(plan, data)
-    asked = plan.cluster.stacking
-    if asked in refused:
-        raise UserError(
-            f"cluster.stacking={asked} does not do for model={plan.names['model']} "
-            f"({refused[asked]}): take cluster.stacking={possible[-1]}, or {MEASURED}"
-        )
     threads = torch.get_num_threads()
-    ways: list[Way] = [way for way in possible if asked in (MEASURED, way)]
-    if {"loop", "shares"} <= set(ways):
-        # With one thread they are one; with more, a thread for each worker wastes less.
-        ways.remove("shares" if min(threads, plan.workers) == 1 else "loop")
+    ways, refused = _ways(plan, data, threads)
     if len(ways) == 1 or plan.resume is not None:
         return StackingChoice(way=ways[0], threads=threads, seconds={}, refused=refused)
     workers = min(plan.workers, WORKERS_MEASURED)
@@ -140,11 +130,32 @@ def choose_stacking(plan: Plan, data: TaskData) -> StackingChoice:
     )
 
 
+def ways_to_try(plan: Plan, data: TaskData) -> list[Way]:
+    """Those that `choose_stacking` measures with all cores, or the only one. Raises as it does."""
+    return _ways(plan, data, usable_cores())[0]
+
+
 def told(choice: StackingChoice, model: StackedModel) -> dict[str, Any]:
     """What a record says: the fields of the choice, or only the way of a run that was resumed."""
     if model.stacking != choice.stacking:
         return asdict(model.stacking)
     return asdict(choice)
+
+
+def _ways(plan: Plan, data: TaskData, threads: int) -> tuple[list[Way], dict[str, str]]:
+    """The ways that `plan` leaves open, and why others cannot compute the model."""
+    possible, refused = _possible(plan, data)
+    asked = plan.cluster.stacking
+    if asked in refused:
+        raise UserError(
+            f"cluster.stacking={asked} does not do for model={plan.names['model']} "
+            f"({refused[asked]}): take cluster.stacking={possible[-1]}, or {MEASURED}"
+        )
+    ways: list[Way] = [way for way in possible if asked in (MEASURED, way)]
+    if {"loop", "shares"} <= set(ways):
+        # With one thread they are one; with more, a thread for each worker wastes less.
+        ways.remove("shares" if min(threads, plan.workers) == 1 else "loop")
+    return ways, refused
 
 
 def _possible(plan: Plan, data: TaskData) -> tuple[list[Way], dict[str, str]]:

@@ -1,0 +1,85 @@
+"""What is counted for simulated workers is what their tensors take at a time."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
+from experiments.simulated.memory import (
+    LiveBytes,
+    live_bytes,
+    needed_bytes,
+    pass_bytes,
+    state_bytes,
+)
+from experiments.simulated.rehearsal import rehearse
+from experiments.simulated.simulate import train_simulated
+
+MB = 1 << 20
+
+
+def plan_of(folder, *words):
+    common = ["backend=sim", "task=mnist5k", "max_steps=2", "eval_every=2"]
+    return make_plan(compose_config([*common, *words]), folder)
+
+
+def test_storages_count_until_they_are_freed():
+    before = torch.zeros(MB // 4)
+    with LiveBytes() as live:
+        x = before + 1
+        y = x.view(2, -1).add_(before.view(2, -1))
+        assert live.most == MB
+        del x, y
+        x = before * 2
+        assert live.most == MB
+        y = x * 2
+        assert live.most == 2 * MB
+        del x, y
+
+
+def test_what_backward_remembers_counts():
+    layer, x = nn.Linear(256, 256, bias=False), torch.ones(1024, 256)
+    with LiveBytes() as live:
+        layer(torch.sigmoid(layer(x))).sum().backward()
+    hidden, weights = 1024 * 256 * 4, 256 * 256 * 4
+    assert 2 * hidden + weights <= live.most <= 4 * hidden + 2 * weights + 1024
+
+
+def test_states_of_the_optimizer_count(tmp_path):
+    plan = plan_of(tmp_path, "algo=allreduce", "workers=2", "optim=adam")
+    weights = sum(p.nbytes for p in plan.model.parameters())
+    # weights, gradients twice, two moments
+    assert state_bytes(plan) == pytest.approx(2 * 5 * weights, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "way"),
+    [
+        (("algo=allreduce", "model=mlp", "workers=16"), "loop"),
+        (("algo=allreduce", "model=mlp", "workers=16"), "vmap"),
+        (("algo=allreduce", "model=cnn", "workers=4"), "loop"),
+        (("algo=allreduce", "model=cnn", "workers=4"), "vmap"),
+        (("algo=decentralized", "model=mlp", "workers=16"), "loop"),
+    ],
+)
+def test_it_is_within_a_quarter_of_what_a_training_takes(words, way, tmp_path):
+    plan = plan_of(tmp_path, *words, f"cluster.stacking={way}", "batch_size=32")
+    data = plan.task.load()
+    profile = rehearse(plan, data, sharing=1, num_steps=2, seconds=0)
+    counted = live_bytes(plan, data)
+    torch.set_num_threads(1)
+    with LiveBytes() as live:
+        train_simulated(plan, data, profile, lambda row: None)
+    assert live.most == pytest.approx(counted, rel=0.25)
+    assert needed_bytes(plan, data) > live.most
+
+
+def test_the_trial_changes_no_random_number(tmp_path):
+    plan = plan_of(tmp_path, "algo=allreduce", "model=cnn", "workers=2")
+    data = plan.task.load()
+    before = torch.get_rng_state()
+    assert pass_bytes(plan, data, "loop") > np.prod((32, 28, 28)) * 4
+    live_bytes(plan, data)
+    assert torch.get_rng_state().equal(before)
