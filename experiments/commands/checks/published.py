@@ -8,7 +8,6 @@ It says what was fitted, and explains every row that is far off.
 import argparse
 from pathlib import Path
 
-from experiments.predict.published import markdown, tables
 from host import commands
 
 
@@ -19,6 +18,8 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, help="the folder for published.md")
     arguments = parser.parse_args()
+    with commands.importing():  # seconds, once the command line was read
+        from experiments.predict.published import markdown, tables
     text = markdown(tables())
     print(text, end="")
     if arguments.out:
