@@ -22,6 +22,7 @@ from experiments.plan.messages import is_of_hydra, sentence, usage
 from experiments.plan.overrides import normalize_overrides, values_of, with_saved_overrides
 from experiments.plan.search_path import find_own_files
 from experiments.real.assignment import find_assignment
+from experiments.runs.job import run_job
 from host import commands, conf
 from host.errors import UserError
 from host.output import ANOTHER_RUN_DIR, writing
@@ -78,8 +79,6 @@ def _run(peers: Peers | None, started: list[bool], outcomes: list[RunOutcome]) -
 
     @hydra.main(version_base="1.3", config_path=str(conf.PACKAGED), config_name="config")
     def app(config: DictConfig) -> RunOutcome:
-        with commands.importing():
-            from experiments.runs.job import run_job
         started.append(True)
         outcome = run_job(config, peers)
         outcomes.append(outcome)

@@ -8,13 +8,18 @@
 
 `serve` starts COMMAND once per worker, in that worker's namespace; see `serve.serve`. The exit
 code is the command's, and 2 where the network is refused.
+
+What shapes and measures takes half a second to import. It is imported once the words were read.
 """
+
+from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from host import commands
 from host.processes import fork, kill
@@ -22,9 +27,10 @@ from netsim.conditions.command_line import read_words
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.presets import why_unmeasured
 from netsim.errors import NamespaceError, ProbeError
-from netsim.proof import proof
-from netsim.proof.one_connection import RECEIVER, SENDER, ConnectionReport
-from netsim.proof.proof import LinkReport
+
+if TYPE_CHECKING:
+    from netsim.proof.one_connection import ConnectionReport
+    from netsim.proof.proof import LinkReport
 
 _USAGE = (
     "usage: python -m netsim probe|serve net=NAME [workers=N] [net.KEY=VALUE...] [-- COMMAND...]"
@@ -90,6 +96,7 @@ def parse(words: list[str], command: str = "netsim") -> tuple[NetworkCondition, 
 
 
 def _probe(condition: NetworkCondition, num_workers: int) -> int:
+    from netsim.proof import proof
     from netsim.proof.temporary_network import probe_network
 
     report = probe_network(condition, num_workers)
@@ -122,6 +129,8 @@ def describe(link: LinkReport) -> str:
 
 def describe_connection(connection: ConnectionReport) -> str:
     """What one TCP connection carries, on one line: measured, and by theory."""
+    from netsim.proof.one_connection import RECEIVER, SENDER
+
     theory = connection.theory_mbit
     return (
         f"one TCP connection, worker {SENDER} -> {RECEIVER}: {connection.measured_mbit:.1f} Mbit/s "

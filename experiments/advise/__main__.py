@@ -4,21 +4,28 @@ python -m experiments.advise task=fashion_mnist net=slow_tcp workers=16 [algo=gl
 
 Every algorithm is trained once for each seed on simulated workers, which serves all networks: name
 more of them by --on. With --verify N, real workers here run the first N choices, too.
+
+What trains takes seconds to import. It is imported once the command line was looked at.
 """
+
+from __future__ import annotations
 
 import argparse
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from experiments.advise.advice import Advice
-from experiments.advise.advise import advise
 from experiments.advise.arguments import prediction_parser
+from experiments.advise.choice import choose, read_network
 from host import commands
 from host.environment import environment
 from host.output import check_folder, writing
 from host.words import counted
+
+if TYPE_CHECKING:
+    from experiments.advise.advice import Advice
 
 
 def main() -> int:
@@ -27,9 +34,15 @@ def main() -> int:
     arguments = _parser().parse_intermixed_args()
     if arguments.out is not None:
         check_folder(arguments.out)
+    choice = choose(arguments.overrides, arguments.seeds)
+    networks = [read_network(text.split()) for text in arguments.on]
+    if networks:
+        choice = choice.over(arguments.on[0].split())
+    with commands.importing():
+        from experiments.advise.advise import advise
     given, notes = advise(
-        arguments.overrides,
-        arguments.on,
+        choice,
+        networks,
         num_seeds=arguments.seeds,
         num_verified=arguments.verify,
     )

@@ -3,44 +3,24 @@
 import math
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
 from experiments.advise.advice import Advice
-from experiments.advise.candidates import (
-    NO_FOLDER,
-    Candidate,
-    Choice,
-    Field,
-    check_nodes,
-    choose,
-    gather,
-    outcomes_of,
-)
+from experiments.advise.candidates import Candidate, Field, check_nodes, gather, outcomes_of
+from experiments.advise.choice import Choice, NamedNetwork, called
 from experiments.advise.rank import Prediction, ranked, tie_rule
 from experiments.advise.verify import check_launchable, measured_times_s
-from experiments.plan.compose import compose_config
-from experiments.plan.factory import make_plan
-from experiments.plan.overrides import read_word
 from experiments.plan.plan import Plan
 from experiments.report.statistics import prediction_error
-from host.errors import UserError
 from host.words import counted
 from netsim.conditions.condition import NetworkCondition
 
 
-class NamedNetwork(NamedTuple):
-    """A condition, and what the user calls it."""
-
-    name: str
-    condition: NetworkCondition
-
-
 def advise(
-    overrides: Sequence[str],
-    networks: Sequence[str] = (),
+    choice: Choice,
+    networks: Sequence[NamedNetwork] = (),
     *,
     num_seeds: int = 3,
     num_verified: int = 0,
@@ -48,8 +28,8 @@ def advise(
     """The advice for each network, printed as it comes, and what is to be said of all.
 
     Args:
-        overrides: of the app's configuration.
-        networks: overrides of `net`, one text a network; none: the one network of `overrides`.
+        choice: of algorithms, for the first of the networks.
+        networks: none: the one network of `choice`.
         num_seeds: trainings of each algorithm.
         num_verified: how many first choices are run for real; all workers then share this host,
             in the predictions, too.
@@ -58,14 +38,9 @@ def advise(
         UserError: something cannot be simulated so, or run here.
         RunFailedError: a real run failed.
     """
-    choice = choose(overrides)
-    others = [_network(text.split()) for text in networks]
-    if networks:
-        kept = [override for override in choice.others if not read_word(override).is_of("net")]
-        choice = choice._replace(others=[*kept, *networks[0].split()])
 
     def check(plans: Sequence[Plan]) -> None:
-        conditions = [other.condition for other in others] or [plans[0].net]
+        conditions = [other.condition for other in networks] or [plans[0].net]
         for plan in plans:
             for condition in conditions:
                 check_nodes(plan, condition)
@@ -74,31 +49,15 @@ def advise(
 
     given = []
     field = gather(choice, num_seeds, shares_host=num_verified > 0, check=check)
-    for network in others or [_own_network(choice, field.candidates[0])]:
+    for network in networks or [_own_network(choice, field.candidates[0])]:
         given.append(_advice(field.candidates, network, num_verified))
         _print(given[-1])
     return given, _notes(field)
 
 
-def _network(words: Sequence[str]) -> NamedNetwork:
-    """That of overrides of `net` alone. Raises `UserError` for others."""
-    for word in words:
-        if not read_word(word).is_of("net"):
-            raise UserError(f"--on takes overrides of net, such as net=lan_1g, got {word}")
-    plan = make_plan(compose_config(["algo=allreduce", "backend=sim", *words]), NO_FOLDER)
-    return NamedNetwork(_called(plan.names["net"], words), plan.net)
-
-
 def _own_network(choice: Choice, candidate: Candidate) -> NamedNetwork:
     plan = candidate.plans[0]
-    return NamedNetwork(_called(plan.names["net"], choice.others), plan.net)
-
-
-def _called(name: str, overrides: Sequence[str]) -> str:
-    """Such as "slow_tcp with rate_mbit=30, delay_ms=5"."""
-    words = [word for word in map(read_word, overrides) if word.key.startswith("net.")]
-    changes = [f"{word.key.removeprefix('net.')}={word.value}" for word in words]
-    return f"{name} with {', '.join(changes)}" if changes else name
+    return NamedNetwork(called(plan.names["net"], choice.others), plan.net)
 
 
 def _advice(candidates: Sequence[Candidate], network: NamedNetwork, num_verified: int) -> Advice:

@@ -12,11 +12,9 @@ from typing import NamedTuple
 import torch
 
 from bagua_algos.worker_axis.stacking import Way
-from experiments.plan.compose import compose_config
+from experiments.advise.choice import NUM_REHEARSALS, Choice, composed
 from experiments.plan.factory import make_plan
-from experiments.plan.messages import choices
 from experiments.plan.model_check import check_model
-from experiments.plan.overrides import Word, read_overrides, values_of
 from experiments.plan.plan import Plan
 from experiments.simulated.memory import fitting_at_once
 from experiments.simulated.outcome import (
@@ -38,7 +36,6 @@ from host.side_by_side import side_by_side
 from host.words import counted
 from netsim.conditions.condition import NetworkCondition
 
-NUM_REHEARSALS = 3
 LIMIT_S = 600
 """Of measuring how workers are computed: a hung machine shall not hang the command."""
 
@@ -167,15 +164,6 @@ def check_nodes(plan: Plan, net: NetworkCondition) -> None:
         )
 
 
-class Choice(NamedTuple):
-    """The algorithms that a command line asks for, and its other overrides."""
-
-    algos: list[str]
-    are_named: bool
-    """One by one: all of them must work, where those of a glob may be left out."""
-    others: list[str]
-
-
 class Field(NamedTuple):
     """All that are compared, and why others are not, by name."""
 
@@ -189,22 +177,6 @@ class Field(NamedTuple):
             fact = reason.split(": ")[0]  # what follows is what to do about it
             lines.append(f"Left out: {fact if fact.startswith(algo) else f'{algo}: {fact}'}.")
         return lines
-
-
-def choose(overrides: Sequence[str]) -> Choice:
-    """The algorithms of `overrides`: algo=a,b or algo=glob(...); without, all there are.
-
-    Raises `UserError` for what cannot be parsed, and for several choices of anything else.
-    """
-    algos, are_named, others = choices("algo"), False, []
-    for word in read_overrides(overrides):
-        if word.key == "algo":
-            algos, are_named = _names(word), not word.is_pattern
-        elif word.has_several:
-            raise UserError(f"{word.text} has several values: only algo may have them, give one")
-        else:
-            others.append(word.text)
-    return Choice(algos, are_named, others)
 
 
 def gather(
@@ -228,8 +200,6 @@ def gather(
     Raises:
         UserError: an algorithm that was named cannot be simulated so, or none can.
     """
-    if num_seeds < 1:
-        raise UserError(f"--seeds must be at least 1, got {num_seeds}")
     torch.set_num_threads(1)  # a pool of threads would not survive the forks of a rehearsal
     plans, left_out = _plans(choice, num_seeds, shares_host)
     check([own[0] for own in plans])
@@ -263,13 +233,6 @@ def _in_one_way(candidates: Sequence[Candidate], at_once: int) -> list[list[Plan
     return [[with_way(plan, way) for plan in own.plans] for own in candidates]
 
 
-def _names(word: Word) -> list[str]:
-    names = word.chosen(choices("algo"))
-    if not any(names):
-        raise UserError(f"{word.text} matches none of {', '.join(choices('algo'))}")
-    return names
-
-
 def _plans(
     choice: Choice, num_seeds: int, shares_host: bool
 ) -> tuple[list[list[Plan]], dict[str, str]]:
@@ -288,8 +251,7 @@ def _plans(
 
 def _plans_of(algo: str, overrides: Sequence[str], num_seeds: int, shares_host: bool) -> list[Plan]:
     """One for each seed; a run stops at the target unless `overrides` want it to go on."""
-    backend = [] if "backend" in values_of(overrides) else ["backend=sim"]
-    config = compose_config([f"algo={algo}", *backend, "stop_at_target=true", *overrides])
+    config = composed(algo, overrides)
     if shares_host:
         config.cluster.sharing = config.workers
     plans = []

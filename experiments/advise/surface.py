@@ -1,35 +1,17 @@
 """The first algorithm to the accuracy, over rate and delay, and the lines where it changes."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from experiments.advise.candidates import (
-    Candidate,
-    Field,
-)
+from experiments.advise.axes import Array, Axes
+from experiments.advise.candidates import Candidate, Field
 from experiments.advise.grid import Grid, spread_out
 from experiments.advise.rank import tie_rule
 from experiments.plan.plan import Plan
 from host.errors import UserError
 from host.words import counted
-
-Array = NDArray[np.float64]
-
-
-class Axes(NamedTuple):
-    """The rates `[r]` and delays `[d]` of a grid."""
-
-    rates_mbit: Array
-    delays_ms: Array
-
-    def coarse(self, num: int) -> "Axes":
-        """At most `num` of each, both ends among them."""
-        return Axes(*(axis[_spaced(len(axis), num)] for axis in self))
 
 
 def compute(candidates: Sequence[Candidate], axes: Axes, num_coarse: int) -> Grid:
@@ -62,24 +44,6 @@ def _times(candidate: Candidate, axes: Axes) -> Array:
             outcomes = candidate.outcomes(there)
             times_srd[:, i, j] = [outcome.time_to_accuracy_s for outcome in outcomes]
     return times_srd
-
-
-def _spaced(length: int, num: int) -> NDArray[np.intp]:
-    return np.unique(np.linspace(0, length - 1, num).round().astype(int))
-
-
-def parse_axis(option: str, text: str) -> Array:
-    """LOW:HIGH:NUM as NUM values at equal ratios. Raises `UserError` for what is none."""
-    try:
-        low, high, num = text.split(":")
-        if not (0 < float(low) < float(high) < math.inf and int(num) >= 2):
-            raise ValueError
-        return np.geomspace(float(low), float(high), int(num))
-    except ValueError:
-        raise UserError(
-            f"{option} is LOW:HIGH:NUM with 0 < LOW < HIGH and two values or more, as 10:10000:7, "
-            f"got {text}"
-        ) from None
 
 
 def sentences(grid: Grid, field: Field) -> list[str]:

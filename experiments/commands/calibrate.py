@@ -4,12 +4,14 @@ python -m experiments.calibrate +algo=bytegrad model=mlp cluster.sharing=4 --out
 python -m experiments.calibrate algo=bytegrad,qsgd model=mlp --out "profiles/{algo}.yaml"
 
 The network's constants are measured by `python -m netsim calibrate`.
+
+What trains takes seconds to import. It is imported once the command line was looked at.
 """
 
 import argparse
 from pathlib import Path
 
-from experiments.advise.candidates import NUM_REHEARSALS, choose, gather
+from experiments.advise.choice import NUM_REHEARSALS, choose
 from host import commands
 from host.commands import say
 from host.errors import UserError
@@ -31,6 +33,8 @@ def calibrate(overrides: list[str], out: str, num_rounds: int) -> None:
         raise UserError(f"--out is one file for several algorithms: have {ALGO} in its name")
     for algo in choice.algos:
         check_folder(Path(out.replace(ALGO, algo)).parent)
+    with commands.importing():
+        from experiments.advise.candidates import gather
     anew = choice._replace(others=[*choice.others, "profile=null"])
     field = gather(anew, 1, num_rehearsals=num_rounds)
     for remark in field.remarks():

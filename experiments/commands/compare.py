@@ -1,11 +1,13 @@
 """One table and one plot for any set of runs.
 
 python -m experiments.compare results/runs [--out figures]
+
+What draws takes seconds to import. It is imported once the command line was looked at.
 """
 
 import argparse
 
-from experiments.report.compare import compare
+from experiments.runs.load import check_runs
 from host import commands
 
 
@@ -17,6 +19,9 @@ def main() -> int:
     parser.add_argument("dir", metavar="DIR", help="a folder of runs, or one run's")
     parser.add_argument("--out", help="the folder for accuracy.png and .svg; by default DIR")
     arguments = parser.parse_args()
+    check_runs(arguments.dir)
+    with commands.importing():
+        from experiments.report.compare import compare
     compare(arguments.dir, arguments.out)
     return 0
 

@@ -5,6 +5,8 @@
 
 Every published throughput is printed beside the fitted one, and beside the one that the figures of
 all other models predict.
+
+What fits takes seconds to import. It is imported once the command line was looked at.
 """
 
 import argparse
@@ -12,7 +14,6 @@ import argparse
 import yaml
 
 from experiments.predict.device import SHARES, known_devices
-from experiments.predict.shares_table import fit_all, page
 from host import commands
 
 
@@ -24,6 +25,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help=f"of {', '.join(known_devices())}")
     parser.add_argument("--write", action="store_true", help=f"write {SHARES.name}")
     arguments = parser.parse_args()
+    with commands.importing():
+        from experiments.predict.shares_table import fit_all, page
     fits = fit_all()
     print(page([fit for fit in fits if fit.name in (arguments.names or known_devices())]), end="")
     if arguments.write:

@@ -1,14 +1,15 @@
 """The rank and the entries of a worker's gradients at the first weights: what compression can drop.
 
 python -m experiments.gradients experiment=reference_movies algo=allreduce profile=null
+
+What trains takes seconds to import. It is imported once the command line was looked at.
 """
 
 import argparse
 from pathlib import Path
 
 from experiments.plan.compose import compose_config
-from experiments.plan.factory import make_plan
-from experiments.training.gradients import gradient_facts
+from experiments.plan.part import check_first
 from host import commands
 from host.errors import UserError
 
@@ -23,7 +24,12 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.batches < 1:
         raise UserError(f"--batches must be at least 1, got {arguments.batches}")
-    plan = make_plan(compose_config(arguments.overrides), Path())
+    config = compose_config(arguments.overrides)
+    check_first(config)
+    with commands.importing():
+        from experiments.plan.factory import make_plan
+        from experiments.training.gradients import gradient_facts
+    plan = make_plan(config, Path())
     print(gradient_facts(plan, arguments.batches))
     return 0
 

@@ -4,18 +4,14 @@ python -m experiments.locate compute_ms=180 model_mb=440 workers=32 rate_mbit=10
 
 compute_ms is of a step of one worker, model_mb of all gradients in float32, delay_ms one way;
 loss_pct=0.1 and task=fashion_mnist may be added. docs/map.md says what the answer rests on.
+
+What answers takes seconds to import. It is imported once the command line was looked at.
 """
 
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
-from experiments.advise.map.answer import answers, caveats, where
-from experiments.advise.map.atlas import panels
-from experiments.advise.map.extract import extract
 from experiments.advise.map.job import read_job
-from experiments.advise.map.page import write
 from experiments.advise.map.trainings import tasks
 from host import commands
 from host.output import check_folder
@@ -28,8 +24,13 @@ def main() -> int:
     if arguments.map is not None:
         check_folder(arguments.map)
     if arguments.extract is not None:
+        from experiments.advise.map.extract import extract
+
         extract(arguments.extract)
     if arguments.map is not None:
+        from experiments.advise.map.atlas import panels
+        from experiments.advise.map.page import write
+
         write([panel for task in tasks() for panel in panels(task)], arguments.map)
     if arguments.words or (arguments.extract, arguments.map) == (None, None):
         _answer(arguments.words)
@@ -38,6 +39,10 @@ def main() -> int:
 
 def _answer(words: list[str]) -> None:
     job, task = read_job(words, tasks())
+    with commands.importing():
+        from rich.console import Console
+
+        from experiments.advise.map.answer import answers, caveats, where
     given = answers(job, tasks() if task is None else [task])
     console = Console()
     print(where(job))

@@ -4,21 +4,27 @@ python -m experiments.surface task=mnist5k model=mlp 'algo=glob(*)' [--rates 10:
 
 Every algorithm is trained once for each seed on simulated workers; only the clocks run again at
 each point. Writes surface.png, .svg and .csv.
+
+What trains takes seconds to import. It is imported once the command line was looked at.
 """
+
+from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments.advise.arguments import prediction_parser
-from experiments.advise.candidates import Field, choose, gather
-from experiments.advise.grid import Grid
-from experiments.advise.surface import Axes, check_constant, compute, parse_axis, sentences
-from experiments.advise.surface_plot import surface_plot
-from experiments.report.figures.plots import save_plot
+from experiments.advise.axes import Axes, parse_axis
+from experiments.advise.choice import choose
 from host import commands
 from host.errors import UserError
 from host.output import check_folder, writing
 from host.words import counted
+
+if TYPE_CHECKING:
+    from experiments.advise.candidates import Field
+    from experiments.advise.grid import Grid
 
 
 def main() -> int:
@@ -29,7 +35,11 @@ def main() -> int:
     if arguments.coarse < 2:
         raise UserError(f"--coarse must be at least 2, got {arguments.coarse}")
     check_folder(arguments.out)
-    field = gather(choose(arguments.overrides), arguments.seeds, check=check_constant)
+    choice = choose(arguments.overrides, arguments.seeds)
+    with commands.importing():
+        from experiments.advise.candidates import gather
+        from experiments.advise.surface import check_constant, compute, sentences
+    field = gather(choice, arguments.seeds, check=check_constant)
     grid = compute(field.candidates, axes, arguments.coarse)
     _write(grid, field, arguments.out)
     print("\n".join(sentences(grid, field)))
@@ -41,6 +51,9 @@ def _write(grid: Grid, field: Field, out: Path) -> None:
     with writing(out):
         grid.frame().to_csv(out / "surface.csv", index=False, float_format="%.5g")
     if grid.winners():
+        from experiments.advise.surface_plot import surface_plot
+        from experiments.report.figures.plots import save_plot
+
         plan = field.candidates[0].plans[0]
         title = (
             f"First to {plan.target}, simulated: {plan.names['task']}, "

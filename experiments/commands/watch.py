@@ -3,6 +3,8 @@
 python -m experiments.watch results/runs [--port 8642]
 
 The page is made again when a record changes. Ctrl-C ends it.
+
+What makes the page takes seconds to import. It is imported once the command line was looked at.
 """
 
 import argparse
@@ -10,6 +12,7 @@ import os
 from pathlib import Path
 
 from experiments.report.__main__ import check_extra
+from experiments.runs.load import check_runs
 from host import commands
 
 PORT = 8642
@@ -30,6 +33,7 @@ def main() -> int:
     if not 0 <= arguments.port <= _MAX_PORT:
         parser.error(f"--port must be between 0 and {_MAX_PORT}, got {arguments.port}")
     check_extra()
+    check_runs(arguments.dir)
     with commands.importing():
         from experiments.report.page.serve import watch
     os.nice(_NICE)

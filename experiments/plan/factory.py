@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.errors import InstantiationException
-from hydra.utils import get_class, instantiate
-from omegaconf import DictConfig, OmegaConf
+from hydra.utils import get_class
+from omegaconf import DictConfig
 
 from bagua_net import library
-from experiments.plan.overrides import OPEN_GROUPS
+from experiments.plan.part import check_first, make_part
 from experiments.plan.plan import Backend, Plan
 from experiments.plan.schema import GROUPS, Schema
 from experiments.tasks.target import ACCURACY, Target
@@ -31,8 +30,7 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
 
     `folder` is the run's. Raises `UserError` with one sentence for whatever cannot be.
     """
-    if missing := sorted(OmegaConf.missing_keys(config)):
-        raise UserError(f"{missing[0]} is missing: give {missing[0]}=...")
+    check_first(config)
     torch.manual_seed(max(config.seed, 0))
     parts = {group: make_part(config[group], group) for group in GROUPS}
     parts["model"] = _with_tensors(parts["model"])
@@ -135,20 +133,6 @@ def _made(group: str, make: Callable[[], Any]) -> Any:
         return make()
     except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UserError(f"{group}: {str(error).splitlines()[0]}") from error
-
-
-def make_part(node: DictConfig, group: str) -> Any:
-    """What `node` names by its `_target_`. Raises `UserError` with one sentence if it cannot be."""
-    if not isinstance(node.get("_partial_", False), bool):
-        raise UserError(f"{group}._partial_ must be true or false, got {node._partial_}")
-    try:
-        # What models and tasks of libraries get is Python's own lists and dictionaries.
-        return instantiate(node, _convert_="all") if group in OPEN_GROUPS else instantiate(node)
-    except InstantiationException as error:
-        cause = error.__cause__ or error
-        lines = str(cause).splitlines()
-        said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-        raise UserError(f"{group}: {said}") from error
 
 
 def _with_tensors(model: Any) -> Any:

@@ -16,6 +16,7 @@ from bagua_algos.communication.communicator import Nodes
 from bagua_algos.communication.patterns import Pattern, check_pattern
 from bagua_algos.communication.streams import AUTO, NumStreams, check_streams
 from bagua_algos.worker_axis.stacking import WAYS
+from experiments.plan.numbers import check_numbers
 from experiments.tasks.base import Split, Task, TaskData, load_data
 from experiments.tasks.batches import Batches
 from experiments.tasks.loading.reading import Loaders
@@ -27,9 +28,6 @@ from netsim.conditions.condition import NetworkCondition
 
 if TYPE_CHECKING:  # training pulls in no simulator
     from netsim.timeline.compute import Variation
-
-PRECISIONS = ("float32", "bfloat16", "float16")
-"""What matrices are multiplied in; weights and gradients are float32."""
 
 DEVICES = ("cpu", "cuda")
 """Where tensors are."""
@@ -218,30 +216,8 @@ class Plan:
         )
 
     def __post_init__(self) -> None:
-        for name in (
-            *("workers", "batch_size", "max_steps", "eval_every", "log_every"),
-            *("bucket_bytes", "accumulate"),
-        ):
-            value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        for name in ("seed", "checkpoint_every"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        check_numbers(self)
         self._check_transport()
-        if self.batch_size % self.accumulate:
-            raise ValueError(
-                f"accumulate={self.accumulate} micro-batches must divide "
-                f"batch_size={self.batch_size}"
-            )
-        if self.precision not in PRECISIONS:
-            raise ValueError(
-                f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision}"
-            )
-        if not self.lr_scale > 0:
-            raise ValueError(f"lr_scale must be more than 0, got {self.lr_scale}")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(f"clip_norm must be more than 0 or null, got {self.clip_norm}")
         if self.task.num_classes is None and self.target.metric != LOSS:
             raise ValueError(
                 f"task={self.names['task']} has no classes, so that there is no "

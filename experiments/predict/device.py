@@ -8,25 +8,32 @@ device takes is not known to a few per cent so, nor how it slows down when kerne
 run beside it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from bagua_algos.engine.bucket import Bucket
-from experiments.plan.plan import PRECISIONS
-from experiments.predict.trace import KINDS, StepTrace, Work
+from experiments.plan.numbers import PRECISIONS
 from host.errors import UserError
 from netsim.conditions.link import check_number
 from netsim.timeline.compute import ComputeTimes
 
+if TYPE_CHECKING:  # a mistake in the name of a device needs no torch to be told
+    from bagua_algos.engine.bucket import Bucket
+    from experiments.predict.trace import StepTrace, Work
+
 FOLDER = Path(__file__).parent / "devices"
 SHARES = Path(__file__).parent / "shares.yaml"
 """Written by `python -m experiments.devices --write`."""
+
+KINDS = ("convolution", "convolution_3x3", "matrix", "attention", "recurrent", "elementwise")
+"""Of operations; 3x3 convolutions of stride 1 can be done by Winograd's algorithm."""
 
 WORD_BYTES = 4
 INSIDE = ("nvlink", "pcie")
@@ -130,7 +137,7 @@ class Device:
                 raise ValueError(f"{name}=0 moves nothing: choose more.")
 
     @classmethod
-    def load(cls, name: str) -> "Device":
+    def load(cls, name: str) -> Device:
         """The one of that name in `devices`, or of a YAML file like those that
         has `shares` in it.
 

@@ -6,21 +6,27 @@
 
 `model` is a file of experiments/predict/models; any other one is named by `model._target_`, with
 its arguments. `tokens`, `image` or `features` say what one example is.
+
+torch takes seconds to import. It is imported once there is something to trace.
 """
+
+from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor, nn
 
-from experiments.plan.factory import make_part
-from experiments.predict.trace import StepTrace, trace_step
+from experiments.plan.part import make_part
 from host.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from experiments.predict.trace import StepTrace
 
 FOLDER = Path(__file__).parent / "models"
 INPUTS = {"tokens": "128", "image": "3x224x224", "features": "784"}
@@ -49,8 +55,12 @@ def trace_model(
 
 @cache
 def _trace(named: tuple[tuple[str, str], ...], batch_size: int, fused_attention: bool) -> StepTrace:
+    import torch
+
+    from experiments.predict.trace import trace_step
+
     words = {key: text for key, text in named if is_of_model(key)}
-    config = _config(words)
+    config = model_config(words)
     example = config.pop("input", {}) | {key: words[key] for key in INPUTS if key in words}
     name = words.get("model") or config["_target_"].rsplit(".", 1)[-1].replace("from_config", "")
     name = name or config["_target_"].split(".")[-2]
@@ -60,13 +70,14 @@ def _trace(named: tuple[tuple[str, str], ...], batch_size: int, fused_attention:
     except (RuntimeError, NotImplementedError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise UserError(f"model: it cannot be made without numbers: {reason}") from error
-    if not isinstance(model, nn.Module):
+    if not isinstance(model, torch.nn.Module):
         raise UserError(f"model: {config['_target_']} makes no torch.nn.Module")
     inputs = _inputs(model, example, batch_size)
     return trace_step(name, model.to("meta").train(), inputs, fused_attention=fused_attention)
 
 
-def _config(words: Mapping[str, str]) -> dict[str, Any]:
+def model_config(words: Mapping[str, str]) -> dict[str, Any]:
+    """What the model is made of. Raises `UserError` for one that is not known."""
     prefix = "model."
     changes = OmegaConf.from_dotlist(
         [f"{key.removeprefix(prefix)}={text}" for key, text in words.items() if prefix in key]
@@ -93,6 +104,8 @@ def _inputs(model: nn.Module, example: Mapping[str, Any], batch_size: int) -> di
             "what one example is cannot be told from the model: say tokens=128, image=3x224x224 or "
             "features=784"
         )
+    import torch
+
     key, text = list(example.items())[-1]
     try:
         shape = [int(part) for part in str(text).split("x")]

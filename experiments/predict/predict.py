@@ -2,33 +2,38 @@
 
 Workers are alike and compute at one pace. Kernels of communication take nothing from those of
 compute.
+
+What predicts takes seconds to import. It is imported once the command line was looked at.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch.optim import Optimizer
-
-from bagua_algos.communication.communicator import Nodes
-from bagua_algos.engine.algorithm import Algorithm
 from experiments.plan.compose import compose_config
-from experiments.plan.factory import make_plan
 from experiments.plan.overrides import read_word, values_of
-from experiments.plan.plan import Plan
+from experiments.plan.part import check_first
 from experiments.predict.cluster import WORDS as CLUSTER_WORDS
 from experiments.predict.cluster import cluster_of
 from experiments.predict.device import Device
-from experiments.predict.dry_run import DryRun, meta_buckets
-from experiments.predict.load_model import is_of_model, trace_model
-from experiments.predict.trace import StepTrace
+from experiments.predict.load_model import is_of_model, model_config, trace_model
 from host.errors import UserError
 from host.words import counted
 from netsim.conditions.condition import NetworkCondition
 from netsim.timeline.cost_model import CostModel
 from netsim.timeline.timeline import Timeline
 from netsim.timeline.transport import NCCL
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from bagua_algos.communication.communicator import Nodes
+    from bagua_algos.engine.algorithm import Algorithm
+    from experiments.plan.plan import Plan
+    from experiments.predict.trace import StepTrace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +86,8 @@ def predict(case: Case) -> StepPrediction:
         UserError: the device does not compute in that precision, or has no such link.
         ValueError: the algorithm cannot train so many workers.
     """
+    from experiments.predict.dry_run import DryRun, meta_buckets
+
     buckets = meta_buckets(case.trace.parameters, case.num_workers, case.bucket_bytes)
     compute = case.device.compute_times(case.trace, buckets, case.precision)
     transport = replace(NCCL, bytes_per_s=1e9 * case.device.link_gb_per_s(case.inside))
@@ -139,10 +146,14 @@ def case_of(overrides: Sequence[str]) -> Case:
     if "device" not in own and "profile" not in own:
         raise UserError("device is missing: choose one, such as device=v100")
     device = Device.load(own.get("device") or own["profile"])
+    model_config(own)
     config = compose_config([text for text in overrides if not _is_own(read_word(text).key)])
     cluster = cluster_of(own)
     if cluster is not None:
         cluster.place(config)
+    check_first(config)
+    from experiments.plan.factory import make_plan
+
     plan = make_plan(config, Path())
     if plan.cluster.straggler or plan.cluster.jitter:
         raise UserError("workers are alike here: leave cluster.straggler=0 and cluster.jitter=null")

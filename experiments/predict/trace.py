@@ -24,13 +24,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_flop_count
 from torch.utils.module_tracker import ModuleTracker
 
+from experiments.predict.device import KINDS
 from experiments.predict.memory_traffic import moved_bytes
 from host.errors import UserError
 
 Shape = tuple[int, ...]
-
-KINDS = ("convolution", "convolution_3x3", "matrix", "attention", "recurrent", "elementwise")
-"""Of operations; 3x3 convolutions of stride 1 can be done by Winograd's algorithm."""
 
 _CONVOLUTIONS = {"convolution", "_convolution", "convolution_backward"}
 _PRODUCTS_OF_BATCHES = {"bmm", "baddbmm"}

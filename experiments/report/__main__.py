@@ -3,15 +3,18 @@
 python -m experiments.report results/runs [--out results/reports/tradeoff]
 python -m experiments.report results/runs --execute         the notebook with all it shows, too
 python -m experiments.report results/runs --tables          the tables alone, as Markdown
+
+What makes a report takes seconds to import. It is imported once the command line was looked at.
 """
 
 import argparse
+import ast
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from experiments.report.sections import SECTIONS
+from experiments.runs.load import check_runs
 from host import commands
 from host.errors import UserError
 from host.output import check_folder, writing
@@ -25,10 +28,11 @@ def report(path: str | Path, out: str | Path, *, execute: bool = False) -> list[
     which is executed on request.
 
     Raises:
-        UserError: there is no run, `out` cannot be written, or the extra "report" is missing.
+        UserError: there is no folder, `out` cannot be written, or the extra "report" is missing.
         ReportError: the notebook has failed.
     """
     check_extra()
+    check_runs(path)
     from experiments.report import notebook as notebooks
     from experiments.report.data import ReportData
     from experiments.report.page.build import make_page
@@ -74,6 +78,7 @@ def main() -> int:
 
 
 def _tables(path: str, names: Sequence[str], out: Path) -> int:
+    check_runs(path)
     from experiments.report import tables
 
     found = tables.tables(path, names)
@@ -83,12 +88,25 @@ def _tables(path: str, names: Sequence[str], out: Path) -> int:
 
 
 def _sections() -> str:
-    """Every section of the page, with what it tells."""
-    lines = [
-        f"  {module.TITLE or 'What was run'}: {(module.__doc__ or '').splitlines()[0]}"
-        for module in SECTIONS
-    ]
+    """Every section of the page, with what it tells, which is read without importing any."""
+    folder = Path(__file__).parent / "sections"
+    names = _assigned(ast.parse((folder / "__init__.py").read_text()), "SECTIONS")
+    lines = []
+    for name in [node.id for node in ast.walk(names) if isinstance(node, ast.Name)]:
+        module = ast.parse((folder / f"{name}.py").read_text())
+        title = ast.literal_eval(_assigned(module, "TITLE")) or "What was run"
+        lines.append(f"  {title}: {(ast.get_docstring(module) or '').splitlines()[0]}")
     return "\n".join(["sections:", *lines])
+
+
+def _assigned(module: ast.Module, name: str) -> ast.expr:
+    """What a module assigns to a name of its own."""
+    for node in module.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if [target.id for target in targets if isinstance(target, ast.Name)] == [name]:
+            assert isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+            return node.value
+    raise AssertionError(f"no {name} in the module")
 
 
 def check_extra() -> None:

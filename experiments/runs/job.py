@@ -1,17 +1,22 @@
-"""One run as Hydra asks for it: in this process, or wherever a launcher has it run."""
+"""One run as Hydra asks for it: in this process, or wherever a launcher has it run.
+
+What trains takes seconds to import. It is imported once the configuration was looked at.
+"""
+
+from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from experiments.real.peers import Peers
+from experiments.plan.part import check_first
 from experiments.runs.folder_lock import HeldError, hold
-from experiments.runs.peer_run import run_as_peer
-from experiments.runs.run import run
 from experiments.runs.study import (
     RunOutcome,
     Standing,
@@ -22,6 +27,9 @@ from host import commands
 from host.errors import UserError
 from host.output import limit_reached
 from host.processes import die_with_parent
+
+if TYPE_CHECKING:
+    from experiments.real.peers import Peers
 
 
 def run_job(config: DictConfig, peers: Peers | None = None) -> RunOutcome:
@@ -35,13 +43,17 @@ def run_job(config: DictConfig, peers: Peers | None = None) -> RunOutcome:
     folder, overrides = Path(hydra.runtime.output_dir), hydra.overrides.task
     try:
         if peers is not None:
+            from experiments.runs.peer_run import run_as_peer
+
             return RunOutcome(status=run_as_peer(config, folder, overrides, peers))
         if hydra.mode == RunMode.MULTIRUN:
             return _run_of_study(config, folder, overrides, Path(hydra.sweep.dir))
-        return RunOutcome(status=run(config, folder, overrides))
+        return RunOutcome(status=_run(config, folder, overrides))
     except HeldError as error:
         return RunOutcome(status="held", reason=str(error))
     except UserError as error:
+        with suppress(OSError):
+            folder.rmdir()  # Hydra has made it; if it is not empty it is not ours
         return RunOutcome(status="refused", reason=str(error))
     except OSError as error:
         if (said := limit_reached(error)) is None:
@@ -62,4 +74,14 @@ def _run_of_study(
             return RunOutcome(status=record.status, reason=record.reason)
         if record is not None and record.standing is Standing.INTERRUPTED:
             clear(folder)
-        return RunOutcome(status=run(config, folder, overrides, study))
+        return RunOutcome(status=_run(config, folder, overrides, study))
+
+
+def _run(
+    config: DictConfig, folder: Path, overrides: Sequence[str], study: Path | None = None
+) -> str:
+    """See `experiments.runs.run.run`."""
+    check_first(config)
+    with commands.importing():
+        from experiments.runs.run import run
+    return run(config, folder, overrides, study)

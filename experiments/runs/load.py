@@ -94,9 +94,14 @@ def _runs_frame(summaries: list[dict[str, Any]]) -> pd.DataFrame:
     )
 
 
-def _read_summaries(root: Path, problems: list[str]) -> list[dict[str, Any]]:
-    if not root.is_dir():
+def check_runs(root: str | Path) -> None:
+    """Raise `UserError` where there is no such folder."""
+    if not Path(root).is_dir():
         raise UserError(f"There is no folder {root}: name one that holds runs.")
+
+
+def _read_summaries(root: Path, problems: list[str]) -> list[dict[str, Any]]:
+    check_runs(root)
     marks = {"summary.json", "metrics.jsonl", "metrics.parquet"}
     folders = sorted(Path(folder) for folder, _, files in os.walk(root) if marks & set(files))
     summaries = []

@@ -7,7 +7,6 @@ with as many workers as there are then.
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,8 +73,6 @@ def run_as_peer(config: DictConfig, folder: Path, overrides: Sequence[str], peer
     except UserError as error:
         if is_first:
             peers.say({"refused": str(error)})
-            with suppress(OSError):
-                folder.rmdir()  # Hydra has made it; if it is not empty it is not ours
         raise
     return _follow(plan, data, peers)
 

@@ -62,16 +62,11 @@ def run(
     outside, both with nothing left undone.
     """
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
-    try:
-        plan = make_plan(config, folder)
-        data = load_data(plan)
-        start, replayed_from = _starter(plan, plain(config), study)
-        summary = replace(known_summary(plan, data), replayed_from=replayed_from)
-        recorder = Recorder(plan, plain(config), overrides, start, summary, watch=watch)
-    except UserError:
-        with suppress(OSError):
-            folder.rmdir()  # Hydra has made it; if it is not empty it is not ours
-        raise
+    plan = make_plan(config, folder)
+    data = load_data(plan)
+    start, replayed_from = _starter(plan, plain(config), study)
+    summary = replace(known_summary(plan, data), replayed_from=replayed_from)
+    recorder = Recorder(plan, plain(config), overrides, start, summary, watch=watch)
     return recorder.run(data)
 
 

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from bagua_algos.communication.communicator import Operation
 from bagua_algos.engine.algorithm import Algorithm
 from experiments.advise.map.trainings import Trained, Training
-from experiments.plan.factory import make_part
+from experiments.plan.part import make_part
 from experiments.predict.dry_run import DryRun, meta_buckets
 from netsim.conditions.condition import NetworkCondition
 from netsim.timeline.compute import ComputeTimes

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -21,13 +22,15 @@ from experiments.advise.tuning.ranges import (
     read_ranges,
 )
 from experiments.plan.compose import compose_config
-from experiments.plan.factory import make_plan
 from experiments.plan.identity import identity
 from experiments.plan.messages import choices
 from experiments.plan.overrides import Word, read_overrides
-from experiments.plan.plan import Plan
+from experiments.plan.part import check_first
 from experiments.tasks.target import ACCURACY
 from host.errors import UserError
+
+if TYPE_CHECKING:
+    from experiments.plan.plan import Plan
 
 SEED = 1_000
 """Of trials, unless given: others than those by which settings are scored afterwards."""
@@ -103,6 +106,10 @@ def read_request(arguments: Sequence[str]) -> Request:
     overrides = _with_defaults(others, objectives)
     config = compose_config(overrides)
     folder_of_names = "_".join([config.names.algo, config.names.net])
+    check_first(config)
+    at_s, trials = _at_s(own.get("at_s"), objectives), _trials(own.get("trials"))
+    from experiments.plan.factory import make_plan  # which takes seconds: no mistake waits for it
+
     plan = make_plan(config, Path())
     if plan.resume or plan.checkpoint_every:
         raise UserError("trials have no checkpoints: leave out resume and checkpoint_every")
@@ -114,14 +121,14 @@ def read_request(arguments: Sequence[str]) -> Request:
             "configuration without being given on the command line"
         )
     _check_metric(plan, objectives)
-    aim = Aim(target=plan.target, at_s=_at_s(own.get("at_s"), objectives))
+    aim = Aim(target=plan.target, at_s=at_s)
     request = Request(
         overrides=tuple(overrides),
         fields=fields,
         defaults=defaults,
         objectives=objectives,
         aim=aim,
-        trials=_trials(own.get("trials")),
+        trials=trials,
         folder=Path(),
         plan=plan,
         command=shlex.join(

@@ -4,10 +4,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from rich.progress import track
-
 from experiments.plan.messages import choices
-from experiments.validation.bench import CASES, measure, print_table
 from host import commands
 
 
@@ -19,6 +16,10 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error(f"--repeats must be at least 1, got {arguments.repeats}")
+    with commands.importing():  # seconds, once the command line was read
+        from rich.progress import track
+
+        from experiments.validation.bench import CASES, measure, print_table
     measured: dict[str, list[tuple[float, float]]] = {case: [] for case in CASES}
     with tempfile.TemporaryDirectory() as folder:
         for repeat in track(range(arguments.repeats), "interleaved runs"):

@@ -3,13 +3,7 @@
 import argparse
 import statistics
 
-import torch
-from rich.console import Console
-from rich.progress import track
-
 from experiments.plan.messages import choices
-from experiments.validation import bench_gpt
-from experiments.validation.bench_algorithms import measure, plans_of, print_table
 from host import commands
 
 GPT_STEPS = 10
@@ -29,6 +23,13 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error(f"--repeats must be at least 1, got {arguments.repeats}")
+    with commands.importing():  # seconds, once the command line was read
+        import torch
+        from rich.console import Console
+        from rich.progress import track
+
+        from experiments.validation import bench_gpt
+        from experiments.validation.bench_algorithms import measure, plans_of, print_table
     if arguments.gpt:
         bench_gpt.print_table(bench_gpt.measure(GPT_STEPS * arguments.repeats))
         return 0

@@ -11,9 +11,6 @@ import argparse
 import json
 from pathlib import Path
 
-from experiments.validation.nccl.measure import Extent, measure
-from experiments.validation.nccl.transfers import page
-from experiments.validation.nccl.transports import nccl_transports
 from host import commands
 from host.errors import Failure, UserError
 from host.output import check_folder, writing
@@ -29,6 +26,10 @@ def main() -> int:
         check_folder(arguments.json.parent, "--json")
     try:
         condition, values = read_words(arguments.words, {}, command="experiments.bench_nccl")
+        with commands.importing():  # seconds, once the command line was read
+            from experiments.validation.nccl.measure import Extent, measure
+            from experiments.validation.nccl.transfers import page
+            from experiments.validation.nccl.transports import nccl_transports
         extent = Extent(
             rounds=arguments.rounds, longest_s=arguments.longest, budget_s=arguments.budget
         )

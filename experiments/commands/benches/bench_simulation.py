@@ -4,13 +4,6 @@ import argparse
 import subprocess
 import sys
 
-from experiments.validation.bench_memory import print_counted
-from experiments.validation.bench_simulation import (
-    CASES,
-    compare_ways,
-    print_memory,
-    time_advice,
-)
 from host import commands
 
 
@@ -34,6 +27,14 @@ def main() -> int:
     parser.add_argument("--advise", action="store_true", help="only time experiments.advise")
     parser.add_argument("words", nargs="*", help="such as model=minilm, for --memory and --advise")
     arguments = parser.parse_args()
+    with commands.importing():  # seconds, once the command line was read
+        from experiments.validation.bench_memory import print_counted
+        from experiments.validation.bench_simulation import (
+            CASES,
+            compare_ways,
+            print_memory,
+            time_advice,
+        )
     words = tuple(arguments.words)
     if arguments.memory is not None:
         print_memory(words or ("model=cnn",), arguments.memory, arguments.batch_size)

@@ -9,7 +9,6 @@ windows and no loss would give.
 
 import argparse
 
-from experiments.validation.collectives import SIZES, measure, summary, table
 from host import commands
 from host.errors import UserError
 from netsim.__main__ import parse
@@ -33,6 +32,8 @@ def main() -> int:
         condition, num_workers, _ = parse(arguments.words, "experiments.collectives")
         if num_workers < 2:
             raise UserError(f"workers must be at least 2, got {num_workers}")
+        with commands.importing():  # seconds, once the command line was read
+            from experiments.validation.collectives import SIZES, measure, summary, table
         backend, timed = measure(condition, num_workers, SIZES, num_repeats=arguments.repeats)
     except (NamespaceError, ValueError) as error:
         raise UserError(str(error)) from error

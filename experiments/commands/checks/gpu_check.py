@@ -19,12 +19,9 @@ there is no GPU, and nothing is written.
 import argparse
 import sys
 
-from experiments.validation.gpu.check import check
-from experiments.validation.gpu.parts import select
 from host import commands
 from host.conf import checkout
 from host.errors import UserError
-from host.gpus import find_gpus, why_no_gpu
 
 
 def main() -> int:
@@ -37,6 +34,10 @@ def main() -> int:
     )
     selection = parser.parse_args().only
     checkout("gpu_check")
+    with commands.importing():  # seconds, once the command line was read
+        from experiments.validation.gpu.check import check
+        from experiments.validation.gpu.parts import select
+        from host.gpus import find_gpus, why_no_gpu
     parts = select(selection)
     try:
         gpus = find_gpus()

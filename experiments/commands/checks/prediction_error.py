@@ -9,12 +9,11 @@ Both are folders of runs, which may be one.
 import argparse
 from pathlib import Path
 
-from experiments.report import tables
-from experiments.validation.prediction_error import seconds_a_step, times_to_accuracy
+from experiments.runs.load import check_runs
 from host import commands
 from host.output import check_folder
 
-_TABLES = {"accuracy": times_to_accuracy, "steps": seconds_a_step}
+_OF = ("accuracy", "steps")
 
 
 def main() -> int:
@@ -24,12 +23,18 @@ def main() -> int:
     )
     parser.add_argument("measured", type=Path, metavar="MEASURED", help="runs of real workers")
     parser.add_argument("predicted", type=Path, metavar="PREDICTED", help="simulated runs")
-    parser.add_argument("--of", choices=_TABLES, default="accuracy", help="default: %(default)s")
+    parser.add_argument("--of", choices=_OF, default="accuracy", help="default: %(default)s")
     parser.add_argument("--out", type=Path, help="the file; by default the table is printed")
     arguments = parser.parse_args()
     if arguments.out:
         check_folder(arguments.out.parent)
-    text = _TABLES[arguments.of](arguments.measured, arguments.predicted)
+    for folder in (arguments.measured, arguments.predicted):
+        check_runs(folder)
+    with commands.importing():  # seconds, once the command line was read
+        from experiments.report import tables
+        from experiments.validation.prediction_error import seconds_a_step, times_to_accuracy
+    make = times_to_accuracy if arguments.of == "accuracy" else seconds_a_step
+    text = make(arguments.measured, arguments.predicted)
     if not arguments.out:
         print(text, end="")
         return 0

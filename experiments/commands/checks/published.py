@@ -8,8 +8,6 @@ It says what was fitted, and explains every row that is far off.
 import argparse
 from pathlib import Path
 
-from experiments.predict import published
-from experiments.report import tables
 from host import commands
 from host.output import check_folder
 
@@ -23,6 +21,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.out:
         check_folder(arguments.out)
+    with commands.importing():  # seconds, once the command line was read
+        from experiments.predict import published
+        from experiments.report import tables
     text = published.markdown(published.tables())
     print(text, end="")
     if arguments.out:

@@ -3,11 +3,6 @@
 import argparse
 from pathlib import Path
 
-import pandas as pd
-from rich.console import Console
-from rich.progress import Progress
-
-from experiments.validation.step_times import CI_GRID, GRID, compare, markdown, plot, summary
 from host import commands
 from host.output import check_folder
 
@@ -22,6 +17,19 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.out:
         check_folder(arguments.out)
+    with commands.importing():  # seconds, once the command line was read
+        import pandas as pd
+        from rich.console import Console
+        from rich.progress import Progress
+
+        from experiments.validation.step_times import (
+            CI_GRID,
+            GRID,
+            compare,
+            markdown,
+            plot,
+            summary,
+        )
     cells = CI_GRID if arguments.ci else GRID
     rows = []
     with Progress(console=Console(stderr=True)) as progress:

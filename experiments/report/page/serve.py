@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from experiments.plan.identity import identity
 from experiments.report.data import ReportData
 from experiments.report.page.build import make_page
+from experiments.runs.load import check_runs
 from experiments.runs.records import FILES
 from host import commands
 from host.errors import UserError
@@ -111,8 +112,7 @@ def watch(root: Path, port: int, started: Callable[[str], None]) -> None:
     Raises:
         UserError: there is no such folder, or the port cannot be had.
     """
-    if not root.is_dir():
-        raise UserError(f"There is no folder {root}: name one that holds runs.")
+    check_runs(root)
     with _serving(port, _waiting(root, f"The runs in {root} are being read.")) as server:
         started(server.url)
         seen = None

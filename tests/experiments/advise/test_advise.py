@@ -6,7 +6,8 @@ import torch
 
 from experiments.advise.advice import Advice
 from experiments.advise.advise import slowest_rate_mbit
-from experiments.advise.candidates import choose, gather
+from experiments.advise.candidates import gather
+from experiments.advise.choice import choose
 from experiments.advise.rank import Prediction, predictions_tie, ranked, tie_rule, ties
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
@@ -244,7 +245,7 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(overrides, complaint):
 
 def test_no_seeds_are_refused():
     with pytest.raises(UserError, match="--seeds must be at least 1, got 0"):
-        gather(choose(["algo=allreduce"]), 0)
+        choose(["algo=allreduce"], 0)
 
 
 def test_a_glob_leaves_out_what_cannot_be_simulated_and_says_why():

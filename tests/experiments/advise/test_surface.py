@@ -6,12 +6,11 @@ import pytest
 from matplotlib import colors
 
 from experiments.advise import surface_plot as drawing
+from experiments.advise.axes import Axes, parse_axis
 from experiments.advise.candidates import Field
 from experiments.advise.grid import Grid, spread_out
 from experiments.advise.surface import (
-    Axes,
     compute,
-    parse_axis,
     sentences,
 )
 from experiments.advise.surface_plot import surface_plot

@@ -1,5 +1,7 @@
 """All commands by one name, in processes that have imported nothing."""
 
+import json
+import os
 import subprocess
 import sys
 
@@ -44,19 +46,81 @@ def test_a_wrong_word_is_one_sentence_and_exit_code_2(words, said):
     assert sentence.startswith(said)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["+algo=bytgrad"], ["+algo=bytegrad", "wokers=2"]])
-def test_help_and_mistakes_import_no_torch(words):
+HEAVY = ("torch", "pandas", "scipy", "matplotlib", "numba", "pyroute2", "rich")
+"""What takes longer to import than Python and Hydra together."""
+
+MISTAKES = [
+    ("run", "+algo=bytgrad"),
+    ("run", "+algo=bytegrad", "wokers=2"),
+    ("run", "+algo=bytegrad", "workers=0", "hydra.run.dir=FOLDER/run"),
+    ("run", "+algo=bytegrad", "net.rate_mbit=-1", "hydra.run.dir=FOLDER/run"),
+    ("advise", "task=mnst"),
+    ("advise", "+algo=bytegrad,qsgd", "accumulate=3"),
+    ("advise", "--on", "net=wna"),
+    ("advise", "--seeds", "0"),
+    ("surface", "--rates", "1:0:1"),
+    ("calibrate", "algo=glob(*)", "clip_norm=0", "--out", "x.yaml"),
+    ("tune", "+algo=bytegrad", "trials=0"),
+    ("predict", "device=v100", "model=vgg17"),
+    ("predict", "device=v100", "model=vgg16", "+algo=bytgrad"),
+    ("locate", "compute_ms=a"),
+    ("study", "referense"),
+    *(((name, "FOLDER/none")) for name in ("report", "watch", "compare", "convergence")),
+    ("netsim", "probe", "net=wna"),
+    ("bagua_net", "--halp"),
+]
+
+
+def one_after_the_other(commands, tmp_path):
+    """The exit code of each `relaxlab COMMAND`, and what of `HEAVY` it has left imported. One fresh
+    process: what no command imports, none has imported before."""
     code = (
-        "import runpy, sys\n"
-        f"sys.argv[1:] = {words}\n"
-        "try: runpy.run_module('experiments', run_name='__main__')\n"
-        "except SystemExit: pass\n"
-        "print([name for name in ('torch', 'pandas', 'numba') if name in sys.modules])"
+        "import json, os, sys\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from experiments.commands import relaxlab\n"
+        "import experiments.plan.compose  # Hydra, once for all\n"
+        "pipe = int(sys.argv[2])\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    sys.stdout.flush()\n"
+        "    if (pid := os.fork()) == 0:\n"
+        "        sys.argv[1:] = words\n"
+        "        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)\n"
+        "        sys.stderr = open(os.devnull, 'w')\n"
+        "        code = None\n"
+        "        try: relaxlab.start()\n"
+        "        except SystemExit as error: code = error.code\n"
+        f"        heavy = [name for name in {HEAVY} if name in sys.modules]\n"
+        "        os.write(pipe, (json.dumps([code, heavy]) + chr(10)).encode())\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(pid, 0)\n"
     )
+    words = json.dumps(
+        [[word.replace("FOLDER", str(tmp_path)) for word in own] for own in commands]
+    )
+    reading, writing = os.pipe()
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, words, str(writing)],
+        cwd=tmp_path,
+        pass_fds=[writing],
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
-    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+    os.close(writing)
+    with open(reading) as pipe:
+        found = [json.loads(line) for line in pipe]
+    assert len(found) == len(commands), done.stderr
+    return found
+
+
+def test_no_help_and_no_mistake_waits_for_an_import_that_takes_long(tmp_path):
+    helps = [(name, "--help") for name in programs() if name != "bench_systems"]
+    found = one_after_the_other([*helps, *MISTAKES], tmp_path)
+    expected = [[0, []]] * len(helps) + [[2, []]] * len(MISTAKES)
+    named = dict(zip([*helps, *MISTAKES], found, strict=True))
+
+    assert named == dict(zip([*helps, *MISTAKES], expected, strict=True))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_sweep_begins_in_any_folder(tmp_path):

@@ -92,7 +92,7 @@ def test_a_driver_that_does_not_answer_is_one_sentence(monkeypatch, capsys):
     def no_answer():
         raise UserError("the GPU driver did not answer within 60 s")
 
-    monkeypatch.setattr("experiments.commands.checks.gpu_check.find_gpus", no_answer)
+    monkeypatch.setattr("host.gpus.find_gpus", no_answer)
     monkeypatch.setattr(sys, "argv", ["gpu_check"])
     assert main() == 2
     [sentence] = capsys.readouterr().err.splitlines()

@@ -1,0 +1,99 @@
+"""Which algorithms a command line asks for, and what it says of all of them.
+
+A mistake that needs no torch to be seen is told before anything imports torch, which takes seconds.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from omegaconf import DictConfig
+
+from experiments.plan.compose import compose_config
+from experiments.plan.messages import choices
+from experiments.plan.overrides import Word, read_overrides, read_word, values_of
+from experiments.plan.part import check_first, make_part
+from host.errors import UserError
+from netsim.conditions.condition import NetworkCondition
+
+NUM_REHEARSALS = 3
+"""Of each algorithm, unless told otherwise."""
+
+
+class Choice(NamedTuple):
+    """The algorithms that a command line asks for, and its other overrides."""
+
+    algos: list[str]
+    are_named: bool
+    """One by one: all of them must work, where those of a glob may be left out."""
+    others: list[str]
+
+    def over(self, net: Sequence[str]) -> "Choice":
+        """The same with these overrides of `net`, and no other ones."""
+        kept = [text for text in self.others if not read_word(text).is_of("net")]
+        return self._replace(others=[*kept, *net])
+
+
+class NamedNetwork(NamedTuple):
+    """A condition, and what the user calls it."""
+
+    name: str
+    condition: NetworkCondition
+
+
+def choose(overrides: Sequence[str], num_seeds: int = 1) -> Choice:
+    """The algorithms of `overrides`: algo=a,b or algo=glob(...); without, all there are.
+
+    Raises `UserError` for what cannot be parsed, for several choices of anything else, for what is
+    wrong whatever the algorithm is, and for fewer than one seed.
+    """
+    if num_seeds < 1:
+        raise UserError(f"--seeds must be at least 1, got {num_seeds}")
+    algos, are_named, others = choices("algo"), False, []
+    for word in read_overrides(overrides):
+        if word.key == "algo":
+            algos, are_named = _names(word), not word.is_pattern
+        elif word.has_several:
+            raise UserError(f"{word.text} has several values: only algo may have them, give one")
+        else:
+            others.append(word.text)
+    if are_named:
+        for algo in algos:
+            check_first(composed(algo, others))
+    else:  # fields of algorithms are of some of them alone
+        check_first(composed("allreduce", [text for text in others if not _is_of_algo(text)]))
+    return Choice(algos, are_named, others)
+
+
+def read_network(words: Sequence[str]) -> NamedNetwork:
+    """That of overrides of `net` alone. Raises `UserError` for others."""
+    for word in words:
+        if not read_word(word).is_of("net"):
+            raise UserError(f"--on takes overrides of net, such as net=lan_1g, got {word}")
+    config = composed("allreduce", words)
+    return NamedNetwork(called(config.names.net, words), make_part(config.net, "net"))
+
+
+def called(name: str, overrides: Sequence[str]) -> str:
+    """Such as "slow_tcp with rate_mbit=30, delay_ms=5"."""
+    words = [word for word in map(read_word, overrides) if word.key.startswith("net.")]
+    changes = [f"{word.key.removeprefix('net.')}={word.value}" for word in words]
+    return f"{name} with {', '.join(changes)}" if changes else name
+
+
+def composed(algo: str, overrides: Sequence[str]) -> DictConfig:
+    """The configuration of one algorithm; a run stops at the target unless `overrides` want it to
+    go on. Raises `UserError` for an override that does not fit.
+    """
+    backend = [] if "backend" in values_of(overrides) else ["backend=sim"]
+    return compose_config([f"algo={algo}", *backend, "stop_at_target=true", *overrides])
+
+
+def _is_of_algo(text: str) -> bool:
+    return read_word(text).is_of("algo")
+
+
+def _names(word: Word) -> list[str]:
+    names = word.chosen(choices("algo"))
+    if not any(names):
+        raise UserError(f"{word.text} matches none of {', '.join(choices('algo'))}")
+    return names

@@ -1,0 +1,41 @@
+"""One object of a configuration, and what of a configuration is checked before the others are made.
+
+Most objects are of classes that import torch, which takes seconds. This imports none of them.
+"""
+
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.plan.numbers import check_numbers
+from experiments.plan.overrides import OPEN_GROUPS
+from host.errors import UserError
+
+
+def check_first(config: DictConfig) -> None:
+    """Raise `UserError` for a number or a network that no run can have: a mistake is told at once,
+    where it needs no torch to be seen. `make_plan` checks the rest.
+    """
+    if missing := sorted(OmegaConf.missing_keys(config)):
+        raise UserError(f"{missing[0]} is missing: give {missing[0]}=...")
+    make_part(config.net, "net")
+    try:
+        check_numbers(config)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def make_part(node: DictConfig, group: str) -> Any:
+    """What `node` names by its `_target_`. Raises `UserError` with one sentence if it cannot be."""
+    if not isinstance(node.get("_partial_", False), bool):
+        raise UserError(f"{group}._partial_ must be true or false, got {node._partial_}")
+    try:
+        # What models and tasks of libraries get is Python's own lists and dictionaries.
+        return instantiate(node, _convert_="all") if group in OPEN_GROUPS else instantiate(node)
+    except InstantiationException as error:
+        cause = error.__cause__ or error
+        lines = str(cause).splitlines()
+        said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+        raise UserError(f"{group}: {said}") from error
