@@ -110,7 +110,7 @@ def test_a_star_means_the_algorithms_and_not_their_parts():
 
 def test_every_group_has_a_choice_and_every_folder_is_a_group():
     folders = {p.name for p in PACKAGED.iterdir() if p.is_dir()}
-    assert folders == {*GROUPS, "experiment", "study", "tune", "hydra"}
+    assert folders == {*GROUPS, "contestants", "experiment", "study", "tune", "hydra"}
     assert all(choices(group) for group in GROUPS)
 
 
