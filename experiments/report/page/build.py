@@ -17,14 +17,15 @@ from markupsafe import Markup
 
 from experiments.report.data import ReportData
 from experiments.report.figures.styles import algorithm_of, style_of
-from experiments.report.page.curves import Curves
 from experiments.report.page.fragments import fragments
 from experiments.report.page.libraries import data_tables, vega
 from experiments.report.page.packing import packed_json, packed_numbers
 from experiments.report.page.run_table import run_table
-from experiments.report.page.situations import settings_of_runs, situations
+from experiments.report.page.situations import situations
 from experiments.report.section import Section
 from experiments.report.sections import SECTIONS
+from experiments.report.targets.curves import Curves
+from experiments.report.targets.times import settings_of_runs
 
 SCRIPTS = (
     *("unpack", "numbers", "model", "state", "tables", "charts", "target", "pairs"),

@@ -10,31 +10,22 @@ import pandas as pd
 
 from experiments.report.cells import describe
 from experiments.report.data import ReportData
-from experiments.report.page.curves import Curves
 from experiments.report.page.packing import plain
 from experiments.report.page.targets import (
     APART,
     TIED,
     UNKNOWN,
-    Situation,
     Verdicts,
     grid,
     verdicts,
 )
-from experiments.report.results_table import KEYS, SITUATION, comparable, varies
+from experiments.report.results_table import SITUATION, comparable, varies
+from experiments.report.targets.curves import Curves
+from experiments.report.targets.times import Situation, runs_of_settings
 from experiments.tasks.target import LOWER_IS_BETTER
 
 PROBLEM = ["task", "data", "model", "partition", "metric"]
 """What situations share that have the same targets to choose from."""
-
-
-def settings_of_runs(data: ReportData) -> list[int]:
-    """Which row of `ReportData.table` each run belongs to."""
-    keys = list(KEYS)
-    settings = data.table[keys].assign(setting=data.table.index)
-    merged = data.runs[keys].merge(settings, on=keys, how="left")
-    assert len(merged) == len(data.runs), "each run is of one setting"
-    return [int(setting) for setting in merged.setting]
 
 
 def situations(data: ReportData, curves: Curves, settings: list[int]) -> dict[str, Any]:
@@ -42,7 +33,7 @@ def situations(data: ReportData, curves: Curves, settings: list[int]) -> dict[st
 
     `settings` are of `settings_of_runs`.
     """
-    runs = dict(list(data.runs.groupby(pd.Series(settings, data.runs.index))))
+    runs = runs_of_settings(data, settings)
     recorded = [runs[setting].target_score.iloc[0] for setting in data.table.index]
     table = data.table.assign(target_score=recorded)
     table["problem"] = table.groupby(PROBLEM, dropna=False).ngroup()

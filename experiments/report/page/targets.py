@@ -3,9 +3,6 @@
 The page itself finds times, medians and places, from the curves. Whether two algorithms tie is a
 matter of statistics, whose rules are in `experiments.report.statistics` alone: so ties are computed
 here, for each target that the page offers.
-
-A run that did not reach a target has missed it. But where the target is harder than its own, and it
-ended before others of its situation did, nobody knows whether it would have.
 """
 
 from __future__ import annotations
@@ -16,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from experiments.report.page.curves import Curves
 from experiments.report.places import compared_on_page
 from experiments.report.statistics import Array
+from experiments.report.targets.curves import Curves
+from experiments.report.targets.times import Situation, times_of_all
 from experiments.tasks.target import LOWER_IS_BETTER
 
 MIN_TARGETS, MAX_TARGETS = 12, 40
@@ -31,16 +28,6 @@ _EASIEST = 0.1
 """The share of all scores that are worse than the easiest target."""
 
 TIED, APART, UNKNOWN = "t", "-", "u"
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What is compared: `rows` of `results_table`, and the `runs` of each, by their rows in
-    `ReportData.runs`.
-    """
-
-    rows: Sequence[Mapping[Any, Any]]
-    runs: Sequence[pd.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -88,7 +75,7 @@ def verdicts(situations: Sequence[Situation], curves: Curves, grid: Array) -> li
         curves: of all runs.
         grid: the targets.
     """
-    times = [_times_of_all(situation, curves, grid) for situation in situations]
+    times = [times_of_all(situation, curves, grid) for situation in situations]
     found = [Verdicts([], []) for _ in situations]
     for at in range(len(grid)):
         at_target = [{k: own[k][:, at] for k in own} for own in times]
@@ -98,40 +85,6 @@ def verdicts(situations: Sequence[Situation], curves: Curves, grid: Array) -> li
             verdict.ties.append(letters)
             verdict.baselines.append(baseline)
     return found
-
-
-def _times_of_all(situation: Situation, curves: Curves, grid: Array) -> dict[int, Array]:
-    """Seconds `[run, target]` of each setting, by its position, whose times are claims."""
-    rows, runs = situation.rows, situation.runs
-    timed = [k for k, row in enumerate(rows) if not row["shared_gpu"]]
-    last_step = max(
-        (int(runs[k].steps.max()) for k in timed if runs[k].steps.notna().any()), default=0
-    )
-    return {k: _times(rows[k], runs[k], curves, grid, last_step) for k in timed}
-
-
-def _times(
-    row: Mapping[Any, Any], runs: pd.DataFrame, curves: Curves, grid: Array, last_step: int
-) -> Array:
-    """Seconds `[run, target]`: inf for a miss, NaN where it is not known."""
-    sign = -1.0 if LOWER_IS_BETTER.get(row["metric"]) else 1.0
-    own = row["target_score"]
-    is_harder = (
-        sign * grid > sign * own if own is not None and pd.notna(own) else np.ones(len(grid), bool)
-    )
-    times = np.full((len(runs), len(grid)), math.inf)
-    for at, (run, status, steps) in enumerate(
-        zip(runs.index, runs.status, runs.steps, strict=True)
-    ):
-        if status != "completed":
-            continue
-        best = np.maximum.accumulate(sign * curves.get("score", run))
-        first = np.searchsorted(best, sign * grid)
-        seconds = np.append(curves.get("time_s", run), math.inf)
-        times[at] = seconds[first]
-        if pd.notna(steps) and steps < last_step:
-            times[at, np.isinf(times[at]) & is_harder] = math.nan
-    return times
 
 
 def _verdicts_at(

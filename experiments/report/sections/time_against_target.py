@@ -16,9 +16,16 @@ from experiments.report.data import MAX_PANELS, ReportData
 from experiments.report.figures.target_curves import TargetCurves, target_plot, targets_between
 from experiments.report.phrases import kinds, sentence
 from experiments.report.places import compared_on_page
-from experiments.report.results_table import COMPARABLE, KEYS
+from experiments.report.results_table import COMPARABLE
 from experiments.report.section import PageTable, Section
 from experiments.report.statistics import Array
+from experiments.report.targets.curves import Curves
+from experiments.report.targets.times import (
+    Situation,
+    runs_of_settings,
+    settings_of_runs,
+    times_of_all,
+)
 from experiments.tasks.target import LOWER_IS_BETTER
 from host.words import counted, listed, significant
 
@@ -32,7 +39,6 @@ POINTS = (2.0, 1.0, 0.5, 0.2)
 where lower is better, else of 1.
 """
 
-_OF_RUN = ["folder", "status", "steps", "seed", "target_score"]
 _OF_ONE = {"algorithm", "evaluated", "runs", "optim", "target", "Mbit/s measured"}
 """Columns that belong to one algorithm, or to another target."""
 _NUMBERS = [*COMPARABLE, "baseline", "points", "other_target", "is_known", "first", "seconds"]
@@ -72,30 +78,23 @@ def _below(data: ReportData) -> str:
 
 
 def _figure(data: ReportData) -> Figure:
-    curves = _curves(data.evaluations)
+    curves = Curves.of(data)
     situations = islice(_situations(data), MAX_PANELS)
     return target_plot([_curves_of(curves, *each) for each in situations], data.styles)
 
 
 def _curves_of(
-    curves: Mapping[str, tuple[Array, Array]],
-    rows: pd.DataFrame,
-    runs: Sequence[pd.DataFrame],
-    baseline: Mapping[Any, Any],
+    curves: Curves, rows: pd.DataFrame, situation: Situation, baseline: Mapping[Any, Any]
 ) -> TargetCurves:
     """From five times as far below the baseline's final score as the table goes, to the best."""
     scores = rows.validation_score.dropna()
     is_lower = bool(LOWER_IS_BETTER.get(baseline["metric"]))
     best = scores.min() if is_lower else scores.max()
     targets = targets_between(_target(baseline, 5 * POINTS[0]), best)
-    last_step = max(part.steps.max() for part in runs)
-    seconds = np.full((len(rows), len(targets)), math.inf)
-    for at, target in enumerate(targets):
-        times = [_times(own, curves, baseline["metric"], target, last_step) for own in runs]
-        known = [own["time_to_accuracy_s"] for own in times if own is not None]
-        if len(known) == len(rows):
-            seconds[:, at] = known
-    recorded = runs[0].target_score.iloc[0]
+    times = times_of_all(situation, curves, targets)
+    seconds = np.array([np.median(times[k], axis=0) for k in range(len(rows))])
+    seconds[:, np.isnan(seconds).any(axis=0)] = math.inf
+    recorded = situation.rows[0]["target_score"]
     return TargetCurves(rows, targets, seconds, None if pd.isna(recorded) else float(recorded))
 
 
@@ -115,74 +114,48 @@ def _at_targets(data: ReportData) -> Iterator[tuple[dict[Any, Any], list[dict[An
     """For each situation and each of `POINTS` the baseline with that target, and all rows with
     their times there; None where some of these are not known.
     """
-    curves = _curves(data.evaluations)
-    for group, own, baseline in _situations(data):
-        rows = group.to_dict("records")
-        last_step = max(part.steps.max() for part in own)
-        for points in POINTS:
-            target = data.frozen.get(points, _target(baseline, points))
-            times = [_times(part, curves, baseline["metric"], target, last_step) for part in own]
-            at = {"baseline": baseline["label"], "points": points, "other_target": target}
-            known = [row | own for row, own in zip(rows, times, strict=True) if own is not None]
-            yield baseline | at, known if len(known) == len(rows) else None
+    curves = Curves.of(data)
+    for _, situation, baseline in _situations(data):
+        targets = [data.frozen.get(points, _target(baseline, points)) for points in POINTS]
+        times = times_of_all(situation, curves, np.array(targets))
+        for at, (points, target) in enumerate(zip(POINTS, targets, strict=True)):
+            there = [times[k][:, at] for k in range(len(situation.rows))]
+            told = {"baseline": baseline["label"], "points": points, "other_target": target}
+            is_known = not any(np.isnan(seconds).any() for seconds in there)
+            yield baseline | told, list(_rows_at(situation, there)) if is_known else None
 
 
-def _situations(
-    data: ReportData,
-) -> Iterator[tuple[pd.DataFrame, list[pd.DataFrame], dict[Any, Any]]]:
+def _rows_at(situation: Situation, times: Sequence[Array]) -> Iterator[dict[Any, Any]]:
+    """The rows, with the seconds of their runs at one target."""
+    for row, runs, seconds in zip(situation.rows, situation.runs, times, strict=True):
+        yield {
+            **row,
+            "times_s": tuple(seconds),
+            "seeds": tuple(runs.seed),
+            "runs": len(runs),
+            "time_to_accuracy_s": float(np.median(seconds)),
+        }
+
+
+def _situations(data: ReportData) -> Iterator[tuple[pd.DataFrame, Situation, dict[Any, Any]]]:
     """Those with a target and a baseline that was evaluated: the rows whose times are claims, the
-    runs of each, and the best baseline.
+    same with their runs, and the best baseline.
     """
-    settings = data.table[list(KEYS)].assign(setting=data.table.index)
-    runs = data.runs[[*_OF_RUN, *KEYS]].merge(settings, on=list(KEYS))
-    runs_of = dict(iter(runs.groupby("setting")))
+    runs_of = runs_of_settings(data, settings_of_runs(data))
     for group in data.groups():
         baselines = group.loc[group.is_best_baseline & group.target.notna()]
         if not baselines.empty and not math.isnan(baselines.validation_score.iloc[0]):
             rows = group.query("not shared_gpu")
-            yield rows, [runs_of[index] for index in rows.index], baselines.iloc[0].to_dict()
-
-
-def _curves(evaluations: pd.DataFrame) -> dict[str, tuple[Array, Array]]:
-    """The scores and seconds of each run's evaluations, by its folder."""
-    return {
-        str(folder): (rows.score.to_numpy(float), rows.time_s.to_numpy(float))
-        for folder, rows in evaluations.groupby("folder")
-    }
+            runs = [runs_of[index] for index in rows.index]
+            recorded = [own.target_score.iloc[0] for own in runs]
+            records = rows.assign(target_score=recorded).to_dict("records")
+            yield rows, Situation(records, runs), baselines.iloc[0].to_dict()
 
 
 def _target(baseline: Mapping[Any, Any], points: float) -> float:
     score = baseline["validation_score"]
     is_lower = LOWER_IS_BETTER.get(baseline["metric"])
     return score * (1 + points / 100) if is_lower else score - points / 100
-
-
-def _times(
-    runs: pd.DataFrame,
-    curves: Mapping[str, tuple[Array, Array]],
-    metric: str,
-    target: float,
-    last_step: int,
-) -> dict[str, Any] | None:
-    """The times of one setting until `target`, inf for a miss; None where a run has ended before
-    others did, at an easier target.
-    """
-    times_s = []
-    for folder, status, steps in zip(runs.folder, runs.status, runs.steps, strict=True):
-        scores, seconds = curves.get(str(folder), (np.empty(0), np.empty(0)))
-        is_there = scores <= target if LOWER_IS_BETTER.get(metric) else scores >= target
-        if status == "completed" and is_there.any():
-            times_s.append(float(seconds[is_there.argmax()]))
-        elif status == "completed" and steps < last_step:
-            return None
-        else:
-            times_s.append(math.inf)
-    return {
-        "times_s": tuple(times_s),
-        "seeds": tuple(runs.seed),
-        "runs": len(runs),
-        "time_to_accuracy_s": float(np.median(times_s)),
-    }
 
 
 def _first(

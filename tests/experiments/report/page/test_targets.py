@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pandas as pd
 
-from experiments.report.page.curves import Curves
 from experiments.report.page.packing import column, columns, packed_json
-from experiments.report.page.targets import MAX_TARGETS, Situation, grid, verdicts
+from experiments.report.page.targets import MAX_TARGETS, grid, verdicts
+from experiments.report.targets.curves import Curves
+from experiments.report.targets.times import Situation
 
 
 def test_a_grid_is_round_goes_beyond_the_best_and_has_the_recorded_target():
