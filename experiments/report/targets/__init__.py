@@ -1,0 +1,1 @@
+"""Other targets than the recorded one: when runs would have reached them."""

@@ -1,0 +1,78 @@
+"""How long settings take to any target, from the curves of their runs.
+
+A run that did not reach a target has missed it. But where the target is harder than its own, and it
+ended before others of its situation did, nobody knows whether it would have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.report.data import ReportData
+from experiments.report.results_table import KEYS
+from experiments.report.statistics import Array
+from experiments.report.targets.curves import Curves
+from experiments.tasks.target import LOWER_IS_BETTER
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is compared: `rows` of `results_table` with the "target_score" of their runs, and the
+    `runs` of each, by their rows in `ReportData.runs`.
+    """
+
+    rows: Sequence[Mapping[Any, Any]]
+    runs: Sequence[pd.DataFrame]
+
+
+def settings_of_runs(data: ReportData) -> list[int]:
+    """Which row of `ReportData.table` each run belongs to."""
+    keys = list(KEYS)
+    settings = data.table[keys].assign(setting=data.table.index)
+    merged = data.runs[keys].merge(settings, on=keys, how="left")
+    assert len(merged) == len(data.runs), "each run is of one setting"
+    return [int(setting) for setting in merged.setting]
+
+
+def runs_of_settings(data: ReportData, settings: Sequence[int]) -> dict[Any, pd.DataFrame]:
+    """The runs of each row of `ReportData.table`; `settings` are of `settings_of_runs`."""
+    return dict(iter(data.runs.groupby(pd.Series(settings, data.runs.index))))
+
+
+def times_of_all(situation: Situation, curves: Curves, targets: Array) -> dict[int, Array]:
+    """Seconds `[run, target]` of each setting, by its position, whose times are claims: inf for a
+    miss, NaN where it is not known.
+    """
+    rows, runs = situation.rows, situation.runs
+    timed = [k for k, row in enumerate(rows) if not row["shared_gpu"]]
+    last_step = max(
+        (int(runs[k].steps.max()) for k in timed if runs[k].steps.notna().any()), default=0
+    )
+    return {k: _times(rows[k], runs[k], curves, targets, last_step) for k in timed}
+
+
+def _times(
+    row: Mapping[Any, Any], runs: pd.DataFrame, curves: Curves, targets: Array, last_step: int
+) -> Array:
+    sign = -1.0 if LOWER_IS_BETTER.get(row["metric"]) else 1.0
+    own = math.nan if row["target_score"] is None else float(row["target_score"])
+    is_harder = ~(sign * targets <= sign * own)  # than NaN, any
+    times = np.full((len(runs), len(targets)), math.inf)
+    for at, (run, status, steps) in enumerate(
+        zip(runs.index, runs.status, runs.steps, strict=True)
+    ):
+        if status != "completed":
+            continue
+        best = np.maximum.accumulate(sign * curves.get("score", run))
+        first = np.searchsorted(best, sign * targets)
+        seconds = np.append(curves.get("time_s", run), math.inf)
+        times[at] = seconds[first]
+        if pd.notna(steps) and steps < last_step:
+            times[at, np.isinf(times[at]) & is_harder] = math.nan
+    return times
