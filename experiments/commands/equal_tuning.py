@@ -14,33 +14,21 @@ choose: targets.yaml, the median final accuracy of those runs, less 2, 1, 0.5 an
 
 run: the settings of a file on networks (`none,wan`), unless they name one, with seeds (`0,1`); the
     same command goes on with what is not done
+
+What trains and what reads runs takes seconds to import, once the command line was looked at.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from experiments.advise.tuning.draws import (
-    Settings,
-    draw,
-    load_settings,
-    read_contestants,
-    save_settings,
-)
-from experiments.advise.tuning.settings_runs import run_all, runs_of
-from experiments.advise.tuning.trials import (
-    JUDGED_AT,
-    best_by_network,
-    best_final,
-    chosen,
-    final_targets,
-    load_trials,
-)
-from experiments.advise.tuning.trials_table import page
-from experiments.report.tuned import save_targets
 from host import commands
-from host.output import writing
+from host.output import check_folder, writing
+
+if TYPE_CHECKING:
+    from experiments.advise.tuning.draws import Settings
 
 _COMMAND = "python -m experiments.equal_tuning"
 
@@ -50,13 +38,19 @@ def main() -> int:
     commands.raise_at_sigterm()
     arguments = _parser().parse_args()
     if arguments.command == "run":
+        check_folder(arguments.runs, "--runs")
+        with commands.importing():
+            from experiments.advise.tuning.draws import load_settings
+            from experiments.advise.tuning.settings_runs import run_all, runs_of
         settings = load_settings(arguments.settings)
         runs = list(runs_of(settings, arguments.words, arguments.nets, arguments.seeds))
         run_all(runs[::-1] if arguments.from_the_end else runs, arguments.runs)
         return 0
+    check_folder(arguments.out)
+    with commands.importing():
+        from experiments.advise.tuning.draws import draw, read_contestants, save_settings
     settings = draw(read_contestants(arguments.contestants), arguments.trials)
     with writing(arguments.out):
-        arguments.out.mkdir(parents=True, exist_ok=True)
         match arguments.command:
             case "draw":
                 remark = f"{_COMMAND} draw: {arguments.trials} trials each"
@@ -69,22 +63,31 @@ def main() -> int:
 
 
 def _save_baseline(settings: Settings, runs: Path, out: Path) -> None:
+    from experiments.advise.tuning.draws import save_settings
+    from experiments.advise.tuning.trials import best_final, load_trials
+
     best = best_final(load_trials(settings, runs))
     remark = f"{_COMMAND} baseline: the highest final accuracy of a baseline's trial"
     save_settings({best.contestant: [best.words]}, out / "baseline.yaml", remark)
 
 
 def _choose(settings: Settings, runs: Path, baseline: Path, out: Path) -> None:
-    tried = load_trials(settings, runs)
-    best = best_final(tried)
-    seeds = load_trials({best.contestant: [best.words]}, baseline)
-    targets = final_targets(seeds)
+    from experiments.advise.tuning import trials
+    from experiments.advise.tuning.draws import save_settings
+    from experiments.advise.tuning.trials_table import page
+    from experiments.report.tuned import save_targets
+
+    tried = trials.load_trials(settings, runs)
+    best = trials.best_final(tried)
+    seeds = trials.load_trials({best.contestant: [best.words]}, baseline)
+    targets = trials.final_targets(seeds)
     remark = f"{_COMMAND} choose: by points below the tuned baseline, {len(seeds)} tuning seeds"
     save_targets(targets, out, remark)
-    by_network = best_by_network(tried, targets[JUDGED_AT])
+    judged_at = targets[trials.JUDGED_AT]
+    by_network = trials.best_by_network(tried, judged_at)
     remark = f"{_COMMAND} choose: one setting for each contestant and network"
-    save_settings(chosen(by_network, targets[JUDGED_AT]), out / "chosen.yaml", remark)
-    (out / "trials.md").write_text(page(by_network, targets[JUDGED_AT]))
+    save_settings(trials.chosen(by_network, judged_at), out / "chosen.yaml", remark)
+    (out / "trials.md").write_text(page(by_network, judged_at))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -38,9 +38,14 @@ def report(path: str | Path, out: str | Path, *, execute: bool = False) -> list[
     from experiments.report.page.build import make_page
 
     path, out = Path(path), Path(out)
-    if path.is_dir():  # else it is refused, and nothing is made
-        check_folder(out)
-    data = ReportData.load(path)
+    is_new = not out.exists()
+    check_folder(out)
+    try:
+        data = ReportData.load(path)
+    except UserError:
+        if is_new:
+            out.rmdir()
+        raise
     title, page = out.resolve().name, out / "report.html"
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
