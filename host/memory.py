@@ -1,5 +1,6 @@
 """A host that runs out of memory: how to know, and what to do."""
 
+import resource
 from pathlib import Path
 
 ADVICE = "memory is full: take fewer workers, a smaller model or a smaller batch_size"
@@ -24,4 +25,7 @@ def is_lack_of_memory(error: Exception) -> bool:
         "CUDA out of memory",
         "std::bad_alloc",
     )
-    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
+    if isinstance(error, MemoryError) or any(word in str(error) for word in words):
+        return True
+    is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    return is_limited and "can't start new thread" in str(error)  # its stack is memory, too

@@ -1,0 +1,23 @@
+import resource
+
+import pytest
+
+from host.memory import is_lack_of_memory
+
+
+@pytest.mark.parametrize(
+    ("error", "is_limited", "expected"),
+    [
+        (MemoryError(), False, True),
+        (RuntimeError("std::bad_alloc"), False, True),
+        (RuntimeError("can't start new thread"), True, True),
+        (RuntimeError("can't start new thread"), False, False),  # too many threads, maybe
+        (RuntimeError("something else"), True, False),
+    ],
+)
+def test_a_thread_that_cannot_start_lacks_memory_where_that_is_limited(
+    error, is_limited, expected, monkeypatch
+):
+    limit = 1 << 30 if is_limited else resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
+    assert is_lack_of_memory(error) == expected
