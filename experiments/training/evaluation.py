@@ -5,14 +5,14 @@ Shapes: w workers held by this process, b examples of each.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bagua_algos.communication.communicator import Averager
 from bagua_algos.worker_axis.models import StackedModel
@@ -58,28 +58,21 @@ def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Avera
     counts once, however many of them a worker has.
     """
     classifies = plan.task.num_classes is not None
-    measure = partial(_of_classes if classifies else _of_loss, plan, split, distributed, averager)
-    has_own = plan.workers > 1 and not plan.algorithm.workers_agree
-    own = measure(nullcontext(math.nan), nullcontext).value if has_own else None
     model = distributed.model
-    alike = model.alike if isinstance(model, StackedModel) else nullcontext
-    return measure(distributed.consensus(averager), alike)._replace(own=own)
+    measure = partial(_of_classes if classifies else _of_loss, plan, split, model, averager)
+    has_own = plan.workers > 1 and not plan.algorithm.workers_agree
+    own = measure().value if has_own else None
+    alike = model.alike() if isinstance(model, StackedModel) else nullcontext()
+    with distributed.consensus(averager) as spread, alike:
+        return measure()._replace(spread=spread, own=own)
 
 
-def _of_classes(
-    plan: Plan,
-    split: Split,
-    distributed: Distributed,
-    averager: Averager,
-    consensus: AbstractContextManager[float],
-    alike: Callable[[], AbstractContextManager[None]],
-) -> Evaluation:
-    """What the model comes to within `consensus`, which yields the spread, and `alike`."""
+def _of_classes(plan: Plan, split: Split, model: nn.Module, averager: Averager) -> Evaluation:
+    """What the model comes to as it is; the spread is not looked at, and NaN."""
     score = _score(plan, split)
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
-    model = distributed.model
     totals_wk: Tensor | float = 0.0
-    with consensus as spread, torch.no_grad(), alike():
+    with torch.no_grad():
         model.eval()
         size, num_places = _batch_size(plan, split), part.indices.shape[1]
         slices = [slice(start, start + size) for start in range(0, num_places, size)]
@@ -95,9 +88,9 @@ def _of_classes(
     sums = totals_wk[0] * plan.workers
     accuracy, loss = (sums[:2] / sums[2].round()).tolist()
     if score.of_loss is not None:
-        return Evaluation(accuracy, loss, spread, score.of_loss(loss))
+        return Evaluation(accuracy, loss, math.nan, score.of_loss(loss))
     value = None if score.sums is None else score.of_sums(sums[3:].tolist())
-    return Evaluation(accuracy, loss, spread, value)
+    return Evaluation(accuracy, loss, math.nan, value)
 
 
 def _read(plan: Plan, split: Split, part: Shard, slices: Sequence[slice]) -> Iterator[Batch]:
@@ -112,14 +105,7 @@ def _batch_size(plan: Plan, split: Split) -> int:
     return plan.batch_size if split.counts_epochs else BATCH
 
 
-def _of_loss(
-    plan: Plan,
-    split: Split,
-    distributed: Distributed,
-    averager: Averager,
-    consensus: AbstractContextManager[float],
-    alike: Callable[[], AbstractContextManager[None]],
-) -> Evaluation:
+def _of_loss(plan: Plan, split: Split, model: nn.Module, averager: Averager) -> Evaluation:
     """The same of the mean loss of an example, by the task's own function, to which no padding is
     given: of the shards' last place, some workers have none.
     """
@@ -128,8 +114,7 @@ def _of_loss(
     size = _batch_size(plan, split)
     ends = [*range(size, num_places - 1, size), num_places - 1, num_places]
     sum_w = torch.zeros(len(averager.ranks), dtype=torch.float64)
-    model = distributed.model
-    with consensus as spread, torch.no_grad(), alike():
+    with torch.no_grad():
         model.eval()
         pairs = itertools.pairwise([0, *(end for end in ends if end > 0)])
         slices = [slice(start, end) for start, end in pairs]
@@ -141,7 +126,7 @@ def _of_loss(
     sum_w = sum_w.to(plan.backend.device)
     averager.all_reduce_mean_(sum_w)
     loss = sum_w[0].item() * plan.workers / len(split)
-    return Evaluation(math.nan, loss, spread, loss)
+    return Evaluation(math.nan, loss, math.nan, loss)
 
 
 def _score(plan: Plan, split: Split) -> Score:
