@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from host.bounded_yaml import read_mapping
 from host.errors import UserError
 
 FILE = "tuning.json"
@@ -109,9 +110,11 @@ def load_targets(folder: Path) -> dict[float, float]:
     if not file.exists():
         return {}
     try:
-        found = yaml.safe_load(file.read_text())
+        found = read_mapping(file.read_text())
+        if not found:
+            raise ValueError("it is no mapping")
         return {float(points): float(target) for points, target in found.items()}
-    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise UserError(f"{file} has no targets, such as 1.0: 0.85 ({error})") from error
 
 
