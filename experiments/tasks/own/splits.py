@@ -9,6 +9,7 @@ Shapes: w workers held by this process, b examples of each, m examples of a spli
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,6 +38,9 @@ class DatasetSplit(Split):
     """
 
     counts_epochs: ClassVar[bool] = True
+
+    _draws = False
+    """Whether an example has drawn a number; until then no generator is seeded for one."""
 
     def __init__(
         self,
@@ -110,25 +114,33 @@ class DatasetSplit(Split):
 
     def _items(self, indices: Indices, seed: int) -> list[Any]:
         """The examples in the order of `indices`."""
-        items = []
+        places = [divmod(index, len(self)) for index in indices.ravel().tolist()]
         with generators_apart():
-            for index in indices.ravel().tolist():
-                epoch, example = divmod(index, len(self))
-                seed_generators((seed, epoch, example))
-                items.append(self._dataset[example])
-        return items
+            if not self._draws:
+                seed_generators(_NOBODY)
+                items = [self._dataset[example] for _, example in places]
+                if _drawn() == _first_numbers():
+                    return items
+                self._draws = True
+            return [self._seeded(seed, *place) for place in places]
+
+    def _seeded(self, seed: int, epoch: int, example: int) -> Any:
+        seed_generators((seed, epoch, example))
+        return self._dataset[example]
 
 
 @contextmanager
 def generators_apart() -> Iterator[None]:
     """After it, the generators of torch, NumPy and Python go on where they were."""
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=[]):  # no GPU draws for examples
-        try:
-            yield
-        finally:
-            np.random.set_state(of_numpy)
-            random.setstate(of_python)
+    of_torch, of_python = torch.default_generator.get_state(), random.getstate()
+    of_numpy = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.MT19937(0))
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(of_torch)  # no GPU draws for examples
+        random.setstate(of_python)
+        np.random.set_bit_generator(of_numpy)
 
 
 def seed_generators(key: Sequence[int]) -> None:
@@ -137,6 +149,22 @@ def seed_generators(key: Sequence[int]) -> None:
     torch.default_generator.manual_seed(number)
     np.random.seed(number)
     random.seed(number)
+
+
+_NOBODY = (0, 0, 0, 0)
+"""The key of examples that draw nothing."""
+
+
+@cache
+def _first_numbers() -> tuple[float, ...]:
+    """What the generators give at first after `_NOBODY`."""
+    seed_generators(_NOBODY)
+    return _drawn()
+
+
+def _drawn() -> tuple[float, ...]:
+    of_torch = torch.rand((), generator=torch.default_generator, dtype=torch.float64, device="cpu")
+    return of_torch.item(), np.random.random(), random.random()
 
 
 def known_targets(dataset: object) -> Indices | None:

@@ -1,5 +1,6 @@
 """Small data of the true formats, and Datasets as a user writes them."""
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,21 @@ class Signs(Points):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.x[index], self.targets[index]
+
+
+class Sometimes(Dataset):
+    """Every third example is a number that Python, NumPy or torch draws; counts what is made."""
+
+    def __init__(self) -> None:
+        self.num_made = 0
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        self.num_made += 1
+        drawn = [random.random, np.random.random, lambda: torch.rand(()).item()][index // 3]
+        return torch.tensor([drawn() if index % 3 == 2 else float(index)]), index
 
 
 class Dictionaries(Points):

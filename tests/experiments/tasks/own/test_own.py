@@ -22,7 +22,7 @@ from experiments.training.evaluation import evaluate
 from experiments.training.step import make_step
 from host.errors import UserError
 from tests.experiments.tasks.own import formats
-from tests.experiments.tasks.own.made import Points, Signs, cifar, pictures
+from tests.experiments.tasks.own.made import Points, Signs, Sometimes, cifar, pictures
 
 MADE = "tests.experiments.tasks.own.made"
 LINEAR = ("model._target_=torch.nn.Linear", "model.in_features=4", "model.out_features=1")
@@ -96,6 +96,22 @@ def test_augmentation_follows_from_seed_epoch_and_example():
         torch.randn(3), np.random.rand(3)
     assert torch.equal(torch.get_rng_state(), drawn[0])
     assert np.random.get_state()[1].tolist() == drawn[1]
+
+
+def test_what_few_examples_draw_does_not_depend_on_the_others_of_a_batch():
+    alone, together = DatasetSplit(Sometimes()), DatasetSplit(Sometimes())
+    expected = torch.cat([alone.batch(np.array([[index]]), seed=4)[0] for index in range(18)], 1)
+    x, _ = together.batch(np.arange(18)[None], seed=4)
+    assert torch.equal(x, expected)
+    drawn = x[0, 2::3, 0]
+    assert len({*drawn.tolist()}) == 6 and 0 <= drawn.min() <= drawn.max() < 1
+    plain = Sometimes()
+    DatasetSplit(plain).batch(np.array([[0, 1, 3, 4]]))
+    assert plain.num_made == 4
+    split = DatasetSplit(one := Sometimes())
+    split.batch(np.array([[2]]))
+    split.batch(np.array([[0, 2]]))
+    assert one.num_made == 2 + 2
 
 
 def test_classes_of_a_dataset_can_be_parted(tmp_path):
