@@ -114,7 +114,8 @@ class DatasetSplit(Split):
 
     def _items(self, indices: Indices, seed: int) -> list[Any]:
         """The examples in the order of `indices`."""
-        places = [divmod(index, len(self)) for index in indices.ravel().tolist()]
+        size = len(self)
+        places = [divmod(index, size) for index in indices.ravel().tolist()]
         with generators_apart():
             if not self._draws:
                 seed_generators(_NOBODY)
@@ -134,7 +135,7 @@ def generators_apart() -> Iterator[None]:
     """After it, the generators of torch, NumPy and Python go on where they were."""
     of_torch, of_python = torch.default_generator.get_state(), random.getstate()
     of_numpy = np.random.get_bit_generator()
-    np.random.set_bit_generator(np.random.MT19937(0))
+    np.random.set_bit_generator(np.random.MT19937(0) if of_numpy is _APART else _APART)
     try:
         yield
     finally:
@@ -151,6 +152,8 @@ def seed_generators(key: Sequence[int]) -> None:
     random.seed(number)
 
 
+_APART = np.random.MT19937(0)
+"""What NumPy draws from in the meantime: to make one takes longer than to make a batch."""
 _NOBODY = (0, 0, 0, 0)
 """The key of examples that draw nothing."""
 
