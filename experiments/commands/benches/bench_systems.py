@@ -30,8 +30,10 @@ def main() -> int:
     )
     parser.add_argument("systems", nargs="*", help=f"of {', '.join(SYSTEMS)} (default all)")
     parser.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")
-    parser.add_argument("--experiment", default="spoken_digits", help="of balanced")
-    parser.add_argument("--steps", type=int, help="of balanced and reading; by default their own")
+    parser.add_argument("--experiment", default="spoken_digits", help="of balanced and lengths")
+    parser.add_argument(
+        "--steps", type=int, help="of balanced, lengths and reading; by default their own"
+    )
     nets = choices("net")
     parser.add_argument(
         "--nets",
@@ -102,6 +104,19 @@ def cache(arguments: argparse.Namespace) -> None:
     print_rounds(title, dict(sorted(rows.items())))
 
 
+def lengths(arguments: argparse.Namespace) -> None:
+    """Steps of one worker without the others, the cases in turn."""
+    torch.set_num_threads(1)
+    words = [f"experiment={arguments.experiment}"]
+    took_ms = defaultdict(list)
+    with bench_balanced.steppers(words) as steppers:
+        for number in track(range(arguments.steps or 20), "interleaved steps"):
+            for case, take in steppers.items():
+                took_ms[case].append(take(number))
+    title = f"processor time of a step without communication, {words[0]}"
+    print_rounds(title, bench_balanced.length_rows(took_ms))
+
+
 def optimizer(arguments: argparse.Namespace) -> None:
     """Steps of many small parameters, the ways in turn."""
     torch.set_num_threads(1)
@@ -165,6 +180,7 @@ SYSTEMS = {
     "autotune": autotune,
     "balanced": balanced,
     "cache": cache,
+    "lengths": lengths,
     "optimizer": optimizer,
     "reading": reading,
     "streams": streams,

@@ -5,17 +5,20 @@ batch has, and what is drawn while they are made, follows from the request alone
 the same with and without processes.
 """
 
+import fcntl
 import os
 import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Generator
+import torch
+from torch import Generator, Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils import worker as loader_process
 
@@ -25,6 +28,10 @@ from host.processes import die_with_parent
 
 WORTH_A_PROCESS = 2
 """Batches for each process, which PyTorch's DataLoader reads ahead."""
+LIGHT_BYTES = 1 << 20
+"""Up to so many a batch comes through a pipe. PyTorch shares the memory of tensors, for which the
+two processes have to meet: that takes longer than to copy a light batch.
+"""
 
 
 class Request(NamedTuple):
@@ -88,7 +95,7 @@ class Reading:
             return
         self.close()
         loader = DataLoader(
-            self._asked,
+            self._asked if self._loaders.pins else _Light(self._asked),
             batch_size=None,
             sampler=_Remembering(requests, self._expected),
             num_workers=self._loaders.number,
@@ -100,6 +107,7 @@ class Reading:
             generator=Generator(),  # else its seed would be drawn from the training's generator
         )
         self._batches = iter(loader)
+        _widen(self._batches)
 
     @property
     def is_ahead(self) -> bool:
@@ -142,7 +150,8 @@ class Reading:
             ) from error
         if isinstance(batch, Exception):
             raise batch
-        return batch
+        x_wb, y_wb = batch
+        return _each(torch.as_tensor, x_wb), torch.as_tensor(y_wb)
 
 
 def read_all(
@@ -183,6 +192,24 @@ class _Asked(Dataset[Any]):
             return Failure(f"an example cannot be made ({type(error).__name__}: {said})")
 
 
+class _Light(Dataset[Any]):
+    """The same, with light batches as NumPy's arrays."""
+
+    def __init__(self, asked: _Asked) -> None:
+        self._asked = asked
+
+    def __getitem__(self, request: Request) -> Any:
+        batch = self._asked[request]
+        if isinstance(batch, Exception):
+            return batch
+        x_wb, y_wb = batch
+        tensors = [*(x_wb.values() if isinstance(x_wb, Mapping) else [x_wb]), y_wb]
+        is_light = sum(x.nbytes for x in tensors) <= LIGHT_BYTES
+        if not is_light or any(x.dtype is torch.bfloat16 for x in tensors):  # NumPy has none
+            return batch
+        return _each(Tensor.numpy, x_wb), y_wb.numpy()
+
+
 class _Remembering:
     """Notes which requests have gone to processes."""
 
@@ -207,6 +234,19 @@ def _beginner(parent_pid: int) -> Callable[[int], None]:
         loader_process._worker_info = None
 
     return begin
+
+
+def _widen(batches: Any) -> None:
+    """Have the pipe hold a whole light batch: else who needs it waits until its sender runs."""
+    pipe: int = batches._worker_result_queue._writer.fileno()
+    with suppress(OSError):  # a host may allow less
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, LIGHT_BYTES)
+
+
+def _each(function: Callable[[Any], Any], x: Any) -> Any:
+    if isinstance(x, Mapping):
+        return {name: function(part) for name, part in x.items()}
+    return function(x)
 
 
 def _as_it_is(batch: Any) -> Any:

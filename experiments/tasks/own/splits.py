@@ -114,15 +114,15 @@ class DatasetSplit(Split):
 
     def _items(self, indices: Indices, seed: int) -> list[Any]:
         """The examples in the order of `indices`."""
-        size = len(self)
-        places = [divmod(index, size) for index in indices.ravel().tolist()]
+        epochs, examples = (own.tolist() for own in np.divmod(indices.ravel(), len(self)))
         with generators_apart():
             if not self._draws:
-                seed_generators(_NOBODY)
-                items = [self._dataset[example] for _, example in places]
+                _begin(_NOBODY)
+                items = [self._dataset[example] for example in examples]
                 if _drawn() == _first_numbers():
                     return items
                 self._draws = True
+            places = zip(epochs, examples, strict=True)
             return [self._seeded(seed, *place) for place in places]
 
     def _seeded(self, seed: int, epoch: int, example: int) -> Any:
@@ -146,7 +146,10 @@ def generators_apart() -> Iterator[None]:
 
 def seed_generators(key: Sequence[int]) -> None:
     """Have the generators of torch, NumPy and Python begin as `key` says."""
-    number = int(np.random.SeedSequence(key).generate_state(1)[0])
+    _begin(int(np.random.SeedSequence(key).generate_state(1)[0]))
+
+
+def _begin(number: int) -> None:
     torch.default_generator.manual_seed(number)
     np.random.seed(number)
     random.seed(number)
@@ -154,14 +157,14 @@ def seed_generators(key: Sequence[int]) -> None:
 
 _APART = np.random.MT19937(0)
 """What NumPy draws from in the meantime: to make one takes longer than to make a batch."""
-_NOBODY = (0, 0, 0, 0)
-"""The key of examples that draw nothing."""
+_NOBODY = 0
+"""What generators begin with for examples that draw nothing."""
 
 
 @cache
 def _first_numbers() -> tuple[float, ...]:
     """What the generators give at first after `_NOBODY`."""
-    seed_generators(_NOBODY)
+    _begin(_NOBODY)
     return _drawn()
 
 

@@ -98,3 +98,14 @@ def test_what_cannot_be_measured_is_refused(words, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         bench_systems.main()
     assert "nothing" in (error := capsys.readouterr().err) or "--repeats" in error
+
+
+def test_one_workers_steps_are_timed_by_how_its_batches_are_padded():
+    words = ["task=mnist5k", "model=mlp", "model.hidden=[8]", "batch_size=4", "optim.lr=0.01"]
+    with bench_balanced.steppers(words) as steppers:
+        took_ms = {case: [take(number) for number in range(3)] for case, take in steppers.items()}
+    assert all(ms > 0 for own in took_ms.values() for ms in own)
+    rows = bench_balanced.length_rows({**took_ms, bench_balanced.BALANCED: [2.0, 4.0]})
+    assert rows["ms a step, balanced"] == [2, 4]
+    shuffled = took_ms[bench_balanced.WHOLE]
+    assert rows["mean, shuffled / balanced"] == [pytest.approx(sum(shuffled) / 3 / 3)]
