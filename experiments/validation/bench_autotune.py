@@ -29,7 +29,7 @@ MODELS = {
 DEFAULTS, TUNED = "defaults", "tuned"
 LAST_STEPS, LOG_EVERY = 40, 10
 SEARCH_STEPS = NUM_BEFORE + MOST_STEPS + LOG_EVERY
-LIMIT_S = 900
+LIMIT_S = 3_600
 
 
 def grid(*, is_short: bool) -> dict[str, list[str]]:
@@ -44,15 +44,19 @@ def grid(*, is_short: bool) -> dict[str, list[str]]:
     }
 
 
-def cases(*, is_short: bool) -> dict[str, list[str]]:
-    """What is measured, and its overrides."""
-    few = [f"max_steps={LAST_STEPS + LOG_EVERY}"]
-    tuned = ["autotune=true", f"max_steps={SEARCH_STEPS + LAST_STEPS}"]
+def cases(*, is_short: bool, last_steps: int = LAST_STEPS) -> dict[str, list[str]]:
+    """What is measured, and its overrides; `last_steps` of each run count, a multiple of
+    `LOG_EVERY`.
+    """
+    few = [f"max_steps={last_steps + LOG_EVERY}"]
+    tuned = ["autotune=true", f"max_steps={SEARCH_STEPS + last_steps}"]
     of_grid = {name: [*words, *few] for name, words in grid(is_short=is_short).items()}
     return {DEFAULTS: few, TUNED: tuned, **of_grid}
 
 
-def measure(overrides: Sequence[str], folder: Path) -> dict[str, float]:
+def measure(
+    overrides: Sequence[str], folder: Path, last_steps: int = LAST_STEPS
+) -> dict[str, float]:
     """One run: ms of each of its last steps, the steps that the search took, 0 without one, and
     whether sums had a fixed order then.
     """
@@ -64,11 +68,11 @@ def measure(overrides: Sequence[str], folder: Path) -> dict[str, float]:
     if ended.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{ended.stdout}{ended.stderr}")
     rows = [row for row in load_rows(folder) if not row.is_evaluation]
-    first = next(row for row in rows if row.step == rows[-1].step - LAST_STEPS)
+    first = next(row for row in rows if row.step == rows[-1].step - last_steps)
     tuning = read_fields(folder)["tuning"]
     windows = tuning["windows"] if tuning else [{"step": 0}]
     return {
-        "ms": 1e3 * (rows[-1].time_s - first.time_s) / LAST_STEPS,
+        "ms": 1e3 * (rows[-1].time_s - first.time_s) / last_steps,
         "steps": max(0, windows[-1]["step"] - NUM_BEFORE),
         "fixed": float(bool(tuning) and tuning["order"]["is_fixed"]),
     }

@@ -21,6 +21,7 @@ from experiments.validation import (
 from experiments.validation.bench_autotune import MODELS
 from experiments.validation.rounds import print_rounds
 from host import commands
+from host.errors import UserError
 
 
 def main() -> int:
@@ -32,7 +33,9 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")
     parser.add_argument("--experiment", default="spoken_digits", help="of balanced and lengths")
     parser.add_argument(
-        "--steps", type=int, help="of balanced, lengths and reading; by default their own"
+        "--steps",
+        type=int,
+        help="of autotune (a multiple of 10), balanced, lengths and reading; by default their own",
     )
     nets = choices("net")
     parser.add_argument(
@@ -60,14 +63,18 @@ def autotune(arguments: argparse.Namespace) -> None:
     nets: list[str] = arguments.nets or list(bench_autotune.NETS)
     situations = [(str(model), net) for model in arguments.models for net in nets]
     measured = {situation: defaultdict(list) for situation in situations}
-    cases = bench_autotune.cases(is_short=arguments.short)
+    last: int = arguments.steps or bench_autotune.LAST_STEPS
+    if last % bench_autotune.LOG_EVERY:
+        every = bench_autotune.LOG_EVERY
+        raise UserError(f"--steps of autotune must be a multiple of {every}, got {last}")
+    cases = bench_autotune.cases(is_short=arguments.short, last_steps=last)
     with tempfile.TemporaryDirectory() as folder:
         runs = list(product(range(arguments.repeats), situations, cases))
         for number, (repeat, (model, net), case) in enumerate(track(runs, "interleaved runs")):
             words = [*bench_autotune.MODELS[model], *cases[case], f"net={net}", f"seed={repeat}"]
-            took = bench_autotune.measure(words, Path(folder) / str(number))
+            took = bench_autotune.measure(words, Path(folder) / str(number), last)
             measured[model, net][case].append(took)
-    print_rounds("autotuning: the last 40 steps, 4 workers", bench_autotune.rows(measured))
+    print_rounds(f"autotuning: the last {last} steps, 4 workers", bench_autotune.rows(measured))
 
 
 def balanced(arguments: argparse.Namespace) -> None:

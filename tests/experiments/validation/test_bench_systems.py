@@ -16,6 +16,7 @@ from experiments.validation import (
     bench_cache,
     bench_optimizer,
 )
+from host.errors import UserError
 
 
 def test_the_cases_of_balanced_loading_are_what_they_are_called():
@@ -109,3 +110,9 @@ def test_one_workers_steps_are_timed_by_how_its_batches_are_padded():
     assert rows["ms a step, balanced"] == [2, 4]
     shuffled = took_ms[bench_balanced.WHOLE]
     assert rows["mean, shuffled / balanced"] == [pytest.approx(sum(shuffled) / 3 / 3)]
+
+
+def test_steps_that_no_row_of_metrics_ends_are_refused(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["bench_systems", "autotune", "--steps", "15"])
+    with pytest.raises(UserError, match="multiple of 10, got 15"):
+        bench_systems.main()
