@@ -10,6 +10,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig
 
 from bagua_net import library
+from experiments.plan.late_compiler import put_off_compiler
 from experiments.plan.part import check_first, make_part
 from experiments.plan.plan import Backend, Plan
 from experiments.plan.schema import GROUPS, Schema
@@ -31,6 +32,7 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
     `folder` is the run's. Raises `UserError` with one sentence for whatever cannot be.
     """
     check_first(config)
+    put_off_compiler()
     torch.manual_seed(max(config.seed, 0))
     parts = {group: make_part(config[group], group) for group in GROUPS}
     parts["model"] = _with_tensors(parts["model"])

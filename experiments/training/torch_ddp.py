@@ -44,6 +44,8 @@ class TorchDDP(Algorithm):
             )
         if self.bucket_cap_mb is not None and not self.bucket_cap_mb > 0:
             raise ValueError(f"bucket_cap_mb must be more than 0 or null, got {self.bucket_cap_mb}")
+        # DistributedDataParallel asks for it: once here, before the workers are forked.
+        import torch._dynamo.utils  # noqa: F401
 
     @property
     def is_resumable(self) -> bool:

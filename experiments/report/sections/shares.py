@@ -1,7 +1,10 @@
-"""Which classes or sources of examples each worker has for itself."""
+"""Which classes or sources of examples each worker has for itself, and what that costs."""
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping
 from functools import partial
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -9,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from experiments.report.cells import describe
+from experiments.report.cells import describe, leading, said_of
 from experiments.report.data import ReportData
 from experiments.report.phrases import sentence
-from experiments.report.section import Section
+from experiments.report.results_table import KEYS, varies
+from experiments.report.scores import signs
+from experiments.report.section import PageTable, Section
 from host.words import counted
 
 if TYPE_CHECKING:
@@ -22,6 +27,8 @@ TITLE = "What each worker learns from"
 
 MAX_PANELS = 6
 _OF = ["task", "partition", "workers"]
+_ROW = [column for column in KEYS if column not in ("partition", "target")]
+_ALIKE = "iid"
 
 
 def section(data: ReportData) -> Section:
@@ -37,6 +44,7 @@ def section(data: ReportData) -> Section:
     return Section(
         finding=sentence([_finding(run) for run in drawn.to_dict("records")]),
         notes=[f"The figure leaves out {counted(left_out, 'partition')}."] if left_out else [],
+        tables=_over_partitions(data.table) if varies(data.table, "partition") else {},
         drawings={"shares": partial(_figure, drawn)},
     )
 
@@ -55,6 +63,56 @@ def _finding(run: dict[Any, Any]) -> str:
         f"of {counts.shape[1]} {run['shares']['of']}, {100 * most:.0f} % of its examples of one of "
         f"them{spread}"
     )
+
+
+def _over_partitions(table: pd.DataFrame) -> dict[str, PageTable]:
+    """A row for settings that differ in the partition and the target alone, the best first; a
+    table of the model evaluated, and one of the workers' own, where they were scored.
+    """
+    named = table.assign(partition=table.partition.fillna(_ALIKE))
+    rows = [row for _, row in named.groupby(_ROW, dropna=False, sort=False)]
+    rows.sort(key=lambda row: -float((signs(row) * row.final_score).mean()))
+    by_partition = [{one["partition"]: one for one in row.to_dict("records")} for row in rows]
+    names = sorted(set(named.partition), key=_mildness)
+    alike = pd.concat([row.head(1) for row in rows], ignore_index=True)
+    alike = alike.assign(partition=None, target=None)
+    captions = {
+        "final": "Accuracy in the end, on the test set, by which examples workers have for "
+        "themselves: the median over seeds, and its 95 % interval.",
+        "final_own": "The same of the models that the workers have themselves, each on its part "
+        "of the test set: the median over seeds.",
+    }
+    tables = {}
+    for score, caption in captions.items():
+        if table[f"{score}_score"].notna().any():
+            found = {name: [_ends(of.get(name), score) for of in by_partition] for name in names}
+            numbers = {
+                name: [of.get(name, {}).get(f"{score}_score", math.nan) for of in by_partition]
+                for name in names
+            }
+            tables[f"{score}_over_partitions"] = PageTable(
+                caption=said_of(table, caption),
+                cells=leading(alike) | found,
+                numbers=pd.concat([alike[_ROW], pd.DataFrame(numbers)], axis=1),
+            )
+    return tables
+
+
+def _mildness(partition: str) -> tuple[int, float, str]:
+    """Examples shared out alike first, then by Dirichlet's alpha from the largest, then others."""
+    if partition == _ALIKE:
+        return 0, 0.0, ""
+    alpha = re.search(r"alpha=([\d.e+-]+)", partition)
+    return (1, -float(alpha[1]), partition) if alpha else (2, 0.0, partition)
+
+
+def _ends(setting: Mapping[Any, Any] | None, score: str) -> str:
+    """Such as "0.832 (0.830 to 0.833)", "0.832", or "-" where nothing was run or scored."""
+    if setting is None or pd.isna(setting[f"{score}_score"]):
+        return "-"
+    text = f"{setting[f'{score}_score']:.3f}"
+    low, high = setting.get(f"{score}_low", math.nan), setting.get(f"{score}_high", math.nan)
+    return text if pd.isna(low) else f"{text} ({low:.3f} to {high:.3f})"
 
 
 def _figure(runs: pd.DataFrame) -> Figure:

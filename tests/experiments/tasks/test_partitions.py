@@ -18,6 +18,7 @@ from experiments.runs.run import known_summary
 from experiments.tasks.base import Split, TaskData
 from experiments.tasks.batches import Batches
 from experiments.tasks.partitions import Partition, Shares
+from experiments.tasks.target import Target
 from experiments.training.step import make_step
 from host.errors import UserError
 from tests.experiments.recorded import write_run
@@ -181,6 +182,35 @@ def test_partitions_are_situations_of_their_own_and_a_picture(tmp_path):
     np.testing.assert_allclose(drawn, 100 * counts / counts.sum(1, keepdims=True))
     assert "of 10 classes" in made.finding
     assert pd.isna(study.table.partition.iloc[-1])
+
+
+def test_accuracy_in_the_end_stands_side_by_side_for_all_partitions(tmp_path):
+    finals = {("allreduce", None): 0.9, ("allreduce", 0.1): 0.7, ("bytegrad", 1.0): 0.95}
+    for (algo, alpha), final in finals.items():
+        for seed in range(3):
+            run = tmp_path / f"{algo}_{alpha}_{seed}"
+            own = {} if alpha is None else {"final_own_score": final - 0.2}
+            target = Target(value=0.5 if alpha is None else 0.6)
+            shares = {"of": "classes", "counts": [[3, 4], [4, 3]]}
+            accuracy = final + (seed - 1) / 100
+            fields = {"final_accuracy": accuracy, "target": target, "shares": shares, **own}
+            write_run(run, algo, seed=seed, **fields)
+            if alpha is not None:
+                text = f"\ndata: {{partition: dirichlet, alpha: {alpha}}}\n"
+                (run / "config.yaml").write_text((run / "config.yaml").read_text() + text)
+    tables = section.section(ReportData.load(tmp_path)).tables
+    names = ["iid", "dirichlet, alpha=1", "dirichlet, alpha=0.1"]
+    final = tables["final_over_partitions"]
+    assert [*final.cells][-3:] == names
+    assert final.cells["algorithm"] == ["bytegrad", "allreduce"]
+    assert [final.cells[name] for name in names] == [
+        ["-", "0.900 (0.875 to 0.925)"],
+        ["0.950 (0.925 to 0.975)", "-"],
+        ["-", "0.700 (0.676 to 0.725)"],
+    ]
+    assert final.numbers[names].iloc[1].tolist()[::2] == [0.9, 0.7]
+    own = tables["final_own_over_partitions"]
+    assert [own.cells[name] for name in names] == [["-", "-"], ["0.750", "-"], ["-", "0.500"]]
 
 
 def test_other_data_of_one_task_are_another_situation(tmp_path):
