@@ -81,8 +81,10 @@ class Profile:
 
     def check(self, plan: Plan) -> None:
         """Raise `UserError` where it is not of what `plan` trains."""
-        for key, value in setting_of(plan).items():
-            of_profile = self.setting.get(key, _BEFORE.get(key))
+        setting = setting_of(plan)
+        before = {**_BEFORE, "parameters": setting["parameters"]}  # older profiles do not say it
+        for key, value in setting.items():
+            of_profile = self.setting.get(key, before.get(key))
             if of_profile != value:
                 raise UserError(
                     f"the profile is of {key}={of_profile}, and this run has "
@@ -109,7 +111,8 @@ def setting_of(plan: Plan) -> dict[str, Any]:
     names = {key: plan.names[key] for key in ("task", "model", "optim", "algo")}
     numbers = ("batch_size", "precision", "accumulate", "bucket_bytes")
     crop = {"data.sampler.crop": plan.loading.sampler.crop}
-    return names | {name: getattr(plan, name) for name in numbers} | crop
+    size = {"parameters": sum(p.numel() for p in plan.model.parameters())}
+    return names | size | {name: getattr(plan, name) for name in numbers} | crop
 
 
 _BEFORE = {"data.sampler.crop": False}

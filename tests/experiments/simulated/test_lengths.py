@@ -96,3 +96,13 @@ def test_a_profile_is_of_cut_batches_or_of_whole_ones():
     with pytest.raises(UserError, match="crop=True"):
         profile_of(cut).check(whole)
     assert isinstance(by_length(cut, profile_of(cut), Constant()), ByLength)
+
+
+def test_a_profile_is_of_one_size_of_a_model():
+    words = ("task=mnist5k", "model=mlp")
+    small, large = plan_of(*words, "model.hidden=[8]"), plan_of(*words, "model.hidden=[16]")
+    profile_of(small).check(small)
+    with pytest.raises(UserError, match=r"the profile is of parameters=\d+, and this run has"):
+        profile_of(small).check(large)
+    older = {key: value for key, value in setting_of(small).items() if key != "parameters"}
+    replace(profile_of(small), setting=older).check(large)  # it does not say
