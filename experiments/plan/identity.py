@@ -23,6 +23,7 @@ ADDED: dict[str, Any] = {
     "net.tcp_slow_start_after_idle": None,
     "net.tcp_wmem_max_kb": None,
     "net.tcp_rmem_max_kb": None,
+    "net.mtu": 1500,
     "cluster.net_plugin": None,
     "cluster.stacking": "auto",
     "data.partition": "iid",

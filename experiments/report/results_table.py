@@ -48,7 +48,7 @@ DETAIL: dict[str, Callable[[str], str]] = {"backend": str, "optim": "optimizer {
 COMPARABLE = (*SITUATION, "backend")
 _BASELINE = "TorchDDP"
 _CLUSTER = "cluster."
-_TCP = "net.tcp_"
+_TCP = ("net.tcp_", "net.mtu")
 _OF_NO_SETTING = {"seed", "resume", "tracker", "cluster.timeout_s", "cluster.stacking"}
 """What makes no other setting: a limit, how a run came about or is shown, how equal values are
 computed.
@@ -76,9 +76,9 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     algorithm with `bits` of 4 and of 8 are two algorithms, not two seeds of one. "label": the name
     with what else of DETAIL tells it from others. "cluster": the options of `cluster` that vary,
     such as "straggler=0.5". "tcp_options": those of the network that are not Linux's own, such as
-    "wmem_max_kb=64". "data": what varies among runs of one task, such as "root=a". "partition":
-    which examples workers have for themselves, such as "dirichlet, alpha=0.1"; None where all share
-    all. "is_baseline": it is PyTorch's own. "learning_rate": the
+    "mtu=9000, wmem_max_kb=64". "data": what varies among runs of one task, such as "root=a".
+    "partition": which examples workers have for themselves, such as "dirichlet, alpha=0.1"; None
+    where all share all. "is_baseline": it is PyTorch's own. "learning_rate": the
     optimizer's, scaled; NaN where that is not recorded. "shared_gpu": its workers shared a GPU;
     false where that is not recorded. "metric": of the target; "target": with its value, such as
     "accuracy 0.9", None where there is none. "target_score", "final_score" and "validation_score":
@@ -188,7 +188,8 @@ def _clusters(configs: Sequence[dict[str, Any]]) -> list[str | None]:
 
 def _tcp_options(config: Mapping[str, Any]) -> str | None:
     unusual = (key for key in sorted(_unusual(config)) if key.startswith(_TCP))
-    return ", ".join(f"{key.removeprefix(_TCP)}={config[key]}" for key in unusual) or None
+    names = {key: key.removeprefix("net.").removeprefix("tcp_") for key in unusual}
+    return ", ".join(f"{name}={config[key]}" for key, name in names.items()) or None
 
 
 def _data(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str | None]:
@@ -243,7 +244,7 @@ def _common(configs: Sequence[Mapping[str, Any]]) -> set[str]:
 
 def _named(config: Mapping[str, Any]) -> set[str]:
     """What is named even where no two runs of an algorithm differ in it: other algorithms do."""
-    unusual = {key for key in _unusual(config) if not key.startswith((_TCP, *_PARTITION))}
+    unusual = {key for key in _unusual(config) if not key.startswith((*_TCP, *_PARTITION))}
     return unusual | (config.keys() & {_CONFIGURATION})
 
 

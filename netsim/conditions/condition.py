@@ -18,6 +18,7 @@ from typing import Any, Literal
 from netsim.conditions.faults import Fault, parse_fault
 from netsim.conditions.link import (
     LINK_FIELDS,
+    MTU,
     ONCE_FIELDS,
     LinkCondition,
     check_keys,
@@ -33,6 +34,8 @@ MIN_BUFFER_KB = 16
 """Of less Linux makes more by itself, for a few full frames with its own overhead."""
 MAX_BUFFER_KB = 2_147_483
 """The kernel counts bytes in 31 bits."""
+MIN_MTU, MAX_MTU = 576, 9_216
+"""What every IPv4 host takes; the largest that network cards commonly have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,7 @@ class NetworkCondition:
             window a round trip.
         tcp_rmem_max_kb: to which a connection's receive buffer may grow, in 1,000 bytes; None: the
             host's own. About half of it is for data.
+        mtu: bytes of an IP packet that fit into a frame, of every interface: 9000 for jumbo frames.
         backend: one of `BACKENDS`; None: the best that the kernel has.
         schedule: steps over time, a list of {at_s: 60, rate_mbit: 10, ...}; time begins at 0
             when training does.
@@ -81,6 +85,7 @@ class NetworkCondition:
     tcp_slow_start_after_idle: bool | None = None
     tcp_wmem_max_kb: float | None = None
     tcp_rmem_max_kb: float | None = None
+    mtu: int = MTU
     backend: str | None = None
     schedule: Sequence[Mapping[str, Any]] | None = None
     trace: str | None = None
@@ -94,6 +99,7 @@ class NetworkCondition:
         LinkCondition(**{name: getattr(self, name) for name in LINK_FIELDS})
         self._check_names()
         self._check_tcp()
+        self._check_mtu()
         for direction in ("up", "down"):
             check_keys(direction, getattr(self, direction) or {}, LINK_FIELDS)
         ranks = [-1, *self._workers]  # -1: any worker that has nothing of its own
@@ -252,6 +258,14 @@ class NetworkCondition:
                     f"{name}={most_kb}: choose {MIN_BUFFER_KB} to {MAX_BUFFER_KB:,}, or null for "
                     f"the host's own."
                 )
+
+    def _check_mtu(self) -> None:
+        is_number = isinstance(self.mtu, int) and not isinstance(self.mtu, bool)
+        if not is_number or not MIN_MTU <= self.mtu <= MAX_MTU:
+            raise ValueError(
+                f"mtu={self.mtu!r}: choose a whole number from {MIN_MTU} to {MAX_MTU}, as 1500 or "
+                f"9000."
+            )
 
     def _check_nodes(self) -> None:
         nodes = check_keys("nodes", self.nodes, ("size", "between"))

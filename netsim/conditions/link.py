@@ -7,8 +7,10 @@ from typing import Any
 
 from netsim.conditions.units import bytes_per_s
 
-FRAME_BYTES = 1514
-"""One full Ethernet frame: an MTU of 1500 bytes and the header."""
+MTU = 1500
+"""Bytes of an IP packet that fit into a frame, by default."""
+_ETHERNET_BYTES, _TCP_BYTES = 14, 52
+"""The headers of a frame; those of IPv4 and of TCP with timestamps."""
 
 MIN_RATE_MBIT = 1
 MAX_DELAY_MS = 270_000
@@ -73,6 +75,21 @@ class LinkCondition:
     def seconds_per_byte(self) -> float:
         """What a byte takes to leave; 0 for an unshaped link."""
         return 0.0 if self.rate_mbit is None else 1 / bytes_per_s(self.rate_mbit)
+
+
+def frame_bytes(mtu: int = MTU) -> int:
+    """A full Ethernet frame."""
+    return mtu + _ETHERNET_BYTES
+
+
+def segment_bytes(mtu: int = MTU) -> int:
+    """What a full frame carries of TCP's data."""
+    return mtu - _TCP_BYTES
+
+
+def wire_per_payload(mtu: int = MTU) -> float:
+    """Bytes on a link for a byte of TCP's data, in full frames."""
+    return frame_bytes(mtu) / segment_bytes(mtu)
 
 
 LINK_FIELDS = tuple(field.name for field in fields(LinkCondition))

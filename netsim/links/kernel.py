@@ -46,7 +46,13 @@ class KernelShaper:
     def add_worker(self, rank: int, pid: int) -> None:
         """Make the link and shape its downlink."""
         port = port_name(rank)
-        netlink.add_veth(port, peer=INTERFACE, peer_pid=pid, peer_mac=mac_address(rank))
+        netlink.add_veth(
+            port,
+            mtu=self._condition.mtu,
+            peer=INTERFACE,
+            peer_pid=pid,
+            peer_mac=mac_address(rank),
+        )
         self._shape(port, self._condition.link(rank, "down"))
         nodes = self._condition.nodes
         netlink.join_bridge(port, _BRIDGE if nodes is None else _node(self._condition.node(rank)))
@@ -68,7 +74,7 @@ class KernelShaper:
         """A bridge of the node's own, and its link to the bridge between nodes."""
         bridge, up, down = _node(node), f"{_node(node)}up", f"{_node(node)}down"
         netlink.add_bridge(bridge)
-        netlink.add_veth(up, peer=down)
+        netlink.add_veth(up, mtu=self._condition.mtu, peer=down)
         self._shape(up, self._condition.node_link("up"))
         self._shape(down, self._condition.node_link("down"))
         netlink.join_bridge(up, bridge)

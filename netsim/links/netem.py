@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from netsim.conditions.link import FRAME_BYTES, LinkCondition
+from netsim.conditions.link import MTU, LinkCondition, frame_bytes
 from netsim.conditions.units import bytes_per_s
 from netsim.links import tbf
 
@@ -10,7 +10,7 @@ KIND = "netem"
 ESCAPE = "load the module sch_netem, or leave backend at null for a switch in user space"
 
 
-def qdisc(link: LinkCondition) -> dict:
+def qdisc(link: LinkCondition, mtu: int = MTU) -> dict:
     """Arguments of `IPRoute.tc("add", ...)` for the link; empty for an ideal one."""
     if link.is_ideal:
         return {}
@@ -19,7 +19,7 @@ def qdisc(link: LinkCondition) -> dict:
         "delay": round(1000 * link.delay_ms),  # microseconds
         "jitter": round(1000 * link.jitter_ms),
         "loss": link.loss_pct,
-        "limit": _limit_packets(link),
+        "limit": _limit_packets(link, mtu),
     }
     if link.rate_mbit is not None:
         arguments["rate"] = tbf.rate_bytes_per_s(link)
@@ -38,7 +38,7 @@ def check(link: LinkCondition) -> None:
     tbf.check(link)
 
 
-def _limit_packets(link: LinkCondition) -> int:
+def _limit_packets(link: LinkCondition, mtu: int) -> int:
     """The queue in packets. Netem holds a packet during its delay too: that comes on top.
 
     A GSO packet counts as one though it may be 45 frames, so that the queue may last longer than
@@ -46,4 +46,4 @@ def _limit_packets(link: LinkCondition) -> int:
     """
     rate = bytes_per_s(link.rate_mbit or tbf.MAX_RATE_MBIT)
     in_flight_bytes = rate * (link.delay_ms + link.jitter_ms) / 1000
-    return ceil((tbf.queue_bytes(link) + in_flight_bytes) / FRAME_BYTES) + 1
+    return ceil((tbf.queue_bytes(link) + in_flight_bytes) / frame_bytes(mtu)) + 1

@@ -52,16 +52,16 @@ def mac_address(rank: int) -> str:
 
 
 def add_veth(
-    name: str, *, peer: str, peer_pid: int | None = None, peer_mac: str | None = None
+    name: str, *, mtu: int, peer: str, peer_pid: int | None = None, peer_mac: str | None = None
 ) -> None:
     """Make a pair of interfaces: `name` here, `peer` in the network namespace of a process."""
-    far_end: dict[str, str | int] = {"ifname": peer}
+    far_end: dict[str, str | int] = {"ifname": peer, "mtu": mtu}
     if peer_pid is not None:
         far_end["net_ns_pid"] = peer_pid
     if peer_mac is not None:
         far_end["address"] = peer_mac
     with _netlink(f"make the veth pair {name}; load the kernel module veth") as ip:
-        ip.link("add", ifname=name, kind="veth", peer=far_end)
+        ip.link("add", ifname=name, kind="veth", mtu=mtu, peer=far_end)
 
 
 def join_bridge(name: str, bridge: str) -> None:
@@ -172,6 +172,13 @@ def max_segments(name: str) -> int:
     with _netlink(f"read the properties of {name}") as ip:
         [link] = ip.get_links(_index(ip, name))
         return link.get_attr("IFLA_GSO_MAX_SEGS")
+
+
+def mtu(name: str) -> int:
+    """How many bytes of an IP packet fit into a frame of the interface, read from the kernel."""
+    with _netlink(f"read the properties of {name}") as ip:
+        [link] = ip.get_links(_index(ip, name))
+        return link.get_attr("IFLA_MTU")
 
 
 @contextmanager

@@ -28,6 +28,9 @@ seconds and nanoseconds of the wall clock when it came."""
 
 _STATUS = struct.Struct("=I")
 _VNET_BYTES = 10
+_SLOT_UNIT, _RING_BYTES = 2_048, 128
+"""Slots for single frames are so many bytes or a multiple; the ring's own are at most the second.
+"""
 _PAGES_PER_SLOT = 17  # 64 KB, with Ethernet's and the ring's headers
 _SLOTS_PER_BLOCK = 15  # nearly fill 2^8 pages, which the kernel takes at once
 _MAX_BURST = 64
@@ -38,7 +41,7 @@ class Port:
 
     Args:
         interface: which has to be up.
-        single_frames: whether it never carries more than 2 KB at once.
+        most_bytes: that it carries at once, the Ethernet header included; None: 64 KB.
         num_blocks: of the ring, of about 1 MB each.
 
     Raises:
@@ -46,7 +49,7 @@ class Port:
     """
 
     def __init__(
-        self, interface: str, *, single_frames: bool = False, num_blocks: int = 12
+        self, interface: str, *, most_bytes: int | None = None, num_blocks: int = 12
     ) -> None:
         # Protocol 0 hears nothing: not of other interfaces either until it is bound to its own.
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
@@ -54,7 +57,9 @@ class Port:
             self._socket.setsockopt(_SOL_PACKET, option, 1)
         self._socket.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V2)
         block_bytes = _SLOTS_PER_BLOCK * _PAGES_PER_SLOT * mmap.PAGESIZE
-        slot_bytes = mmap.PAGESIZE // 2 if single_frames else _PAGES_PER_SLOT * mmap.PAGESIZE
+        slot_bytes = _PAGES_PER_SLOT * mmap.PAGESIZE
+        if most_bytes is not None:
+            slot_bytes = -(-(most_bytes + _RING_BYTES) // _SLOT_UNIT) * _SLOT_UNIT
         num_slots = num_blocks * (block_bytes // slot_bytes)
         request = struct.pack("=IIII", block_bytes, num_blocks, slot_bytes, num_slots)
         self._socket.setsockopt(_SOL_PACKET, _PACKET_RX_RING, request)

@@ -1,5 +1,6 @@
 """What makes the links between workers follow a condition: one protocol, three back ends."""
 
+from functools import partial
 from typing import Protocol
 
 from netsim.conditions.condition import NetworkCondition
@@ -58,10 +59,11 @@ def choose(condition: NetworkCondition, num_workers: int) -> Shaper:
             f"leave out schedule, trace and faults."
         )
     discipline = tbf if name == "tbf" else netem
+    qdisc = tbf.qdisc if name == "tbf" else partial(netem.qdisc, mtu=condition.mtu)
     is_needed = condition.backend or not all(link.is_ideal for link in every_link)
     if is_needed and not _has(name):
         raise NamespaceError(f"This kernel has no queueing discipline {name}: {discipline.ESCAPE}.")
-    return KernelShaper(condition, num_workers, name, discipline.qdisc)
+    return KernelShaper(condition, num_workers, name, qdisc)
 
 
 def _best(condition: NetworkCondition, every_link: list[LinkCondition]) -> str:

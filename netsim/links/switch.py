@@ -20,7 +20,7 @@ from typing import Any
 
 from host.processes import fork
 from netsim.conditions.condition import NetworkCondition
-from netsim.conditions.link import LinkCondition
+from netsim.conditions.link import LinkCondition, frame_bytes
 from netsim.errors import NamespaceError
 from netsim.links import netlink, tbf
 from netsim.links.forwarding import Forwarder
@@ -95,7 +95,13 @@ class SwitchShaper:
     def add_worker(self, rank: int, pid: int) -> None:
         """Make the link; the hub's end stays unshaped."""
         port = port_name(rank)
-        netlink.add_veth(port, peer=INTERFACE, peer_pid=pid, peer_mac=mac_address(rank))
+        netlink.add_veth(
+            port,
+            mtu=self._condition.mtu,
+            peer=INTERFACE,
+            peer_pid=pid,
+            peer_mac=mac_address(rank),
+        )
         netlink.bring_up(port)
         self._num_joined += 1
 
@@ -160,8 +166,9 @@ class SwitchShaper:
         block_bytes = 2**20
         num_blocks = max(1, min(12, _RING_BYTES // block_bytes // self._num_joined))
         with self._switchs, ExitStack() as stack:
+            most_bytes = frame_bytes(self._condition.mtu) if self._single_frames else None
             ports = [
-                Port(port_name(rank), single_frames=self._single_frames, num_blocks=num_blocks)
+                Port(port_name(rank), most_bytes=most_bytes, num_blocks=num_blocks)
                 for rank in range(self._num_joined)
             ]
             for port in ports:

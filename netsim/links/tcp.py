@@ -43,6 +43,7 @@ class TcpSettings:
         slow_start_after_idle: whether a connection's window closes while nothing is sent.
         unsent_bytes: that a connection takes from its program ahead of sending them.
         max_segments: how many frames are handed down at once (GSO); 1 where loss was asked for.
+        mtu: bytes of an IP packet that fit into a frame.
     """
 
     congestion_control: str | None
@@ -51,6 +52,7 @@ class TcpSettings:
     slow_start_after_idle: bool
     unsent_bytes: int
     max_segments: int
+    mtu: int
 
 
 def bandwidth_delay_bytes(condition: NetworkCondition, num_workers: int) -> int:
@@ -113,6 +115,7 @@ def read() -> TcpSettings:
         slow_start_after_idle=bool(_read(_SLOW_START)[0]),
         unsent_bytes=_read(_UNSENT)[0],
         max_segments=netlink.max_segments(INTERFACE),
+        mtu=netlink.mtu(INTERFACE),
     )
 
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
-from netsim.conditions.link import FRAME_BYTES, LinkCondition
+from netsim.conditions.link import MTU, LinkCondition, frame_bytes
 from netsim.conditions.units import bytes_per_s
-from netsim.links import counters
+from netsim.links import counters, netlink
 from netsim.proof import tcp_rate
 from netsim.proof.arrivals import ByteSample, sample, steady_rate_mbit
 
@@ -31,8 +31,8 @@ _BUFFER_BYTES = 4_000_000
 _NUM_SOCKETS = 4
 """The host may limit each one's buffer to 200 frames."""
 
-DATAGRAM = bytes(FRAME_BYTES - 42)
-"""Without its headers: Ethernet, IP and UDP."""
+_HEADERS_BYTES = 42
+"""Ethernet, IP and UDP."""
 
 DEFAULT_RATE_MBIT = 50
 _SAMPLE_S = 0.002
@@ -48,6 +48,11 @@ class Arrivals:
     rate_mbit: float
     num_sent: int
     num_lost: int
+
+
+def full_datagram(mtu: int = MTU) -> bytes:
+    """One that fills a frame, without its headers."""
+    return bytes(frame_bytes(mtu) - _HEADERS_BYTES)
 
 
 def measuring_seconds(ring: Sequence[LinkCondition]) -> float:
@@ -83,6 +88,7 @@ def exchange(
     incoming, outgoing = neighbours
     receiver = (addresses[(rank + 1) % len(ring)], _PORT)
     seconds, turns = measuring_seconds(ring), num_turns(ring)
+    datagram = full_datagram(netlink.mtu(netlink.INTERFACE))
     with ExitStack() as stack:
         datagrams, *others = [stack.enter_context(_socket()) for _ in range(_NUM_SOCKETS)]
         datagrams.bind((addresses[rank], _PORT))
@@ -91,7 +97,7 @@ def exchange(
         for turn in range(turns):
             _meet(incoming, outgoing, samples)
             if rank % turns == turn:
-                sent = _send([datagrams, *others], receiver, ring[rank], seconds, samples)
+                sent = _send([datagrams, *others], receiver, datagram, ring[rank], seconds, samples)
             else:
                 _sample_for(seconds, samples)
         outgoing.sendall(sent.to_bytes(8, "big"))
@@ -119,6 +125,7 @@ def _socket() -> socket.socket:
 def _send(
     sockets: list[socket.socket],
     receiver: tuple[str, int],
+    datagram: bytes,
     path: LinkCondition,
     seconds: float,
     samples: list[ByteSample],
@@ -126,14 +133,15 @@ def _send(
     """Send a little faster than the path for a time; how many."""
     # What is lost takes no time on the link, with netem as with the switch.
     survival = max(0.01, 1 - path.loss_pct / 100)
-    frames_per_s = bytes_per_s(path.rate_mbit or DEFAULT_RATE_MBIT) / survival / FRAME_BYTES
+    frame = len(datagram) + _HEADERS_BYTES
+    frames_per_s = bytes_per_s(path.rate_mbit or DEFAULT_RATE_MBIT) / survival / frame
     lead_s = min(_LEAD_S, path.queue_ms / 4000)
     overdrive = 1 + min(_OVERDRIVE, path.queue_ms / 4000 / seconds)
     begin_s = now_s = time.monotonic()
     num_sent = 0
     while now_s < begin_s + seconds:
         while num_sent < (lead_s + overdrive * (now_s - begin_s)) * frames_per_s:
-            if not any(_sends(datagrams, receiver) for datagrams in sockets):
+            if not any(_sends(datagrams, receiver, datagram) for datagrams in sockets):
                 break  # the queue before the link is full
             num_sent += 1
         samples.append(sample())
@@ -142,9 +150,9 @@ def _send(
     return num_sent
 
 
-def _sends(datagrams: socket.socket, receiver: tuple[str, int]) -> bool:
+def _sends(datagrams: socket.socket, receiver: tuple[str, int], datagram: bytes) -> bool:
     with suppress(BlockingIOError):
-        return datagrams.sendto(DATAGRAM, receiver) > 0
+        return datagrams.sendto(datagram, receiver) > 0
     return False
 
 

@@ -8,9 +8,10 @@ import select
 import socket
 import time
 
+from netsim.conditions.link import wire_per_payload
 from netsim.conditions.units import bytes_per_s
 from netsim.errors import ProbeError
-from netsim.links import counters
+from netsim.links import counters, netlink
 from netsim.proof.arrivals import ByteSample, steady_rate_mbit
 
 PORT = 29_999
@@ -19,9 +20,6 @@ WARM_UP_S = 0.15
 
 _HEADERS_BYTES = 66
 """Ethernet, IP, and TCP with timestamps."""
-
-WIRE_PER_GOODPUT = 1514 / (1514 - _HEADERS_BYTES)
-"""Of full frames: the shaped rate includes the headers."""
 
 LIMIT_S = 10
 _UNSENT_S = 0.05
@@ -154,7 +152,8 @@ def _send_and_receive(
     unsent_bytes = max(_MIN_UNSENT_BYTES, round(_UNSENT_S * bytes_per_s(onward_mbit or 0)))
     outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
     buffer = bytearray(1024 * 1024)
-    samples, last = [_sample()], b""
+    wire_share = wire_per_payload(netlink.mtu(netlink.INTERFACE))  # the rate is of whole frames
+    samples, last = [_sample(wire_share)], b""
     senders, receivers = [outgoing], [incoming]
     end = time.monotonic() + seconds
     while senders or receivers:
@@ -169,7 +168,7 @@ def _send_and_receive(
                 receivers = []
             else:
                 raise ConnectionError("the connection was closed")
-            samples.append(_sample())
+            samples.append(_sample(wire_share))
         if writable and time.monotonic() < end:
             outgoing.send(_BLOCK)
         elif writable:
@@ -180,14 +179,14 @@ def _send_and_receive(
     return samples
 
 
-def _sample() -> ByteSample:
+def _sample(wire_share: float) -> ByteSample:
     """The bytes on a wire of TCP's data, however many frames the kernel counts as one packet.
 
     Bare acknowledgements count as nothing.
     """
     at_s = time.monotonic()
     num_bytes, num_packets = counters.received()
-    return ByteSample(at_s, (num_bytes - _HEADERS_BYTES * num_packets) * WIRE_PER_GOODPUT)
+    return ByteSample(at_s, (num_bytes - _HEADERS_BYTES * num_packets) * wire_share)
 
 
 def _await_delivery(outgoing: socket.socket, incoming: socket.socket) -> None:

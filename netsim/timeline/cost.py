@@ -12,7 +12,6 @@ from netsim.timeline.link_table import (
     Paths,
     Ranks,
 )
-from netsim.timeline.tcp_throughput import SEGMENT_BYTES
 from netsim.timeline.transport import Transport
 
 
@@ -69,7 +68,7 @@ class Situation:
         """One way, for the last packet of a message: packets never overtake, so of n draws of
         jitter the largest counts, on average (n - 1) / (n + 1) of the most.
         """
-        num_packets = max(np.ceil(num_bytes / SEGMENT_BYTES), 1)
+        num_packets = max(np.ceil(num_bytes / self.transport.mss_bytes), 1)
         late_s = paths.jitter_s * (num_packets - 1) / (num_packets + 1)
         return paths.delay_s + late_s + self.transport.message_s
 
@@ -84,6 +83,7 @@ class Situation:
             paths.loss,
             num_flows * self.streams,
             self.transport.max_window_bytes,
+            self.transport.mss_bytes,
         )
 
     def message_s(
@@ -106,6 +106,7 @@ class Situation:
             num_flows * self.streams,
             num_messages * self.streams,
             self.transport.max_window_bytes,
+            self.transport.mss_bytes,
         )
 
     def cold_s(self, num_bytes: float, rate: Array, rtt_s: Array) -> Array:
@@ -130,6 +131,7 @@ class Situation:
             paths.loss,
             num_parts,
             num_parts * self.transport.rendezvous,
+            self.transport.mss_bytes,
         )
 
     def opened(self, num_bytes: float, rate: Array, rtt_s: Array) -> float:

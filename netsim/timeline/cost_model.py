@@ -28,6 +28,7 @@ from typing import Protocol
 import numpy as np
 
 from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.link import wire_per_payload
 from netsim.timeline import broadcasts, patterns
 from netsim.timeline.cost import Cost, Situation
 from netsim.timeline.link_table import (
@@ -114,6 +115,7 @@ class CostModel:
         self.world_size = world_size
         self.transport = transport.over(condition).behind(backend)
         self.host = transport.host(backend)
+        self.wire_per_payload = wire_per_payload(condition.mtu)
         self._congestion_control = condition.congestion_control
         self._links = LinkSchedule(condition, world_size, transport.bytes_per_s)
         self._everyone: Ranks = np.arange(world_size)

@@ -21,7 +21,6 @@ from netsim.timeline.connections import Connections
 from netsim.timeline.cost import Cost
 from netsim.timeline.cost_model import CostedOperation, CostModel
 from netsim.timeline.link_table import Array, Ranks
-from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +193,7 @@ class Lanes:
         lane.times_s[lane.flight.ranks] = lane.flight.ends_s
         self._connections.used(key, cost, float(lane.times_s[ranks].max()))
         self.host_s += cost.host_s
-        self.bytes_sent += cost.sent_bytes * WIRE_PER_PAYLOAD
+        self.bytes_sent += cost.sent_bytes * self._model.wire_per_payload
         return slowed
 
     def _collective(

@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.faults import parse_fault
-from netsim.conditions.link import LinkCondition
+from netsim.conditions.link import LinkCondition, wire_per_payload
 from netsim.conditions.units import bytes_per_s
-from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
 
 Array = NDArray[np.float64]
 Ranks = NDArray[np.intp]
@@ -54,7 +53,7 @@ class LinkTable:
         alike += [condition.node_link("down")] * self.num_nodes
         rates_mbit = [np.inf if link.rate_mbit is None else link.rate_mbit for link in alike]
         wire_rates = np.array([bytes_per_s(rate_mbit) for rate_mbit in rates_mbit])
-        self.rates: Array = np.minimum(wire_rates / WIRE_PER_PAYLOAD, host_rate)
+        self.rates: Array = np.minimum(wire_rates / wire_per_payload(condition.mtu), host_rate)
         self._delays_s = np.array([link.delay_ms for link in alike]) / 1000
         self._jitters_s = np.array([link.jitter_ms for link in alike]) / 1000
         self._survivals = 1 - np.array([link.loss_pct for link in alike]) / 100

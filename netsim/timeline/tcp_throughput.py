@@ -10,14 +10,14 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from netsim.conditions.link import FRAME_BYTES
+from netsim.conditions.link import segment_bytes
 
-SEGMENT_BYTES = 1448
-"""Payload of a full frame, with TCP timestamps."""
+SEGMENT_BYTES = segment_bytes()
+"""TCP's data in a full frame of the usual MTU."""
 
-WIRE_PER_PAYLOAD = FRAME_BYTES / SEGMENT_BYTES
-INITIAL_WINDOW_BYTES = 10 * SEGMENT_BYTES
+INITIAL_WINDOW_SEGMENTS = 10
 """RFC 6928."""
+INITIAL_WINDOW_BYTES = INITIAL_WINDOW_SEGMENTS * SEGMENT_BYTES
 
 STANDING_WINDOW = 1.5
 """Bandwidth-delay products that a flow without loss keeps in flight: HyStart (Ha and Rhee 2011)
@@ -52,6 +52,7 @@ def loss_limited_rate(
     loss: ArrayLike,
     num_flows: int = 1,
     max_window_bytes: float = math.inf,
+    segment: float = SEGMENT_BYTES,
 ) -> NDArray[np.float64]:
     """Bytes per second of `num_flows` flows together in their steady state. Each flow reaches:
 
@@ -70,8 +71,9 @@ def loss_limited_rate(
         loss: p, the probability of losing a packet; at 1 nothing ever arrives.
         num_flows: that share the link.
         max_window_bytes: that each flow has in flight at the most.
+        segment: MSS, bytes of data in a full frame.
     """
-    window = np.minimum(lossy_window_bytes(algorithm, rtt_s, loss), max_window_bytes)
+    window = np.minimum(lossy_window_bytes(algorithm, rtt_s, loss, segment), max_window_bytes)
     with np.errstate(divide="ignore", over="ignore"):
         flows = num_flows * window / np.asarray(rtt_s)
     return np.minimum(goodput(rate, loss), flows)
@@ -85,7 +87,7 @@ def goodput(rate: ArrayLike, loss: ArrayLike) -> NDArray[np.float64]:
 
 
 def lossy_window_bytes(
-    algorithm: str | None, rtt_s: ArrayLike, loss: ArrayLike
+    algorithm: str | None, rtt_s: ArrayLike, loss: ArrayLike, segment: float = SEGMENT_BYTES
 ) -> NDArray[np.float64]:
     """The mean window, bytes, of a flow that loses packets at random (`loss_limited_rate`); inf
     without loss, and for bbr.
@@ -97,7 +99,7 @@ def lossy_window_bytes(
             ratio = _CUBIC_C * (3 + _CUBIC_BETA) / (4 * (1 - _CUBIC_BETA))
             segments = np.maximum(segments, (ratio * (rtt_s / loss) ** 3) ** 0.25)
     is_bounded = (loss > 0) & (algorithm != "bbr")
-    return np.where(is_bounded, segments * SEGMENT_BYTES, np.inf)
+    return np.where(is_bounded, segments * segment, np.inf)
 
 
 def message_s(
@@ -109,6 +111,7 @@ def message_s(
     num_flows: int = 1,
     num_messages: int = 1,
     max_window_bytes: float = math.inf,
+    segment: float = SEGMENT_BYTES,
 ) -> NDArray[np.float64]:
     """Seconds in which the slowest of several messages has left, each by a flow of its own: as long
     as the link takes for them, or as a window takes that leaves once in a round trip. With W for
@@ -130,13 +133,14 @@ def message_s(
         num_flows: that share the link.
         num_messages: the slowest of them counts, see `slowest`.
         max_window_bytes: that each flow has in flight at the most.
+        segment: bytes of data in a full frame.
     """
-    window = lossy_window_bytes(algorithm, rtt_s, loss)
+    window = lossy_window_bytes(algorithm, rtt_s, loss, segment)
     head = np.minimum(num_bytes, window / 2)
     carried = goodput(rate, loss)
     with np.errstate(divide="ignore", invalid="ignore"):
         rounds_s = (num_bytes - head) / window * np.asarray(rtt_s)
-        rounds_s = rounds_s * slowest(num_bytes, loss, num_messages)
+        rounds_s = rounds_s * slowest(num_bytes, loss, num_messages, segment)
         by_link_s, head_s = num_flows * num_bytes / carried, num_flows * head / carried
         seconds = np.maximum(by_link_s, head_s + rounds_s)
     full_s = _full_windows_s(num_bytes, carried, rtt_s, num_flows, max_window_bytes)
@@ -157,7 +161,9 @@ def _full_windows_s(
     return num_waits * np.asarray(rtt_s) + last_s
 
 
-def slowest(num_bytes: float, loss: ArrayLike, num_messages: int) -> NDArray[np.float64]:
+def slowest(
+    num_bytes: float, loss: ArrayLike, num_messages: int, segment: float = SEGMENT_BYTES
+) -> NDArray[np.float64]:
     """The time of the slowest of several messages under loss, as a multiple of their mean time.
 
     Packets are lost at random, so the number k of packets between two losses is exponential. A
@@ -171,7 +177,7 @@ def slowest(num_bytes: float, loss: ArrayLike, num_messages: int) -> NDArray[np.
     0.3 is what a simulated CUBIC window has (0.30 to 0.31 for p = 0.1 to 1 %). The largest of m by
     Blom 1958, Statistical Estimates and Transformed Beta-Variables.
     """
-    num_losses = np.maximum(num_bytes / SEGMENT_BYTES * np.asarray(loss), np.finfo(float).tiny)
+    num_losses = np.maximum(num_bytes / segment * np.asarray(loss), np.finfo(float).tiny)
     deviation = np.minimum(_WINDOW_DEVIATION, math.sqrt(4 / math.pi - 1) / np.sqrt(num_losses))
     largest = NormalDist().inv_cdf((num_messages - 0.375) / (num_messages + 0.25))
     return 1 + max(largest, 0) * deviation
@@ -184,6 +190,7 @@ def recovery_wait_s(
     loss: ArrayLike,
     num_messages: int = 1,
     num_notes: int = 0,
+    segment: float = SEGMENT_BYTES,
 ) -> NDArray[np.float64]:
     """Average seconds by which losses delay the last of several messages sent at the same time. One
     message of n segments is late by
@@ -205,9 +212,10 @@ def recovery_wait_s(
         loss: p, the probability of losing a packet.
         num_messages: m.
         num_notes: of one packet each, sent at the same time.
+        segment: bytes of data in a full frame.
     """
     rtt_s, loss = np.asarray(rtt_s), np.asarray(loss)
-    num_segments = np.maximum(np.minimum(num_bytes, window_bytes) / SEGMENT_BYTES, 1)
+    num_segments = np.maximum(np.minimum(num_bytes, window_bytes) / segment, 1)
     later_than = (1 - (1 - loss) ** num_segments, loss, loss**2)
     waits_s = (rtt_s, 2 * rtt_s, np.maximum(rtt_s + _MIN_RTO_S, 2 * rtt_s))
     expected_s, before_s = np.zeros(()), np.zeros(())

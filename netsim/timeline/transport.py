@@ -7,18 +7,19 @@ import math
 from dataclasses import dataclass, fields, replace
 
 from netsim.conditions.condition import NetworkCondition
-from netsim.conditions.link import check_number
+from netsim.conditions.link import check_number, segment_bytes
 from netsim.timeline.tcp_throughput import (
     INITIAL_WINDOW_BYTES,
     LINUX_RMEM_BYTES,
     LINUX_WINDOW_BYTES,
     LINUX_WMEM_BYTES,
+    SEGMENT_BYTES,
     socket_window_bytes,
 )
 
 _MOVERS = ("bytes_per_s", "local_bytes_per_s", "switch_bytes_per_s")
 _MOVERS += ("messages_per_s", "local_messages_per_s")
-_MOVERS += ("segment_bytes", "initial_window_bytes", "max_window_bytes")
+_MOVERS += ("segment_bytes", "mss_bytes", "initial_window_bytes", "max_window_bytes")
 
 _OPTIONAL = (("chunk_bytes", "a tree"), ("gather_segment_bytes", "no limit"))
 _OPTIONAL += (("own_buffer_bytes", "no limit"),)
@@ -73,6 +74,7 @@ class Transport:
             doubling, see `netsim.timeline.halving_doubling`.
         chunk_bytes: in which a broadcast goes along a chain of all workers; None: it goes down a
             tree, whole. See `netsim.timeline.broadcasts`.
+        mss_bytes: TCP's data in a full frame, of the network's MTU.
         initial_window_bytes: of TCP.
         max_window_bytes: that a connection has in flight at the most: of the hosts' socket buffers
             (`tcp_throughput.socket_window_bytes`), or of the library's own, whichever is less.
@@ -102,6 +104,7 @@ class Transport:
     has_trees: bool = False
     halving_doubling_bytes: float = 0
     chunk_bytes: float | None = None
+    mss_bytes: float = SEGMENT_BYTES
     initial_window_bytes: float = INITIAL_WINDOW_BYTES
     max_window_bytes: float = LINUX_WINDOW_BYTES
     own_buffer_bytes: float | None = None
@@ -142,8 +145,11 @@ class Transport:
                 ),
                 math.inf if self.own_buffer_bytes is None else self.own_buffer_bytes,
             )
+        mss_bytes = segment_bytes(condition.mtu)
         return replace(
             self,
+            mss_bytes=mss_bytes,
+            initial_window_bytes=self.initial_window_bytes * mss_bytes / self.mss_bytes,
             max_window_bytes=window_bytes,
             slow_start_after_idle=self.slow_start_after_idle if after_idle is None else after_idle,
         )

@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from netsim.conditions.condition import NetworkCondition
-from netsim.conditions.link import FRAME_BYTES, LinkCondition
+from netsim.conditions.link import LinkCondition, frame_bytes, wire_per_payload
 from netsim.conditions.units import bytes_per_s, mbit_per_s
 from netsim.errors import ProbeError
 from netsim.links import counters
 from netsim.links.namespaces import Hub
 from netsim.proof import round_trip, tcp_rate
-from netsim.proof.datagrams import DATAGRAM, arrived
+from netsim.proof.datagrams import arrived, full_datagram
 from netsim.proof.proof import LinkReport
 from netsim.proof.temporary_network import run_workers
 from netsim.validation import ring
@@ -178,11 +178,12 @@ class _End:
 
 
 def _send_datagrams(datagrams: socket.socket, receiver: tuple[str, int]) -> None:
-    interval_s = FRAME_BYTES / bytes_per_s(DATAGRAM_RATE_MBIT)
+    interval_s = frame_bytes() / bytes_per_s(DATAGRAM_RATE_MBIT)
+    datagram = full_datagram()
     begin_s = time.monotonic()
     for num_sent in range(NUM_DATAGRAMS):
         time.sleep(max(0.0, begin_s + num_sent * interval_s - time.monotonic()))
-        datagrams.sendto(DATAGRAM, receiver)
+        datagrams.sendto(datagram, receiver)
 
 
 def _send_stream(connection: socket.socket, seconds: float) -> None:
@@ -205,7 +206,7 @@ def _rate_mbit(connection: socket.socket, warm_up_s: float) -> float:
     begin = bisect_left(arrivals, (arrivals[0][0] + warm_up_s, 0))
     (begin_s, before), (end_s, after) = arrivals[min(begin, len(arrivals) - 1)], arrivals[-1]
     goodput = (after - before) / max(end_s - begin_s, 1e-9)
-    return tcp_rate.WIRE_PER_GOODPUT * mbit_per_s(goodput)
+    return wire_per_payload() * mbit_per_s(goodput)
 
 
 def _seconds(path: LinkCondition) -> float:

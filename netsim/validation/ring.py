@@ -4,7 +4,7 @@ import select
 import socket
 import time
 
-from netsim.conditions.link import LinkCondition
+from netsim.conditions.link import LinkCondition, wire_per_payload
 from netsim.proof import tcp_rate
 
 _BLOCK = bytes(256 * 1024)
@@ -14,7 +14,7 @@ def seconds_in_theory(path: LinkCondition, num_workers: int, num_bytes: int) -> 
     """Seconds of 2(N-1) steps; in each, every worker sends one Nth at the rate after the delay."""
     assert path.rate_mbit is not None
     num_steps = 2 * (num_workers - 1)
-    wire_bytes = num_bytes / num_workers * tcp_rate.WIRE_PER_GOODPUT
+    wire_bytes = num_bytes / num_workers * wire_per_payload()
     return num_steps * (wire_bytes * path.seconds_per_byte + path.delay_ms / 1000)
 
 

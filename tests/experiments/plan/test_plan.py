@@ -225,14 +225,14 @@ def test_a_run_by_one_stream_is_known_as_before_there_were_several():
 
 def test_a_run_by_linuxs_own_tcp_is_known_as_before_there_was_another():
     config = plain(compose_config(["algo=allreduce", "net=wan", "net.workers={0: {delay_ms: 3}}"]))
-    tcp = ("tcp_slow_start_after_idle", "tcp_wmem_max_kb", "tcp_rmem_max_kb")
+    tcp = ("tcp_slow_start_after_idle", "tcp_wmem_max_kb", "tcp_rmem_max_kb", "mtu")
     older = config | {"net": {k: v for k, v in config["net"].items() if k not in tcp}}
-    assert len(config["net"]) - len(older["net"]) == 3
+    assert len(config["net"]) - len(older["net"]) == 4
     assert config_text(config) == config_text(older)
     read = yaml.safe_load(config_text(config))
     assert "net" in read and not set(tcp) & set(read["net"])
     assert completed(read) == config
-    for key, value in zip(tcp, (False, 64, 64), strict=True):
+    for key, value in zip(tcp, (False, 64, 64, 9000), strict=True):
         other = config | {"net": config["net"] | {key: value}}
         assert config_text(other) != config_text(older)
         assert completed(yaml.safe_load(config_text(other))) == other

@@ -12,10 +12,12 @@ from experiments.predict.dry_run import DryRun, meta_buckets
 from experiments.predict.predict import case_of, predict, steady_steps
 from host import commands
 from host.errors import UserError
+from netsim.conditions.link import wire_per_payload
 from netsim.timeline.cost_model import CostModel
-from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
 from netsim.timeline.timeline import Timeline
 from netsim.timeline.transport import NCCL
+
+WIRE_PER_PAYLOAD = wire_per_payload()
 
 BASE = ("model=vgg16", "net=dc_10g", "workers=16", "device=v100", "max_steps=8")
 MACHINES = (

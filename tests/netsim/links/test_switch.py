@@ -38,6 +38,16 @@ def test_the_switch_delays_and_tcp_is_as_asked_beside_a_probe_that_needs_more(sc
 
 
 @pytest.mark.root
+def test_jumbo_frames_reach_everybody_at_the_rate_asked_for(scenario):
+    outcome = scenario("jumbo")
+    for link, tcp in outcome["switch"] + outcome["bridges"]:
+        assert tcp["mtu"] == 9000
+        assert link["achieved_rate_mbit"] == pytest.approx(50, rel=0.05)
+    assert [tcp["max_segments"] for _, tcp in outcome["switch"]] == [1] * 3
+    assert all(link["num_lost"] > 0 for link, _ in outcome["switch"])
+
+
+@pytest.mark.root
 def test_bridges_of_nodes_reach_each_other(scenario):
     assert scenario("two_nodes") == [True] * 3
 

@@ -23,6 +23,7 @@ TCP = TcpSettings(
     slow_start_after_idle=True,
     unsent_bytes=131_072,
     max_segments=65_535,
+    mtu=1500,
 )
 
 
@@ -30,11 +31,12 @@ TCP = TcpSettings(
     ("condition", "mbit"),
     [
         (NetworkCondition(rate_mbit=100), 100 * 1448 / 1514),
+        (NetworkCondition(rate_mbit=100, mtu=9000), 100 * 8948 / 9014),
         (NetworkCondition(rate_mbit=10_000, delay_ms=50), (4 << 20) * 2 / 3 * 8 / 0.1 / 1e6),
         (NetworkCondition(delay_ms=50), (4 << 20) * 2 / 3 * 8 / 0.1 / 1e6),
         (NetworkCondition(), None),
     ],
-    ids=["headers", "window", "window alone", "nothing"],
+    ids=["headers", "jumbo frames", "window", "window alone", "nothing"],
 )
 def test_theory_is_the_least_of_all_limits(condition, mbit):
     assert one_connection.theory_mbit(condition, TCP) == (mbit and pytest.approx(mbit))

@@ -38,6 +38,23 @@ def switched() -> dict:
     return {"workers": results.values, "counters": results.hub}
 
 
+def jumbo() -> dict:
+    """The workers' `LinkReport`s and TCP by back end, where a frame carries six times as much: the
+    switch with loss, and bridges of nodes.
+    """
+    asked = {
+        "switch": NetworkCondition(rate_mbit=50, loss_pct=5, mtu=9000, backend="switch"),
+        "bridges": NetworkCondition(rate_mbit=50, mtu=9000, nodes={"size": 2}),
+    }
+
+    def work(hub: Hub, rank: int) -> list:
+        report = proof.probe(hub.condition, rank, [hub.address(r) for r in range(3)])
+        assert report is not None
+        return [asdict(report), asdict(tcp.read())]
+
+    return {name: run_workers(condition, 3, work).values for name, condition in asked.items()}
+
+
 def two_nodes() -> list:
     """Whether workers of two nodes, joined by bridges and a slow link, reach each other."""
     asked = NetworkCondition(rate_mbit=100, nodes={"size": 2, "between": {"rate_mbit": 10}})

@@ -1,14 +1,19 @@
 """The terms that all patterns share, through an exchange of two workers, by hand."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from netsim.conditions.condition import NetworkCondition
-from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
+from netsim.conditions.link import wire_per_payload
+from netsim.timeline import tcp_throughput
+from netsim.timeline.cost_model import CostModel
 from tests.netsim.operations import of_all
 from tests.netsim.timeline.test_cost_model import IDEAL, cost_of
+
+WIRE_PER_PAYLOAD = wire_per_payload()
 
 NETWORK = NetworkCondition(rate_mbit=100, delay_ms=10)
 RATE = 12.5e6 / WIRE_PER_PAYLOAD
@@ -88,3 +93,28 @@ def test_a_packet_of_each_stream_and_its_word_may_be_lost(streams, rendezvous):
     waits_s = np.where(lost, np.where(probe_lost, 0.22, 0.04), 0)
     expected_s = np.maximum(waits_s, np.where(word_lost, 0.22, 0)).max(1).mean()
     assert late_s == pytest.approx([expected_s] * 2, rel=0.05)
+
+
+def test_jumbo_frames_have_fewer_headers_fewer_packets_and_larger_windows():
+    """By hand: 66 bytes of headers beside 8,948 of data; ten segments to begin with; under loss a
+    window of so many segments (Mathis et al. 1997), of each message.
+    """
+    jumbo = replace(NETWORK, mtu=9000)
+    bytes_s = 1_000_000 * (9014 / 8948) * 8e-8
+    assert exchanged(1_000_000, jumbo).seconds == pytest.approx([bytes_s + 0.01] * 2)
+    assert CostModel(jumbo, 2).wire_per_payload == 9014 / 8948
+    assert CostModel(jumbo, 2).transport.initial_window_bytes == 89_480
+    jittery = replace(jumbo, jitter_ms=6)
+    for num_bytes, num_packets in ((8_948, 1), (8_949, 2)):
+        late_s = exchanged(num_bytes, jittery).seconds - exchanged(num_bytes, jumbo).seconds
+        expected_s = 0.006 * (num_packets - 1) / (num_packets + 1)
+        assert late_s == pytest.approx([expected_s] * 2, abs=1e-12)
+    lossy = NetworkCondition(delay_ms=10, loss_pct=1, congestion_control="reno", mtu=9000)
+    window_bytes = 8_948 * math.sqrt(1.5 / 0.01)
+    mss_bytes = IDEAL.over(lossy).mss_bytes
+    rate = tcp_throughput.loss_limited_rate("reno", math.inf, 0.02, 0.01, segment=mss_bytes)
+    assert rate == pytest.approx(window_bytes / 0.02)
+    assert (
+        exchanged(10_000_000, lossy).seconds[0]
+        < 0.25 * exchanged(10_000_000, replace(lossy, mtu=1500)).seconds[0]
+    )

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from bagua_algos.communication.stripes import SMALLEST_PART_BYTES
 from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.link import wire_per_payload
 from netsim.links.tcp import UNSENT_BYTES
 from netsim.timeline.cost import Cost
 from netsim.timeline.cost_model import CostModel
-from netsim.timeline.tcp_throughput import LINUX_WINDOW_BYTES, WIRE_PER_PAYLOAD, message_s
+from netsim.timeline.tcp_throughput import LINUX_WINDOW_BYTES, message_s
 from netsim.timeline.transport import GLOO, NCCL, Transport
 from netsim.validation import gloo_measurements
 from netsim.validation.calibrate import error, predicted_s
@@ -20,6 +21,7 @@ from tests.netsim.event_oracle import chain_seconds, looped_ring_seconds, ring_s
 from tests.netsim.operations import Operation, of_all
 from tests.paths import ROOT
 
+WIRE_PER_PAYLOAD = wire_per_payload()
 COLLECTIVES = ("all_reduce_mean", "all_to_all", "reduce_scatter_mean", "all_gather", "broadcast")
 IDEAL = Transport(
     operation_s=0,
@@ -34,8 +36,7 @@ IDEAL = Transport(
     max_window_bytes=1e30,
 )
 FAR = NetworkCondition(rate_mbit=10_000, delay_ms=50)
-OPEN = 1e12
-"""A congestion window that never waits."""
+OPEN = 1e12  # a congestion window that never waits
 
 
 def cost_of(

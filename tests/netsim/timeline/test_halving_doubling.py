@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from netsim.conditions.condition import NetworkCondition
-from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
+from netsim.conditions.link import wire_per_payload
 from netsim.timeline.transport import GLOO
 from tests.netsim.operations import of_all
 from tests.netsim.timeline.test_cost_model import IDEAL, OPEN, cost_of, seconds_of
+
+WIRE_PER_PAYLOAD = wire_per_payload()
 
 HALVING = replace(IDEAL, halving_doubling_bytes=1e12)
 NETWORK = NetworkCondition(rate_mbit=100, delay_ms=5)

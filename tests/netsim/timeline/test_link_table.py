@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.link import wire_per_payload
 from netsim.timeline.link_table import LinkSchedule, LinkTable, named_ranks
-from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
+
+WIRE_PER_PAYLOAD = wire_per_payload()
 
 HOST_RATE = 1e9
 CONDITIONS = [

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.link import wire_per_payload
 from netsim.timeline.compute import (
     ComputeTimes,
     Lognormal,
@@ -14,11 +15,12 @@ from netsim.timeline.compute import (
     even_buckets,
 )
 from netsim.timeline.cost_model import CostModel
-from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
 from netsim.timeline.timeline import Timeline, TimelineJob
 from netsim.timeline.transport import Transport
 from tests.netsim.event_oracle import Collective, Workers
 from tests.netsim.operations import Operation, of_all
+
+WIRE_PER_PAYLOAD = wire_per_payload()
 
 BARE = Transport(
     operation_s=0,

@@ -20,10 +20,12 @@ from experiments.plan.factory import make_plan
 from experiments.simulated.outcome import record_training
 from experiments.simulated.profile import Profile
 from experiments.simulated.replay import step_ends_s
+from netsim.conditions.link import wire_per_payload
 from netsim.timeline.compute import ComputeTimes
 from netsim.timeline.cost_model import CostModel
-from netsim.timeline.tcp_throughput import WIRE_PER_PAYLOAD
 from netsim.timeline.timeline import Timeline
+
+WIRE_PER_PAYLOAD = wire_per_payload()
 
 TRAINED = load()[1][0]
 ALGOS = (  # one of each kind of operations
