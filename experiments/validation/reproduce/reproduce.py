@@ -17,7 +17,7 @@ from experiments.validation.reproduce.recipe import Recipe
 from host.cores import usable_cores
 from host.words import counted
 
-INPUTS = "results/reference/profiles/"
+INPUTS = ("results/reference/profiles/", "results/partitions/profiles/")
 """Measurements, of which simulated runs are made."""
 
 _SCRATCH = ("results/runs/", "results/reports/")
@@ -135,7 +135,7 @@ def _quoting(root: Path, made: Files) -> tuple[dict[str, bytes], list[str]]:
 def _unexplained(root: Path, made: Files, recipe: Recipe) -> Iterator[str]:
     """Committed files that nothing makes; and what is said not to be made, but is, or is not."""
     paths = _kept(root)
-    apart = (INPUTS, *_SCRATCH, *(pack.archive for pack in recipe.archives))
+    apart = (*INPUTS, *_SCRATCH, *(pack.archive for pack in recipe.archives))
     for path in sorted(paths - made.keys() - recipe.without_records.keys()):
         if not path.startswith(apart) and Path(path).name not in ("README.md", "reproduce.yaml"):
             yield f"{path}: nothing makes it, and results/reproduce.yaml does not say why"

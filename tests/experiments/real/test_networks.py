@@ -19,6 +19,7 @@ FEW_STEPS = ("max_steps=4", "eval_every=4", "log_every=2")
 def test_what_the_network_turned_out_to_be_is_recorded(tmp_path):
     ended = app.run(
         *("algo=bytegrad", "net=wan", "net.rate_mbit=80", "net.tcp_wmem_max_kb=400"),
+        "net.mtu=9000",
         *("workers=2", *FEW_STEPS),
         f"hydra.run.dir={tmp_path}",
     )
@@ -32,7 +33,7 @@ def test_what_the_network_turned_out_to_be_is_recorded(tmp_path):
     assert [link["receiver"] for link in record["links"]] == [0, 1]
     assert record["tcp"]["max_segments"] == 1  # loss hits single frames
     assert record["tcp"]["unsent_bytes"] == UNSENT_BYTES
-    assert record["tcp"]["wmem_max_bytes"] == 400_000
+    assert (record["tcp"]["wmem_max_bytes"], record["tcp"]["mtu"]) == (400_000, 9000)
     hosts = Path("/proc/sys/net/ipv4/tcp_rmem").read_text().split()
     assert record["tcp"]["rmem_max_bytes"] == int(hosts[2])
     assert record["tcp"]["slow_start_after_idle"] is True  # Linux's own

@@ -27,24 +27,36 @@ from experiments.runs.parts import load_parts
 from experiments.tasks.base import Split, TaskData
 from host.errors import UserError
 
-STUDY = "equal_tuning"
-RESULTS = Path(__file__).parents[4] / "results" / STUDY
+STUDY, PARTITIONS = STUDIES = ("equal_tuning", "partitions")
+COMMITTED = Path(__file__).parents[4] / "results"
+RESULTS = COMMITTED / STUDY
+TRIALS = {
+    RESULTS / "trials.yaml": STUDY,
+    COMMITTED / PARTITIONS / "trials.yaml": PARTITIONS,
+    COMMITTED / PARTITIONS / "batch_norm" / "trials.yaml": "batch_norm",
+}
+"""And whose they are, a file of conf/contestants."""
+KINDS = ("iid", "dirichlet_10", "dirichlet_1", "dirichlet_0.1", "by_class")
 
 
-def runs_in(part: str) -> list[tuple[str, ...]]:
-    """The words of each command of a part of the committed study that runs settings."""
-    (own,) = (one for one in load_parts(STUDY) if one.name == part)
+def runs_in(study: str, part: str) -> list[tuple[str, ...]]:
+    """The words of each command of a part of a committed study that runs settings."""
+    (own,) = (one for one in load_parts(study) if one.name == part)
     commands = [action.arguments for action in own.actions if isinstance(action, Command)]
     return [words[2:] for words in commands if words[:2] == ("experiments.equal_tuning", "run")]
 
 
-def seeds_of(part: str) -> set[str]:
-    found = [words[words.index("--seeds") + 1].split(",") for words in runs_in(part)]
+def seeds_of(study: str, part: str) -> set[str]:
+    found = [words[words.index("--seeds") + 1].split(",") for words in runs_in(study, part)]
     return {seed for seeds in found for seed in seeds}
 
 
-def test_the_committed_study_scores_by_other_seeds_than_it_tunes():
-    tuning, scoring = seeds_of("trials") | seeds_of("choose"), seeds_of("score")
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_committed_study_scores_by_other_seeds_than_it_tunes(study):
+    tuning, scoring = (
+        seeds_of(study, "trials") | seeds_of(study, "choose"),
+        seeds_of(study, "score"),
+    )
     assert len(scoring) >= 10
     assert tuning
     assert not tuning & scoring
@@ -65,12 +77,16 @@ def examples_of(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> list
     return [set(part.x[:, 0].tolist()) for part in (data.train, data.validation, data.test)]
 
 
-def test_the_committed_study_scores_by_other_examples_than_it_tunes(monkeypatch):
-    (score,) = runs_in("score")
-    _, validation, test = examples_of(score, monkeypatch)
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_committed_study_scores_by_other_examples_than_it_tunes(study, monkeypatch):
+    scores = {
+        tuple(map(tuple, map(sorted, examples_of(words, monkeypatch)[1:])))
+        for words in runs_in(study, "score")
+    }
+    ((validation, test),) = [map(set, parts) for parts in scores]
     assert len(validation) == 5_000
     assert len(test) == 10_000
-    for words in (*runs_in("trials"), *runs_in("choose")):
+    for words in (*runs_in(study, "trials"), *runs_in(study, "choose")):
         own = examples_of(words, monkeypatch)
         assert sum(map(len, own)) == len(set.union(*own)) == 55_000
         assert not set.union(*own) & (validation | test)
@@ -91,9 +107,10 @@ def test_contestants_have_equally_many_trials_and_each_field_is_spread():
     assert all(own["algo"] == "a" for own in values)
 
 
-def test_the_committed_trials_are_equally_many_for_all():
-    trials = load_settings(RESULTS / "trials.yaml")
-    assert trials.keys() == read_contestants(STUDY).keys()
+@pytest.mark.parametrize("file", TRIALS, ids=TRIALS.get)
+def test_the_committed_trials_are_equally_many_for_all(file):
+    trials = load_settings(file)
+    assert trials.keys() == read_contestants(TRIALS[file]).keys()
     assert len({len(own) for own in trials.values()}) == 1
 
 
@@ -159,10 +176,19 @@ def test_trials_are_found_by_what_records_say_of_them(tmp_path):
         load_trials(settings, tmp_path)
 
 
-def test_the_committed_settings_are_trials_and_have_the_frozen_target():
-    trials = {words for own in load_settings(RESULTS / "trials.yaml").values() for words in own}
-    target = yaml.safe_load((RESULTS / "targets.yaml").read_text())[1.0]
-    for own in load_settings(RESULTS / "chosen.yaml").values():
+@pytest.mark.parametrize(
+    ("file", "folder"),
+    [
+        (file, folder)
+        for file, name in TRIALS.items()
+        for folder in ([""] if name == STUDY else KINDS)
+    ],
+    ids=lambda value: TRIALS.get(value, value),
+)
+def test_the_committed_settings_are_trials_and_have_the_frozen_target(file, folder):
+    trials = {words for own in load_settings(file).values() for words in own}
+    target = yaml.safe_load((file.parent / folder / "targets.yaml").read_text())[1.0]
+    for own in load_settings(file.parent / folder / "chosen.yaml").values():
         for words in own:
             values = values_of(words.split())
             assert float(values["target_accuracy"]) == target
