@@ -84,7 +84,7 @@ def _over_partitions(table: pd.DataFrame) -> dict[str, PageTable]:
     }
     tables = {}
     for score, caption in captions.items():
-        if table[f"{score}_score"].notna().any():
+        if bool(table[f"{score}_score"].notna().any()):
             found = {name: [_ends(of.get(name), score) for of in by_partition] for name in names}
             numbers = {
                 name: [of.get(name, {}).get(f"{score}_score", math.nan) for of in by_partition]
@@ -108,11 +108,12 @@ def _mildness(partition: str) -> tuple[int, float, str]:
 
 def _ends(setting: Mapping[Any, Any] | None, score: str) -> str:
     """Such as "0.832 (0.830 to 0.833)", "0.832", or "-" where nothing was run or scored."""
-    if setting is None or pd.isna(setting[f"{score}_score"]):
+    value = math.nan if setting is None else float(setting[f"{score}_score"])
+    if setting is None or math.isnan(value):
         return "-"
-    text = f"{setting[f'{score}_score']:.3f}"
+    text = f"{value:.3f}"
     low, high = setting.get(f"{score}_low", math.nan), setting.get(f"{score}_high", math.nan)
-    return text if pd.isna(low) else f"{text} ({low:.3f} to {high:.3f})"
+    return text if math.isnan(low) else f"{text} ({low:.3f} to {high:.3f})"
 
 
 def _figure(runs: pd.DataFrame) -> Figure:

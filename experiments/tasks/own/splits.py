@@ -14,6 +14,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.random import (
+    get_bit_generator,  # pyright: ignore[reportAttributeAccessIssue]
+    set_bit_generator,  # pyright: ignore[reportAttributeAccessIssue]
+)
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
@@ -134,14 +138,14 @@ class DatasetSplit(Split):
 def generators_apart() -> Iterator[None]:
     """After it, the generators of torch, NumPy and Python go on where they were."""
     of_torch, of_python = torch.default_generator.get_state(), random.getstate()
-    of_numpy = np.random.get_bit_generator()
-    np.random.set_bit_generator(np.random.MT19937(0) if of_numpy is _APART else _APART)
+    of_numpy = get_bit_generator()
+    set_bit_generator(np.random.MT19937(0) if of_numpy is _APART else _APART)
     try:
         yield
     finally:
         torch.default_generator.set_state(of_torch)  # no GPU draws for examples
         random.setstate(of_python)
-        np.random.set_bit_generator(of_numpy)
+        set_bit_generator(of_numpy)
 
 
 def seed_generators(key: Sequence[int]) -> None:
