@@ -66,36 +66,35 @@ def _finding(run: dict[Any, Any]) -> str:
 
 
 def _over_partitions(table: pd.DataFrame) -> dict[str, PageTable]:
-    """A row for settings that differ in the partition and the target alone, the best first; a
-    table of the model evaluated, and one of the workers' own, where they were scored.
-    """
-    named = table.assign(partition=table.partition.fillna(_ALIKE))
-    rows = [row for _, row in named.groupby(_ROW, dropna=False, sort=False)]
-    rows.sort(key=lambda row: -float((signs(row) * row.final_score).mean()))
-    by_partition = [{one["partition"]: one for one in row.to_dict("records")} for row in rows]
-    names = sorted(set(named.partition), key=_mildness)
-    alike = pd.concat([row.head(1) for row in rows], ignore_index=True)
-    alike = alike.assign(partition=None, target=None)
+    """A table of the model evaluated, and one of the workers' own, where they were scored."""
     captions = {
         "final": "Accuracy in the end, on the test set, by which examples workers have for "
         "themselves: the median over seeds, and its 95 % interval.",
         "final_own": "The same of the models that the workers have themselves, each on its part "
         "of the test set: the median over seeds.",
     }
-    tables = {}
-    for score, caption in captions.items():
-        if bool(table[f"{score}_score"].notna().any()):
-            found = {name: [_ends(of.get(name), score) for of in by_partition] for name in names}
-            numbers = {
-                name: [of.get(name, {}).get(f"{score}_score", math.nan) for of in by_partition]
-                for name in names
-            }
-            tables[f"{score}_over_partitions"] = PageTable(
-                caption=said_of(table, caption),
-                cells=leading(alike) | found,
-                numbers=pd.concat([alike[_ROW], pd.DataFrame(numbers)], axis=1),
-            )
-    return tables
+    scored = {score: table.loc[table[f"{score}_score"].notna()] for score in captions}
+    return {
+        f"{score}_over_partitions": _by_partition(rows, score, said_of(table, captions[score]))
+        for score, rows in scored.items()
+        if len(rows)
+    }
+
+
+def _by_partition(table: pd.DataFrame, score: str, caption: str) -> PageTable:
+    """A row for settings that differ in the partition and the target alone, the best first."""
+    named = table.assign(partition=table.partition.fillna(_ALIKE))
+    rows = [row for _, row in named.groupby(_ROW, dropna=False, sort=False)]
+    rows.sort(key=lambda row: -float((signs(row) * row.final_score).mean()))
+    found = [{one["partition"]: one for one in row.to_dict("records")} for row in rows]
+    alike = pd.concat([row.head(1) for row in rows], ignore_index=True)
+    alike = alike.assign(partition=None, target=None)
+    cells, numbers = leading(alike), {}
+    for name in sorted(set(named.partition), key=_mildness):
+        cells[name] = [_ends(of.get(name), score) for of in found]
+        numbers[name] = [of.get(name, {}).get(f"{score}_score", math.nan) for of in found]
+    numbers = pd.concat([alike[_ROW], pd.DataFrame(numbers)], axis=1)
+    return PageTable(caption=caption, cells=cells, numbers=numbers)
 
 
 def _mildness(partition: str) -> tuple[int, float, str]:
@@ -107,11 +106,10 @@ def _mildness(partition: str) -> tuple[int, float, str]:
 
 
 def _ends(setting: Mapping[Any, Any] | None, score: str) -> str:
-    """Such as "0.832 (0.830 to 0.833)", "0.832", or "-" where nothing was run or scored."""
-    value = math.nan if setting is None else float(setting[f"{score}_score"])
-    if setting is None or math.isnan(value):
+    """Such as "0.832 (0.830 to 0.833)", "0.832", or "-" where nothing was run."""
+    if setting is None:
         return "-"
-    text = f"{value:.3f}"
+    text = f"{setting[f'{score}_score']:.3f}"
     low, high = setting.get(f"{score}_low", math.nan), setting.get(f"{score}_high", math.nan)
     return text if math.isnan(low) else f"{text} ({low:.3f} to {high:.3f})"
 

@@ -54,6 +54,8 @@ def _line(cells: list[str]) -> str:
 
 
 def _column(header: str, columns: list[str]) -> int:
+    if columns.count(header) == 1:
+        return columns.index(header)
     found = [k for k, column in enumerate(columns) if column.split(",")[0] == header]
     if len(found) != 1:
         raise ValueError(f"{len(found)} columns {header!r}")

@@ -134,13 +134,19 @@ def test_a_quote_has_the_columns_that_its_page_names(tmp_path):
     page.write_text(page.read_text().replace("| of |", "| on |"))
     with pytest.raises(ValueError, match="has 0 columns 'on'"):
         quotes.requoted(page, made, tmp_path)
+    made = {"t.md": b"| a, b=1 | a, b=2 |\n| --- | ---: |\n| 1 | 2 |\n"}
+    page.write_text("<!-- table: t.md -->\n\n| a, b=2 |\n| - |\n")
+    assert b"| 2 |" in quotes.requoted(page, made, tmp_path)
+    page.write_text("<!-- table: t.md -->\n\n| a |\n| - |\n")
+    with pytest.raises(ValueError, match="has 2 columns 'a'"):
+        quotes.requoted(page, made, tmp_path)
 
 
 def test_the_projects_own_recipe_is_of_its_study():
     own = load_recipe(ROOT)
     assert {pack.archive for pack in own.archives} == {
         *("results/reference/runs_real.tar.xz", "results/reference/runs_simulated.tar.xz"),
-        "results/equal_tuning/runs.tar.xz",
+        *("results/equal_tuning/runs.tar.xz", "results/partitions/runs.tar.xz"),
     }
     outs = {arguments[-1] for arguments in (command.arguments for command in own.commands)}
     assert {"results/reference/reference_64", "results/reference/sixteen.md"} <= outs
