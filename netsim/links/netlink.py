@@ -174,13 +174,6 @@ def max_segments(name: str) -> int:
         return link.get_attr("IFLA_GSO_MAX_SEGS")
 
 
-def mtu(name: str) -> int:
-    """How many bytes of an IP packet fit into a frame of the interface, read from the kernel."""
-    with _netlink(f"read the properties of {name}") as ip:
-        [link] = ip.get_links(_index(ip, name))
-        return link.get_attr("IFLA_MTU")
-
-
 @contextmanager
 def _netlink(purpose: str) -> Iterator[IPRoute]:
     try:

@@ -8,7 +8,7 @@ from itertools import permutations
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.units import bytes_per_s
 from netsim.errors import NamespaceError
-from netsim.links import netlink
+from netsim.links import counters, netlink
 from netsim.links.netlink import INTERFACE
 
 AMPLE_RATIO = 4
@@ -115,7 +115,7 @@ def read() -> TcpSettings:
         slow_start_after_idle=bool(_read(_SLOW_START)[0]),
         unsent_bytes=_read(_UNSENT)[0],
         max_segments=netlink.max_segments(INTERFACE),
-        mtu=netlink.mtu(INTERFACE),
+        mtu=counters.mtu(INTERFACE),
     )
 
 

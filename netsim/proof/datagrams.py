@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from netsim.conditions.link import MTU, LinkCondition, frame_bytes
 from netsim.conditions.units import bytes_per_s
-from netsim.links import counters, netlink
+from netsim.links import counters
 from netsim.proof import tcp_rate
 from netsim.proof.arrivals import ByteSample, sample, steady_rate_mbit
 
@@ -88,7 +88,7 @@ def exchange(
     incoming, outgoing = neighbours
     receiver = (addresses[(rank + 1) % len(ring)], _PORT)
     seconds, turns = measuring_seconds(ring), num_turns(ring)
-    datagram = full_datagram(netlink.mtu(netlink.INTERFACE))
+    datagram = full_datagram(counters.mtu())
     with ExitStack() as stack:
         datagrams, *others = [stack.enter_context(_socket()) for _ in range(_NUM_SOCKETS)]
         datagrams.bind((addresses[rank], _PORT))

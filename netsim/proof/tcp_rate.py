@@ -11,7 +11,7 @@ import time
 from netsim.conditions.link import wire_per_payload
 from netsim.conditions.units import bytes_per_s
 from netsim.errors import ProbeError
-from netsim.links import counters, netlink
+from netsim.links import counters
 from netsim.proof.arrivals import ByteSample, steady_rate_mbit
 
 PORT = 29_999
@@ -152,7 +152,7 @@ def _send_and_receive(
     unsent_bytes = max(_MIN_UNSENT_BYTES, round(_UNSENT_S * bytes_per_s(onward_mbit or 0)))
     outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
     buffer = bytearray(1024 * 1024)
-    wire_share = wire_per_payload(netlink.mtu(netlink.INTERFACE))  # the rate is of whole frames
+    wire_share = wire_per_payload(counters.mtu())  # the rate is of whole frames
     samples, last = [_sample(wire_share)], b""
     senders, receivers = [outgoing], [incoming]
     end = time.monotonic() + seconds
