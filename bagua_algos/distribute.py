@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
@@ -34,7 +35,8 @@ Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
 NO_SYNC = "no_sync"
 RELEASE_FIRST = "release() that one first, or distribute the whole once"
 
-_ENGINES: "dict[nn.Module, Engine | ShardedEngine]" = {}
+_ENGINES: "WeakKeyDictionary[nn.Module, ref[Engine | ShardedEngine]]" = WeakKeyDictionary()
+"""Of each distributed model. The model's own attributes and hooks keep its engine alive."""
 
 
 def distribute(
@@ -182,7 +184,7 @@ def _check_is_not_distributed(model: nn.Module) -> None:
 
 
 def _register(engine: "Engine | ShardedEngine", model: Model) -> Model:
-    _ENGINES[model] = engine
+    _ENGINES[model] = ref(engine)
     vars(model)[NO_SYNC] = NoSync(engine.no_sync)
     return model
 
@@ -223,6 +225,8 @@ def _is_sharded(model: nn.Module) -> bool:
 
 
 def _engine(model: nn.Module) -> "Engine | ShardedEngine":
-    if model not in _ENGINES:
+    find = _ENGINES.get(model)
+    engine = None if find is None else find()
+    if engine is None:
         raise ValueError("this model is not distributed: call bagua_algos.distribute() first")
-    return _ENGINES[model]
+    return engine

@@ -1,5 +1,6 @@
 """Tracks which gradients of the current backward pass are final, and launches full buckets."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
+from bagua_algos.engine.script.weak_hook import WeakHook
 from kernels.upload import upload
 
 
@@ -68,8 +70,13 @@ class BackwardTracker:
                 parameter.grad = self._places[parameter].view.copy_(gradient)
 
     def attach(self, on_gradient: Callable[[nn.Parameter], None]) -> list[RemovableHandle]:
-        """Have autograd call `on_gradient(parameter)` whenever a gradient has been accumulated."""
-        hooks = [p.register_post_accumulate_grad_hook(on_gradient) for p in self._places]
+        """Have autograd call the method `on_gradient(parameter)` of an object, as long as that
+        lives, whenever a gradient has been accumulated.
+        """
+        hook = WeakHook(on_gradient, _refuse_parts)
+        for parameter in self._places:
+            _remove_dead(parameter)
+        hooks = [p.register_post_accumulate_grad_hook(hook) for p in self._places]
         for parameter, place in self._places.items():
             if len(place.bucket.gradients) > 1 and not place.view.is_contiguous():
                 hooks.append(parameter.register_hook(self._accumulate_apart(parameter, place.view)))
@@ -159,8 +166,11 @@ class BackwardTracker:
         warns (its "gradient layout contract"): there the sum is made here.
         """
 
+        weakly = weakref.ref(parameter)
+
         def on_incoming(gradient: Tensor) -> Tensor | None:
-            if parameter.grad is not view:
+            parameter = weakly()
+            if parameter is None or parameter.grad is not view:
                 return None
             parameter.grad = None
             return gradient + view
@@ -185,6 +195,21 @@ def drop_unused_(
     for parameter, share in zip(parameters, used_wp[0].tolist(), strict=True):
         if share == 0:
             parameter.grad = None
+
+
+def _remove_dead(parameter: nn.Parameter) -> None:
+    """What a model that was dropped without `release` has left on a parameter that lives on."""
+    hooks = parameter._post_accumulate_grad_hooks or {}
+    for key in [k for k, hook in hooks.items() if isinstance(hook, WeakHook) and hook.is_dead]:
+        del hooks[key]
+
+
+def _refuse_parts() -> None:
+    raise ValueError(
+        "these parameters were of a distributed model that is gone, so no worker would hear of "
+        "their gradients: keep the model, release() it before you train its parts on their own, or "
+        "distribute() them anew"
+    )
 
 
 def _checked(parameter: nn.Parameter, gradient: Tensor | None) -> Tensor:

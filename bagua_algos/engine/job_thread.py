@@ -30,14 +30,6 @@ _Jobs = SimpleQueue[tuple[Future[None], Job] | None]
 class JobThread:
     """Runs submitted jobs in order."""
 
-    before_end: Callable[[], None] | None = None
-    """Called when the process ends before `close`, while jobs may be under way."""
-
-    at_end: Callable[[float], None] | None = None
-    """Called after that, once no job is under way any longer, or after `LEAVE_S`: with the
-    `time.monotonic()` until which the end may wait.
-    """
-
     def __init__(self) -> None:
         self._jobs: _Jobs = SimpleQueue()
         self._thread = threading.Thread(
@@ -53,9 +45,16 @@ class JobThread:
         self._jobs.put((future, job))
         return future
 
+    def at_end(self, before: Callable[[], None], after: Callable[[float], None]) -> None:
+        """When the process ends before `close`, call `before`, while jobs may be under way, and
+        `after` once none is, or after `LEAVE_S`: with the `time.monotonic()` until which the end
+        may wait. Until then this thread stays, even where nobody has it any longer.
+        """
+        _LAST_WORDS[self] = before, after
+
     def close(self) -> None:
         """Drop what has not begun, and end the thread once its current job is done."""
-        self.before_end = self.at_end = None
+        _LAST_WORDS.pop(self, None)
         with contextlib.suppress(Empty):
             while True:
                 dropped = self._jobs.get_nowait()
@@ -71,6 +70,8 @@ class JobThread:
 
 
 _LIVING: weakref.WeakSet[JobThread] = weakref.WeakSet()
+_LAST_WORDS: dict[JobThread, tuple[Callable[[], None], Callable[[float], None]]] = {}
+"""What is to be called at the end: before jobs are waited for, and after that."""
 
 
 def _run(jobs: _Jobs) -> None:
@@ -90,16 +91,15 @@ def _run(jobs: _Jobs) -> None:
 @atexit.register
 def _leave_all() -> None:
     living = [one for one in _LIVING if one._thread.is_alive()]
-    first_words = [one.before_end for one in living if one.before_end is not None]
-    last_words = [one.at_end for one in living if one.at_end is not None]
-    for speak in first_words:
+    words = [_LAST_WORDS[one] for one in living if one in _LAST_WORDS]
+    for speak, _ in words:
         speak()
     for one in living:
         one.close()
     until_s = time.monotonic() + LEAVE_S
     for one in living:
         one.leave(until_s)
-    for conclude in last_words:
+    for _, conclude in words:
         conclude(until_s)
     let_threads_rest()
 

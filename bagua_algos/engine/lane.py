@@ -48,7 +48,7 @@ class CommunicationLane:
         """When the process ends before `close`, call `before`, and `after` the job that is under
         way, with the `time.monotonic()` until which the end may wait.
         """
-        self._thread.before_end, self._thread.at_end = before, after
+        self._thread.at_end(before, after)
 
     @property
     def is_idle(self) -> bool:

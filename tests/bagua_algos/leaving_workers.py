@@ -5,6 +5,7 @@ Worker r of each script writes its errors to `FOLDER/SCRIPT.r`, and all exit cod
 `FOLDER/codes.json`. Workers end as any program does, not by `os._exit`.
 """
 
+import gc
 import json
 import os
 import sys
@@ -121,6 +122,7 @@ def start(script: Callable[[int], None], rank: int, folder: Path) -> None:
     store = store_of(script, rank, folder)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_WORKERS)
     script(rank)
+    gc.collect()  # the trainers, which a script has dropped, are to take their leave all the same
 
 
 def main(folder: Path) -> None:

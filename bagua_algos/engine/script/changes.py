@@ -6,6 +6,7 @@ another optimizer. Whatever can be taken back is; anything else is refused by th
 """
 
 import warnings
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
+from bagua_algos.engine.script.weak_hook import WeakHook
 
 AGAIN = "release() the model and distribute() it again"
 
@@ -53,7 +55,9 @@ class ScriptChanges:
 
     def attach(self) -> RemovableHandle:
         """Look at every optimizer before it steps."""
-        return register_optimizer_step_pre_hook(self._before_any_step)
+        handle = register_optimizer_step_pre_hook(WeakHook(self._before_any_step))
+        weakref.finalize(self, handle.remove)
+        return handle
 
     def take_back_weights(self) -> None:
         """Weights that are somewhere else are copied into their buckets, and live there again.

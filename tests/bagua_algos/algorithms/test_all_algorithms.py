@@ -116,10 +116,11 @@ class Training:
 
 
 @cache
-def trained(name: str, world_size: int = WORLD_SIZE) -> Training:
+def trained(name: str, world_size: int = WORLD_SIZE) -> tuple[Algorithm, torch.Tensor]:
+    """The algorithm, and the weights of all workers in the end."""
     training = Training(name, world_size)
     training.run(range(NUM_STEPS))
-    return training
+    return training.engine.algorithm, training.weights()
 
 
 def is_allowed(name: str, world_size: int) -> bool:
@@ -187,12 +188,11 @@ def test_the_consensus_of_real_workers_is_one_model_bit_for_bit(real, name):
 
 @every_row(sizes=(2, 3, 4, 8))
 def test_workers_agree_where_the_algorithm_says_so(name, world_size):
-    training = trained(name, world_size)
-    weights = training.weights()
+    algorithm, weights = trained(name, world_size)
     agree = torch.equal(weights, weights[:1].expand_as(weights))
-    if training.engine.algorithm.workers_agree:
+    if algorithm.workers_agree:
         assert agree
-    elif world_size == WORLD_SIZE and not isinstance(training.engine.algorithm, LocalSGD):
+    elif world_size == WORLD_SIZE and not isinstance(algorithm, LocalSGD):
         assert not agree  # it has just averaged
 
 
@@ -215,7 +215,7 @@ def test_one_worker_is_the_plain_optimizer(name):
 def test_the_same_run_gives_the_same_bits(name):
     again = Training(name)
     again.run(range(NUM_STEPS))
-    assert torch.equal(again.weights(), trained(name).weights())
+    assert torch.equal(again.weights(), trained(name)[1])
 
 
 @every_row(sizes=(3, 4))

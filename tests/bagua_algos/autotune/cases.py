@@ -18,7 +18,7 @@ import bagua_algos
 from bagua_algos.autotune import order, tuner
 from bagua_algos.communication.patterns import Pattern
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
-from bagua_algos.distribute import _ENGINES
+from bagua_algos.distribute import _engine
 from bagua_algos.engine.engine import Engine
 from tests.bagua_algos.cases import batch, losses, make_model
 from tests.bagua_algos.rows import OPTIMIZERS, ROWS, make_optimizer
@@ -52,7 +52,7 @@ class Script:
             pattern=pattern,
             autotune=is_tuned,
         )
-        engine = _ENGINES[self.model]
+        engine = _engine(self.model)
         assert isinstance(engine, Engine)
         self.engine = engine
         if is_tuned:

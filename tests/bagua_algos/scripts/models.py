@@ -1,6 +1,9 @@
 """What a script distributes, adds later, wraps and resumes."""
 
+import gc
 import io
+import threading
+import weakref
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +14,7 @@ from bagua_algos import SGP, Algorithm, AllReduce, LocalSGD, PowerSGD, TopK
 from tests.bagua_algos.scripts.training import (
     ALGORITHMS,
     NUM_STEPS,
+    MakeOptimizer,
     Results,
     all_reduced,
     ddp_weights,
@@ -149,3 +153,38 @@ def resumed() -> Results:
     results["another"] = refusal(lambda: bagua_algos.load_state_dict(model, state))
     bagua_algos.release(model)
     return results
+
+
+def dropped() -> Results:
+    """Models and optimizers that go out of scope without `release`; `alive` are those that do not,
+    and `threads` how many more there are in the end.
+    """
+
+    def run(algorithm: Algorithm, make_optimizer: MakeOptimizer) -> "weakref.ref[nn.Module]":
+        model, optimizer = distributed(algorithm, make_optimizer, make_model())
+        train(model, optimizer)
+        return weakref.ref(model)
+
+    gc.collect()
+    before = set(threading.enumerate())
+    models = {name: run(*parts) for name, parts in ALGORITHMS.items()}
+    gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=10)
+    return {
+        "alive": [name for name, model in models.items() if model() is not None],
+        "threads": len(set(threading.enumerate()) - before),
+    }
+
+
+def part_of_dropped() -> Results:
+    """The model around this one was dropped without `release`."""
+    part = make_model()
+    all_reduced(nn.Sequential(part))
+    gc.collect()
+    refused = refusal(lambda: loss_of(part, 0).backward())
+    part.zero_grad()
+    model, optimizer = all_reduced(part)
+    train(model, optimizer)
+    bagua_algos.release(model)
+    return {"refused": refused, "ours": flat(model), "expected": ddp_weights()}

@@ -21,7 +21,11 @@ def equal(workers: list[dict[str, Results]], script: str, ours: str, expected: s
 
 
 @pytest.mark.parametrize(
-    "script", ["two_models", "own_collectives", "copies", "more_parameters", "one_releases"]
+    "script",
+    [
+        *("two_models", "own_collectives", "copies", "more_parameters", "part_of_dropped"),
+        "one_releases",
+    ],
 )
 def test_it_trains_as_by_ddp(workers, script):
     for worker in workers:
@@ -228,6 +232,7 @@ def test_every_striped_operation_moves_all_of_its_data(workers, script):
         ("types", "complex PowerSGD", "'weight': complex64 is not supported by PowerSGD"),
         ("types", "meta", "'weight' is on the meta device"),
         ("reentrant", "refused", "use_reentrant=False"),
+        ("part_of_dropped", "refused", "were of a distributed model that is gone"),
         ("resumed", "another", "this state is of another algorithm: LocalSGD, and here it is SGP"),
     ],
 )
@@ -239,3 +244,7 @@ def test_what_cannot_be_right_is_refused_on_every_worker(workers, script, case, 
 
 def test_complex_weights_train_by_all_reduce(workers):
     assert torch.equal(workers[0]["types"]["ours"], workers[1]["types"]["ours"])
+
+
+def test_what_a_script_drops_is_gone_with_its_threads(workers):
+    assert [worker["dropped"] for worker in workers] == [{"alive": [], "threads": 0}] * 2

@@ -32,6 +32,8 @@ SCRIPTS: dict[str, Callable[[], Results]] = {
         models.wrapped,
         models.types,
         models.resumed,
+        models.dropped,
+        models.part_of_dropped,
         hooks.gradient_hooks,
         hooks.optimizer_in_backward,
         hooks.one_releases,
