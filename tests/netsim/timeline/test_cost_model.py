@@ -103,10 +103,8 @@ def test_messages_of_few_bytes_go_out_one_after_the_other():
         expected_s = last_begins_s + 2 * GLOO.message_s + GLOO.operation_s
         assert seconds_of(operation, unshaped, num_workers, GLOO) == pytest.approx(expected_s)
     assert expected_s == pytest.approx(0.0072, rel=0.05)
-    few_s, many_s = (
-        seconds_of(of_all("exchange", 4, n, shift=1), unshaped, n, GLOO) for n in (4, 128)
-    )
-    assert few_s == many_s
+    times_s = {seconds_of(of_all("exchange", 4, n, shift=1), unshaped, n, GLOO) for n in (4, 128)}
+    assert len(times_s) == 1
     striped = replace(IDEAL, streams=2, smallest_part_bytes=1, messages_per_s=1000)
     assert seconds_of(of_all("all_to_all", 8, 4), unshaped, 4, striped) == pytest.approx(0.005)
 
