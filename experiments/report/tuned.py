@@ -113,7 +113,10 @@ def load_targets(folder: Path) -> dict[float, float]:
         found = read_mapping(file.read_text())
         if not found:
             raise ValueError("it is no mapping")
-        return {float(points): float(target) for points, target in found.items()}
+        targets = {float(points): float(target) for points, target in found.items()}
+        if not all(map(math.isfinite, [*targets, *targets.values()])):
+            raise ValueError("they are finite numbers")
+        return targets
     except (OSError, TypeError, ValueError) as error:
         raise UserError(f"{file} has no targets, such as 1.0: 0.85 ({error})") from error
 

@@ -21,6 +21,8 @@ from experiments.advise.tuning.draws import Settings
 from experiments.plan.overrides import values_of
 from experiments.report.sections.time_against_target import POINTS
 from experiments.runs.load import load_rows
+from experiments.tasks.target import Target
+from experiments.training.metrics import MetricsRow, time_to_target
 from host.errors import UserError
 from host.words import counted
 
@@ -39,25 +41,23 @@ class Trial:
         contestant: whose it is.
         words: of its setting.
         net: of the run.
-        times_s: of its evaluations, in seconds of the training clock.
-        accuracies: of its evaluations.
+        evaluations: each with an accuracy.
     """
 
     contestant: str
     words: str
     net: str
-    times_s: Sequence[float]
-    accuracies: Sequence[float]
+    evaluations: Sequence[MetricsRow]
 
     @property
     def final(self) -> float:
         """The accuracy of the last evaluation; 0 of a run that diverged before the first."""
-        return self.accuracies[-1] if self.accuracies else 0.0
+        return self.evaluations[-1].accuracy or 0.0 if self.evaluations else 0.0
 
     def time_s(self, target: float) -> float:
-        """Seconds until the first evaluation that reaches it; inf for a miss."""
-        pairs = zip(self.times_s, self.accuracies, strict=True)
-        return next((time_s for time_s, accuracy in pairs if accuracy >= target), math.inf)
+        """Seconds until the first evaluation with this accuracy; inf for a miss."""
+        reached_s = time_to_target(self.evaluations, Target(value=target))
+        return math.inf if reached_s is None else reached_s
 
 
 def load_trials(settings: Settings, folder: Path) -> list[Trial]:
@@ -136,13 +136,7 @@ def at_edge(best: Trial, tried: Sequence[Trial]) -> dict[str, str]:
 
 def _trial(contestant: str, words: str, net: str, run: Path) -> Trial:
     rows = [row for row in load_rows(run) if row.is_evaluation and row.accuracy is not None]
-    return Trial(
-        contestant=contestant,
-        words=words,
-        net=net,
-        times_s=[row.time_s for row in rows],
-        accuracies=[float(row.accuracy or 0.0) for row in rows],
-    )
+    return Trial(contestant=contestant, words=words, net=net, evaluations=rows)
 
 
 def _numbers(words: str) -> Mapping[str, float]:

@@ -549,7 +549,7 @@ def test_targets_that_were_fixed_before_the_runs_take_the_place_of_their_own(tmp
     rows = data.evaluations.query("score >= 0.65").groupby("algo").time_s.min()
     assert page.numbers.seconds.iloc[2] == rows.min()
     assert "fixed before these runs" in page.caption
-    for unfit in ("[0.5]", "", "[" * 5000):
+    for unfit in ("[0.5]", "", "[" * 5000, "{1.0: .nan}", "{.inf: 0.6}"):
         (tmp_path / "targets.yaml").write_text(unfit)
         with pytest.raises(UserError, match="has no targets, such as"):
             ReportData.load(tmp_path)

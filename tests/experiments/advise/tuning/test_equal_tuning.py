@@ -25,6 +25,7 @@ from experiments.plan.overrides import values_of
 from experiments.runs.actions import Command
 from experiments.runs.parts import load_parts
 from experiments.tasks.base import Split, TaskData
+from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 
 STUDY, PARTITIONS = STUDIES = ("equal_tuning", "partitions")
@@ -125,7 +126,11 @@ def test_a_contestant_without_ranges_is_refused(tmp_path, monkeypatch):
 
 def trial(words: str, times_s: list[float], accuracies: list[float], net: str = "wan") -> Trial:
     name = values_of(words.split())["algo"]
-    return Trial(contestant=name, words=words, net=net, times_s=times_s, accuracies=accuracies)
+    rows = [
+        MetricsRow(kind="evaluation", step=step, time_s=time_s, accuracy=accuracy)
+        for step, (time_s, accuracy) in enumerate(zip(times_s, accuracies, strict=True), 1)
+    ]
+    return Trial(contestant=name, words=words, net=net, evaluations=rows)
 
 
 FAST = trial("algo=allreduce lr_scale=3.0", [1, 2, 3], [0.5, 0.81, 0.82])
