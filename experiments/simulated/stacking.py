@@ -7,7 +7,7 @@ the run's summary names it.
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,6 +35,8 @@ WORKERS_MEASURED = 64
 ROUNDS = 3
 ENOUGH_S = 2.0
 """After which no other round begins."""
+ENDLESS = 4.0
+"""Who takes so many times as long as the fastest to warm up, and half of `ENOUGH_S`, is out."""
 HOPELESS = 2.0
 """Who is slower than the fastest by this factor in the first round is out."""
 MARGIN = 0.9
@@ -199,15 +201,23 @@ def _measured(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, floa
         model.zero_grad()
         return took_s
 
-    for way in ways:
-        pass_s(way)  # warms up
+    return median_times(ways, pass_s)
+
+
+def median_times(ways: Sequence[Way], pass_s: Callable[[Way], float]) -> dict[str, float]:
+    """The median of what `pass_s` returns for each way, of passes in turn after one that warms up;
+    of those that are left out, what they took until then.
+    """
+    cold = {way: pass_s(way) for way in ways}
+    endless_s = max(ENDLESS * min(cold.values()), ENOUGH_S / 2)
+    good: list[Way] = [way for way in ways if cold[way] <= endless_s]
     began_s = time.monotonic()
-    first = {way: pass_s(way) for way in ways}
-    good: list[Way] = [way for way in ways if first[way] <= HOPELESS * min(first.values())]
-    rounds = [first]
+    rounds = [{way: pass_s(way) for way in good}]
+    good = [way for way in good if rounds[0][way] <= HOPELESS * min(rounds[0].values())]
     while len(rounds) < ROUNDS and time.monotonic() - began_s < ENOUGH_S:
         rounds.append({way: pass_s(way) for way in good})
-    return {way: statistics.median(r[way] for r in rounds if way in r) for way in ways}
+    times = {way: [r[way] for r in rounds if way in r] or [cold[way]] for way in ways}
+    return {way: statistics.median(own) for way, own in times.items()}
 
 
 def _fastest(seconds: dict[str, float]) -> Way:

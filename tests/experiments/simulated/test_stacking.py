@@ -14,7 +14,13 @@ from bagua_algos.worker_axis.stacking import Stacking
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.runs.load import load_rows
-from experiments.simulated.stacking import KnownWays, StackingChoice, _fastest, choose_stacking
+from experiments.simulated.stacking import (
+    KnownWays,
+    StackingChoice,
+    _fastest,
+    choose_stacking,
+    median_times,
+)
 from experiments.training.checkpoint import STACKING, go_on_alike
 from host.errors import UserError
 from tests import app
@@ -84,6 +90,22 @@ def test_a_model_is_computed_only_in_ways_that_do(tmp_path):
 )
 def test_what_is_clearly_the_fastest_is_chosen(seconds, way):
     assert _fastest(seconds) == way
+
+
+@pytest.mark.parametrize(
+    ("cold_s", "warm_s", "num_passes"),
+    [
+        ((0.5, 0.1), (0.011, 0.010), (4, 4)),  # what is done once says little
+        ((0.5, 0.1), (0.021, 0.010), (2, 4)),
+        ((1.5, 0.1), (0.010, 0.010), (1, 4)),
+    ],
+)
+def test_a_way_that_is_hopeless_is_not_waited_for_again(cold_s, warm_s, num_passes):
+    passes = {"vmap": [cold_s[0], *[warm_s[0]] * 3], "loop": [cold_s[1], *[warm_s[1]] * 3]}
+    times = median_times(("vmap", "loop"), lambda way: passes[way].pop(0))
+    assert times["loop"] == warm_s[1]
+    assert times["vmap"] == (cold_s[0] if num_passes[0] == 1 else warm_s[0])
+    assert [4 - len(left) for left in passes.values()] == list(num_passes)
 
 
 def test_a_study_measures_once_and_knows_each_model(tmp_path):
