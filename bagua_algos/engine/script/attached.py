@@ -76,6 +76,7 @@ class Attached(ABC):
 
         `pause` first: what still goes on in the background is left to its end.
         """
+        self._changes.detach()
         for hook in self._hooks:
             hook.remove()
         self.dispatcher.close()
@@ -139,8 +140,8 @@ class Attached(ABC):
             getattr(self.algorithm, moment)(self.context)
             self._after_own_moment()
 
+        self._changes.attach()
         return [
-            self._changes.attach(),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._end_step),
             optimizer.register_state_dict_pre_hook(lambda _: act("on_optimizer_save")),

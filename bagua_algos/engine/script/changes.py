@@ -8,6 +8,7 @@ another optimizer. Whatever can be taken back is; anything else is refused by th
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,11 +16,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
-from bagua_algos.engine.script.weak_hook import WeakHook
 
 AGAIN = "release() the model and distribute() it again"
 
@@ -53,11 +52,14 @@ class ScriptChanges:
         self._approved: dict[int, list[nn.Parameter]] = {}
         self._note_addresses()
 
-    def attach(self) -> RemovableHandle:
+    def attach(self) -> None:
         """Look at every optimizer before it steps."""
-        handle = register_optimizer_step_pre_hook(WeakHook(self._before_any_step))
-        weakref.finalize(self, handle.remove)
-        return handle
+        _hook_all_optimizers()
+        _LOOKING.add(self)
+
+    def detach(self) -> None:
+        """No longer."""
+        _LOOKING.discard(self)
 
     def take_back_weights(self) -> None:
         """Weights that are somewhere else are copied into their buckets, and live there again.
@@ -144,7 +146,7 @@ class ScriptChanges:
                     f"was distributed (load_state_dict(assign=True) does, or a new layer): {AGAIN}"
                 )
 
-    def _before_any_step(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
+    def _before_any_step(self, optimizer: Optimizer) -> None:
         is_within_backward = torch._C._current_graph_task_id() != -1
         if optimizer is self._optimizer and not is_within_backward:
             return
@@ -204,6 +206,22 @@ class ScriptChanges:
             if parameter in names
             else (f"a parameter of shape {shape}")
         )
+
+
+_LOOKING: weakref.WeakSet[ScriptChanges] = weakref.WeakSet()
+
+
+@cache
+def _hook_all_optimizers() -> None:
+    """One hook for all, which stays: torch forbids that the garbage collector, which may come at
+    any time, removes one of these hooks while others run.
+    """
+
+    def look(optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
+        for changes in list(_LOOKING):
+            changes._before_any_step(optimizer)
+
+    register_optimizer_step_pre_hook(look)
 
 
 def check_is_not_wrapped(model: nn.Module) -> None:

@@ -1,8 +1,8 @@
 """Hooks that do not keep an engine alive.
 
-Python's garbage collector does not see what the hooks of a tensor refer to, and hooks of all
-optimizers live as long as the process: an engine that they referred to would stay, with its model,
-its optimizer and its threads, after a script has dropped them without `release`.
+Python's garbage collector does not see what the hooks of a tensor refer to: an engine that they
+referred to would stay, with its model, its optimizer and its threads, after a script has dropped
+them without `release`.
 """
 
 import weakref
@@ -13,7 +13,7 @@ from typing import Any
 class WeakHook:
     """Calls the bound `method` as long as its object lives, and `gone` afterwards."""
 
-    def __init__(self, method: Callable[..., Any], gone: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, method: Callable[..., Any], gone: Callable[[], None]) -> None:
         self._find = weakref.WeakMethod(method)
         self._gone = gone
 

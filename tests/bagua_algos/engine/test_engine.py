@@ -1,10 +1,13 @@
+import gc
 import threading
+import weakref
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import bagua_algos
 from bagua_algos import Algorithm, AllReduce, CommunicationError, CompressedAllReduce
@@ -291,3 +294,23 @@ def test_a_state_that_no_checkpoint_could_give_back_is_refused():
     with pytest.raises(ValueError, match=sentence):
         engine.state_dict()
     engine.close()
+
+
+def test_an_engine_may_be_collected_while_any_optimizer_steps():
+    """The garbage collector may come at any time, also between two hooks of torch."""
+
+    def collect(*_) -> None:
+        gc.collect()
+
+    handle = register_optimizer_step_pre_hook(collect)
+    engine, optimizer = engine_of(layers(3, 4), AllReduce())
+    alive = weakref.ref(engine)
+    del engine, optimizer
+    model = layers(3, 4)
+    model(torch.ones(2, 3)).sum().backward()
+    assert alive() is not None
+    try:
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    finally:
+        handle.remove()
+    assert alive() is None
