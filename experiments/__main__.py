@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 
 from experiments.plan.messages import is_of_hydra, sentence, usage
 from experiments.plan.overrides import normalize_overrides, values_of, with_saved_overrides
-from experiments.plan.search_path import find_own_files
+from experiments.plan.search_path import compose_once, find_own_files
 from experiments.real.assignment import find_assignment
 from experiments.runs.job import run_job
 from host import commands, conf
@@ -69,6 +69,7 @@ def _run(peers: Peers | None, started: list[bool], outcomes: list[RunOutcome]) -
     """
     sys.argv[1:] = normalize_overrides(with_saved_overrides(_arguments(peers)))
     find_own_files()
+    compose_once()
     # After the search for plugins, which would make these classes a second time. Hydra looks in
     # fewer places than Python.
     from hydra_plugins.relaxlab.study_sweeper import StudySweeper
