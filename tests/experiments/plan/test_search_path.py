@@ -27,7 +27,9 @@ def compositions(monkeypatch) -> list[list[str]]:
 
 def mode(*words: str) -> RunMode | None:
     with initialize_config_dir(str(PACKAGED), version_base="1.3"):
-        return GlobalHydra.instance().hydra.get_mode("config", list(words))
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        return hydra.get_mode("config", list(words))
 
 
 def test_nothing_is_composed_to_find_that_no_mode_was_asked_for(compositions):
