@@ -52,7 +52,7 @@ class Trial:
     @property
     def final(self) -> float:
         """The accuracy of the last evaluation; 0 of a run that diverged before the first."""
-        return self.evaluations[-1].accuracy or 0.0 if self.evaluations else 0.0
+        return next((row.accuracy or 0.0 for row in reversed(self.evaluations)), 0.0)
 
     def time_s(self, target: float) -> float:
         """Seconds until the first evaluation with this accuracy; inf for a miss."""
@@ -89,9 +89,18 @@ def best_final(trials: Iterable[Trial]) -> Trial:
 
 
 def final_targets(trials: Iterable[Trial]) -> dict[float, float]:
-    """By points below the median final accuracy of these trials, of the tuned baseline's seeds."""
+    """By points below the median final accuracy of these trials, of the tuned baseline's seeds.
+
+    Raises `UserError` where that is so low that a target would be 0 or less.
+    """
     final = statistics.median(trial.final for trial in trials)
-    return {points: round(final - points / 100, 4) for points in POINTS}
+    targets = {points: round(final - points / 100, 4) for points in POINTS}
+    if min(targets.values()) <= 0:
+        raise UserError(
+            f"the tuned baseline ends at an accuracy of {final:.3f}, and a target {max(POINTS):g} "
+            "points below it is none: train for longer"
+        )
+    return targets
 
 
 def best_by_network(

@@ -43,6 +43,7 @@ def test_jumbo_frames_reach_everybody_at_the_rate_asked_for(scenario):
     outcome = scenario("jumbo")
     for links, tcp in outcome["switch"] + outcome["bridges"]:
         assert tcp["mtu"] == 9000
+        assert len(links) == 3
         assert min(abs(link["achieved_rate_mbit"] - 50) for link in links) < 2.5, links
     assert [tcp["max_segments"] for _, tcp in outcome["switch"]] == [1] * 3
     assert all(link["num_lost"] > 0 for links, _ in outcome["switch"] for link in links)

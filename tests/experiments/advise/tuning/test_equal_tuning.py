@@ -159,6 +159,8 @@ def test_targets_follow_from_the_most_accurate_baseline():
     assert best_final([SLOW, other, GOOD, FAST]) is GOOD
     seeds = [trial("algo=allreduce", [1], [final]) for final in (0.80, 0.86, 0.85)]
     assert final_targets(seeds) == {2.0: 0.83, 1.0: 0.84, 0.5: 0.845, 0.2: 0.848}
+    with pytest.raises(UserError, match=r"an accuracy of 0\.010, and a target 2 points below it"):
+        final_targets([trial("algo=allreduce", [1], [0.01])])
 
 
 def record(folder: Path, overrides: list[str]) -> None:
