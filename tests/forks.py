@@ -10,24 +10,36 @@ import atexit
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from host import commands
 from tests import warm
+from tests.paths import ROOT
+
+ROOMS = (
+    *("experiments.plan", "experiments.tasks", "experiments.models", "experiments.training"),
+    *("experiments.real", "experiments.simulated", "experiments.runs", "experiments.report"),
+    *("experiments.advise", "experiments.predict", "bagua_algos", "netsim"),
+)
+LEFT_OUT = (
+    *("bagua_algos.trainers.", "experiments.runs.trackers.", "netsim.validation."),
+    *("experiments.tasks.baselines", "experiments.report.display"),
+)
+"""What few commands need, and takes half a second and more."""
 
 IMPORTED = (
-    *("experiments.__main__", "experiments.runs.job", "experiments.advise.__main__"),
-    "experiments.report.__main__",
+    *("experiments.__main__", "experiments.advise.__main__", "experiments.report.__main__"),
     *("experiments.commands.calibrate", "experiments.commands.compare"),
-    *("experiments.commands.watch", "experiments.report.page.serve"),
-    *("experiments.commands.surface", "experiments.report.notebook"),
+    *("experiments.commands.watch", "experiments.commands.surface"),
     *("pandas", "pyarrow.parquet", "scipy.stats", "matplotlib.pyplot", "seaborn"),
+    *("pyroute2", "antlr4", "psutil", "rich.console", "rich.progress", "sqlite3"),
 )
 
 
@@ -64,10 +76,20 @@ def run_to_its_end(command: Callable[[], object]) -> NoReturn:
 
 
 def import_all() -> None:
-    """Before the first fork."""
+    """Before the first fork: nearly all that commands import late."""
     for module in IMPORTED:
         importlib.import_module(module)
+    for room in ROOMS:
+        for module in _modules(room):
+            importlib.import_module(module)
     warm.before_forks()
+
+
+def _modules(package: str) -> Iterator[str]:
+    """Of a package and of those in it, but programs and what is left out."""
+    for module in pkgutil.walk_packages([str(ROOT / package.replace(".", "/"))], f"{package}."):
+        if not module.name.startswith(LEFT_OUT) and not module.name.endswith("__main__"):
+            yield module.name
 
 
 def serve() -> None:
