@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ DOORS = {
 }
 
 
+@cache
 def imported(file: Path) -> set[str]:
     """The modules that `file` imports, also by `import_module("...")`."""
     names = set()

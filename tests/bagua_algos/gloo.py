@@ -19,7 +19,7 @@ from host.processes import fork
 from tests import app, warm
 from tests.once import made_once
 
-CASES_A_ROUND = 10
+CASES_A_ROUND = 60
 
 
 def fork_workers(
@@ -63,8 +63,9 @@ def fork_rounds(
     """What each case returns on worker r is saved by its name in `folder / r.pt`; the highest exit
     code of all.
 
-    New workers for every few cases: torch keeps all groups until a process ends, and each has a
-    thread of gloo's that wakes a hundred times a second.
+    New workers for many cases: a released model's groups serve the next one, but what a case makes
+    by itself torch keeps until a process ends, with a thread of gloo's that wakes a hundred times a
+    second.
     """
     names, merged = list(cases), [{} for _ in range(world_size)]
     for first in range(0, len(names), CASES_A_ROUND):

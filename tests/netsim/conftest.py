@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests import app
 from tests.paths import ROOT
 
 COMMAND = [sys.executable, "-m", "tests.netsim.scenarios"]
@@ -14,8 +15,7 @@ COMMAND = [sys.executable, "-m", "tests.netsim.scenarios"]
 
 @cache
 def run_scenario(name: str) -> Any:
-    command = [*COMMAND, name]
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
+    finished = app.run(name, module="tests.netsim.scenarios", limit_s=250, strict=False)
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)
 

@@ -13,7 +13,7 @@ def main() -> int:
         prog="python -m experiments.validate", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--out", type=Path, help="the folder for time.md, .csv, .png and .svg")
-    parser.add_argument("--ci", action="store_true", help="four cells only")
+    parser.add_argument("--ci", action="store_true", help="three cells only")
     arguments = parser.parse_args()
     if arguments.out:
         check_folder(arguments.out)

@@ -133,13 +133,13 @@ def test_long_tables_are_shown_in_part_and_say_so(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_thousand_runs_are_reported_within_a_minute_and_two_gigabytes(tmp_path):
+def test_five_hundred_runs_are_reported_within_half_a_minute_and_two_gigabytes(tmp_path):
     """By the processors' time of the command and its kernel, which another's load leaves alone."""
     algos = ("torch_ddp", "torch_ddp_bf16", "allreduce", "bytegrad", "local_sgd")
     runs = tmp_path / "runs"
-    for algo, seed in product(algos, range(10)):
+    for algo, seed in product(algos, range(5)):
         write_run(runs / f"{algo}_1_{seed}", algo, "wan", seed, workers=1)
-        for workers, further in product(range(1, 5), range(0, 100, 10)):
+        for workers, further in product(range(1, 5), range(0, 25, 5)):
             if (workers, further) != (1, 0):
                 copy_run(runs / f"{algo}_1_{seed}", workers, seed + further)
     command = [sys.executable, "-m", "experiments.report", tmp_path / "runs"]
@@ -147,9 +147,9 @@ def test_two_thousand_runs_are_reported_within_a_minute_and_two_gigabytes(tmp_pa
     done = subprocess.run([*command, "--out", tmp_path / "out"], capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 30
     assert after.ru_maxrss < 2_000_000  # the largest child of all tests so far
-    assert "2,000 runs" in (tmp_path / "out" / "report.html").read_text()
+    assert "500 runs" in (tmp_path / "out" / "report.html").read_text()
 
 
 def copy_run(source: Path, workers: int, seed: int) -> None:

@@ -42,11 +42,11 @@ def test_the_page_and_the_plot(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.root
-def test_four_cells_are_predicted():
+def test_three_cells_are_predicted():
     threads = torch.get_num_threads()
     compared = pd.DataFrame(step_times.compare(CI_GRID, seconds=0.5))
     torch.set_num_threads(threads)
     print(compared)
-    assert len(compared) == len(CI_GRID) == 4
+    assert len(compared) == len(CI_GRID) == 3
     # A busy machine disturbs what is measured; a factor of three is more than it can.
     assert compared.predicted_ms.div(compared.measured_ms).between(1 / 3, 3).all()

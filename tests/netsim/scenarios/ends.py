@@ -48,7 +48,7 @@ def random_kills(num_cycles: int = 8) -> list:
 
 
 def many_random_kills() -> list:
-    return random_kills(100)
+    return random_kills(30)
 
 
 def kill_one(chosen: random.Random) -> None:

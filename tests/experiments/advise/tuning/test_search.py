@@ -4,9 +4,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -24,8 +21,8 @@ from experiments.runs.summary import read_summary
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow
 from host.errors import Failure, UserError
+from tests import app
 from tests.once import made_once
-from tests.paths import ROOT
 
 WORDS = (
     *("algo=allreduce", "model=mlp", "backend=sim", "net=slow_tcp", "workers=2", "max_steps=8"),
@@ -159,17 +156,11 @@ def test_stopped_in_the_middle_of_a_trial_it_goes_on_with_that(number, code, wor
     long = [*words, "ranges=optim", "objective=time_to_accuracy", "target_accuracy=0.99"]
     long = [w for w in long if not w.startswith(("max_steps", "target_accuracy=0.6"))]
     own = [*long, "max_steps=3000", "trials=1", f"folder={tmp_path}"]
-    command = [sys.executable, "-m", "experiments.tune", *own]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ
-    ) as process:
-        journal = tmp_path / "trials/0000/metrics.jsonl"
-        deadline_s = time.monotonic() + 60
-        while not (journal.exists() and journal.stat().st_size) and time.monotonic() < deadline_s:
-            time.sleep(0.02)
-        process.send_signal(number)
-        process.communicate(timeout=60)
-    assert process.returncode == code
+    command = app.Command(*own, module="experiments.tune")
+    journal = tmp_path / "trials/0000/metrics.jsonl"
+    app.wait_for(lambda: journal.exists() and journal.stat().st_size > 0, 60, "first row")
+    os.kill(command.pid, number)
+    assert command.end(60).returncode == code
     again = Search(read_request(own))
     waiting = [t for t in again._study.get_trials() if t.state.name == "WAITING"]
     assert [t.system_attrs["fixed_params"]["lr_scale"] for t in waiting] == [1.0]
@@ -179,21 +170,16 @@ def test_stopped_in_the_middle_of_a_trial_it_goes_on_with_that(number, code, wor
 
 def test_two_processes_share_a_search(words, tmp_path):
     own = [*words, "ranges=optim", "trials=6", f"folder={tmp_path}"]
-    command = [sys.executable, "-m", "experiments.tune", *own]
-    processes = [
-        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for _ in range(2)
-    ]
-    said = [process.communicate(timeout=120)[0].decode() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
+    commands = [app.Command(*own, module="experiments.tune") for _ in range(2)]
+    ended = [command.end(120) for command in commands]
+    assert [one.returncode for one in ended] == [0, 0], ended
     [tuning], problems = load_tunings(tmp_path)
     assert not problems and len(tuning.trials) == 6
     assert all(trial.state in ("complete", "pruned") for trial in tuning.trials)
 
 
 def test_wrong_words_end_with_one_sentence_and_exit_code_2(tmp_path):
-    command = [sys.executable, "-m", "experiments.tune", "+algo=bytegrad", "trials=0"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    ended = app.run("+algo=bytegrad", "trials=0", module="experiments.tune")
     assert ended.returncode == 2
     assert ended.stderr == "error: trials must be a whole number of at least 1, got 0\n"
 
