@@ -144,7 +144,7 @@ class ProcessGroupCommunicator(Workers):
         """
         num_missing = streams - len(self._groups)
         if num_missing > 0:
-            self._groups += self._new_groups(range(self.world_size), num_missing)
+            self._groups += self._new_groups([range(self.world_size)], num_missing)
         self.stripes = Stripes(self._groups[:streams])
         self.streams = streams
         self.halving_doubling_bytes, self.fixed_order = halving_doubling_bytes, fixed_order
@@ -157,7 +157,7 @@ class ProcessGroupCommunicator(Workers):
 
     def duplicate(self) -> "ProcessGroupCommunicator":
         """Return one of the same workers with connections of its own; collective."""
-        group, *others = self._new_groups(range(self.world_size), self.streams)
+        group, *others = self._new_groups([range(self.world_size)], self.streams)
         return ProcessGroupCommunicator(
             group,
             self.observer,
@@ -185,8 +185,7 @@ class ProcessGroupCommunicator(Workers):
     def split(self, parts: Sequence[Sequence[int]]) -> list[Part]:
         """Return the one part that this worker is in; `ValueError` unless `parts` share all out."""
         check_parts(parts, self.world_size)
-        [part] = [part for part in parts if self.ranks[0] in part]
-        group, *others = self._new_groups(part, self.streams)
+        group, *others = self._new_groups(parts, self.streams)
         communicator = ProcessGroupCommunicator(
             group,
             Relay(self),
@@ -201,28 +200,33 @@ class ProcessGroupCommunicator(Workers):
         self._parts.append(communicator)
         return [Part(communicator=communicator, rows=slice(0, 1))]
 
-    def _new_groups(self, ranks: Sequence[int], number: int) -> list[dist.ProcessGroup]:
-        """Groups of `ranks`; a collective call of all workers here.
+    def _new_groups(self, parts: Sequence[Sequence[int]], number: int) -> list[dist.ProcessGroup]:
+        """Groups of the part that this worker is in; a collective call of all workers here.
 
         After an error they may have left different ones: they use again what all of them have.
         """
+        [ranks] = [part for part in parts if self.ranks[0] in part]
         members = tuple(self.members[rank] for rank in ranks)
         free = _FREE.setdefault((self._origin, members, self._timeout), {})
         common = set(free)
-        if not self._is_same_everywhere(sorted(free)):
+        if not self._is_same_within(parts, sorted(free)):
             names: list[list[str]] = [[] for _ in range(self.world_size)]
             dist.all_gather_object(names, sorted(free), group=self.group)
             common = set.intersection(*(set(names[rank]) for rank in ranks))
         chosen = [free.pop(name) for name in sorted(common)[:number]]
         return [*chosen, *(self._make_group(members) for _ in range(number - len(chosen)))]
 
-    def _is_same_everywhere(self, words: Sequence[str]) -> bool:
-        """One operation where `all_gather_object` has two, each N - 1 round trips."""
+    def _is_same_within(self, parts: Sequence[Sequence[int]], words: Sequence[str]) -> bool:
+        """Whether the workers of each part have the same words: all workers agree on the answer.
+
+        One operation where `all_gather_object` has two, each N - 1 round trips.
+        """
         digest = hashlib.sha256(" ".join(words).encode()).digest()[:8]
         own = torch.tensor([int.from_bytes(digest, signed=True)], device=self.device)
         all_N = own.new_empty(self.world_size)
         Stripes([self.group]).all_gather(own, all_N)
-        return bool((all_N == own).all())
+        digests = all_N.tolist()
+        return all(len({digests[rank] for rank in part}) == 1 for part in parts)
 
     def _make_group(self, members: Sequence[int]) -> dist.ProcessGroup:
         # torch names a group by its workers and by how many this process has made: every worker
