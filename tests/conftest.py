@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+import torch
 from hypothesis import settings
 
 # Two test processes share the cores: a pool of threads in each would only stand in the other's way.
@@ -27,6 +28,24 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest begin first: none of them is left alone at the end, on one core."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest begin first: none of them is left alone at the end, on one core.
+
+    Without a GPU one case of each test that needs one is enough to say so.
+    """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    if not torch.cuda.is_available():
+        told: set[str] = set()
+        further = {item for item in items if is_further_on_gpu(item, told)}
+        config.hook.pytest_deselected(items=list(further))
+        items[:] = [item for item in items if item not in further]
+
+
+def is_further_on_gpu(item: pytest.Item, told: set[str]) -> bool:
+    """Whether the test needs a GPU, and an earlier case of it is in `told`."""
+    if item.get_closest_marker("gpu") is None:
+        return False
+    test = item.nodeid.partition("[")[0]
+    is_told = test in told
+    told.add(test)
+    return is_told
