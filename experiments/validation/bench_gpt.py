@@ -2,8 +2,9 @@
 
 Two gloo workers on this host, nothing shaped. Every algorithm, and PyTorch's own, trains a model of
 its own; they take steps in turn, so that what disturbs the host disturbs all alike. So does a model
-that is not distributed: no algorithm can take less. Prints medians of milliseconds with their
-quartiles, and never judges.
+that is not distributed: no algorithm can take less. The same model with one number averaged after
+each backward pass waits for the slowest worker, as every synchronous algorithm has to: none of
+those can take less. Prints medians of milliseconds with their quartiles, and never judges.
 """
 
 import runpy
@@ -36,6 +37,7 @@ from host.words import counted
 WORKERS = 2
 BASELINE = "torch_ddp"
 ALONE = "no communication"
+ONE_NUMBER = "one number averaged a step"
 EXAMPLE = "gpt.py"
 TIMEOUT_S = 120
 WARM_UP_ROUNDS = 8
@@ -47,7 +49,7 @@ def measure(num_rounds: int) -> dict[str, list[float]]:
     Raises `RuntimeError` where a worker fails; it prints why.
     """
     plans = {name: _plan(name) for name in choices("algo")}
-    plans[ALONE] = plans[BASELINE]
+    plans |= dict.fromkeys((ALONE, ONE_NUMBER), plans[BASELINE])
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "workers")
 
@@ -104,15 +106,21 @@ def _take_turns(
         torch.manual_seed(0)
         model = example["GPT"](vocabulary)
         optimizer = plan.make_optimizer(model.parameters())
-        if name != ALONE:
+        if name not in (ALONE, ONE_NUMBER):
             engine = distribute(plan, model, optimizer, communicator, make_scaler(plan))
             engines.append(engine)
             model = engine.model
 
-        def step(model: nn.Module = model, optimizer: torch.optim.Optimizer = optimizer) -> None:
+        def step(
+            model: nn.Module = model,
+            optimizer: torch.optim.Optimizer = optimizer,
+            waits: bool = name == ONE_NUMBER,
+        ) -> None:
             generator = torch.Generator().manual_seed(communicator.ranks[0])
             optimizer.zero_grad()
             example["loss_of"](model, text, example["BATCH"], generator).backward()
+            if waits:
+                communicator.all_reduce_mean_(torch.zeros(1, 1))
             optimizer.step()
 
         steps[name] = step
