@@ -75,8 +75,8 @@ def _findings(num: int, alike: list[str], others: list[str], differ: list[str]) 
         )
     if others:
         said.append(
-            f"Of {listed(others)} some trajectories part, because an average arrives at another "
-            "step or because a quantizer makes a rounding a step of its own; there only "
+            f"Of {listed(others)} some trajectories part: an average may arrive at another step "
+            "(async), and a code or an orthogonalization may make much of a rounding. There only "
             "distributions can be compared."
         )
     if differ:
