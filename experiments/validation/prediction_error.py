@@ -60,7 +60,10 @@ def first_places(measured: Path, predicted: Path) -> str:
     foreseen = _seconds(predicted)
     runs = load_runs(measured)
     table = results_table(runs.loc[runs.algo.isin(foreseen.index)])
-    rows = {net: _firsts(dict(foreseen[net].items()), table.loc[table.net == net]) for net in NETS}
+    rows = {}
+    for net in NETS:
+        simulated = {str(name): float(time_s) for name, time_s in foreseen[net].items()}
+        rows[net] = _firsts(simulated, table.loc[table.net == net])
     headers = ("first, real", "s", "first, simulated", "s, simulated", "s, real", "the two")
     return _markdown(("network", *headers), rows)
 
