@@ -62,7 +62,7 @@ def first_places(measured: Path, predicted: Path) -> str:
     table = results_table(runs.loc[runs.algo.isin(foreseen.index)])
     rows = {}
     for net in NETS:
-        simulated = {str(name): float(time_s) for name, time_s in foreseen[net].items()}
+        simulated = {str(name): time_s for name, time_s in foreseen[net].to_dict().items()}
         rows[net] = _firsts(simulated, table.loc[table.net == net])
     headers = ("first, real", "s", "first, simulated", "s, simulated", "s, real", "the two")
     return _markdown(("network", *headers), rows)
