@@ -6,8 +6,10 @@ import pytest
 
 from experiments.commands.checks import agreement
 from experiments.report.statistics import flip_p_value
+from experiments.runs.parts import load_parts
 from experiments.validation.agreement import pairs
 from experiments.validation.agreement.page import page
+from host import conf
 from host.errors import UserError
 from tests.experiments.recorded import write_run
 
@@ -100,3 +102,25 @@ def test_runs_that_make_no_pairs_are_refused(runs, tmp_path):
     (tmp_path / "targets.yaml").write_text("[]")
     with pytest.raises(UserError, match=r"has no targets, such as allreduce: 0\.9"):
         pairs.load_targets(tmp_path / "targets.yaml")
+
+
+def words_of(part):
+    """What the sweeps of a part of the study give each key."""
+    found = {}
+    for action in part.actions:
+        if action.arguments[0] == "experiments":
+            for word in action.arguments[2:]:
+                key, _, values = word.partition("=")
+                found.setdefault(key, set()).update(values.split(","))
+    return found
+
+
+def test_the_study_has_every_algorithm_and_its_targets_are_of_seeds_that_do_not_count():
+    parts = {part.name: part for part in load_parts("real_and_simulated")}
+    counted = [words_of(parts[name]) for name in ("simulated", "real")]
+    of_targets = words_of(parts["targets"])
+    algorithms = {name for name in conf.files("algo") if not name.startswith("torch_ddp")}
+    for words in (*counted, of_targets):
+        assert words["algo"] == algorithms
+    assert counted[0]["seed"] == counted[1]["seed"] == set(map(str, range(10)))
+    assert len(of_targets["seed"]) >= 3 and of_targets["seed"].isdisjoint(counted[0]["seed"])
