@@ -127,7 +127,9 @@ def consensus(model: nn.Module) -> AbstractContextManager[float]:
     """Within, the model is the one to evaluate or save: the mean of all workers'. A collective
     call.
     """
-    return _engine(model).consensus()
+    engine = _engine(model)
+    engine.pause()
+    return engine.consensus()
 
 
 def tuning(model: nn.Module) -> Tuning | None:

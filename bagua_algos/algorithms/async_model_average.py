@@ -11,9 +11,9 @@ all-reduced.
 
 Paper: Gan et al., "BAGUA", arXiv 2107.01499, section 3.4 (asynchronous model averaging). Differs
 from the paper: nothing in the rule. Differs from its code: weights change only at the end of a
-step, so nobody reads a half-written average; a pause (evaluation, checkpoint, the end) ends the
-background by itself, however many rounds each worker has begun; a worker that stops does not stop
-the others.
+step, so nobody reads a half-written average; a pause (a script's consensus, a checkpoint, the end)
+ends the background by itself, however many rounds each worker has begun; a worker that stops does
+not stop the others.
 """
 
 import math

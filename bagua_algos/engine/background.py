@@ -1,5 +1,7 @@
 """Work of an algorithm beside training; training never waits for it."""
 
+import math
+import time
 from collections.abc import Callable
 
 import torch
@@ -9,6 +11,8 @@ from bagua_algos.communication.at_exit import Departures
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.engine.lane import CommunicationLane
 from bagua_algos.engine.step_observer import Clocks
+
+_LOOKS_EVERY_S = 1e-3
 
 
 class Background:
@@ -28,8 +32,11 @@ class Background:
         """That training has taken, for whoever is to know when it ends."""
         self.is_given_up = False
         """Whether its failure is known, and has been told."""
+        self._num_begun = 0
         self._stood_still_s = 0.0
         self._stopped_s: float | None = None
+        self._ended_s = -math.inf
+        """When the last job ended, by this clock, if it was waited for while the clock stood."""
 
     @property
     def communicator(self) -> Communicator:
@@ -58,6 +65,8 @@ class Background:
         if not self.begun_w.all():
             return
         self.begun_w = torch.zeros_like(self.begun_w)
+        self._num_begun += 1
+        self._ended_s = -math.inf
         if self._clocks is None:
             self._lane.submit(label, job)
             return
@@ -69,14 +78,32 @@ class Background:
         """Each worker's clock, seconds, float64 `[w]`. It stands still while training does."""
         if self._clocks is not None:
             return self._clocks.now_w()
-        clock_s = self.communicator.clock() if self._stopped_s is None else self._stopped_s
-        own_s = clock_s - self._stood_still_s
-        return torch.full((len(self.communicator.ranks),), own_s, dtype=torch.float64)
+        return torch.full((len(self.communicator.ranks),), self._now_s(), dtype=torch.float64)
 
     def stop_clock(self) -> None:
         """Training pauses: what follows, such as an evaluation, brings no job nearer."""
         if self._stopped_s is None:
             self._stopped_s = self.communicator.clock()
+
+    def stand_still(self, others: Communicator, device: torch.device) -> None:
+        """Training pauses, and what goes on here is not ended: it is done when the clock comes to
+        the time at which it would have been without the pause.
+
+        A collective call by the connections of `others`, which take tensors from `device`. A job
+        that all workers have begun is waited for, so that what follows does not share the network
+        with it; one that some have not begun has nothing to do before training goes on. Raises
+        what ended the lane.
+        """
+        is_under_way = not self._lane.is_idle
+        self.stop_clock()
+        if self._clocks is None and len(others.ranks) < others.world_size:
+            own = torch.tensor([[self._num_begun]], device=device)
+            if (others.all_gather(own) == self._num_begun).all() and is_under_way:
+                while not self._lane.is_idle:
+                    time.sleep(_LOOKS_EVERY_S)
+                self._ended_s = self.communicator.clock() - self._stood_still_s
+        if self.failure is not None:
+            raise self.failure
 
     def start_clock(self) -> None:
         """Training goes on."""
@@ -94,10 +121,17 @@ class Background:
             return self._clocks.background_done_w() & ~self.begun_w
         if len(self.communicator.ranks) == self.communicator.world_size:
             self._lane.wait()
-        return torch.full_like(self.begun_w, self._lane.is_idle) & ~self.begun_w
+        is_done = self._lane.is_idle and self._now_s() >= self._ended_s
+        return torch.full_like(self.begun_w, is_done) & ~self.begun_w
 
     def wait(self) -> None:
         """Wait until all jobs are done; raises what the first failed one raised."""
         self._lane.wait()
         if self._clocks is not None:
             self._clocks.background_wait()
+        elif self._stopped_s is None:
+            time.sleep(max(0.0, self._ended_s - self._now_s()))
+
+    def _now_s(self) -> float:
+        clock_s = self.communicator.clock() if self._stopped_s is None else self._stopped_s
+        return clock_s - self._stood_still_s

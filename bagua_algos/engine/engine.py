@@ -189,6 +189,19 @@ class Engine(Attached):
         if self.context.background is not None:
             self.context.background.stop_clock()
 
+    def stand_still(self) -> None:
+        """Stop for an evaluation, which looks at the weights as they are and ends nothing: what
+        goes on in the background is taken up as if there had been no stop (see `Background`).
+
+        A collective call. Raises what ended the background.
+        """
+        self._changes.take_back_weights()
+        if self.listener is not None:
+            self.listener.paused()
+        if (background := self.context.background) is not None:
+            others, device = self.context.communicator, self.context.buckets[0].weights.device
+            self.dispatcher.run("a stop", lambda: background.stand_still(others, device))
+
     @contextmanager
     def consensus(self, averager: Averager | None = None) -> Iterator[float]:
         """The model to evaluate or save: within, every worker holds the mean of all workers'
@@ -198,9 +211,8 @@ class Engine(Attached):
         distance, over the mean's norm. Where the algorithm keeps weights equal, checksums are
         compared, and a warning tells if they differ. A collective call. Buffers stay averaged;
         weights that differ between workers return afterwards. What is averaged travels by
-        `averager`; None: by the communicator.
+        `averager`; None: by the communicator. `pause` or `stand_still` first.
         """
-        self.pause()
         averager = averager or self.context.communicator
         run = self.dispatcher.run
         run("averaging of buffers", lambda: average_buffers_(self.model, averager))

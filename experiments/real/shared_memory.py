@@ -1,5 +1,6 @@
 """Averages over the workers of one host, through memory that they share: an evaluation takes no
-time and no bytes, and so it leaves the network under test alone.
+time and no bytes, and so it leaves the network under test alone. There they also see how many steps
+each of them has done.
 
 Shape suffixes: w workers held by this process, N workers in all, n elements, c those of a chunk.
 """
@@ -22,7 +23,7 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1e-4, 1e-2
 
 
 class HostMemory:
-    """An `Averager` whose workers are processes of this host.
+    """An `Averager` and a `Meeting` whose workers are processes of this host.
 
     Each puts its row beside the others', which makes the tensor that a simulated run has, and
     changes a chunk of all rows as simulated workers do: the values are theirs, bit for bit.
@@ -40,7 +41,7 @@ class HostMemory:
         self._stacked = StackedCommunicator(world_size)
         self._limit_s = limit_s
         self._phase = 0
-        self._start = -(-world_size * _PHASE.size // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._start = -(-2 * world_size * _PHASE.size // mmap.PAGESIZE) * mmap.PAGESIZE
         os.posix_fallocate(file, 0, self._start)
         self._memory = mmap.mmap(file, self._start)
 
@@ -51,6 +52,20 @@ class HostMemory:
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
         """Replace each worker's `x` by the tensor of worker `source`."""
         self._run(lambda x_Nc: self._stacked.broadcast_(x_Nc, source), x_w)
+
+    def come(self, step: int) -> None:
+        """This worker has done `step` steps."""
+        [rank] = self.ranks
+        os.pwrite(self._file, _PHASE.pack(step), self._place_of_steps + rank * _PHASE.size)
+
+    def is_complete(self, step: int) -> bool:
+        """Whether every worker has done `step` steps."""
+        return not self._below(step, self._place_of_steps)
+
+    @property
+    def _place_of_steps(self) -> int:
+        """In the file, behind the phases of operations."""
+        return self._stacked.world_size * _PHASE.size
 
     def _run(self, operation: Callable[[Tensor], None], x_w: Tensor) -> None:
         [rank] = self.ranks
@@ -85,7 +100,7 @@ class HostMemory:
         self._phase += 1
         os.pwrite(self._file, _PHASE.pack(self._phase), rank * _PHASE.size)
         deadline_s, pause_s = time.monotonic() + self._limit_s, _SHORTEST_PAUSE_S
-        while late := self._late():
+        while late := self._below(self._phase, 0):
             if time.monotonic() > deadline_s:
                 raise CommunicationError(
                     f"worker {rank}: not there for an evaluation within {self._limit_s:g} s: "
@@ -94,6 +109,7 @@ class HostMemory:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _late(self) -> list[int]:
-        phases = os.pread(self._file, self._stacked.world_size * _PHASE.size, 0)
-        return [r for r, (phase,) in enumerate(_PHASE.iter_unpack(phases)) if phase < self._phase]
+    def _below(self, number: int, place: int) -> list[int]:
+        """The workers whose numbers from `place` on are less than `number`."""
+        numbers = os.pread(self._file, self._stacked.world_size * _PHASE.size, place)
+        return [r for r, (own,) in enumerate(_PHASE.iter_unpack(numbers)) if own < number]

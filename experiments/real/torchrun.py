@@ -16,6 +16,7 @@ from experiments.plan.plan import Plan
 from experiments.real.assignment import Assignment
 from experiments.real.failures import RunFailedError
 from experiments.real.nccl import UNWATCHED, plugin_environment
+from experiments.real.pace import StoreMeeting
 from experiments.real.peers import Peers
 from experiments.real.routes import LOOPBACK
 from experiments.real.work import Surroundings, work
@@ -101,6 +102,7 @@ def _surroundings(plan: Plan, peers: Peers) -> Surroundings:
             nodes=plan.nodes,
         ),
         environment=environment,
+        meeting=StoreMeeting(peers.store, assignment.world_size),
         gpu=gpu,
         bytes_sent=_counter(plan, assignment, interface),
     )

@@ -14,6 +14,7 @@ from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.communication.streams import AUTO, with_streams
 from bagua_algos.worker_axis.models import SingleModel
 from experiments.plan.plan import Plan
+from experiments.real.pace import Meeting, make_pace
 from experiments.tasks.base import TaskData
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.meter import InterfaceMeter
@@ -38,6 +39,7 @@ class Surroundings:
         gpu: CUDA's number of this worker's GPU; None: it computes on the CPU.
         bytes_sent: reads the bytes that this worker has sent; None: nothing counts them.
         averager: what evaluations average by; None: the workers' network.
+        meeting: where workers that wait for nobody see who has come to an evaluation.
         recorder: hears of every step and operation, for a trace.
         profiler: runs around the training.
     """
@@ -45,6 +47,7 @@ class Surroundings:
     rank: int
     rendezvous: Callable[[], AbstractContextManager[Communicator]]
     environment: Mapping[str, str]
+    meeting: Meeting
     gpu: int | None = None
     bytes_sent: Callable[[], int] | None = None
     averager: Averager | None = None
@@ -95,6 +98,7 @@ def work(
                 on_row if count else lambda row: on_row(replace(row, bytes_sent=None)),
                 surroundings.recorder,
                 surroundings.averager,
+                lambda model, optimizer: make_pace(plan, surroundings.meeting),
             )
         return finish(replace(result, **transport), communicator)
 

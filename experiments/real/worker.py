@@ -165,6 +165,7 @@ def _surroundings(
         environment |= nccl_environment(rank, is_shared=gpus.is_shared, interface=INTERFACE)
         environment |= plugin_environment(plan.cluster.net_plugin)
     limit_s = plan.cluster.timeout_s
+    host_memory = HostMemory(memory, rank=rank, world_size=plan.workers, limit_s=limit_s)
     return Surroundings(
         rank=rank,
         rendezvous=lambda: file_rendezvous(
@@ -178,7 +179,8 @@ def _surroundings(
         environment=environment,
         gpu=gpu,
         bytes_sent=lambda: counters.bytes_sent(INTERFACE),
-        averager=HostMemory(memory, rank=rank, world_size=plan.workers, limit_s=limit_s),
+        averager=host_memory,
+        meeting=host_memory,
         recorder=recorder,
         profiler=(
             device_trace(plan.folder, rank)

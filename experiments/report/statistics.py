@@ -4,6 +4,7 @@
     interval of a mean      Student's t: accuracies, which are always finite
     ties                    `is_tie`: of two algorithms, reports and advice
     ties on a page          `p_values` and `holm`: beside `is_tie`, for reports of many comparisons
+    one distribution        `flip_p_value`: of pairs, such as real and simulated runs of a seed
     best learning rate      `best_by_accuracy` and `best_by_steps`, for two different questions
     error of predictions    `prediction_error`: how far predicted times to accuracy are off
 
@@ -47,6 +48,7 @@ BY_ORDER_SEEDS = 6
 """With fewer, the median lies beyond all values more than once in 20 times."""
 
 _LEVEL = 0.95
+_POWER = 0.8
 
 
 def median_interval(values: Sequence[float] | Array) -> Interval:
@@ -177,6 +179,33 @@ def holm(chances: Sequence[float], num_comparisons: int) -> list[bool]:
     return told
 
 
+def flip_p_value(values: Sequence[float], others: Sequence[float]) -> float:
+    """How likely the logarithms of `values` and `others`, of which the k-th make a pair, would
+    differ in their mean as much, if in each pair either could be the one as well as the other.
+
+    Exact, whatever they are distributed like: over all ways to exchange the two of a pair (Fisher
+    1935). All values are positive and finite, and there are at most 16 pairs.
+    """
+    return float(_flipped(np.log(np.asarray(values) / np.asarray(others))[None])[0])
+
+
+@cache
+def detectable_shift(num_pairs: int, level: float) -> float:
+    """By how many standard deviations of the pairs' differences their mean has to be off for
+    `flip_p_value` to be `level` or less in 80 % of cases, by a Monte Carlo of normal differences;
+    inf where so few pairs never tell as much.
+    """
+    if 2 ** (1 - num_pairs) > level:
+        return math.inf
+    drawn = np.random.default_rng(0).standard_normal((2000, num_pairs))
+    low, high = 0.0, 10.0
+    for _ in range(12):
+        shift = (low + high) / 2
+        found = float((_flipped(drawn + shift) <= level).mean())
+        low, high = (low, shift) if found >= _POWER else (shift, high)
+    return high
+
+
 def best_by_accuracy(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs of one algorithm at the best of its `lr_scale`s, after equally many steps.
 
@@ -237,6 +266,15 @@ def prediction_errors() -> dict[float, float]:
         end = next(end for end in RATE_CLASSES_MBIT if rate <= end)
         errors[end] = max(errors[end], float(row["mean_absolute_error"]))
     return errors
+
+
+def _flipped(differences: Array) -> Array:
+    """The p-value of each row of `differences [rows, pairs]`, over all of their signs."""
+    num_pairs = differences.shape[1]
+    assert num_pairs <= 16, "there are 2 ** num_pairs signs"
+    bits = np.arange(2**num_pairs)[:, None] >> np.arange(num_pairs) & 1
+    sums = np.abs(differences @ (1.0 - 2.0 * bits.T))  # the first has all signs as they are
+    return (sums >= sums[:, :1] * (1 - 1e-9)).mean(axis=1)
 
 
 def _ratios(tops: Array, bottoms: Array) -> Array:

@@ -5,6 +5,9 @@ they average. A simulation that lets them step together would give each of them 
 have known yet, or too late; so it lets no worker go beyond the earliest moment at which it might
 hear of another.
 
+An evaluation finds them as they are at the moment when the last of them has done so many steps: who
+is in the middle of a step has the weights from before it. No clock and no weight depends on it.
+
 An optimizer of stacked workers keeps some numbers once for all of them, such as Adam's count of
 steps and the learning rate. So those who take a step at once have done equally many; who has done
 the fewest goes first, and the numbers are put back to what they were after as many steps.
@@ -24,7 +27,7 @@ from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
 from experiments.simulated.shared_numbers import SharedNumbers
 from experiments.tasks.batches import Batches
-from experiments.training.pace import Pace, together
+from experiments.training.pace import Pace, Together
 from experiments.training.step import Step
 
 
@@ -34,11 +37,11 @@ def make_pace(
     """How simulated workers go on; to be called before the model is distributed."""
     if plan.algorithm.depends_on_timing:
         return OwnPace(clocks, StandingRows(model, optimizer))
-    return together
+    return Together()
 
 
 class OwnPace:
-    """Simulated workers that do not wait for each other before `end`; there they do.
+    """Simulated workers that do not wait for each other.
 
     Args:
         clocks: theirs.
@@ -48,38 +51,53 @@ class OwnPace:
     def __init__(self, clocks: SimulatedClocks, rows: StandingRows) -> None:
         self._clocks = clocks
         self._rows = rows
+        self._numbers: SharedNumbers | None = None
+        self._steps_w = np.zeros(0, dtype=int)
 
-    def __call__(self, batches: Batches, take_step: Step, start: int, end: int) -> Iterator[Tensor]:
-        """Take steps `start` to `end`, each worker at its own pace; yields the losses `[w]`."""
+    def __call__(
+        self, batches: Batches, take_step: Step, start: int, due: int, limit: int
+    ) -> Iterator[Tensor]:
+        """Take steps until the moment at which the last worker has done `due`; whoever has done
+        `limit` stands. Yields the losses `[w]` after each step of the first worker.
+        """
         assert isinstance(take_step.distributed, Engine)
         background = take_step.distributed.context.background
         assert background is not None, "who depends on timing averages in the background"
-        numbers = SharedNumbers(take_step.optimizer, take_step.schedule, start)
-        steps_w = np.full(len(batches.ranks), start)
-        while (steps_w < end).any():
-            factors_w, moves_w = self._next(steps_w, end, background.begun_w.numpy())
+        if self._numbers is None:
+            self._numbers = SharedNumbers(take_step.optimizer, take_step.schedule, start)
+            self._steps_w = np.full(len(batches.ranks), start)
+        numbers, steps_w, until_s = self._numbers, self._steps_w, -np.inf
+        while True:
+            factors_w, ends_s = self._clocks.next_step(steps_w)
+            moves_w = self._movers(ends_s, limit, background.begun_w.numpy())
+            if (steps_w >= due).all():
+                moves_w &= ends_s <= until_s
+            if not moves_w.any():
+                return
             fewest = int(steps_w[moves_w].min())
             moves_w &= steps_w == fewest
             numbers.recall(fewest)
             self._rows.keep(torch.from_numpy(~moves_w))
             self._clocks.pace_w = np.where(moves_w, factors_w, 0.0)
-            losses_w = take_step(batches.indices_at(np.minimum(steps_w, end - 1)))
+            losses_w = take_step(batches.indices_at(np.minimum(steps_w, limit - 1)))
             steps_w += moves_w
+            if fewest + 1 == due:
+                until_s = max(until_s, self._clocks.timeline.time_s[moves_w].max())
             numbers.remember(fewest + 1, oldest=int(steps_w.min()))
             if moves_w[0]:
                 yield losses_w
 
-    def _next(
-        self, steps_w: np.ndarray, end: int, begun_w: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """How slow each worker's next step is, and which workers take it now.
+    def wait(self, due: int) -> None:
+        """Do nothing: all have done `due` steps."""
+
+    def _movers(self, ends_s: np.ndarray, limit: int, begun_w: np.ndarray) -> np.ndarray:
+        """Which workers may take their next step now, which ends at `ends_s`.
 
         The round that is not under way yet begins no earlier than the last of those who have not
         begun it ends a step.
         """
-        is_left_w = steps_w < end
-        factors_w, ends_s = self._clocks.next_step(steps_w)
+        is_left_w = self._steps_w < limit
         late_w = is_left_w & ~begun_w
         horizon_s = ends_s[late_w].max() if late_w.any() else np.inf
-        first_s = ends_s[is_left_w].min()
-        return factors_w, is_left_w & (ends_s <= max(horizon_s, first_s))
+        first_s = ends_s[is_left_w].min(initial=np.inf)
+        return is_left_w & (ends_s <= max(horizon_s, first_s))

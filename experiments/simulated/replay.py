@@ -43,8 +43,6 @@ def replay(training: RecordedTraining, timeline: Timeline) -> Iterator[MetricsRo
         rows_at[row.step].append(row)
     for step in _steps(training.script, timeline):
         for row in rows_at[step]:
-            if row.is_evaluation:
-                timeline.barrier()  # all workers wait for it
             yield replace(row, **_readings(timeline))
 
 

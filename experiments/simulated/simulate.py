@@ -7,7 +7,7 @@ device=cuda all workers are one batch on one GPU, and a rehearsal times a worker
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -34,6 +34,7 @@ from experiments.simulated.stacking import (
     told,
 )
 from experiments.tasks.base import TaskData
+from experiments.training.meter import Stop
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from experiments.training.trace import TraceFile
@@ -231,6 +232,14 @@ class SimulatedMeter:
     def running(self) -> AbstractContextManager[None]:
         """Let simulated time pass within."""
         return self._clocks.running()
+
+    def standing(self) -> AbstractContextManager[None]:
+        """Nothing is sent within."""
+        return nullcontext()
+
+    def stop(self, communicator: Communicator, *, goes_on: bool) -> Stop:
+        """The slowest worker's clock; each goes on by its own."""
+        return Stop(self.time_s, 0.0)
 
     def synchronize(self, communicator: Communicator) -> None:
         """Set every worker's clock to the slowest worker's."""

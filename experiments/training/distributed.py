@@ -43,9 +43,14 @@ class Distributed(Protocol):
         """End what goes on beside training; a collective call."""
         ...
 
+    def stand_still(self) -> None:
+        """Stop for an evaluation; what goes on beside training is not ended. A collective call."""
+        ...
+
     def consensus(self, averager: Averager | None = None) -> AbstractContextManager[float]:
         """Within, the model is the one to evaluate; yields the workers' spread about it. What is
-        averaged travels by `averager`; None: by the communicator. A collective call.
+        averaged travels by `averager`; None: by the communicator. A collective call, after
+        `pause` or `stand_still`.
         """
         ...
 

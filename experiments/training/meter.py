@@ -2,15 +2,26 @@
 training.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from bagua_algos.communication.communicator import Communicator
 from experiments.training.steps_ahead import StepsAhead
+
+
+class Stop(NamedTuple):
+    """The clocks of all workers where training stops for an evaluation. `time_s` is the furthest
+    one. `late_s` is by how much this worker's is ahead of the first of those that go on: it waits
+    for as long before it goes on, and so no clock has moved against another.
+    """
+
+    time_s: float
+    late_s: float
 
 
 class Meter(Protocol):
@@ -23,6 +34,16 @@ class Meter(Protocol):
 
     def running(self) -> AbstractContextManager[None]:
         """Count what happens within."""
+        ...
+
+    def standing(self) -> AbstractContextManager[None]:
+        """Count the bytes of what happens within, and no time."""
+        ...
+
+    def stop(self, communicator: Communicator, *, goes_on: bool) -> Stop:
+        """The clocks of all workers, which stay as they are; `goes_on`: this one takes further
+        steps after an evaluation. A collective call.
+        """
         ...
 
     def synchronize(self, communicator: Communicator) -> None:
@@ -83,6 +104,22 @@ class InterfaceMeter:
             self._stop()
         else:
             self._steps_ahead.add()
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """Count the bytes sent within."""
+        self._stop()
+        before = self._read_bytes_sent()
+        yield
+        self._bytes_sent += self._read_bytes_sent() - before
+
+    def stop(self, communicator: Communicator, *, goes_on: bool) -> Stop:
+        """The clocks of all workers, by an all-gather; raises `CommunicationError`."""
+        own_s = self.time_s
+        next_s = own_s if goes_on else math.inf
+        own = torch.tensor([[own_s, next_s]], dtype=torch.float64, device=self._device)
+        times_s, nexts_s = communicator.all_gather(own).reshape(-1, 2).T.tolist()
+        return Stop(max(times_s), own_s - min(nexts_s) if goes_on else 0.0)
 
     def synchronize(self, communicator: Communicator) -> None:
         """Set this clock to the slowest worker's, by an all-gather; raises `CommunicationError`."""

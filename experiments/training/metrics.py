@@ -15,11 +15,15 @@ class MetricsRow:
     kind: str
     """"step" or "evaluation"."""
     step: int
-    """Steps done, counted from 1."""
+    """Steps done, counted from 1; at an evaluation by every worker: those that wait for nobody may
+    have done more.
+    """
     epoch: float | None = None
     """Passes over the training examples, with the part of the present one."""
     time_s: float
-    """The training clock, in seconds: it stands still during evaluations."""
+    """The training clock, in seconds: it stands still during evaluations. There it is that of the
+    worker who is furthest.
+    """
     loss: float | None = None
     """Of worker 0's batch, in nats."""
     accuracy: float | None = None

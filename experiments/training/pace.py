@@ -1,6 +1,7 @@
 """Who takes the next step: here all workers together, each step at once."""
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -8,18 +9,37 @@ from torch import Tensor, nn
 from experiments.tasks.batches import Batches
 from experiments.training.step import Step
 
-Pace = Callable[[Batches, Step, int, int], Iterator[Tensor]]
-"""Takes the steps from the third to the fourth argument; yields losses `[w]` after each step of the
-first worker held here.
-"""
+
+class Pace(Protocol):
+    """How workers go on from one evaluation to the next."""
+
+    def __call__(
+        self, batches: Batches, take_step: Step, start: int, due: int, limit: int
+    ) -> Iterator[Tensor]:
+        """Take steps until all workers have done `due`, and no worker more than `limit`; yields the
+        losses `[w]` after each step of the first worker held here, which has done `start`.
+        """
+        ...
+
+    def wait(self, due: int) -> None:
+        """Wait until all workers have done `due` steps, while the clocks stand still."""
+        ...
 
 
 MakePace = Callable[[nn.Module, torch.optim.Optimizer], Pace]
 """Makes the pace of a model, before it is distributed."""
 
 
-def together(batches: Batches, take_step: Step, start: int, end: int) -> Iterator[Tensor]:
+class Together:
     """All workers take each step at once."""
-    take_step.read_ahead(batches, start)
-    for step in range(start, end):
-        yield take_step(batches.indices(step))
+
+    def __call__(
+        self, batches: Batches, take_step: Step, start: int, due: int, limit: int
+    ) -> Iterator[Tensor]:
+        """Take the steps from `start` to `due`."""
+        take_step.read_ahead(batches, start)
+        for step in range(start, due):
+            yield take_step(batches.indices(step))
+
+    def wait(self, due: int) -> None:
+        """Do nothing: who is late is waited for by the evaluation itself."""

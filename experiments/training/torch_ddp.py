@@ -141,6 +141,9 @@ class DistributedTorchDDP:
     def pause(self) -> None:
         """Nothing goes on beside training."""
 
+    def stand_still(self) -> None:
+        """Nothing goes on beside training."""
+
     @contextmanager
     def consensus(self, averager: Averager | None = None) -> Iterator[float]:
         """Worker 0's buffers on every worker, as DDP's next forward would make them; weights

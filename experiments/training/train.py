@@ -1,6 +1,7 @@
 """The one training loop, for real and simulated workers alike."""
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -20,7 +21,7 @@ from experiments.training.distributed import Distributed, tuning
 from experiments.training.evaluation import NOT_EVALUATED, Evaluation, evaluate
 from experiments.training.meter import Meter
 from experiments.training.metrics import Epochs, MetricsRow
-from experiments.training.pace import MakePace, together
+from experiments.training.pace import MakePace, Together
 from experiments.training.result import DivergedError, Result
 from experiments.training.step import Step, make_step
 
@@ -34,7 +35,7 @@ def train(
     report: Callable[[MetricsRow], None],
     observer: StepObserver | None = None,
     averager: Averager | None = None,
-    make_pace: MakePace = lambda model, optimizer: together,
+    make_pace: MakePace = lambda model, optimizer: Together(),
 ) -> Result:
     """Train `model` as planned, on the workers that `communicator` holds.
 
@@ -55,32 +56,40 @@ def train(
     """
     averager = averager or communicator
     optimizer = plan.make_optimizer(model.parameters())
-    advance = make_pace(model, optimizer)
+    pace = make_pace(model, optimizer)
     take_step = make_step(plan, data.train, model, optimizer, communicator, observer)
     distributed = take_step.distributed
     batches = plan.batches(data, communicator.ranks)
     epochs = Epochs(batches.steps_per_epoch)
     state = _State(model, take_step, meter, epochs)
     rows = _Rows(epochs, meter, take_step, report, plan.backend.is_simulated)
-    step = state.resume(plan, communicator)
-    validation = NOT_EVALUATED
+    done = step = state.resume(plan, communicator)
+    validation, time_s = NOT_EVALUATED, meter.time_s
     with closing(take_step.reading):
-        while step < plan.max_steps:
-            steps = advance(batches, state.take_step, step, _next_stop(plan, step))
+        while done < plan.max_steps:
+            done, limit = _next_stop(plan, done), _limit(plan, done)
+            steps = pace(batches, state.take_step, step, done, limit)
             step = rows.report_losses(_metered(meter, steps), step, plan.log_every)
-            if step % plan.eval_every == 0 or step == plan.max_steps:
-                _wait_for_all(distributed, meter, communicator)
+            pace.wait(done)
+            if done % plan.eval_every == 0 or done == plan.max_steps:
+                goes_on = step < limit or not plan.algorithm.depends_on_timing
+                with meter.standing():
+                    distributed.stand_still()
+                time_s, late_s = meter.stop(communicator, goes_on=goes_on)
                 with _uncounted(distributed):
                     validation = evaluate(plan, data.validation, distributed, averager)
-                rows.report_evaluation(step, validation)
+                rows.report_evaluation(done, time_s, validation)
                 if plan.stop_at_target and plan.target.is_reached(validation.value):
                     break
-            if plan.checkpoint_every and step % plan.checkpoint_every == 0:
-                state.save(plan, communicator, step)
+                time.sleep(late_s)
+            if plan.checkpoint_every and done % plan.checkpoint_every == 0:
+                state.save(plan, communicator, done)
     with _uncounted(distributed):
         test = evaluate(plan, data.test, distributed, averager)
+    result = rows.result(done, time_s, validation, test)
+    distributed.pause()
     distributed.close()
-    return rows.result(step, validation, test)
+    return result
 
 
 @contextmanager
@@ -91,17 +100,20 @@ def _uncounted(distributed: Distributed) -> Iterator[None]:
     distributed.exposed_communication_s = exposed_s
 
 
-def _wait_for_all(distributed: Distributed, meter: Meter, communicator: Communicator) -> None:
-    """An evaluation is of all workers, and begins when the slowest one is there."""
-    with meter.running():
-        distributed.pause()
-    meter.synchronize(communicator)
-
-
 def _next_stop(plan: Plan, step: int) -> int:
     """The first step after `step` that an evaluation or a checkpoint follows, or the last."""
     periods = [plan.eval_every, plan.checkpoint_every or plan.eval_every]
     return min(plan.max_steps, *((step // period + 1) * period for period in periods))
+
+
+def _limit(plan: Plan, step: int) -> int:
+    """The step that no worker goes beyond before all have done `step` and come to the next stop:
+    workers that wait for nobody stop where an evaluation finds them, and wait at checkpoints.
+    """
+    if not plan.algorithm.depends_on_timing:
+        return _next_stop(plan, step)
+    period = plan.checkpoint_every or plan.max_steps
+    return min(plan.max_steps, (step // period + 1) * period)
 
 
 def _metered(meter: Meter, steps: Iterator[Tensor]) -> Iterator[Tensor]:
@@ -127,6 +139,8 @@ class _State:
         distributed = self.take_step.distributed
         with self.meter.running():
             distributed.pause()
+        if plan.algorithm.depends_on_timing:
+            self.meter.synchronize(communicator)
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.take_step.optimizer.state_dict(),
@@ -215,10 +229,10 @@ class _Rows:
                 self.report_loss(step, loss_w)
         return step
 
-    def result(self, steps: int, validation: Evaluation, test: Evaluation) -> Result:
+    def result(self, steps: int, time_s: float, validation: Evaluation, test: Evaluation) -> Result:
         return Result(
             steps=steps,
-            time_s=self.meter.time_s,
+            time_s=time_s,
             bytes_sent=self.meter.bytes_sent,
             **self._waits,
             validation=validation,
@@ -230,20 +244,20 @@ class _Rows:
         _ = (
             self.meter.time_s
         )  # waits for a GPU, with a limit, which reading the loss would not have
-        self.report("step", step, loss=_finite_first(loss_w, step))
+        self.report("step", step, self.meter.time_s, loss=_finite_first(loss_w, step))
 
-    def report_evaluation(self, step: int, validation: Evaluation) -> None:
+    def report_evaluation(self, step: int, time_s: float, validation: Evaluation) -> None:
         accuracy, loss, spread, score, own = validation
         values = {"accuracy": accuracy, "validation_loss": loss, "spread": spread}
-        self.report("evaluation", step, **values, score=score, own_score=own)
+        self.report("evaluation", step, time_s, **values, score=score, own_score=own)
 
-    def report(self, kind: str, step: int, **values: float | None) -> None:
+    def report(self, kind: str, step: int, time_s: float, **values: float | None) -> None:
         self.send(
             MetricsRow(
                 kind=kind,
                 step=step,
                 epoch=self.epochs.at(step),
-                time_s=self.meter.time_s,
+                time_s=time_s,
                 bytes_sent=self.meter.bytes_sent,
                 **self._waits,
                 **values,

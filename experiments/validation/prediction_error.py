@@ -1,15 +1,20 @@
-"""How far simulated runs are off real ones, as Markdown: times to accuracy, and seconds a step."""
+"""How far simulated runs are off real ones, as Markdown: times to accuracy, seconds a step, and who
+is first.
+"""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from experiments.report.results_table import results_table
+from experiments.report.statistics import is_tie, prediction_error
 from experiments.runs.load import load_runs
 from host.errors import UserError
+from host.words import significant
 
 NETS = ("none", "lan_1g", "slow_tcp", "wan", "lossy", "one_slow_worker")
 SEED = 0
@@ -42,6 +47,45 @@ def seconds_a_step(measured: Path, predicted: Path) -> str:
         for name, s in real.sort_values().items()
     }
     return _markdown(("algorithm", "real", "simulated", "ratio"), rows)
+
+
+def first_places(measured: Path, predicted: Path) -> str:
+    """Which algorithm is first on each network of `NETS`, of those that were predicted: by the
+    median of the measured runs, and by the predicted ones of `SEED`; and whether the two agree, or
+    tie. They tie where the measured times of both do by the rules of a report's page, or their
+    predicted times are within the error of such predictions on that network.
+
+    Raises `UserError` for a folder without runs on all of them.
+    """
+    foreseen = _seconds(predicted)
+    runs = load_runs(measured)
+    table = results_table(runs.loc[runs.algo.isin(foreseen.index)])
+    rows = {}
+    for net in NETS:
+        simulated = {str(name): time_s for name, time_s in foreseen[net].to_dict().items()}
+        rows[net] = _firsts(simulated, table.loc[table.net == net])
+    headers = ("first, real", "s", "first, simulated", "s, simulated", "s, real", "the two")
+    return _markdown(("network", *headers), rows)
+
+
+def _firsts(simulated: dict[str, float], rows: pd.DataFrame) -> list[str]:
+    """The cells of one network, of predicted times by algorithm and of measured rows."""
+    real = dict(zip(rows["name"], rows.time_to_accuracy_s, strict=True))
+    ties = dict(zip(rows["name"], rows.ties_with_first, strict=True))
+    first, other = min(real, key=real.__getitem__), min(simulated, key=simulated.__getitem__)
+    rate_mbit = float(rows.asked_rate_mbit.iloc[0])
+    error = prediction_error(None if math.isnan(rate_mbit) else rate_mbit)
+    pair = [simulated[first]], [simulated[other]]
+    if first == other:
+        verdict = "agree"
+    elif ties[other]:
+        verdict = "tie, measured"
+    elif is_tie(*pair, paired=True, model_error=error):
+        verdict = f"tie, within the error of {100 * error:.0f} %"
+    else:
+        verdict = "differ"
+    times = [significant(time_s) for time_s in (real[first], simulated[other], real[other])]
+    return [first, times[0], other, *times[1:], verdict]
 
 
 def _seconds(folder: Path) -> pd.DataFrame:

@@ -98,6 +98,38 @@ def uneven(communicator: ProcessGroupCommunicator) -> dict[str, Any]:
     return {"after": after}
 
 
+def evaluated(communicator: ProcessGroupCommunicator) -> dict[str, Any]:
+    """Stops with a round in flight, which some may not have begun: what the workers hold, their
+    mean, and what training knows of it afterwards.
+    """
+    worker = Worker(communicator, lr=LEARNING_RATE)
+    state, background = worker.engine.context.state, worker.engine.context.background
+    kept, errors = [], []
+    for _ in range(5):
+        for _ in range(3 + worker.rank):
+            worker.step(sleep_s=0.002 * worker.rank)
+        before = worker.weights, worker.num_rounds, bool(state.in_flight)
+        worker.engine.stand_still()
+        clock_s = background.now_w().item()
+        with worker.engine.consensus():
+            mean = communicator.all_gather(before[0].unsqueeze(0)).mean(1)[0]
+            errors.append((worker.weights - mean).abs().max().item())
+            time.sleep(0.02)
+        after = worker.weights, worker.num_rounds, bool(state.in_flight)
+        stood = background.now_w().item() == clock_s
+        kept.append(torch.equal(before[0], after[0]) and before[1:] == after[1:] and stood)
+    rounds = worker.num_rounds
+    num_steps = 5 * (3 + worker.rank)
+    bagua_algos.release(worker.model)
+    return {
+        "kept": kept,
+        "errors": errors,
+        "rounds": rounds,
+        "weights": worker.weights,
+        "num_steps": num_steps,
+    }
+
+
 def learning(communicator: ProcessGroupCommunicator) -> dict[str, Any]:
     """Every weight falls by the learning rate a step, on each worker as often as it steps."""
     worker = Worker(communicator, lr=LEARNING_RATE)
@@ -187,7 +219,7 @@ def overflowing(communicator: ProcessGroupCommunicator) -> dict[str, Any]:
 
 def surviving(communicator: ProcessGroupCommunicator) -> dict[str, Any]:
     """All cases that no worker dies in."""
-    cases = (uneven, learning, between_steps, stopped, overflowing)
+    cases = (uneven, evaluated, learning, between_steps, stopped, overflowing)
     return {case.__name__: case(communicator) for case in cases}
 
 

@@ -2,6 +2,7 @@
 
 python -m experiments.prediction_error MEASURED PREDICTED               times to accuracy
 python -m experiments.prediction_error MEASURED PREDICTED --of steps    seconds a step
+python -m experiments.prediction_error MEASURED PREDICTED --of first    first places
 
 Both are folders of runs, which may be one.
 """
@@ -13,7 +14,7 @@ from experiments.runs.load import check_runs
 from host import commands
 from host.output import check_folder
 
-_OF = ("accuracy", "steps")
+_OF = ("accuracy", "steps", "first")
 
 
 def main() -> int:
@@ -32,8 +33,9 @@ def main() -> int:
         check_runs(folder)
     with commands.importing():  # seconds, once the command line was read
         from experiments.report import tables
-        from experiments.validation.prediction_error import seconds_a_step, times_to_accuracy
-    make = times_to_accuracy if arguments.of == "accuracy" else seconds_a_step
+        from experiments.validation import prediction_error as pages
+    makers = (pages.times_to_accuracy, pages.seconds_a_step, pages.first_places)
+    make = dict(zip(_OF, makers, strict=True))[arguments.of]
     text = make(arguments.measured, arguments.predicted)
     if not arguments.out:
         print(text, end="")

@@ -30,8 +30,17 @@ def test_workers_of_any_speed_and_number_of_steps_meet_at_a_pause(survivors):
             torch.testing.assert_close(worker_weights, torch.ones_like(worker_weights))
 
 
-def test_no_update_is_lost_or_counted_twice(survivors):
-    results = [worker["learning"] for worker in survivors]
+def test_an_evaluation_sees_the_mean_and_leaves_the_round_in_flight(survivors):
+    results = [worker["evaluated"] for worker in survivors]
+    for result in results:
+        assert all(result["kept"])
+        assert max(result["errors"]) < 1e-6
+        assert result["rounds"] > 1
+
+
+@pytest.mark.parametrize("case", ["learning", "evaluated"])
+def test_no_update_is_lost_or_counted_twice(survivors, case):
+    results = [worker[case] for worker in survivors]
     total = sum(r["weights"] for r in results)
     expected = -LEARNING_RATE * sum(r["num_steps"] for r in results)
     torch.testing.assert_close(total, torch.full_like(total, expected), rtol=1e-5, atol=0)

@@ -19,6 +19,7 @@ WRITING = {
     "equal_tuning": ["draw", "equal_tuning", "--trials=1", "--out={out}"],
     "tune": ["algo=allreduce", "backend=sim", "folder={out}"],
     "prediction_error": ["{runs}", "{runs}", "--out={out}/error.md"],
+    "agreement": ["targets", "{runs}", "--out={out}/targets.yaml"],
     "published": ["--out={out}"],
     "validate": ["--out={out}"],
     "bench_nccl": ["net=wan", "--json={out}/transfers.json"],

@@ -70,6 +70,21 @@ def test_one_operation_after_another_of_any_size_and_workers_that_dawdle(file):
     assert on_all(file, run) == [expected] * WORKERS
 
 
+def test_everybody_sees_who_has_come_to_an_evaluation(file):
+    first, second, third = (worker(file, rank) for rank in range(WORKERS))
+    assert not any(memory.is_complete(5) for memory in (first, second, third))
+    first.come(5)
+    third.come(9)
+    assert not first.is_complete(5)
+    second.come(7)
+    assert all(memory.is_complete(5) for memory in (first, second, third))
+    assert not second.is_complete(6)
+    x_w = rows(3, dtype=torch.float32)  # and operations do not disturb it
+    on_all(file, lambda memory, rank: memory.all_reduce_mean_(x_w[rank : rank + 1]))
+    assert first.is_complete(5)
+    assert not first.is_complete(6)
+
+
 def test_who_does_not_come_is_named(file):
     def run(memory):
         memory.all_reduce_mean_(torch.ones(1, 2))

@@ -1,6 +1,8 @@
 import csv
+import itertools
 import math
 from importlib import resources
+from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,8 @@ from experiments.report.statistics import (
     RATE_CLASSES_MBIT,
     best_by_accuracy,
     best_by_steps,
+    detectable_shift,
+    flip_p_value,
     holm,
     is_tie,
     mean_half_width,
@@ -263,3 +267,42 @@ def _table():
 def test_the_error_is_the_largest_of_the_networks_in_the_class():
     assert [prediction_error(rate) for rate in RATE_CLASSES_MBIT] == [0.13, 0.22, 0.31]
     assert [prediction_error(rate) for rate in (10, 200.1, 2500, None)] == [0.13, 0.22, 0.31, 0.31]
+
+
+def test_pairs_are_exchanged_in_all_ways():
+    """By the definition, with six pairs, of which one differs by nothing."""
+    values, others = [3.0, 5.0, 2.0, 9.0, 4.0, 7.0], [2.0, 5.0, 3.0, 4.0, 2.0, 5.0]
+    logs = [math.log(one / other) for one, other in zip(values, others, strict=True)]
+    means = [
+        abs(sum(sign * log for sign, log in zip(signs, logs, strict=True)))
+        for signs in itertools.product((1, -1), repeat=6)
+    ]
+    as_far = sum(mean >= means[0] - 1e-12 for mean in means) / len(means)
+    assert flip_p_value(values, others) == pytest.approx(as_far)
+    assert flip_p_value(others, values) == pytest.approx(as_far)
+    assert flip_p_value(values, values) == 1.0
+    doubled = [2 * value for value in values]
+    assert flip_p_value(doubled, values) == pytest.approx(2 / 64)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.9], ids=["apart", "by_seed"])
+def test_pairs_of_one_distribution_are_told_apart_once_in_20_times_at_most(shared):
+    """Steps of ten seeds, evaluated every other step, whatever of them the seed decides."""
+    chance = np.random.default_rng(1)
+    steps = []
+    for _ in range(500):
+        seeds = shared * chance.standard_normal((1, 10))
+        logs = 4 + 0.15 * (seeds + math.sqrt(1 - shared**2) * chance.standard_normal((2, 10)))
+        steps.append(2 * np.ceil(np.exp(logs) / 2))
+    found = sum(flip_p_value(*pair) <= 0.05 for pair in steps) / len(steps)
+    assert found <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 500)
+
+
+def test_ten_pairs_tell_a_shift_of_their_own_deviation_and_of_twice_that_on_a_page():
+    """The t test of ten differences finds one of 1.0 in 80 % of cases. At a level below 4 / 1024
+    all ten signs have to be equal, which have a chance of Phi(shift) ** 10.
+    """
+    assert detectable_shift(10, 0.05) == pytest.approx(1.0, abs=0.06)
+    of_all_signs = NormalDist().inv_cdf(0.8**0.1)
+    assert detectable_shift(10, 0.05 / 19) == pytest.approx(of_all_signs, abs=0.06)
+    assert detectable_shift(5, 0.05) == math.inf

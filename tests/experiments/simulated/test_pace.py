@@ -25,6 +25,8 @@ from netsim.timeline.cost_model import CostModel
 from netsim.timeline.timeline import Timeline
 
 NUM_STEPS = 40
+DUE = (7, 8, 25)
+"""An evaluation is after so many steps of the last worker."""
 INTERVAL_S = 2.5
 STEP_S = 1.0
 NET = NetworkCondition(rate_mbit=100, delay_ms=300)  # a round takes a step or two
@@ -97,10 +99,17 @@ class Round:
 
 
 def oracle(workers, round_s):
-    """Whoever ends a step first goes first."""
+    """Whoever ends a step first goes first. Returns when the last worker has done each of `DUE`
+    steps, and all weights at that moment.
+    """
     rounds = [Round() for _ in range(NUM_STEPS)]
+    seen, due = [], list(DUE)
     while left := [w for w in workers if w.steps < NUM_STEPS]:
         worker = min(left, key=lambda w: w.ends_s)
+        now_s = max(w.at_s for w in workers)
+        if due and min(w.steps for w in workers) >= due[0] and worker.ends_s > now_s:
+            seen.append((now_s, [w.x for w in workers]))
+            due.pop(0)
         worker.step()
         last = rounds[worker.num_rounds - 1]
         if worker.is_in_flight and last.done_s <= worker.at_s:
@@ -117,7 +126,7 @@ def oracle(workers, round_s):
             current.snapshots[id(worker)] = worker.x, worker.at_s
             if len(current.snapshots) == len(workers):
                 current.done_s = max(at_s for _, at_s in current.snapshots.values()) + round_s
-    return [w.x for w in workers]
+    return [*seen, (max(w.at_s for w in workers), [w.x for w in workers])]
 
 
 @dataclass
@@ -144,7 +153,9 @@ class PulledStep:
     ("optim", "schedule"),
     [("sgd", "constant"), ("sgd", "cosine"), ("adam", "constant"), ("adamw", "cosine")],
 )
-def test_every_worker_sees_the_others_as_they_are_at_that_moment(speeds, optim, schedule):
+def test_every_worker_sees_the_others_as_they_are_at_that_moment_whoever_evaluates_them(
+    speeds, optim, schedule
+):
     num_workers = 3
     factors = {
         "equal": np.ones((NUM_STEPS, num_workers)),
@@ -170,9 +181,17 @@ def test_every_worker_sees_the_others_as_they_are_at_that_moment(speeds, optim, 
     targets = torch.tensor([0.0, 1.0, 5.0])
     batches = Batches(num_examples=9, world_size=num_workers, ranks=(0, 1, 2), batch_size=1, seed=0)
     take_step = PulledStep(engine, optimizer, targets, SCHEDULES[schedule](optimizer))
-    with clocks.running():
-        num_seen = sum(1 for _ in OwnPace(clocks, rows)(batches, take_step, 0, NUM_STEPS))
-    assert num_seen == NUM_STEPS
+    pace, done, seen = OwnPace(clocks, rows), 0, []
+    for due in (*DUE, NUM_STEPS):
+        with clocks.running():
+            done += sum(1 for _ in pace(batches, take_step, done, due, NUM_STEPS))
+        assert done >= due
+        engine.stand_still()
+        with engine.consensus() as spread:
+            assert spread > 0
+        weights = next(model.parameters()).detach().flatten().tolist()
+        seen.append((float(clocks.timeline.time_s.max()), weights))
+    assert done == NUM_STEPS
 
     num_bytes = 4 * engine.context.buckets[0].weights.shape[1]
     operation = Operation(name="all_reduce_mean", num_bytes=num_bytes, ranks=(0, 1, 2))
@@ -188,9 +207,10 @@ def test_every_worker_sees_the_others_as_they_are_at_that_moment(speeds, optim, 
         workers.append(worker)
     expected = oracle(workers, round_s)
     assert clocks.timeline.time_s.tolist() == pytest.approx([w.at_s for w in workers])
-    weights = next(model.parameters()).detach().flatten().tolist()
     assert engine.context.state.num_rounds.min() > 3
-    assert weights == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    for (at_s, weights), (expected_s, expected_weights) in zip(seen, expected, strict=True):
+        assert at_s == pytest.approx(expected_s)
+        assert weights == pytest.approx(expected_weights, rel=1e-4, abs=1e-5)
 
 
 def test_standing_rows_keep_weights_buffers_and_moments():

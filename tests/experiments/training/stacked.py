@@ -10,6 +10,7 @@ from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import Stacking, Way
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
+from experiments.training.meter import Stop
 from experiments.training.metrics import MetricsRow
 from experiments.training.train import train
 
@@ -22,6 +23,12 @@ class StandingMeter:
 
     def running(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def standing(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def stop(self, communicator: object, *, goes_on: bool) -> Stop:
+        return Stop(0.0, 0.0)
 
     def synchronize(self, communicator: object) -> None:
         pass

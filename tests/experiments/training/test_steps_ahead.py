@@ -1,5 +1,6 @@
 """Steps on a GPU that is not there: its events are done when a test says so."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -128,6 +129,41 @@ def test_a_gpus_clock_goes_on_until_it_is_read_and_then_waits_for_the_gpu(monkey
     with meter.running():
         clock.now_s += 1
     assert (meter.time_s, meter.bytes_sent) == (12, 120)
+
+
+def stop_of(meter, others, *, goes_on):
+    """What a meter says of a stop, whose workers' clocks, and next ones, are `others`."""
+
+    class Others(StackedCommunicator):
+        def all_gather(self, x_w):
+            return torch.tensor([[x_w[0].tolist(), *others]], dtype=torch.float64)
+
+    return meter.stop(Others(1), goes_on=goes_on)
+
+
+def test_a_stop_moves_no_clock_against_another(monkeypatch):
+    """Who is ahead goes on later by as much, of those who go on at all."""
+    clock = Clock(monkeypatch)
+    meter = InterfaceMeter(clock.bytes_sent)
+    with meter.running():
+        clock.now_s += 12
+    ended = [9.0, math.inf]
+    assert stop_of(meter, [[10.0, 10.0], [15.0, 15.0], ended], goes_on=True) == (15, 2)
+    assert stop_of(meter, [[13.0, 13.0]], goes_on=True) == (13, 0)
+    assert stop_of(meter, [[10.0, 10.0]], goes_on=False) == (12, 0)
+    assert meter.time_s == 12
+
+
+def test_what_is_sent_while_training_stands_is_counted_and_takes_no_time(monkeypatch):
+    clock = Clock(monkeypatch)
+    meter = InterfaceMeter(clock.bytes_sent)
+    with meter.running():
+        clock.now_s += 2
+    clock.now_s += 50
+    with meter.standing():
+        clock.now_s += 3
+    clock.now_s += 50
+    assert (meter.time_s, meter.bytes_sent) == (2, 20 + 30)
 
 
 def test_a_meter_is_set_to_the_slowest_workers_clock_and_restored(monkeypatch):

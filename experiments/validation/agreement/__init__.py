@@ -1,0 +1,1 @@
+"""Whether simulated workers learn as real ones do."""

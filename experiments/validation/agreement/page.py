@@ -1,0 +1,132 @@
+"""The page on whether real and simulated workers need equally many steps."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import textwrap
+from collections.abc import Sequence
+
+from experiments.report.statistics import detectable_shift, holm, ratio_interval
+from experiments.validation.agreement.pairs import POINTS, ROUNDING, Compared
+from host import markdown
+from host.words import counted, listed
+
+_LEVEL = 0.05
+
+_HEADERS = (
+    *("algorithm", "target", "steps, real", "steps, simulated", "missed"),
+    *("one trajectory", "losses apart", "equal steps", "real / simulated"),
+    *("p", "seen alone", "seen on the page"),
+)
+
+_NOTES = f"""\
+"steps" are the median and the range of the first evaluation at the target or above it; a miss
+counts as the evaluation after the last. "one trajectory": in so many seeds the losses on the
+validation set of real and simulated workers differ by {ROUNDING:g} of their size or less at every
+evaluation, which is rounding. "losses apart": by how much they differ at most, over all seeds.
+"real / simulated": the 95 % interval of the median of the pairs' ratios. "p": of the test below; an
+asterisk marks those that Holm's correction over the page tells from chance. "seen alone" and "seen
+on the page": the ratio of steps that the test would have told from chance in 80 % of cases, at
+p = {_LEVEL:g} and at the first level of Holm's correction, by a Monte Carlo of pairs whose
+differences spread as these do; "-" where these do not spread.
+"""
+
+_TEST = """\
+**The test.** A real and a simulated run of a seed begin with the same weights and see the same
+examples. So they make a pair, and if both are drawn from one distribution, either could have been
+the real one: the test exchanges the two of a pair, in all ways, and asks how many of these give a
+mean of the logarithms of real over simulated steps as far from 0. It is exact, whatever steps are
+distributed like, and asks about their middle, not about their spread. Pairs of one trajectory
+differ by nothing, so that the seed's own share, which is most of the spread, does not hide what is
+left. A test that leaves the seeds aside (Mann-Whitney) would hide it.
+"""
+
+
+def page(compared: Sequence[Compared], command: str) -> str:
+    """What git keeps of it, as Markdown."""
+    num_seeds = len(compared[0].real)
+    alike = [own.algo for own in compared if own.is_same]
+    others = [own.algo for own in compared if not own.is_same]
+    told = holm([own.p_value for own in compared], len(compared))
+    differ = [own.algo for own, is_told in zip(compared, told, strict=True) if is_told]
+    parts = [
+        "# Do real and simulated workers need equally many steps?",
+        f"{counted(num_seeds, 'seed')} of each of {counted(len(compared), 'algorithm')}, with four "
+        "real workers (gloo, processes of one host) and with four simulated ones "
+        "([what was run](../../conf/experiment/real_and_simulated.yaml), [the "
+        "study](../../conf/study/real_and_simulated.yaml)). Each algorithm has a target of its "
+        f"own, fixed before these runs: {POINTS:g} points below the median best accuracy of "
+        f"simulated runs with other seeds. `{command}` made this page from the records.",
+        _findings(len(compared), alike, others, differ),
+        markdown.table(_HEADERS, _rows(compared, told), "l" + "r" * (len(_HEADERS) - 1)),
+        _NOTES,
+        _TEST,
+    ]
+    return "\n\n".join(map(_filled, parts)) + "\n"
+
+
+def _findings(num: int, alike: list[str], others: list[str], differ: list[str]) -> str:
+    said = []
+    if alike:
+        said.append(
+            f"**{len(alike)} of {num} algorithms have one trajectory with real and with "
+            f"simulated workers, up to rounding, in every seed**: {listed(alike)}."
+        )
+    if others:
+        said.append(
+            f"Of {listed(others)} some trajectories part: an average may arrive at another step "
+            "(async), and a code or an orthogonalization may make much of a rounding. There only "
+            "distributions can be compared."
+        )
+    if differ:
+        said.append(
+            f"**The steps of {listed(differ)} are not of one distribution**, by Holm's correction "
+            "over the page."
+        )
+    else:
+        said.append(
+            "By Holm's correction over the page **no algorithm's steps are told from one "
+            "distribution**; the last columns say what would have been."
+        )
+    return " ".join(said)
+
+
+def _rows(compared: Sequence[Compared], told: Sequence[bool]) -> list[list[str]]:
+    num_seeds, rows = len(compared[0].real), []
+    for own, is_told in zip(compared, told, strict=True):
+        low, high = ratio_interval(own.real, own.simulated, paired=True)
+        rows.append(
+            [
+                own.algo,
+                f"{own.target:.3f}",
+                _range(own.real),
+                _range(own.simulated),
+                f"{own.num_missed}",
+                f"{own.num_same}/{num_seeds}",
+                f"{own.apart:.1g}",
+                f"{own.num_equal}/{num_seeds}",
+                "-" if math.isnan(low) else f"{low:.2f} to {high:.2f}",
+                f"{own.p_value:.3f}" + (" *" if is_told else ""),
+                _seen(own, _LEVEL),
+                _seen(own, _LEVEL / len(compared)),
+            ]
+        )
+    return rows
+
+
+def _range(steps: Sequence[int]) -> str:
+    return f"{statistics.median(steps):g} ({min(steps)} to {max(steps)})"
+
+
+def _seen(own: Compared, level: float) -> str:
+    if own.spread == 0:
+        return "-"
+    shift = detectable_shift(len(own.real), level)
+    return "none" if math.isinf(shift) else f"{math.exp(shift * own.spread):.2f}"
+
+
+def _filled(text: str) -> str:
+    if text.startswith(("#", "|")):
+        return text
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)

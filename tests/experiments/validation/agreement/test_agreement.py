@@ -1,0 +1,126 @@
+"""Steps to a target of real and of simulated workers, from records."""
+
+import math
+
+import pytest
+
+from experiments.commands.checks import agreement
+from experiments.report.statistics import flip_p_value
+from experiments.runs.parts import load_parts
+from experiments.validation.agreement import pairs
+from experiments.validation.agreement.page import page
+from host import conf
+from host.errors import UserError
+from tests.experiments.recorded import write_run
+
+SEEDS = range(6)
+TARGETS = {"allreduce": 0.8, "local_sgd": 0.8}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """All-reduce is the same, real and simulated; local SGD learns less far when it is real, and
+    misses with one seed.
+    """
+    root = tmp_path_factory.mktemp("runs")
+    for seed in SEEDS:
+        for backend in ("gloo", "sim"):
+            write_run(root / f"allreduce_{backend}_{seed}", seed=seed, backend=backend)
+            limit = {"sim": 0.98, "gloo": 0.85 if seed else 0.7}[backend]
+            folder = root / f"local_sgd_{backend}_{seed}"
+            write_run(folder, "local_sgd", seed=seed, limit=limit, backend=backend)
+    return root
+
+
+def first_step(limit, rate):
+    """Of `write_run`'s accuracies, but for their noise."""
+    return 10 * math.ceil(-math.log((limit - 0.8) / 0.9) / (0.3 * rate))
+
+
+def test_steps_are_those_of_the_first_evaluation_at_the_target_and_a_miss_comes_after_all(runs):
+    same, other = pairs.compare(runs, TARGETS)
+    assert list(same.real) == list(same.simulated) == [first_step(0.98, 1.0)] * len(SEEDS)
+    assert (same.num_same, same.num_equal, same.p_value, same.apart) == (6, 6, 1.0, 0.0)
+    assert list(other.simulated) == [first_step(0.98, 0.7)] * len(SEEDS)
+    assert list(other.real) == [210] + [first_step(0.85, 0.7)] * (len(SEEDS) - 1)
+    assert (other.num_missed, other.num_same, other.num_equal) == (1, 0, 0)
+    assert other.p_value == flip_p_value(other.real, other.simulated) == 2 / 64
+
+
+def test_losses_are_apart_by_the_part_that_is_greatest(runs):
+    pair_of = {own.algo: own for own in pairs.compare(runs, TARGETS)}
+    # At the last evaluation of seed 0: 1.1 - 0.7 against 1.1 - 0.98, but for what both approach.
+    assert pair_of["local_sgd"].apart == pytest.approx(0.4 / 0.12 - 1, rel=0.2)
+
+
+def test_the_page_says_which_are_one_trajectory_and_which_differ(runs):
+    text = page(pairs.compare(runs, TARGETS), "python -m experiments.agreement")
+    flat = " ".join(text.split())
+    assert "**1 of 2 algorithms have one trajectory with real and with simulated workers" in flat
+    assert "in every seed**: allreduce." in flat
+    assert "Of local_sgd some trajectories part" in flat
+    # 2 / 64 is more than half of 0.05, which Holm's correction asks of the first of two.
+    assert "**no algorithm's steps are told from one distribution**" in flat
+    row = next(line for line in text.splitlines() if line.startswith("| allreduce"))
+    assert row.endswith("| 0 | 6/6 | 0 | 6/6 | 1.00 to 1.00 | 1.000 | - | - |")
+
+
+def test_one_that_differs_is_named(runs):
+    text = page(pairs.compare(runs, {"local_sgd": 0.8}), "python -m experiments.agreement")
+    assert "**The steps of local_sgd are not of one distribution**" in " ".join(text.split())
+    assert "0.031 *" in text
+
+
+def test_targets_are_two_points_below_the_median_of_the_best(tmp_path):
+    for seed, limit in enumerate((0.9, 0.97, 0.8)):
+        write_run(tmp_path / f"{seed}", "bytegrad", seed=seed, limit=limit, backend="sim")
+    targets = pairs.rule_targets(tmp_path)
+    assert targets == {"bytegrad": pytest.approx(0.9 - 0.02, abs=0.01)}
+    pairs.save_targets(targets, tmp_path / "targets.yaml")
+    assert pairs.load_targets(tmp_path / "targets.yaml") == targets
+
+
+def test_the_command_makes_both_files(runs, tmp_path, monkeypatch, capsys):
+    for seed in range(3):
+        write_run(tmp_path / f"runs/{seed}", seed=seed, backend="sim")
+    targets, made = tmp_path / "targets.yaml", tmp_path / "page.md"
+    words = ["targets", str(tmp_path / "runs"), "--out", str(targets)]
+    monkeypatch.setattr("sys.argv", ["", *words])
+    assert agreement.main() == 0
+    words = ["steps", str(runs), "--targets", str(targets), "--out", str(made)]
+    monkeypatch.setattr("sys.argv", ["", *words])
+    assert agreement.main() == 0
+    assert capsys.readouterr().out == f"{targets}\n{made}\n"
+    assert made.read_text().startswith("# Do real and simulated workers need equally many steps?")
+
+
+def test_runs_that_make_no_pairs_are_refused(runs, tmp_path):
+    with pytest.raises(UserError, match="of bytegrad, real and simulated: real none, simulated no"):
+        pairs.compare(runs, {"bytegrad": 0.8})
+    with pytest.raises(UserError, match="has other runs than simulated ones, or none"):
+        pairs.rule_targets(runs)
+    (tmp_path / "targets.yaml").write_text("[]")
+    with pytest.raises(UserError, match=r"has no targets, such as allreduce: 0\.9"):
+        pairs.load_targets(tmp_path / "targets.yaml")
+
+
+def words_of(part):
+    """What the sweeps of a part of the study give each key."""
+    found = {}
+    for action in part.actions:
+        if action.arguments[0] == "experiments":
+            for word in action.arguments[2:]:
+                key, _, values = word.partition("=")
+                found.setdefault(key, set()).update(values.split(","))
+    return found
+
+
+def test_the_study_has_every_algorithm_and_its_targets_are_of_seeds_that_do_not_count():
+    parts = {part.name: part for part in load_parts("real_and_simulated")}
+    counted = [words_of(parts[name]) for name in ("simulated", "real")]
+    of_targets = words_of(parts["targets"])
+    algorithms = {name for name in conf.files("algo") if not name.startswith("torch_ddp")}
+    for words in (*counted, of_targets):
+        assert words["algo"] == algorithms
+    assert counted[0]["seed"] == counted[1]["seed"] == set(map(str, range(10)))
+    assert len(of_targets["seed"]) >= 3 and of_targets["seed"].isdisjoint(counted[0]["seed"])
