@@ -17,7 +17,7 @@ from tests.experiments.recorded import write_run
 
 
 def ask(port: int, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
