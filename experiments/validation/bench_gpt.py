@@ -1,10 +1,15 @@
 """What a step of a small GPT costs on real workers: `python -m experiments.bench_algorithms --gpt`.
 
-Two gloo workers on this host, nothing shaped. Every algorithm, and PyTorch's own, trains a model of
-its own; they take steps in turn, so that what disturbs the host disturbs all alike. So does a model
-that is not distributed: no algorithm can take less. The same model with one number averaged after
-each backward pass waits for the slowest worker, as every synchronous algorithm has to: none of
-those can take less. Prints medians of milliseconds with their quartiles, and never judges.
+Two gloo workers on this host, nothing shaped. Every algorithm, and PyTorch's own, trains a model
+of its own; they take steps in turn, so that what disturbs the host disturbs all alike. The
+optimizer is the example's AdamW, where the algorithm does not choose another; `distribute` fuses
+it, as it does in a script. PyTorch's DDP has it as the script has it, and in a second row by
+torch's own `fused=True`.
+
+Two models are not distributed, and step by a fused optimizer, too: one that sends nothing, so
+that no algorithm can take less, and one that averages a number after each backward pass. It waits
+for the slowest worker, as every synchronous algorithm has to: none of those can take less. Prints
+medians of milliseconds with their quartiles, and never judges.
 """
 
 import runpy
@@ -22,6 +27,7 @@ from torch import nn
 
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.process_group import file_rendezvous
+from bagua_algos.fused.fuse import fuse_optimizer
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.messages import choices
@@ -36,9 +42,11 @@ from host.words import counted
 
 WORKERS = 2
 BASELINE = "torch_ddp"
+BASELINE_FUSED = "torch_ddp, fused=True"
 ALONE = "no communication"
 ONE_NUMBER = "one number averaged a step"
 EXAMPLE = "gpt.py"
+OPTIMIZER = ("optim=adamw", "optim.lr=2e-3")  # the example's
 TIMEOUT_S = 120
 WARM_UP_ROUNDS = 8
 
@@ -50,6 +58,7 @@ def measure(num_rounds: int) -> dict[str, list[float]]:
     """
     plans = {name: _plan(name) for name in choices("algo")}
     plans |= dict.fromkeys((ALONE, ONE_NUMBER), plans[BASELINE])
+    plans[BASELINE_FUSED] = _plan(BASELINE, "+optim.fused=true")
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "workers")
 
@@ -87,8 +96,11 @@ def print_table(times_ms: dict[str, list[float]]) -> None:
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
-def _plan(name: str) -> Plan:
-    config = compose_config([f"algo={name}", "model=mlp", f"workers={WORKERS}", "max_steps=1000"])
+def _plan(name: str, *more: str) -> Plan:
+    words = [f"algo={name}", "model=mlp", f"workers={WORKERS}", "max_steps=1000"]
+    config = compose_config(words)
+    if config.optim == compose_config([]).optim:  # the algorithm does not choose one
+        config = compose_config([*words, *OPTIMIZER, *more])
     for key in ("warmup_steps", "start_step"):
         if key in config.algo:
             config.algo[key] = min(config.algo[key], WARM_UP_ROUNDS // 2)
@@ -106,7 +118,9 @@ def _take_turns(
         torch.manual_seed(0)
         model = example["GPT"](vocabulary)
         optimizer = plan.make_optimizer(model.parameters())
-        if name not in (ALONE, ONE_NUMBER):
+        if name in (ALONE, ONE_NUMBER):
+            optimizer = fuse_optimizer(optimizer)
+        else:
             engine = distribute(plan, model, optimizer, communicator, make_scaler(plan))
             engines.append(engine)
             model = engine.model
