@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -20,6 +21,7 @@ from experiments.report.figures.styles import algorithm_of, style_of
 from experiments.report.page.fragments import fragments
 from experiments.report.page.libraries import data_tables, vega
 from experiments.report.page.packing import packed_json, packed_numbers
+from experiments.report.page.rules import rules
 from experiments.report.page.run_table import run_table
 from experiments.report.page.situations import situations
 from experiments.report.section import Section
@@ -28,7 +30,7 @@ from experiments.report.targets.curves import Curves
 from experiments.report.targets.times import settings_of_runs
 
 SCRIPTS = (
-    *("unpack", "numbers", "model", "state", "tables", "charts", "target", "pairs"),
+    *("unpack", "numbers", "statistics", "model", "state", "tables", "charts", "target", "pairs"),
     *("details", "controls", "watch", "start"),
 )
 
@@ -108,6 +110,7 @@ def _explored(data: ReportData, curves: Curves, root: Path) -> dict[str, Any]:
         "setting": settings,
         "settings": [_setting(row) for row in data.table.to_dict("records")],
         "curves": curves.described(),
+        "rules": rules(Counter(settings).values()),
         **situations(data, curves, settings),
     }
 
