@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-import numpy as np
 import torch
 
 from bagua_algos.communication.halving_doubling import largest_power
@@ -22,7 +21,9 @@ from netsim.conditions.units import bytes_per_s
 from netsim.links.namespaces import Hub
 from netsim.links.netlink import INTERFACE
 from netsim.proof.temporary_network import Results, run_workers
+from netsim.timeline.compute import ComputeTimes
 from netsim.timeline.cost_model import CostModel, PlainOperation
+from netsim.timeline.timeline import Timeline
 from netsim.timeline.transport import GLOO
 
 PATTERNS = {"ring": 0, "halving_doubling": EVERY_SIZE}
@@ -32,7 +33,8 @@ STREAMS = (1, 2, 4, 8, 16)
 SIZES = (4_000, 100_000, 400_000, 1_600_000)
 LIMIT_S = 300.0
 LINGER_S = 0.3
-_OPEN_WINDOW_BYTES = 1e12
+REPEATED = 16
+"""All-reduces that are predicted one after the other; the second half is the steady state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,13 +121,21 @@ def theory_s(condition: NetworkCondition, num_workers: int, pattern: str, num_by
 
 
 def predicted_s(condition: NetworkCondition, num_workers: int, timed: Timed, backend: str) -> float:
-    """What the cost model says of an all-reduce whose connections' windows are open."""
+    """What the cost model says of one of many all-reduces, one after the other: it finds windows as
+    the one before it and the time since have left them.
+    """
     transport = replace(GLOO, streams=timed.streams, halving_doubling_bytes=PATTERNS[timed.pattern])
     model = CostModel(condition, num_workers, transport, backend=backend)
     operation = PlainOperation(
         name="all_reduce_mean", num_bytes=timed.num_bytes, ranks=tuple(range(num_workers))
     )
-    return float(np.max(model.cost(operation, model.at(0)[0], _OPEN_WINDOW_BYTES).seconds))
+    timeline = Timeline(model, ComputeTimes(forward_s=0, backward_s=0))
+    ends_s = []
+    for _ in range(REPEATED):
+        timeline.on_operation(operation)
+        ends_s.append(float(timeline.time_s.max()))
+    num_steady = REPEATED // 2
+    return (ends_s[-1] - ends_s[-1 - num_steady]) / num_steady
 
 
 def summary(

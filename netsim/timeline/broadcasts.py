@@ -42,7 +42,7 @@ def chain(situation: Situation, num_bytes: float) -> Cost:
     rate = situation.rate(path, rtt_s)
     first_s = float((situation.message_s(path, chunk_bytes, rtt_s) + delay_s).sum())
     rest_s = float(transfer_s(num_bytes - chunk_bytes, rate).max())
-    cold_s = situation.cold_s(num_bytes, rate, rtt_s)
+    cold_s = situation.cold_s(path, num_bytes, rate, rtt_s)
     begin_s = float(note_s.max()) * transport.rendezvous + transport.operation_s
     has_next = ranks != ranks[-1]
     return Cost(
@@ -52,7 +52,7 @@ def chain(situation: Situation, num_bytes: float) -> Cost:
         num_messages=(len(ranks) - 1) * math.ceil(num_bytes / chunk_bytes),
         sent_bytes=situation.sent(num_bytes * has_next),
         rtt_s=float(rtt_s.max()),
-        window_bytes=situation.opened(num_bytes, rate, rtt_s),
+        windows=situation.opened(path, num_bytes, rate, rtt_s),
     )
 
 
@@ -74,7 +74,7 @@ def tree(situation: Situation, num_bytes: float) -> Cost:
     rtt_s = delay_s + note_s
     rate = situation.rate(path, rtt_s)
     uplink_s = num_children[parents] * num_bytes / table.rates[ranks[parents]]
-    cold_s = situation.cold_s(num_bytes, rate, rtt_s)
+    cold_s = situation.cold_s(path, num_bytes, rate, rtt_s)
     message_s = situation.message_s(path, num_bytes, rtt_s)
     edge_s = np.maximum(uplink_s, message_s) + delay_s + cold_s
     arrival_s = np.zeros(len(ranks))
@@ -90,7 +90,7 @@ def tree(situation: Situation, num_bytes: float) -> Cost:
         num_messages=(len(ranks) - 1) * situation.streams,
         sent_bytes=situation.sent(num_bytes * num_children.astype(float)),
         rtt_s=float(rtt_s.max()),
-        window_bytes=situation.opened(num_bytes, rate, rtt_s),
+        windows=situation.opened(path, num_bytes, rate, rtt_s),
     )
 
 

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from netsim.timeline import short_queues, tcp_throughput
+from netsim.timeline import short_queues, tcp_throughput, windows
 from netsim.timeline.link_table import (
     Array,
     LinkTable,
@@ -13,6 +13,7 @@ from netsim.timeline.link_table import (
     Ranks,
 )
 from netsim.timeline.transport import Transport
+from netsim.timeline.windows import Window, Windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,9 @@ class Cost:
         notice_s: of an exchange, what word of a receiver's being ready takes to its sender, `[n]`.
         handover_s: of an exchange, from when a message may leave until its sender is done, `[n]`.
         rtt_s: of its longest path.
-        window_bytes: of its connections afterwards.
+        windows: of its connections afterwards.
+        idle_s: for how long, of an operation and the next one like it, each of these connections is
+            not used; (): all are from the start to the end.
         num_messages: that all workers send together.
         host_s: for how long a host that all workers share is busy with it.
     """
@@ -39,7 +42,8 @@ class Cost:
     notice_s: float | Array = 0.0
     handover_s: float | Array = 0.0
     rtt_s: float = 0.0
-    window_bytes: float = 0.0
+    windows: Windows = ()
+    idle_s: tuple[float, ...] = ()
     num_messages: float = 0.0
     host_s: float = 0.0
 
@@ -53,7 +57,7 @@ class Cost:
 class Situation:
     """The inputs of a cost: the links, the participants' ranks in order, the connections.
 
-    `window_bytes` is the congestion window that each connection has at the start, and `streams` is
+    `windows` are the congestion windows that the connections have at the start, and `streams` is
     how many connections each message is striped over.
     """
 
@@ -61,8 +65,14 @@ class Situation:
     ranks: Ranks
     transport: Transport
     congestion_control: str | None
-    window_bytes: float
+    windows: Windows
     streams: int = 1
+
+    @property
+    def window(self) -> Window:
+        """Of each connection, where all of them have equal ones."""
+        [window] = self.windows
+        return window
 
     def delay_s(self, paths: Paths, num_bytes: float) -> Array:
         """One way, for the last packet of a message: packets never overtake, so of n draws of
@@ -116,6 +126,7 @@ class Situation:
             paths.queue_bytes,
             paths.burst_bytes,
             num_flows * self.streams,
+            num_messages * self.streams,
             num_senders,
             self.transport.mss_bytes,
         )
@@ -132,10 +143,19 @@ class Situation:
         )
         return np.maximum(seconds, windows_s)
 
-    def cold_s(self, num_bytes: float, rate: Array, rtt_s: Array) -> Array:
-        """Seconds for which links idle while the windows of messages open; `rate` is of one."""
-        return tcp_throughput.slow_start_wait_s(
-            num_bytes / self.streams, self.window_bytes, rate / self.streams, rtt_s
+    def cold_s(
+        self, paths: Paths, num_bytes: float, rate: Array, rtt_s: Array, num_flows: int = 1
+    ) -> Array:
+        """Seconds for which links idle while the windows of messages open; `rate` is of one, and
+        `num_flows` of them share a link.
+        """
+        return windows.opening_wait_s(
+            self.congestion_control,
+            num_bytes / self.streams,
+            self.window,
+            rate / self.streams,
+            paths.rate / (num_flows * self.streams),
+            rtt_s,
         )
 
     def posting_s(self, num_messages: int) -> float:
@@ -157,14 +177,19 @@ class Situation:
             self.transport.mss_bytes,
         )
 
-    def opened(self, num_bytes: float, rate: Array, rtt_s: Array) -> float:
-        """The window of each connection, bytes, after messages of `num_bytes` each."""
-        return tcp_throughput.opened_window_bytes(
+    def opened(
+        self, paths: Paths, num_bytes: float, rate: Array, rtt_s: Array, num_flows: int = 1
+    ) -> Windows:
+        """The windows after messages of `num_bytes` each; arguments as for `cold_s`."""
+        window = windows.opened(
+            self.congestion_control,
             num_bytes / self.streams,
-            self.window_bytes,
+            self.window,
             float(np.max(rate)) / self.streams,
+            float(np.max(paths.rate)) / (num_flows * self.streams),
             float(np.max(rtt_s)),
         )
+        return (window,)
 
     def sent(self, num_bytes: float | Array) -> Array:
         """`[N]`, by worker."""

@@ -15,10 +15,8 @@ overflows.
 
 Whole training steps, with two lanes at the same time, are compared in results/validation/time.md.
 
-Not modelled: TCP's windows where slow start has ended early, which over the switch opened so slowly
-that the first 10 to 20 exchanges took up to 1.7 times longer; TCP's timeouts at the end of an
-outage; and the burst of a token bucket (70 KB, or 4 ms at the rate), which makes small operations
-over `tbf` many times faster than predicted.
+Not modelled: TCP's timeouts at the end of an outage; and the burst of a token bucket (70 KB, or 4
+ms at the rate), which makes small operations over `tbf` many times faster than predicted.
 """
 
 from collections.abc import Callable, Hashable
@@ -38,8 +36,10 @@ from netsim.timeline.link_table import (
     Ranks,
 )
 from netsim.timeline.transport import GLOO, Transport
+from netsim.timeline.windows import Window, Windows
 
 _MAX_COSTS = 256
+_OPEN = Window(1e15)
 
 
 class CostedOperation(Protocol):
@@ -144,34 +144,43 @@ class CostModel:
     def connections(self, operation: CostedOperation) -> Hashable:
         """A key that is equal for operations that use the same connections in the same way."""
         is_everyone = len(operation.ranks) == self.world_size
-        return operation.name, None if is_everyone else operation.ranks, operation.peers
+        ranks = None if is_everyone else operation.ranks
+        return operation.name, ranks, operation.peers, self._by_halves(operation)
 
-    def cost(self, operation: CostedOperation, table: LinkTable, window_bytes: float) -> Cost:
+    def cost(
+        self, operation: CostedOperation, table: LinkTable, windows: Windows | None = None
+    ) -> Cost:
         """What an operation takes over these links.
 
         Args:
             operation: as an observer hears it; `num_bytes` is what every worker hands in.
             table: the links.
-            window_bytes: congestion window that its connections have.
+            windows: congestion windows that its connections have; None: they are open.
 
         Raises:
             ValueError: for an operation of an unknown name.
         """
-        key = (self.connections(operation), operation.num_bytes, id(table), window_bytes)
+        windows = (_OPEN,) if windows is None else windows
+        key = (self.connections(operation), operation.num_bytes, id(table), windows)
         if key not in self._costs:
             if len(self._costs) >= _MAX_COSTS:
                 self._costs.clear()
-            cost = self._make(operation, table, window_bytes)
+            cost = self._make(operation, table, windows)
             self._costs[key] = patterns.share_host(cost, self.host)
         return self._costs[key]
 
-    def _make(self, operation: CostedOperation, table: LinkTable, window_bytes: float) -> Cost:
+    def _by_halves(self, operation: CostedOperation) -> bool:
+        """Whether it is an all-reduce by halving and doubling, which uses other connections."""
+        is_small = operation.num_bytes <= self.transport.halving_doubling_bytes
+        return operation.name == "all_reduce_mean" and is_small
+
+    def _make(self, operation: CostedOperation, table: LinkTable, windows: Windows) -> Cost:
         situation = Situation(
             table=table,
             ranks=self.ranks(operation),
             transport=self.transport,
             congestion_control=self._congestion_control,
-            window_bytes=window_bytes,
+            windows=windows,
             streams=self.transport.parts(_cut_bytes(operation)),
         )
         if len(situation.ranks) < 2:

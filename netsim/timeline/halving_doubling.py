@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from netsim.timeline import tcp_throughput
 from netsim.timeline.cost import Cost, Situation
 from netsim.timeline.link_table import Array, Ranks
+from netsim.timeline.windows import Window, after_idleness
 
 _COUPLED = 4
 """As in a ring: a step of all is as late as that of about so many."""
@@ -33,6 +33,12 @@ class _Step:
     num_bytes: float
     notes_late: bool = True
 
+    @property
+    def pair(self) -> tuple[int, int]:
+        """Two of its workers, lower rank first: these and all others beside them are peers."""
+        ends = int(self.senders[0]), int(self.receivers[0])
+        return min(ends), max(ends)
+
 
 def all_reduce(situation: Situation, num_bytes: float) -> Cost:
     """All steps, one after the other, each as long as its slowest message.
@@ -40,31 +46,36 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
         T = sum over the steps of message + 2 d, or d without a rendezvous
 
     The two swaps with a peer use one connection. The first opens its window, and what lies between
-    the two may close it again where it takes longer than TCP's timeout for idleness.
+    the two may close it again where it takes longer than TCP's timeout for idleness. So may what
+    lies between the second and the next all-reduce's first, which is long for peers that swap in
+    the middle. `windows` are in the order of their first swaps.
     """
     steps = _steps(situation.ranks, num_bytes)
-    used: dict[tuple[int, int], tuple[float, float]] = {}
+    pairs = list(dict.fromkeys(step.pair for step in steps))
+    windows = situation.windows * (len(pairs) if len(situation.windows) == 1 else 1)
+    kept = dict(zip(pairs, windows, strict=True))
+    first_s: dict[tuple[int, int], float] = {}
+    used_s: dict[tuple[int, int], float] = {}
     at_s = situation.transport.operation_s
     busy_s = np.zeros(situation.table.num_links)
     sent: Array = np.zeros(situation.table.world_size)
-    num_messages, rtt_s, windows = 0, 0.0, [situation.window_bytes]
+    num_messages, rtt_s = 0, 0.0
     for step in steps:
-        pair = (int(step.senders[0]), int(step.receivers[0]))
-        window_bytes, used_s = used.get(pair, (situation.window_bytes, at_s))
-        if situation.transport.slow_start_after_idle:
-            window_bytes = tcp_throughput.idle_window_bytes(
-                window_bytes, at_s - used_s, rtt_s, situation.transport.initial_window_bytes
-            )
+        window = kept[step.pair]
+        if step.pair in used_s and situation.transport.slow_start_after_idle:
+            idle_s = at_s - used_s[step.pair] + situation.transport.unused_s(rtt_s)
+            initial_bytes = situation.transport.initial_window_bytes
+            window = after_idleness(window, idle_s, rtt_s, initial_bytes)
         own = replace(
             situation,
-            window_bytes=window_bytes,
+            windows=(window,),
             streams=situation.transport.parts(step.num_bytes),
         )
-        seconds, step_rtt_s, opened_bytes = _seconds(own, step)
+        first_s.setdefault(step.pair, at_s)
+        seconds, step_rtt_s, kept[step.pair] = _seconds(own, step)
         at_s += seconds
-        used[pair] = opened_bytes, at_s
+        used_s[step.pair] = at_s
         rtt_s = max(rtt_s, step_rtt_s)
-        windows.append(opened_bytes)
         busy_s = busy_s + situation.busy_s(step.senders, step.receivers, step.num_bytes)
         np.add.at(sent, step.senders, step.num_bytes)
         num_messages += len(step.senders) * own.streams
@@ -75,7 +86,8 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
         busy_s=busy_s,
         sent_bytes=sent,
         rtt_s=rtt_s,
-        window_bytes=max(windows),
+        windows=tuple(kept.values()),
+        idle_s=tuple(at_s - used_s[pair] + first_s[pair] for pair in pairs),
         num_messages=num_messages,
     )
 
@@ -98,7 +110,7 @@ def _steps(ranks: Ranks, num_bytes: float) -> Sequence[_Step]:
     return steps
 
 
-def _seconds(situation: Situation, step: _Step) -> tuple[float, float, float]:
+def _seconds(situation: Situation, step: _Step) -> tuple[float, float, Window]:
     """Of one step; its round trip, and the window afterwards."""
     path = situation.table.paths(step.senders, step.receivers)
     delay_s = situation.delay_s(path, step.num_bytes)
@@ -111,12 +123,9 @@ def _seconds(situation: Situation, step: _Step) -> tuple[float, float, float]:
         float(situation.busy_s(step.senders, step.receivers, step.num_bytes).max()),
     )
     begin_s = note_s * (situation.transport.rendezvous and step.notes_late)
-    late_s = situation.cold_s(step.num_bytes, rate, rtt_s) + situation.recovery_s(
+    late_s = situation.cold_s(path, step.num_bytes, rate, rtt_s) + situation.recovery_s(
         path, step.num_bytes, rate, rtt_s, num_messages
     )
     seconds = begin_s + moving_s + delay_s + late_s
-    return (
-        float(seconds.max()),
-        float(rtt_s.max()),
-        situation.opened(step.num_bytes, rate, rtt_s),
-    )
+    [window] = situation.opened(path, step.num_bytes, rate, rtt_s)
+    return float(seconds.max()), float(rtt_s.max()), window

@@ -21,6 +21,7 @@ from netsim.timeline.connections import Connections
 from netsim.timeline.cost import Cost
 from netsim.timeline.cost_model import CostedOperation, CostModel
 from netsim.timeline.link_table import Array, Ranks
+from netsim.timeline.windows import Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +187,9 @@ class Lanes:
         ranks = self._model.ranks(operation)
         key = (index, self._model.connections(operation))
         starts_s = lane.times_s
-        window_bytes = self._connections.window_bytes(key, float(starts_s[ranks].max()))
+        windows = self._connections.windows(key, float(starts_s[ranks].max()))
         start = self._collective if operation.peers is None else self._exchange
-        cost, lane.flight, slowed = start(index, operation, ranks, window_bytes)
+        cost, lane.flight, slowed = start(index, operation, ranks, windows)
         lane.times_s = starts_s.copy()
         lane.times_s[lane.flight.ranks] = lane.flight.ends_s
         self._connections.used(key, cost, float(lane.times_s[ranks].max()))
@@ -197,12 +198,12 @@ class Lanes:
         return slowed
 
     def _collective(
-        self, index: int, operation: CostedOperation, ranks: Ranks, window_bytes: float
+        self, index: int, operation: CostedOperation, ranks: Ranks, windows: Windows
     ) -> tuple[Cost, _Flight, list[int]]:
         """It starts for all when the last has come, and ends for all at the same time."""
         starts_s = self._lanes[index].times_s[ranks]
         start_s = starts_s.max(keepdims=True)
-        cost, end_s = self._finish(operation, start_s, window_bytes)
+        cost, end_s = self._finish(operation, start_s, windows)
         links = cost.links
         behind_s, slowed = self._occupy(index, links, start_s, cost)
         if slowed:
@@ -214,7 +215,7 @@ class Lanes:
         return cost, flight, slowed
 
     def _exchange(
-        self, index: int, operation: CostedOperation, ranks: Ranks, window_bytes: float
+        self, index: int, operation: CostedOperation, ranks: Ranks, windows: Windows
     ) -> tuple[Cost, _Flight, list[int]]:
         """Each worker waits for what it receives, and until its own message is handed over; with a
         rendezvous a message leaves only at its receiver's word.
@@ -223,11 +224,11 @@ class Lanes:
         begins_s = times_s[ranks]
         route = self._model.route(operation)
         table, _ = self._model.at(float(begins_s.min()))
-        cost = self._model.cost(operation, table, window_bytes)
+        cost = self._model.cost(operation, table, windows)
         sends_s = times_s[route.senders]
         if self._model.transport.rendezvous:
             sends_s = np.maximum(sends_s, begins_s + cost.notice_s)
-        cost, ends_s = self._finish(operation, sends_s, window_bytes)
+        cost, ends_s = self._finish(operation, sends_s, windows)
         moves, crossed = route.moves, route.crossed
         first_s = self._first_use_s(crossed, sends_s[moves])
         behind_s, slowed = self._occupy(index, cost.links, first_s[cost.links], cost)
@@ -274,7 +275,7 @@ class Lanes:
         return np.maximum(before_s.max(0) - begins_s, 0), slowed
 
     def _finish(
-        self, operation: CostedOperation, starts_s: Array, window_bytes: float
+        self, operation: CostedOperation, starts_s: Array, windows: Windows
     ) -> tuple[Cost, Array]:
         """The cost at the start, and the ends `[n]` of what started then.
 
@@ -283,7 +284,7 @@ class Lanes:
         at_s = starts_s
         left = np.ones_like(starts_s)
         table, until_s = self._model.at(float(starts_s.min()))
-        first = cost = self._model.cost(operation, table, window_bytes)
+        first = cost = self._model.cost(operation, table, windows)
         while True:
             ends_s = at_s + left * cost.seconds
             if until_s == np.inf or (ends_s <= until_s).all():
@@ -294,7 +295,7 @@ class Lanes:
             )
             at_s = np.maximum(at_s, np.minimum(ends_s, until_s))
             table, until_s = self._model.at(until_s)
-            cost = self._model.cost(operation, table, window_bytes)
+            cost = self._model.cost(operation, table, windows)
         if not np.isfinite(ends_s).all():
             raise ValueError(
                 f"{operation.name} never ends: a link that it needs is down for ever from "

@@ -71,7 +71,7 @@ def ring(
     hop_s = max(slowest_s, float(around_s.mean()))
     last_s = float((piece_s + delay_s + note_s * transport.rendezvous).max())
     hops_s = (num_hops - 1) * hop_s if num_hops > 1 else 0.0  # hop_s may be infinite
-    cold_s = situation.cold_s(num_bytes, rate, rtt_s)
+    cold_s = situation.cold_s(there, num_bytes, rate, rtt_s)
     lost_s = situation.recovery_s(there, num_bytes, rate, rtt_s, num_messages)
     hops_s += num_hops * float(lost_s.max())
     return Cost(
@@ -81,7 +81,7 @@ def ring(
         num_messages=len(ranks) * num_hops * transport.num_segments * situation.streams,
         sent_bytes=situation.sent(num_hops * num_bytes),
         rtt_s=float(rtt_s.max()),
-        window_bytes=situation.opened(num_bytes, rate, rtt_s),
+        windows=situation.opened(there, num_bytes, rate, rtt_s),
     )
 
 
@@ -136,7 +136,7 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
     message_s = situation.message_s(path, num_bytes, rtt_s, others, num_messages, others)
     moving_s = max(float(busy_s.max()), float(message_s))
     moving_s += float(transfer_s(straggling_bytes, all_flows))
-    cold_s = situation.cold_s(num_bytes, all_flows / others, rtt_s)
+    cold_s = situation.cold_s(path, num_bytes, all_flows / others, rtt_s, others)
     begin_s = note_s * transport.rendezvous + transport.operation_s
     moving_s = max(moving_s, situation.posting_s(others))
     lost_s = situation.recovery_s(path, num_bytes, all_flows / others, rtt_s, num_messages)
@@ -147,7 +147,7 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
         num_messages=num_messages * situation.streams,
         sent_bytes=situation.sent(others * num_bytes),
         rtt_s=float(rtt_s),
-        window_bytes=situation.opened(num_bytes, all_flows, rtt_s),
+        windows=situation.opened(path, num_bytes, all_flows, rtt_s, others),
     )
 
 
@@ -167,7 +167,7 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
     rate = situation.rate(path, rtt_s)
     message_s = situation.message_s(path, num_bytes, rtt_s, 1, num_messages)
     moving_s = np.maximum(busy_s[table.crossed(senders, ranks)].max(0), message_s)
-    cold_s = situation.cold_s(num_bytes, rate, rtt_s)
+    cold_s = situation.cold_s(path, num_bytes, rate, rtt_s)
     lost_s = situation.recovery_s(path, num_bytes, rate, rtt_s, num_messages)
     return Cost(
         seconds=np.where(moves, transport.operation_s + moving_s + delay_s + cold_s + lost_s, 0),
@@ -178,7 +178,7 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
         notice_s=note_s * transport.rendezvous,
         handover_s=transfer_s(max(num_bytes - situation.streams * transport.socket_bytes, 0), rate),
         rtt_s=float(rtt_s.max()),
-        window_bytes=situation.opened(num_bytes, rate, rtt_s),
+        windows=situation.opened(path, num_bytes, rate, rtt_s),
     )
 
 
@@ -202,7 +202,7 @@ def _one_number(situation: Situation, num_bytes: float) -> Cost:
         num_messages=num_hops,
         sent_bytes=situation.sent(num_bytes * num_hops / len(ranks)),
         rtt_s=float((delay_s + note_s).max()),
-        window_bytes=situation.window_bytes,
+        windows=situation.windows,
     )
 
 

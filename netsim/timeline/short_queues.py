@@ -7,8 +7,9 @@ A flow has a window in flight. A queue that overflows keeps it small:
 
 - What a host sends at once, its token bucket lets pass: b, of all its flows together. Where that is
   more than Q, what finds no room is lost, and windows shrink to 0.7 (CUBIC's) until the burst fits.
-  So a message begins with a window between 0.7 and 1 times Q + S, the mean of which is 0.85. On a
-  link that is slower than the one before it, all that is in flight comes at once.
+  So a message begins with a window anywhere between 0.7 and 1 times Q + S. Of n messages the
+  slowest counts, whose window is 0.7 + 0.3 / (n + 1) of it on the mean. On a link that is slower
+  than the one before it, all that is in flight comes at once.
 - Bursts of several hosts meet at a receiver's link. On the mean about a half of m hosts do so at
   once: (m + 1) / 2 bursts.
 - All windows together are 1.5 R T at the most (`tcp_throughput.STANDING_WINDOW`), so a queue that
@@ -43,6 +44,7 @@ def message_s(
     queue_bytes: ArrayLike,
     burst_bytes: ArrayLike,
     num_flows: int = 1,
+    num_messages: int = 1,
     num_senders: int = 1,
     segment: float = SEGMENT_BYTES,
 ) -> NDArray[np.float64]:
@@ -61,6 +63,7 @@ def message_s(
         queue_bytes: Q; inf: unshaped.
         burst_bytes: b; inf: all that is in flight.
         num_flows: k, which have a message each.
+        num_messages: n, the slowest of which counts.
         num_senders: m, hosts that send to one receiver at the same time.
         segment: S.
     """
@@ -75,7 +78,7 @@ def message_s(
     is_lone = queue < np.asarray(burst_bytes)
     standing = np.where(overflows, standing_bytes(rate, rtt_s, queue, segment) / num_flows, 1.0)
     kept = _KEPT.get(algorithm or "cubic", _KEPT["cubic"])
-    fits = (1 + kept) / 2 * (queue + segment) / num_flows
+    fits = (kept + (1 - kept) / (num_messages + 1)) * (queue + segment) / num_flows
     first = np.where(is_lone & overflows, np.minimum(fits, standing), standing)
     growth = segment * _GROWTHS.get(algorithm or "cubic", _GROWTHS["cubic"])
     rounds = _rounds(num_bytes, first, standing, growth)

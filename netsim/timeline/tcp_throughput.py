@@ -1,5 +1,5 @@
-"""What TCP makes of a link: the rate under loss, the waits for lost packets, and the waits in slow
-start.
+"""What TCP makes of a link: the rate under loss, and the waits for lost packets. `windows` has how
+windows open and close.
 
 Bytes are payload; arrays broadcast.
 """
@@ -23,7 +23,9 @@ STANDING_WINDOW = 1.5
 """Bandwidth-delay products that a flow without loss keeps in flight: HyStart (Ha and Rhee 2011)
 ends the doubling when a queue shows, between one product and two."""
 
-_MIN_RTO_S = 0.2
+MIN_RTO_S = 0.2
+"""The least retransmission timeout of Linux, less the round trip."""
+
 _FILLED, _ADVERTISED = 2 / 3, 1 / 2
 _CUBIC_C, _CUBIC_BETA = 0.4, 0.7
 _WINDOW_DEVIATION = 0.3
@@ -217,48 +219,10 @@ def recovery_wait_s(
     rtt_s, loss = np.asarray(rtt_s), np.asarray(loss)
     num_segments = np.maximum(np.minimum(num_bytes, window_bytes) / segment, 1)
     later_than = (1 - (1 - loss) ** num_segments, loss, loss**2)
-    waits_s = (rtt_s, 2 * rtt_s, np.maximum(rtt_s + _MIN_RTO_S, 2 * rtt_s))
+    waits_s = (rtt_s, 2 * rtt_s, np.maximum(rtt_s + MIN_RTO_S, 2 * rtt_s))
     expected_s, before_s = np.zeros(()), np.zeros(())
     for probability, wait_s in zip(later_than, waits_s, strict=True):
         in_time = (1 - probability) ** num_messages * (1 - loss) ** num_notes
         expected_s = expected_s + (1 - in_time) * (wait_s - before_s)
         before_s = wait_s
     return np.asarray(expected_s)
-
-
-def slow_start_wait_s(
-    num_bytes: ArrayLike, window_bytes: ArrayLike, rate: ArrayLike, rtt_s: ArrayLike
-) -> NDArray[np.float64]:
-    """Seconds for which the link idles while the window of a flow opens.
-
-    Each round trip doubles the window W. A round shorter than the round trip waits for the rest of
-    it, until the window covers the bandwidth-delay product or the message ends (Kurose and Ross,
-    Computer Networking, on the latency of TCP):
-
-        rounds = min(ceil(log2(M / W + 1)) - 1, ceil(log2(rate * RTT / W)))
-        wait   = rounds * RTT - (2^rounds - 1) * W / rate
-    """
-    num_bytes, window, rtt_s = np.asarray(num_bytes), np.asarray(window_bytes), np.asarray(rtt_s)
-    rate = np.maximum(rate, np.finfo(float).tiny)
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        to_the_end = np.ceil(np.log2(num_bytes / window + 1)) - 1
-        to_the_rate = np.where(rtt_s > 0, np.ceil(np.log2(rate * rtt_s / window)), 0)
-        rounds = np.maximum(np.minimum(to_the_end, to_the_rate), 0)
-    return np.maximum(rounds * rtt_s - (2**rounds - 1) * window / rate, 0)
-
-
-def opened_window_bytes(num_bytes: float, window_bytes: float, rate: float, rtt_s: float) -> float:
-    """The window after a message: twice what was in flight, but no more than the link holds, and
-    never less than before.
-    """
-    return max(window_bytes, min(2 * num_bytes, STANDING_WINDOW * rate * rtt_s))
-
-
-def idle_window_bytes(
-    window_bytes: float, idle_s: float, rtt_s: float, initial_bytes: float = INITIAL_WINDOW_BYTES
-) -> float:
-    """The window after a pause: halved for each retransmission timeout that passed, down to the
-    initial window (RFC 2861, as Linux does it).
-    """
-    num_halvings = min(max(idle_s, 0) // (_MIN_RTO_S + rtt_s), 64)
-    return max(window_bytes / 2**num_halvings, min(window_bytes, initial_bytes))

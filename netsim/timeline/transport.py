@@ -135,7 +135,7 @@ class Transport:
 
     def over(self, condition: NetworkCondition) -> "Transport":
         """These constants, with what the network says of its hosts' TCP."""
-        after_idle, window_bytes = condition.tcp_slow_start_after_idle, self.max_window_bytes
+        window_bytes = self.max_window_bytes
         wmem_kb, rmem_kb = condition.tcp_wmem_max_kb, condition.tcp_rmem_max_kb
         if (wmem_kb, rmem_kb) != (None, None):
             window_bytes = min(
@@ -151,8 +151,20 @@ class Transport:
             mss_bytes=mss_bytes,
             initial_window_bytes=self.initial_window_bytes * mss_bytes / self.mss_bytes,
             max_window_bytes=window_bytes,
-            slow_start_after_idle=self.slow_start_after_idle if after_idle is None else after_idle,
+            slow_start_after_idle=self._closes_windows(condition),
         )
+
+    def _closes_windows(self, condition: NetworkCondition) -> bool:
+        """BBR never does (Linux, tcp_slow_start_after_idle_check)."""
+        after_idle = condition.tcp_slow_start_after_idle
+        asked = self.slow_start_after_idle if after_idle is None else after_idle
+        return asked and condition.congestion_control != "bbr"
+
+    def unused_s(self, rtt_s: float) -> float:
+        """For how long a connection sends nothing between two operations without a pause: its last
+        bytes are on their way, and with a rendezvous then the receiver's word for the next ones.
+        """
+        return rtt_s if self.rendezvous else rtt_s / 2
 
     def behind(self, backend: str | None) -> "Transport":
         """These constants, with the switch's delay in `message_s` where `backend` is the switch."""

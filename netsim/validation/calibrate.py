@@ -55,8 +55,6 @@ OF_MESSAGES = {"local_messages_per_s": (1e3, 4e4, 1e7)}
 OUTLIER = 0.2
 """Relative error above which a measurement weighs less."""
 
-_WARM_WINDOW_BYTES = 1e12
-
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; returns the exit code."""
@@ -129,7 +127,7 @@ def predicted_s(measurement: Measurement, transport: Transport) -> float:
         ranks=tuple(range(size)),
         peers=next_ranks if measurement.name == "exchange" else None,
     )
-    cost = model.cost(operation, model.at(0)[0], _WARM_WINDOW_BYTES)
+    cost = model.cost(operation, model.at(0)[0])
     return float(np.max(cost.seconds) + np.max(cost.notice_s))
 
 

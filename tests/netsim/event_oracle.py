@@ -194,3 +194,47 @@ def growing_rounds(num_packets: float, window: float, growth: float, standing: f
         window = min(window + growth, standing)
         rounds += 1
     return rounds + left / window - 0.5 if rounds else 0.0
+
+
+@dataclass
+class Connection:
+    """TCP's congestion window by CUBIC without losses, in bytes and round by round."""
+
+    window: float
+    threshold: float
+
+    def send(
+        self, num_bytes: float, rate: float, rtt_s: float, link_rate: float | None = None
+    ) -> float:
+        """How long the link idles while a message is on its way: in rounds that are shorter than a
+        round trip.
+        """
+        train = (link_rate or rate) * rtt_s / 2
+        waited_s, left = 0.0, num_bytes
+        while left > 0:
+            burst = min(self.window, left)
+            left -= burst
+            if left > 0 and self.window < rate * rtt_s:
+                waited_s += rtt_s - self.window / rate
+            self._acknowledge(burst, num_bytes, train, 1.5 * rate * rtt_s)
+        return waited_s
+
+    def _acknowledge(self, burst: float, message: float, train: float, most: float) -> None:
+        end = train if math.isinf(self.threshold) else self.threshold
+        grown = self.window
+        if grown < end:
+            doubling = min(burst, end - grown, max(2 * message - grown, 0), max(most - grown, 0))
+            grown, burst = grown + doubling, burst - doubling
+        if grown >= end:
+            self.threshold = end
+            grown = max(grown, min(grown + burst / 20, max(message, grown), most))
+        self.window = max(self.window, grown)
+
+    def pause(self, seconds: float, rtt_s: float) -> None:
+        """Nothing is sent for so long."""
+        before, num_timeouts = self.window, int(seconds / (0.2 + rtt_s))
+        for _ in range(num_timeouts):
+            if self.window > 14_480:
+                self.window = max(self.window / 2, 14_480)
+        if num_timeouts and math.isfinite(self.threshold):
+            self.threshold = max(self.threshold, 0.75 * before)

@@ -3,8 +3,8 @@
 python -m experiments.collectives net=wan workers=8 [net.KEY=VALUE...] [--repeats 5]
 
 Milliseconds on the slowest worker: the median (least to most), after ~ what the cost model of
-simulated workers predicts, and by theory the steps' delays plus the bytes over the rate, which open
-windows and no loss would give.
+simulated workers predicts of all-reduces that are repeated without a pause, and by theory the
+steps' delays plus the bytes over the rate, which open windows and no loss would give.
 """
 
 import argparse
@@ -37,7 +37,10 @@ def main() -> int:
         backend, timed = measure(condition, num_workers, SIZES, num_repeats=arguments.repeats)
     except (NamespaceError, ValueError) as error:
         raise UserError(str(error)) from error
-    print(f"{' '.join(arguments.words)}, links by {backend}, {arguments.repeats} repeats")
+    print(
+        f"{' '.join(arguments.words)}, links by {backend}, {arguments.repeats} repeats; predicted: "
+        "the steady state of repeated ones"
+    )
     print(table(condition, num_workers, timed, backend))
     print(summary(condition, num_workers, timed, backend))
     return 0

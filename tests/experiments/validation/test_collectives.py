@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from experiments.commands.benches import collectives as command
@@ -6,6 +8,7 @@ from experiments.validation.collectives import (
     STREAMS,
     Timed,
     measure,
+    predicted_s,
     summary,
     table,
     theory_s,
@@ -58,6 +61,25 @@ def test_the_summary_has_the_errors_of_the_model_and_of_the_formula():
         "The cost model is off by 27 % on the mean, +52 % at worst. "
         "The closed formula is off by 36 % on the mean, -49 % at worst."
     )
+
+
+def test_repeated_all_reduces_are_predicted_with_the_windows_that_they_leave():
+    """8 workers swap 800 kB over 100 Mbit/s and 25 ms. Where idleness closes no window, the steady
+    state has open ones: 12 delays and the bytes of 1.75 messages, with headers. Else there are
+    windows too small for their messages, each of which costs most of a round trip.
+    """
+    far = NetworkCondition(rate_mbit=100, delay_ms=25)
+    [closing_s, open_s] = [
+        predicted_s(
+            replace(far, tcp_slow_start_after_idle=closes),
+            8,
+            Timed(pattern="halving_doubling", num_bytes=1_600_000, streams=1, seconds=(0, 0, 0)),
+            "netem",
+        )
+        for closes in (None, False)
+    ]
+    assert open_s == pytest.approx(12 * 0.025 + 1.75 * 1.6e6 * 1514 / 1448 * 8e-8, rel=0.01)
+    assert open_s + 2 * 0.05 < closing_s < open_s + 6 * 0.05
 
 
 def test_real_workers_take_at_least_what_theory_says():

@@ -58,12 +58,13 @@ def test_a_message_is_handed_over_but_for_what_sockets_hold(streams):
 
 @pytest.mark.parametrize("streams", [1, 4])
 def test_a_window_opens_on_each_stream_to_its_share_of_the_link(streams):
-    """To one and a half round trips of it, or twice what was in flight."""
+    """To one and a half round trips of it, or by what was in flight up to twice that."""
     transport = {"streams": streams, "smallest_part_bytes": 1}
     long = exchanged(100_000_000, transport=transport, window_bytes=14_480)
-    assert long.window_bytes == pytest.approx(1.5 * RATE / streams * 0.02)
-    short = exchanged(80_000, transport=transport, window_bytes=14_480)
-    assert short.window_bytes == pytest.approx(2 * 80_000 / streams)
+    [window] = long.windows
+    assert window == pytest.approx((1.5 * RATE / streams * 0.02, 0.5 * RATE / streams * 0.02))
+    short = exchanged(4_000 * streams, transport=transport, window_bytes=5_000)
+    assert short.windows == ((8_000, math.inf),)
 
 
 def test_word_of_readiness_takes_a_delay_where_there_is_a_rendezvous():
@@ -114,7 +115,5 @@ def test_jumbo_frames_have_fewer_headers_fewer_packets_and_larger_windows():
     mss_bytes = IDEAL.over(lossy).mss_bytes
     rate = tcp_throughput.loss_limited_rate("reno", math.inf, 0.02, 0.01, segment=mss_bytes)
     assert rate == pytest.approx(window_bytes / 0.02)
-    assert (
-        exchanged(10_000_000, lossy).seconds[0]
-        < 0.25 * exchanged(10_000_000, replace(lossy, mtu=1500)).seconds[0]
-    )
+    small = exchanged(10_000_000, replace(lossy, mtu=1500)).seconds
+    assert np.max(exchanged(10_000_000, lossy).seconds) < 0.25 * np.min(small)

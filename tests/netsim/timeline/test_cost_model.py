@@ -14,6 +14,7 @@ from netsim.timeline.cost import Cost
 from netsim.timeline.cost_model import CostModel
 from netsim.timeline.tcp_throughput import LINUX_WINDOW_BYTES, message_s
 from netsim.timeline.transport import GLOO, NCCL, Transport
+from netsim.timeline.windows import Window
 from netsim.validation import gloo_measurements
 from netsim.validation.calibrate import error, predicted_s
 from netsim.validation.ring import seconds_in_theory
@@ -47,7 +48,7 @@ def cost_of(
     window_bytes: float = OPEN,
 ) -> Cost:
     model = CostModel(condition, num_workers, transport)
-    return model.cost(operation, model.at(0)[0], window_bytes)
+    return model.cost(operation, model.at(0)[0], (Window(window_bytes),))
 
 
 def seconds_of(*arguments, **keywords) -> float:
@@ -89,7 +90,7 @@ def test_workers_of_one_host_together_move_no_more_than_it_can():
     operation = of_all("exchange", 1_000_000, 4, shift=1)
     for backend, seconds in (("switch", 0.04), ("tbf", 0.004), ("netem", 0.004)):
         model = CostModel(NetworkCondition(), 4, transport, backend=backend)
-        cost = model.cost(operation, model.at(0)[0], OPEN)
+        cost = model.cost(operation, model.at(0)[0])
         assert cost.seconds == pytest.approx([seconds] * 4)
     assert seconds_of(operation, NetworkCondition(), 4, transport) < 1e-6  # each has its own host
 
@@ -124,7 +125,7 @@ def test_a_host_that_workers_share_handles_their_messages(name, num_messages):
     operation = of_all(name, 80, 8, shift=1 if name == "exchange" else None)
     transport = replace(IDEAL, num_segments=2, local_messages_per_s=1000, local_bytes_per_s=1e6)
     model = CostModel(NetworkCondition(), 8, transport, backend="netem")
-    cost = model.cost(operation, model.at(0)[0], OPEN)
+    cost = model.cost(operation, model.at(0)[0])
     expected_s = num_messages / 1000 + cost.sent_bytes.sum() / 1e6
     assert cost.seconds == pytest.approx(expected_s)
     assert cost.host_s == pytest.approx(expected_s)
@@ -152,7 +153,7 @@ def test_the_switch_in_user_space_adds_to_every_delay():
     operation = of_all("all_reduce_mean", 4, 4)
     for backend, delay_s in (("switch", 0.006), ("netem", 0.005), (None, 0.005)):
         model = CostModel(condition, 4, transport, backend=backend)
-        cost = model.cost(operation, model.at(0)[0], OPEN)
+        cost = model.cost(operation, model.at(0)[0])
         assert cost.seconds == pytest.approx(6 * delay_s)
 
 
@@ -500,7 +501,7 @@ def test_striped_all_reduces_of_gloo_took_as_long_under_loss(
     operation = of_all("all_reduce_mean", num_bytes, 4)
     for streams, ms in measured_ms.items():
         model = CostModel(condition, 4, replace(GLOO, streams=streams), backend="switch")
-        cost = model.cost(operation, model.at(0)[0], OPEN)
+        cost = model.cost(operation, model.at(0)[0])
         assert 1000 * cost.seconds == pytest.approx(ms, rel=0.06)
 
 
@@ -566,7 +567,7 @@ def test_one_worker_alone_has_nothing_to_wait_for():
     cost = cost_of(of_all("all_reduce_mean", 1000, 1), NetworkCondition(rate_mbit=1), 1, GLOO)
     for name in ("seconds", "drain_s", "notice_s", "handover_s", "num_messages", "host_s", "rtt_s"):
         assert getattr(cost, name) == 0, name
-    assert (cost.busy_s.sum(), cost.sent_bytes.sum(), cost.window_bytes) == (0, 0, 0)
+    assert (cost.busy_s.sum(), cost.sent_bytes.sum(), cost.windows) == (0, 0, ())
 
 
 def test_refuses_an_operation_of_no_cost():

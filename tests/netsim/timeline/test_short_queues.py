@@ -10,9 +10,14 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import wire_per_payload
 from netsim.timeline import short_queues
 from netsim.timeline.cost_model import CostModel
+from netsim.timeline.transport import GLOO
+from netsim.timeline.windows import Window
+from netsim.validation import gloo_measurements
+from netsim.validation.calibrate import error
 from tests.netsim.event_oracle import growing_rounds
 from tests.netsim.operations import of_all
-from tests.netsim.timeline.test_cost_model import IDEAL, OPEN, seconds_of
+from tests.netsim.timeline.test_cost_model import IDEAL, seconds_of
+from tests.paths import ROOT
 
 SEGMENT = 1448
 RTT_S = 0.1
@@ -106,6 +111,15 @@ def test_flows_share_the_queue():
     assert shared < alone
 
 
+@pytest.mark.parametrize("num_messages", [1, 2, 4, 12])
+def test_of_several_messages_the_one_with_the_smallest_window_counts(num_messages):
+    draws = np.random.default_rng(0).uniform(0.7, 1, size=(100_000, num_messages)).min(1)
+    standing = float(short_queues.standing_bytes(RATE, RTT_S, QUEUE, SEGMENT)) / SEGMENT
+    rounds = growing_rounds(300, 30 * draws.mean(), 0.9 / 1.7, standing)
+    found_s = seconds(300 * SEGMENT, num_messages=num_messages)
+    assert found_s == pytest.approx(rounds * RTT_S, abs=0.2 * RTT_S)
+
+
 def test_about_a_half_of_many_hosts_bursts_meet():
     """Of three hosts two; then windows stand from the start, and a repair takes a round trip."""
     standing = short_queues.standing_bytes(RATE, RTT_S, 1.9 * BURST, SEGMENT)
@@ -134,10 +148,12 @@ def test_a_short_queue_slows_every_collective_and_a_long_one_none(name):
 
 
 def test_an_exchange_takes_its_windows_round_trips():
-    """By hand: 100 Mbit/s for 4 ms are 50 kB with headers; a round trip takes 100 ms."""
-    fits = 0.85 * (50_000 / wire_per_payload() + 1448) / 1448
+    """By hand: 100 Mbit/s for 4 ms are 50 kB with headers; a round trip takes 100 ms. The smaller
+    of two windows is 0.8 of what fits.
+    """
+    fits = 0.8 * (50_000 / wire_per_payload() + 1448) / 1448
     held = 12.5e6 / wire_per_payload() * 0.1 / 1448
-    standing = held * (1 + (held / (2.5 * fits / 0.85)) ** 1.5) ** (-2 / 3)
+    standing = held * (1 + (held / (2.5 * fits / 0.8)) ** 1.5) ** (-2 / 3)
     rounds = growing_rounds(4e6 / 1448, fits, 0.9 / 1.7, standing)
     cost_s = seconds_of(of_all("exchange", 4_000_000, 2, shift=1), NETWORK, 2)
     assert cost_s == pytest.approx(0.1 * rounds + 0.05, rel=0.02)
@@ -168,10 +184,28 @@ def test_bursts_of_several_hosts_meet_in_an_all_to_all_and_in_no_ring():
 def test_windows_stay_small_where_a_queue_is_short():
     model = CostModel(NETWORK, 2, IDEAL)
     operation = of_all("exchange", 40_000_000, 2, shift=1)
-    cost = model.cost(operation, model.at(0)[0], 14_480)
+    cost = model.cost(operation, model.at(0)[0], (Window(14_480),))
     standing = short_queues.standing_bytes(
         12.5e6 / wire_per_payload(), 0.1, 50_000 / wire_per_payload()
     )
-    assert cost.window_bytes == pytest.approx(1.5 * standing)
-    warm = model.cost(operation, model.at(0)[0], OPEN)
+    assert cost.windows[0].num_bytes == pytest.approx(1.5 * standing)
+    warm = model.cost(operation, model.at(0)[0])
     assert np.max(cost.seconds) > np.max(warm.seconds)
+
+
+# What 2 and 4 gloo workers took in namespaces: made by `python -m netsim calibrate --queues`.
+MEASURED = gloo_measurements.read(ROOT / "results" / "validation" / "queues.csv")
+
+
+@pytest.mark.parametrize("network", sorted({m.network for m in MEASURED}, key=str))
+def test_gloo_took_about_as_long_over_short_queues(network):
+    errors = [abs(error(m, GLOO)) for m in MEASURED if m.network == network]
+    assert len(errors) == 10
+    assert np.median(errors) < (0.2 if network.is_fitted else 0.1)
+
+
+def test_without_short_queues_the_same_would_be_predicted_far_too_fast():
+    short = [m for m in MEASURED if m.queue_ms <= 5]
+    blind = [error(replace(m, queue_ms=400), GLOO) for m in short]
+    assert np.median(blind) < -0.6
+    assert np.median(np.abs([error(m, GLOO) for m in short])) < 0.15

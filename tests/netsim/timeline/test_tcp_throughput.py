@@ -55,39 +55,6 @@ def test_flows_add_up_to_no_more_than_the_link():
     assert many == pytest.approx(0.99 * RATE)
 
 
-def waited_round_by_round(num_bytes: float, window: float, rate: float, rtt_s: float) -> float:
-    waited_s = 0.0
-    while num_bytes > window and window < rate * rtt_s:
-        waited_s += rtt_s - window / rate
-        num_bytes -= window
-        window *= 2
-    return waited_s
-
-
-@pytest.mark.parametrize("num_bytes", [1, 14_480, 14_481, 40_000, 100_000, 400_000, 10_000_000])
-@pytest.mark.parametrize("window", [14_480, 50_000, 10_000_000])
-def test_slow_start_waits_as_long_as_its_rounds(num_bytes, window):
-    expected = waited_round_by_round(num_bytes, window, RATE, RTT_S)
-    assert tcp.slow_start_wait_s(num_bytes, window, RATE, RTT_S) == pytest.approx(expected)
-
-
-def test_an_unshaped_link_waits_a_round_trip_for_each_doubling():
-    assert tcp.slow_start_wait_s(40_000, 14_480, math.inf, RTT_S) == pytest.approx(RTT_S)
-    assert tcp.slow_start_wait_s(40_000, 14_480, math.inf, 0) == 0
-
-
-def test_a_window_is_halved_for_every_timeout_of_a_pause():
-    timeout_s = 0.2 + RTT_S
-    windows = [tcp.idle_window_bytes(64e3, n * timeout_s * 1.01, RTT_S) for n in (0, 0.5, 1, 2, 9)]
-    assert windows == [64e3, 64e3, 32e3, 16e3, tcp.INITIAL_WINDOW_BYTES]
-
-
-def test_a_window_opens_to_twice_what_was_sent_and_no_further_than_the_link_holds():
-    assert tcp.opened_window_bytes(40e3, 14_480, RATE, RTT_S) == 80e3
-    assert tcp.opened_window_bytes(10e6, 14_480, RATE, RTT_S) == 1.5 * RATE * RTT_S
-    assert tcp.opened_window_bytes(10, 14_480, RATE, 1e-6) == 14_480
-
-
 @pytest.mark.parametrize(
     ("num_segments", "num_messages", "num_notes"), [(1, 1, 0), (19, 12, 12), (40, 4, 0), (0, 0, 3)]
 )
