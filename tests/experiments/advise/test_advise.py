@@ -291,6 +291,8 @@ def test_the_command_ranks_on_two_networks_and_writes_a_page(tmp_path):
     # all-reduce was trained once for both networks, and async on each
     assert ended.stderr.count("trained allreduce") == 1
     assert ended.stderr.count("trained async") == 2
+    said = [line for line in ended.stderr.splitlines() if line.startswith("trained ")]
+    assert [line.endswith("; 100 % done, about 0 s left") for line in said] == [0, 0, 1]
 
 
 @pytest.mark.root
