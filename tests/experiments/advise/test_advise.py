@@ -292,7 +292,8 @@ def test_the_command_ranks_on_two_networks_and_writes_a_page(tmp_path):
     assert ended.stderr.count("trained allreduce") == 1
     assert ended.stderr.count("trained async") == 2
     said = [line for line in ended.stderr.splitlines() if line.startswith("trained ")]
-    assert [line.endswith("; 100 % done, about 0 s left") for line in said] == [0, 0, 1]
+    assert len(said) == 3 and "; 100 % done" not in said[0]
+    assert said[-1].endswith("; 100 % done, about 0 s left")
 
 
 @pytest.mark.root
