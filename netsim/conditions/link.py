@@ -76,6 +76,22 @@ class LinkCondition:
         """What a byte takes to leave; 0 for an unshaped link."""
         return 0.0 if self.rate_mbit is None else 1 / bytes_per_s(self.rate_mbit)
 
+    @property
+    def queue_bytes(self) -> float:
+        """What its queue holds; inf for an unshaped link, which has none."""
+        if self.rate_mbit is None:
+            return math.inf
+        return bytes_per_s(self.rate_mbit) * self.queue_ms / 1000
+
+    @property
+    def burst_bytes(self) -> int:
+        """What a token bucket before it lets pass at once: 4 ms at the rate, and 70 kB or more.
+
+        One 64 KB GSO packet has to fit, and a bucket smaller than one frame drops everything
+        without an error.
+        """
+        return max(70_000, round(0.004 * bytes_per_s(self.rate_mbit or 0)))
+
 
 def frame_bytes(mtu: int = MTU) -> int:
     """A full Ethernet frame."""

@@ -10,15 +10,6 @@ MAX_RATE_MBIT = 34_000
 _U32_MAX = 2**32 - 1
 
 
-def burst_bytes(link: LinkCondition) -> int:
-    """What may pass at once at full speed: 4 ms at the rate, and 70 kB or more.
-
-    One 64 KB GSO packet has to fit, and a bucket smaller than one frame drops everything
-    without an error.
-    """
-    return max(70_000, round(0.004 * rate_bytes_per_s(link)))
-
-
 def rate_bytes_per_s(link: LinkCondition) -> int:
     """The rate as the kernel takes it; 0 if unshaped."""
     return round(bytes_per_s(link.rate_mbit or 0))
@@ -34,7 +25,7 @@ def qdisc(link: LinkCondition) -> dict:
     assert not link.needs_more_than_rate, link
     if link.rate_mbit is None:
         return {}
-    burst = burst_bytes(link)
+    burst = link.burst_bytes
     return {
         "kind": KIND,
         "rate": rate_bytes_per_s(link),
@@ -56,7 +47,7 @@ def check(link: LinkCondition) -> None:
             f"rate_mbit={link.rate_mbit} is over {MAX_RATE_MBIT} and the kernel holds a rate "
             f"in 32 bits of bytes per second: choose less, or simulate this network."
         )
-    if burst_bytes(link) + queue_bytes(link) > _U32_MAX:
+    if link.burst_bytes + queue_bytes(link) > _U32_MAX:
         raise ValueError(
             f"queue_ms={link.queue_ms} at rate_mbit={link.rate_mbit} is {queue_bytes(link)} "
             f"bytes and the kernel holds a queue's length in 32 bits: choose less."

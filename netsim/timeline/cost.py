@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from netsim.timeline import tcp_throughput
+from netsim.timeline import short_queues, tcp_throughput
 from netsim.timeline.link_table import (
     Array,
     LinkTable,
@@ -72,11 +72,11 @@ class Situation:
         late_s = paths.jitter_s * (num_packets - 1) / (num_packets + 1)
         return paths.delay_s + late_s + self.transport.message_s
 
-    def rate(self, paths: Paths, rtt_s: Array, num_flows: int = 1) -> Array:
+    def rate(self, paths: Paths, rtt_s: Array, num_flows: int = 1, num_senders: int = 1) -> Array:
         """Bytes per second of `num_flows` messages together: the slowest link's rate, or less under
-        loss or where windows are full.
+        loss, where windows are full, or where a queue is short.
         """
-        return tcp_throughput.loss_limited_rate(
+        rate = tcp_throughput.loss_limited_rate(
             self.congestion_control,
             paths.rate,
             rtt_s,
@@ -85,6 +85,16 @@ class Situation:
             self.transport.max_window_bytes,
             self.transport.mss_bytes,
         )
+        queued = short_queues.limited_rate(
+            self.congestion_control,
+            paths.rate,
+            rtt_s,
+            paths.queue_bytes,
+            paths.burst_bytes,
+            num_senders,
+            self.transport.mss_bytes,
+        )
+        return np.minimum(rate, queued)
 
     def message_s(
         self,
@@ -93,11 +103,23 @@ class Situation:
         rtt_s: Array,
         num_flows: int = 1,
         num_messages: int = 1,
+        num_senders: int = 1,
     ) -> Array:
         """Seconds until the slowest of several messages has left; `num_flows` of them share a
-        link.
+        link, and come from `num_senders` hosts to one.
         """
-        return tcp_throughput.message_s(
+        windows_s = short_queues.message_s(
+            self.congestion_control,
+            num_bytes / self.streams,
+            paths.rate,
+            rtt_s,
+            paths.queue_bytes,
+            paths.burst_bytes,
+            num_flows * self.streams,
+            num_senders,
+            self.transport.mss_bytes,
+        )
+        seconds = tcp_throughput.message_s(
             self.congestion_control,
             num_bytes / self.streams,
             paths.rate,
@@ -108,6 +130,7 @@ class Situation:
             self.transport.max_window_bytes,
             self.transport.mss_bytes,
         )
+        return np.maximum(seconds, windows_s)
 
     def cold_s(self, num_bytes: float, rate: Array, rtt_s: Array) -> Array:
         """Seconds for which links idle while the windows of messages open; `rate` is of one."""

@@ -10,15 +10,15 @@ the operations took over 4 % longer in the most disturbed one.
 
 With 1 % of loss training runs are predicted as well as without, see results/reference/README.md. No
 constant was fitted to loss: `tcp_throughput` derives from the loss how slow the slowest of several
-messages is, and how long it waits for lost packets.
+messages is, and how long it waits for lost packets. `short_queues` has what a queue costs that
+overflows.
 
 Whole training steps, with two lanes at the same time, are compared in results/validation/time.md.
 
 Not modelled: TCP's windows where slow start has ended early, which over the switch opened so slowly
-that the first 10 to 20 exchanges took up to 1.7 times longer; drops of a queue that overflows (none
-was seen at 400 ms); TCP's timeouts at the end of an outage; and the burst of a
-token bucket (70 KB, or 4 ms at the rate), which makes small operations over `tbf` many times faster
-than predicted.
+that the first 10 to 20 exchanges took up to 1.7 times longer; TCP's timeouts at the end of an
+outage; and the burst of a token bucket (70 KB, or 4 ms at the rate), which makes small operations
+over `tbf` many times faster than predicted.
 """
 
 from collections.abc import Callable, Hashable

@@ -16,12 +16,18 @@ Ranks = NDArray[np.intp]
 
 @dataclass(frozen=True, kw_only=True)
 class Paths:
-    """Paths between workers, each entry one; rates in payload bytes per second."""
+    """Paths between workers, each entry one; rates in payload bytes per second.
+
+    `queue_bytes` is what the shortest queue holds of those that may fill, since their link is no
+    faster than the links before it; `burst_bytes` is what comes to that queue at once at the most.
+    """
 
     rate: Array
     delay_s: Array
     jitter_s: Array
     loss: Array
+    queue_bytes: Array
+    burst_bytes: Array
 
 
 class LinkTable:
@@ -57,6 +63,9 @@ class LinkTable:
         self._delays_s = np.array([link.delay_ms for link in alike]) / 1000
         self._jitters_s = np.array([link.jitter_ms for link in alike]) / 1000
         self._survivals = 1 - np.array([link.loss_pct for link in alike]) / 100
+        payload = 1 / wire_per_payload(condition.mtu)
+        self._queues = np.array([link.queue_bytes for link in alike]) * payload
+        self._bursts = np.array([link.burst_bytes for link in alike]) * payload
 
     @property
     def num_links(self) -> int:
@@ -79,11 +88,16 @@ class LinkTable:
         crossed = self.crossed(senders, receivers)
         is_first = np.ones(crossed.shape, dtype=bool)
         is_first[1:3] = self.nodes[senders] != self.nodes[receivers]
+        rates = self.rates[crossed]
+        rate = rates.min(0)
+        may_fill = rates == np.minimum.accumulate(rates)
         return Paths(
-            rate=self.rates[crossed].min(0),
+            rate=rate,
             delay_s=(self._delays_s[crossed] * is_first).sum(0),
             jitter_s=(self._jitters_s[crossed] * is_first).sum(0),
             loss=1 - np.where(is_first, self._survivals[crossed], 1).prod(0),
+            queue_bytes=np.where(may_fill, self._queues[crossed], np.inf).min(0),
+            burst_bytes=np.where(rate < rates[0], np.inf, self._bursts[crossed[0]]),
         )
 
     def worst_path(self, ranks: Ranks) -> Paths:
@@ -94,11 +108,15 @@ class LinkTable:
             nodes = 2 * self.world_size + self.nodes[ranks]
             links += [nodes, nodes + self.num_nodes]
         survival = np.prod([self._survivals[i].min() for i in links])
+        rate = min(self.rates[i].min() for i in links)
+        is_slower = rate < self.rates[ups].max()
         return Paths(
-            rate=np.asarray(min(self.rates[i].min() for i in links)),
+            rate=np.asarray(rate),
             delay_s=np.asarray(sum(self._delays_s[i].max() for i in links)),
             jitter_s=np.asarray(sum(self._jitters_s[i].max() for i in links)),
             loss=np.asarray(1.0 - survival),
+            queue_bytes=np.asarray(min(self._queues[i].min() for i in links)),
+            burst_bytes=np.asarray(np.inf if is_slower else self._bursts[ups].max()),
         )
 
 

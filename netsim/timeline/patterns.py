@@ -131,9 +131,9 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
     rtt_s = delay_s + note_s
     busy_s = _pairwise_busy_s(situation, num_bytes)
     num_messages = len(ranks) * others
-    all_flows = situation.rate(path, rtt_s, others)
+    all_flows = situation.rate(path, rtt_s, others, others)
     straggling_bytes = min(num_bytes, transport.straggling_bytes) if others > 1 else 0
-    message_s = situation.message_s(path, num_bytes, rtt_s, others, num_messages)
+    message_s = situation.message_s(path, num_bytes, rtt_s, others, num_messages, others)
     moving_s = max(float(busy_s.max()), float(message_s))
     moving_s += float(transfer_s(straggling_bytes, all_flows))
     cold_s = situation.cold_s(num_bytes, all_flows / others, rtt_s)

@@ -3,9 +3,12 @@
     python -m netsim calibrate --out gloo.yaml [--workers 4]      measures, in some ten minutes
     python -m netsim calibrate --out gloo.yaml --fit gloo.csv     fits measurements once more
     python -m netsim calibrate --messages                         few bytes of 2 to 32 workers
+    python -m netsim calibrate --queues --out queues.csv          short queues, beside predictions
+    python -m netsim calibrate --queues --fit queues.csv          the same of measurements
 
 What a message costs shows in operations of few bytes between many workers, which are measured after
-all others, or alone. Without them `local_messages_per_s` stays as it is.
+all others, or alone. Without them `local_messages_per_s` stays as it is. Short queues tell none of
+these constants: they are measured for `netsim.timeline.short_queues`, whose constants stay.
 
 Least squares of log(predicted / measured) over the networks that are fitted, outliers damped. The
 errors over the others, which no constant has seen, tell how good the predictions are. What was
@@ -58,10 +61,15 @@ _WARM_WINDOW_BYTES = 1e12
 def main(arguments: Sequence[str]) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m netsim calibrate")
-    parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="write the constants there")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the constants there; of queues, the times"
+    )
     parser.add_argument("--workers", type=int, default=4, help="how many (default 4)")
     parser.add_argument(
         "--messages", action="store_true", help="measure what messages cost, and nothing else"
+    )
+    parser.add_argument(
+        "--queues", action="store_true", help="measure short queues, and nothing else"
     )
     parser.add_argument("--fit", type=Path, metavar="FILE.csv", help="measured before")
     options = parser.parse_args(arguments)
@@ -69,6 +77,8 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--workers has to be at least 3, not {options.workers}")
     if options.out is not None:
         check_folder(options.out.parent)
+    if options.queues:
+        return _queues(options)
     if options.fit is None:
         measurements = [
             *([] if options.messages else gloo_measurements.measure(options.workers, report=_say)),
@@ -92,6 +102,19 @@ def main(arguments: Sequence[str]) -> int:
         comment = "".join(f"# {line}".rstrip() + "\n" for line in lines)
         with writing(options.out):
             options.out.write_text(comment + text)
+    return 0
+
+
+def _queues(options: argparse.Namespace) -> int:
+    """Short queues, beside what the model says of them."""
+    if options.fit is None:
+        measurements = gloo_measurements.measure_queues(report=_say)
+    else:
+        measurements = gloo_measurements.read(options.fit)
+    if options.out is not None:
+        with writing(options.out):
+            gloo_measurements.write(options.out, measurements)
+    print("\n".join([_host(), *table(measurements, GLOO), *summary(measurements, GLOO)]))
     return 0
 
 

@@ -19,6 +19,7 @@ SIZES = (40_000, 400_000, 1_600_000, 10_000_000)
 MESSAGE_OPERATIONS = ("all_to_all", "all_reduce_mean")
 _LIMIT_S = 400
 _SECONDS = ("seconds", "most_seconds")
+_LONG_QUEUE_MS = NetworkCondition.queue_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +29,20 @@ class UniformNetwork:
     rate_mbit: float | None = None
     delay_ms: float = 0
     is_fitted: bool = True
+    queue_ms: float = _LONG_QUEUE_MS
 
     @property
     def condition(self) -> NetworkCondition:
-        """The `NetworkCondition` with this rate and delay on every link."""
-        return NetworkCondition(rate_mbit=self.rate_mbit, delay_ms=self.delay_ms)
+        """The `NetworkCondition` with this rate, delay and queue on every link."""
+        return NetworkCondition(
+            rate_mbit=self.rate_mbit, delay_ms=self.delay_ms, queue_ms=self.queue_ms
+        )
 
     def __str__(self) -> str:
         rate = "unshaped" if self.rate_mbit is None else f"{self.rate_mbit:g} Mbit/s"
-        return f"{rate}, {self.delay_ms:g} ms" if self.delay_ms else rate
+        delay = f", {self.delay_ms:g} ms" if self.delay_ms else ""
+        queue = f", queue {self.queue_ms:g} ms" if self.queue_ms != _LONG_QUEUE_MS else ""
+        return rate + delay + queue
 
 
 NETWORKS = (
@@ -65,6 +71,7 @@ class Measurement:
         num_bytes: that each worker handed in.
         seconds: median of the least disturbed round.
         most_seconds: median of the most disturbed one.
+        queue_ms: what the queue of every link holds, in time at the rate.
     """
 
     rate_mbit: float | None
@@ -77,12 +84,16 @@ class Measurement:
     num_bytes: int
     seconds: float
     most_seconds: float
+    queue_ms: float = _LONG_QUEUE_MS
 
     @property
     def network(self) -> UniformNetwork:
         """Over which it was measured."""
         return UniformNetwork(
-            rate_mbit=self.rate_mbit, delay_ms=self.delay_ms, is_fitted=self.is_fitted
+            rate_mbit=self.rate_mbit,
+            delay_ms=self.delay_ms,
+            is_fitted=self.is_fitted,
+            queue_ms=self.queue_ms,
         )
 
 
@@ -133,6 +144,66 @@ def measure_messages(
             most_seconds=max(medians),
         )
         for (num_workers, name, num_bytes), medians in times.items()
+    ]
+
+
+QUEUES = (
+    *(UniformNetwork(rate_mbit=50, delay_ms=10, queue_ms=ms) for ms in (2, 5, 10, 20, 50)),
+    *(
+        UniformNetwork(rate_mbit=100, delay_ms=25, queue_ms=ms, is_fitted=False)
+        for ms in (5, 10, 20)
+    ),
+)
+"""Networks with short queues, by one of which the constants of `netsim.timeline.short_queues` were
+chosen.
+"""
+
+QUEUE_OPERATIONS = {
+    2: [("exchange", size) for size in (100_000, 400_000, 1_600_000, 6_400_000)],
+    4: [(name, size) for name in MESSAGE_OPERATIONS for size in (400_000, 1_600_000, 6_400_000)],
+}
+"""By number of workers."""
+
+
+def measure_queues(
+    *,
+    networks: Sequence[UniformNetwork] = QUEUES,
+    num_rounds: int = 2,
+    num_repeats: int = 5,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[Measurement]:
+    """Measure operations over networks with short queues. Takes a quarter of an hour.
+
+    Raises:
+        NamespaceError: if a network cannot be made, or a worker fails.
+    """
+    times: dict[tuple[UniformNetwork, int, str, int], list[float]] = {}
+    backends: dict[UniformNetwork, str] = {}
+    for index, network, num_workers in product(range(num_rounds), networks, QUEUE_OPERATIONS):
+        report(f"round {index + 1} of {num_rounds}: {network}, {num_workers} workers")
+        cases = QUEUE_OPERATIONS[num_workers]
+        backends[network], times_s = gloo.seconds(
+            network.condition,
+            num_workers,
+            [[[case]] for case in cases],
+            num_repeats=num_repeats,
+            limit_s=_LIMIT_S,
+        )
+        for case, seconds in zip(cases, times_s, strict=True):
+            key = (network, num_workers, *case)
+            times.setdefault(key, []).append(statistics.median(seconds))
+    return [
+        Measurement(
+            **asdict(network),
+            backend=backends[network],
+            num_processors=os.cpu_count() or 1,
+            num_workers=num_workers,
+            name=name,
+            num_bytes=num_bytes,
+            seconds=min(medians),
+            most_seconds=max(medians),
+        )
+        for (network, num_workers, name, num_bytes), medians in times.items()
     ]
 
 
@@ -217,5 +288,6 @@ def _from_words(words: dict[str, str]) -> Measurement:
         num_workers=int(words["num_workers"]),
         name=words["name"],
         num_bytes=int(words["num_bytes"]),
+        queue_ms=float(words.get("queue_ms", _LONG_QUEUE_MS)),
         **{name: float(words[name]) for name in _SECONDS},
     )

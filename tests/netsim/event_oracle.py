@@ -181,3 +181,16 @@ def windowed_seconds(num_packets: int, packet_s: float, rtt_s: float, window: in
         began_s.append(max(free_s, room_s))
         free_s = began_s[-1] + packet_s
     return free_s
+
+
+def growing_rounds(num_packets: float, window: float, growth: float, standing: float) -> float:
+    """Round trips until the last packet leaves, of which the last window's own is halved: windows
+    of so many packets, each larger than the one before it by `growth`, up to `standing`.
+    """
+    rounds = 0
+    left = num_packets
+    while left > window:
+        left -= window
+        window = min(window + growth, standing)
+        rounds += 1
+    return rounds + left / window - 0.5 if rounds else 0.0

@@ -19,7 +19,7 @@ def test_the_queue_holds_the_burst_and_the_queue():
 
 @pytest.mark.parametrize("rate_mbit", [None, 1, 10, 100, 1000, 34_000])
 def test_a_burst_holds_a_gso_packet_and_with_it_two_frames(rate_mbit):
-    burst = tbf.burst_bytes(LinkCondition(rate_mbit=rate_mbit))
+    burst = LinkCondition(rate_mbit=rate_mbit).burst_bytes
     assert burst >= 64 * 1024 > 2 * frame_bytes()
 
 

@@ -77,3 +77,44 @@ def test_workers_of_their_own_are_those_with_overrides_or_faults():
 def test_refuses_a_worker_that_is_not_there():
     with pytest.raises(ValueError, match="workers names the rank 1, and 1 workers have the ranks"):
         LinkSchedule(CONDITIONS[2], 1, HOST_RATE)
+
+
+def test_the_queue_of_a_path_is_that_of_its_slowest_link_or_of_the_first():
+    """A queue before a link that is faster than the link before it never fills. All that is in
+    flight comes at once to a link that is slower, and to the first what a token bucket lets pass.
+    """
+    condition = NetworkCondition(
+        rate_mbit=100,
+        queue_ms=8,
+        down={"queue_ms": 4},
+        workers={
+            1: {"down": {"rate_mbit": 10}},
+            2: {"down": {"rate_mbit": 1000, "queue_ms": 0.001}},
+            3: {"up": {"rate_mbit": None}},
+        },
+    )
+    table = LinkTable(condition, 5, 0, 1e12)
+    pairs = [(0, 4), (0, 1), (0, 2), (3, 4), (3, 2)]
+    paths = table.paths(*np.array(pairs).T)
+    wire_bytes = [0.004 * 12.5e6, 0.004 * 1.25e6, 0.008 * 12.5e6, 0.004 * 12.5e6, 0.000_001 * 125e6]
+    assert paths.queue_bytes * WIRE_PER_PAYLOAD == pytest.approx(np.array(wire_bytes))
+    bursts = [70_000, np.inf, 70_000, np.inf, np.inf]
+    assert paths.burst_bytes * WIRE_PER_PAYLOAD == pytest.approx(np.array(bursts))
+    unshaped = LinkTable(NetworkCondition(queue_ms=0), 2, 0, 1e9).paths(*np.array([(0, 1)]).T)
+    assert np.isinf(unshaped.queue_bytes).all()
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_no_path_has_a_shorter_queue_or_a_larger_burst_than_the_worst(condition):
+    table = LinkTable(condition, 5, 0, HOST_RATE)
+    pairs = np.array(list(permutations(range(5), 2)))
+    paths, worst = table.paths(pairs[:, 0], pairs[:, 1]), table.worst_path(np.arange(5))
+    assert (worst.queue_bytes <= paths.queue_bytes).all()
+    assert (worst.burst_bytes >= paths.burst_bytes).all()
+
+
+def test_a_bucket_holds_four_milliseconds_of_a_fast_link():
+    table = LinkTable(NetworkCondition(rate_mbit=1000), 2, 0, 1e12)
+    paths = table.paths(np.array([0]), np.array([1]))
+    assert paths.burst_bytes * WIRE_PER_PAYLOAD == pytest.approx([500_000])
+    assert table.worst_path(np.arange(2)).burst_bytes == paths.burst_bytes

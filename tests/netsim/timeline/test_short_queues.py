@@ -1,0 +1,177 @@
+"""Windows that a short queue keeps small, against loops of rounds in plain Python."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.link import wire_per_payload
+from netsim.timeline import short_queues
+from netsim.timeline.cost_model import CostModel
+from tests.netsim.event_oracle import growing_rounds
+from tests.netsim.operations import of_all
+from tests.netsim.timeline.test_cost_model import IDEAL, OPEN, seconds_of
+
+SEGMENT = 1448
+RTT_S = 0.1
+RATE = 12.5e6  # 1.25 MB are in flight
+QUEUE = 29 * SEGMENT  # of which a burst has 30 segments
+BURST = 70_000
+NETWORK = NetworkCondition(rate_mbit=100, delay_ms=50, queue_ms=4)
+
+
+def seconds(num_bytes: float, **options) -> float:
+    given = {"algorithm": "cubic", "rate": RATE, "rtt_s": RTT_S, "queue_bytes": QUEUE}
+    given |= {"burst_bytes": BURST} | options
+    return float(short_queues.message_s(num_bytes=num_bytes, **given))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kept", "growth"), [("cubic", 0.7, 0.9 / 1.7), (None, 0.7, 0.9 / 1.7)]
+)
+def test_windows_go_out_one_each_round_trip_and_grow(algorithm, kept, growth):
+    """From between `kept` and all of what fits, until they stand. A message that ends anywhere in
+    its last window leaves a half of a round trip before the end of that one's on the mean.
+    """
+    standing = float(short_queues.standing_bytes(RATE, RTT_S, QUEUE, SEGMENT)) / SEGMENT
+    sizes = range(40, 8000, 13)
+    expected_s = [
+        RTT_S * growing_rounds(size, (1 + kept) / 2 * 30, growth, standing) for size in sizes
+    ]
+    found_s = [seconds(size * SEGMENT, algorithm=algorithm) for size in sizes]
+    errors = (np.array(found_s) - expected_s) / RTT_S
+    assert abs(errors.mean()) < 0.1  # of rounds; the longest message has some 90
+    assert abs(errors).max() < 1
+    assert max(expected_s) > 80 * RTT_S
+
+
+def test_reno_halves_its_window_and_adds_a_segment_each_round_trip():
+    found_s = seconds(2000 * SEGMENT, algorithm="reno")
+    window, rounds, left = 0.75 * 30, 0, 2000.0
+    while left > 0:
+        rounds, left, window = rounds + 1, left - window, window + 1
+    assert found_s == pytest.approx((rounds - 0.5) * RTT_S, rel=0.03)
+
+
+def test_a_window_stands_at_some_queues_or_at_what_the_link_holds_whichever_is_less():
+    short = short_queues.standing_bytes(1e9, 1, 0, SEGMENT)
+    assert short == pytest.approx(2.5 * SEGMENT, rel=1e-3)
+    assert short_queues.standing_bytes(RATE, RTT_S, 1e12, SEGMENT) == pytest.approx(RATE * RTT_S)
+    equal = short_queues.standing_bytes(RATE, RTT_S, RATE * RTT_S / 2.5 - SEGMENT, SEGMENT)
+    assert equal == pytest.approx(RATE * RTT_S / 2 ** (2 / 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "num_bytes"),
+    [
+        ({"queue_bytes": BURST}, 1e7),  # what a host sends at once finds room
+        ({"burst_bytes": math.inf, "queue_bytes": 1.5 * RATE * RTT_S}, 1e8),  # all windows do
+        ({}, QUEUE + SEGMENT),  # the message does
+        ({"algorithm": "bbr"}, 1e7),
+        ({"queue_bytes": math.inf}, 1e7),
+        ({"rtt_s": 0.0}, 1e7),
+    ],
+)
+def test_what_a_queue_holds_costs_nothing(options, num_bytes):
+    assert seconds(num_bytes, **options) == 0
+    given = {"algorithm": "cubic", "rate": RATE, "rtt_s": RTT_S, "queue_bytes": QUEUE}
+    given |= {"burst_bytes": BURST} | options
+    is_of_any_length = num_bytes > QUEUE + SEGMENT
+    rate = short_queues.limited_rate(**given)
+    assert (rate == RATE) == is_of_any_length
+
+
+@pytest.mark.parametrize(
+    ("options", "num_bytes"),
+    [
+        ({"queue_bytes": BURST - 1}, 1e7),
+        ({"burst_bytes": math.inf, "queue_bytes": 1.49 * RATE * RTT_S}, 1e8),
+        ({}, QUEUE + SEGMENT + 1),
+    ],
+)
+def test_a_little_more_overflows(options, num_bytes):
+    assert seconds(num_bytes, **options) > 0
+
+
+def test_flows_share_the_queue():
+    """Four flows with a quarter each take as many rounds, but that each grows as fast as one."""
+    alone = seconds(4e6)
+    shared = seconds(1e6, num_flows=4)
+    quarter = (RATE, RTT_S, QUEUE, SEGMENT)
+    standing = float(short_queues.standing_bytes(*quarter)) / SEGMENT / 4
+    rounds = growing_rounds(1e6 / SEGMENT, 0.85 * 30 / 4, 0.9 / 1.7, standing)
+    assert shared == pytest.approx(rounds * RTT_S, abs=RTT_S)
+    assert shared < alone
+
+
+def test_about_a_half_of_many_hosts_bursts_meet():
+    """Of three hosts two; then windows stand from the start, and a repair takes a round trip."""
+    standing = short_queues.standing_bytes(RATE, RTT_S, 1.9 * BURST, SEGMENT)
+    expected_s = (3 * 3e6 / standing + 0.5) * RTT_S
+    met = {"num_flows": 3, "num_senders": 3, "queue_bytes": 1.9 * BURST}
+    assert seconds(3e6, **met) == pytest.approx(expected_s)
+    assert seconds(3e6, **met | {"queue_bytes": 2 * BURST}) == 0
+    assert seconds(3e6, **met | {"num_senders": 2}) == 0
+
+
+def test_the_rate_in_the_long_run_is_that_of_long_messages():
+    arguments = ("cubic", RATE, RTT_S, QUEUE, BURST)
+    long, longer = seconds(1e9), seconds(2e9)
+    assert short_queues.limited_rate(*arguments) == pytest.approx(1e9 / (longer - long))
+    assert short_queues.limited_rate("bbr", *arguments[1:]) == RATE
+
+
+@pytest.mark.parametrize("name", ["all_reduce_mean", "all_gather", "all_to_all", "broadcast"])
+def test_a_short_queue_slows_every_collective_and_a_long_one_none(name):
+    operation = of_all(name, 4_000_000, 4)
+    short_s, long_s, longer_s = (
+        seconds_of(operation, replace(NETWORK, queue_ms=queue_ms), 4) for queue_ms in (4, 400, 4000)
+    )
+    assert short_s > 1.5 * long_s
+    assert long_s == longer_s
+
+
+def test_an_exchange_takes_its_windows_round_trips():
+    """By hand: 100 Mbit/s for 4 ms are 50 kB with headers; a round trip takes 100 ms."""
+    fits = 0.85 * (50_000 / wire_per_payload() + 1448) / 1448
+    held = 12.5e6 / wire_per_payload() * 0.1 / 1448
+    standing = held * (1 + (held / (2.5 * fits / 0.85)) ** 1.5) ** (-2 / 3)
+    rounds = growing_rounds(4e6 / 1448, fits, 0.9 / 1.7, standing)
+    cost_s = seconds_of(of_all("exchange", 4_000_000, 2, shift=1), NETWORK, 2)
+    assert cost_s == pytest.approx(0.1 * rounds + 0.05, rel=0.02)
+
+
+def test_streams_have_a_part_of_the_queue_each_and_grow_side_by_side():
+    one, four = (
+        seconds_of(
+            of_all("exchange", 4_000_000, 2, shift=1),
+            NETWORK,
+            2,
+            replace(IDEAL, streams=streams, smallest_part_bytes=1),
+        )
+        for streams in (1, 4)
+    )
+    assert 0.4 * one < four < 0.9 * one
+
+
+def test_bursts_of_several_hosts_meet_in_an_all_to_all_and_in_no_ring():
+    """At 8 ms the queue holds a host's burst of 70 kB, but not those of half of seven hosts."""
+    short = replace(NETWORK, queue_ms=8)
+    for name, slower in (("all_to_all", True), ("all_reduce_mean", False)):
+        operation = of_all(name, 16_000_000, 8)
+        times_s = {seconds_of(operation, c, 8) for c in (short, replace(NETWORK, queue_ms=400))}
+        assert (len(times_s) == 2) == slower
+
+
+def test_windows_stay_small_where_a_queue_is_short():
+    model = CostModel(NETWORK, 2, IDEAL)
+    operation = of_all("exchange", 40_000_000, 2, shift=1)
+    cost = model.cost(operation, model.at(0)[0], 14_480)
+    standing = short_queues.standing_bytes(
+        12.5e6 / wire_per_payload(), 0.1, 50_000 / wire_per_payload()
+    )
+    assert cost.window_bytes == pytest.approx(1.5 * standing)
+    warm = model.cost(operation, model.at(0)[0], OPEN)
+    assert np.max(cost.seconds) > np.max(warm.seconds)
