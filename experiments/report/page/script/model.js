@@ -1,10 +1,13 @@
 // The runs: their curves, and what they come to at a target.
 
 class Model {
-    constructor(explored, numbers) {
+    constructor(explored, numbersOfAxes) {
         Object.assign(this, explored);
-        let start = 0;
+        this.table = restored(this.table, this.arrays);
+        const axes = numbersOfAxes.values();
+        let [numbers, start] = [axes.next().value, 0];
         this.sequences = this.curves.lengths.map((length) => {
+            while (start + length > numbers.length) [numbers, start] = [axes.next().value, 0];
             start += length;
             return numbers.subarray(start - length, start);
         });

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from experiments.report.data import ReportData
+from experiments.report.page import build, fragments
 from experiments.report.page.build import make_page
 from experiments.report.results_table import results_table
 from experiments.report.statistics import is_tie, ratio_interval
@@ -282,6 +283,28 @@ def test_two_algorithms_axes_and_hovering(page):
     page.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     told = page.wait("document.getElementById('vg-tooltip-element')?.innerText")
     assert "seeds (s)" in told and "median (s)" in told and "0: " in told
+
+
+def test_a_page_without_room_is_rounded_and_shows_fewer_rows(
+    study, tmp_path, chromium, monkeypatch
+):
+    monkeypatch.setattr(build, "MAX_BYTES", 0)
+    data = ReportData.load(study / "runs")
+    whole = study / "reports" / "tradeoff" / "report.html"
+    file = tmp_path / "report.html"
+    monkeypatch.setattr(fragments, "MIN_ROWS", 5)
+    monkeypatch.setattr(build, "_TABLES", 5_000)
+    file.write_text(make_page(data, study / "runs", tmp_path, "small"))
+    assert len(file.read_text()) < 0.7 * whole.stat().st_size
+    show(chromium, file)
+    assert "are here to 6 digits" in texts(chromium, "#explore")[0]
+    assert "The first 5 of 24 rows." in texts(chromium, "[data-table=time_to_accuracy]")[0]
+    target = slide(chromium, 10)
+    expected = at_target(study / "runs", target, "dc_10g")
+    for row in downloaded(chromium, "ranks"):
+        seconds = expected[row["algorithm"]]["time_to_accuracy_s"]
+        assert number(row["seconds"]) == pytest.approx(seconds, rel=1e-6)
+    assert chromium.console == []
 
 
 HOSTILE = (

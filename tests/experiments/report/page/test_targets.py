@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pandas as pd
 
-from experiments.report.page.packing import column, columns, packed_json
 from experiments.report.page.targets import MAX_TARGETS, grid, verdicts
 from experiments.report.targets.curves import Curves
 from experiments.report.targets.times import Situation, times_of_all
@@ -68,14 +67,3 @@ def test_a_score_that_is_no_number_reaches_nothing():
     situation = Situation([setting("allreduce", seeds=(0,))], [runs])
     found = times_of_all(situation, curves, np.array([0.1, 0.5, 0.95]))
     assert found[0].tolist() == [[2.0, 4.0, math.inf]]
-
-
-def test_columns_hold_equal_values_once_and_nothing_that_json_lacks():
-    assert column([1, 1, 1]) == {"levels": [1], "codes": 0}
-    assert column([1, True, math.inf, math.nan, None]) == {
-        "levels": [1, True, "inf", None],
-        "codes": [0, 1, 2, 3, 3],
-    }
-    found = columns([{"a": 1, "b": None}, {"a": [1, {"c": "</script>"}]}])
-    assert found == {"a": {"levels": ["1", '[1, {"c": "</script>"}]'], "codes": [0, 1]}}
-    assert "<" not in packed_json(found)
