@@ -34,6 +34,8 @@ CHARACTER_VECTOR = 16
 CONTEXT = 128
 NUM_VALIDATION = 800
 """Examples: 102,400 characters."""
+MIN_EXAMPLES = 2 * NUM_VALIDATION
+"""With more than these the three parts are not empty."""
 
 _INT = struct.Struct(">i")
 
@@ -48,6 +50,7 @@ class JaneAusten(Classification):
 
     Args:
         source: the .deb file of r-cran-janeaustenr, where it has been downloaded by hand.
+        num_examples: how many of the first ones there are; None: all of the six novels.
     """
 
     num_classes: ClassVar[int] = 81
@@ -55,11 +58,17 @@ class JaneAusten(Classification):
 
     target_accuracy: float = 0.55
     source: str | None = None
+    num_examples: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_examples is not None and self.num_examples <= MIN_EXAMPLES:
+            raise UserError(f"task.num_examples must be above {MIN_EXAMPLES}, or null")
 
     def load(self) -> TaskData:
         """Reads the splits; raises UserError if the package cannot be had or is another."""
         text = cached(f"jane_austen-{SHA256[:16]}-{CONTEXT}", lambda: parse(self._content()))
-        labelled = Split(text.x, text.y.astype(np.int64))
+        labelled = Split(text.x[: self.num_examples], text.y[: self.num_examples].astype(np.int64))
         test = len(labelled) * 9 // 10
         bounds = (0, test - NUM_VALIDATION, test, len(labelled))
         parts = (slice(start, end) for start, end in itertools.pairwise(bounds))

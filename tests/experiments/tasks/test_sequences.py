@@ -70,6 +70,15 @@ def test_jane_austen():
     assert len(np.unique(np.concatenate([s.y for s in splits]))) == JaneAusten.num_classes
 
 
+def test_a_part_of_jane_austen_is_its_first_examples():
+    whole, part = load(JaneAusten()), load(JaneAusten(num_examples=2_000))
+    assert [len(s) for s in (part.train, part.validation, part.test)] == [1_000, 800, 200]
+    every = np.concatenate([part.train.x, part.validation.x, part.test.x])
+    np.testing.assert_array_equal(every, whole.train.x[:2_000])
+    with pytest.raises(UserError, match="num_examples must be above 1600, or null"):
+        JaneAusten(num_examples=1_600)
+
+
 def test_movie_snippets():
     data = load(MovieSnippets())
     assert [len(s) for s in (data.train, data.validation, data.test)] == [8_000, 1_000, 1_072]
