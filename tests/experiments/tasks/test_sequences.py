@@ -76,7 +76,7 @@ def test_a_part_of_jane_austen_is_its_first_examples():
     every = np.concatenate([part.train.x, part.validation.x, part.test.x])
     np.testing.assert_array_equal(every, whole.train.x[:2_000])
     for wrong in ({"num_examples": 1_600}, {"num_validation": 0}, {"num_examples": 0}):
-        with pytest.raises(UserError, match="task.num_validation must be at least 1, and"):
+        with pytest.raises(UserError, match=r"task\.num_validation must be at least 1, and"):
             JaneAusten(**wrong)
 
 
