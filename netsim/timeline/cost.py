@@ -112,11 +112,11 @@ class Situation:
         num_bytes: float,
         rtt_s: Array,
         num_flows: int = 1,
-        num_messages: int = 1,
+        num_parts: int = 1,
         num_senders: int = 1,
     ) -> Array:
-        """Seconds until the slowest of several messages has left; `num_flows` of them share a
-        link, and come from `num_senders` hosts to one.
+        """Seconds until the slowest of `num_parts` messages or parts of messages has left;
+        `num_flows` messages share a link, and come from `num_senders` hosts to one.
         """
         windows_s = short_queues.message_s(
             self.congestion_control,
@@ -126,7 +126,7 @@ class Situation:
             paths.queue_bytes,
             paths.burst_bytes,
             num_flows * self.streams,
-            num_messages * self.streams,
+            num_parts,
             num_senders,
             self.transport.mss_bytes,
         )
@@ -137,7 +137,7 @@ class Situation:
             rtt_s,
             paths.loss,
             num_flows * self.streams,
-            num_messages * self.streams,
+            num_parts,
             self.transport.max_window_bytes,
             self.transport.mss_bytes,
         )
@@ -163,10 +163,17 @@ class Situation:
         return (num_messages * self.streams - 1) / self.transport.messages_per_s
 
     def recovery_s(
-        self, paths: Paths, num_bytes: float, rate: Array, rtt_s: Array, num_messages: int
+        self,
+        paths: Paths,
+        num_bytes: float,
+        rate: Array,
+        rtt_s: Array,
+        num_parts: int,
+        power: int = 1,
     ) -> Array:
-        """Seconds that simultaneous messages wait for lost packets and lost ready notices."""
-        num_parts = num_messages * self.streams
+        """Seconds that simultaneous parts of messages wait for lost packets and lost ready notices;
+        `power` 2: their squares on the mean.
+        """
         return tcp_throughput.recovery_wait_s(
             num_bytes / self.streams,
             rate / self.streams * rtt_s,
@@ -175,6 +182,7 @@ class Situation:
             num_parts,
             num_parts * self.transport.rendezvous,
             self.transport.mss_bytes,
+            power,
         )
 
     def opened(
