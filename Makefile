@@ -9,6 +9,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+PINNED := $(BIN)/pip install --quiet --require-hashes
 DEMO := results/demo/$(shell date +%Y-%m-%d_%H-%M-%S)
 
 # Tests start hundreds of processes, which need not compile our modules again.
@@ -50,14 +51,18 @@ gpu-check: .venv/installed
 	$(BIN)/python -m experiments.gpu_check
 
 docs: .venv/installed
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
+	$(PINNED) -r requirements/docs.txt
 	PATH=$(BIN):$$PATH NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# torch first: pinned, so that nothing pulls another build of it.
-.venv/installed: pyproject.toml constraints.txt
+# Versions and hashes are those of requirements/, which .ci/pin writes. torch first, without CUDA where
+# there is such a build. setuptools comes with it, and hydra's parser, which has no wheel, is built by that.
+.venv/installed: pyproject.toml $(wildcard requirements/*.txt)
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt torch numpy
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[data,dev,report]'
+	$(PINNED) -r requirements/torch-cpu.txt || \
+	    { echo "No CPU build of torch for this Python: PyPI's, which brings CUDA along."; \
+	    $(PINNED) -r requirements/torch.txt; }
+	$(PINNED) --no-build-isolation --use-pep517 -r requirements/install.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
 clean:

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.paths import ROOT
 
@@ -25,9 +27,14 @@ TRAINERS = ("lightning", "accelerate", "transformers")
 @cache
 def declared() -> dict[str, set[str]]:
     """The distributions of each list: "dependencies", and the extras."""
+    return {name: {_normalized(line) for line in lines} for name, lines in lines_of().items()}
+
+
+@cache
+def lines_of() -> dict[str, list[str]]:
+    """The requirements of each list, as they are written."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lists = {"dependencies": project["dependencies"], **project["optional-dependencies"]}
-    return {name: {_normalized(line) for line in lines} for name, lines in lists.items()}
+    return {"dependencies": project["dependencies"], **project["optional-dependencies"]}
 
 
 def _normalized(requirement: str) -> str:
@@ -82,19 +89,73 @@ def test_what_tests_import_is_declared():
     assert not missing, f"add to the extra dev in pyproject.toml: {missing}"
 
 
-def pins() -> dict[str, str]:
-    """The version of each distribution with which the tests run."""
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pairs = [line.split("==") for line in lines if not line.startswith("#")]
-    return {_normalized(name): version for name, version in pairs}
+class Pin(NamedTuple):
+    """A line of a file in requirements/, and how many hashes follow it."""
+
+    requirement: Requirement
+    num_hashes: int
+
+    @property
+    def version(self) -> str:
+        (specifier,) = self.requirement.specifier
+        assert specifier.operator == "==", self.requirement
+        return specifier.version
+
+
+@cache
+def pins(name: str) -> dict[str, list[Pin]]:
+    """What requirements/`name`.txt pins. A distribution has a line for each range of Pythons."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text()
+    entries = re.split(r"\n(?=\S)", re.sub(r"(?m)^#.*\n", "", text).strip())
+    found: dict[str, list[Pin]] = {}
+    for entry in entries:
+        line, *hashes = entry.split(" \\\n")
+        assert all(re.fullmatch(r" +--hash=sha256:[0-9a-f]{64}", h) for h in hashes), entry
+        pin = Pin(Requirement(line), len(hashes))
+        found.setdefault(_normalized(line), []).append(pin)
+    return found
+
+
+def version(name: str, file: str) -> str:
+    """The version that `file` pins for the Python that runs."""
+    (pin,) = (
+        p for p in pins(file)[name] if not p.requirement.marker or p.requirement.marker.evaluate()
+    )
+    return pin.version
 
 
 def test_the_docs_name_the_versions_of_trainers():
     text = (ROOT / "docs" / "trainers.md").read_text()
     for name in ("pytorch-lightning", "accelerate", "transformers"):
-        assert f"{name} {pins()[name]}" in text
+        assert f"{name} {version(name, 'extras')}" in text
 
 
-def test_what_is_declared_and_installed_by_the_tests_is_pinned():
-    lists = ("dependencies", "data", "report", "text", "tune", *TRAINERS, "dev")
-    assert set().union(*(declared()[name] for name in lists)) <= pins().keys()
+FILES = {
+    "install": ("dependencies", "data", "report", "dev"),
+    "extras": ("text", "tune", "tensorboard", "mlflow", "wandb", *TRAINERS),
+    "docs": ("docs",),
+    "clusters": ("slurm", "ray"),
+}
+"""The files that `.ci/pin` writes, and what of pyproject.toml each of them has."""
+
+
+@pytest.mark.parametrize("name", [*FILES, "torch", "torch-cpu", "weights"])
+def test_every_requirement_has_hashes(name):
+    assert all(pin.num_hashes for lines in pins(name).values() for pin in lines)
+
+
+@pytest.mark.parametrize(("name", "lists"), FILES.items())
+def test_what_is_declared_is_pinned_as_it_is_declared(name, lists):
+    requirements = [Requirement(line) for each in lists for line in lines_of()[each]]
+    for requirement in requirements:
+        file = "torch" if requirement.name == "torch" else name
+        for pin in pins(file)[_normalized(requirement.name)]:
+            assert requirement.specifier.contains(pin.version), f"{requirement}: call .ci/pin"
+
+
+def test_all_files_pin_the_same_versions():
+    versions: dict[str, set[str]] = {}
+    for name in (*FILES, "torch-cpu", "torch"):
+        for distribution, lines in pins(name).items():
+            told = {pin.version.removesuffix("+cpu") for pin in lines}
+            assert versions.setdefault(distribution, told) == told, f"{distribution} in {name}"

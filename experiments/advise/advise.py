@@ -8,12 +8,24 @@ from rich.console import Console
 from rich.text import Text
 
 from experiments.advise.advice import Advice
-from experiments.advise.candidates import Candidate, Field, check_nodes, gather, outcomes_of
-from experiments.advise.choice import Choice, NamedNetwork, called
+from experiments.advise.candidates import (
+    REHEARSAL_S,
+    REHEARSING,
+    TRAINING,
+    TRAINING_S,
+    Candidate,
+    Field,
+    check_nodes,
+    gather,
+    outcomes_of,
+)
+from experiments.advise.choice import NUM_REHEARSALS, Choice, NamedNetwork, called
 from experiments.advise.rank import Prediction, ranked, tie_rule
-from experiments.advise.verify import check_launchable, measured_times_s
+from experiments.advise.verify import REAL_RUN_S, check_launchable, measured_times_s
 from experiments.plan.plan import Plan
 from experiments.report.statistics import prediction_error
+from host.cores import usable_cores
+from host.remaining import Work
 from host.words import counted
 from netsim.conditions.condition import NetworkCondition
 
@@ -46,13 +58,42 @@ def advise(
                 check_nodes(plan, condition)
         if num_verified:
             check_launchable(conditions, plans[0].workers)
+        _expect(work, plans, len(conditions), num_seeds, num_verified)
 
-    given = []
-    field = gather(choice, num_seeds, shares_host=num_verified > 0, check=check)
+    given, work = [], Work()
+    field = gather(choice, num_seeds, shares_host=num_verified > 0, check=check, work=work)
+    for number in range(len(networks) or 1):
+        own = [c for c in field.candidates if not number or c.depends_on_timing]
+        _expect_trainings(work, number, [c.training_s for c in own for _ in c.plans])
     for network in networks or [_own_network(choice, field.candidates[0])]:
-        given.append(_advice(field.candidates, network, num_verified))
+        given.append(_advice(field.candidates, network, num_verified, work, len(given)))
         _print(given[-1])
     return given, _notes(field)
+
+
+def _expect(
+    work: Work, plans: Sequence[Plan], num_networks: int, num_seeds: int, num_verified: int
+) -> None:
+    """Tell `work` its parts: for the first network all are trained, for others what has to be."""
+    again = [plan for plan in plans if plan.algorithm.depends_on_timing]
+    work.expect(REHEARSING, NUM_REHEARSALS * len(plans) * REHEARSAL_S)
+    for number in range(num_networks):
+        trained = again if number else plans
+        _expect_trainings(work, number, [TRAINING_S] * (num_seeds * len(trained)))
+        work.expect(_verifying(number), min(num_verified, len(plans)) * num_seeds * REAL_RUN_S)
+
+
+def _expect_trainings(work: Work, number: int, seconds: Sequence[float]) -> None:
+    work.expect(_training(number), sum(seconds) / max(1, min(len(seconds), usable_cores())))
+
+
+def _training(number: int) -> str:
+    """The part of the network of that number."""
+    return f"{TRAINING} {number}"
+
+
+def _verifying(number: int) -> str:
+    return f"verifying {number}"
 
 
 def _own_network(choice: Choice, candidate: Candidate) -> NamedNetwork:
@@ -60,9 +101,15 @@ def _own_network(choice: Choice, candidate: Candidate) -> NamedNetwork:
     return NamedNetwork(called(plan.names["net"], choice.others), plan.net)
 
 
-def _advice(candidates: Sequence[Candidate], network: NamedNetwork, num_verified: int) -> Advice:
+def _advice(
+    candidates: Sequence[Candidate],
+    network: NamedNetwork,
+    num_verified: int,
+    work: Work,
+    number: int,
+) -> Advice:
     plan = candidates[0].plans[0]
-    outcomes = outcomes_of(candidates, network.condition)
+    outcomes = outcomes_of(candidates, network.condition, work, _training(number))
     predictions = ranked(
         (
             Prediction(algo=candidate.algo, outcomes=own)
@@ -71,6 +118,8 @@ def _advice(candidates: Sequence[Candidate], network: NamedNetwork, num_verified
         plan.target,
     )
     chosen = [prediction.algo for prediction in predictions[:num_verified]]
+    if chosen:
+        work.begin(_verifying(number), [1.0] * (len(chosen) * len(candidates[0].plans)))
     return Advice(
         situation=f"{plan.names['task']}, {plan.names['model']}, network {network.name}, "
         f"{counted(plan.workers, 'worker')}",
@@ -78,7 +127,7 @@ def _advice(candidates: Sequence[Candidate], network: NamedNetwork, num_verified
         predictions=predictions,
         model_error=prediction_error(slowest_rate_mbit(network.condition, plan.workers)),
         measured_s={
-            candidate.algo: measured_times_s(candidate, network.condition)
+            candidate.algo: measured_times_s(candidate, network.condition, work)
             for candidate in candidates
             if candidate.algo in chosen
         },

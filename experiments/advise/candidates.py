@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,9 +33,21 @@ from host.commands import say
 from host.cores import usable_cores
 from host.errors import UserError
 from host.processes import run_in_child
+from host.remaining import Work
 from host.side_by_side import side_by_side
 from host.words import counted
 from netsim.conditions.condition import NetworkCondition
+
+REHEARSING, TRAINING = "rehearsing", "training"
+"""Parts of the work of a command that compares algorithms."""
+
+REHEARSAL_S, TRAINING_S = 1.2, 15.0
+"""What one of them may take on one core, as long as nothing tells more."""
+
+TRAINED = 0.5
+"""The part of its workers' own work that a simulated training may take: many are computed at once,
+and it ends at its target.
+"""
 
 LIMIT_S = 600
 """Of measuring how workers are computed: a hung machine shall not hang the command."""
@@ -71,6 +84,12 @@ class Candidate:
         return self.plans[0].names["algo"]
 
     @property
+    def training_s(self) -> float:
+        """What one training may take on one core."""
+        plan = self.plans[0]
+        return TRAINED * plan.max_steps * plan.workers * self.profile.work_s
+
+    @property
     def depends_on_timing(self) -> bool:
         """Whether it is trained again for every network."""
         return self.plans[0].algorithm.depends_on_timing
@@ -84,10 +103,13 @@ class Candidate:
 
 
 def outcomes_of(
-    candidates: Sequence[Candidate], net: NetworkCondition
+    candidates: Sequence[Candidate],
+    net: NetworkCondition,
+    work: Work | None = None,
+    part: str = TRAINING,
 ) -> list[list[SimulatedOutcome]]:
     """Of each candidate one for each seed, on a network. What is to be trained for it is trained
-    side by side, on all cores.
+    side by side, on all cores, as a `part` of `work`.
 
     Raises `UserError` as `check_nodes` does.
     """
@@ -98,7 +120,7 @@ def outcomes_of(
             candidate.trainings = []
     untrained = [candidate for candidate in candidates if not candidate.trainings]
     if untrained:
-        _train_all(untrained, net)
+        _train_all(untrained, net, work, part)
     return [
         [
             _outcome(candidate, replace(plan, net=net), training)
@@ -108,7 +130,9 @@ def outcomes_of(
     ]
 
 
-def _train_all(candidates: Sequence[Candidate], net: NetworkCondition) -> None:
+def _train_all(
+    candidates: Sequence[Candidate], net: NetworkCondition, work: Work | None, part: str
+) -> None:
     """Side by side, one on each core where there are as many. One model, so one way to compute its
     workers, measured once.
     """
@@ -120,7 +144,17 @@ def _train_all(candidates: Sequence[Candidate], net: NetworkCondition) -> None:
         for candidate, plans in zip(candidates, _in_one_way(candidates, at_once), strict=True)
         for plan in plans
     ]
-    trained = iter(side_by_side(jobs, at_once, lambda job: say(job.said)))
+    if work is not None:
+        sizes = [candidate.training_s for candidate in candidates for _ in candidate.plans]
+        work.begin(part, sizes, at_once)
+
+    def tell(job: _Trained) -> None:
+        if work is None:
+            say(job.said)
+        else:
+            work.done(job.size, job.said)
+
+    trained = iter(side_by_side(jobs, at_once, tell))
     for candidate in candidates:
         candidate.trainings = [next(trained).training for _ in candidate.plans]
 
@@ -134,6 +168,7 @@ def _outcome(candidate: Candidate, plan: Plan, training: RecordedTraining) -> Si
 class _Trained(NamedTuple):
     training: RecordedTraining
     said: str
+    size: float
 
 
 def _train(plan: Plan, candidate: Candidate) -> _Trained:
@@ -150,7 +185,7 @@ def _train(plan: Plan, candidate: Candidate) -> _Trained:
         f"trained {candidate.algo}, seed {plan.seed}, {where}: {plan.target.metric} {best:.3f} "
         f"({took_s:.0f} s)"
     )
-    return _Trained(training, said)
+    return _Trained(training, said, candidate.training_s)
 
 
 def check_nodes(plan: Plan, net: NetworkCondition) -> None:
@@ -186,6 +221,7 @@ def gather(
     shares_host: bool = False,
     check: Callable[[Sequence[Plan]], None] = lambda plans: None,
     num_rehearsals: int = NUM_REHEARSALS,
+    work: Work | None = None,
 ) -> Field:
     """Make and rehearse the candidates of `choice`, with the seeds from its own on.
 
@@ -196,6 +232,7 @@ def gather(
         check: is given a plan of each algorithm before anything takes time, and may raise
             `UserError`.
         num_rehearsals: of each algorithm, in turn.
+        work: all that the command does, of which rehearsing is a part.
 
     Raises:
         UserError: an algorithm that was named cannot be simulated so, or none can.
@@ -209,7 +246,7 @@ def gather(
             "as target.loss=3.2"
         )
     data = _load(plans[0][0])
-    profiles = _profiles([own[0] for own in plans], data, num_rehearsals)
+    profiles = _profiles([own[0] for own in plans], data, num_rehearsals, work)
     pairs = zip(plans, profiles, strict=True)
     ways: dict[int, Way] = {}
     candidates = [Candidate(own, data, profile, ways) for own, profile in pairs]
@@ -272,12 +309,20 @@ def _load(plan: Plan) -> TaskData:
     return data
 
 
-def _profiles(plans: Sequence[Plan], data: TaskData, num_rounds: int) -> list[Profile]:
+def _profiles(
+    plans: Sequence[Plan], data: TaskData, num_rounds: int, work: Work | None
+) -> list[Profile]:
     """The fastest of each plan's rehearsals: other programs only ever make one slower, and rounds
     over all plans let all meet the same ones.
     """
     say(f"rehearsing {counted(len(plans), 'algorithm')}, {num_rounds} times each")
-    rounds = [[get_profile(plan, data) for plan in plans] for _ in range(num_rounds)]
+    rounds: list[list[Profile]] = [[] for _ in range(num_rounds)]
+    if work is not None:
+        work.begin(REHEARSING, [1.0] * (num_rounds * len(plans)))
+    for own, plan in product(rounds, plans):
+        own.append(get_profile(plan, data))
+        if work is not None:
+            work.done()
     fastest = [
         min(profiles, key=lambda profile: profile.work_s) for profiles in zip(*rounds, strict=True)
     ]

@@ -14,9 +14,13 @@ from experiments.training.metrics import MetricsRow, time_to_target
 from experiments.training.result import DivergedError
 from host.commands import say
 from host.errors import UserError
+from host.remaining import Work
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError
 from netsim.links.namespaces import check_permitted
+
+REAL_RUN_S = 30.0
+"""What one may take, before the first of them tells more."""
 
 ATTEMPTS = 2
 """A busy host can spoil a run's network; that says nothing of the algorithm."""
@@ -31,23 +35,24 @@ def check_launchable(networks: Iterable[NetworkCondition], workers: int) -> None
         raise UserError(str(error)) from error
 
 
-def measured_times_s(candidate: Candidate, net: NetworkCondition) -> list[float]:
-    """The times to accuracy of real runs by gloo, one for each seed; inf: missed or diverged.
+def measured_times_s(candidate: Candidate, net: NetworkCondition, work: Work) -> list[float]:
+    """The times to accuracy of real runs by gloo, one for each seed, each a piece of `work`; inf:
+    missed or diverged.
 
     Raises `RunFailedError` where a run fails twice.
     """
     gloo = Backend(process_group="gloo", device="cpu")
     plans = [replace(plan, net=net, backend=gloo) for plan in candidate.plans]
-    return [_measured_s(plan, candidate.data) for plan in plans]
+    return [_measured_s(plan, candidate.data, work) for plan in plans]
 
 
-def _measured_s(plan: Plan, data: TaskData) -> float:
+def _measured_s(plan: Plan, data: TaskData, work: Work) -> float:
     started_s = time.monotonic()
     rows = _rows(plan, data)
     reached_s = time_to_target(rows, plan.target)
     took_s = time.monotonic() - started_s
     what = "missed" if reached_s is None else f"reached after {reached_s:.2f} s"
-    say(f"ran {plan.names['algo']}, seed {plan.seed}, for real: {what} ({took_s:.0f} s)")
+    work.done(line=f"ran {plan.names['algo']}, seed {plan.seed}, for real: {what} ({took_s:.0f} s)")
     return math.inf if reached_s is None else reached_s
 
 

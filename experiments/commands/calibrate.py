@@ -16,6 +16,7 @@ from host import commands
 from host.commands import say
 from host.errors import UserError
 from host.output import check_folder, writing
+from host.remaining import Work
 
 ALGO = "{algo}"
 
@@ -36,7 +37,7 @@ def calibrate(overrides: list[str], out: str, num_rounds: int) -> None:
     with commands.importing():
         from experiments.advise.candidates import gather
     anew = choice._replace(others=[*choice.others, "profile=null"])
-    field = gather(anew, 1, num_rehearsals=num_rounds)
+    field = gather(anew, 1, num_rehearsals=num_rounds, work=Work())
     for remark in field.remarks():
         say(remark)
     for candidate in field.candidates:

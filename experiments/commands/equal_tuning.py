@@ -10,7 +10,8 @@ draw: trials.yaml, so many for each contestant of conf/contestants; they follow 
 baseline: baseline.yaml, the baselines' trial of the highest final accuracy, to be run with several
     tuning seeds
 choose: targets.yaml, the median final accuracy of those runs, less 2, 1, 0.5 and 0.2 points;
-    chosen.yaml, the setting of each contestant on each network; trials.md, a table of all trials
+    chosen.yaml, the setting of each contestant on each network; trials.md, a table of all trials;
+    with --on-map at places of the map of `experiments.locate` in place of networks
 
 run: the settings of a file on networks (`none,wan`), unless they name one, with seeds (`0,1`); the
     same command goes on with what is not done
@@ -58,7 +59,7 @@ def main() -> int:
             case "baseline":
                 _save_baseline(settings, arguments.runs, arguments.out)
             case _:
-                _choose(settings, arguments.runs, arguments.baseline, arguments.out)
+                _choose(settings, arguments)
     return 0
 
 
@@ -71,23 +72,29 @@ def _save_baseline(settings: Settings, runs: Path, out: Path) -> None:
     save_settings({best.contestant: [best.words]}, out / "baseline.yaml", remark)
 
 
-def _choose(settings: Settings, runs: Path, baseline: Path, out: Path) -> None:
+def _choose(settings: Settings, arguments: argparse.Namespace) -> None:
     from experiments.advise.tuning import trials
     from experiments.advise.tuning.draws import save_settings
     from experiments.advise.tuning.trials_table import page
     from experiments.report.tuned import save_targets
 
-    tried = trials.load_trials(settings, runs)
+    out: Path = arguments.out
+    tried = trials.load_trials(settings, arguments.runs)
     best = trials.best_final(tried)
-    seeds = trials.load_trials({best.contestant: [best.words]}, baseline)
+    seeds = trials.load_trials({best.contestant: [best.words]}, arguments.baseline)
     targets = trials.final_targets(seeds)
     remark = f"{_COMMAND} choose: by points below the tuned baseline, {len(seeds)} tuning seeds"
     save_targets(targets, out, remark)
     judged_at = targets[trials.JUDGED_AT]
-    by_network = trials.best_by_network(tried, judged_at)
-    remark = f"{_COMMAND} choose: one setting for each contestant and network"
-    save_settings(trials.chosen(by_network, judged_at), out / "chosen.yaml", remark)
-    (out / "trials.md").write_text(page(by_network, judged_at))
+    where = "networks"
+    if arguments.on_map:
+        from experiments.advise.map.trial_times import on_map
+
+        tried, where = on_map(tried), "places"
+    best_there = trials.best_by_network(tried, judged_at)
+    remark = f"{_COMMAND} choose: one setting for each contestant and {where.removesuffix('s')}"
+    save_settings(trials.chosen(best_there, judged_at), out / "chosen.yaml", remark)
+    (out / "trials.md").write_text(page(best_there, judged_at, where))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -107,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
             own.add_argument("--runs", type=Path, required=True, help="the folder of all trials")
         if name == "choose":
             own.add_argument("--baseline", type=Path, required=True, help="the folder of its seeds")
+            own.add_argument(
+                "--on-map", action="store_true", help="one setting for each place of the map"
+            )
     return parser
 
 

@@ -15,16 +15,29 @@ from experiments.runs.parts import StudyPart, choose_parts
 from host import commands
 from host.commands import say
 from host.errors import Failure
+from host.remaining import Work
+
+PART_S = 600.0
+"""Of a part that does not say how long it took."""
 
 
-def run_part(part: StudyPart, study: str) -> None:
+def run_parts(parts: Sequence[StudyPart], study: str) -> None:
+    """Do all that they do, in order. Raises `Failure` at the first thing that fails."""
+    work = Work({part.name: part.took_s or PART_S for part in parts})
+    for part in parts:
+        run_part(part, study, work)
+
+
+def run_part(part: StudyPart, study: str, work: Work) -> None:
     """Do all that the part does, in order. Raises `Failure` at the first thing that fails."""
     say(f"part {part.name}: {part.what}")
+    work.begin(part.name, [action.size for action in part.actions])
     for action in part.actions:
         for line in action.lines():
             say(line)
         try:
             action.run()
+            work.done(action.size, f"part {part.name}")
         except Failure as error:
             again = shlex.join(["python", "-m", "experiments.study", study, part.name])
             raise Failure(f"part {part.name} is not done, {again} goes on: {error}") from error
@@ -60,8 +73,7 @@ def main() -> int:
     elif arguments.print:
         _print(parts)
     else:
-        for part in parts:
-            run_part(part, arguments.study)
+        run_parts(parts, arguments.study)
     return 0
 
 

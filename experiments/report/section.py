@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 500
 """The most rows of a table that a page shows; the CSV has all rows."""
+
+
+_OF_NO_USE = re.compile(r"^ +(?=<)|(?<=<td class=\")data row\d+ col\d+ ", re.MULTILINE)
+"""Of the HTML that pandas writes, a third: what is escaped has no such brackets or quotes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,36 +60,36 @@ class PageTable:
         style = self._styler("latex").hide(axis="index")
         return f"% {self._full_caption()}\n" + style.to_latex(hrules=True, column_format=columns)
 
-    def html(self) -> str:
+    def html(self, max_rows: int = MAX_ROWS) -> str:
         """For a page or a notebook."""
-        shown = self._shown()
+        shown = self._shown(max_rows)
         kinds = {h: "word" if h in WORDS else "number" for h in shown}
         classes = pd.DataFrame([kinds] * len(shown), columns=shown.columns)
-        classes.loc[list(self.emphasized)] += " first"
+        classes.loc[[row for row in self.emphasized if row < len(shown)]] += " first"
         swatches = []
         if "algorithm" in shown:
             colors = [style_of(algorithm_of(label)).color for label in shown["algorithm"]]
             classes["algorithm"] += [f" c{color[1:]}" for color in colors]
             swatches = [_swatch(color) for color in sorted(set(colors))]
-        style = self._styler("html").hide(axis="index").set_td_classes(classes)
-        style = style.set_caption(html.escape(self._full_caption())).set_table_styles(
-            _TABLE_STYLES + swatches
-        )
+        style = self._styler("html", max_rows).hide(axis="index").set_td_classes(classes)
+        caption = html.escape(self._full_caption(max_rows))
+        style = style.set_caption(caption).set_table_styles(_TABLE_STYLES + swatches)
         text = self.markdown()  # by which pages of the same runs are equal
-        return style.to_html(table_uuid=identity(text), table_attributes='class="study"')
+        made = style.to_html(table_uuid=identity(text), table_attributes='class="study"')
+        return _OF_NO_USE.sub("", made)
 
-    def _styler(self, escape: str) -> Styler:
-        style = self._shown().style
+    def _styler(self, escape: str, max_rows: int = MAX_ROWS) -> Styler:
+        style = self._shown(max_rows).style
         style.format(escape=escape).format_index(escape=escape, axis=1)
         style.cell_ids = False
         return style
 
-    def _shown(self) -> pd.DataFrame:
-        return pd.DataFrame(self.cells, dtype="object").head(MAX_ROWS)
+    def _shown(self, max_rows: int = MAX_ROWS) -> pd.DataFrame:
+        return pd.DataFrame(self.cells, dtype="object").head(max_rows)
 
-    def _full_caption(self) -> str:
+    def _full_caption(self, max_rows: int = MAX_ROWS) -> str:
         num_rows = len(self.numbers)
-        left_out = f" The first {MAX_ROWS} of {num_rows} rows." if num_rows > MAX_ROWS else ""
+        left_out = f" The first {max_rows} of {num_rows} rows." if num_rows > max_rows else ""
         return self.caption + left_out
 
 

@@ -4,6 +4,7 @@
     interval of a mean      Student's t: accuracies, which are always finite
     ties                    `is_tie`: of two algorithms, reports and advice
     ties on a page          `p_values` and `holm`: beside `is_tie`, for reports of many comparisons
+    constants of intervals  `order_place` and `students`: for a page that computes its own
     one distribution        `flip_p_value`: of pairs, such as real and simulated runs of a seed
     best learning rate      `best_by_accuracy` and `best_by_steps`, for two different questions
     error of predictions    `prediction_error`: how far predicted times to accuracy are off
@@ -70,7 +71,7 @@ def mean_half_width(values: Sequence[float]) -> float:
     if len(values) < 2:
         return math.nan
     deviation = statistics.stdev(values) / math.sqrt(len(values))
-    return _students(len(values) - 1) * deviation
+    return students(len(values) - 1) * deviation
 
 
 @lru_cache(maxsize=4096)
@@ -268,6 +269,27 @@ def prediction_errors() -> dict[float, float]:
     return errors
 
 
+@lru_cache(maxsize=4096)
+def students(freedom: float) -> float:
+    """By how many standard errors a 95 % interval of Student's t goes to each side."""
+    return float(stats.t.ppf((1 + _LEVEL) / 2, freedom))
+
+
+@cache
+def order_place(size: int) -> tuple[int, float]:
+    """Where the 95 % interval of the median of `size` ordered values begins: the rank k, from 1, of
+    the lower value, and the share of the way to the next.
+
+    covered(k) = 1 - 2 P(Binomial(n, 1/2) < k)
+    i          = (covered(k) - 0.95) / (covered(k) - covered(k + 1))
+    share      = (n - k) i / (k + (n - 2 k) i)
+    """
+    covered = 1 - 2 * stats.binom.cdf(np.arange(size + 1) - 1, size, 0.5)
+    rank = int(np.flatnonzero(covered >= _LEVEL)[-1])
+    excess = (covered[rank] - _LEVEL) / (covered[rank] - covered[rank + 1])
+    return rank, float((size - rank) * excess / (rank + (size - 2 * rank) * excess))
+
+
 def _flipped(differences: Array) -> Array:
     """The p-value of each row of `differences [rows, pairs]`, over all of their signs."""
     num_pairs = differences.shape[1]
@@ -309,29 +331,10 @@ def _interval(values: Array) -> Interval:
 
 def _by_order(ordered: Array) -> float:
     """The lower bound: between the two values whose own intervals cover more and less than 95 %."""
-    rank, share = _place(len(ordered))
+    rank, share = order_place(len(ordered))
     lower, upper = float(ordered[rank - 1]), float(ordered[rank])
     # Between a number and inf there is nothing to interpolate.
     return lower if math.isinf(upper) or math.isinf(lower) else lower + share * (upper - lower)
-
-
-@cache
-def _students(freedom: int) -> float:
-    return float(stats.t.ppf((1 + _LEVEL) / 2, freedom))
-
-
-@cache
-def _place(size: int) -> tuple[int, float]:
-    """The rank k, from 1, of the lower value, and the share of the way to the next.
-
-    covered(k) = 1 - 2 P(Binomial(n, 1/2) < k)
-    i          = (covered(k) - 0.95) / (covered(k) - covered(k + 1))
-    share      = (n - k) i / (k + (n - 2 k) i)
-    """
-    covered = 1 - 2 * stats.binom.cdf(np.arange(size + 1) - 1, size, 0.5)
-    rank = int(np.flatnonzero(covered >= _LEVEL)[-1])
-    excess = (covered[rank] - _LEVEL) / (covered[rank] - covered[rank + 1])
-    return rank, float((size - rank) * excess / (rank + (size - 2 * rank) * excess))
 
 
 def _without_misses(times: Array) -> Array | None:
@@ -366,5 +369,5 @@ def _welch(logs: Array, others: Array) -> Interval:
     freedom = variance**2 / sum(
         error**2 / (len(sample) - 1) for error, sample in zip(errors, (logs, others), strict=True)
     )
-    half = float(stats.t.ppf((1 + _LEVEL) / 2, freedom)) * math.sqrt(variance)
+    half = students(freedom) * math.sqrt(variance)
     return math.exp(middle - half), math.exp(middle + half)

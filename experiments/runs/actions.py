@@ -6,6 +6,7 @@ the current directory.
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import shutil
@@ -27,8 +28,17 @@ KEPT = ".trainings"
 """The folder of a sweep that archives leave out: its kept trainings."""
 
 
+FILES = 0.1
+"""Runs that take as long as it takes to move files."""
+
+
 class Action(Protocol):
     """One thing to be done."""
+
+    @property
+    def size(self) -> float:
+        """What it may take, beside others of its part: so many runs."""
+        ...
 
     def lines(self) -> list[str]:
         """The action as commands of a shell; a line that starts with # is a comment."""
@@ -44,6 +54,11 @@ class Command:
     """`python -m` with these arguments, the module first."""
 
     arguments: tuple[str, ...]
+
+    @property
+    def size(self) -> float:
+        """The combinations of all values that its words name."""
+        return math.prod(1.0 + word.partition("=")[2].count(",") for word in self.arguments)
 
     def lines(self) -> list[str]:
         """The command as one line of a shell."""
@@ -66,6 +81,11 @@ class SideBySide:
     at_once: int
     is_quiet: bool = False
 
+    @property
+    def size(self) -> float:
+        """Of all commands, as far as they do not run at once."""
+        return sum(command.size for command in self.commands) / self.at_once
+
     def lines(self) -> list[str]:
         """A comment with the number at a time, then each command on its own line."""
         lines = [line for command in self.commands for line in command.lines()]
@@ -87,8 +107,17 @@ class SideBySide:
             raise Failure("; ".join(failed))
 
 
+class _OfFiles:
+    """What only moves files."""
+
+    @property
+    def size(self) -> float:
+        """Less than a run."""
+        return FILES
+
+
 @dataclass(frozen=True, kw_only=True)
-class Copy:
+class Copy(_OfFiles):
     """Files and folders that match the pattern `source`, into the folder `to`, over what is there
     under the same names.
     """
@@ -115,7 +144,7 @@ class Copy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pack:
+class Pack(_OfFiles):
     """The `folders` in `root`, without kept trainings, as one .tar.xz."""
 
     folders: tuple[str, ...]
@@ -140,7 +169,7 @@ class Pack:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unpack:
+class Unpack(_OfFiles):
     """An archive's files, into the folder `to`."""
 
     archive: str

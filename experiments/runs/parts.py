@@ -24,6 +24,7 @@ beside an action repeats it for every combination of values, each put in the pla
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -37,6 +38,7 @@ from host import conf
 from host.errors import UserError
 
 _PART = {"what", "took", "common", "actions"}
+_DURATION = re.compile(r"(?:(\d+) h ?)?(?:(\d+) min ?)?(?:(\d+) s)?")
 _KEYS = {
     "sweep": set[str](),
     "calibrate": {"out"},
@@ -56,6 +58,15 @@ class StudyPart:
     what: str
     took: str
     actions: tuple[Action, ...]
+
+    @property
+    def took_s(self) -> float | None:
+        """The seconds that `took` begins with, such as "1 h 34 min for ..."; None for none."""
+        words = _DURATION.match(self.took)
+        if words is None or not words[0]:
+            return None
+        hours, minutes, seconds = (float(word or 0) for word in words.groups())
+        return 3600 * hours + 60 * minutes + seconds
 
 
 def load_parts(study: str) -> list[StudyPart]:

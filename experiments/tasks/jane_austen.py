@@ -48,6 +48,8 @@ class JaneAusten(Classification):
 
     Args:
         source: the .deb file of r-cran-janeaustenr, where it has been downloaded by hand.
+        num_examples: how many of the first ones there are; None: all of the six novels.
+        num_validation: how many of them are for validation.
     """
 
     num_classes: ClassVar[int] = 81
@@ -55,13 +57,25 @@ class JaneAusten(Classification):
 
     target_accuracy: float = 0.55
     source: str | None = None
+    num_examples: int | None = None
+    num_validation: int = NUM_VALIDATION
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        least = 2 * self.num_validation
+        is_few = self.num_examples is not None and self.num_examples <= least
+        if self.num_validation < 1 or is_few:
+            raise UserError(
+                "task.num_validation must be at least 1, and task.num_examples null or more than "
+                f"twice as many, but got {self.num_validation} and {self.num_examples}"
+            )
 
     def load(self) -> TaskData:
         """Reads the splits; raises UserError if the package cannot be had or is another."""
         text = cached(f"jane_austen-{SHA256[:16]}-{CONTEXT}", lambda: parse(self._content()))
-        labelled = Split(text.x, text.y.astype(np.int64))
+        labelled = Split(text.x[: self.num_examples], text.y[: self.num_examples].astype(np.int64))
         test = len(labelled) * 9 // 10
-        bounds = (0, test - NUM_VALIDATION, test, len(labelled))
+        bounds = (0, test - self.num_validation, test, len(labelled))
         parts = (slice(start, end) for start, end in itertools.pairwise(bounds))
         return TaskData(*(Split(labelled.x[part], labelled.y[part]) for part in parts))
 

@@ -1,10 +1,16 @@
 """What a step of a small GPT costs on real workers: `python -m experiments.bench_algorithms --gpt`.
 
-Two gloo workers on this host, nothing shaped. Every algorithm, and PyTorch's own, trains a model of
-its own; they take steps in turn, so that what disturbs the host disturbs all alike. So does a model
-that is not distributed: no algorithm can take less. The same model with one number averaged after
-each backward pass waits for the slowest worker, as every synchronous algorithm has to: none of
-those can take less. Prints medians of milliseconds with their quartiles, and never judges.
+Two gloo workers on this host, nothing shaped. Every algorithm, and PyTorch's own, trains a model
+of its own; they take steps in turn, so that what disturbs the host disturbs all alike. The
+optimizer is the example's AdamW, where the algorithm does not choose another; `distribute` fuses
+it, as it does in a script. PyTorch's DDP has it as the script has it, and in a second row by
+torch's own `fused=True`.
+
+Three models are not distributed, and step by a fused optimizer, too. One sends nothing: no
+algorithm can take less. One averages a number after each backward pass: it waits for the slowest
+worker, so no synchronous algorithm can take less. One averages as many numbers as the model has,
+in one flat tensor that has nothing to do with its gradients: that is all-reduce without hooks,
+copies and overlap. Prints medians of milliseconds with their quartiles, and never judges.
 """
 
 import runpy
@@ -18,10 +24,11 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import nn
+from torch import Tensor, nn
 
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.process_group import file_rendezvous
+from bagua_algos.fused.fuse import fuse_optimizer
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.messages import choices
@@ -36,9 +43,13 @@ from host.words import counted
 
 WORKERS = 2
 BASELINE = "torch_ddp"
+BASELINE_FUSED = "torch_ddp, fused=True"
 ALONE = "no communication"
 ONE_NUMBER = "one number averaged a step"
+ONE_TENSOR = "one flat tensor averaged a step"
+NOT_DISTRIBUTED = (ALONE, ONE_NUMBER, ONE_TENSOR)
 EXAMPLE = "gpt.py"
+OPTIMIZER = ("optim=adamw", "optim.lr=2e-3")  # the example's
 TIMEOUT_S = 120
 WARM_UP_ROUNDS = 8
 
@@ -49,7 +60,8 @@ def measure(num_rounds: int) -> dict[str, list[float]]:
     Raises `RuntimeError` where a worker fails; it prints why.
     """
     plans = {name: _plan(name) for name in choices("algo")}
-    plans |= dict.fromkeys((ALONE, ONE_NUMBER), plans[BASELINE])
+    plans |= dict.fromkeys(NOT_DISTRIBUTED, plans[BASELINE])
+    plans[BASELINE_FUSED] = _plan(BASELINE, "+optim.fused=true")
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "workers")
 
@@ -87,8 +99,13 @@ def print_table(times_ms: dict[str, list[float]]) -> None:
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
-def _plan(name: str) -> Plan:
-    config = compose_config([f"algo={name}", "model=mlp", f"workers={WORKERS}", "max_steps=1000"])
+def _plan(name: str, *more: str) -> Plan:
+    words = [f"algo={name}", "model=mlp", f"workers={WORKERS}", "max_steps=1000"]
+    config = compose_config(words)
+    if (
+        config.optim == compose_config(["algo=allreduce"]).optim
+    ):  # the algorithm does not choose one
+        config = compose_config([*words, *OPTIMIZER, *more])
     for key in ("warmup_steps", "start_step"):
         if key in config.algo:
             config.algo[key] = min(config.algo[key], WARM_UP_ROUNDS // 2)
@@ -106,21 +123,25 @@ def _take_turns(
         torch.manual_seed(0)
         model = example["GPT"](vocabulary)
         optimizer = plan.make_optimizer(model.parameters())
-        if name not in (ALONE, ONE_NUMBER):
+        if name in NOT_DISTRIBUTED:
+            optimizer = fuse_optimizer(optimizer)
+        else:
             engine = distribute(plan, model, optimizer, communicator, make_scaler(plan))
             engines.append(engine)
             model = engine.model
 
+        averaged = _averaged_beside(name, model)
+
         def step(
             model: nn.Module = model,
             optimizer: torch.optim.Optimizer = optimizer,
-            waits: bool = name == ONE_NUMBER,
+            averaged: Tensor | None = averaged,
         ) -> None:
             generator = torch.Generator().manual_seed(communicator.ranks[0])
             optimizer.zero_grad()
             example["loss_of"](model, text, example["BATCH"], generator).backward()
-            if waits:
-                communicator.all_reduce_mean_(torch.zeros(1, 1))
+            if averaged is not None:
+                communicator.all_reduce_mean_(averaged)
             optimizer.step()
 
         steps[name] = step
@@ -136,6 +157,15 @@ def _take_turns(
         engine.pause()
         engine.close()
     return times_ms
+
+
+def _averaged_beside(name: str, model: nn.Module) -> Tensor | None:
+    """[1, numbers]: what a model that is not distributed averages at each step."""
+    if name == ONE_NUMBER:
+        return torch.zeros(1, 1)
+    if name == ONE_TENSOR:
+        return torch.zeros(1, sum(weight.numel() for weight in model.parameters()))
+    return None
 
 
 def _rotated(names: list[str], by: int) -> list[str]:

@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,11 +89,15 @@ def compare_ways(case: Case, repeats: int) -> None:
     for number in sorted({1, threads}):
         name = f"one plain model, {counted(number, 'thread')}"
         steppers[name] = stepper(plain, data, Stacking(way="loop", threads=number))
-    rounds = _timed(steppers, repeats)
-    print(f"{case}: a step, and {_named(BEFORE)} over it")
-    for name in steppers:
+    print_ratios(f"{case}: a step", timed(steppers, repeats), _named(BEFORE))
+
+
+def print_ratios(title: str, rounds: Sequence[Mapping[str, float]], before: str) -> None:
+    """Median milliseconds of each, and `before` over it, round by round."""
+    print(f"{title}, and {before} over it")
+    for name in rounds[0]:
         seconds = statistics.median(r[name] for r in rounds)
-        ratios = [r[_named(BEFORE)] / r[name] for r in rounds]
+        ratios = [r[before] / r[name] for r in rounds]
         print(
             f"  {name:28} {1e3 * seconds:7.1f} ms   {statistics.median(ratios):5.2f} "
             f"({min(ratios):.2f} to {max(ratios):.2f})",
@@ -102,7 +106,7 @@ def compare_ways(case: Case, repeats: int) -> None:
 
 
 @kept_memory()
-def _timed(steppers: Mapping[str, Callable[[int], object]], repeats: int) -> list[dict[str, float]]:
+def timed(steppers: Mapping[str, Callable[[int], object]], repeats: int) -> list[dict[str, float]]:
     """Seconds a step of each in every round, of which one more warms up."""
     rounds = []
     for repeat in range(repeats + 1):

@@ -7,7 +7,7 @@ with loss hold for the job of `COMPUTE_MS` and `MODEL_MB`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -15,15 +15,12 @@ import pandas as pd
 
 from experiments.advise.advice import BASELINE
 from experiments.advise.grid import Grid
-from experiments.advise.map.job import Job
+from experiments.advise.map.job import COMPUTE_MS, job_at
 from experiments.advise.map.standing import baseline_place, grids, lead
 from experiments.advise.map.trainings import Array, Trained, load
 from host.commands import say
 from host.cores import usable_cores
 from host.side_by_side import side_by_side
-
-COMPUTE_MS, MODEL_MB = 180.0, 440.0
-"""The float32 gradients of BERT-Base, and a step of 180 ms."""
 
 RHOS: Array = np.geomspace(0.01, 100, 7)
 LAMBDAS: Array = np.geomspace(1e-4, 1, 7)
@@ -45,12 +42,6 @@ class Panel:
     def rate_mbit(self, rho: float) -> float:
         """Where a value of rho stands on the axis of rates."""
         return job_at(rho, 0.0, self.trained.workers).rate_mbit
-
-
-def job_at(rho: float, lambda_: float, workers: int, loss_pct: float = 0.0) -> Job:
-    """The map's own job at a place."""
-    job = Job.at(rho, lambda_, workers=workers, compute_ms=COMPUTE_MS, model_mb=MODEL_MB)
-    return replace(job, loss_pct=loss_pct)
 
 
 def panels(task: str, rhos: Array = RHOS, lambdas: Array = LAMBDAS) -> list[Panel]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from experiments.advise.advice import BASELINE
 from experiments.advise.grid import Grid
-from experiments.advise.map.atlas import COMPUTE_MS, LAMBDAS, RHOS, Panel
+from experiments.advise.map.atlas import LAMBDAS, RHOS, Panel
+from experiments.advise.map.job import COMPUTE_MS
 from experiments.advise.map.points import Point, points
 from experiments.advise.map.standing import baseline_place
 from experiments.advise.surface_plot import draw_regions, label_regions, mesh

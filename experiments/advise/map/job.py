@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 
 MAX_LOSS_PCT = 1.0
 """More was never compared with measurements."""
+
+COMPUTE_MS, MODEL_MB = 180.0, 440.0
+"""Of the map's own job: a step of 180 ms, and the float32 gradients of BERT-Base."""
 
 _MBIT = 1e6 / 8
 _MB = 1e6
@@ -90,6 +93,12 @@ class Job:
         return NetworkCondition(
             rate_mbit=self.rate_mbit, delay_ms=self.delay_ms, loss_pct=self.loss_pct
         )
+
+
+def job_at(rho: float, lambda_: float, workers: int, loss_pct: float = 0.0) -> Job:
+    """The map's own job at a place."""
+    job = Job.at(rho, lambda_, workers=workers, compute_ms=COMPUTE_MS, model_mb=MODEL_MB)
+    return replace(job, loss_pct=loss_pct)
 
 
 def _ideal_s(model_mb: float, workers: int, rate_mbit: float) -> float:

@@ -11,8 +11,9 @@ import pandas as pd
 
 from experiments.advise.advice import BASELINE
 from experiments.advise.map.answer import Answer, answers
-from experiments.advise.map.atlas import COMPUTE_MS, MODEL_MB, Panel, frame
+from experiments.advise.map.atlas import Panel, frame
 from experiments.advise.map.draw import map_figure, targets_figure
+from experiments.advise.map.job import COMPUTE_MS, MODEL_MB
 from experiments.advise.map.points import Point, points
 from experiments.advise.map.standing import model_error
 from experiments.advise.map.trainings import load, tasks

@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 
 from bagua_algos.communication.communicator import Operation
 from bagua_algos.engine.algorithm import Algorithm
-from experiments.advise.map.trainings import Trained, Training
 from experiments.plan.part import make_part
 from experiments.predict.dry_run import DryRun, meta_buckets
 from netsim.conditions.condition import NetworkCondition
@@ -77,15 +76,12 @@ class Sent:
         )
 
 
-def sent(trained: Trained, training: Training, workers: int) -> Sent:
-    """The steps of an algorithm of the study between so many workers."""
-    shapes = [tuple(parameter.shape) for parameter in _made(trained.model, "model").parameters()]
-    return sent_of(
-        _made(training.config, "algo"),
-        _made(trained.optims[training.optim], "optim"),
-        shapes,
-        workers,
-    )
+def sent(
+    model: Mapping[str, Any], algo: Mapping[str, Any], optim: Mapping[str, Any], workers: int
+) -> Sent:
+    """The steps of an algorithm between so many workers; all three as in a run's config.yaml."""
+    shapes = [tuple(parameter.shape) for parameter in _made(model, "model").parameters()]
+    return sent_of(_made(algo, "algo"), _made(optim, "optim"), shapes, workers)
 
 
 def sent_of(

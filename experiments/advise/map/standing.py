@@ -65,7 +65,7 @@ def sent_by(trained: Trained, algo: str, workers: int) -> Sent:
 def _sent_by(task: str, trained_workers: int, algo: str, workers: int) -> Sent:
     trained = next(t for t in load()[1] if (t.task, t.workers) == (task, trained_workers))
     training = next(own for own in trained.trainings if own.algo == algo)
-    return sent(trained, training, workers)
+    return sent(trained.model, training.config, trained.optims[training.optim], workers)
 
 
 def lead(times: Array, baseline: Array) -> tuple[float, Interval]:

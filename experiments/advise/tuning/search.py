@@ -31,6 +31,7 @@ from experiments.training.metrics import MetricsRow
 from host.commands import say
 from host.errors import Failure, UserError
 from host.output import check_folder
+from host.remaining import Work
 
 DATABASE = "study.db"
 TRIALS = "trials"
@@ -90,6 +91,7 @@ class Search:
 
     def _take_all(self) -> None:
         refusals, failures = [], []
+        self._begin_work()
         while True:
             with ExitStack() as held:
                 trial = self._next(held)
@@ -162,8 +164,7 @@ class Search:
 
     def _num_taken(self) -> int:
         """Trials that are done, or that somebody has begun."""
-        states = (*_DONE, TrialState.RUNNING)
-        return len(self._study.get_trials(deepcopy=False, states=states))
+        return self._count((*_DONE, TrialState.RUNNING))
 
     def _take_over(self) -> None:
         """Begin anew what was left by processes that are gone."""
@@ -177,13 +178,33 @@ class Search:
             rows, is_diverged = self._rows(trial, values)
         except Ended as end:
             self._study.tell(trial, state=TrialState.PRUNED)
-            say(f"trial {trial.number} ended early: {end}")
+            self._tell(f"trial {trial.number} ended early: {end}")
         else:
             objectives, aim = self._request.objectives, self._request.aim
             numbers = [o.diverged if is_diverged else o.of_rows(rows, aim) for o in objectives]
             self._study.tell(trial, numbers)
-            say(f"trial {trial.number}: {_told(objectives, numbers)}")
+            self._tell(f"trial {trial.number}: {_told(objectives, numbers)}")
         self._save()
+
+    def _begin_work(self) -> None:
+        """What is left to be done by all processes together."""
+        self._num_done = self._count(_DONE)
+        left = max(self._request.trials - self._num_done, 0)
+        self._work = Work()
+        self._work.begin("trials", [1.0] * left)
+
+    def _tell(self, line: str) -> None:
+        """Say that a trial is done, and how long the others will take: those of other processes
+        count, too.
+        """
+        num_done = min(self._count(_DONE), self._request.trials)
+        for _ in range(num_done - self._num_done):
+            self._work.done()
+        self._num_done = num_done
+        self._work.say(line)
+
+    def _count(self, states: tuple[TrialState, ...]) -> int:
+        return len(self._study.get_trials(deepcopy=False, states=states))
 
     def _values(self, trial: optuna.Trial) -> dict[str, Value]:
         fields = self._request.fields

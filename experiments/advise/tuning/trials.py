@@ -41,13 +41,22 @@ class Trial:
         contestant: whose it is.
         words: of its setting.
         net: of the run.
+        folder: of the run.
         evaluations: each with an accuracy.
+        place: where its times are of, if that is not the network of the run.
     """
 
     contestant: str
     words: str
     net: str
+    folder: Path
     evaluations: Sequence[MetricsRow]
+    place: str | None = None
+
+    @property
+    def at(self) -> str:
+        """Where it is compared with others: its place, else its network."""
+        return self.net if self.place is None else self.place
 
     @property
     def final(self) -> float:
@@ -106,12 +115,12 @@ def final_targets(trials: Iterable[Trial]) -> dict[float, float]:
 def best_by_network(
     trials: Iterable[Trial], target: float
 ) -> dict[tuple[str, str], tuple[Trial, Sequence[Trial]]]:
-    """The best trial of each contestant and network, and all that it had, in the order of
+    """The best trial of each contestant and network, or place, and all that it had, in the order of
     `trials`.
     """
     groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
-        groups.setdefault((trial.contestant, trial.net), []).append(trial)
+        groups.setdefault((trial.contestant, trial.at), []).append(trial)
     return {
         key: (min(own, key=lambda t: (t.time_s(target), -t.final)), own)
         for key, own in groups.items()
@@ -121,12 +130,15 @@ def best_by_network(
 def chosen(
     best: Mapping[tuple[str, str], tuple[Trial, Sequence[Trial]]], target: float
 ) -> dict[str, list[str]]:
-    """The settings that score: those of the best trials, each with its network, and `target`."""
+    """The settings that score, each once: those of the best trials, each with its network, and
+    `target`.
+    """
     settings: dict[str, list[str]] = {}
-    for (contestant, net), (trial, _) in sorted(best.items()):
+    for (contestant, _), (trial, _) in sorted(best.items()):
         words = [word for word in trial.words.split() if not word.startswith("net=")]
-        own = " ".join([*words, f"net={net}", f"target_accuracy={target}"])
-        settings.setdefault(contestant, []).append(own)
+        own = " ".join([*words, f"net={trial.net}", f"target_accuracy={target}"])
+        if own not in settings.setdefault(contestant, []):
+            settings[contestant].append(own)
     return settings
 
 
@@ -145,7 +157,7 @@ def at_edge(best: Trial, tried: Sequence[Trial]) -> dict[str, str]:
 
 def _trial(contestant: str, words: str, net: str, run: Path) -> Trial:
     rows = [row for row in load_rows(run) if row.is_evaluation and row.accuracy is not None]
-    return Trial(contestant=contestant, words=words, net=net, evaluations=rows)
+    return Trial(contestant=contestant, words=words, net=net, folder=run, evaluations=rows)
 
 
 def _numbers(words: str) -> Mapping[str, float]:

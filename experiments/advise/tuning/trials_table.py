@@ -16,17 +16,18 @@ _NOT_TUNED = {"algo", "profile", "net", "optim", "workers"}
 Best = Mapping[tuple[str, str], tuple[Trial, Sequence[Trial]]]
 
 
-def page(best: Best, target: float) -> str:
-    """What was chosen for each contestant and network, which chosen values are the lowest or
-    highest tried, and every trial with its times; `target` is that of the choice.
+def page(best: Best, target: float, where: str = "networks") -> str:
+    """What was chosen for each contestant and network, or whatever `where` calls it; which chosen
+    values are the lowest or highest tried; and every trial with its times. `target` is that of the
+    choice.
     """
     nets = sorted({net for _, net in best})
     return "\n\n".join(
         [
             f"Settings by the time to {target:g} on the examples that tune: one seed a trial.",
-            _chosen(best),
-            "Numbers that are the lowest or the highest of those tried, for so many networks:",
-            _edges(best),
+            _chosen(best, where),
+            f"Numbers that are the lowest or the highest of those tried, for so many {where}:",
+            _edges(best, where),
             "All trials: seconds to the target. A star marks the chosen one.",
             _all(best, nets, target),
             "",
@@ -39,15 +40,15 @@ def _setting(trial: Trial) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items() if key not in _NOT_TUNED)
 
 
-def _chosen(best: Best) -> str:
+def _chosen(best: Best, where: str) -> str:
     nets: dict[tuple[str, str], list[str]] = {}
     for (contestant, net), (trial, _) in sorted(best.items()):
         nets.setdefault((contestant, _setting(trial)), []).append(net)
     rows = [[contestant, ", ".join(own), setting] for (contestant, setting), own in nets.items()]
-    return markdown.table(["contestant", "networks", "chosen"], rows)
+    return markdown.table(["contestant", where, "chosen"], rows)
 
 
-def _edges(best: Best) -> str:
+def _edges(best: Best, where: str) -> str:
     found = Counter(
         (contestant, field, edge)
         for (contestant, _), (trial, tried) in best.items()
@@ -57,16 +58,14 @@ def _edges(best: Best) -> str:
     rows = [[*key, str(number)] for key, number in sorted(found.items())]
     with_one = {contestant for contestant, _, _ in found}
     told = f"{len(with_one)} of {counted(len({name for name, _ in best}), 'contestant')} have one."
-    return (
-        f"{markdown.table(['contestant', 'field', 'is the', 'networks'], rows, 'lllr')}\n\n{told}"
-    )
+    return f"{markdown.table(['contestant', 'field', 'is the', where], rows, 'lllr')}\n\n{told}"
 
 
 def _all(best: Best, nets: Sequence[str], target: float) -> str:
     by_setting: dict[tuple[str, str], dict[str, Trial]] = {}
     for _, tried in best.values():
         for trial in tried:
-            by_setting.setdefault((trial.contestant, _setting(trial)), {})[trial.net] = trial
+            by_setting.setdefault((trial.contestant, _setting(trial)), {})[trial.at] = trial
     rows = []
     for (contestant, setting), own in sorted(by_setting.items()):
         cells = [_cell(own.get(net), best.get((contestant, net)), target) for net in nets]

@@ -24,10 +24,14 @@ def main() -> int:
         action="store_true",
         help="only print the memory of runs beside what is counted",
     )
+    parser.add_argument(
+        "--compiled", action="store_true", help="only time torch.compile and bfloat16"
+    )
     parser.add_argument("--advise", action="store_true", help="only time experiments.advise")
     parser.add_argument("words", nargs="*", help="such as model=minilm, for --memory and --advise")
     arguments = parser.parse_args()
     with commands.importing():  # seconds, once the command line was read
+        from experiments.validation.bench_compiled import compare_compiled
         from experiments.validation.bench_memory import print_counted
         from experiments.validation.bench_simulation import (
             CASES,
@@ -40,6 +44,9 @@ def main() -> int:
         print_memory(words or ("model=cnn",), arguments.memory, arguments.batch_size)
     elif arguments.counted:
         print_counted()
+    elif arguments.compiled:
+        for case in CASES:
+            compare_compiled(case, arguments.repeats)
     elif arguments.advise:
         time_advice(words)
     else:

@@ -22,14 +22,9 @@ def main() -> int:
         from rich.console import Console
         from rich.progress import Progress
 
-        from experiments.validation.step_times import (
-            CI_GRID,
-            GRID,
-            compare,
-            markdown,
-            plot,
-            summary,
-        )
+        from experiments.validation.step_times.compare import compare
+        from experiments.validation.step_times.grid import CI_GRID, GRID
+        from experiments.validation.step_times.page import markdown, plot, summary
     cells = CI_GRID if arguments.ci else GRID
     rows = []
     with Progress(console=Console(stderr=True)) as progress:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -19,16 +20,23 @@ from experiments.report.data import ReportData
 from experiments.report.figures.styles import algorithm_of, style_of
 from experiments.report.page.fragments import fragments
 from experiments.report.page.libraries import data_tables, vega
-from experiments.report.page.packing import packed_json, packed_numbers
+from experiments.report.page.packing import (
+    ROUNDED_DIGITS,
+    packed_json,
+    packed_numbers,
+    rounded,
+    shared,
+)
+from experiments.report.page.rules import rules
 from experiments.report.page.run_table import run_table
 from experiments.report.page.situations import situations
 from experiments.report.section import Section
 from experiments.report.sections import SECTIONS
-from experiments.report.targets.curves import Curves
+from experiments.report.targets.curves import AXES, Curves
 from experiments.report.targets.times import settings_of_runs
 
 SCRIPTS = (
-    *("unpack", "numbers", "model", "state", "tables", "charts", "target", "pairs"),
+    *("unpack", "numbers", "statistics", "model", "state", "tables", "charts", "target", "pairs"),
     *("details", "controls", "watch", "start"),
 )
 
@@ -36,6 +44,7 @@ MAX_BYTES = 3_000_000
 """Figures for which a page of this size has no room stand beside it."""
 
 _REST = 100_000  # its own script and text
+_TABLES = 400_000  # of the sections: these many bytes they get in any case
 
 
 def make_page(data: ReportData, root: Path, out: Path, title: str, version: str = "") -> str:
@@ -57,8 +66,8 @@ def _page(
     title: str,
     version: str,
 ) -> str:
-    packed = _packed(data, root)
-    room = MAX_BYTES - sum(map(len, packed.values())) - _REST
+    packed, are_rounded = _packed(data, root)
+    room = max(MAX_BYTES - sum(map(len, packed.values())) - _REST, _TABLES)
     shown, silent = fragments(sections, out, room)
     script = "\n".join(_read(f"script/{name}.js") for name in SCRIPTS)
     # MarkupSafe's escapes, for every value that is not `Markup`.
@@ -72,21 +81,31 @@ def _page(
         fragments=shown,
         silent=silent,
         packed=packed,
+        axes=list(AXES),
+        digits=ROUNDED_DIGITS if are_rounded else None,
         num_runs=len(data.runs),
     )
 
 
-def _packed(data: ReportData, root: Path) -> dict[str, str]:
-    """All that the script unpacks, by its name."""
+def _packed(data: ReportData, root: Path) -> tuple[dict[str, str], bool]:
+    """All that the script unpacks, by its name, and whether the curves are rounded."""
     curves = Curves.of(data)
+    explored = _explored(data, curves, root)
     module, styles = data_tables()
-    return {
+    numbers = curves.numbers()
+    packed = {
         "vega": vega(),
         "data-tables": module,
         "data-tables-style": styles,
-        "numbers": packed_numbers(curves.numbers),
-        "runs": packed_json(_explored(data, curves, root)),
+        "runs": packed_json(explored),
+        **{f"numbers-{name}": packed_numbers(own) for name, own in numbers.items()},
     }
+    if sum(map(len, packed.values())) <= MAX_BYTES - _REST - _TABLES:
+        return packed, False
+    targets = [target for problem in explored["problems"] for target in problem["targets"]]
+    packed["numbers-time_s"] = packed_numbers(rounded(numbers["time_s"]))
+    packed["numbers-score"] = packed_numbers(rounded(numbers["score"], targets))
+    return packed, True
 
 
 def _read(name: str) -> str:
@@ -102,14 +121,17 @@ def _explored(data: ReportData, curves: Curves, root: Path) -> dict[str, Any]:
     """All that the script shows."""
     names = sorted(set(data.runs["name"]))
     settings = settings_of_runs(data)
-    return {
+    arrays: list[list[Any]] = []
+    explored = {
         "algorithms": [{"name": n, "color": style_of(algorithm_of(n)).color} for n in names],
         "table": run_table(data, root),
         "setting": settings,
         "settings": [_setting(row) for row in data.table.to_dict("records")],
         "curves": curves.described(),
+        "rules": rules(Counter(settings).values()),
         **situations(data, curves, settings),
     }
+    return shared(explored, arrays, {}) | {"arrays": arrays}
 
 
 def _setting(row: Mapping[Any, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -12,9 +12,12 @@ from pathlib import Path
 from markupsafe import Markup
 from PIL import Image
 
-from experiments.report.section import PageTable, Section
+from experiments.report.section import MAX_ROWS, Section
 
 SUMMARY = "Summary"
+
+MIN_ROWS = 50
+"""Of each table, whatever room there is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +62,16 @@ def fragments(
         out: a folder.
         room: the bytes that tables and figures may take. Figures beyond are named alone.
     """
-    tables = {title: list(_tables(section.tables)) for title, section in sections.items()}
-    left = room - sum(len(table.html) for own in tables.values() for table in own)
+    tables = _tables(sections, MAX_ROWS)
+    taken = _bytes_of(tables)
+    if taken > room:
+        longest = max(
+            len(table.numbers) for own in sections.values() for table in own.tables.values()
+        )
+        fitting = min(longest, MAX_ROWS) * room / taken
+        tables = _tables(sections, max(int(fitting), MIN_ROWS))
+        taken = _bytes_of(tables)
+    left = room - taken
     shown, silent = [], {}
     for title, section in sections.items():
         if not (section.tables or section.figures) and title:
@@ -89,10 +100,19 @@ def anchor(title: str) -> str:
     return re.sub(r"\W+", "-", title.lower()).strip("-")
 
 
-def _tables(tables: Mapping[str, PageTable]) -> Iterator[Table]:
-    for name, table in tables.items():
-        html = Markup(table.html())  # escaped there
-        yield Table(name=name, caption=table.caption, html=html)
+def _tables(sections: Mapping[str, Section], max_rows: int) -> dict[str, list[Table]]:
+    """The tables of each section."""
+    return {
+        title: [
+            Table(name=name, caption=table.caption, html=Markup(table.html(max_rows)))  # it escapes
+            for name, table in section.tables.items()
+        ]
+        for title, section in sections.items()
+    }
+
+
+def _bytes_of(tables: Mapping[str, list[Table]]) -> int:
+    return sum(len(table.html) for own in tables.values() for table in own)
 
 
 def _figure(name: str, finding: str, out: Path, room: int) -> Figure:

@@ -15,8 +15,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from experiments.report.statistics import Array
+
+MAX_LEVELS = 1 << 16
+ROUNDED_DIGITS = 6
 
 
 def packed(data: bytes) -> str:
@@ -30,11 +34,39 @@ def packed_json(value: Any) -> str:
 
 
 def packed_numbers(numbers: Array) -> str:
-    """Numbers `[n]`: all of their first bytes, then all of their second ones, and so on, which
-    deflate to less than number by number.
+    """Numbers `[n]` of 64 bits: how many levels there are, these, and which of them each number is;
+    no levels and the numbers where they hardly repeat. Each part is laid out in `_planes`.
     """
-    octets = np.ascontiguousarray(numbers, dtype="<f8").view(np.uint8).reshape(-1, 8)
-    return packed(octets.T.tobytes())
+    levels, codes = np.unique(numbers.view("<u8"), return_inverse=True)
+    if len(levels) <= MAX_LEVELS and 2 * len(levels) <= len(numbers):
+        parts = [_planes(levels), _planes(codes.astype("<u2"))]
+    else:
+        levels, parts = levels[:0], [_planes(numbers.view("<u8"))]
+    return packed(b"".join([len(levels).to_bytes(4, "little"), *parts]))
+
+
+def rounded(numbers: Array, marks: Sequence[float] = ()) -> Array:
+    """To `ROUNDED_DIGITS`, in half as many bytes: what is left out is zero, and takes none.
+
+    No number is rounded to the other side of one of `marks`, or onto one.
+    """
+    bits = np.ascontiguousarray(numbers, "<f8").view("<u8")
+    half = np.uint64(1 << 31)
+    found = ((bits + half) & ~np.uint64((1 << 32) - 1)).view("<f8")
+    ordered = np.sort(np.asarray(marks, dtype=float))
+    is_same = np.isfinite(numbers) & np.isfinite(found)
+    for side in ("left", "right"):
+        is_same &= np.searchsorted(ordered, numbers, side) == np.searchsorted(ordered, found, side)
+    return np.where(is_same, found, numbers)
+
+
+def _planes(values: NDArray[Any]) -> bytes:
+    """All of their first bytes, then all of their second ones, and so on.
+
+    These deflate to less than number by number.
+    """
+    octets = np.ascontiguousarray(values).view(np.uint8).reshape(-1, values.itemsize)
+    return octets.T.tobytes()
 
 
 def plain(value: Any) -> Any:
@@ -64,9 +96,33 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: own for name, own in found.items() if own["levels"] != [None]}
 
 
-def _said(value: Any) -> str | None:
-    """As a person reads it; lists and mappings as JSON."""
+def shared(value: Any, arrays: list[list[Any]], places: dict[str, int]) -> Any:
+    """`value` with the columns in it told by their places in `arrays`, where equal ones stand once.
+
+    `places` are those of all `arrays`, by their text.
+    """
+    if isinstance(value, list):
+        return [shared(own, arrays, places) for own in value]
+    if not isinstance(value, dict):
+        return value
+    if not isinstance(value.get("levels"), list):
+        return {name: shared(own, arrays, places) for name, own in value.items()}
+    codes = value["codes"] or [0]
+    found = {}
+    for name, array in (("levels", value["levels"]), ("codes", codes)):
+        found[name] = places.setdefault(json.dumps(array), len(arrays))
+        if found[name] == len(arrays):
+            arrays.append(array)
+    return value | found
+
+
+def _said(value: Any) -> str | float | None:
+    """As a person reads it; lists and mappings as JSON, numbers as they are where a browser has
+    such.
+    """
     if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53:
         return value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -12,11 +12,10 @@ from experiments.report.cells import describe
 from experiments.report.data import ReportData
 from experiments.report.page.packing import plain
 from experiments.report.page.targets import (
-    APART,
-    TIED,
     UNKNOWN,
     Verdicts,
     grid,
+    letter,
     verdicts,
 )
 from experiments.report.results_table import SITUATION, comparable, varies
@@ -88,8 +87,8 @@ def _verdicts(
 
 
 def _recorded(group: pd.DataFrame) -> str:
-    letters = np.where(group.ties_with_first, TIED, APART)
-    return "".join(np.where(group.shared_gpu, UNKNOWN, letters))
+    rows = group.to_dict("records")
+    return "".join(UNKNOWN if row["shared_gpu"] else letter(row) for row in rows)
 
 
 def _grid(

@@ -27,13 +27,13 @@ _MAX_COMPARED = 20_000
 _EASIEST = 0.1
 """The share of all scores that are worse than the easiest target."""
 
-TIED, APART, UNKNOWN = "t", "-", "u"
+FIRST, TIED, APART, UNKNOWN = "f", "t", "-", "u"
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Of one situation, for each target: a letter a setting, `TIED` with the first, `APART` or
-    `UNKNOWN`, and which setting is the best baseline, -1 for none.
+    """Of one situation, for each target: which setting is the best baseline, -1 for none, and a
+    letter a setting: the `FIRST`, `TIED` with it, `APART` or `UNKNOWN`.
     """
 
     ties: list[str]
@@ -121,7 +121,14 @@ def _verdict(
         if places is None:
             letters[k] = UNKNOWN if np.isnan(own).any() else APART
             continue
-        letters[k] = TIED if places[at]["ties_with_first"] else APART
+        letters[k] = letter(places[at])
         if places[at]["is_best_baseline"]:
             best = k
     return "".join(letters.get(k, UNKNOWN) for k in range(num_rows)), best
+
+
+def letter(row: Mapping[str, Any]) -> str:
+    """Of a row with what `compared_on_page` says of it."""
+    if row["ties_with_first"]:
+        return TIED
+    return FIRST if row["place"] == 1 else APART

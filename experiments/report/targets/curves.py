@@ -6,7 +6,7 @@ Simulated runs often share a training and differ in their clocks alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ class Curves:
     """The evaluations of each run, by its row in `ReportData.runs`.
 
     Args:
-        sequences: those that occur.
+        sequences: those that occur, in the order of `AXES`.
         ids: of each of `AXES`, which sequence a run has.
     """
 
@@ -38,27 +38,30 @@ class Curves:
             for name, factor in AXES.items()
         }
         rows = data.evaluations.groupby("folder", sort=False).indices
+        of_runs = [rows.get(folder, np.empty(0, dtype=int)) for folder in data.runs.folder]
         known: dict[bytes, int] = {}
         sequences: list[Array] = []
         ids: dict[str, list[int]] = {name: [] for name in AXES}
-        for folder in data.runs.folder:
-            own = rows.get(folder, np.empty(0, dtype=int))
-            for name in AXES:
-                sequence = numbers[name][own]
-                found = known.setdefault(sequence.tobytes(), len(sequences))
-                if found == len(sequences):
-                    sequences.append(sequence)
-                ids[name].append(found)
+        for name, own in product(AXES, of_runs):
+            sequence = numbers[name][own]
+            found = known.setdefault(sequence.tobytes(), len(sequences))
+            if found == len(sequences):
+                sequences.append(sequence)
+            ids[name].append(found)
         return cls(sequences, ids)
 
     def get(self, name: str, run: int) -> Array:
         """One of `AXES` of a run."""
         return self.sequences[self.ids[name][run]]
 
-    @cached_property
-    def numbers(self) -> Array:
-        """All sequences, one behind the other."""
-        return np.concatenate([np.empty(0), *self.sequences])
+    def numbers(self) -> dict[str, Array]:
+        """All sequences, one behind the other, by the axis that has them first."""
+        found, begin = {}, 0
+        for name, ids in self.ids.items():
+            end = max([begin, *(k + 1 for k in ids)])
+            found[name] = np.concatenate([np.empty(0), *self.sequences[begin:end]])
+            begin = end
+        return found
 
     def described(self) -> dict[str, Any]:
         """Which of `numbers` each sequence has, and each run."""

@@ -69,7 +69,8 @@ def _times(
     ):
         if status != "completed":
             continue
-        best = np.maximum.accumulate(sign * curves.get("score", run))
+        scores = sign * curves.get("score", run)
+        best = np.maximum.accumulate(np.where(np.isnan(scores), -math.inf, scores))
         first = np.searchsorted(best, sign * targets)
         seconds = np.append(curves.get("time_s", run), math.inf)
         times[at] = seconds[first]

@@ -17,7 +17,11 @@ from experiments.validation.reproduce.recipe import Recipe
 from host.cores import usable_cores
 from host.words import counted
 
-INPUTS = ("results/reference/profiles/", "results/partitions/profiles/")
+INPUTS = (
+    "results/map/profiles/",
+    "results/partitions/profiles/",
+    "results/reference/profiles/",
+)
 """Measurements, of which simulated runs are made."""
 
 _SCRATCH = ("results/runs/", "results/reports/")

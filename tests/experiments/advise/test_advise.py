@@ -291,6 +291,9 @@ def test_the_command_ranks_on_two_networks_and_writes_a_page(tmp_path):
     # all-reduce was trained once for both networks, and async on each
     assert ended.stderr.count("trained allreduce") == 1
     assert ended.stderr.count("trained async") == 2
+    said = [line for line in ended.stderr.splitlines() if line.startswith("trained ")]
+    assert len(said) == 3 and "; 100 % done" not in said[0]
+    assert said[-1].endswith("; 100 % done, about 0 s left")
 
 
 @pytest.mark.root

@@ -1,11 +1,13 @@
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 from experiments.commands import study
 from experiments.runs.parts import choose_parts
 from host.errors import Failure
+from host.remaining import Work
 
 STUDY = """
 parts:
@@ -45,8 +47,24 @@ def test_parts_are_listed_and_printed_and_not_run(arguments, lines, capsys, monk
 def test_a_part_that_fails_says_how_to_go_on(capsys):
     [part] = choose_parts("s", ["third"])
     with pytest.raises(Failure, match=r"third is not done, python -m experiments\.study s third g"):
-        study.run_part(part, "s")
+        study.run_parts([part], "s")
     assert "never" not in capsys.readouterr().err
+
+
+def test_each_action_says_what_is_left_of_all_parts(tmp_path, capsys, monkeypatch):
+    """Of the second part it is known that it takes three times as long as the first."""
+    (tmp_path / "from").touch()
+    copy = "{copy: from, to: %s}"
+    (tmp_path / "conf" / "study" / "t.yaml").write_text(
+        f"parts:\n  a: {{what: One., took: 10 s, actions: [{copy % 'a'}]}}\n"
+        f"  b: {{what: Two., took: 30 s for 2, actions: [{copy % 'b'}, {copy % 'c'}]}}\n"
+    )
+    now_s = iter([*(0.0,) * 2, *(100.0,) * 20])
+    monkeypatch.setattr(study, "Work", partial(Work, clock=lambda: next(now_s)))
+    study.run_parts(choose_parts("t", []), "t")
+    said = [line for line in capsys.readouterr().err.splitlines() if ";" in line]
+    assert said[0] == "part a; 25 % done, about 5 min left"
+    assert said[-1] == "part b; 100 % done, about 0 s left"
 
 
 def test_an_unknown_name_is_one_sentence_and_exit_code_2():

@@ -3,6 +3,7 @@ import os
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -128,6 +129,8 @@ def test_long_tables_are_shown_in_part_and_say_so(tmp_path):
     page = table(algorithm=[str(i) for i in range(MAX_ROWS + 1)])
     page.save(tmp_path, "long")
     assert f"The first {MAX_ROWS} of {MAX_ROWS + 1} rows." in page.html()
+    emphasized = replace(page, emphasized=[0, 4, MAX_ROWS])
+    assert emphasized.html(5).count(" first c") == 2 and "The first 5 of" in emphasized.html(5)
     assert page.markdown().count("\n| ") == MAX_ROWS + 2  # a header and a rule
     assert len(pd.read_csv(tmp_path / "long.csv")) == MAX_ROWS + 1
 

@@ -4,7 +4,7 @@ from experiments.plan.compose import compose_config
 from experiments.plan.messages import choices
 from experiments.plan.schema import GROUPS
 from experiments.runs.actions import Command, SideBySide
-from experiments.runs.parts import choose_parts, load_parts
+from experiments.runs.parts import StudyPart, choose_parts, load_parts
 from host import conf
 from host.errors import UserError
 
@@ -48,6 +48,9 @@ def test_parts_are_the_commands_that_they_describe(written):
     written(STUDY)
     first, second = load_parts("s")
     assert (first.name, first.what, first.took) == ("first", "Makes.", "1 min")
+    assert (first.took_s, second.took_s) == (60, None)
+    assert [action.size for action in first.actions] == [2, 1, 1, 1, 1, 1]
+    assert [action.size for action in second.actions] == [2 / 3]
     assert [line for action in first.actions for line in action.lines()] == [
         "python -m experiments -m experiment=e net=none algo=a,b x=1 y=2",
         "python -m experiments.calibrate experiment=e net=none algo=a workers=4"
@@ -73,7 +76,7 @@ def test_parts_are_run_in_the_order_of_the_study(written):
 
 def test_a_name_that_there_is_not_is_told_with_those_there_are(written):
     written(STUDY)
-    with pytest.raises(UserError, match="no study 'other': choose equal_tuning, partitions, "):
+    with pytest.raises(UserError, match="no study 'other': choose equal_tuning, map, partitions, "):
         choose_parts("other", [])
     with pytest.raises(UserError, match="no part 'third': choose first, second"):
         choose_parts("s", ["first", "third"])
@@ -131,3 +134,18 @@ def _of_app(of_study):
                         yield overrides
                     case ["experiments.equal_tuning", "run", *words]:
                         yield ["algo=allreduce", *(word for word in words if "=" in word)]
+
+
+@pytest.mark.parametrize(
+    ("took", "seconds"),
+    [
+        ("1 h 34 min for 231 runs, two to five sweeps at a time", 5640),
+        ("1 h for 249 runs", 3600),
+        ("20 min for 324 runs, then 14 min for async", 1200),
+        ("22 s for 4 runs", 22),
+        ("seconds for 270 copies", None),
+        ("", None),
+    ],
+)
+def test_the_seconds_of_a_part_are_those_that_it_took(took, seconds):
+    assert StudyPart(name="a", what="", took=took, actions=()).took_s == seconds

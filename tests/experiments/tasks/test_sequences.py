@@ -70,6 +70,16 @@ def test_jane_austen():
     assert len(np.unique(np.concatenate([s.y for s in splits]))) == JaneAusten.num_classes
 
 
+def test_a_part_of_jane_austen_is_its_first_examples():
+    whole, part = load(JaneAusten()), load(JaneAusten(num_examples=2_000, num_validation=300))
+    assert [len(s) for s in (part.train, part.validation, part.test)] == [1_500, 300, 200]
+    every = np.concatenate([part.train.x, part.validation.x, part.test.x])
+    np.testing.assert_array_equal(every, whole.train.x[:2_000])
+    for wrong in ({"num_examples": 1_600}, {"num_validation": 0}, {"num_examples": 0}):
+        with pytest.raises(UserError, match=r"task\.num_validation must be at least 1, and"):
+            JaneAusten(**wrong)
+
+
 def test_movie_snippets():
     data = load(MovieSnippets())
     assert [len(s) for s in (data.train, data.validation, data.test)] == [8_000, 1_000, 1_072]

@@ -109,26 +109,49 @@ function curveOf(model, run, name, label, left) {
 function drawTimes(model, situation, { rows, target }) {
     const shown = rows.filter((row) => row.isTimed && !isHidden(row.name));
     shown.sort((a, b) => a.seconds - b.seconds || a.label.localeCompare(b.label));
-    const sort = shown.map((row) => row.label);
     if (!shown.length) return clear("times", "No algorithm that is shown has a time here.");
-    const medians = [], seeds = [], missed = [];
-    for (const row of shown) {
-        const { name, label } = row;
-        const said_ = row.runs.map((run, k) => `${model.get("seed", run)}: ${row.isKnown || row.times[k] < Infinity ? said(row.times[k]) : "not known"}`);
-        const told = { name, label, seeds: said_.join(", "), median: row.isKnown ? said(row.seconds) : "not known" };
-        if (row.seconds < Infinity) medians.push({ ...told, x: row.seconds });
-        else missed.push({ ...told, word: row.isKnown ? "missed" : "not known" });
-        row.runs.forEach((run, k) => row.times[k] < Infinity && seeds.push({ ...told, seed: model.get("seed", run), x: row.times[k] }));
+    const marks = marksOf(model, shown);
+    const numbers = [...marks.medians, ...marks.seeds, ...marks.intervals, ...marks.open].map(({ x }) => x);
+    const isLog = state.logX && numbers.every((x) => x > 0);
+    const title = `seconds to ${situation.metric} ${target}`;
+    const scale = numbers.length ? scaleOf(isLog, true) : { domain: [0, 1] };
+    const sort = shown.map((row) => row.label);
+    const encoding = {
+        x: { field: "x", type: "quantitative", title, scale },
+        y: { field: "label", type: "nominal", title: null, sort, scale: { domain: sort } },
+        color: { field: "name", type: "nominal", scale: colorScale(model), legend: null },
+        tooltip: [
+            { field: "label", title: "algorithm" }, { field: "median", title: "median (s)" },
+            { field: "interval", title: "95 % interval (s)" }, { field: "seeds", title: "seeds (s)" },
+        ],
+    };
+    const layer = timesLayers(marks, encoding).filter(({ data }) => data.values.length);
+    return draw("times", `${title}, by algorithm, with 95 % intervals`, { height: 20 * shown.length + 50, layer });
+}
+
+// What is drawn of each row: its seeds, their median and its interval, or a word.
+function marksOf(model, rows) {
+    const marks = { medians: [], seeds: [], intervals: [], open: [], words: [] };
+    for (const { name, label, runs, times, isKnown, seconds, interval: [x, end] } of rows) {
+        const seeds = runs.map((run, k) => `${model.get("seed", run)}: ${isKnown || times[k] < Infinity ? said(times[k]) : "not known"}`);
+        const told = { name, label, seeds: seeds.join(", "), median: isKnown ? said(seconds) : "not known", interval: intervalSaid([x, end]) };
+        if (seconds < Infinity) marks.medians.push({ ...told, x: seconds });
+        else marks.words.push({ ...told, word: isKnown ? "missed" : "not known" });
+        if (x < Infinity) (end < Infinity ? marks.intervals : marks.open).push({ ...told, x, end });
+        runs.forEach((run, k) => times[k] < Infinity && marks.seeds.push({ ...told, seed: model.get("seed", run), x: times[k] }));
     }
-    const positive = !state.logX || [...medians, ...seeds].every(({ x }) => x > 0);
-    const x = { field: "x", type: "quantitative", title: `seconds to ${situation.metric} ${target}`, scale: medians.length + seeds.length ? scaleOf(state.logX && positive, true) : { domain: [0, 1] } };
-    const y = { field: "label", type: "nominal", title: null, sort, scale: { domain: sort } };
-    const color = { field: "name", type: "nominal", scale: colorScale(model), legend: null };
-    const tooltip = [{ field: "label", title: "algorithm" }, { field: "median", title: "median (s)" }, { field: "seeds", title: "seeds (s)" }];
-    const layer = [
-        { data: { values: seeds }, mark: { type: "point", filled: true, size: 40, opacity: 0.5 }, encoding: { x, y, color, tooltip: [...tooltip, { field: "seed" }, { field: "x", title: "this seed (s)", format: ".4~g" }] } },
-        { data: { values: medians }, mark: { type: "tick", thickness: 4, size: 16 }, encoding: { x, y, color, tooltip } },
-        { data: { values: missed }, mark: { type: "text", align: "right", dx: -6 }, encoding: { x: { value: { expr: "width" } }, y, text: { field: "word" }, tooltip } },
+    return marks;
+}
+
+function timesLayers({ medians, seeds, intervals, open, words }, encoding) {
+    const { y, tooltip } = encoding;
+    const ofSeed = [...tooltip, { field: "seed" }, { field: "x", title: "this seed (s)", format: ".4~g" }];
+    const rule = { type: "rule", strokeWidth: 2 };
+    return [
+        { data: { values: intervals }, mark: rule, encoding: { ...encoding, x2: { field: "end" } } },
+        { data: { values: open }, mark: { ...rule, strokeDash: [4, 3] }, encoding: { ...encoding, x2: { value: "width" } } },
+        { data: { values: seeds }, mark: { type: "point", filled: true, size: 40, opacity: 0.5 }, encoding: { ...encoding, tooltip: ofSeed } },
+        { data: { values: medians }, mark: { type: "tick", thickness: 4, size: 16 }, encoding },
+        { data: { values: words }, mark: { type: "text", align: "right", dx: -6 }, encoding: { y, x: { value: { expr: "width" } }, text: { field: "word" }, tooltip } },
     ];
-    return draw("times", `seconds to ${situation.metric} ${target}, by algorithm`, { height: 20 * shown.length + 50, layer });
 }

@@ -1,10 +1,13 @@
 // The runs: their curves, and what they come to at a target.
 
 class Model {
-    constructor(explored, numbers) {
+    constructor(explored, numbersOfAxes) {
         Object.assign(this, explored);
-        let start = 0;
+        this.table = restored(this.table, this.arrays);
+        const axes = numbersOfAxes.values();
+        let [numbers, start] = [axes.next().value, 0];
         this.sequences = this.curves.lengths.map((length) => {
+            while (start + length > numbers.length) [numbers, start] = [axes.next().value, 0];
             start += length;
             return numbers.subarray(start - length, start);
         });
@@ -12,6 +15,7 @@ class Model {
         this.setting.forEach((setting, run) => this.runsOf[setting].push(run));
         this.column = Object.fromEntries(this.table.columns.map((column) => [column.name, column]));
         this.count = this.setting.length;
+        this.statistics = new Statistics(this.rules);
         this.color = new Map(this.algorithms.map(({ name, color }) => [name, color]));
     }
 
@@ -36,35 +40,67 @@ class Model {
         return this.problems[situation.problem].targets;
     }
 
-    // Every setting of a situation at its target of that place in the grid, first come first.
+    // A setting of a situation, by its place there, at the target of that place in the grid.
+    at(situation, target, place, k) {
+        const setting = situation.settings[k];
+        const letter = situation.ties[place][k];
+        const runs = this.runsOf[setting];
+        const times = runs.map((run) => this.timeTo(target, run, situation.is_lower));
+        const isTimed = this.settings[setting].is_timed; // else its workers shared a GPU
+        const isKnown = isTimed && letter !== "u";
+        return {
+            ...this.settings[setting],
+            setting,
+            runs,
+            times,
+            isTimed,
+            isKnown,
+            isFirst: letter === "f",
+            isTied: letter === "t",
+            seconds: isTimed ? median(times) : NaN,
+            interval: isKnown ? this.statistics.medianInterval(times) : UNKNOWN,
+            missed: times.filter((time) => time === Infinity).length,
+        };
+    }
+
+    // Every setting of a situation at its target of that place in the grid.
     ranked(situation, place) {
         const target = this.targetsOf(situation)[place];
-        const letters = situation.ties[place];
-        const rows = situation.settings.map((setting, k) => {
-            const runs = this.runsOf[setting];
-            const times = runs.map((run) => this.timeTo(target, run, situation.is_lower));
-            const isTimed = this.settings[setting].is_timed; // else its workers shared a GPU
-            return {
-                ...this.settings[setting],
-                setting,
-                runs,
-                times,
-                isTimed,
-                isKnown: isTimed && letters[k] !== "u",
-                isTied: letters[k] === "t",
-                seconds: isTimed ? median(times) : NaN,
-                missed: times.filter((time) => time === Infinity).length,
-            };
-        });
+        const rows = situation.settings.map((_, k) => this.at(situation, target, place, k));
         const timed = rows.filter((row) => row.isTimed);
         const isDecided = timed.every((row) => row.isKnown);
         const baseline = rows.find((row) => row.setting === situation.settings[situation.baselines[place]]);
         for (const row of rows) {
             const isPlaced = isDecided && row.isKnown && row.seconds < Infinity;
             row.place = isPlaced ? 1 + timed.filter((other) => other.seconds < row.seconds).length : NaN;
-            row.speedup = baseline && row.isKnown ? baseline.seconds / row.seconds : NaN;
             row.isBaseline = row === baseline;
+            const isCompared = baseline && row.isKnown && row.seconds < Infinity;
+            row.speedup = row.isBaseline ? 1 : isCompared ? baseline.seconds / row.seconds : NaN;
+            row.speedups = isCompared && !row.isBaseline ? this.ratios(baseline, row) : UNKNOWN;
         }
         return { rows, isDecided, target };
+    }
+
+    // The 95 % interval of how many times the times of `second` those of `first` are.
+    ratios(first, second) {
+        if (Math.min(first.runs.length, second.runs.length) < this.statistics.rules.min_seeds) return UNKNOWN;
+        return this.statistics.ratioInterval(...this.paired(first, second));
+    }
+
+    // With the first of a situation all others are compared at once, by Holm's correction, too.
+    isTie(first, second) {
+        if ((first.isFirst && second.isTied) || (second.isFirst && first.isTied)) return true;
+        return this.statistics.isTie(...this.paired(first, second));
+    }
+
+    // The times of both, seed by seed; where seeds differ or come twice, of all, not paired.
+    paired(first, second) {
+        const bySeed = new Map(second.runs.map((run, k) => [this.get("seed", run), second.times[k]]));
+        const seeds = new Set(first.runs.map((run) => this.get("seed", run)));
+        const isPaired =
+            [seeds.size, bySeed.size, second.runs.length].every((size) => size === first.runs.length) &&
+            [...seeds].every((seed) => bySeed.has(seed));
+        if (!isPaired) return [first.times, second.times, false];
+        return [first.times, first.runs.map((run) => bySeed.get(this.get("seed", run))), true];
     }
 }

@@ -16,6 +16,11 @@ function said(number) {
     return Number.isInteger(number) ? String(number) : significant(number);
 }
 
+function intervalSaid([from, to]) {
+    if (Number.isNaN(from)) return "-";
+    return from === Infinity ? "missed" : to === Infinity ? `${said(from)} or more` : `${said(from)} to ${said(to)}`;
+}
+
 // As NumPy has it: of an even number of values the mean of the two in the middle.
 function median(values) {
     const ordered = Float64Array.from(values).sort();

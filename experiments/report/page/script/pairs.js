@@ -2,8 +2,12 @@
 
 const PAIR_COLUMNS = [
     { title: "situation", isWord: true }, { title: "target", isWord: true }, { title: "first (s)" },
-    { title: "second (s)" }, { title: "second over first" }, { title: "by seed", isWord: true },
+    { title: "second (s)" }, { title: "second over first" }, { title: "ratio from" }, { title: "ratio to" },
+    { title: "verdict", isWord: true }, { title: "by seed", isWord: true },
 ];
+
+const VERDICT = PAIR_COLUMNS.findIndex(({ title }) => title === "verdict");
+const isFaster = (label) => `${label} is faster`;
 
 class PairView {
     constructor(DataTable, model, targetView) {
@@ -17,7 +21,7 @@ class PairView {
             select.value = state[choice];
             select.addEventListener("change", () => choose({ [choice]: select.value }));
         }
-        onChange(() => this.show());
+        onChange((what) => what.some((name) => ["situation", "target", "first", "second"].includes(name)) && this.show());
         this.show();
     }
 
@@ -32,25 +36,44 @@ class PairView {
     show() {
         const rows = this.model.situations.map((situation) => this.row(situation)).filter(Boolean);
         this.table.clear().rows.add(rows).draw();
-        const ratios = rows.map((row) => row[4]).filter((ratio) => !Number.isNaN(ratio));
-        const faster = ratios.filter((ratio) => ratio > 1).length;
-        const slower = ratios.filter((ratio) => ratio < 1).length;
-        document.getElementById("pair-note").textContent = rows.length
-            ? `By the medians, ${state.first} is faster than ${state.second} in ${faster}, and slower in ${slower}, of ${rows.length} situations that have both. No statistics are behind this: ties with the first are above.`
-            : `No situation has both ${state.first} and ${state.second}.`;
+        document.getElementById("pair-note").textContent = this.note(rows.map((row) => row[VERDICT]));
         this.difference();
+    }
+
+    note(verdicts) {
+        const { first, second } = state;
+        if (!verdicts.length) return `No situation has both ${first} and ${second}.`;
+        const count = (verdict) => verdicts.filter((one) => one === verdict).length;
+        const [faster, slower, ties] = [isFaster(first), isFaster(second), "tie"].map(count);
+        const rest = verdicts.length - faster - slower - ties;
+        const others = rest ? ` In ${rest} of them the median run of one or both missed the target, or its time is not known.` : "";
+        return `${first} is faster than ${second} in ${faster} of ${verdicts.length} situations that have both, slower in ${slower}, and ties in ${ties}.${others} Each situation is compared by itself, so one in twenty equal pairs may be told apart by chance. With the first of a situation, the ties are those of the table above.`;
     }
 
     row(situation) {
         const place = this.targetView.placeOf(situation);
-        const targets = this.model.targetsOf(situation);
-        if (!targets.length) return null;
-        const { rows, target } = this.model.ranked(situation, place);
-        const pair = [state.first, state.second].map((label) => rows.find((row) => row.label === label));
-        if (pair.some((row) => row === undefined || !row.isKnown)) return null;
-        const [first, second] = pair.map(({ seconds }) => seconds);
-        const ratio = first === Infinity && second === Infinity ? NaN : second / first;
-        return [situation.label, `${situation.metric} ${target}`, first, second, ratio, this.bySeed(...pair)];
+        const target = this.model.targetsOf(situation)[place];
+        if (target === undefined) return null;
+        const places = [state.first, state.second].map((label) =>
+            situation.settings.findIndex((setting) => this.model.settings[setting].label === label),
+        );
+        if (places.includes(-1)) return null;
+        const [first, second] = places.map((k) => this.model.at(situation, target, place, k));
+        const seconds = [first, second].map((row) => (row.isKnown ? row.seconds : NaN));
+        const isRatio = seconds[0] < Infinity && !Number.isNaN(seconds[1]);
+        return [
+            situation.label, `${situation.metric} ${target}`, ...seconds,
+            isRatio ? seconds[1] / seconds[0] : NaN, ...(isRatio ? this.model.ratios(second, first) : UNKNOWN),
+            this.verdict(first, second), first.isKnown && second.isKnown ? this.bySeed(first, second) : "",
+        ];
+    }
+
+    verdict(first, second) {
+        if (!first.isKnown || !second.isKnown) return "not known";
+        const missed = [first, second].filter((row) => row.seconds === Infinity);
+        if (missed.length) return missed.length > 1 ? "both missed" : `${missed[0].label} missed`;
+        if (this.model.isTie(first, second)) return "tie";
+        return isFaster((first.seconds < second.seconds ? first : second).label);
     }
 
     bySeed(first, second) {

@@ -3,8 +3,9 @@
 async function start() {
     const style = element("style", await unpackedText("data-tables-style"));
     document.head.prepend(style); // before the page's own, which has the last word
-    const [{ default: DataTable }, , explored, numbers] = await Promise.all([
-        imported("data-tables"), imported("vega"), unpackedText("runs"), unpackedNumbers("numbers"),
+    const axes = document.body.dataset.axes.split(" ").map((axis) => unpackedNumbers(`numbers-${axis}`));
+    const [{ default: DataTable }, , explored, ...numbers] = await Promise.all([
+        imported("data-tables"), imported("vega"), unpackedText("runs"), ...axes,
     ]);
     const model = new Model(JSON.parse(explored), numbers);
     recall();

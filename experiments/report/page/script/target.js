@@ -2,7 +2,8 @@
 
 const RANK_COLUMNS = [
     { title: "place" }, { title: "algorithm", isWord: true }, { title: "seconds" },
-    { title: "missed", isWord: true }, { title: "speed-up over the best baseline" },
+    { title: "seconds from" }, { title: "seconds to" }, { title: "missed", isWord: true },
+    { title: "speed-up over the best baseline" }, { title: "speed-up from" }, { title: "speed-up to" },
     { title: "ties with the first", isWord: true }, { title: "seconds by seed", isWord: true },
 ];
 
@@ -79,9 +80,9 @@ class TargetView {
         const seeds = row.runs.map((run, k) => `${this.model.get("seed", run)}: ${said(row.times[k])}`);
         const unknown = row.isTimed ? "not known" : "shared GPU";
         return [
-            row.place, row.label, row.isKnown ? row.seconds : NaN,
+            row.place, row.label, row.isKnown ? row.seconds : NaN, ...row.interval,
             row.isKnown ? `${row.missed} of ${row.runs.length}` : unknown,
-            row.isBaseline ? 1 : row.seconds === Infinity ? NaN : row.speedup,
+            row.speedup, ...row.speedups,
             row.isTied ? "ties" : "", row.isKnown ? seeds.join(", ") : unknown,
         ];
     }

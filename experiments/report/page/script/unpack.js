@@ -13,12 +13,31 @@ async function unpackedText(name) {
 
 async function unpackedNumbers(name) {
     const octets = new Uint8Array(await unpacked(name));
-    const count = octets.length / 8;
-    const ordered = new Uint8Array(octets.length);
-    for (let byte = 0; byte < 8; byte++) {
-        for (let k = 0; k < count; k++) ordered[8 * k + byte] = octets[byte * count + k];
+    const [count] = new Uint32Array(octets.slice(0, 4).buffer);
+    if (!count) return new Float64Array(ordered(octets.subarray(4), 8));
+    const end = 4 + 8 * count;
+    const levels = new Float64Array(ordered(octets.subarray(4, end), 8));
+    return Float64Array.from(new Uint16Array(ordered(octets.subarray(end), 2)), (code) => levels[code]);
+}
+
+// Planes of bytes as numbers of `size` bytes.
+function ordered(planes, size) {
+    const count = planes.length / size;
+    const octets = new Uint8Array(planes.length);
+    for (let byte = 0; byte < size; byte++) {
+        for (let k = 0; k < count; k++) octets[size * k + byte] = planes[byte * count + k];
     }
-    return new Float64Array(ordered.buffer);
+    return octets.buffer;
+}
+
+// The columns in a value, whose equal arrays were packed once.
+function restored(value, arrays) {
+    if (value === null || typeof value !== "object") return value;
+    if (!Array.isArray(value) && typeof value.levels === "number") {
+        return { ...value, levels: arrays[value.levels], codes: arrays[value.codes] };
+    }
+    const entries = Object.entries(value).map(([name, own]) => [name, restored(own, arrays)]);
+    return Array.isArray(value) ? entries.map(([, own]) => own) : Object.fromEntries(entries);
 }
 
 async function imported(name) {
@@ -33,7 +52,7 @@ async function imported(name) {
 
 // The value of a packed column in a row.
 function valueOf(column, row) {
-    const code = column.codes === 0 ? 0 : column.codes[row];
+    const code = column.codes.length === 1 ? 0 : column.codes[row];
     const value = column.levels[code];
     return value === "inf" ? Infinity : value;
 }

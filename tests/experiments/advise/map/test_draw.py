@@ -3,8 +3,9 @@ import pytest
 
 from experiments.advise.grid import Grid
 from experiments.advise.map import atlas
-from experiments.advise.map.atlas import COMPUTE_MS, Panel, frame, job_at
+from experiments.advise.map.atlas import Panel, frame
 from experiments.advise.map.draw import map_figure, nearest, targets_figure
+from experiments.advise.map.job import COMPUTE_MS, job_at
 from experiments.advise.map.points import points
 from experiments.advise.map.trainings import load
 

@@ -2,6 +2,7 @@
 
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,16 +29,14 @@ from experiments.tasks.base import Split, TaskData
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 
-STUDY, PARTITIONS = STUDIES = ("equal_tuning", "partitions")
-COMMITTED = Path(__file__).parents[4] / "results"
-RESULTS = COMMITTED / STUDY
+STUDIES = ("equal_tuning", "partitions", "map")
+RESULTS = Path(__file__).parents[4] / "results"
 TRIALS = {
-    RESULTS / "trials.yaml": STUDY,
-    COMMITTED / PARTITIONS / "trials.yaml": PARTITIONS,
-    COMMITTED / PARTITIONS / "batch_norm" / "trials.yaml": "batch_norm",
+    "equal_tuning": "equal_tuning",
+    "partitions": "partitions",
+    "partitions/batch_norm": "batch_norm",
 }
-"""And whose they are, a file of conf/contestants."""
-KINDS = ("iid", "dirichlet_10", "dirichlet_1", "dirichlet_0.1", "by_class")
+"""Folders of `RESULTS`, and whose trials they have: a file of conf/contestants."""
 
 
 def runs_in(study: str, part: str) -> list[tuple[str, ...]]:
@@ -108,10 +107,10 @@ def test_contestants_have_equally_many_trials_and_each_field_is_spread():
     assert all(own["algo"] == "a" for own in values)
 
 
-@pytest.mark.parametrize("file", TRIALS, ids=TRIALS.get)
-def test_the_committed_trials_are_equally_many_for_all(file):
-    trials = load_settings(file)
-    assert trials.keys() == read_contestants(TRIALS[file]).keys()
+@pytest.mark.parametrize(("folder", "contestants"), TRIALS.items(), ids=TRIALS)
+def test_the_committed_trials_are_equally_many_for_all(folder, contestants):
+    trials = load_settings(RESULTS / folder / "trials.yaml")
+    assert trials.keys() == read_contestants(contestants).keys()
     assert len({len(own) for own in trials.values()}) == 1
 
 
@@ -124,13 +123,17 @@ def test_a_contestant_without_ranges_is_refused(tmp_path, monkeypatch):
         read_contestants("none")
 
 
-def trial(words: str, times_s: list[float], accuracies: list[float], net: str = "wan") -> Trial:
+def trial(
+    words: str, times_s: list[float], accuracies: list[float], place: str | None = None
+) -> Trial:
     name = values_of(words.split())["algo"]
     rows = [
         MetricsRow(kind="evaluation", step=step, time_s=time_s, accuracy=accuracy)
         for step, (time_s, accuracy) in enumerate(zip(times_s, accuracies, strict=True), 1)
     ]
-    return Trial(contestant=name, words=words, net=net, evaluations=rows)
+    return Trial(
+        contestant=name, words=words, net="wan", folder=Path(), evaluations=rows, place=place
+    )
 
 
 FAST = trial("algo=allreduce lr_scale=3.0", [1, 2, 3], [0.5, 0.81, 0.82])
@@ -145,6 +148,15 @@ def test_the_soonest_trial_is_chosen_and_without_any_the_most_accurate():
     assert best_by_network(trials, 0.9)["allreduce", "wan"][0] is GOOD
     assert chosen(best_by_network(trials, 0.85), 0.85) == {
         "allreduce": ["algo=allreduce lr_scale=1.0 net=wan target_accuracy=0.85"]
+    }
+
+
+def test_a_setting_that_is_chosen_for_two_places_scores_once():
+    there = [replace(own, place=place) for own in (GOOD, FAST) for place in ("bytes", "delay")]
+    best = best_by_network([*there, replace(SLOW, place="bytes")], 0.8)
+    assert best.keys() == {("allreduce", "bytes"), ("allreduce", "delay")}
+    assert chosen(best, 0.8) == {
+        "allreduce": ["algo=allreduce lr_scale=3.0 net=wan target_accuracy=0.8"]
     }
 
 
@@ -183,19 +195,23 @@ def test_trials_are_found_by_what_records_say_of_them(tmp_path):
         load_trials(settings, tmp_path)
 
 
+def chosen_of(folder: str) -> list[Path]:
+    """What was chosen of the trials of a folder: there, or one folder further down."""
+    found = [*(RESULTS / folder).glob("chosen.yaml"), *(RESULTS / folder).glob("*/chosen.yaml")]
+    assert found
+    return sorted(found)
+
+
 @pytest.mark.parametrize(
-    ("file", "folder"),
-    [
-        (file, folder)
-        for file, name in TRIALS.items()
-        for folder in ([""] if name == STUDY else KINDS)
-    ],
-    ids=lambda value: TRIALS.get(value, value),
+    ("folder", "file"),
+    [(folder, file) for folder in TRIALS for file in chosen_of(folder)],
+    ids=lambda value: str(value).removeprefix(f"{RESULTS}/"),
 )
-def test_the_committed_settings_are_trials_and_have_the_frozen_target(file, folder):
-    trials = {words for own in load_settings(file).values() for words in own}
-    target = yaml.safe_load((file.parent / folder / "targets.yaml").read_text())[1.0]
-    for own in load_settings(file.parent / folder / "chosen.yaml").values():
+def test_the_committed_settings_are_trials_and_have_the_frozen_target(folder, file):
+    settings = load_settings(RESULTS / folder / "trials.yaml")
+    trials = {words for own in settings.values() for words in own}
+    target = yaml.safe_load((file.parent / "targets.yaml").read_text())[1.0]
+    for own in load_settings(file).values():
         for words in own:
             values = values_of(words.split())
             assert float(values["target_accuracy"]) == target
@@ -203,8 +219,14 @@ def test_the_committed_settings_are_trials_and_have_the_frozen_target(file, fold
             assert any(set(drawn) <= set(other.split()) for other in trials)
 
 
-def test_the_committed_runs_were_scored_by_the_committed_targets():
-    with tarfile.open(RESULTS / "runs.tar.xz") as archive:
-        packed = archive.extractfile(f"{STUDY}/targets.yaml")
-        assert packed is not None
-        assert packed.read() == (RESULTS / "targets.yaml").read_bytes()
+@pytest.mark.parametrize(
+    ("archive", "packed", "committed"),
+    [
+        ("equal_tuning", "equal_tuning", "equal_tuning"),
+    ],
+)
+def test_the_committed_runs_were_scored_by_the_committed_targets(archive, packed, committed):
+    with tarfile.open(RESULTS / archive / "runs.tar.xz") as runs:
+        targets = runs.extractfile(f"{packed}/targets.yaml")
+        assert targets is not None
+        assert targets.read() == (RESULTS / committed / "targets.yaml").read_bytes()

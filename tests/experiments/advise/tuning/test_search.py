@@ -67,10 +67,14 @@ def test_a_search_begins_with_the_defaults_and_goes_on(words, tmp_path):
     assert load_tunings(tmp_path) == ([second], [])
 
 
-def test_where_only_time_changes_a_kept_training_serves_and_a_section_tells_of_it(words, tmp_path):
+def test_where_only_time_changes_a_kept_training_serves_and_a_section_tells_of_it(
+    words, tmp_path, capsys
+):
     ranges, folder = tmp_path / "mine.yaml", tmp_path / "search"
     ranges.write_text("cluster.straggler: {low: 0.0, high: 5.0}\n")
     tuning = searched(words, folder, f"ranges={ranges}", "trials=6")
+    said = [line for line in capsys.readouterr().err.splitlines() if " left" in line]
+    assert len(said) == 6 and said[-1].endswith("; 100 % done, about 0 s left")
     runs = [read_summary(folder / f"trials/{n:04d}") for n in range(6)]
     assert [run.replayed_from for run in runs] == [None, *["0000"] * 5]
     done = [t for t in tuning.trials if t.state == "complete"]

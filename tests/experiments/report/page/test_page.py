@@ -4,14 +4,17 @@ import csv
 import json
 import math
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 import yaml
 
 from experiments.report.data import ReportData
+from experiments.report.page import build, fragments
 from experiments.report.page.build import make_page
 from experiments.report.results_table import results_table
+from experiments.report.statistics import is_tie, ratio_interval
 from experiments.runs.load import load_rows, load_runs
 from experiments.tasks.target import Target
 from experiments.training.metrics import time_to_target
@@ -156,16 +159,30 @@ def at_target(root: Path, target: float, net: str) -> dict[str, dict[str, object
     return {str(row["label"]): row for row in table.to_dict("records")}
 
 
+def slide(page: Browser, place: int) -> float:
+    """Move the slider there; returns its target."""
+    page.ask(
+        f"(() => {{ const slider = document.getElementById('target'); slider.value = {place};"
+        "slider.dispatchEvent(new Event('input')); })()"
+    )
+    return float(page.ask("document.getElementById('target-value').textContent"))
+
+
+def number(text: str) -> float:
+    """As a CSV has it."""
+    return math.nan if text == "" else math.inf if text == "missed" else float(text)
+
+
+def near(value: float):
+    return pytest.approx(value, rel=1e-12, nan_ok=True)
+
+
 def test_the_slider_gives_what_python_gives_and_says_missed(study, page):
     pick(page, "#situation", "network slow_tcp, 100 Mbit/s asked")
     last = int(page.ask("document.getElementById('target').max"))
     seen_ties = 0
     for place in (0, last // 3, last // 2, last - 4, last):
-        page.ask(
-            f"(() => {{ const slider = document.getElementById('target'); slider.value = {place};"
-            "slider.dispatchEvent(new Event('input')); })()"
-        )
-        target = float(page.ask("document.getElementById('target-value').textContent"))
+        target = slide(page, place)
         expected = at_target(study / "runs", target, "slow_tcp")
         shown = {row["algorithm"]: row for row in rows(page, "ranks")}
         exact = {row["algorithm"]: row for row in downloaded(page, "ranks")}
@@ -182,8 +199,49 @@ def test_the_slider_gives_what_python_gives_and_says_missed(study, page):
             if 0 < row["speedup"] < math.inf:
                 assert float(ratio) == row["speedup"]
             seen_ties += row["ties_with_first"]
+            assert number(exact[label]["seconds from"]) == near(row["low"])
+            assert number(exact[label]["seconds to"]) == near(row["high"])
+            if not is_missed:
+                assert number(exact[label]["speed-up from"]) == near(row["speedup_low"])
+                assert number(exact[label]["speed-up to"]) == near(row["speedup_high"])
     assert seen_ties and {row["seconds"] for row in shown.values()} == {"missed"}
     assert "all have missed it" in texts(page, "#target-note")[0]
+
+
+def test_pairs_are_compared_at_every_target_by_the_rule_of_the_tables(study, page):
+    pick(page, "#situation", "network slow_tcp, 100 Mbit/s asked")
+    pick(page, "#pair-second", "torch_ddp_powersgd")
+    last = int(page.ask("document.getElementById('target').max"))
+    seen = set()
+    for place, label in product((last // 4, last // 2, last - 6, last), ("torch_ddp", "bytegrad")):
+        pick(page, "#pair-first", label)
+        target = slide(page, place)
+        exact = {row["situation"]: row for row in downloaded(page, "pair")}
+        for net, row in ((name.split()[1].rstrip(","), row) for name, row in exact.items()):
+            expected = at_target(study / "runs", target, net)
+            first, second = expected[label], expected["torch_ddp_powersgd"]
+            seconds = [first["time_to_accuracy_s"], second["time_to_accuracy_s"]]
+            assert [number(row["first (s)"]), number(row["second (s)"])] == seconds
+            if seconds[0] < math.inf:
+                low, high = ratio_interval(second["times_s"], first["times_s"], paired=True)
+                assert number(row["ratio from"]) == near(low)
+                assert number(row["ratio to"]) == near(high)
+            seen.add(row["verdict"])
+            assert row["verdict"] == verdict(first, second), (net, target, label)
+    assert {"tie", "both missed", "torch_ddp_powersgd is faster"} <= seen
+
+
+def verdict(first: dict[str, object], second: dict[str, object]) -> str:
+    """Of two rows of a table of results."""
+    missed = [row["label"] for row in (first, second) if math.isinf(row["time_to_accuracy_s"])]
+    if missed:
+        return "both missed" if len(missed) > 1 else f"{missed[0]} missed"
+    if 1 in (first["place"], second["place"]):
+        tie = first["ties_with_first"] or second["ties_with_first"]
+    else:
+        tie = is_tie(first["times_s"], second["times_s"], paired=True, model_error=0.0)
+    faster = min(first, second, key=lambda row: row["time_to_accuracy_s"])
+    return "tie" if tie else f"{faster['label']} is faster"
 
 
 def test_a_run_opens_by_keyboard_with_what_it_takes_to_repeat_it(page):
@@ -225,6 +283,28 @@ def test_two_algorithms_axes_and_hovering(page):
     page.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     told = page.wait("document.getElementById('vg-tooltip-element')?.innerText")
     assert "seeds (s)" in told and "median (s)" in told and "0: " in told
+
+
+def test_a_page_without_room_is_rounded_and_shows_fewer_rows(
+    study, tmp_path, chromium, monkeypatch
+):
+    monkeypatch.setattr(build, "MAX_BYTES", 0)
+    data = ReportData.load(study / "runs")
+    whole = study / "reports" / "tradeoff" / "report.html"
+    file = tmp_path / "report.html"
+    monkeypatch.setattr(fragments, "MIN_ROWS", 5)
+    monkeypatch.setattr(build, "_TABLES", 5_000)
+    file.write_text(make_page(data, study / "runs", tmp_path, "small"))
+    assert len(file.read_text()) < 0.7 * whole.stat().st_size
+    show(chromium, file)
+    assert "are here to 6 digits" in texts(chromium, "#explore")[0]
+    assert "The first 5 of 24 rows." in texts(chromium, "[data-table=time_to_accuracy]")[0]
+    target = slide(chromium, 10)
+    expected = at_target(study / "runs", target, "dc_10g")
+    for row in downloaded(chromium, "ranks"):
+        seconds = expected[row["algorithm"]]["time_to_accuracy_s"]
+        assert number(row["seconds"]) == pytest.approx(seconds, rel=1e-6)
+    assert chromium.console == []
 
 
 HOSTILE = (

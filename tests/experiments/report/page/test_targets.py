@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pandas as pd
 
-from experiments.report.page.packing import column, columns, packed_json
 from experiments.report.page.targets import MAX_TARGETS, grid, verdicts
 from experiments.report.targets.curves import Curves
-from experiments.report.targets.times import Situation
+from experiments.report.targets.times import Situation, times_of_all
 
 
 def test_a_grid_is_round_goes_beyond_the_best_and_has_the_recorded_target():
@@ -55,16 +54,16 @@ def test_a_run_that_ended_before_others_is_not_known_at_harder_targets_than_its_
     ]
     rows = [setting("short", seeds=(0,)), setting("allreduce", seeds=(0,))]
     [found] = verdicts([Situation(rows, runs)], curves, np.array([0.5, 0.9, 0.95]))
-    assert found.ties == ["--", "u-", "u-"]
+    assert found.ties == ["-f", "u-", "u-"]
     assert found.baselines == [1, -1, -1]
 
 
-def test_columns_hold_equal_values_once_and_nothing_that_json_lacks():
-    assert column([1, 1, 1]) == {"levels": [1], "codes": 0}
-    assert column([1, True, math.inf, math.nan, None]) == {
-        "levels": [1, True, "inf", None],
-        "codes": [0, 1, 2, 3, 3],
-    }
-    found = columns([{"a": 1, "b": None}, {"a": [1, {"c": "</script>"}]}])
-    assert found == {"a": {"levels": ["1", '[1, {"c": "</script>"}]'], "codes": [0, 1]}}
-    assert "<" not in packed_json(found)
+def test_a_score_that_is_no_number_reaches_nothing():
+    scores, seconds = np.array([math.nan, 0.2, math.nan, 0.9]), np.arange(1.0, 5.0)
+    curves = Curves(
+        [scores, seconds], {"score": [0], "time_s": [1], "step": [1], "bytes_sent": [1]}
+    )
+    runs = pd.DataFrame([{"status": "completed", "seed": 0, "steps": 40}])
+    situation = Situation([setting("allreduce", seeds=(0,))], [runs])
+    found = times_of_all(situation, curves, np.array([0.1, 0.5, 0.95]))
+    assert found[0].tolist() == [[2.0, 4.0, math.inf]]

@@ -1,0 +1,85 @@
+"""The cells that are measured and predicted."""
+
+import itertools
+from typing import NamedTuple
+
+SKIPPED_STEPS = 24
+"""In which TCP's windows open: an exchange took up to 1.7 times longer for the first 20 steps. A
+multiple of the longest period, that of local SGD.
+"""
+NUM_STEPS = 2 * SKIPPED_STEPS
+
+ALGORITHMS = ("allreduce", "bytegrad", "qsgd", "decentralized", "local_sgd", "power_sgd")
+PRESETS = ("none", "lan_1g", "slow_tcp", "wan", "lossy", "one_slow_worker")
+"""The networks of the reference study."""
+
+_SWEPT = {
+    f"{rate_mbit} Mbit/s, {delay_ms} ms": (f"net.rate_mbit={rate_mbit}", f"net.delay_ms={delay_ms}")
+    for rate_mbit, delay_ms in itertools.product((50, 200, 400, 1000), (1, 10))
+}
+"""By name, the words that make them of slow_tcp."""
+
+_TINY = "mlp of 16"
+_MODELS = {_TINY: ("model=mlp", "model.hidden=[16]")}
+"""Models that are no files of `conf/model` as they are."""
+
+
+class Cell(NamedTuple):
+    """One point of the grid; `net` is a file of `conf/net`, or "200 Mbit/s, 1 ms"."""
+
+    algo: str
+    model: str
+    workers: int
+    net: str
+    streams: int = 1
+    pattern: str = "ring"
+
+    @property
+    def overrides(self) -> list[str]:
+        """Of the app's configuration."""
+        swept = _SWEPT.get(self.net)
+        return [
+            f"algo={self.algo}",
+            *_MODELS.get(self.model, (f"model={self.model}",)),
+            *(("net=slow_tcp", *swept) if swept else (f"net={self.net}",)),
+            *(f"workers={self.workers}", f"cluster.sharing={self.workers}"),
+            *(f"streams={self.streams}", f"pattern={self.pattern}"),
+            *(f"max_steps={NUM_STEPS}", f"eval_every={NUM_STEPS}"),
+            f"log_every={SKIPPED_STEPS}",
+        ]
+
+
+def _cells(
+    algorithms: tuple[str, ...],
+    model: str,
+    workers: int,
+    nets: tuple[str, ...],
+    streams: int = 1,
+    pattern: str = "ring",
+) -> list[Cell]:
+    return [
+        Cell(algo, model, workers, net, streams, pattern)
+        for algo, net in itertools.product(algorithms, nets)
+    ]
+
+
+_swept = tuple(net for net in _SWEPT if not net.startswith("400"))
+_centralized = ("allreduce", "power_sgd")
+_some = ("allreduce", "bytegrad", "decentralized", "local_sgd")
+GRID = sorted(
+    {
+        *_cells(ALGORITHMS, "mlp", 4, _swept),
+        *_cells(ALGORITHMS, "cnn", 4, PRESETS),
+        *_cells(_some, "mlp", 2, ("lan_1g", "slow_tcp", "wan")),
+        *_cells(_some, "mlp", 8, ("lan_1g", "slow_tcp", "wan")),
+        *_cells(("allreduce", "decentralized"), _TINY, 16, ("slow_tcp",)),
+        *_cells(_some[:3], "cnn", 4, ("lan_1g", "slow_tcp", "wan", "lossy"), 8),
+        *_cells(_centralized, "mlp", 4, ("slow_tcp",), 1, "halving_doubling"),
+        *_cells(_centralized, "mlp", 4, ("slow_tcp", "wan"), 8, "halving_doubling"),
+    },
+    key=lambda cell: cell[:3],
+)
+CI_GRID = [
+    Cell("allreduce", "mlp", 4, "400 Mbit/s, 1 ms"),
+    *(Cell(algo, "mlp", 2, "lan_1g") for algo in ("bytegrad", "local_sgd")),
+]

@@ -1,0 +1,124 @@
+"""The page of cells, `time.md`, and its figure."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from experiments.report.figures.plots import save_plot
+from experiments.report.figures.styles import line_styles
+from experiments.validation.step_times.compare import MEASURED_S
+from experiments.validation.step_times.grid import NUM_STEPS, PRESETS, SKIPPED_STEPS
+from host.environment import environment
+from host.markdown import table
+from host.words import counted
+
+SHORT_MS = 35
+
+_CELLS = {
+    "algorithm": "{algo}",
+    "model": "{model}",
+    "workers": "{workers}",
+    "network": "{net}",
+    "streams": "{streams}",
+    "pattern": "{pattern}",
+    "measured (ms a step)": "{measured_ms:.1f}",
+    "predicted": "{predicted_ms:.1f}",
+    "error": "{error:+.1%}",
+    "closed formula": "{closed_error:+.1%}",
+}
+"""The columns of the page, and how a row of `compare` says each."""
+
+
+def summary(rows: pd.DataFrame) -> str:
+    """Two sentences on the errors of `compare`'s rows."""
+    errors = rows.error.abs()
+    worst = rows.loc[errors.idxmax()].to_dict()
+    closed = rows.closed_error.abs()
+    nearer = int((errors < closed).sum())
+    return (
+        f"Mean absolute error {100 * errors.mean():.1f} %, median {100 * errors.median():.1f} %, "
+        f"worst {100 * worst['error']:+.1f} % ({worst['algo']}, {worst['model']}, "
+        f"{worst['workers']} workers, {worst['net']}, {counted(worst['streams'], 'stream')}, "
+        f"{worst['pattern']}), over {counted(len(rows), 'cell')}. The closed formula is off by "
+        f"{100 * closed.mean():.1f} % on the mean, {100 * closed.max():.0f} % at worst; the "
+        f"simulator is nearer in {nearer} of them."
+    )
+
+
+def by_group(rows: pd.DataFrame) -> str:
+    """A table: the errors of each network of the reference study, of the others together, of short
+    steps, and of each transport and number of workers.
+    """
+    groups = {
+        **{f"`net={net}`": rows[rows.net == net] for net in PRESETS},
+        "other rates and delays": rows[~rows.net.isin(PRESETS)],
+        f"steps under {SHORT_MS} ms": rows[rows.measured_ms < SHORT_MS],
+        **{f"{k} {'stream' if k == 1 else 'streams'}": own for k, own in rows.groupby("streams")},
+        **{str(pattern): own for pattern, own in rows.groupby("pattern")},
+        **{f"{n} workers": own for n, own in rows.groupby("workers")},
+    }
+    header = ["cells", "how many", "mean error", "mean absolute error", "worst", "closed formula"]
+    lines = [
+        [
+            name,
+            str(len(own)),
+            f"{own.error.mean():+.1%}",
+            f"{own.error.abs().mean():.1%}",
+            f"{own.error.loc[own.error.abs().idxmax()]:+.1%}",
+            f"{own.closed_error.abs().mean():.1%}",
+        ]
+        for name, own in groups.items()
+        if len(own)
+    ]
+    return table(header, lines, "lrrrrr")
+
+
+def markdown(rows: pd.DataFrame) -> str:
+    """The page: command, machine, summary, and a table of all cells."""
+    host = environment()
+    records = rows.to_dict("records")
+    lines = [
+        "# Simulated time against the real",
+        "",
+        f"`python -m experiments.validate --out results/validation`, "
+        f"{counted(host['cores'], 'core')} ({host['cpu']}), "
+        f"torch {host['packages']['torch']}, gloo.",
+        "Measured: real workers over shaped links. Predicted: from the rehearsal of one worker "
+        "and the condition asked for. Times are means over "
+        f"{NUM_STEPS - SKIPPED_STEPS} steps, or more that take {MEASURED_S:g} s, after "
+        f"{SKIPPED_STEPS} in which TCP's windows open.",
+        "",
+        summary(rows),
+        "",
+        "No constant of either was fitted to any of these cells: all are held out. The closed "
+        "formula is compute, then bytes over the rate and steps times the delay, without overlap; "
+        "its column is the mean absolute error.",
+        "",
+        by_group(rows),
+        "",
+        table(
+            list(_CELLS),
+            [[f.format(**row) for f in _CELLS.values()] for row in records],
+            "llrlrlrrrr",
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def plot(rows: pd.DataFrame, out: Path) -> None:
+    """Predicted over measured, both on logarithmic axes, as `time.png` and `.svg`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 5.4), layout="constrained")
+    axes = figure.add_subplot()
+    for algo, style in line_styles(rows.algo).items():
+        own = rows[rows.algo == algo]
+        axes.loglog(own.measured_ms, own.predicted_ms, **style | {"linestyle": "none"}, label=algo)
+    ends = [rows.measured_ms.min() * 0.8, rows.measured_ms.max() * 1.25]
+    axes.loglog(ends, ends, color="0.3", linewidth=1, label="equal")
+    axes.fill_between(
+        ends, [0.92 * e for e in ends], [1.08 * e for e in ends], color="0.85", label="within 8 %"
+    )
+    axes.set(xlabel="measured (ms a step)", ylabel="predicted (ms a step)")
+    axes.legend(frameon=False)
+    save_plot(figure, out, "time")

@@ -1,0 +1,133 @@
+"""How long a command's work will take from now: one estimate for all commands.
+
+The work is known as parts, one after the other, each of pieces. What parts are expected to take
+counts relative to one another: what is done has taken so many times longer, and so will what is to
+come. In the part that is at work its own pieces say soon how long the rest of it takes:
+
+    seconds a unit of the part = (spent + W host cost) / (done + W cost)        W = 1 / 50
+
+where `host` is how many times longer than expected the earlier parts took.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from host.commands import say
+
+EVERY_S = 10.0
+
+_WEIGHT = 1 / 50
+
+Clock = Callable[[], float]
+
+
+@dataclass
+class _Part:
+    """`share` of it is done, in `spent_s`; None: it has not begun."""
+
+    cost_s: float
+    share: float = 0.0
+    spent_s: float | None = None
+    sizes: list[float] = field(default_factory=list)
+    total: float = 0.0
+    at_once: int = 1
+
+    def left_s(self, host: float | None) -> float:
+        """`host` is None where no earlier part says how slow it is."""
+        assert self.spent_s is not None, "it has begun"
+        if host is None and not self.share:
+            return self.cost_s
+        weight = 0.0 if host is None else _WEIGHT
+        whole_s = (self.spent_s + weight * (host or 0) * self.cost_s) / (self.share + weight)
+        return whole_s * (1 - self.share)
+
+
+class Work:
+    """What a command is going to do; what is left of it is said every `EVERY_S`, and with lines.
+
+    Args:
+        expected_s: by part, in order, how long each may take; only their relations matter once one
+            of them is done.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, expected_s: Mapping[str, float] | None = None, clock: Clock = time.monotonic
+    ) -> None:
+        self._parts = {name: _Part(cost_s) for name, cost_s in (expected_s or {}).items()}
+        self._clock = clock
+        self._part: _Part | None = None
+        self._started_s = self._begun_s = self._said_s = clock()
+
+    def expect(self, part: str, seconds: float) -> None:
+        """By now it is known better how long a part may take, or that there is one more."""
+        self._parts.setdefault(part, _Part(seconds)).cost_s = seconds
+
+    def begin(self, part: str, sizes: Sequence[float] = (1.0,), at_once: int = 1) -> None:
+        """Its pieces are next, and what came before is done.
+
+        Args:
+            part: its name.
+            sizes: of the pieces, relative to one another.
+            at_once: how many of them are at work at a time.
+        """
+        self._end()
+        own = self._part = self._parts.setdefault(part, _Part(1.0))
+        own.sizes, own.total, own.at_once = list(sizes), sum(sizes), at_once
+        own.spent_s, self._begun_s = 0.0, self._clock()
+
+    def done(self, size: float = 1.0, line: str = "") -> None:
+        """A piece of that size is done, which is said by `line`, where there is one."""
+        own = self._part
+        assert own is not None and own.spent_s is not None, "a part has begun"
+        own.sizes.remove(size)
+        own.spent_s = self._clock() - self._begun_s
+        # Of the others that are at work each is half done, on the average.
+        others = min(own.at_once, len(own.sizes) + 1) - 1
+        under_way = others / 2 * fmean(own.sizes) if own.sizes else 0.0
+        own.share = 1 - (sum(own.sizes) - under_way) / own.total
+        self.say(line)
+
+    def say(self, line: str = "") -> None:
+        """Say it, with what is left; without a line only where nothing was said for `EVERY_S`."""
+        if line or self._clock() - self._said_s >= EVERY_S:
+            self._said_s = self._clock()
+            say(f"{line}; {self}" if line else str(self))
+
+    @property
+    def left_s(self) -> float:
+        """Seconds from the last piece until all is done."""
+        parts = list(self._parts.values())
+        at = parts.index(self._part) if self._part is not None else -1
+        begun = [part for part in parts[: at + 1] if part.spent_s is not None]
+        earlier = _slowness([part for part in begun if part is not self._part])
+        coming_s = sum(part.cost_s for part in parts[at + 1 :]) * (_slowness(begun) or 1.0)
+        return coming_s + (0.0 if self._part is None else self._part.left_s(earlier))
+
+    def __str__(self) -> str:
+        """Such as "23 % done, about 4 min left"."""
+        spent_s, left_s = self._clock() - self._started_s, self.left_s
+        share = spent_s / (spent_s + left_s) if spent_s + left_s else 1.0
+        return f"{100 * share:.0f} % done, about {duration(left_s)} left"
+
+    def _end(self) -> None:
+        if self._part is not None:
+            self._part.share, self._part.spent_s = 1.0, self._clock() - self._begun_s
+
+
+def _slowness(parts: Sequence[_Part]) -> float | None:
+    """How many times longer than expected these took, as far as they are done."""
+    cost_s = sum(part.share * part.cost_s for part in parts)
+    return sum(part.spent_s or 0.0 for part in parts) / cost_s or None if cost_s else None
+
+
+def duration(seconds: float) -> str:
+    """Such as "40 s", "12 min" or "2 h 10 min"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
