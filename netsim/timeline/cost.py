@@ -5,15 +5,15 @@ from functools import cached_property
 
 import numpy as np
 
-from netsim.timeline import short_queues, tcp_throughput, windows
 from netsim.timeline.link_table import (
     Array,
     LinkTable,
     Paths,
     Ranks,
 )
+from netsim.timeline.tcp import short_queues, throughput, windows
+from netsim.timeline.tcp.windows import Window, Windows
 from netsim.timeline.transport import Transport
-from netsim.timeline.windows import Window, Windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Situation:
         """Bytes per second of `num_flows` messages together: the slowest link's rate, or less under
         loss, where windows are full, or where a queue is short.
         """
-        rate = tcp_throughput.loss_limited_rate(
+        rate = throughput.loss_limited_rate(
             self.congestion_control,
             paths.rate,
             rtt_s,
@@ -130,7 +130,7 @@ class Situation:
             num_senders,
             self.transport.mss_bytes,
         )
-        seconds = tcp_throughput.message_s(
+        seconds = throughput.message_s(
             self.congestion_control,
             num_bytes / self.streams,
             paths.rate,
@@ -174,7 +174,7 @@ class Situation:
         """Seconds that simultaneous parts of messages wait for lost packets and lost ready notices;
         `power` 2: their squares on the mean.
         """
-        return tcp_throughput.recovery_wait_s(
+        return throughput.recovery_wait_s(
             num_bytes / self.streams,
             rate / self.streams * rtt_s,
             rtt_s,

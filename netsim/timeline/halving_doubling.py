@@ -16,7 +16,7 @@ import numpy as np
 
 from netsim.timeline.cost import Cost, Situation
 from netsim.timeline.link_table import Array, Ranks
-from netsim.timeline.windows import Window, after_idleness
+from netsim.timeline.tcp.windows import Window, after_idleness
 
 _COUPLED = 4
 """As in a ring: a step of all is as late as that of about so many."""

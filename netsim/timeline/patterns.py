@@ -5,7 +5,7 @@
     p  segments in flight at the same time; of each stream, which take turns
 
 All start with idle links; the timeline adds the waits for links that others use. Where packets are
-lost, the slowest of the messages of a round counts (`tcp_throughput.message_s`), and it waits for
+lost, the slowest of the messages of a round counts (`throughput.message_s`), and it waits for
 the repair of what is lost at its end (`recovery_wait_s`).
 """
 

@@ -17,9 +17,9 @@ import math
 
 import numpy as np
 
-from netsim.timeline import tcp_throughput
 from netsim.timeline.cost import Situation
 from netsim.timeline.link_table import Array, Paths
+from netsim.timeline.tcp import throughput
 
 
 def latest_s(
@@ -43,14 +43,14 @@ def latest_s(
     if situation.streams == 1 or not paths.loss.any():
         return 0.0
     part_bytes, segment = num_bytes / situation.streams, situation.transport.mss_bytes
-    _, rounds_s = tcp_throughput.lossy_rounds(
+    _, rounds_s = throughput.lossy_rounds(
         situation.congestion_control, part_bytes, rtt_s, paths.loss, segment
     )
-    of_rounds = tcp_throughput.deviation(num_hops * part_bytes, paths.loss, segment)
+    of_rounds = throughput.deviation(num_hops * part_bytes, paths.loss, segment)
     rounds_off_s = num_hops * rounds_s * of_rounds / math.sqrt(num_coupled)
     rate = situation.rate(paths, rtt_s)
     wait_s, squared = (
         situation.recovery_s(paths, num_bytes, rate, rtt_s, num_coupled, power) for power in (1, 2)
     )
     off_s = np.sqrt(rounds_off_s**2 + num_hops * np.maximum(squared - wait_s**2, 0))
-    return tcp_throughput.largest_normal(situation.streams) * float(off_s.max())
+    return throughput.largest_normal(situation.streams) * float(off_s.max())

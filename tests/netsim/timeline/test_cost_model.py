@@ -12,9 +12,9 @@ from netsim.conditions.link import wire_per_payload
 from netsim.links.tcp import UNSENT_BYTES
 from netsim.timeline.cost import Cost
 from netsim.timeline.cost_model import CostModel
-from netsim.timeline.tcp_throughput import LINUX_WINDOW_BYTES, message_s
+from netsim.timeline.tcp.throughput import LINUX_WINDOW_BYTES, message_s
+from netsim.timeline.tcp.windows import Window
 from netsim.timeline.transport import GLOO, NCCL, Transport
-from netsim.timeline.windows import Window
 from netsim.validation import gloo_measurements
 from netsim.validation.calibrate import error, predicted_s
 from netsim.validation.ring import seconds_in_theory
