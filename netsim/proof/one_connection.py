@@ -13,7 +13,7 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import segment_bytes, wire_per_payload
 from netsim.conditions.units import bytes_per_s, mbit_per_s
 from netsim.links.tcp import TcpSettings
-from netsim.timeline.tcp_throughput import SEGMENT_BYTES, loss_limited_rate, socket_window_bytes
+from netsim.timeline.tcp.throughput import SEGMENT_BYTES, loss_limited_rate, socket_window_bytes
 
 PORT = 29_996
 PACKET_BYTES = 2_304

@@ -40,7 +40,9 @@ def chain(situation: Situation, num_bytes: float) -> Cost:
     note_s = situation.delay_s(table.paths(ranks[1:], ranks[:-1]), 1)
     rtt_s = delay_s + note_s
     rate = situation.rate(path, rtt_s)
-    first_s = float((situation.message_s(path, chunk_bytes, rtt_s) + delay_s).sum())
+    first_s = float(
+        (situation.message_s(path, chunk_bytes, rtt_s, 1, situation.streams) + delay_s).sum()
+    )
     rest_s = float(transfer_s(num_bytes - chunk_bytes, rate).max())
     cold_s = situation.cold_s(path, num_bytes, rate, rtt_s)
     begin_s = float(note_s.max()) * transport.rendezvous + transport.operation_s
@@ -75,7 +77,7 @@ def tree(situation: Situation, num_bytes: float) -> Cost:
     rate = situation.rate(path, rtt_s)
     uplink_s = num_children[parents] * num_bytes / table.rates[ranks[parents]]
     cold_s = situation.cold_s(path, num_bytes, rate, rtt_s)
-    message_s = situation.message_s(path, num_bytes, rtt_s)
+    message_s = situation.message_s(path, num_bytes, rtt_s, 1, situation.streams)
     edge_s = np.maximum(uplink_s, message_s) + delay_s + cold_s
     arrival_s = np.zeros(len(ranks))
     for first in _powers_of_two(len(ranks)):

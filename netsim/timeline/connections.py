@@ -8,8 +8,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from netsim.timeline.cost import Cost
+from netsim.timeline.tcp.windows import Window, Windows, after_idleness
 from netsim.timeline.transport import Transport
-from netsim.timeline.windows import Window, Windows, after_idleness
 
 _MAX_CONNECTIONS = 1024
 

@@ -5,15 +5,15 @@ from functools import cached_property
 
 import numpy as np
 
-from netsim.timeline import short_queues, tcp_throughput, windows
 from netsim.timeline.link_table import (
     Array,
     LinkTable,
     Paths,
     Ranks,
 )
+from netsim.timeline.tcp import short_queues, throughput, windows
+from netsim.timeline.tcp.windows import Window, Windows
 from netsim.timeline.transport import Transport
-from netsim.timeline.windows import Window, Windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Situation:
         """Bytes per second of `num_flows` messages together: the slowest link's rate, or less under
         loss, where windows are full, or where a queue is short.
         """
-        rate = tcp_throughput.loss_limited_rate(
+        rate = throughput.loss_limited_rate(
             self.congestion_control,
             paths.rate,
             rtt_s,
@@ -112,11 +112,11 @@ class Situation:
         num_bytes: float,
         rtt_s: Array,
         num_flows: int = 1,
-        num_messages: int = 1,
+        num_parts: int = 1,
         num_senders: int = 1,
     ) -> Array:
-        """Seconds until the slowest of several messages has left; `num_flows` of them share a
-        link, and come from `num_senders` hosts to one.
+        """Seconds until the slowest of `num_parts` messages or parts of messages has left;
+        `num_flows` messages share a link, and come from `num_senders` hosts to one.
         """
         windows_s = short_queues.message_s(
             self.congestion_control,
@@ -126,18 +126,18 @@ class Situation:
             paths.queue_bytes,
             paths.burst_bytes,
             num_flows * self.streams,
-            num_messages * self.streams,
+            num_parts,
             num_senders,
             self.transport.mss_bytes,
         )
-        seconds = tcp_throughput.message_s(
+        seconds = throughput.message_s(
             self.congestion_control,
             num_bytes / self.streams,
             paths.rate,
             rtt_s,
             paths.loss,
             num_flows * self.streams,
-            num_messages * self.streams,
+            num_parts,
             self.transport.max_window_bytes,
             self.transport.mss_bytes,
         )
@@ -163,11 +163,18 @@ class Situation:
         return (num_messages * self.streams - 1) / self.transport.messages_per_s
 
     def recovery_s(
-        self, paths: Paths, num_bytes: float, rate: Array, rtt_s: Array, num_messages: int
+        self,
+        paths: Paths,
+        num_bytes: float,
+        rate: Array,
+        rtt_s: Array,
+        num_parts: int,
+        power: int = 1,
     ) -> Array:
-        """Seconds that simultaneous messages wait for lost packets and lost ready notices."""
-        num_parts = num_messages * self.streams
-        return tcp_throughput.recovery_wait_s(
+        """Seconds that simultaneous parts of messages wait for lost packets and lost ready notices;
+        `power` 2: their squares on the mean.
+        """
+        return throughput.recovery_wait_s(
             num_bytes / self.streams,
             rate / self.streams * rtt_s,
             rtt_s,
@@ -175,6 +182,7 @@ class Situation:
             num_parts,
             num_parts * self.transport.rendezvous,
             self.transport.mss_bytes,
+            power,
         )
 
     def opened(

@@ -9,8 +9,8 @@ the rest is within a factor of 5. These are the least disturbed of 3 rounds on a
 the operations took over 4 % longer in the most disturbed one.
 
 With 1 % of loss training runs are predicted as well as without, see results/reference/README.md. No
-constant was fitted to loss: `tcp_throughput` derives from the loss how slow the slowest of several
-messages is, and how long it waits for lost packets. `short_queues` has what a queue costs that
+constant was fitted to loss: `tcp.throughput` derives from the loss how slow the slowest of several
+messages is, and how long it waits for lost packets. `tcp.short_queues` has what a queue costs that
 overflows.
 
 Whole training steps, with two lanes at the same time, are compared in results/validation/time.md.
@@ -35,8 +35,8 @@ from netsim.timeline.link_table import (
     LinkTable,
     Ranks,
 )
+from netsim.timeline.tcp.windows import Window, Windows
 from netsim.timeline.transport import GLOO, Transport
-from netsim.timeline.windows import Window, Windows
 
 _MAX_COSTS = 256
 _OPEN = Window(1e15)

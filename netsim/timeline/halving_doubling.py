@@ -16,7 +16,7 @@ import numpy as np
 
 from netsim.timeline.cost import Cost, Situation
 from netsim.timeline.link_table import Array, Ranks
-from netsim.timeline.windows import Window, after_idleness
+from netsim.timeline.tcp.windows import Window, after_idleness
 
 _COUPLED = 4
 """As in a ring: a step of all is as late as that of about so many."""
@@ -116,15 +116,15 @@ def _seconds(situation: Situation, step: _Step) -> tuple[float, float, Window]:
     delay_s = situation.delay_s(path, step.num_bytes)
     note_s = situation.delay_s(situation.table.paths(step.receivers, step.senders), 1)
     rtt_s = delay_s + note_s
-    num_messages = min(len(step.senders), _COUPLED)
+    num_parts = min(len(step.senders), _COUPLED) * situation.streams
     rate = situation.rate(path, rtt_s)
     moving_s = np.maximum(
-        situation.message_s(path, step.num_bytes, rtt_s, 1, num_messages),
+        situation.message_s(path, step.num_bytes, rtt_s, 1, num_parts),
         float(situation.busy_s(step.senders, step.receivers, step.num_bytes).max()),
     )
     begin_s = note_s * (situation.transport.rendezvous and step.notes_late)
     late_s = situation.cold_s(path, step.num_bytes, rate, rtt_s) + situation.recovery_s(
-        path, step.num_bytes, rate, rtt_s, num_messages
+        path, step.num_bytes, rate, rtt_s, num_parts
     )
     seconds = begin_s + moving_s + delay_s + late_s
     [window] = situation.opened(path, step.num_bytes, rate, rtt_s)

@@ -21,7 +21,7 @@ from netsim.timeline.connections import Connections
 from netsim.timeline.cost import Cost
 from netsim.timeline.cost_model import CostedOperation, CostModel
 from netsim.timeline.link_table import Array, Ranks
-from netsim.timeline.windows import Windows
+from netsim.timeline.tcp.windows import Windows
 
 
 @dataclass(frozen=True, slots=True)

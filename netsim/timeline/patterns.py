@@ -5,7 +5,7 @@
     p  segments in flight at the same time; of each stream, which take turns
 
 All start with idle links; the timeline adds the waits for links that others use. Where packets are
-lost, the slowest of the messages of a round counts (`tcp_throughput.message_s`), and it waits for
+lost, the slowest of the messages of a round counts (`throughput.message_s`), and it waits for
 the repair of what is lost at its end (`recovery_wait_s`).
 """
 
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from netsim.timeline import halving_doubling
+from netsim.timeline import halving_doubling, streams
 from netsim.timeline.cost import Cost, Situation, transfer_s
 from netsim.timeline.link_table import Array, Ranks
 from netsim.timeline.transport import SharedHost
@@ -59,9 +59,9 @@ def ring(
     delay_s = situation.delay_s(there, num_bytes)
     note_s = situation.delay_s(back, 1)
     rtt_s = delay_s + note_s
-    num_messages = min(len(ranks), _COUPLED)
+    num_coupled = min(len(ranks), _COUPLED)
     rate = situation.rate(there, rtt_s)
-    piece_s = situation.message_s(there, num_bytes, rtt_s, 1, num_messages)
+    piece_s = situation.message_s(there, num_bytes, rtt_s, 1, num_coupled)
     segment_s = piece_s / (transport.num_segments * situation.streams)
     around_s = segment_s + delay_s
     if transport.rendezvous:
@@ -72,8 +72,9 @@ def ring(
     last_s = float((piece_s + delay_s + note_s * transport.rendezvous).max())
     hops_s = (num_hops - 1) * hop_s if num_hops > 1 else 0.0  # hop_s may be infinite
     cold_s = situation.cold_s(there, num_bytes, rate, rtt_s)
-    lost_s = situation.recovery_s(there, num_bytes, rate, rtt_s, num_messages)
+    lost_s = situation.recovery_s(there, num_bytes, rate, rtt_s, num_coupled)
     hops_s += num_hops * float(lost_s.max())
+    hops_s += streams.latest_s(situation, there, num_bytes, num_hops, rtt_s, num_coupled)
     return Cost(
         seconds=hops_s + last_s + float(cold_s.max()) + transport.operation_s,
         drain_s=float(delay_s.max()),
@@ -130,7 +131,7 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
     note_s = situation.delay_s(path, 1)
     rtt_s = delay_s + note_s
     busy_s = _pairwise_busy_s(situation, num_bytes)
-    num_messages = len(ranks) * others
+    num_messages = len(ranks) * others * situation.streams
     all_flows = situation.rate(path, rtt_s, others, others)
     straggling_bytes = min(num_bytes, transport.straggling_bytes) if others > 1 else 0
     message_s = situation.message_s(path, num_bytes, rtt_s, others, num_messages, others)
@@ -144,7 +145,7 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
         seconds=float(begin_s + moving_s + delay_s + cold_s + lost_s),
         drain_s=float(delay_s),
         busy_s=busy_s,
-        num_messages=num_messages * situation.streams,
+        num_messages=num_messages,
         sent_bytes=situation.sent(others * num_bytes),
         rtt_s=float(rtt_s),
         windows=situation.opened(path, num_bytes, all_flows, rtt_s, others),
@@ -163,12 +164,12 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
     rtt_s = delay_s + note_s
     moves = senders != ranks
     busy_s = situation.busy_s(senders[moves], ranks[moves], num_bytes)
-    num_messages = max(min(int(moves.sum()), _COUPLED), 1)
+    num_parts = max(min(int(moves.sum()), _COUPLED), 1) * situation.streams
     rate = situation.rate(path, rtt_s)
-    message_s = situation.message_s(path, num_bytes, rtt_s, 1, num_messages)
+    message_s = situation.message_s(path, num_bytes, rtt_s, 1, num_parts)
     moving_s = np.maximum(busy_s[table.crossed(senders, ranks)].max(0), message_s)
     cold_s = situation.cold_s(path, num_bytes, rate, rtt_s)
-    lost_s = situation.recovery_s(path, num_bytes, rate, rtt_s, num_messages)
+    lost_s = situation.recovery_s(path, num_bytes, rate, rtt_s, num_parts)
     return Cost(
         seconds=np.where(moves, transport.operation_s + moving_s + delay_s + cold_s + lost_s, 0),
         drain_s=delay_s,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import check_number, segment_bytes
-from netsim.timeline.tcp_throughput import (
+from netsim.timeline.tcp.throughput import (
     INITIAL_WINDOW_BYTES,
     LINUX_RMEM_BYTES,
     LINUX_WINDOW_BYTES,
@@ -77,7 +77,7 @@ class Transport:
         mss_bytes: TCP's data in a full frame, of the network's MTU.
         initial_window_bytes: of TCP.
         max_window_bytes: that a connection has in flight at the most: of the hosts' socket buffers
-            (`tcp_throughput.socket_window_bytes`), or of the library's own, whichever is less.
+            (`throughput.socket_window_bytes`), or of the library's own, whichever is less.
         own_buffer_bytes: of the library's, for each connection; None: it limits nothing.
         streams: connections between each two workers over which an operation is striped.
         smallest_part_bytes: operations of less for each stream take fewer.

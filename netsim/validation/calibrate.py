@@ -8,7 +8,7 @@
 
 What a message costs shows in operations of few bytes between many workers, which are measured after
 all others, or alone. Without them `local_messages_per_s` stays as it is. Short queues tell none of
-these constants: they are measured for `netsim.timeline.short_queues`, whose constants stay.
+these constants: they are measured for `netsim.timeline.tcp.short_queues`, whose constants stay.
 
 Least squares of log(predicted / measured) over the networks that are fitted, outliers damped. The
 errors over the others, which no constant has seen, tell how good the predictions are. What was

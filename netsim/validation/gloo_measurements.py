@@ -154,8 +154,8 @@ QUEUES = (
         for ms in (5, 10, 20)
     ),
 )
-"""Networks with short queues, by one of which the constants of `netsim.timeline.short_queues` were
-chosen.
+"""Networks with short queues. The constants of `netsim.timeline.tcp.short_queues` were chosen by
+those that are fitted.
 """
 
 QUEUE_OPERATIONS = {

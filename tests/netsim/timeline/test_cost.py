@@ -8,8 +8,8 @@ import pytest
 
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import wire_per_payload
-from netsim.timeline import tcp_throughput
 from netsim.timeline.cost_model import CostModel
+from netsim.timeline.tcp import throughput
 from tests.netsim.operations import of_all
 from tests.netsim.timeline.test_cost_model import IDEAL, cost_of
 
@@ -113,7 +113,7 @@ def test_jumbo_frames_have_fewer_headers_fewer_packets_and_larger_windows():
     lossy = NetworkCondition(delay_ms=10, loss_pct=1, congestion_control="reno", mtu=9000)
     window_bytes = 8_948 * math.sqrt(1.5 / 0.01)
     mss_bytes = IDEAL.over(lossy).mss_bytes
-    rate = tcp_throughput.loss_limited_rate("reno", math.inf, 0.02, 0.01, segment=mss_bytes)
+    rate = throughput.loss_limited_rate("reno", math.inf, 0.02, 0.01, segment=mss_bytes)
     assert rate == pytest.approx(window_bytes / 0.02)
     small = exchanged(10_000_000, replace(lossy, mtu=1500)).seconds
     assert np.max(exchanged(10_000_000, lossy).seconds) < 0.25 * np.min(small)

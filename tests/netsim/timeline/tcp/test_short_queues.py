@@ -8,10 +8,10 @@ import pytest
 
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import wire_per_payload
-from netsim.timeline import short_queues
 from netsim.timeline.cost_model import CostModel
+from netsim.timeline.tcp import short_queues
+from netsim.timeline.tcp.windows import Window
 from netsim.timeline.transport import GLOO
-from netsim.timeline.windows import Window
 from netsim.validation import gloo_measurements
 from netsim.validation.calibrate import error
 from tests.netsim.event_oracle import growing_rounds

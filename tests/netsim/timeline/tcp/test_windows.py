@@ -10,9 +10,9 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import wire_per_payload
 from netsim.timeline.compute import ComputeTimes
 from netsim.timeline.cost_model import CostModel
+from netsim.timeline.tcp.windows import Window, after_idleness, opened, opening_wait_s
 from netsim.timeline.timeline import Timeline
 from netsim.timeline.transport import GLOO
-from netsim.timeline.windows import Window, after_idleness, opened, opening_wait_s
 from tests.netsim.event_oracle import Connection
 from tests.netsim.operations import of_all
 from tests.netsim.timeline.test_cost_model import IDEAL

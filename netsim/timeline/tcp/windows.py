@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from netsim.timeline.tcp_throughput import INITIAL_WINDOW_BYTES, MIN_RTO_S, STANDING_WINDOW
+from netsim.timeline.tcp.throughput import INITIAL_WINDOW_BYTES, MIN_RTO_S, STANDING_WINDOW
 
 _TRAIN = 0.5
 _GROWTH = 1 / 20

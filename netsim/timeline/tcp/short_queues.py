@@ -12,7 +12,7 @@ A flow has a window in flight. A queue that overflows keeps it small:
   than the one before it, all that is in flight comes at once.
 - Bursts of several hosts meet at a receiver's link. On the mean about a half of m hosts do so at
   once: (m + 1) / 2 bursts.
-- All windows together are 1.5 R T at the most (`tcp_throughput.STANDING_WINDOW`), so a queue that
+- All windows together are 1.5 R T at the most (`throughput.STANDING_WINDOW`), so a queue that
   holds as much never overflows, nor does one that holds the messages.
 - Windows grow by a part of a segment a round trip (RFC 9438, 4.3: 3 (1 - 0.7) / (1 + 0.7)), up to
   what stands in the long run. That is 2.5 (Q + S) where this is a small part of what the link
@@ -29,7 +29,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from netsim.timeline.tcp_throughput import SEGMENT_BYTES, STANDING_WINDOW
+from netsim.timeline.tcp.throughput import SEGMENT_BYTES, STANDING_WINDOW
 
 _GROWTHS = {"reno": 1.0, "cubic": 3 * (1 - 0.7) / (1 + 0.7)}
 _KEPT = {"reno": 0.5, "cubic": 0.7}

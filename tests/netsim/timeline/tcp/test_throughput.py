@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netsim.timeline import tcp_throughput as tcp
+from netsim.timeline.tcp import throughput as tcp
 from tests.netsim.event_oracle import windowed_seconds
 
 RATE = 12.5e6

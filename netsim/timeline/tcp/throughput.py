@@ -120,11 +120,13 @@ def message_s(
     the mean window under loss and V for `max_window_bytes`:
 
         max(flows B / rate,
-            flows H / rate + (B - H) RTT / W * slowest,      H = min(B, W / 2)
-            w RTT + flows (B - w V) / rate),                 w = ceil(B / V) - 1
+            flows H / rate + (B - H) RTT / W,                H = min(B, W / 2)
+            w RTT + flows (B - w V) / rate)                  w = ceil(B / V) - 1
+        + (B - H) RTT / W * (slowest - 1)
 
     A message of B / W windows needs a round trip fewer than windows, rounded up, which is B / W
-    less a half on the mean. V does not vary, so its windows are counted.
+    less a half on the mean. V does not vary, so its windows are counted. The slowest still has its
+    part to send, at its own rate, when the link has carried the others.
 
     Args:
         algorithm: of congestion control.
@@ -137,16 +139,27 @@ def message_s(
         max_window_bytes: that each flow has in flight at the most.
         segment: bytes of data in a full frame.
     """
-    window = lossy_window_bytes(algorithm, rtt_s, loss, segment)
-    head = np.minimum(num_bytes, window / 2)
+    head, rounds_s = lossy_rounds(algorithm, num_bytes, rtt_s, loss, segment)
+    late_s = rounds_s * (slowest(num_bytes, loss, num_messages, segment) - 1)
     carried = goodput(rate, loss)
     with np.errstate(divide="ignore", invalid="ignore"):
-        rounds_s = (num_bytes - head) / window * np.asarray(rtt_s)
-        rounds_s = rounds_s * slowest(num_bytes, loss, num_messages, segment)
         by_link_s, head_s = num_flows * num_bytes / carried, num_flows * head / carried
         seconds = np.maximum(by_link_s, head_s + rounds_s)
     full_s = _full_windows_s(num_bytes, carried, rtt_s, num_flows, max_window_bytes)
-    return np.where(num_bytes > 0, np.maximum(seconds, full_s), 0.0)
+    return np.where(num_bytes > 0, np.maximum(seconds, full_s) + late_s, 0.0)
+
+
+def lossy_rounds(
+    algorithm: str | None,
+    num_bytes: float,
+    rtt_s: ArrayLike,
+    loss: ArrayLike,
+    segment: float = SEGMENT_BYTES,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """H of `message_s`, bytes, and the seconds of a message's windows after it, on the mean."""
+    window = lossy_window_bytes(algorithm, rtt_s, loss, segment)
+    head = np.minimum(num_bytes, window / 2)
+    return head, (num_bytes - head) / window * np.asarray(rtt_s)
 
 
 def _full_windows_s(
@@ -176,13 +189,24 @@ def slowest(
 
         1 + E[largest of m normal] * min(0.3, sqrt(4 / pi - 1) / sqrt(np))
 
-    0.3 is what a simulated CUBIC window has (0.30 to 0.31 for p = 0.1 to 1 %). The largest of m by
-    Blom 1958, Statistical Estimates and Transformed Beta-Variables.
+    0.3 is what a simulated CUBIC window has (0.30 to 0.31 for p = 0.1 to 1 %).
     """
+    return 1 + largest_normal(num_messages) * deviation(num_bytes, loss, segment)
+
+
+def deviation(
+    num_bytes: float, loss: ArrayLike, segment: float = SEGMENT_BYTES
+) -> NDArray[np.float64]:
+    """By how much the time of messages under loss deviates from their mean time, see `slowest`."""
     num_losses = np.maximum(num_bytes / segment * np.asarray(loss), np.finfo(float).tiny)
-    deviation = np.minimum(_WINDOW_DEVIATION, math.sqrt(4 / math.pi - 1) / np.sqrt(num_losses))
-    largest = NormalDist().inv_cdf((num_messages - 0.375) / (num_messages + 0.25))
-    return 1 + max(largest, 0) * deviation
+    return np.minimum(_WINDOW_DEVIATION, math.sqrt(4 / math.pi - 1) / np.sqrt(num_losses))
+
+
+def largest_normal(num_draws: int) -> float:
+    """The largest of several draws from a normal distribution of mean 0 and deviation 1, on the
+    mean (Blom 1958, Statistical Estimates and Transformed Beta-Variables).
+    """
+    return max(NormalDist().inv_cdf((num_draws - 0.375) / (num_draws + 0.25)), 0.0)
 
 
 def recovery_wait_s(
@@ -193,6 +217,7 @@ def recovery_wait_s(
     num_messages: int = 1,
     num_notes: int = 0,
     segment: float = SEGMENT_BYTES,
+    power: int = 1,
 ) -> NDArray[np.float64]:
     """Average seconds by which losses delay the last of several messages sent at the same time. One
     message of n segments is late by
@@ -215,6 +240,7 @@ def recovery_wait_s(
         num_messages: m.
         num_notes: of one packet each, sent at the same time.
         segment: bytes of data in a full frame.
+        power: 2 for the average of the squares.
     """
     rtt_s, loss = np.asarray(rtt_s), np.asarray(loss)
     num_segments = np.maximum(np.minimum(num_bytes, window_bytes) / segment, 1)
@@ -223,6 +249,6 @@ def recovery_wait_s(
     expected_s, before_s = np.zeros(()), np.zeros(())
     for probability, wait_s in zip(later_than, waits_s, strict=True):
         in_time = (1 - probability) ** num_messages * (1 - loss) ** num_notes
-        expected_s = expected_s + (1 - in_time) * (wait_s - before_s)
+        expected_s = expected_s + (1 - in_time) * (wait_s**power - before_s**power)
         before_s = wait_s
     return np.asarray(expected_s)

@@ -1,0 +1,1 @@
+"""What TCP makes of a link: throughput under loss, windows, queues that overflow."""

@@ -1,0 +1,98 @@
+"""Streams of a ring that go on their own, against rings whose windows and losses are drawn."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from netsim.conditions.condition import NetworkCondition
+from tests.netsim.operations import of_all
+from tests.netsim.timeline.test_cost_model import IDEAL, cost_of, seconds_of
+
+RTT_S, SEGMENT = 0.01, 1448
+LOSSY = NetworkCondition(rate_mbit=10_000, delay_ms=5, loss_pct=1, congestion_control="reno")
+
+
+def drawn_s(
+    num_workers: int, num_hops: int, num_packets: float, loss: float, num_rings: int
+) -> np.ndarray:
+    """When each of some rings is through. Each of its connections has a window of its own, which
+    grows by 0.53 segments a round trip or shrinks to 0.7 where one is lost. A worker begins a hop
+    when it has sent its last piece and received the one before. Half a window of a piece costs no
+    round trip of its own. A piece is late by one round trip if any of its last window is lost, by
+    two if the last packet is, by 0.2 s and one if its probe is, too.
+    """
+    chance = np.random.default_rng(0)
+    shape = (num_rings, num_workers)
+    mean = math.sqrt(1.5 / loss)
+    window = np.full(shape, mean)
+    for _ in range(300):
+        lost = chance.random(shape) > (1 - loss) ** window
+        window = np.where(lost, 0.7 * window, window + 0.53)
+    at_s = np.zeros(shape)
+    for _ in range(num_hops):
+        begins_s = np.maximum(at_s, np.roll(at_s, 1, axis=1))
+        left, rounds = np.full(shape, num_packets - mean / 2), np.zeros(shape)
+        while (left > 0).any():
+            sends = left > 0
+            rounds += np.where(sends, np.clip(left / window, 0, 1), 0)
+            lost = chance.random(shape) > (1 - loss) ** np.minimum(window, np.maximum(left, 0))
+            left -= window * sends
+            window = np.where(sends, np.where(lost, 0.7 * window, window + 0.53), window)
+        last, probe = chance.random(shape) < loss, chance.random(shape) < loss
+        any_lost = chance.random(shape) > (1 - loss) ** min(num_packets, mean)
+        waits_s = np.where(last, np.where(probe, 0.2 + RTT_S, 2 * RTT_S), any_lost * RTT_S)
+        at_s = begins_s + rounds * RTT_S + waits_s
+    return at_s.max(1)
+
+
+@pytest.mark.parametrize("num_workers", [4, 8])
+@pytest.mark.parametrize("num_packets", [30, 100, 400])
+def test_the_latest_of_several_rings_is_through_as_late_as_drawn_ones(num_workers, num_packets):
+    """Of each stream the pieces have so many packets, whatever the number of streams."""
+    num_hops = 2 * (num_workers - 1)
+    times_s = drawn_s(num_workers, num_hops, num_packets, 0.01, 1920)
+    for k in (1, 4, 16):
+        latest_s = times_s.reshape(-1, k).max(1).mean()
+        operation = of_all("all_reduce_mean", num_packets * SEGMENT * num_workers * k, num_workers)
+        striped = replace(IDEAL, streams=k, smallest_part_bytes=1)
+        seconds = seconds_of(operation, LOSSY, num_workers, striped)
+        assert seconds - num_hops * 0.005 == pytest.approx(latest_s, rel=0.13)
+
+
+def test_streams_do_not_wait_for_each_other_at_every_hop():
+    """Of many streams one is late at each hop, but seldom the same: of 16 streams with 30 hops the
+    latest is far from 30 times the latest of all.
+    """
+    operation = of_all("all_reduce_mean", 100 * SEGMENT * 16 * 16, 16)
+    striped = replace(IDEAL, streams=16, smallest_part_bytes=1)
+    alone_s = seconds_of(of_all("all_reduce_mean", 100 * SEGMENT * 16, 16), LOSSY, 16)
+    striped_s = seconds_of(operation, LOSSY, 16, striped)
+    assert alone_s < striped_s < 1.2 * alone_s
+    in_step_s = drawn_s(16 * 16, 1, 100, 0.01, 50).mean() * 30
+    assert in_step_s > 1.4 * alone_s
+
+
+@pytest.mark.parametrize("name", ["all_reduce_mean", "all_gather"])
+def test_without_loss_none_is_later(name):
+    clean = replace(LOSSY, loss_pct=0, rate_mbit=100)
+    few_s, many_s = (
+        seconds_of(of_all(name, 4_000_000, 4), clean, 4, replace(IDEAL, streams=k)) for k in (4, 16)
+    )
+    assert few_s == pytest.approx(many_s, rel=1e-12)
+
+
+def test_streams_share_the_link_s_time_and_the_latest_still_has_some_left():
+    """By hand: 8 streams of 100 packets whose link is slower than their windows."""
+    slow = replace(LOSSY, rate_mbit=20)
+    striped = replace(IDEAL, streams=8, smallest_part_bytes=1)
+    operation = of_all("all_reduce_mean", 100 * SEGMENT * 4 * 8, 4)
+    cost = cost_of(operation, slow, 4, striped)
+    late_s = seconds_of(operation, LOSSY, 4, striped) - 6 * _mean_rounds(100) * RTT_S
+    busy_s = float(cost.busy_s.max()) / 0.99
+    assert cost.seconds == pytest.approx(busy_s + late_s, rel=0.03)
+
+
+def _mean_rounds(num_packets: int) -> float:
+    return num_packets / math.sqrt(150) - 0.5
