@@ -15,6 +15,14 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments.plan.schema import GROUPS, Schema
 from host import conf
 
+_LAUNCHERS = {
+    "joblib": "joblib",
+    "ray": "ray",
+    "submitit_slurm": "slurm",
+    "submitit_local": "slurm",
+}
+"""Hydra's launchers that an extra brings: launcher -> extra."""
+
 _WHERE = "--cfg job shows those there are, --help the groups and their choices"
 
 
@@ -68,7 +76,12 @@ def sentence(error: Exception) -> str:
     if match := re.search(r"You must specify '(\w+)'", text):
         return f"{match[1]} is missing: {_choose(match[1])}"
     if match := re.search(r"Could not find 'hydra/launcher/(\w+)'", text):
-        extra = "slurm" if match[1].startswith("submitit") else match[1]
+        if match[1] not in _LAUNCHERS:
+            return (
+                f"there is no hydra/launcher named {match[1]!r}: choose {', '.join(_LAUNCHERS)}, "
+                "or leave it out"
+            )
+        extra = _LAUNCHERS[match[1]]
         return f"hydra/launcher={match[1]} is not installed: pip install 'relaxlab[{extra}]'"
     if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
         return f"there is no {match[1]} named {match[2]!r}: {_choose(match[1])}"

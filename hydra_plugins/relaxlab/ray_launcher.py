@@ -4,7 +4,8 @@ hydra-ray-launcher 1.2.2, Hydra's own, asks for cloudpickle below 3, and joblib 
 scikit-learn brings along, for 3 or newer: they cannot be installed together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class RayLauncher(Launcher):
     ) -> Sequence[JobReturn]:
         """Run the jobs on the Ray cluster and return their results.
 
-        Raises Ray's errors, `UserError` where Ray is not installed.
+        Raises `UserError` where Ray is not installed or refuses its arguments.
         """
         try:
             import ray  # pyright: ignore[reportMissingImports]
@@ -62,9 +63,11 @@ class RayLauncher(Launcher):
         Path(self._config.hydra.sweep.dir).mkdir(parents=True, exist_ok=True)
         for number, overrides in enumerate(job_overrides, start=initial_job_idx):
             print(f"#{number}: {' '.join(filter_overrides(overrides))}", flush=True)
-        ray.init(**_plain(self._init))
-        try:
+        with _refusing("remote"):
             task = ray.remote(**_plain(self._remote))(_run)
+        with _refusing("init"):
+            ray.init(**_plain(self._init))
+        try:
             shared = (self._context, self._task_function, self._config, Singleton.get_state())
             return ray.get(
                 [
@@ -74,6 +77,16 @@ class RayLauncher(Launcher):
             )
         finally:
             ray.shutdown()
+
+
+@contextmanager
+def _refusing(key: str) -> Iterator[None]:
+    """What Ray says of its arguments, or of a cluster that is not there, in a sentence."""
+    try:
+        yield
+    except (ValueError, TypeError, RuntimeError, ConnectionError) as error:
+        said = " ".join(str(error).split())
+        raise UserError(f"Ray refuses hydra.launcher.{key}: {said}") from error
 
 
 def _run(

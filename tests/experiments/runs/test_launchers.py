@@ -1,6 +1,7 @@
 """Launchers whose cluster is not there: one sentence, and nothing is run."""
 
 import sys
+from importlib.util import find_spec
 
 import pytest
 from omegaconf import OmegaConf
@@ -8,6 +9,7 @@ from omegaconf import OmegaConf
 from host.errors import UserError
 from hydra_plugins.relaxlab.ray_launcher import RayLauncher
 from hydra_plugins.relaxlab.study_sweeper import StudySweeper
+from tests import app
 
 
 class NoCluster:
@@ -57,6 +59,54 @@ def test_another_error_of_a_launcher_is_shown_whole(tmp_path, monkeypatch, capsy
     said = swept(tmp_path, monkeypatch, ZeroDivisionError("by nothing"))
     assert not isinstance(said, UserError)
     assert "Traceback" in capsys.readouterr().err
+
+
+class StubOfRay:
+    """Ray's ways to refuse."""
+
+    @staticmethod
+    def remote(**options):
+        if options["num_cpus"] == "many":
+            raise TypeError("num_cpus\nmust be a number")
+        return lambda function: function
+
+    @staticmethod
+    def init(**options):
+        raise ConnectionError(f"nobody at {options['address']}")
+
+
+@pytest.mark.parametrize(
+    ("num_cpus", "said"),
+    [
+        ("many", "Ray refuses hydra.launcher.remote: num_cpus must be a number"),
+        (1, "Ray refuses hydra.launcher.init: nobody at ray://head:10001"),
+    ],
+)
+def test_what_ray_refuses(num_cpus, said, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", StubOfRay)
+    init, remote = {"address": "ray://head:10001"}, {"num_cpus": num_cpus}
+    launcher = RayLauncher(OmegaConf.create(init), OmegaConf.create(remote))
+    hydra = {"hydra_logging": {"root": None}, "verbose": False, "sweep": {"dir": str(tmp_path)}}
+    launcher._config = OmegaConf.create({"hydra": hydra})
+    with pytest.raises(UserError, match=f"^{said}$"):
+        launcher.launch([["seed=1"]], 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["hydra/launcher=submitit_slurm"], "pip install 'relaxlab[slurm]'"),
+        (["hydra/launcher=slurm"], "there is no hydra/launcher named 'slurm': choose joblib, ray"),
+        (["hydra/launcher=ray", "hydra.launcher.init.adress=1"], "there is no key"),
+        (["hydra/launcher=ray", "hydra.launcher.init={address: here}", "model=no"], "model named"),
+    ],
+)
+def test_a_launcher_that_is_not_there(words, said, tmp_path):
+    if words == ["hydra/launcher=submitit_slurm"] and find_spec("submitit"):
+        pytest.skip("it is there")
+    ended = app.run("-m", "algo=allreduce", f"hydra.sweep.dir={tmp_path}", *words)
+    assert ended.returncode == 2 and said in ended.stderr, ended.stderr
+    assert ended.stderr.count("\n") == 1
 
 
 def test_without_ray(monkeypatch):
