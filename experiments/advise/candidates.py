@@ -14,6 +14,7 @@ import torch
 
 from bagua_algos.worker_axis.stacking import Way
 from experiments.advise.choice import NUM_REHEARSALS, Choice, composed
+from experiments.advise.side_by_side import side_by_side
 from experiments.plan.factory import make_plan
 from experiments.plan.model_check import check_model
 from experiments.plan.plan import Plan
@@ -34,7 +35,6 @@ from host.cores import usable_cores
 from host.errors import UserError
 from host.processes import run_in_child
 from host.remaining import Work
-from host.side_by_side import side_by_side
 from host.words import counted
 from netsim.conditions.condition import NetworkCondition
 

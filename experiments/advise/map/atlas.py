@@ -18,9 +18,9 @@ from experiments.advise.grid import Grid
 from experiments.advise.map.job import COMPUTE_MS, job_at
 from experiments.advise.map.standing import baseline_place, grids, lead
 from experiments.advise.map.trainings import Array, Trained, load
+from experiments.advise.side_by_side import side_by_side
 from host.commands import say
 from host.cores import usable_cores
-from host.side_by_side import side_by_side
 
 RHOS: Array = np.geomspace(0.01, 100, 7)
 LAMBDAS: Array = np.geomspace(1e-4, 1, 7)

@@ -76,10 +76,11 @@ def test_ddps_forward_waits_for_worker_0s_buffers():
 
 def test_the_first_step_that_communicates_waits_for_windows_that_open():
     """Each of NCCL's two channels begins with ten segments, and doubles them in each round trip
-    until they fill the link. All weights are in one bucket, and idleness closes no window.
+    until they fill the link, as Reno does. All weights are in one bucket, and idleness closes no
+    window.
     """
     words = ("net=wan", "net.loss_pct=0", "net.tcp_slow_start_after_idle=false", "workers=2")
-    words += ("bucket_bytes=1000000000",)
+    words += ("bucket_bytes=1000000000", "net.congestion_control=reno")
     rate, round_trip_s = 100e6 / 8 / WIRE_PER_PAYLOAD, 0.05
     in_flight, waited_s = 2 * 10 * 1448, 0.0
     while in_flight < rate * round_trip_s:

@@ -130,8 +130,8 @@ def _of_app(of_study):
                 match getattr(command, "arguments", ()):
                     case ["experiments", "-m", *overrides]:
                         yield overrides
-                    case ["experiments.calibrate", *overrides, "--out", _]:
-                        yield overrides
+                    case ["experiments.calibrate", *words, "--out", _]:
+                        yield [word for word in words if "=" in word]
                     case ["experiments.equal_tuning", "run", *words]:
                         yield ["algo=allreduce", *(word for word in words if "=" in word)]
 

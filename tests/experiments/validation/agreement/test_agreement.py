@@ -6,6 +6,7 @@ import pytest
 
 from experiments.commands.checks import agreement
 from experiments.report.statistics import flip_p_value
+from experiments.runs.actions import Command
 from experiments.runs.parts import load_parts
 from experiments.validation.agreement import pairs
 from experiments.validation.agreement.page import page
@@ -108,7 +109,7 @@ def words_of(part):
     """What the sweeps of a part of the study give each key."""
     found = {}
     for action in part.actions:
-        if action.arguments[0] == "experiments":
+        if isinstance(action, Command) and action.arguments[0] == "experiments":
             for word in action.arguments[2:]:
                 key, _, values = word.partition("=")
                 found.setdefault(key, set()).update(values.split(","))

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
+from experiments.advise.side_by_side import side_by_side
 from host.cores import usable_cores
 from host.errors import Failure, UserError
-from host.side_by_side import side_by_side
 
 
 def work(number, seconds=0.0):
