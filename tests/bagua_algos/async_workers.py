@@ -107,7 +107,7 @@ def evaluated(communicator: ProcessGroupCommunicator) -> dict[str, Any]:
     kept, errors = [], []
     for _ in range(5):
         for _ in range(3 + worker.rank):
-            worker.step(sleep_s=0.002 * worker.rank)
+            worker.step(sleep_s=0.004 * (worker.rank + 1))
         before = worker.weights, worker.num_rounds, bool(state.in_flight)
         worker.engine.stand_still()
         clock_s = background.now_w().item()
