@@ -22,9 +22,9 @@ demo: .venv/installed
 	    hydra.sweep.dir=$(DEMO)
 	$(BIN)/python -m experiments.compare $(DEMO)
 
-# Two at a time, on however many cores: tests of networks measure times.
+# Three at a time, on however many cores: tests of networks measure times, and wait for most of them.
 test: lint
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 lint: .venv/installed
 	$(BIN)/ruff format --check
