@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-# Several test processes share the cores: a pool of threads in each would only stand in the other's way.
+# Test processes share the cores: a pool of threads in each would stand in the others' way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("relaxlab", deadline=None)  # a busy machine is not a failure

@@ -2,6 +2,8 @@
 
 from torch import nn
 
+from experiments.models.pooling import HalvingMaxPool2d
+
 WIDTHS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 """Channels and number of the 3x3 convolutions before each pooling."""
 
@@ -16,7 +18,7 @@ class VGG16(nn.Sequential):
             for _ in range(depth):
                 layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)]
                 channels = width
-            layers.append(nn.MaxPool2d(2))
+            layers.append(HalvingMaxPool2d())
             side //= 2
         layers.append(nn.Flatten())
         features = channels * side**2
