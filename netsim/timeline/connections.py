@@ -51,7 +51,10 @@ class Connections:
         )
 
     def used(self, key: Hashable, cost: Cost, end_s: float) -> None:
-        """An operation has opened the windows, and ended then."""
+        """An operation has opened the windows, and ended then. Windows in whole segments come to
+        rest where operations repeat themselves, so that costs that are known serve again.
+        """
         if len(self._connections) >= _MAX_CONNECTIONS:
             del self._connections[next(iter(self._connections))]
-        self._connections[key] = _Connection(cost.windows, cost.idle_s, cost.rtt_s, end_s)
+        windows = tuple(window.in_segments(self._transport.mss_bytes) for window in cost.windows)
+        self._connections[key] = _Connection(windows, cost.idle_s, cost.rtt_s, end_s)

@@ -26,6 +26,7 @@ from netsim.timeline.tcp.throughput import INITIAL_WINDOW_BYTES, MIN_RTO_S, STAN
 _TRAIN = 0.5
 _GROWTH = 1 / 20
 _REOPENED = 3 / 4
+_LARGE = 1e15
 
 
 class Window(NamedTuple):
@@ -33,6 +34,14 @@ class Window(NamedTuple):
 
     num_bytes: float
     threshold_bytes: float = math.inf
+
+    def in_segments(self, segment: float) -> "Window":
+        """Both in whole segments, as TCP counts them; a part of a segment is a packet, too."""
+
+        def whole(size: float) -> float:
+            return math.ceil(size / segment) * segment if size < _LARGE else size
+
+        return Window(whole(self.num_bytes), whole(self.threshold_bytes))
 
 
 Windows = tuple[Window, ...]

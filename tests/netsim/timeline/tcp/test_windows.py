@@ -9,6 +9,7 @@ import pytest
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import wire_per_payload
 from netsim.timeline.compute import ComputeTimes
+from netsim.timeline.connections import Connections
 from netsim.timeline.cost_model import CostModel
 from netsim.timeline.tcp.windows import Window, after_idleness, opened, opening_wait_s
 from netsim.timeline.timeline import Timeline
@@ -191,3 +192,20 @@ def test_bbr_keeps_its_windows():
     assert not GLOO.over(asked).slow_start_after_idle
     assert GLOO.over(FAR).slow_start_after_idle
     assert not GLOO.over(replace(FAR, tcp_slow_start_after_idle=False)).slow_start_after_idle
+
+
+def test_windows_are_whole_segments_and_come_to_rest():
+    assert Window(14_481, 99 * 1448 + 1).in_segments(1448) == (11 * 1448, 100 * 1448)
+    assert Window(14_480).in_segments(1448) == (14_480, math.inf)
+    connections = Connections(GLOO)
+    model = CostModel(FAR, 2, GLOO)
+    operation = of_all("exchange", 1_000_000, 2, shift=1)
+    at_s, seen = 0.0, []
+    for _ in range(60):
+        at_s += 0.4
+        seen.append(connections.windows("them", at_s))
+        cost = model.cost(operation, model.at(0)[0], seen[-1])
+        at_s += float(np.max(cost.seconds))
+        connections.used("them", cost, at_s)
+    assert len(set(seen[:30])) > 2
+    assert len(set(seen[30:])) == 1
