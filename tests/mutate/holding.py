@@ -35,7 +35,7 @@ class Holding:
             plugin = Reach(self._tree.folder, self._group.modules)
             ending = run(self._tree.folder, self._group.tests, plugin, BASELINE_LIMIT_S)
             if ending.code != 0:
-                raise TestsFailError(f"{self._group.name}: {' '.join(self._group.tests)}")
+                raise TestsFailError(ending.told or f"{self._group.name}, {ending}")
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_text(ending.told)
         return json.loads(kept.read_text())
