@@ -1,4 +1,4 @@
-"""Statistics at their edges: times of 0, equal numbers, and what only more than two algorithms show.
+"""Statistics at their edges: times of 0, equal numbers, what only many algorithms show together.
 Expected numbers come from definitions, by least squares, or from SciPy's own tests.
 """
 
