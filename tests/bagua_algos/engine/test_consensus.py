@@ -30,9 +30,9 @@ def weights():
 
 
 def share(engine):
-    return differing(engine.context.buckets, engine.context.communicator, lambda what, job: job())[
-        :, 0
-    ].tolist()
+    context = engine.context
+    shares = differing(context.buckets, context.communicator, lambda what, job: job())
+    return shares[:, 0].tolist()
 
 
 def test_a_worker_whose_one_bucket_differs_is_seen_by_all(weights):
