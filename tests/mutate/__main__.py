@@ -97,6 +97,12 @@ def score(module: str, share: float, known: dict[tuple[str, str], str]) -> Score
     return Score(module, len(all_mutants), num_tried, len(noticed), len(equivalent))
 
 
+def gone(modules: list[str], known: dict[tuple[str, str], str]) -> list[tuple[str, str]]:
+    """Of what is said to be equivalent: the code has changed."""
+    there = {(mutant.path, mutant.name) for module in modules for mutant in mutants(module)}
+    return [entry for entry in known if entry[0] in modules and entry not in there]
+
+
 def main() -> int:
     """The command line; returns the exit code: 0 where all that was tried is noticed."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutate")
@@ -115,6 +121,8 @@ def main() -> int:
     modules = [module for _, modules in chosen(options.names) for module in modules]
     scores = [s for s in (score(module, options.share, known) for module in modules) if s.num_tried]
     print(HEAD, *scores, sep="\n")
+    for path, name in gone(modules, known):
+        print(f"No mutant of {path} any more, take it out of equivalent.yaml: {name}")
     return int(any(s.num_noticed < s.viable for s in scores))
 
 

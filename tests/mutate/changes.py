@@ -51,9 +51,11 @@ def changes(node: ast.AST) -> Iterator[Change]:
 
 
 def is_untold(node: ast.AST) -> bool:
-    """Whether nothing in it is changed: what is told to a reader or to type checkers."""
+    """Whether nothing in it is changed: told to a reader or to type checkers, or a check."""
     if isinstance(node, ast.If):
         return ast.unparse(node.test) == "TYPE_CHECKING"
+    if isinstance(node, ast.keyword):
+        return node.arg == "strict"  # of zip
     return isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr)
 
 

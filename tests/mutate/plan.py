@@ -19,11 +19,13 @@ class Group:
     modules: tuple[str, ...]
     tests: tuple[str, ...]
     """Arguments of pytest: files, and options such as -k."""
+    wider: tuple[str, ...] = ()
+    """Those of further tests, which only what those have not noticed meets."""
 
     def files(self) -> list[str]:
         """The test files among the arguments; of a folder, all of them."""
         found = []
-        for path in (Path(test) for test in self.tests if test.startswith("tests/")):
+        for path in (Path(t) for t in (*self.tests, *self.wider) if t.startswith("tests/")):
             found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
         return [str(path) for path in found]
 
@@ -32,14 +34,14 @@ def groups() -> list[Group]:
     """All of them, the most important first. A module may be a pattern."""
     read = yaml.safe_load((HERE / "map.yaml").read_text())
     return [
-        Group(name, tuple(_files(entry["modules"])), tuple(entry["tests"]))
+        Group(name, _files(entry["modules"]), tuple(entry["tests"]), tuple(entry.get("wider", ())))
         for name, entry in read.items()
     ]
 
 
-def _files(patterns: list[str]) -> list[str]:
+def _files(patterns: list[str]) -> tuple[str, ...]:
     found = {str(path): None for pattern in patterns for path in sorted(Path().glob(pattern))}
-    return [path for path in found if not path.endswith("/__init__.py") or path in patterns]
+    return tuple(found)
 
 
 def equivalents() -> dict[tuple[str, str], str]:

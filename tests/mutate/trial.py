@@ -132,12 +132,13 @@ class FirstFailure:
 
 class Reach:
     """A plugin that tells how long each test takes, and which lines of some files it reaches: what
-    its fixtures reach, whoever used them first, is reached by all who use them.
+    its fixtures reach, whoever used them first, is reached by all who use them. Or which failed.
     """
 
     def __init__(self, folder: Path, paths: Sequence[str]) -> None:
         self._paths = {str(folder / path): path for path in paths}
         self._seconds: dict[str, float] = {}
+        self._failed: list[str] = []
         self._lines: dict[str, set[Line]] = {}
         self._of_fixtures: dict[str, set[Line]] = {}
         self._now: set[Line] = set()
@@ -165,6 +166,8 @@ class Reach:
             self._now |= outer
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.append(report.nodeid)
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
 
     def _call(self, frame: FrameType, event: str, argument: object) -> Any:
@@ -180,6 +183,8 @@ class Reach:
         return line
 
     def told(self) -> str:
+        if self._failed:
+            return "\n".join(self._failed)
         tests = {
             name: {"seconds": self._seconds.get(name, 0.0), "lines": sorted(lines)}
             for name, lines in self._lines.items()

@@ -5,6 +5,8 @@ needs a row in `rows_compressors.py`, and a YAML.
 import importlib
 import pkgutil
 import struct
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
@@ -14,7 +16,13 @@ from omegaconf import OmegaConf
 import bagua_algos.compressors
 from bagua_algos.compressors import QSGD, Cast, Largest, SignScale, Sparse
 from bagua_algos.compressors.cast import WIRE_DTYPES
-from bagua_algos.compressors.compressor import Compressor, Draw, ErrorFeedback
+from bagua_algos.compressors.compressor import (
+    Compressor,
+    Draw,
+    ErrorFeedback,
+    bits_per_element,
+    warn_of_bias,
+)
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from host.conf import PACKAGED
 from kernels import dispatch
@@ -293,6 +301,7 @@ def test_a_sparse_payload_holds_values_then_indices():
         (lambda: Cast(wire="fp4"), "wire must be one of bf16.*got 'fp4'"),
         (lambda: Largest(ratio=0.0), r"ratio must be in \(0, 1\], got 0"),
         (lambda: Largest(ratio=NAN), "ratio must be .* got nan"),
+        (lambda: Largest(ratio=1.001), r"ratio must be in \(0, 1\], got 1.001"),
     ],
 )
 def test_what_cannot_be_is_refused(make, message):
@@ -315,3 +324,28 @@ def test_every_compressor_has_a_row_and_a_yaml():
 
 def _is_compressor(value: object) -> bool:
     return isinstance(value, type) and Compressor in value.__mro__[1:]
+
+
+@dataclass(frozen=True)
+class OfBits(Compressor):
+    """A biased code whose only property is its size."""
+
+    bits: float
+    unbiased: ClassVar[bool] = False
+
+    def wire_bytes(self, num_elements):
+        return round(self.bits * num_elements / 8)
+
+    def compress(self, x, draw=None):
+        raise NotImplementedError
+
+    def decompress(self, payload, num_elements):
+        raise NotImplementedError
+
+
+def test_a_biased_code_of_fewer_than_four_bits_is_warned_of():
+    assert bits_per_element(OfBits(4.0)) == 4.0
+    warn_of_bias(OfBits(4.0), error_feedback=False)
+    warn_of_bias(OfBits(3.5), error_feedback=True)
+    with pytest.warns(UserWarning, match=r"OfBits is biased and keeps 3\.5 bits an element"):
+        warn_of_bias(OfBits(3.5), error_feedback=False)

@@ -1,0 +1,57 @@
+"""In which order gradients come, and how they come into their buckets."""
+
+import torch
+from torch import nn
+
+from bagua_algos import AllReduce
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.engine.engine import Engine
+
+
+class EitherWay(nn.Module):
+    """Two layers in a row, either of them first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+        self.is_turned = False
+
+    def forward(self, x):
+        return self.one(self.other(x)) if self.is_turned else self.other(self.one(x))
+
+
+def engine_of(model, **options):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Engine(model, optimizer, AllReduce(), StackedCommunicator(1), **options)
+
+
+def test_the_order_is_that_of_the_last_pass():
+    model = EitherWay()
+    engine = engine_of(model)
+    for model.is_turned in (False, True, False):
+        model(torch.ones(1, 2)).sum().backward()
+        last, first = model.other.weight, model.one.weight
+        expected = [first, last] if model.is_turned else [last, first]
+        assert all(a is b for a, b in zip(engine.backward.order, expected, strict=True))
+
+
+def test_gradients_in_and_outside_of_a_bucket_both_come_into_it():
+    """A script has given one parameter a gradient of its own, to which the pass adds."""
+    model = EitherWay()
+    engine = engine_of(model)
+    [bucket] = engine.context.buckets
+    x = torch.tensor([[1.0, 2.0]])
+    for own in (model.one.weight, model.other.weight):
+        for parameter, view in zip(bucket.parameters, bucket.gradient_views(), strict=True):
+            parameter.grad = view.zero_() if parameter is not own else torch.ones(2, 2)
+        model(x).sum().backward()
+        plain = EitherWay()
+        plain.load_state_dict(model.state_dict())
+        plain(x).sum().backward()
+        expected = {"one": plain.one.weight.grad, "other": plain.other.weight.grad}
+        for name, gradient in expected.items():
+            parameter = getattr(model, name).weight
+            more = 1.0 if parameter is own else 0.0
+            place = list(map(id, bucket.parameters)).index(id(parameter))
+            torch.testing.assert_close(parameter.grad, gradient + more)
+            torch.testing.assert_close(bucket.gradient_views()[place], gradient + more)

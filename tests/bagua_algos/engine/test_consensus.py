@@ -1,0 +1,59 @@
+"""The model to evaluate where workers should be equal, and one is not."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from bagua_algos import AllReduce
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.engine.consensus import differing
+from bagua_algos.engine.engine import Engine
+from bagua_algos.worker_axis.models import StackedModel
+
+ONE_BYTE = 1  # every parameter becomes a bucket of its own
+
+
+@pytest.fixture
+def weights():
+    """Those of three equal workers, in two buckets, behind their engine."""
+    model = StackedModel(nn.Sequential(nn.Linear(2, 1, bias=False), nn.Linear(1, 2, bias=False)), 3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(2.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(3), bucket_bytes=ONE_BYTE)
+    assert len(engine.context.buckets) == 2
+    yield engine, [layer.weight for layer in model.module]
+    engine.close()
+
+
+def share(engine):
+    context = engine.context
+    shares = differing(context.buckets, context.communicator, lambda what, job: job())
+    return shares[:, 0].tolist()
+
+
+def test_a_worker_whose_one_bucket_differs_is_seen_by_all(weights):
+    engine, (_, second) = weights
+    assert share(engine) == [0, 0, 0]
+    with torch.no_grad():
+        second[1, 0, 0] += 1e-6
+    assert share(engine) == [pytest.approx(1 / 3)] * 3
+
+
+def test_workers_that_should_be_equal_and_are_not_are_told_of_and_averaged(weights):
+    engine, (first, _) = weights
+    with engine.consensus() as spread:
+        assert spread == 0.0
+    with torch.no_grad():
+        first[0] += 3.0
+    # The mean is 3 in the first layer and 2 in the second: two elements each.
+    norm = math.sqrt(2 * 3.0**2 + 2 * 2.0**2)
+    expected = math.sqrt(2 * (2.0**2 + 1 + 1) / 3) / norm
+    said = f"the workers' weights differ by {expected:.1g} of their norm, and AllReduce keeps"
+    with pytest.warns(UserWarning, match=said), engine.consensus() as spread:
+        assert spread == pytest.approx(expected)
+        assert first.eq(3.0).all()
+    assert first[:, 0, 0].tolist() == [5.0, 2.0, 2.0]

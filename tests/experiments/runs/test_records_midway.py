@@ -1,0 +1,56 @@
+"""Records whose disk fills up in the middle of a write."""
+
+import errno
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+
+from experiments.runs.records import RunFolder
+from experiments.runs.summary import Summary, read_summary
+from experiments.training.metrics import MetricsRow
+from host.errors import DiskError
+
+CONFIG = {"seed": 3}
+START = Summary(algo="bytegrad", net="wan", task="digits", workers=4, seed=3)
+ROW = MetricsRow(kind="step", step=1, time_s=0.5)
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_record_that_cannot_be_begun_leaves_nothing_but_what_is_anothers(tmp_path, monkeypatch):
+    (tmp_path / "notes.txt").write_text("mine")
+    monkeypatch.setattr("experiments.runs.records.environment", full)  # after summary and config
+    with pytest.raises(DiskError):
+        RunFolder.create(tmp_path, CONFIG, START)
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_table_that_finds_no_room_leaves_the_journal(tmp_path, monkeypatch):
+    run = RunFolder.create(tmp_path, CONFIG, START)
+    run.log(ROW)
+
+    def write_a_part(table, path):
+        Path(path).write_bytes(b"PAR1")
+        full()
+
+    monkeypatch.setattr(parquet, "write_table", write_a_part)
+    run.finish(replace(START, status="completed"))
+    assert read_summary(tmp_path).status == "completed"
+    names = {"config.yaml", "environment.json", "metrics.jsonl", "summary.json"}
+    assert {file.name for file in tmp_path.iterdir()} == names
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["step"] == 1
+
+
+@pytest.mark.parametrize("changes", [None, [{"after_step": 0, "workers": 2}]])
+def test_the_configuration_begins_with_the_number_of_workers_over_time_if_it_changed(
+    changes, tmp_path
+):
+    RunFolder.create(tmp_path, CONFIG, replace(START, workers_over_time=changes))
+    first = (tmp_path / "config.yaml").read_text().splitlines()[0]
+    assert first == ("# 2 workers" if changes else "seed: 3")
