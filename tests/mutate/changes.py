@@ -55,7 +55,7 @@ def is_untold(node: ast.AST) -> bool:
     if isinstance(node, ast.If):
         return ast.unparse(node.test) == "TYPE_CHECKING"
     if isinstance(node, ast.keyword):
-        return node.arg == "strict"  # of zip
+        return node.arg in ("strict", "stacklevel")  # of zip and of warn
     return isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr)
 
 
