@@ -24,9 +24,9 @@ def main() -> int:
     if arguments.map is not None:
         check_folder(arguments.map)
     if arguments.extract is not None:
-        from experiments.advise.map.extract import extract
+        from experiments.advise.map.extract import FILE, extract
 
-        extract(arguments.extract)
+        extract(arguments.extract, arguments.trainings or FILE)
     if arguments.map is not None:
         from experiments.advise.map.atlas import panels
         from experiments.advise.map.page import write
@@ -68,7 +68,14 @@ def _parser() -> argparse.ArgumentParser:
         "--extract",
         type=Path,
         metavar="DIR",
-        help="read the trainings anew from the records of the reference study in DIR",
+        help="read the trainings anew from the records of the study map in DIR",
+    )
+    parser.add_argument(
+        "--trainings",
+        type=Path,
+        metavar="FILE",
+        help="where --extract writes them; the package's own file, which the map is made of, if "
+        "left out",
     )
     parser.add_argument(
         "--map", type=Path, metavar="DIR", help="make the whole map: pictures, table, page"

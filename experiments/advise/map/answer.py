@@ -13,16 +13,20 @@ from experiments.advise.advice import BASELINE
 from experiments.advise.grid import Grid
 from experiments.advise.map.job import Job
 from experiments.advise.map.standing import (
-    baseline_place,
+    always_best,
+    baseline_loses,
     grids,
     lead,
     model_error,
     sent_by,
+    setting_at,
     trained_near,
 )
 from experiments.advise.map.times import step_s
 from experiments.advise.map.trainings import Array, Trained, load
+from experiments.advise.tuning.trials import JUDGED_AT
 from experiments.report.statistics import Interval
+from host.errors import UserError
 from host.words import counted, listed, significant
 
 _SHOWN = 5
@@ -36,6 +40,7 @@ class Answer:
         self.job = job
         self.trained = trained
         self._grids = grids(trained, [[job]])
+        self._goal = trained.goal(JUDGED_AT)
 
     @property
     def title(self) -> str:
@@ -43,11 +48,11 @@ class Answer:
         own = self.trained
         return (
             f"{own.task}, trained with {own.workers} simulated workers of batch "
-            f"{own.batch_size}, {counted(len(own.seeds), 'seed')}: first to {own.goals[0]}"
+            f"{own.batch_size}, {counted(len(own.seeds), 'seed')}: first to {own.goals[self._goal]}"
         )
 
     def table(self) -> Table:
-        """The first algorithms, and all-reduce, at the first goal."""
+        """The first algorithms, and all-reduce, at the target by which settings were chosen."""
         rendered = Table(title=Text(self.title, style="bold"), title_justify="left")
         for header in ("rank", "algorithm", f"times as soon as {BASELINE}", "steps", "ms a step"):
             rendered.add_column(header, justify="left" if header == "algorithm" else "right")
@@ -57,20 +62,21 @@ class Answer:
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         """The cells of `table`; an asterisk marks the first and those that tie with it."""
-        at = self._grids[0]
-        times, steps = _times(at), self.trained.steps(0)
+        at = self._grids[self._goal]
+        times = _times(at)
         order = sorted(times, key=lambda algo: (float(np.median(times[algo])), algo))
         best = {at.first(0, 0), *at.ties(0, 0)}
         for rank, algo in enumerate(order, 1):
             if rank > _SHOWN and algo not in best and algo != BASELINE:
                 continue
             is_missed = math.isinf(np.median(times[algo]))
-            a_step = step_s(sent_by(self.trained, algo, self.job.workers), self.job)
+            setting = setting_at(self.trained, algo, self.job)
+            a_step = step_s(sent_by(self.trained, setting, self.job.workers), self.job)
             yield (
                 "-" if is_missed else str(rank),
                 algo,
                 _lead(times[algo], times[BASELINE]) + (" *" if algo in best else ""),
-                f"{np.median(steps[algo]):g}",
+                f"{np.median(setting.steps[self._goal]):g}",
                 significant(1000 * a_step),
             )
 
@@ -79,23 +85,21 @@ class Answer:
         said = [
             f"First to {goal}: {self.first_said(k)}." for k, goal in enumerate(self.trained.goals)
         ]
-        if all(baseline_place(at.first(0, 0), at.ties(0, 0)) == "loses" for at in self._grids):
+        if baseline_loses(self._grids, 0, 0):
             said.append(f"{BASELINE} neither wins nor ties at any of these targets.")
-        always = set.intersection(*({at.first(0, 0), *at.ties(0, 0)} for at in self._grids))
-        names = sorted(name for name in always if name is not None)
-        goals = self.trained.goals
-        if len(goals) > 1:
-            low, high = (pick(goal.accuracy for goal in goals) for pick in (min, max))
+        pairs = zip(self.trained.goals, self._grids, strict=True)
+        reached = [goal.accuracy for goal, at in pairs if at.first(0, 0) is not None]
+        if reached:
+            names = always_best(self._grids, 0, 0)
             who = f"{listed(names)} first or tied" if names else "nobody first or tied throughout"
-            said.append(f"From {low:.4g} to {high:.4g}: {who}.")
-        else:
-            said.append(
-                "The runs ended at this target, so nothing is known of who is first at harder ones."
-            )
+            said.append(f"From {min(reached):.4g} to {max(reached):.4g}: {who}.")
         return said
 
-    def first_said(self, goal: int = 0) -> str:
-        """Who is first to a goal, how far before all-reduce, and who ties."""
+    def first_said(self, goal: int | None = None) -> str:
+        """Who is first to a goal, how far before all-reduce, and who ties; without one, to that by
+        which settings were chosen.
+        """
+        goal = self._goal if goal is None else goal
         at = self._grids[goal]
         first = at.first(0, 0)
         if first is None:
@@ -133,10 +137,20 @@ def _between(interval: Interval) -> str:
 
 
 def answers(job: Job, tasks: Sequence[str]) -> list[Answer]:
-    """For each task one, or two where the workers lie between trained numbers. Raises `UserError`
-    as `trained_near`.
+    """For each task one, or two where the workers lie between trained numbers; none for a task that
+    was not trained with as many workers, if another one was.
+
+    Raises `UserError` as `trained_near` where no task was.
     """
-    return [Answer(job, trained) for task in tasks for trained in trained_near(task, job.workers)]
+    given, refused = [], []
+    for task in tasks:
+        try:
+            given += [Answer(job, trained) for trained in trained_near(task, job.workers)]
+        except UserError as error:
+            refused.append(error)
+    if not given:
+        raise refused[0]
+    return given
 
 
 def where(job: Job) -> str:
@@ -162,7 +176,7 @@ def caveats(given: Sequence[Answer]) -> list[str]:
         if workers != [job.workers]
         else []
     )
-    error = max(model_error(own, 0) for own in trained)
+    error = max(model_error(own, k) for own in trained for k in range(len(own.goals)))
     return [
         *between,
         f"Simulated: steps to accuracy of {counted(source.num_runs, 'recorded run')} (small models "
@@ -171,16 +185,9 @@ def caveats(given: Sequence[Answer]) -> list[str]:
         f"Brackets are 95 % intervals over seeds. An asterisk marks the first and its ties: the "
         f"interval, widened by the error of the times (up to {100 * error:.0f} %), holds 1.",
         "All algorithms have the same compute a step; compressing costs nothing here. Buckets and "
-        "the pattern of all-reduces are the fastest for each; learning rates were tuned on the "
-        "data that score, other fields not at all.",
-        "It is no answer for another task, model, batch or learning rate: there algorithms take "
-        "other numbers of steps.",
-        *(
-            [
-                f"{source.num_dirty} of the {source.num_runs} runs were of a tree with changes "
-                "that no commit has."
-            ]
-            if source.num_dirty
-            else []
-        ),
+        "the pattern of all-reduces are the fastest for each. Each has the setting whose trial was "
+        f"the soonest here, of equally many trials ({source.num_trials} in all), on other seeds "
+        "and examples than those that score.",
+        "It is no answer for another task, model or batch: there algorithms take other numbers of "
+        "steps.",
     ]

@@ -16,14 +16,14 @@ import pandas as pd
 from experiments.advise.advice import BASELINE
 from experiments.advise.grid import Grid
 from experiments.advise.map.job import COMPUTE_MS, job_at
-from experiments.advise.map.standing import baseline_place, grids, lead
+from experiments.advise.map.standing import always_best, baseline_place, grids, lead
 from experiments.advise.map.trainings import Array, Trained, load
 from experiments.advise.side_by_side import side_by_side
 from host.commands import say
 from host.cores import usable_cores
 
-RHOS: Array = np.geomspace(0.01, 100, 7)
-LAMBDAS: Array = np.geomspace(1e-4, 1, 7)
+RHOS: Array = np.geomspace(0.01, 100, 9)
+LAMBDAS: Array = np.geomspace(1e-4, 1, 9)
 LOSSES_PCT = (0.0, 0.1, 1.0)
 
 
@@ -93,4 +93,5 @@ def _rows(panel: Panel) -> Iterator[dict[str, object]]:
                 "high": high,
                 "allreduce": baseline_place(first, ties),
                 "ties": " ".join(ties),
+                "best_at_all_targets": " ".join(always_best(panel.grids, rate, delay)),
             }

@@ -14,8 +14,10 @@ from experiments.advise.map.atlas import LAMBDAS, RHOS, Panel
 from experiments.advise.map.job import COMPUTE_MS
 from experiments.advise.map.points import Point, points
 from experiments.advise.map.standing import baseline_place
+from experiments.advise.map.trainings import trained_workers
 from experiments.advise.surface_plot import draw_regions, label_regions, mesh
-from host.words import counted
+from experiments.advise.tuning.trials import JUDGED_AT
+from host.words import counted, listed
 
 if TYPE_CHECKING:  # imported where it draws: it takes more than a second
     from matplotlib.axes import Axes
@@ -38,43 +40,54 @@ _LABEL_SHARE = 0.06
 
 _LEADS = (1.5, 2, 4, 8, 16, 32)
 _NOTE = (
-    "rho: an ideal all-reduce / compute. lambda: delay / compute. Simulated, three seeds.\n"
+    "rho: an ideal all-reduce / compute. lambda: delay / compute. Simulated, {seeds}.\n"
     "Numbers on lines: how many times as soon as all-reduce. Circles: all-reduce is first or ties."
 )
 
 
 def map_figure(shown: Sequence[Panel]) -> Figure:
-    """All panels of a task at the study's own target: columns by workers, rows by loss."""
+    """All panels of a task at the target by which settings were chosen: columns by workers, rows by
+    loss.
+    """
     own = shown[0].trained
+    goal = own.goal(JUDGED_AT)
     columns = sorted({panel.trained.workers for panel in shown})
     rows = sorted({panel.loss_pct for panel in shown})
     cells = {
-        (rows.index(p.loss_pct), columns.index(p.trained.workers)): (p, p.grids[0], _title(p))
+        (rows.index(p.loss_pct), columns.index(p.trained.workers)): (
+            p,
+            p.grids[p.trained.goal(JUDGED_AT)],
+            _title(p),
+        )
         for p in shown
     }
     return _figure(
         cells,
-        f"{own.task}: first to {own.goals[0]}",
-        _NOTE + " Letters: clusters.",
+        f"{own.task}: first to {own.goals[goal].points:g} point below tuned all-reduce's end",
+        _note(shown) + " Letters: clusters.",
         with_points=True,
     )
 
 
-def targets_figure(shown: Sequence[Panel]) -> Figure:
-    """The panels without loss of those trainings that have several targets: a row for each task."""
-    several = [p for p in shown if len(p.trained.goals) > 1 and not p.loss_pct]
+def targets_figure(shown: Sequence[Panel], workers: int) -> Figure:
+    """The panels of so many workers without loss, at all targets: a row for each task."""
+    own = [p for p in shown if p.trained.workers == workers and not p.loss_pct]
     cells = {
         (row, column): (
             panel,
-            panel.grids[goal],
-            f"{panel.trained.task}\nfirst to {panel.trained.goals[goal]}",
+            panel.grids[column],
+            f"{panel.trained.task}\nfirst to {goal}",
         )
-        for row, panel in enumerate(several)
-        for column, goal in enumerate(range(1, len(panel.trained.goals)))
+        for row, panel in enumerate(own)
+        for column, goal in enumerate(panel.trained.goals)
     }
-    workers = several[0].trained.workers
-    title = f"{counted(workers, 'worker')}, no loss: targets so many points below all-reduce's end"
-    return _figure(cells, title, _NOTE, with_points=False)
+    title = f"{counted(workers, 'worker')}, no loss: targets so many points below tuned all-reduce"
+    return _figure(cells, title, _note(own), with_points=False)
+
+
+def _note(shown: Sequence[Panel]) -> str:
+    numbers = sorted({len(panel.trained.seeds) for panel in shown})
+    return _NOTE.format(seeds=f"{listed([str(number) for number in numbers])} seeds")
 
 
 def _title(panel: Panel) -> str:
@@ -176,6 +189,6 @@ def _draw_points(axes: Axes, panel: Panel) -> None:
 
 def nearest(point: Point) -> list[int]:
     """The trained numbers of workers that are the nearest, by their ratio."""
-    trained = (16, 64, 128)
+    trained = trained_workers()
     apart = [abs(np.log(point.job.workers / workers)) for workers in trained]
     return [workers for workers, far in zip(trained, apart, strict=True) if far < min(apart) + 1e-9]

@@ -1,169 +1,174 @@
-"""Takes from a study's records what the map needs of them, and depends on no network.
+"""Takes from the records of the study `map` what the map needs of them, and depends on no network.
 
-The runs of one training on all networks have the same accuracies after the same steps; that is
-checked, and the runs on one network are read.
+    map_TASK_trials/wN      the trials of one task with N workers
+    map_TASK_wN             the runs that score, and the targets.yaml that they were scored by
+
+A run that scores has the words of a trial, but for its seed, its examples and its target.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import yaml
 
-from experiments.advise.advice import BASELINE
-from experiments.plan.compose import compose_config
-from experiments.plan.identity import plain
-from experiments.report.sections.time_against_target import POINTS
-from experiments.runs.load import load_runs_and_metrics
+from experiments.advise.map.trainings import Goal
+from experiments.advise.tuning.trials import JUDGED_AT
+from experiments.plan.overrides import values_of
+from experiments.report.tuned import load_targets
+from experiments.runs.load import load_rows
+from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 from host.output import writing
 
-PAGES = {
-    "reference": "reference",
-    "reference_64": "reference",
-    "reference_128": "reference",
-    "reference_movies": "reference_movies",
-    "reference_movies_64": "reference_movies",
-    "reference_movies_128": "reference_movies",
-}
-"""The folders of runs that are read, each with the experiment that made them."""
-
 FILE = Path(__file__).parent / "trainings.yaml"
-_NET = "none"
-_LEFT_OUT = ("async",)
-"""Their values depend on timing."""
+COMMAND = "python -m experiments.locate --extract results/runs"
+
+_NOT_OF_SETTING = ("seed", "net", "target_accuracy", "data.for_tuning")
+_TUNED = ("algo", "lr_scale", "optim", "schedule")
+"""The words that differ between contestants and trials, by their first part."""
 
 
-def extract(records: Path, file: Path = FILE) -> None:
-    """Write `file` from the folders `PAGES` in `records`. Raises `UserError` where runs of one
-    training differ, or an algorithm has other fields today.
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """A record: `words` are all that it was started with, but for `_NOT_OF_SETTING`."""
+
+    folder: Path
+    words: tuple[str, ...]
+    seed: int
+    commit: str
+    rows: Sequence[MetricsRow]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return yaml.safe_load((self.folder / "config.yaml").read_text())
+
+    def steps_to(self, accuracy: float) -> float:
+        """Until the first evaluation that reaches it; inf for a miss."""
+        reached = (row.step for row in self.rows if (row.accuracy or 0.0) >= accuracy)
+        return float(min(reached, default=math.inf))
+
+
+def extract(runs: Path, file: Path = FILE) -> None:
+    """Write `file` from the records in `runs`.
+
+    Raises `UserError` for records of a dirty tree, for runs without a trial, and where settings
+    have other seeds than others.
     """
-    trained, environments = [], []
-    for page, experiment in PAGES.items():
-        runs, metrics = load_runs_and_metrics(records / page)
-        runs = runs.loc[~runs.algo.isin(_LEFT_OUT)]
-        _check_alike(runs, metrics)
-        runs = runs.loc[runs.net == _NET]
-        trained.append(_trained(runs, metrics, experiment))
-        environments += [_read(folder, "environment.json") for folder in runs.folder]
+    folders = sorted(
+        (task, int(workers), file.parent)
+        for file in runs.glob("map_*_w*/targets.yaml")
+        for task, workers in re.findall(r"^map_(.*)_w(\d+)$", file.parent.name)
+    )
+    if not folders:
+        raise UserError(f"{runs} has no records of the study map: run its parts first")
+    trained, commits, num_runs, num_trials = [], set[str](), 0, 0
+    for task, workers, folder in folders:
+        trials = _load(runs / f"map_{task}_trials/w{workers}")
+        scored = _load(folder)
+        trained.append(_trained(folder, trials, scored))
+        commits |= {run.commit for run in scored}
+        num_runs, num_trials = num_runs + len(scored), num_trials + len(trials)
     source = {
-        "command": f"python -m experiments.locate --extract {records}",
-        "commits": sorted({environment["git_commit"] for environment in environments}),
-        "num_runs": len(environments),
-        "num_dirty": sum(environment["git_dirty"] for environment in environments),
+        "command": COMMAND,
+        "commits": sorted(commits),
+        "num_runs": num_runs,
+        "num_trials": num_trials,
     }
     values = {"source": source, "trained": trained}
     with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(
-            "# What the map keeps of the reference study; `source` says who made it.\n"
+            "# What the map keeps of the study `map`; `source` says who made it.\n"
             + yaml.safe_dump(values, sort_keys=False, width=100, default_flow_style=None)
         )
 
 
-def _trained(runs: pd.DataFrame, metrics: pd.DataFrame, experiment: str) -> dict[str, Any]:
-    first = runs.iloc[0]
-    config = _config(first.folder)
-    baseline = runs.loc[runs.algo == BASELINE]
-    went_on = bool((baseline.steps == config["max_steps"]).all())
-    final = float(baseline.validation_accuracy.median()) if went_on else None
-    goals = [{"accuracy": float(config["target_accuracy"])}]
-    if final is not None:
-        goals += [{"accuracy": round(final - p / 100, 6), "points": p} for p in POINTS]
-    curves = {str(folder): own for folder, own in _evaluations(metrics).groupby("folder")}
-    seeds = sorted(int(seed) for seed in baseline.seed)
+def _load(folder: Path) -> list[_Run]:
+    """All records of a folder, in the order of their names."""
+    return [_run(file) for file in sorted(folder.glob("*/environment.json"))]
+
+
+def _run(file: Path) -> _Run:
+    environment = json.loads(file.read_text())
+    if environment["git_dirty"]:
+        raise UserError(f"{file.parent} is of a dirty tree: run it again from a commit")
+    words = environment["overrides"]
+    return _Run(
+        folder=file.parent,
+        words=tuple(word for word in words if word.split("=")[0] not in _NOT_OF_SETTING),
+        seed=int(values_of(words)["seed"]),
+        commit=environment["git_commit"],
+        rows=[row for row in load_rows(file.parent) if row.is_evaluation],
+    )
+
+
+def _trained(folder: Path, trials: Sequence[_Run], scored: Sequence[_Run]) -> dict[str, Any]:
+    easiest_first = sorted(load_targets(folder).items(), reverse=True)
+    goals = [Goal(points=points, accuracy=target) for points, target in easiest_first]
+    by_setting: dict[tuple[str, ...], list[_Run]] = {}
+    for run in scored:
+        by_setting.setdefault(run.words, []).append(run)
+    seeds = sorted({run.seed for run in scored})
+    first = scored[0].config
+    optims: dict[str, Any] = {}
     trainings = [
-        _training(own.sort_values("seed"), curves, goals, seeds, experiment)
-        for _, own in runs.groupby("algo")
+        _training(own, _trial(words, trials, folder), seeds, goals, optims)
+        for words, own in by_setting.items()
     ]
-    composed = [own.pop("composed") for own in trainings]
     return {
-        "task": str(first.task),
-        "experiment": experiment,
-        "workers": int(first.workers),
-        "batch_size": int(config["batch_size"]),
-        "eval_every": int(config["eval_every"]),
+        "task": first["names"]["task"],
+        "workers": first["workers"],
+        "batch_size": first["batch_size"],
+        "max_steps": first["max_steps"],
+        "eval_every": first["eval_every"],
         "seeds": seeds,
-        "final": final,
-        "goals": goals,
-        "model": composed[0]["model"],
-        "optims": {one["names"]["optim"]: one["optim"] for one in composed},
-        "trainings": trainings,
+        "goals": [{"points": goal.points, "accuracy": goal.accuracy} for goal in goals],
+        "model": first["model"],
+        "optims": optims,
+        "trainings": sorted(trainings, key=lambda own: (own["algo"], own["words"])),
     }
+
+
+def _trial(words: tuple[str, ...], trials: Sequence[_Run], folder: Path) -> _Run:
+    """The trial of these words. Raises `UserError` where there is none."""
+    for trial in trials:
+        if set(trial.words) == set(words):
+            return trial
+    raise UserError(f"{folder} has runs of a setting that is no trial's: {' '.join(words)}")
 
 
 def _training(
-    runs: pd.DataFrame,
-    curves: dict[str, pd.DataFrame],
-    goals: list[Any],
-    seeds: list[int],
-    experiment: str,
+    runs: Sequence[_Run],
+    trial: _Run,
+    seeds: Sequence[int],
+    goals: Sequence[Goal],
+    optims: dict[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Of one algorithm, with the configuration that the app composes for it today."""
-    config = _config(runs.folder.iloc[0])
-    algo, optim = config["names"]["algo"], config["names"]["optim"]
-    if list(runs.seed) != seeds or (runs.status != "completed").any():
-        raise UserError(f"{algo}: its seeds {list(runs.seed)} are not all of {seeds}, completed")
-    words = [f"experiment={experiment}", f"algo={algo}", f"optim={optim}", "profile=null"]
-    composed = plain(compose_config([*words, f"workers={config['workers']}"]))
-    _check_fields(algo, config["algo"], composed["algo"])
-    _check_fields(algo, config["model"], composed["model"])
-    max_steps = int(config["max_steps"])
+    """Of one setting; its optimizer comes into `optims`."""
+    by_seed = sorted(runs, key=lambda run: run.seed)
+    words = " ".join(_own(trial.words))
+    if [run.seed for run in by_seed] != list(seeds):
+        found = [run.seed for run in by_seed]
+        raise UserError(f"{words}: its seeds are {found}, others have {list(seeds)}")
+    config = by_seed[0].config
+    optims[config["names"]["optim"]] = config["optim"]
+    (judged,) = (goal.accuracy for goal in goals if goal.points == JUDGED_AT)
     return {
-        "composed": composed,
-        "algo": algo,
-        "config": composed["algo"],
-        "optim": optim,
-        "lr": float(config["optim"]["lr"] * config["lr_scale"]),
-        "steps": [_steps(runs, curves, goal["accuracy"], max_steps) for goal in goals],
+        "algo": config["names"]["algo"],
+        "words": words,
+        "config": config["algo"],
+        "optim": config["names"]["optim"],
+        "trial_steps": trial.steps_to(judged),
+        "steps": [[run.steps_to(goal.accuracy) for run in by_seed] for goal in goals],
     }
 
 
-def _check_fields(algo: str, recorded: dict[str, Any], today: dict[str, Any]) -> None:
-    """Raise `UserError` where a field has another value today; classes may have other modules."""
-    for name, value in recorded.items():
-        now = today.get(name)
-        if isinstance(value, dict) and isinstance(now, dict):
-            _check_fields(algo, value, now)
-        elif name == "_target_":
-            value, now = (str(path).rsplit(".", 1)[-1] for path in (value, now))
-        if not isinstance(value, dict) and value != now:
-            raise UserError(f"{algo}: {name} was {value} and is {now}: train it again")
-
-
-def _steps(
-    runs: pd.DataFrame, curves: dict[str, pd.DataFrame], accuracy: float, max_steps: int
-) -> list[float] | None:
-    """Until the first evaluation that reaches it; None where a run has ended before it could."""
-    steps = []
-    for folder, last in zip(runs.folder, runs.steps, strict=True):
-        rows = curves[str(folder)]
-        reached = rows.loc[rows.accuracy >= accuracy, "step"]
-        if reached.empty and last < max_steps:
-            return None
-        steps.append(float(reached.min()) if len(reached) else math.inf)
-    return steps
-
-
-def _check_alike(runs: pd.DataFrame, metrics: pd.DataFrame) -> None:
-    rows = _evaluations(metrics)
-    rows = rows.loc[rows.algo.isin(set(runs.algo)), ["algo", "seed", "net", "step", "accuracy"]]
-    num_values = rows.groupby(["algo", "seed", "step"]).accuracy.nunique()
-    if (num_values > 1).any():
-        algo, seed, step = num_values.idxmax()
-        raise UserError(f"{algo}, seed {seed}: networks differ in the accuracy at step {step}")
-
-
-def _evaluations(metrics: pd.DataFrame) -> pd.DataFrame:
-    return metrics.loc[metrics.kind == "evaluation"]
-
-
-def _config(folder: str) -> dict[str, Any]:
-    return yaml.safe_load((Path(folder) / "config.yaml").read_text())
-
-
-def _read(folder: str, name: str) -> dict[str, Any]:
-    return json.loads((Path(folder) / name).read_text())
+def _own(words: Sequence[str]) -> Iterator[str]:
+    yield from (word for word in words if re.split("[.=]", word)[0] in _TUNED)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from experiments.advise.advice import BASELINE
@@ -15,9 +16,9 @@ from experiments.advise.map.atlas import Panel, frame
 from experiments.advise.map.draw import map_figure, targets_figure
 from experiments.advise.map.job import COMPUTE_MS, MODEL_MB
 from experiments.advise.map.points import Point, points
-from experiments.advise.map.standing import model_error
-from experiments.advise.map.trainings import load, tasks
-from experiments.report.figures.plots import save_plot
+from experiments.advise.map.standing import always_best, baseline_loses, model_error
+from experiments.advise.map.trainings import load, tasks, trained_workers
+from experiments.report.figures.plots import save_png
 from host import markdown
 from host.errors import UserError
 from host.output import writing
@@ -30,8 +31,9 @@ def write(shown: Sequence[Panel], out: Path) -> None:
     """All of it, of the panels of all tasks."""
     for task in tasks():
         own = [panel for panel in shown if panel.trained.task == task]
-        save_plot(map_figure(own), out, f"map_{task}")
-    save_plot(targets_figure(shown), out, "map_targets")
+        save_png(map_figure(own), out, f"map_{task}")
+    for workers in trained_workers():
+        save_png(targets_figure(shown, workers), out, f"map_targets_{workers}")
     table = frame(shown)
     with writing(out):
         table.to_csv(out / "map.csv", index=False, float_format="%.4g")
@@ -42,8 +44,11 @@ def _readme(shown: Sequence[Panel], table: pd.DataFrame) -> str:
     sections = [
         _HEAD,
         *(f"![{task}](map_{task}.png)\n" for task in tasks()),
-        "The same without loss, with 16 workers, at the targets by rule:\n",
-        "![targets](map_targets.png)\n",
+        "The same without loss, at all targets:\n",
+        *(f"![targets](map_targets_{workers}.png)\n" for workers in trained_workers()),
+        "## Over which targets a winner holds\n",
+        _prose(_HOLDS),
+        _holds_table(shown) + "\n",
         "## Who is first where\n",
         _prose(
             f"Places of each panel, of {shown[0].grids[0].best_s.size}, by who is first; how many "
@@ -67,6 +72,7 @@ makes this folder again. [docs/map.md](../../docs/map.md) says what it rests on.
 
 - rho: the seconds of an ideal all-reduce of the gradients at the link's rate, for each second of
   compute a step. lambda: the delay, one way, for each second of compute.
+- Targets: the median final accuracy of tuned all-reduce, less 2, 1, 0.5 and 0.2 points.
 - Colour: who reaches the target first. Solid lines: where that changes. Dotted lines: how many
   times as soon as all-reduce. Circles: all-reduce is first, or ties.
 - Panels without loss hold for any compute and any number of bytes. Panels with loss hold for
@@ -75,17 +81,48 @@ makes this folder again. [docs/map.md](../../docs/map.md) says what it rests on.
 """
 
 
+_HOLDS = (
+    "Places of each panel, by who is first or ties at all targets that anybody reaches; several can"
+    " be so at one place. Nobody: the places where no algorithm is. All-reduce loses: the places "
+    "where it is neither first nor ties at any of these targets."
+)
+
 _POINTS = (
     "Letters in the pictures, on the panels of the nearest numbers of workers; S lies beyond the "
-    "corner. All are for BERT-Base with 32 examples of 128 tokens a worker: gradients of 440 MB in "
-    "float32, compute by the project's model of devices. A ring crosses each machine's NIC once, "
-    "so the NIC is taken as the link. Cells: who is first to the study's target, how many times as "
-    "soon as all-reduce (95 %), and who ties."
+    "corner. Clusters with fewer or more workers than were trained have a place but no answer. All "
+    "are for BERT-Base with 32 examples of 128 tokens a worker: gradients of 440 MB in float32, "
+    "compute by the project's model of devices. A ring crosses each machine's NIC once, so the NIC "
+    "is taken as the link. Cells: who is first to the target 1 point below, how many times as soon "
+    "as all-reduce (95 %), and who ties."
 )
 
 
 def _prose(text: str) -> str:
     return textwrap.fill(text, 110) + "\n"
+
+
+def _holds_table(shown: Sequence[Panel]) -> str:
+    rows = []
+    for panel in shown:
+        places = list(np.ndindex(panel.grids[0].best_s.shape))
+        holding = [always_best(panel.grids, *place) for place in places]
+        counts = Counter(name for names in holding for name in names)
+        goals = zip(panel.trained.goals, panel.grids, strict=True)
+        reached = [goal for goal, at in goals if np.isfinite(at.best_s).any()]
+        rows.append(
+            [
+                panel.trained.task,
+                str(panel.trained.workers),
+                f"{panel.loss_pct:g}",
+                ", ".join(f"{goal.points:g}" for goal in reached) or "-",
+                ", ".join(f"{algo} {count}" for algo, count in counts.most_common()) or "-",
+                str(sum(not names for names in holding)),
+                str(sum(baseline_loses(panel.grids, *place) for place in places)),
+            ]
+        )
+    headers = ["task", "workers", "loss (%)", "targets reached (points below)"]
+    headers += ["first or tied at all of them", "nobody", f"{BASELINE} loses"]
+    return markdown.table(headers, rows, "lrrllrr")
 
 
 def _panels_table(shown: Sequence[Panel], table: pd.DataFrame) -> str:
@@ -130,23 +167,24 @@ def _points_table() -> str:
         ]
         for point in points()
     ]
-    return markdown.table(headers, rows, "llrrrlll")
+    return markdown.table(headers, rows, "llrrr" + "l" * len(tasks()) + "l")
 
 
 def _first_there(point: Point, task: str) -> str:
-    """Who is first at the study's target, by each training that counts."""
+    """Who is first at the target 1 point below, by each training that counts."""
     try:
         given: list[Answer] = answers(point.job, [task])
     except UserError:
-        return "no training with so few workers"
+        return f"no training with {point.job.workers} workers"
     return "; ".join(f"{answer.trained.workers} workers: {answer.first_said()}" for answer in given)
 
 
 def _basis() -> str:
     source = load()[0]
-    dirty = f"{source.num_dirty} of them of a tree with changes that no commit has"
+    commits = ", ".join(commit[:9] for commit in source.commits)
     return "## Where the steps come from\n\n" + _prose(
-        f"{source.num_runs} recorded runs ({dirty}; commits "
-        f"{', '.join(commit[:7] for commit in source.commits)}) of the reference study, as "
-        f"`{source.command}` reads them into `experiments/advise/map/trainings.yaml`."
+        f"{source.num_runs} recorded runs that score, of clean trees (commits {commits}), and "
+        f"{source.num_trials} trials. `{source.command}` reads them into "
+        "`experiments/advise/map/trainings.yaml`; `python -m experiments.study map --list` says "
+        "how they were made."
     )

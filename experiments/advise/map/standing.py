@@ -1,5 +1,8 @@
 """Who is first at a place of the map: times to accuracy, compared by the rules of `surface`.
 
+Each algorithm has, at each place, the setting whose trial was the soonest there. Trials have
+another seed and other examples than what is compared.
+
 Two algorithms tie by `experiments.report.statistics.is_tie`. The error of the times is the largest
 of any validated network, since the map has no rate of its own, and on top of it the spacing of the
 evaluations, since steps are counted up to one of these.
@@ -7,6 +10,7 @@ evaluations, since steps are counted up to one of these.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
 
@@ -29,43 +33,52 @@ def model_error(trained: Trained, goal: int) -> float:
 
 
 def grids(trained: Trained, jobs: Sequence[Sequence[Job]]) -> list[Grid]:
-    """The times of all algorithms to each goal, of `jobs` `[r][d]` by rates and delays that ascend;
-    an algorithm is left out where it is not known whether it misses.
+    """The times of all algorithms to each goal, of `jobs` `[r][d]` by rates and delays that
+    ascend.
     """
     shape = (len(trained.goals), len(trained.seeds), len(jobs), len(jobs[0]))
-    times_gsrd = {training.algo: np.empty(shape) for training in trained.trainings}
+    times_gsrd = {algo: np.empty(shape) for algo in trained.algos}
     for i, row in enumerate(jobs):
         for j, job in enumerate(row):
-            for training in trained.trainings:
-                times_gsrd[training.algo][:, :, i, j] = _times_gs(trained, training, job)
+            for algo, times in times_gsrd.items():
+                training = setting_at(trained, algo, job)
+                steps_gs = np.array(training.steps)
+                times[:, :, i, j] = times_s(sent_by(trained, training, job.workers), job, steps_gs)
     return [
         Grid(
             rates_mbit=np.array([row[0].rate_mbit for row in jobs]),
             delays_ms=np.array([job.delay_ms for job in jobs[0]]),
-            times_s={algo: times_gsrd[algo][goal] for algo in trained.steps(goal)},
+            times_s={algo: times[goal] for algo, times in times_gsrd.items()},
             model_error=model_error(trained, goal),
         )
         for goal in range(len(trained.goals))
     ]
 
 
-def _times_gs(trained: Trained, training: Training, job: Job) -> Array:
-    """Of one algorithm to all goals; inf where they are not known."""
-    unknown = (np.inf,) * len(trained.seeds)
-    steps_gs = np.array([unknown if steps is None else steps for steps in training.steps])
-    return times_s(sent_by(trained, training.algo, job.workers), job, steps_gs)
+def setting_at(trained: Trained, algo: str, job: Job) -> Training:
+    """The setting of an algorithm whose trial is the soonest for a job; the first of several."""
+    settings = trained.of(algo)
+    if len(settings) == 1:
+        return settings[0]
+    return min(settings, key=lambda own: _trial_s(trained, own, job))
 
 
-def sent_by(trained: Trained, algo: str, workers: int) -> Sent:
-    """What an algorithm sends between so many workers; worked out once."""
-    return _sent_by(trained.task, trained.workers, algo, workers)
+def _trial_s(trained: Trained, training: Training, job: Job) -> float:
+    steps = np.array([training.trial_steps])
+    return float(times_s(sent_by(trained, training, job.workers), job, steps)[0])
+
+
+def sent_by(trained: Trained, training: Training, workers: int) -> Sent:
+    """What an algorithm sends by a setting between so many workers; worked out once."""
+    return _sent_by(
+        json.dumps([trained.model, training.config, trained.optims[training.optim]]), workers
+    )
 
 
 @cache
-def _sent_by(task: str, trained_workers: int, algo: str, workers: int) -> Sent:
-    trained = next(t for t in load()[1] if (t.task, t.workers) == (task, trained_workers))
-    training = next(own for own in trained.trainings if own.algo == algo)
-    return sent(trained.model, training.config, trained.optims[training.optim], workers)
+def _sent_by(parts: str, workers: int) -> Sent:
+    model, algo, optim = json.loads(parts)
+    return sent(model, algo, optim, workers)
 
 
 def lead(times: Array, baseline: Array) -> tuple[float, Interval]:
@@ -86,6 +99,21 @@ def baseline_place(first: str | None, ties: Sequence[str]) -> str:
     if first == BASELINE:
         return "wins"
     return "ties" if BASELINE in ties else "loses"
+
+
+def always_best(at_goals: Sequence[Grid], rate: int, delay: int) -> list[str]:
+    """Those that are first, or tie, at every goal that anybody reaches, at a point by its
+    indices.
+    """
+    firsts = [(at.first(rate, delay), at) for at in at_goals]
+    best = [{first, *at.ties(rate, delay)} for first, at in firsts if first is not None]
+    return sorted(set.intersection(*best)) if best else []
+
+
+def baseline_loses(at_goals: Sequence[Grid], rate: int, delay: int) -> bool:
+    """Whether all-reduce is neither first nor ties at any of the goals, which somebody reaches."""
+    places = {baseline_place(at.first(rate, delay), at.ties(rate, delay)) for at in at_goals}
+    return places - {"missed"} == {"loses"}
 
 
 def trained_near(task: str, workers: int) -> list[Trained]:

@@ -1,4 +1,4 @@
-"""After how many steps each algorithm of the reference study reaches its targets.
+"""After how many steps each setting of the study `map` reaches its targets.
 
 trainings.yaml, beside this module, is all that the map keeps of the study's records: what depends
 on no network. `experiments.advise.map.extract` makes it.
@@ -19,87 +19,84 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-STUDY = "study"
-"""The name of the target that a study's own runs had."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """A target: its accuracy, and by how many points it lies below all-reduce's final accuracy;
-    None for the study's own.
-    """
+    """A target: its accuracy, and by how many points it lies below the tuned baseline's end."""
 
+    points: float
     accuracy: float
-    points: float | None = None
 
     def __str__(self) -> str:
-        below = "" if self.points is None else f" ({self.points:g} below)"
-        return f"{self.accuracy:.4g}{below}"
+        return f"{self.accuracy:.4g} ({self.points:g} below)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """All seeds of one algorithm; `steps[k]` are those until the k-th goal, inf for a miss, or None
-    where the runs ended too early to tell.
+    """All seeds of one setting; `steps[k]` are those until the k-th goal, inf for a miss.
 
-    `config` is the algorithm's configuration, `optim` the name of its optimizer, one of those of
-    `Trained`, and `lr` the learning rate.
+    `words` are the app's, of the setting alone. `config` is the algorithm's configuration, `optim`
+    the name of its optimizer, one of those of `Trained`. `trial_steps` are those of the trial that
+    tuned it, until the target by which settings are chosen; inf for a miss.
     """
 
     algo: str
+    words: str
     config: Mapping[str, Any]
     optim: str
-    lr: float
-    steps: tuple[tuple[float, ...] | None, ...]
+    trial_steps: float
+    steps: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """The trainings of one task with so many workers.
+    """The trainings of one task with so many workers: of each algorithm one or more settings.
 
-    `final` is all-reduce's final accuracy on the validation set, the median of its seeds; None
-    where its runs ended at the target. `experiment` is the configuration of the app that the runs
-    were made with; `model` and `optims` are of it.
+    `goals` are from the easiest on. `model` and `optims` are of the runs' configurations.
     """
 
     task: str
-    experiment: str
     workers: int
     batch_size: int
+    max_steps: int
     eval_every: int
     seeds: tuple[int, ...]
-    final: float | None
     goals: tuple[Goal, ...]
     model: Mapping[str, Any]
     optims: Mapping[str, Mapping[str, Any]]
     trainings: tuple[Training, ...]
 
-    def steps(self, goal: int) -> dict[str, Array]:
-        """Of each algorithm of which they are known, `[s]` by seed."""
-        return {
-            own.algo: np.array(steps)
-            for own in self.trainings
-            if (steps := own.steps[goal]) is not None
-        }
+    @property
+    def algos(self) -> list[str]:
+        """Those that were trained."""
+        return list(dict.fromkeys(own.algo for own in self.trainings))
+
+    def of(self, algo: str) -> list[Training]:
+        """The settings of an algorithm."""
+        return [own for own in self.trainings if own.algo == algo]
+
+    def goal(self, points: float) -> int:
+        """The place in `goals` of the one that is so many points below."""
+        return next(k for k, goal in enumerate(self.goals) if goal.points == points)
 
     def spacing(self, goal: int) -> float:
         """By which part the steps may be too many, since runs are evaluated now and then: of the
-        algorithm that takes the fewest.
+        setting that takes the fewest.
         """
-        fewest = min(float(np.median(steps)) for steps in self.steps(goal).values())
+        fewest = min(float(np.median(own.steps[goal])) for own in self.trainings)
         return self.eval_every / fewest if fewest < math.inf else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where the trainings come from: the records, the commits of the runs that are read here, and
-    how many of these runs came from a tree with changes that no commit has.
+    """Where the trainings come from: the command, the commits of the runs that score and how many
+    they are, and how many trials tuned them.
     """
 
     command: str
     commits: tuple[str, ...]
     num_runs: int
-    num_dirty: int
+    num_trials: int
 
 
 @cache
@@ -119,11 +116,15 @@ def tasks() -> list[str]:
     return list(dict.fromkeys(one.task for one in load()[1]))
 
 
+def trained_workers() -> list[int]:
+    """The numbers of workers with which there are trainings."""
+    return sorted({one.workers for one in load()[1]})
+
+
 def _trained(values: dict[str, Any]) -> Trained:
-    goals = tuple(Goal(**goal) for goal in values["goals"])
     trainings = tuple(
-        Training(**one | {"steps": tuple(None if s is None else tuple(s) for s in one["steps"])})
-        for one in values["trainings"]
+        Training(**one | {"steps": tuple(map(tuple, one["steps"]))}) for one in values["trainings"]
     )
+    goals = tuple(Goal(**goal) for goal in values["goals"])
     made = {"goals": goals, "trainings": trainings, "seeds": tuple(values["seeds"])}
     return Trained(**values | made)

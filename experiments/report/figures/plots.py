@@ -80,15 +80,22 @@ def curve(evaluations: pd.DataFrame, over: str = "time_s") -> pd.DataFrame:
 
 def save_plot(figure: Figure, out: Path, name: str = "accuracy") -> list[Path]:
     """Write `name`.png and .svg to `out`. Raises `UserError` where that cannot be."""
-    png, svg = out / f"{name}.png", out / f"{name}.svg"
+    png, svg = save_png(figure, out, name), out / f"{name}.svg"
+    with writing(out):
+        figure.savefig(svg, dpi=_DPI)
+    return [png, svg]
+
+
+def save_png(figure: Figure, out: Path, name: str) -> Path:
+    """Write `name`.png alone, as git keeps it. Raises `UserError` where that cannot be."""
+    png = out / f"{name}.png"
     figure.set_dpi(_DPI)
     figure.draw_without_rendering()  # it finds its layout, which is half of the work, here and once
     figure.set_layout_engine("none")
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         _write_png(figure, png)
-        figure.savefig(svg, dpi=_DPI)
-    return [png, svg]
+    return png
 
 
 def _write_png(figure: Figure, file: Path) -> None:

@@ -1,45 +1,97 @@
+"""The records of the study map, as its trainings: steps to each target, and which trial tuned."""
+
+import json
 import math
+from pathlib import Path
 
-import pandas as pd
 import pytest
+import yaml
 
-from experiments.advise.map import extract
+from experiments.advise.map.extract import extract
+from experiments.plan.compose import compose_config
+from experiments.plan.identity import plain
 from host.errors import UserError
 
-CURVES = {
-    "a": pd.DataFrame({"step": [26, 52, 78], "accuracy": [0.7, 0.86, 0.84]}),
-    "b": pd.DataFrame({"step": [26, 52, 78], "accuracy": [0.7, 0.8, 0.8]}),
-}
+COMMON = ("backend=sim", "model=mlp", "workers=4", "max_steps=30", "eval_every=10")
+TARGETS = {2.0: 0.78, 1.0: 0.79, 0.5: 0.795, 0.2: 0.798}
+CURVES = {0: (0.78, 0.9, 0.7), 1: (0.5, 0.79, 0.79)}
+"""By seed, after 10, 20 and 30 steps; seed 0 falls below a target that it has reached."""
 
 
-def steps(last, accuracy):
-    runs = pd.DataFrame({"folder": ["a", "b"], "steps": [78, last]})
-    return extract._steps(runs, CURVES, accuracy, max_steps=78)
+def record(
+    folder: Path, words: str, seed: int, accuracies, *, dirty: bool = False, more=()
+) -> None:
+    own = folder / f"{words.replace(' ', '_')}_{seed}"
+    own.mkdir(parents=True)
+    overrides = [*COMMON, *words.split(), *more, "net=none", f"seed={seed}"]
+    (own / "config.yaml").write_text(yaml.safe_dump(plain(compose_config(overrides))))
+    environment = {"overrides": overrides, "git_commit": "c0ffee", "git_dirty": dirty}
+    (own / "environment.json").write_text(json.dumps(environment))
+    rows = [
+        {"kind": kind, "step": step, "time_s": 1.0, "accuracy": accuracy}
+        for step, accuracy in zip((10, 20, 30), accuracies, strict=True)
+        for kind in ("step", "evaluation")
+    ]
+    (own / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_steps_are_those_of_the_first_evaluation_that_is_there():
-    assert steps(78, 0.8) == [52, 52]
-    assert steps(78, 0.85) == [52, math.inf]
+def scored(runs: Path, words: str, *, seeds=(0, 1), dirty: bool = False) -> None:
+    folder = runs / "map_mnist5k_w4"
+    for seed in seeds:
+        record(folder, words, seed, CURVES[seed], dirty=dirty, more=("target_accuracy=0.79",))
+    (folder / "targets.yaml").write_text(yaml.safe_dump(TARGETS))
 
 
-def test_a_run_that_ended_early_tells_nothing_of_a_harder_target():
-    assert steps(77, 0.85) is None
-    assert steps(77, 0.8) == [52, 52]
+def tried(runs: Path, words: str, accuracies=(0.1, 0.2, 0.795)) -> None:
+    more = ("data.for_tuning=true",)
+    record(runs / "map_mnist5k_trials/w4", words, 1000, accuracies, more=more)
 
 
-def test_networks_that_differ_in_an_accuracy_are_refused():
-    rows = {"kind": "evaluation", "algo": "sgp", "seed": 1, "step": 26}
-    alike, other = ({**rows, "net": net, "accuracy": 0.7} for net in ("none", "wan"))
-    runs = pd.DataFrame({"algo": ["sgp"]})
-    extract._check_alike(runs, pd.DataFrame([alike, other]))
-    with pytest.raises(UserError, match="sgp, seed 1: networks differ in the accuracy at step 26"):
-        extract._check_alike(runs, pd.DataFrame([alike, {**other, "accuracy": 0.71}]))
+def extracted(runs: Path):
+    extract(runs, runs / "found.yaml")
+    return yaml.safe_load((runs / "found.yaml").read_text())
 
 
-def test_a_field_that_has_changed_since_is_refused():
-    recorded = {"_target_": "old.module.LocalSGD", "interval": 8, "outer": {"lr": 0.7}}
-    today = {"_target_": "bagua_algos.LocalSGD", "interval": 8, "outer": {"lr": 0.7}, "more": 1}
-    extract._check_fields("local_sgd", recorded, today)
-    for changed in ({"interval": 9}, {"outer": {"lr": 1.0}}, {"_target_": "old.module.SlowMo"}):
-        with pytest.raises(UserError, match=r"local_sgd: .* train it again"):
-            extract._check_fields("local_sgd", recorded | changed, today)
+def test_steps_are_those_of_the_first_evaluation_that_is_there(tmp_path):
+    tried(tmp_path, "algo=local_sgd algo.interval=3 lr_scale=2.0")
+    tried(tmp_path, "algo=local_sgd algo.interval=5 lr_scale=2.0", (0.1, 0.1, 0.1))
+    scored(tmp_path, "algo=local_sgd algo.interval=3 lr_scale=2.0")
+    found = extracted(tmp_path)
+    assert (found["source"]["num_runs"], found["source"]["num_trials"]) == (2, 2)
+    assert found["source"]["commits"] == ["c0ffee"]
+    (trained,) = found["trained"]
+    assert (trained["task"], trained["workers"], trained["seeds"]) == ("mnist5k", 4, [0, 1])
+    assert [goal["accuracy"] for goal in trained["goals"]] == list(TARGETS.values())
+    (own,) = trained["trainings"]
+    assert own["words"] == "algo=local_sgd algo.interval=3 lr_scale=2.0"
+    assert own["config"]["interval"] == 3
+    assert own["trial_steps"] == 30
+    assert own["steps"] == [[10, 20], [20, 20], [20, math.inf], [20, math.inf]]
+
+
+def test_a_setting_that_was_no_trial_is_refused(tmp_path):
+    tried(tmp_path, "algo=local_sgd algo.interval=3")
+    scored(tmp_path, "algo=local_sgd algo.interval=4")
+    with pytest.raises(UserError, match=r"a setting that is no trial's: .* algo\.interval=4"):
+        extracted(tmp_path)
+
+
+def test_a_dirty_tree_is_refused(tmp_path):
+    tried(tmp_path, "algo=qsgd")
+    scored(tmp_path, "algo=qsgd", dirty=True)
+    with pytest.raises(UserError, match="is of a dirty tree: run it again from a commit"):
+        extracted(tmp_path)
+
+
+def test_settings_of_other_seeds_are_refused(tmp_path):
+    tried(tmp_path, "algo=qsgd")
+    tried(tmp_path, "algo=sgp")
+    scored(tmp_path, "algo=qsgd")
+    scored(tmp_path, "algo=sgp", seeds=(1,))
+    with pytest.raises(UserError, match=r"algo=sgp: its seeds are \[1\], others have \[0, 1\]"):
+        extracted(tmp_path)
+
+
+def test_a_folder_without_the_study_is_refused(tmp_path):
+    with pytest.raises(UserError, match="has no records of the study map: run its parts first"):
+        extracted(tmp_path)

@@ -8,6 +8,7 @@ from torch.optim import SGD
 
 from bagua_algos.algorithms.all_reduce import AllReduce
 from bagua_algos.algorithms.compressed_all_reduce import CompressedAllReduce
+from bagua_algos.algorithms.local_sgd import LocalSGD
 from bagua_algos.algorithms.low_precision_decentralized import LowPrecisionDecentralized
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from experiments.advise.map.job import Job
@@ -29,31 +30,39 @@ WIRE_PER_PAYLOAD = wire_per_payload()
 
 TRAINED = load()[1][0]
 ALGOS = (  # one of each kind of operations
-    *("allreduce", "bytegrad", "decentralized", "diloco_int8", "local_sgd"),
+    *("allreduce", "qsgd", "decentralized", "diloco_int8", "local_sgd"),
     *("post_local_sgd", "power_sgd", "sgp", "top_k"),
 )
 STEPS = np.array([1.0, 40.0, 175.0, 400.0])
-JOB = Job(compute_ms=180, model_mb=440, workers=16, rate_mbit=10_000, delay_ms=5)
+JOB = Job(compute_ms=180, model_mb=440, workers=8, rate_mbit=10_000, delay_ms=5)
+
+
+def sent_of_first(algo, workers):
+    return sent_by(TRAINED, TRAINED.of(algo)[0], workers)
 
 
 def times(algo, job):
-    return times_s(sent_by(TRAINED, algo, job.workers), job, STEPS)
+    return times_s(sent_of_first(algo, job.workers), job, STEPS)
+
+
+def all_reduce(workers):
+    return sent_of(AllReduce(), partial(SGD, lr=0.1), [(64, 64)], workers)
 
 
 def test_where_bytes_rule_all_reduce_takes_rho():
-    job = Job.at(1000, 1e-6, workers=16, compute_ms=7, model_mb=30)
-    took_s = step_s(sent_by(TRAINED, "allreduce", 16), job)
+    job = Job.at(1000, 1e-6, workers=8, compute_ms=7, model_mb=30)
+    took_s = step_s(all_reduce(8), job)
     assert took_s == pytest.approx(1000 * WIRE_PER_PAYLOAD * job.compute_s, rel=2e-3)
 
 
 def test_where_delay_rules_all_reduce_takes_as_many_messages_as_halving_and_doubling():
-    job = Job.at(1e-4, 2.0, workers=16, compute_ms=7, model_mb=30)
-    took_s = step_s(sent_by(TRAINED, "allreduce", 16), job)
-    assert took_s == pytest.approx((1 + 2 * 4 * 2.0) * job.compute_s, rel=1e-3)
+    job = Job.at(1e-4, 2.0, workers=8, compute_ms=7, model_mb=30)
+    took_s = step_s(all_reduce(8), job)
+    assert took_s == pytest.approx((1 + 2 * 3 * 2.0) * job.compute_s, rel=1e-3)
 
 
 def test_between_two_averages_local_sgd_takes_its_compute():
-    sent = sent_by(TRAINED, "local_sgd", 16)
+    sent = sent_of(LocalSGD(interval=8), partial(SGD, lr=0.1), [(64, 64)], 8)
     ends_s = times_s(sent, JOB, np.arange(1.0, 33.0))
     lasted_s = np.diff(ends_s, prepend=0)
     assert lasted_s[[0, 6, 8, 30]] == pytest.approx(JOB.compute_s)

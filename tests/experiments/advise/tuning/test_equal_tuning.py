@@ -35,6 +35,7 @@ TRIALS = {
     "equal_tuning": "equal_tuning",
     "partitions": "partitions",
     "partitions/batch_norm": "batch_norm",
+    "map/fashion_mnist": "map_sgd",
 }
 """Folders of `RESULTS`, and whose trials they have: a file of conf/contestants."""
 
@@ -223,6 +224,10 @@ def test_the_committed_settings_are_trials_and_have_the_frozen_target(folder, fi
     ("archive", "packed", "committed"),
     [
         ("equal_tuning", "equal_tuning", "equal_tuning"),
+        *(
+            ("map/fashion_mnist", f"map_fashion_mnist_w{workers}", f"map/fashion_mnist/w{workers}")
+            for workers in (8, 32)
+        ),
     ],
 )
 def test_the_committed_runs_were_scored_by_the_committed_targets(archive, packed, committed):
