@@ -235,6 +235,11 @@ def test_it_learns(name):
     assert sum(history[-5:]) < 0.9 * sum(history[:5])
 
 
+@pytest.mark.parametrize("name", ROWS)
+def test_it_needs_nodes_where_it_averages_in_two_levels_and_only_there(name):
+    assert ROWS[name]().needs_nodes is name.endswith("_hierarchical")
+
+
 def test_every_algorithm_has_a_row_and_a_yaml():
     package = bagua_algos.algorithms
     yamls = "\n".join(file.read_text() for file in (PACKAGED / "algo").glob("*.yaml"))

@@ -90,6 +90,7 @@ def test_times_without_deviation_differ_for_certain_or_not_at_all():
 def test_a_time_of_0_is_compared_with_none():
     later, last = [5.0, 6.0, 7.0], [8.0, 9.0, 9.5]
     assert p_values([[0.0, 1.0, 2.0], later], paired=True) == [1.0]
+    assert p_values([[0.0, 1.0, 2.0], later, last], paired=True) == [1.0, 1.0]
     assert p_values([[1.0, 2.0, 3.0], [0.0, 6.0, 7.0]], paired=True) == [1.0]
     assert p_values([[1.0, 2.0, 3.0], [0.0, 6.0, 7.0], last], paired=True)[0] == 1.0
 

@@ -54,3 +54,12 @@ def test_the_configuration_begins_with_the_number_of_workers_over_time_if_it_cha
     RunFolder.create(tmp_path, CONFIG, replace(START, workers_over_time=changes))
     first = (tmp_path / "config.yaml").read_text().splitlines()[0]
     assert first == ("# 2 workers" if changes else "seed: 3")
+
+
+def test_each_restart_counts_and_the_end_keeps_the_count(tmp_path):
+    RunFolder.create(tmp_path, CONFIG, START)
+    for num_restarts in (1, 2, 3):
+        run = RunFolder.reopen(tmp_path, CONFIG, START, [], [ROW])
+        assert read_summary(tmp_path).restarts == num_restarts
+    run.finish(replace(START, status="completed", restarts=None))
+    assert (read_summary(tmp_path).status, read_summary(tmp_path).restarts) == ("completed", 3)
