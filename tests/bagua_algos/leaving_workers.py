@@ -67,6 +67,12 @@ def one_leaves(rank: int) -> None:
         trainer.until_warned()
 
 
+def one_leaves_at_once(rank: int) -> None:
+    trainer = Trainer()
+    if rank > 0:
+        trainer.until_warned()
+
+
 def one_leaves_and_the_others_end(rank: int) -> None:
     """They end by themselves, before or after they can have heard of it."""
     trainer, store = Trainer(), _get_default_store()
@@ -99,7 +105,8 @@ def one_leaves_with_the_store(rank: int) -> None:
 
 
 SCRIPTS: list[Callable[[int], None]] = [
-    *(all_end, one_leaves, one_leaves_and_the_others_end, one_leaves_within_a_round),
+    *(all_end, one_leaves, one_leaves_at_once, one_leaves_and_the_others_end),
+    one_leaves_within_a_round,
     one_leaves_with_the_store,
 ]
 

@@ -28,6 +28,7 @@ def folder(tmp_path_factory) -> Path:
     [
         ("all_end", [0, 0, 0]),
         ("one_leaves", [0, 0, 0]),
+        ("one_leaves_at_once", [0, 0, 0]),
         ("one_leaves_and_the_others_end", [0, 0, 0]),
         ("one_leaves_within_a_round", [3, 0, 0]),
         ("one_leaves_with_the_store", [0, 0, 0]),
@@ -42,6 +43,7 @@ def test_every_worker_ends_with_its_own_exit_code(folder, script, codes):
     ("script", "num_steps"),
     [
         ("one_leaves", 10),
+        ("one_leaves_at_once", 0),
         ("one_leaves_and_the_others_end", 10),
         ("one_leaves_within_a_round", 30),
         ("one_leaves_with_the_store", 10),
