@@ -24,7 +24,7 @@ from experiments.runs.study import (
     read_record,
 )
 from host import commands
-from host.errors import UserError
+from host.errors import Terminated, UserError
 from host.output import limit_reached
 from host.processes import die_with_parent
 
@@ -52,13 +52,21 @@ def run_job(config: DictConfig, peers: Peers | None = None) -> RunOutcome:
     except HeldError as error:
         return RunOutcome(status="held", reason=str(error))
     except UserError as error:
-        with suppress(OSError):
-            folder.rmdir()  # Hydra has made it; if it is not empty it is not ours
+        _remove_empty(folder)
         return RunOutcome(status="refused", reason=str(error))
+    except Terminated:  # by torchrun, when another worker has refused what is asked for
+        _remove_empty(folder)
+        raise
     except OSError as error:
         if (said := limit_reached(error)) is None:
             raise
         return RunOutcome(status="refused", reason=said)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Hydra has made it; if it is not empty it is not ours."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _run_of_study(
