@@ -35,15 +35,28 @@ def test_the_order_is_that_of_the_last_pass():
         assert all(a is b for a, b in zip(engine.backward.order, expected, strict=True))
 
 
+def test_every_parameter_has_a_storage_of_its_own_in_the_buckets_memory():
+    """So a file of one holds no other."""
+    model = EitherWay()
+    engine = engine_of(model)
+    [bucket] = engine.context.buckets
+    for parameter in model.parameters():
+        assert parameter.untyped_storage().nbytes() == parameter.numel() * 4
+    bucket.weights.fill_(7.0)
+    assert all(parameter.eq(7.0).all() for parameter in model.parameters())
+
+
 def test_gradients_in_and_outside_of_a_bucket_both_come_into_it():
     """A script has given one parameter a gradient of its own, to which the pass adds."""
     model = EitherWay()
     engine = engine_of(model)
     [bucket] = engine.context.buckets
     x = torch.tensor([[1.0, 2.0]])
+    model(x).sum().backward()  # from here on gradients are parts of the bucket
     for own in (model.one.weight, model.other.weight):
-        for parameter, view in zip(bucket.parameters, bucket.gradient_views(), strict=True):
-            parameter.grad = view.zero_() if parameter is not own else torch.ones(2, 2)
+        for parameter in model.parameters():
+            parameter.grad.zero_()
+        own.grad = torch.ones(2, 2)
         model(x).sum().backward()
         plain = EitherWay()
         plain.load_state_dict(model.state_dict())
