@@ -42,6 +42,7 @@ _LEADS = (1.5, 2, 4, 8, 16, 32)
 _NOTE = (
     "rho: an ideal all-reduce / compute. lambda: delay / compute. Simulated, {seeds}.\n"
     "Numbers on lines: how many times as soon as all-reduce. Circles: all-reduce is first or ties."
+    "\nCrosses: nobody reaches the target."
 )
 
 
@@ -133,7 +134,14 @@ def _figure(
 def _draw(axes: Axes, panel: Panel, at: Grid) -> dict[str, Patch]:
     """One panel; returns the entries of a legend."""
     axes.set(xscale="log", yscale="log")
+    missed = [(at.rates_mbit[i], at.delays_ms[j]) for i, j in np.argwhere(np.isinf(at.best_s))]
+    if len(missed) == at.best_s.size:
+        _set_ticks(axes, panel)
+        axes.text(0.5, 0.5, "nobody reaches it", transform=axes.transAxes, ha="center")
+        return {}
     entries = draw_regions(axes, at, line_width=0.9)
+    if missed:
+        axes.scatter(*zip(*missed, strict=True), s=12, marker="x", color="black", lw=0.8)
     rates, delays = mesh(at)
     log_times = at.log_times(rates, delays)
     ratio = np.exp(log_times[BASELINE] - np.min(list(log_times.values()), axis=0))

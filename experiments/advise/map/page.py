@@ -74,7 +74,7 @@ makes this folder again. [docs/map.md](../../docs/map.md) says what it rests on.
   compute a step. lambda: the delay, one way, for each second of compute.
 - Targets: the median final accuracy of tuned all-reduce, less 2, 1, 0.5 and 0.2 points.
 - Colour: who reaches the target first. Solid lines: where that changes. Dotted lines: how many
-  times as soon as all-reduce. Circles: all-reduce is first, or ties.
+  times as soon as all-reduce. Circles: all-reduce is first, or ties. Crosses: nobody gets there.
 - Panels without loss hold for any compute and any number of bytes. Panels with loss hold for
   gradients of {MODEL_MB:g} MB and {COMPUTE_MS:g} ms of compute alone, since TCP counts packets.
 - `map.csv` has every place, with 95 % intervals.
@@ -143,7 +143,8 @@ def _panels_table(shown: Sequence[Panel], table: pd.DataFrame) -> str:
                     str(own.workers),
                     f"{panel.loss_pct:g}",
                     str(target),
-                    ", ".join(f"{algo} {count}" for algo, count in winners.most_common()) or "-",
+                    ", ".join(f"{algo} {count}" for algo, count in winners.most_common())
+                    or "nobody reaches it",
                     f"{places['wins']}, {places['ties']}",
                     f"{100 * model_error(own, goal):.0f} %",
                 ]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,27 @@ def test_a_figure_of_all_targets_has_a_panel_for_each(shown):
     assert [title.partition("(")[2] for title in titles] == [
         *("2 below)", "1 below)", "0.5 below)", "0.2 below)")
     ]
+
+
+def with_misses(shown, missed):
+    """The first panel, of which nobody reaches the target at the `missed` places `[r, d]`."""
+    (first, *_) = shown
+    (at, *_) = first.grids
+    times_s = {algo: np.where(missed, np.inf, times) for algo, times in at.times_s.items()}
+    return replace(first, grids=[replace(at, times_s=times_s)] * len(first.grids))
+
+
+def test_where_nobody_reaches_the_target_no_algorithm_is_shown(shown):
+    missed = np.zeros((3, 3), bool)
+    missed[0, 2] = True
+    (axes,) = map_figure([with_misses(shown, missed)]).axes
+    marked = [c.get_offsets().tolist() for c in axes.collections if len(c.get_offsets()) == 1]
+    assert [[shown[0].grids[0].rates_mbit[0], LAMBDAS[2] * COMPUTE_MS]] in marked
+    nowhere = map_figure([with_misses(shown, np.ones((3, 3), bool))])
+    (axes,) = nowhere.axes
+    assert "nobody reaches it" in [text.get_text() for text in axes.texts]
+    assert not axes.collections
+    assert not nowhere.legends[0].get_patches()
 
 
 def test_the_table_has_a_row_for_each_place_and_target(shown):
