@@ -155,7 +155,7 @@ QUEUES = (
     ),
 )
 """Networks with short queues. The constants of `netsim.timeline.tcp.short_queues` were chosen by
-those that are fitted.
+those that are fitted; earlier measurements of the others were in view, so none is truly held out.
 """
 
 QUEUE_OPERATIONS = {
