@@ -1,0 +1,27 @@
+import pytest
+
+from netsim.timeline.transport import Transport
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"operation_s": -1}, "operation_s has to be a finite number from 0 up, not -1"),
+        ({"bytes_per_s": 0}, "bytes_per_s=0 moves nothing: choose more"),
+        ({"local_bytes_per_s": 0}, "local_bytes_per_s=0 moves nothing: choose more"),
+        ({"messages_per_s": 0}, "messages_per_s=0 moves nothing: choose more"),
+        ({"local_messages_per_s": 0}, "local_messages_per_s=0 moves nothing: choose more"),
+        ({"switch_bytes_per_s": 0}, "switch_bytes_per_s=0 moves nothing: choose more"),
+        ({"initial_window_bytes": 0}, "initial_window_bytes=0 moves nothing: choose more"),
+        ({"straggling_bytes": -1}, "straggling_bytes has to be a finite number from 0 up, not -1"),
+        ({"max_window_bytes": 0}, "max_window_bytes=0 moves nothing: choose more"),
+        ({"streams": 0}, "streams has to be at least 1, not 0"),
+        ({"num_segments": 0}, "num_segments has to be at least 1, not 0"),
+        ({"segment_bytes": 0}, "segment_bytes=0 moves nothing: choose more"),
+        ({"gather_segment_bytes": 0}, "gather_segment_bytes has to be at least 1, or null for no"),
+        ({"chunk_bytes": 0}, "chunk_bytes has to be at least 1, or null for a tree, not 0"),
+    ],
+)
+def test_refuses_what_is_no_transport(values, reason):
+    with pytest.raises(ValueError, match=reason):
+        Transport(**values)
