@@ -82,19 +82,20 @@ class Mesh:
                 peer.send(word, socket.MSG_NOSIGNAL)
             except OSError:
                 raise self._ended(rank) from None
-        deadline_s = None
+        deadline_s, missing = None, dict(self._peers)
         for rank, peer in self._peers.items():
             while (heard := _receive(peer)) is None:
                 deadline_s = deadline_s or time.monotonic() + self._limit_s
-                self._look(late=time.monotonic() > deadline_s)
+                self._look(missing, late=time.monotonic() > deadline_s)
             if not heard:
                 raise self._ended(rank)
             if heard != word:
                 raise _Failed(_difference(rank, heard, word))
+            del missing[rank]
 
-    def _look(self, *, late: bool) -> None:
+    def _look(self, missing: Mapping[int, socket.socket], *, late: bool) -> None:
         """Who has not come yet. Raises where one of them has ended, or is late."""
-        words = {rank: _next(peer) for rank, peer in self._peers.items()}
+        words = {rank: _next(peer) for rank, peer in missing.items()}
         if b"" in words.values():
             raise self._ended()
         self.awaited = tuple(rank for rank, word in words.items() if word is None)
