@@ -89,9 +89,9 @@ def test_workers_of_the_app_share_no_memory():
         for node in ast.walk(ast.parse((ROOT / file).read_text())):
             if isinstance(node, ast.keyword) and node.arg == "shared_memory":
                 sharing.add(str(file))
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "bagua_algos.distribute":
-                if len(node.args) < 4:  # without a communicator
-                    with_defaults.add(str(file))
+            is_call = isinstance(node, ast.Call)
+            if is_call and ast.unparse(node.func) == "bagua_algos.distribute" and not node.args[3:]:
+                with_defaults.add(str(file))  # without a communicator
     assert sharing == {"experiments/validation/bench_gpt.py"}
     assert with_defaults == set()
 
