@@ -127,6 +127,11 @@ class ProcessGroupCommunicator(Workers):
         """The workers that an operation through shared memory is waiting for, by their members."""
         return () if self._memory is None else self._memory.mesh.awaited
 
+    def limit_waits(self, limit_s: float) -> None:
+        """Let no all-reduce through shared memory wait for longer; the group's limit holds, too."""
+        if self._memory is not None:
+            self._memory.mesh.limit_s = min(limit_s, self._memory.mesh.limit_s)
+
     def with_transport(
         self,
         *,
