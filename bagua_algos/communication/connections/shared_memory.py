@@ -50,6 +50,11 @@ class SharedMemory:
             for file in files
         ]
 
+    @staticmethod
+    def takes(x: Tensor) -> bool:
+        """Whether it is for such a tensor: on the CPU, of numbers that can be divided."""
+        return x.device.type == "cpu" and (x.is_floating_point() or x.is_complex())
+
     def all_reduce_(self, x: Tensor, divisor: int = 1) -> None:
         """Replace `x`, contiguous on the CPU, by its sum over all workers / `divisor`; a collective
         call. Raises `RuntimeError`, as `Mesh.meet`.

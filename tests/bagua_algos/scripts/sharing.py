@@ -32,10 +32,16 @@ def shared_memory() -> Results:
             "shared_memory": True,
         },
         "autotune": {"autotune": True},
+        "buckets": {"bucket_bytes": 100},
     }.items():
         results[name] = _trained(**options)
     results["held"].append(held())
     results["contradiction"] = refusal(lambda: _trained(pattern="direct", shared_memory=True))
+    results["elsewhere"] = refusal(
+        lambda: bagua_algos.distribute(
+            (meta := make_model().to("meta")), sgd(meta), AllReduce(), shared_memory=True
+        )
+    )
     stacked = StackedCommunicator(1)
     results["stacked"] = refusal(lambda: _trained(communicator=stacked, shared_memory=True))
     with pytest.MonkeyPatch.context() as patch:

@@ -172,6 +172,7 @@ def test_threads_and_sockets_of_streams_are_used_again(workers):
     ("options", "shares"),
     [
         *(("default", True), ("True", True), ("streams and True", True), ("autotune", True)),
+        ("buckets", True),
         *(("a communicator and True", True), ("False", False), ("streams", False)),
         *(("pattern", False), ("a communicator", False), ("without memory", False)),
     ],
@@ -263,6 +264,7 @@ def test_every_striped_operation_moves_all_of_its_data(workers, script):
             "contradiction",
             "have no pattern: leave out pattern='direct' or shared_memory",
         ),
+        ("shared_memory", "elsewhere", "shared_memory=True is for models on the CPU: leave it out"),
         ("shared_memory", "stacked", "for gloo's workers, and these are StackedCommunicator's"),
         ("streams", "stacked", "streams=4 are of real workers, whose communicator is a"),
         ("types", "complex TopK", "'weight': complex64 is not supported by TopK"),
