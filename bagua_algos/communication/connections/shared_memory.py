@@ -61,8 +61,13 @@ class SharedMemory:
         """
         flat = x.detach().view(-1)
         most = len(self._slots_NN) * (self._slot_bytes // x.element_size())
-        for some in flat.split(most):
-            self._all_reduce_(some, divisor)
+        try:
+            for some in flat.split(most):
+                self._all_reduce_(some, divisor)
+        except BaseException as error:
+            if not self.mesh.has_failed:  # or others would take the next wait for one of these
+                self.mesh.close(f"one before was broken off by {type(error).__name__}")
+            raise
 
     def close(self) -> None:
         """Give the memory back; no operation is under way."""

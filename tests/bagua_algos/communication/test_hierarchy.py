@@ -293,8 +293,10 @@ def test_means_through_shared_memory_are_those_over_gloo(real):
 
 
 def test_a_node_shares_memory_as_its_whole_does(real):
+    """Worker 3 is alone in its node."""
     results = real["shared_memory"]
-    assert results["memory shares"].tolist() == [[True, True]] * 4
+    assert NODES[4] == ((0, 1, 2), (3,))
+    assert results["memory shares"].tolist() == [*[[True, True]] * 3, [True, False]]
     assert results["direct shares"].tolist() == results["ring shares"].tolist()
     assert not results["ring shares"].any()
 

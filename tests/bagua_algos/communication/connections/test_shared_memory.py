@@ -125,6 +125,34 @@ def test_workers_that_average_different_things_are_told():
         )
 
 
+def test_one_that_is_broken_off_half_way_is_told_to_all(monkeypatch):
+    """By a KeyboardInterrupt, say: the others must not take the next average for this one."""
+    barrier = threading.Barrier(2, timeout=30)
+
+    def work(rank, memory):
+        if rank == 0:
+            meet = memory.mesh.meet
+
+            def meet_once(*word):
+                meet(*word)
+                raise KeyboardInterrupt
+
+            memory.mesh.meet = meet_once
+            with pytest.raises(KeyboardInterrupt):
+                memory.all_reduce_(numbers(0, 100))
+            memory.mesh.meet = meet
+            told = failure(memory)
+        else:
+            told = failure(memory)
+        barrier.wait()
+        return told
+
+    assert run(2, work) == [
+        "not tried after: one before was broken off by KeyboardInterrupt",
+        "worker 0 has ended or closed the connection",
+    ]
+
+
 def test_nothing_is_left_when_all_have_gone():
     def held() -> tuple[int, int]:
         gc.collect()
