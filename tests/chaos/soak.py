@@ -24,6 +24,7 @@ import numpy as np
 
 from host import conf, markdown
 from host.environment import environment
+from host.processes import die_with_parent
 
 QUICK = ("net=none", "model=mlp", "workers=2", "max_steps=20", "eval_every=10", "log_every=5")
 FEWEST = 12
@@ -107,6 +108,7 @@ def _started(place: Path, name: str, algos: list[str], backend: str) -> Sweep:
 
 def sweep_again_and_again(place: str, backend: str, *algos: str) -> None:
     """Until it is ended: sweeps of one seed each over `algos`, all in this process."""
+    die_with_parent(os.getppid())
     from experiments.__main__ import main
 
     for seed in itertools.count():
