@@ -43,7 +43,8 @@ def _answer(words: list[str]) -> None:
         from rich.console import Console
 
         from experiments.advise.map.answer import answers, caveats, where
-    given = answers(job, tasks() if task is None else [task])
+    asked = tasks() if task is None else [task]
+    given = answers(job, asked)
     console = Console()
     print(where(job))
     for answer in given:
@@ -51,7 +52,7 @@ def _answer(words: list[str]) -> None:
         console.print(answer.table())
         print("\n".join(answer.sentences()))
     print()
-    print("\n".join(caveats(given)))
+    print("\n".join(caveats(given, asked)))
 
 
 def _parser() -> argparse.ArgumentParser:
