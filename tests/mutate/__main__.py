@@ -75,11 +75,13 @@ def try_all(options: argparse.Namespace) -> None:
     import_once()
     deadline = time.monotonic() + 60 * options.minutes
     known = equivalents()
+    draw = Draw(options.share, options.beyond)
     with Tree(FOLDER / f"tree{options.job}") as tree:
         for group, modules in chosen(options.names):
-            holding = Holding(group, tree)
-            for module in modules:
-                for mutant in viable(Draw(options.share, options.beyond).of(module), known):
+            drawn = [m for module in modules for m in viable(draw.of(module), known)]
+            if drawn and time.monotonic() < deadline:
+                holding = Holding(group, tree)
+                for mutant in drawn:
                     if time.monotonic() < deadline:
                         try_once(mutant, holding)
 
