@@ -24,6 +24,7 @@ from experiments.advise.tuning.trials import JUDGED_AT
 from experiments.plan.overrides import values_of
 from experiments.report.tuned import load_targets
 from experiments.runs.load import load_rows
+from experiments.runs.study import Standing, read_record
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 from host.output import writing
@@ -60,8 +61,8 @@ class Run:
 def extract(runs: Path, file: Path = FILE) -> None:
     """Write `file` from the records in `runs`.
 
-    Raises `UserError` for records of a dirty tree, for runs without a trial, and where settings
-    have other seeds than others.
+    Raises `UserError` for records of a dirty tree, for runs that are not done or without a trial,
+    and where settings have other seeds than others.
     """
     folders = sorted(
         (task, int(workers), file.parent)
@@ -94,7 +95,7 @@ def extract(runs: Path, file: Path = FILE) -> None:
 
 def load_records(folder: Path) -> list[Run]:
     """All records of a folder, in the order of their names. Raises `UserError` for one of a dirty
-    tree.
+    tree, and for a run that is not done.
     """
     return [_run(file) for file in sorted(folder.glob("*/environment.json"))]
 
@@ -103,6 +104,9 @@ def _run(file: Path) -> Run:
     environment = json.loads(file.read_text())
     if environment["git_dirty"]:
         raise UserError(f"{file.parent} is of a dirty tree: run it again from a commit")
+    record = read_record(file.parent, is_held=False)
+    if record is None or record.standing is not Standing.DONE:
+        raise UserError(f"{file.parent} is not done: its command goes on with what is left")
     words = environment["overrides"]
     return Run(
         folder=file.parent,

@@ -36,6 +36,7 @@ def write(
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         environment = {"overrides": [*words, f"seed={seed}"], "git_commit": "c", "git_dirty": False}
+        (folder / "summary.json").write_text(json.dumps({"algo": "a", "status": "completed"}))
         (folder / "environment.json").write_text(json.dumps(environment))
         steps = np.array([6.0, STEPS[seed], 156.0])
         ends_s = slower * times_s(sent_by(TRAINED, training, 8), JOB, steps)
