@@ -24,6 +24,7 @@ MODULES = sorted(
 # Who imports what: one module for each package that others must not need.
 DOORS = {
     "torch.distributed": {
+        "bagua_algos/communication/connections/groups.py",
         "bagua_algos/communication/process_group.py",
         "bagua_algos/communication/stripes.py",  # one operation over several groups
         "bagua_algos/fsdp2/shards.py",  # its sharded models and distributed tensors

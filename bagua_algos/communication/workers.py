@@ -56,6 +56,16 @@ class Workers(Communicator):
         self.nodes = nodes
         self.hierarchy = make_hierarchy(self, nodes)
 
+    @property
+    def shares_memory(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def awaited(self) -> tuple[int, ...]:
+        """Nobody, as far as is known."""
+        return ()
+
     def close(self) -> None:
         """Nothing, where there are no connections."""
 

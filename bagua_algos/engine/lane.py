@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from bagua_algos.communication.communicator import CommunicationError, Communicator
+from bagua_algos.communication.communicator import CommunicationError, Communicator, named_workers
 from bagua_algos.engine.job_thread import JobThread
 
 
@@ -68,8 +68,10 @@ class CommunicationLane:
             try:
                 future.result(self._timeout_s)
             except TimeoutError as error:
+                awaited = self.communicator.awaited
                 raise CommunicationError(
                     f"{label} has not finished within {self._timeout_s:g} s"
+                    + (f": it waits for {named_workers(awaited)}" if awaited else "")
                 ) from error
         if self._stream:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)

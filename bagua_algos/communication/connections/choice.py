@@ -1,0 +1,29 @@
+"""Whether the all-reduces of a model go through memory that its workers share."""
+
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
+
+
+def with_shared_memory(communicator: Communicator, shared_memory: bool | None) -> Communicator:
+    """The same workers, whose duplicates all-reduce through shared memory: None where they can. A
+    collective call where nodes are known.
+
+    Raises `ValueError` for True where there are no processes of one host that could; whether they
+    can is known when a duplicate is made.
+    """
+    is_real = isinstance(communicator, ProcessGroupCommunicator)
+    if not is_real or communicator.device.type != "cpu":
+        if shared_memory:
+            kind = "NCCL's" if is_real else f"{type(communicator).__name__}'s"
+            raise ValueError(
+                f"shared_memory=True is for gloo's workers, and these are {kind}: leave it out"
+            )
+        return communicator
+    if communicator.shared_memory is shared_memory:
+        return communicator
+    if shared_memory and communicator.halving_doubling_bytes:
+        raise ValueError(
+            "all-reduces through shared memory have no pattern: leave out one of pattern and "
+            "shared_memory=True"
+        )
+    return communicator.with_transport(shared_memory=shared_memory)
