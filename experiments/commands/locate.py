@@ -14,13 +14,16 @@ from pathlib import Path
 from experiments.advise.map.job import read_job
 from experiments.advise.map.trainings import tasks
 from host import commands
-from host.output import check_folder
+from host.errors import UserError
+from host.output import check_folder, writing
 
 
 def main() -> int:
     """The command line; returns the exit code."""
     commands.raise_at_sigterm()
     arguments = _parser().parse_intermixed_args()
+    if (arguments.real is None) != (arguments.page is None):
+        raise UserError("--real wants --page, and --page wants --real: give both")
     if arguments.map is not None:
         check_folder(arguments.map)
     if arguments.extract is not None:
@@ -32,7 +35,13 @@ def main() -> int:
         from experiments.advise.map.page import write
 
         write([panel for task in tasks() for panel in panels(task)], arguments.map)
-    if arguments.words or (arguments.extract, arguments.map) == (None, None):
+    if arguments.real is not None:
+        from experiments.advise.map.real import page, places
+
+        with writing(arguments.page):
+            arguments.page.write_text(page(places(arguments.real)))
+    asked = (arguments.extract, arguments.map, arguments.real)
+    if arguments.words or asked == (None, None, None):
         _answer(arguments.words)
     return 0
 
@@ -43,7 +52,8 @@ def _answer(words: list[str]) -> None:
         from rich.console import Console
 
         from experiments.advise.map.answer import answers, caveats, where
-    given = answers(job, tasks() if task is None else [task])
+    asked = tasks() if task is None else [task]
+    given = answers(job, asked)
     console = Console()
     print(where(job))
     for answer in given:
@@ -51,7 +61,7 @@ def _answer(words: list[str]) -> None:
         console.print(answer.table())
         print("\n".join(answer.sentences()))
     print()
-    print("\n".join(caveats(given)))
+    print("\n".join(caveats(given, asked)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,6 +90,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--map", type=Path, metavar="DIR", help="make the whole map: pictures, table, page"
     )
+    parser.add_argument(
+        "--real", type=Path, metavar="DIR", help="compare the real runs in DIR with the map"
+    )
+    parser.add_argument("--page", type=Path, metavar="FILE", help="where --real writes its page")
     return parser
 
 

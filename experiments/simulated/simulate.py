@@ -17,7 +17,7 @@ import torch
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.patterns import EVERY_SIZE
 from bagua_algos.communication.stacked import StackedCommunicator
-from bagua_algos.communication.streams import AUTO
+from bagua_algos.communication.streams import AUTO, NumStreams
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
@@ -181,9 +181,33 @@ def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) 
     variation: Variation = plan.cluster.jitter or Constant()
     if plan.cluster.straggler:
         variation = Straggler(variation=variation, slowdown=1 + plan.cluster.straggler)
-    variation = by_length(plan, profile, variation)
+    cost_model = CostModel(
+        plan.net, plan.workers, transport(plan.streams, plan.pattern), backend=net_backend
+    )
+    return timeline_of(
+        cost_model,
+        profile,
+        by_length(plan, profile, variation),
+        threads_per_worker=plan.cluster.threads_per_worker,
+        num_cores=os.cpu_count() or 1,
+        records_events=plan.trace,
+    )
+
+
+def timeline_of(
+    cost_model: CostModel,
+    profile: Profile,
+    variation: Variation,
+    *,
+    threads_per_worker: int,
+    num_cores: int,
+    records_events: bool = False,
+) -> Timeline:
+    """The clocks of workers as fast as `profile` says over the network of `cost_model`; `num_cores`
+    are of the host that they share, if they do.
+    """
     return Timeline(
-        CostModel(plan.net, plan.workers, transport(plan), backend=net_backend),
+        cost_model,
         ComputeTimes(
             forward_s=profile.forward_s + profile.late_s,
             backward_s=profile.backward_s,
@@ -192,21 +216,21 @@ def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) 
             warm_up_s=profile.warm_up_s,
             variation=variation,
         ),
-        host_load=min(1.0, plan.workers * plan.cluster.threads_per_worker / (os.cpu_count() or 1)),
-        records_events=plan.trace,
+        host_load=min(1.0, cost_model.world_size * threads_per_worker / num_cores),
+        records_events=records_events,
     )
 
 
-def transport(plan: Plan) -> Transport:
-    """gloo's constants, with the streams and the pattern of `plan`.
+def transport(streams: NumStreams, pattern: str) -> Transport:
+    """gloo's constants, with the streams and the pattern of a plan.
 
     What real workers measure before training (`auto`) is not known to simulated ones, which refuse
     it; where a run of real workers is predicted, it counts as the default.
     """
-    is_halving = plan.pattern == "halving_doubling"
+    is_halving = pattern == "halving_doubling"
     return replace(
         GLOO,
-        streams=1 if plan.streams == AUTO else plan.streams,
+        streams=1 if streams == AUTO else streams,
         halving_doubling_bytes=EVERY_SIZE if is_halving else 0,
     )
 

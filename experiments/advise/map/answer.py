@@ -23,7 +23,7 @@ from experiments.advise.map.standing import (
     trained_near,
 )
 from experiments.advise.map.times import step_s
-from experiments.advise.map.trainings import Array, Trained, load
+from experiments.advise.map.trainings import Array, Trained, load, trained_workers
 from experiments.advise.tuning.trials import JUDGED_AT
 from experiments.report.statistics import Interval
 from host.errors import UserError
@@ -163,8 +163,16 @@ def where(job: Job) -> str:
     )
 
 
-def caveats(given: Sequence[Answer]) -> list[str]:
-    """What the answer rests on, and what it is not."""
+def _unanswered(task: str, job: Job) -> str:
+    known = trained_workers(task)
+    return (
+        f"No answer by {task}, which was trained with {listed(map(str, known))} workers, not with "
+        f"{job.workers}."
+    )
+
+
+def caveats(given: Sequence[Answer], tasks: Sequence[str]) -> list[str]:
+    """What the answer rests on, which of the `tasks` have none, and what it is not."""
     job, source = given[0].job, load()[0]
     trained = [answer.trained for answer in given]
     workers = sorted({own.workers for own in trained})
@@ -179,6 +187,7 @@ def caveats(given: Sequence[Answer]) -> list[str]:
     error = max(model_error(own, k) for own in trained for k in range(len(own.goals)))
     return [
         *between,
+        *(_unanswered(task, job) for task in tasks if task not in {own.task for own in trained}),
         f"Simulated: steps to accuracy of {counted(source.num_runs, 'recorded run')} (small models "
         f"on {listed(sorted({own.task for own in trained}))}), times by the cost model on ideal "
         "hosts; async is left out, since its values depend on timing.",

@@ -48,20 +48,17 @@ _NOTE = (
 
 def map_figure(shown: Sequence[Panel]) -> Figure:
     """All panels of a task at the target by which settings were chosen: columns by workers, rows by
-    loss.
+    loss; one row of a task that was trained with one number of workers.
     """
     own = shown[0].trained
     goal = own.goal(JUDGED_AT)
-    columns = sorted({panel.trained.workers for panel in shown})
-    rows = sorted({panel.loss_pct for panel in shown})
-    cells = {
-        (rows.index(p.loss_pct), columns.index(p.trained.workers)): (
-            p,
-            p.grids[p.trained.goal(JUDGED_AT)],
-            _title(p),
-        )
-        for p in shown
-    }
+    workers = sorted({panel.trained.workers for panel in shown})
+    losses = sorted({panel.loss_pct for panel in shown})
+    cells = {}
+    for p in shown:
+        row, column = losses.index(p.loss_pct), workers.index(p.trained.workers)
+        place = (row, column) if workers[1:] else (0, row)
+        cells[place] = (p, p.grids[p.trained.goal(JUDGED_AT)], _title(p))
     return _figure(
         cells,
         f"{own.task}: first to {own.goals[goal].points:g} point below tuned all-reduce's end",

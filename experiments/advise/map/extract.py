@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from experiments.advise.tuning.trials import JUDGED_AT
 from experiments.plan.overrides import values_of
 from experiments.report.tuned import load_targets
 from experiments.runs.load import load_rows
+from experiments.runs.study import Standing, read_record
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 from host.output import writing
@@ -36,7 +38,7 @@ _TUNED = ("algo", "lr_scale", "optim", "schedule")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Run:
+class Run:
     """A record: `words` are all that it was started with, but for `_NOT_OF_SETTING`."""
 
     folder: Path
@@ -45,8 +47,9 @@ class _Run:
     commit: str
     rows: Sequence[MetricsRow]
 
-    @property
+    @cached_property
     def config(self) -> dict[str, Any]:
+        """As the run resolved it."""
         return yaml.safe_load((self.folder / "config.yaml").read_text())
 
     def steps_to(self, accuracy: float) -> float:
@@ -58,8 +61,8 @@ class _Run:
 def extract(runs: Path, file: Path = FILE) -> None:
     """Write `file` from the records in `runs`.
 
-    Raises `UserError` for records of a dirty tree, for runs without a trial, and where settings
-    have other seeds than others.
+    Raises `UserError` for records of a dirty tree, for runs that are not done or without a trial,
+    and where settings have other seeds than others.
     """
     folders = sorted(
         (task, int(workers), file.parent)
@@ -70,8 +73,8 @@ def extract(runs: Path, file: Path = FILE) -> None:
         raise UserError(f"{runs} has no records of the study map: run its parts first")
     trained, commits, num_runs, num_trials = [], set[str](), 0, 0
     for task, workers, folder in folders:
-        trials = _load(runs / f"map_{task}_trials/w{workers}")
-        scored = _load(folder)
+        trials = load_records(runs / f"map_{task}_trials/w{workers}")
+        scored = load_records(folder)
         trained.append(_trained(folder, trials, scored))
         commits |= {run.commit for run in scored}
         num_runs, num_trials = num_runs + len(scored), num_trials + len(trials)
@@ -90,17 +93,22 @@ def extract(runs: Path, file: Path = FILE) -> None:
         )
 
 
-def _load(folder: Path) -> list[_Run]:
-    """All records of a folder, in the order of their names."""
+def load_records(folder: Path) -> list[Run]:
+    """All records of a folder, in the order of their names. Raises `UserError` for one of a dirty
+    tree, and for a run that is not done.
+    """
     return [_run(file) for file in sorted(folder.glob("*/environment.json"))]
 
 
-def _run(file: Path) -> _Run:
+def _run(file: Path) -> Run:
     environment = json.loads(file.read_text())
     if environment["git_dirty"]:
         raise UserError(f"{file.parent} is of a dirty tree: run it again from a commit")
+    record = read_record(file.parent, is_held=False)
+    if record is None or record.standing is not Standing.DONE:
+        raise UserError(f"{file.parent} is not done: its command goes on with what is left")
     words = environment["overrides"]
-    return _Run(
+    return Run(
         folder=file.parent,
         words=tuple(word for word in words if word.split("=")[0] not in _NOT_OF_SETTING),
         seed=int(values_of(words)["seed"]),
@@ -109,10 +117,10 @@ def _run(file: Path) -> _Run:
     )
 
 
-def _trained(folder: Path, trials: Sequence[_Run], scored: Sequence[_Run]) -> dict[str, Any]:
+def _trained(folder: Path, trials: Sequence[Run], scored: Sequence[Run]) -> dict[str, Any]:
     easiest_first = sorted(load_targets(folder).items(), reverse=True)
     goals = [Goal(points=points, accuracy=target) for points, target in easiest_first]
-    by_setting: dict[tuple[str, ...], list[_Run]] = {}
+    by_setting: dict[tuple[str, ...], list[Run]] = {}
     for run in scored:
         by_setting.setdefault(run.words, []).append(run)
     seeds = sorted({run.seed for run in scored})
@@ -136,7 +144,7 @@ def _trained(folder: Path, trials: Sequence[_Run], scored: Sequence[_Run]) -> di
     }
 
 
-def _trial(words: tuple[str, ...], trials: Sequence[_Run], folder: Path) -> _Run:
+def _trial(words: tuple[str, ...], trials: Sequence[Run], folder: Path) -> Run:
     """The trial of these words. Raises `UserError` where there is none."""
     for trial in trials:
         if set(trial.words) == set(words):
@@ -145,15 +153,15 @@ def _trial(words: tuple[str, ...], trials: Sequence[_Run], folder: Path) -> _Run
 
 
 def _training(
-    runs: Sequence[_Run],
-    trial: _Run,
+    runs: Sequence[Run],
+    trial: Run,
     seeds: Sequence[int],
     goals: Sequence[Goal],
     optims: dict[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Of one setting; its optimizer comes into `optims`."""
     by_seed = sorted(runs, key=lambda run: run.seed)
-    words = " ".join(_own(trial.words))
+    words = own_words(trial.words)
     if [run.seed for run in by_seed] != list(seeds):
         found = [run.seed for run in by_seed]
         raise UserError(f"{words}: its seeds are {found}, others have {list(seeds)}")
@@ -170,5 +178,6 @@ def _training(
     }
 
 
-def _own(words: Sequence[str]) -> Iterator[str]:
-    yield from (word for word in words if re.split("[.=]", word)[0] in _TUNED)
+def own_words(words: Sequence[str]) -> str:
+    """Those of a setting alone, out of a run's."""
+    return " ".join(word for word in words if re.split("[.=]", word)[0] in _TUNED)

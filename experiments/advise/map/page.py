@@ -16,7 +16,7 @@ from experiments.advise.map.atlas import Panel, frame
 from experiments.advise.map.draw import map_figure, targets_figure
 from experiments.advise.map.job import COMPUTE_MS, MODEL_MB
 from experiments.advise.map.points import Point, points
-from experiments.advise.map.standing import always_best, baseline_loses, model_error
+from experiments.advise.map.standing import always_best, baseline_loses, model_error, sent_by
 from experiments.advise.map.trainings import load, tasks, trained_workers
 from experiments.report.figures.plots import save_png
 from host import markdown
@@ -46,6 +46,9 @@ def _readme(shown: Sequence[Panel], table: pd.DataFrame) -> str:
         *(f"![{task}](map_{task}.png)\n" for task in tasks()),
         "The same without loss, at all targets:\n",
         *(f"![targets](map_targets_{workers}.png)\n" for workers in trained_workers()),
+        "## Tasks\n",
+        _prose(_TASKS),
+        _tasks_table() + "\n",
         "## Over which targets a winner holds\n",
         _prose(_HOLDS),
         _holds_table(shown) + "\n",
@@ -81,6 +84,12 @@ makes this folder again. [docs/map.md](../../docs/map.md) says what it rests on.
 """
 
 
+_TASKS = (
+    "Whose trainings the map rests on. Gradients: those of the model that was trained, of which "
+    "the map takes the shapes alone. Settings: those of all algorithms that their trials chose for "
+    "some place."
+)
+
 _HOLDS = (
     "Places of each panel, by who is first or ties at all targets that anybody reaches; several can"
     " be so at one place. Nobody: the places where no algorithm is. All-reduce loses: the places "
@@ -99,6 +108,24 @@ _POINTS = (
 
 def _prose(text: str) -> str:
     return textwrap.fill(text, 110) + "\n"
+
+
+def _tasks_table() -> str:
+    rows = [
+        [
+            own.task,
+            str(own.model["_target_"]).rpartition(".")[2],
+            f"{sent_by(own, own.trainings[0], own.workers).num_bytes / 1e6:.2f}",
+            str(own.workers),
+            str(own.batch_size),
+            f"{own.max_steps}, {own.eval_every}",
+            f"{len(own.algos)}, {len(own.trainings)}",
+            str(len(own.seeds)),
+        ]
+        for own in load()[1]
+    ]
+    headers = ["task", "model", "gradients (MB)", "workers", "batch", "steps, evaluated every"]
+    return markdown.table([*headers, "algorithms, settings", "seeds"], rows, "llrrrrrr")
 
 
 def _holds_table(shown: Sequence[Panel]) -> str:

@@ -124,9 +124,10 @@ def trained_near(task: str, workers: int) -> list[Trained]:
     own = sorted((t for t in load()[1] if t.task == task), key=lambda t: t.workers)
     known = [t.workers for t in own]
     if not known[0] <= workers <= known[-1]:
+        to = f" to {known[-1]}" if known[1:] else ""
         raise UserError(
-            f"workers={workers} is beyond the trainings, which have {listed(map(str, known))}: "
-            f"give {known[0]} to {known[-1]}"
+            f"workers={workers} is beyond the trainings of {task}, which have "
+            f"{listed(map(str, known))}: give {known[0]}{to}"
         )
     below = [t for t in own if t.workers <= workers][-1]
     above = next(t for t in own if t.workers >= workers)

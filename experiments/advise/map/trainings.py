@@ -116,9 +116,9 @@ def tasks() -> list[str]:
     return list(dict.fromkeys(one.task for one in load()[1]))
 
 
-def trained_workers() -> list[int]:
-    """The numbers of workers with which there are trainings."""
-    return sorted({one.workers for one in load()[1]})
+def trained_workers(task: str | None = None) -> list[int]:
+    """The numbers of workers with which there are trainings, of one task or of any."""
+    return sorted({one.workers for one in load()[1] if task in (None, one.task)})
 
 
 def _trained(values: dict[str, Any]) -> Trained:

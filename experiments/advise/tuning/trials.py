@@ -21,6 +21,7 @@ from experiments.advise.tuning.draws import Settings
 from experiments.plan.overrides import values_of
 from experiments.report.sections.time_against_target import POINTS
 from experiments.runs.load import load_rows
+from experiments.runs.study import Standing, read_record
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow, time_to_target
 from host.errors import UserError
@@ -70,7 +71,7 @@ class Trial:
 
 
 def load_trials(settings: Settings, folder: Path) -> list[Trial]:
-    """Those of the runs in `folder` that have the words of a setting.
+    """Those of the runs in `folder` that are done and have the words of a setting.
 
     Raises `UserError` where a setting has no run, or a run did not learn by `data.for_tuning`.
     """
@@ -82,6 +83,9 @@ def load_trials(settings: Settings, folder: Path) -> list[Trial]:
         given = json.loads(file.read_text())["overrides"]
         if "data.for_tuning=true" not in given:
             raise UserError(f"{file.parent} is no trial: it has not data.for_tuning=true")
+        record = read_record(file.parent, is_held=False)
+        if record is None or record.standing is not Standing.DONE:
+            continue
         for words, (name, text) in known.items():
             if words <= set(given):
                 found.add(words)

@@ -19,7 +19,7 @@ CURVES = {0: (0.78, 0.9, 0.7), 1: (0.5, 0.79, 0.79)}
 
 
 def record(
-    folder: Path, words: str, seed: int, accuracies, *, dirty: bool = False, more=()
+    folder: Path, words: str, seed: int, accuracies, *, dirty=False, more=(), status="completed"
 ) -> None:
     own = folder / f"{words.replace(' ', '_')}_{seed}"
     own.mkdir(parents=True)
@@ -27,6 +27,7 @@ def record(
     (own / "config.yaml").write_text(yaml.safe_dump(plain(compose_config(overrides))))
     environment = {"overrides": overrides, "git_commit": "c0ffee", "git_dirty": dirty}
     (own / "environment.json").write_text(json.dumps(environment))
+    (own / "summary.json").write_text(json.dumps({"algo": "a", "status": status}))
     rows = [
         {"kind": kind, "step": step, "time_s": 1.0, "accuracy": accuracy}
         for step, accuracy in zip((10, 20, 30), accuracies, strict=True)
@@ -80,6 +81,14 @@ def test_a_dirty_tree_is_refused(tmp_path):
     tried(tmp_path, "algo=qsgd")
     scored(tmp_path, "algo=qsgd", dirty=True)
     with pytest.raises(UserError, match="is of a dirty tree: run it again from a commit"):
+        extracted(tmp_path)
+
+
+def test_a_run_that_is_not_done_is_refused(tmp_path):
+    tried(tmp_path, "algo=qsgd")
+    scored(tmp_path, "algo=qsgd")
+    record(tmp_path / "map_mnist5k_w4", "algo=sgp", 0, CURVES[0], status="failed")
+    with pytest.raises(UserError, match="sgp_0 is not done"):
         extracted(tmp_path)
 
 

@@ -176,8 +176,9 @@ def test_targets_follow_from_the_most_accurate_baseline():
         final_targets([trial("algo=allreduce", [1], [0.01])])
 
 
-def record(folder: Path, overrides: list[str]) -> None:
+def record(folder: Path, overrides: list[str], status: str = "completed") -> None:
     folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps({"algo": "a", "status": status}))
     (folder / "environment.json").write_text(json.dumps({"overrides": overrides}))
     row = {"kind": "evaluation", "step": 8, "time_s": 2.5, "accuracy": 0.7}
     (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
@@ -189,6 +190,9 @@ def test_trials_are_found_by_what_records_say_of_them(tmp_path):
     record(tmp_path / "one", [*words, "net=wan", "seed=1000"])
     (found,) = load_trials(settings, tmp_path)
     assert (found.contestant, found.net, found.final, found.time_s(0.6)) == ("a", "wan", 0.7, 2.5)
+    with pytest.raises(UserError, match="lacks 1 trial: run them"):
+        load_trials({**settings, "b": ["algo=qsgd"]}, tmp_path)
+    record(tmp_path / "failed", ["data.for_tuning=true", "algo=qsgd", "net=wan"], "failed")
     with pytest.raises(UserError, match="lacks 1 trial: run them"):
         load_trials({**settings, "b": ["algo=qsgd"]}, tmp_path)
     record(tmp_path / "two", [*words[1:], "net=wan", "seed=0"])

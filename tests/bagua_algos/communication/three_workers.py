@@ -1,0 +1,109 @@
+"""What three real workers get by each transport: `python -m
+tests.bagua_algos.communication.three_workers FOLDER 3`.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bagua_algos.communication.process_group import ProcessGroupCommunicator, nodes_by_host
+from tests.bagua_algos.cases import collectives
+from tests.bagua_algos.gloo import fork_workers
+from tests.bagua_algos.recorder import Recorder
+
+SUMMANDS = (1e8, 1.0, -1e8)
+"""In float32 only (first + last) + middle is 1, and that is the order of halving and doubling."""
+NUM_ELEMENTS = 12_288
+"""Of three parts of the smallest size."""
+
+
+def main(workers: ProcessGroupCommunicator) -> dict[str, Any]:
+    return {
+        "collectives": collectives(workers),
+        "hosts": nodes_by_host(),
+        "sums": sums(workers),
+        "striped": striped(workers),
+        "fp16": fp16(workers),
+        "parts": parts(workers),
+        "again": again(workers),
+    }
+
+
+def sums(workers: ProcessGroupCommunicator) -> dict[str, Tensor]:
+    """By each way to add up."""
+    num_bytes = 4 * NUM_ELEMENTS
+    ways = {
+        "ring": {},
+        "a byte too large": {"halving_doubling_bytes": num_bytes - 1},
+        "halving and doubling": {"halving_doubling_bytes": num_bytes},
+        "directly": {"fixed_order": True},
+        "directly by two streams": {"fixed_order": True, "streams": 2},
+    }
+    found = {}
+    for way, options in ways.items():
+        duplicate = workers.with_transport(**options).duplicate()
+        found[way] = torch.full((1, NUM_ELEMENTS), SUMMANDS[workers.ranks[0]])
+        duplicate.all_reduce_mean_(found[way])
+        duplicate.close()
+    return found
+
+
+def striped(workers: ProcessGroupCommunicator) -> dict[str, Any]:
+    """A duplicate that has more streams for a while."""
+    duplicate = workers.duplicate()
+    x_w = torch.arange(float(NUM_ELEMENTS))[None] + 1e5 * workers.ranks[0]
+    found: dict[str, Any] = {"streams": []}
+    for streams in (1, 3, 2):
+        duplicate.use_transport(streams=streams, halving_doubling_bytes=0, fixed_order=False)
+        found["streams"].append((duplicate.streams, len(duplicate.stripes.groups)))
+        found[f"gathered by {streams}"] = duplicate.all_gather(x_w)
+    duplicate.close()
+    return found
+
+
+def fp16(workers: ProcessGroupCommunicator) -> Tensor:
+    """The mean of numbers whose sum is beyond the type."""
+    x_w = torch.full((1, 5), 60_000.0, dtype=torch.float16)
+    workers.all_reduce_mean_(x_w)
+    return x_w
+
+
+def parts(workers: ProcessGroupCommunicator) -> dict[str, Any]:
+    """Workers 0 and 2 by themselves, and what the whole hears of them."""
+    whole = workers.duplicate()
+    whole.observer = recorder = Recorder()
+    [part] = whole.split([[0, 2], [1]])
+    x_w = torch.full((1, 3), float(workers.ranks[0]))
+    part.run_(x_w, lambda x_p, among: among.all_reduce_mean_(x_p))
+    whole.use_transport(streams=2, halving_doubling_bytes=7, fixed_order=True)
+    theirs = part.communicator
+    found = {
+        "mean": x_w,
+        "heard": [(o.name, o.num_bytes, o.ranks) for o in recorder.operations],
+        "members": theirs.members,
+        "transport": (theirs.streams, theirs.halving_doubling_bytes, theirs.fixed_order),
+    }
+    whole.close()
+    return found
+
+
+def again(workers: ProcessGroupCommunicator) -> dict[str, Any]:
+    """Connections that only some have left are not used again, those that all have left are."""
+    both, others = workers.duplicate(), workers.duplicate()
+    assert both.group is not None
+    name = both.group.group_name
+    both.close()
+    if workers.ranks[0] == 0:
+        others.close()
+    first, second = workers.duplicate(), workers.duplicate()
+    x_w = torch.full((1, 3), float(workers.ranks[0]))
+    second.all_reduce_mean_(x_w)
+    assert first.group is not None
+    return {"is used again": first.group.group_name == name, "mean": x_w}
+
+
+if __name__ == "__main__":
+    sys.exit(fork_workers(main, Path(sys.argv[1]), int(sys.argv[2])))

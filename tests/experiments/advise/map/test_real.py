@@ -1,0 +1,118 @@
+"""Records of real runs, as points of the map: made up, of the map's own times."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from experiments.advise.map.job import Job
+from experiments.advise.map.real import page, places
+from experiments.advise.map.standing import sent_by
+from experiments.advise.map.times import times_s
+from experiments.advise.map.trainings import load
+from experiments.plan.compose import compose_config
+from experiments.plan.identity import plain
+from host.errors import UserError
+
+(TRAINED,) = (t for t in load()[1] if (t.task, t.workers) == ("fashion_mnist", 8))
+BASELINE, OTHER = TRAINED.of("allreduce")[0], TRAINED.of("ef_signsgd")[0]
+COMMON = ("experiment=equal_tuning", "workers=8", "profile=null")
+STEPS = {0: 60, 1: 72, 2: 66}
+"""By seed, until the target."""
+MODEL_MB = sent_by(TRAINED, BASELINE, 8).num_bytes / 1e6
+JOB = Job(compute_ms=10, model_mb=MODEL_MB, workers=8, rate_mbit=100, delay_ms=1)
+
+
+def write(
+    runs: Path, training, slower: float = 1.0, *, backend="gloo", seeds=STEPS, net="slow_tcp"
+):
+    """Runs that take so many times as long as on the map."""
+    words = [*COMMON, f"backend={backend}", *training.words.split(), f"net={net}"]
+    config = plain(compose_config(words))
+    for seed in seeds:
+        folder = runs / f"{training.algo}_{net}_{seed}"
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        environment = {"overrides": [*words, f"seed={seed}"], "git_commit": "c", "git_dirty": False}
+        (folder / "summary.json").write_text(json.dumps({"algo": "a", "status": "completed"}))
+        (folder / "environment.json").write_text(json.dumps(environment))
+        steps = np.array([6.0, STEPS[seed], 156.0])
+        ends_s = slower * times_s(sent_by(TRAINED, training, 8), JOB, steps)
+        rows = [
+            {"kind": "evaluation", "step": int(step), "time_s": end_s, "accuracy": accuracy}
+            for step, end_s, accuracy in zip(steps, ends_s, (0.1, 0.81, 0.7), strict=True)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """The folder, with its targets and a profile of 10 ms a step."""
+    (tmp_path / "targets.yaml").write_text(
+        yaml.safe_dump({goal.points: goal.accuracy for goal in TRAINED.goals})
+    )
+    profile = {
+        **{"device": "d", "sharing": 8, "setting": {}, "late_s": 0.0, "jobs": []},
+        **{"forward_s": 0.003, "ready_s": [0.005], "backward_s": 0.006, "optimizer_s": 0.001},
+    }
+    (tmp_path / "profile.yaml").write_text(yaml.safe_dump(profile))
+    return tmp_path
+
+
+def test_runs_that_all_take_somewhat_longer_lie_where_the_map_says(runs):
+    write(runs, BASELINE, 1.2)
+    write(runs, OTHER, 1.2)
+    (place,) = places(runs)
+    assert pytest.approx(4 * 109_578 / 1e6, rel=0.002) == MODEL_MB  # a bucket is padded
+    assert (place.job.rho, place.job.lambda_) == pytest.approx((JOB.rho, JOB.lambda_))
+    baseline, other = place.timed
+    assert baseline.training == BASELINE
+    assert other.steps.tolist() == list(STEPS.values())
+    assert other.real_s == pytest.approx(1.2 * other.map_s)
+    ratio, _, said = place.leads(other)
+    assert ratio == pytest.approx(said) and ratio > 2
+    assert place.agrees(other)
+    assert place.first(real=True) == place.first(real=False) == "ef_signsgd"
+    assert "On 1 of 1 network the same algorithm is first" in page([place])
+
+
+def test_a_lead_that_is_lost_on_real_workers_does_not_agree(runs):
+    write(runs, BASELINE)
+    write(runs, OTHER, 50.0)
+    (place,) = places(runs)
+    assert not place.agrees(place.timed[1])
+    assert (place.first(real=True), place.first(real=False)) == ("allreduce", "ef_signsgd")
+    text = page([place])
+    assert "On 0 of 1 network" in text and "slow_tcp: allreduce, by the map ef_signsgd." in text
+    assert [line.split("|")[-2].strip() for line in text.splitlines() if "slow_tcp |" in line] == [
+        "-",
+        "no",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"backend": "sim"}, "has runs of simulated workers"),
+        ({"seeds": (0, 1)}, "other seeds than others on slow_tcp"),
+        ({"net": "none"}, "is on no network"),
+    ],
+)
+def test_what_is_no_point_of_the_map_is_refused(runs, how, said):
+    write(runs, BASELINE)
+    write(runs, OTHER, **how)
+    with pytest.raises(UserError, match=said):
+        places(runs)
+
+
+def test_all_reduce_is_wanted(runs):
+    write(runs, OTHER)
+    with pytest.raises(UserError, match="has not one setting of allreduce"):
+        places(runs)
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    with pytest.raises(UserError, match="has no record: run the part real"):
+        places(tmp_path)
