@@ -192,6 +192,13 @@ def test_memory_is_given_back(workers):
     assert [worker["shared_memory"]["held"] for worker in workers] == [[0, 0, 0]] * 2
 
 
+def test_a_worker_that_takes_no_step_is_named_after_the_limit_of_distribute(workers):
+    begin, _, end = workers[0]["shared_memory"]["silent"].partition(" failed after ")
+    assert begin == "worker 0: all_reduce_mean with worker 1"
+    assert 1 <= float(end.partition(" s: ")[0]) < 10
+    assert end.partition(" s: ")[2] == "worker 1: silent for 1 s"
+
+
 def test_a_script_is_told_where_memory_could_not_be_shared(workers):
     why = "worker 1: no memory to share: [Errno 12] Cannot allocate memory"
     sentence = f"all-reduces go over gloo, not through shared memory: {why}"
