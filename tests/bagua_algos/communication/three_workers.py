@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from bagua_algos import AllReduce
 from bagua_algos.communication.process_group import ProcessGroupCommunicator, nodes_by_host
+from bagua_algos.engine.engine import Engine
+from bagua_algos.engine.untrained import that_differ
 from tests.bagua_algos.cases import collectives
 from tests.bagua_algos.gloo import fork_workers
 from tests.bagua_algos.recorder import Recorder
@@ -29,6 +32,7 @@ def main(workers: ProcessGroupCommunicator) -> dict[str, Any]:
         "fp16": fp16(workers),
         "parts": parts(workers),
         "again": again(workers),
+        "start": start(workers),
     }
 
 
@@ -103,6 +107,35 @@ def again(workers: ProcessGroupCommunicator) -> dict[str, Any]:
     second.all_reduce_mean_(x_w)
     assert first.group is not None
     return {"is used again": first.group.group_name == name, "mean": x_w}
+
+
+def start(workers: ProcessGroupCommunicator) -> dict[str, Any]:
+    """What a model that all have seeded alike but for one layer holds once it is distributed, and
+    what travelled; then which tensors differ.
+    """
+    duplicate, rank = workers.duplicate(), workers.ranks[0]
+    torch.manual_seed(0)
+    apart = nn.Linear(64, 2)
+    model = nn.Sequential(nn.Linear(64, 64), apart, nn.BatchNorm1d(2))
+    with torch.no_grad():
+        apart.bias.add_(rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    duplicate.observer = recorder = Recorder()
+    Engine(model, optimizer, AllReduce(), duplicate, bucket_bytes=64).close()
+    moved = torch.arange(6.0).roll(rank)  # the same numbers, so the same sum of bits
+    tensors = {
+        "alike": torch.arange(6.0).view(2, 3).T,
+        "none": torch.zeros(0),
+        "moved": moved,
+        "sign of zero": torch.zeros(2) * (-1.0) ** (rank == 2),
+        "bfloat16": torch.ones(3, dtype=torch.bfloat16),
+        "truths": torch.tensor([True, rank == 1]),
+        "complex": torch.tensor(1j).conj() * (1 + (rank == 1)),
+    }
+    names = {id(x): name for name, x in tensors.items()}
+    differ = [names[id(x)] for x in that_differ(list(tensors.values()), duplicate)]
+    duplicate.close()
+    return {"model": model.state_dict(), "messages": recorder.messages, "differ": differ}
 
 
 if __name__ == "__main__":
