@@ -109,6 +109,11 @@ def _connected(
     pattern: Pattern | None,
     shared_memory: bool | None,
 ) -> Communicator:
+    if shared_memory and pattern is not None:
+        raise ValueError(
+            f"all-reduces through shared memory have no pattern: leave out pattern={pattern!r} or "
+            "shared_memory=True"
+        )
     if streams is not None:
         communicator, _ = with_streams(communicator, streams)
     if pattern is not None:

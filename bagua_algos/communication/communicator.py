@@ -149,6 +149,10 @@ class Communicator(Averager, Protocol):
         """The members that an operation under way is waiting for, as far as is known."""
         ...
 
+    def limit_waits(self, limit_s: float) -> None:
+        """Let no all-reduce through shared memory wait for longer, seconds."""
+        ...
+
     def duplicate(self) -> "Communicator":
         """The same workers over connections of their own, for operations at the same time."""
         ...

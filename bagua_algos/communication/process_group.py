@@ -127,6 +127,11 @@ class ProcessGroupCommunicator(Workers):
         """The workers that an operation through shared memory is waiting for, by their members."""
         return () if self._memory is None else self._memory.mesh.awaited
 
+    def limit_waits(self, limit_s: float) -> None:
+        """Let no all-reduce through shared memory wait for longer; the group's limit holds, too."""
+        if self._memory is not None:
+            self._memory.mesh.limit_s = min(limit_s, self._memory.mesh.limit_s)
+
     def with_transport(
         self,
         *,
@@ -179,7 +184,7 @@ class ProcessGroupCommunicator(Workers):
         for part in self._parts:
             part.close()
         if self._memory is not None:
-            self._memory.mesh.close()
+            self._memory.close()
         self._of.leave(self._groups)
 
     def split(self, parts: Sequence[Sequence[int]]) -> list[Part]:
@@ -233,19 +238,21 @@ class ProcessGroupCommunicator(Workers):
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
         """Replace `x[1, ...]` by the sum over all workers / N (fp16 is divided first)."""
-        with self._operation("all_reduce_mean", x_w):
+        own_w = x_w.contiguous()  # gloo would add up whatever lies in between
+        with self._operation("all_reduce_mean", own_w):
             # gloo has no AVG, and NCCL's rounds otherwise: the sum divided once is the same on
             # both. But a sum of fp16 may be beyond its range, where the mean is not.
-            is_first = x_w.dtype == torch.float16
+            is_first = own_w.dtype == torch.float16
             if is_first:
-                x_w.div_(self.world_size)
+                own_w.div_(self.world_size)
             divisor = 1 if is_first else self.world_size
-            if self._memory is not None and (x_w.is_floating_point() or x_w.is_complex()):
-                self._memory.all_reduce_(x_w, divisor)
-                return
-            self._sum_(x_w)
-            if not is_first:
-                x_w.div_(divisor)
+            if self._memory is not None and (own_w.is_floating_point() or own_w.is_complex()):
+                self._memory.all_reduce_(own_w, divisor)
+            else:
+                self._sum_(own_w)
+                own_w.div_(divisor)
+        if own_w is not x_w:
+            x_w.copy_(own_w)
 
     def _sum_(self, x_w: Tensor) -> None:
         is_small = x_w.numel() * x_w.element_size() <= self.halving_doubling_bytes

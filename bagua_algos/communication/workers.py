@@ -66,6 +66,9 @@ class Workers(Communicator):
         """Nobody, as far as is known."""
         return ()
 
+    def limit_waits(self, limit_s: float) -> None:
+        """Nothing, where no memory is shared."""
+
     def close(self) -> None:
         """Nothing, where there are no connections."""
 

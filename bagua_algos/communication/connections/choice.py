@@ -21,9 +21,4 @@ def with_shared_memory(communicator: Communicator, shared_memory: bool | None) -
         return communicator
     if communicator.shared_memory is shared_memory:
         return communicator
-    if shared_memory and communicator.halving_doubling_bytes:
-        raise ValueError(
-            "all-reduces through shared memory have no pattern: leave out one of pattern and "
-            "shared_memory=True"
-        )
     return communicator.with_transport(shared_memory=shared_memory)

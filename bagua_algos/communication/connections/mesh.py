@@ -45,7 +45,7 @@ class Mesh:
 
     def __init__(self, peers: Mapping[int, socket.socket], limit_s: float) -> None:
         self._peers = {rank: Connection.of(peer) for rank, peer in sorted(peers.items())}
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._count = 0
         self._failure: str | None = None
         self.awaited: tuple[int, ...] = ()
@@ -85,7 +85,7 @@ class Mesh:
         deadline_s, missing = None, dict(self._peers)
         for rank, peer in self._peers.items():
             while (heard := _receive(peer)) is None:
-                deadline_s = deadline_s or time.monotonic() + self._limit_s
+                deadline_s = deadline_s or time.monotonic() + self.limit_s
                 self._look(missing, late=time.monotonic() > deadline_s)
             if not heard:
                 raise self._ended(rank)
@@ -100,7 +100,7 @@ class Mesh:
             raise self._ended()
         self.awaited = tuple(rank for rank, word in words.items() if word is None)
         if late:
-            raise _Failed(f"{named_workers(self.awaited)}: silent for {self._limit_s:g} s")
+            raise _Failed(f"{named_workers(self.awaited)}: silent for {self.limit_s:g} s")
 
     def _ended(self, *known: int) -> "_Failed":
         ended = [r for r, peer in self._peers.items() if r in known or _next(peer) == b""]

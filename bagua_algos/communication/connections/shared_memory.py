@@ -59,6 +59,11 @@ class SharedMemory:
         for some in flat.split(most):
             self._all_reduce_(some, divisor)
 
+    def close(self) -> None:
+        """Give the memory back; no operation is under way."""
+        self.mesh.close()
+        self._slots_NN.clear()
+
     def _all_reduce_(self, x: Tensor, divisor: int) -> None:
         rank, word = self._rank, (x.numel(), _number_of(x.dtype))
         parts = x.tensor_split(len(self._slots_NN))
