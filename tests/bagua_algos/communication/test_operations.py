@@ -12,6 +12,7 @@ from bagua_algos.communication.communicator import (
     reason_of,
     telling_failures,
 )
+from bagua_algos.communication.hierarchy import of_held
 from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.communication.workers import Workers
@@ -118,3 +119,12 @@ def test_an_echo_meets_in_every_operation_and_tells_how_long_that_took():
     [part] = own.split([[0, 1], [2]])
     part.communicator.all_reduce_mean_(torch.zeros(1, 2))
     assert met == ["first", "second", "first"]
+
+
+def test_an_echo_is_worker_0():
+    """Where workers have weights of their own, it has the first."""
+    own = LoopbackCommunicator(3)
+    assert own.ranks == (0,) and own.members == (0, 1, 2)
+    assert of_held([5.0, 7.0, 9.0], own, torch.zeros(1, 2)).tolist() == [[5.0]]
+    [part] = own.split([[0, 2], [1]])
+    assert part.communicator.ranks == (0,) and part.communicator.members == (0, 2)
