@@ -163,7 +163,7 @@ class _RowsOfAutograd(torch.autograd.Function):
             with torch.enable_grad():
                 result = _one(rows, x_wb, loss, worker)
             if loss is not None:
-                gradients.put(worker, result, torch.ones_like(result))
+                gradients.put(worker, result)
             return result if loss is None else result.detach()
 
         results = ways.each(compute, len(rows))
@@ -202,8 +202,10 @@ class _Gradients:
         self._stacked = [torch.empty_like(p, requires_grad=False) for p in stacked]
         self._is_used = [False] * len(stacked)
 
-    def put(self, worker: int, result: Tensor, weight: Tensor) -> None:
-        """Those of one worker's result, times `weight`."""
+    def put(self, worker: int, result: Tensor, weight: Tensor | None = None) -> None:
+        """Those of one worker's result, times `weight`; None: of one number, as it is. Then torch
+        imports no sympy, which takes a second, to compare shapes.
+        """
         own = torch.autograd.grad(result, self._rows[worker].trained, weight, allow_unused=True)
         for number, (gradient, stacked) in enumerate(zip(own, self._stacked, strict=True)):
             if gradient is None:
