@@ -81,8 +81,10 @@ def distribute(
     """
     _check_is_not_distributed(model)
     workers = communicator or ProcessGroupCommunicator(
-        shared_memory=None if streams is None and pattern is None else False
+        shared_memory=None if streams is pattern is None and _is_on_cpu(model) else False
     )
+    if shared_memory and not _is_on_cpu(model):
+        raise ValueError("shared_memory=True is for models on the CPU: leave it out")
     if _is_sharded(model):
         _check_sharded(bucket_bytes, find_unused_parameters, grad_scaler, autotune)
         check_sharded, make = _for_shards()
@@ -229,6 +231,10 @@ def _for_shards() -> "tuple[Callable[..., None], type[ShardedEngine]]":
     from bagua_algos.fsdp2 import engine
 
     return engine.check_can_train, engine.ShardedEngine
+
+
+def _is_on_cpu(model: nn.Module) -> bool:
+    return all(parameter.device.type == "cpu" for parameter in model.parameters())
 
 
 def _is_sharded(model: nn.Module) -> bool:

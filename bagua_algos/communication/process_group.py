@@ -208,7 +208,7 @@ class ProcessGroupCommunicator(Workers):
             nodes,
             self.streams,
             self.halving_doubling_bytes,
-            self.fixed_order or memory is not None,
+            self.fixed_order,
             self.shared_memory,
             others=others,
             origin=self._of.origin,
@@ -217,14 +217,15 @@ class ProcessGroupCommunicator(Workers):
 
     def _share(self, parts: Sequence[Sequence[int]]) -> SharedMemory | None:
         """Memory of the workers of this worker's part, where it is to be used and can be."""
-        if self.shared_memory is False or self.device.type != "cpu" or self.world_size == 1:
+        limit_s = limit_of(self.group)
+        if self.shared_memory is False or limit_s is None or self.world_size == 1:
             return None
         ranks = self._of.part_of_this_worker(parts)
         joined = join(
             ranks.index(self.ranks[0]),
             tuple(self.members[rank] for rank in ranks),
             lambda own: [words for r, words in enumerate(self._of.all_say(own)) if r in ranks],
-            limit_of(self.group),
+            limit_s,
         )
         if not isinstance(joined, NotShared):
             return joined
@@ -246,7 +247,7 @@ class ProcessGroupCommunicator(Workers):
             if is_first:
                 own_w.div_(self.world_size)
             divisor = 1 if is_first else self.world_size
-            if self._memory is not None and (own_w.is_floating_point() or own_w.is_complex()):
+            if self._memory is not None and SharedMemory.takes(own_w):
                 self._memory.all_reduce_(own_w, divisor)
             else:
                 self._sum_(own_w)

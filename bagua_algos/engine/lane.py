@@ -46,7 +46,7 @@ class CommunicationLane:
         a short job. The job has a limit of time of its own.
         """
         self._release()
-        if by_caller and self.is_idle:
+        if by_caller and self._stream is None and self.is_idle:
             self._held = label, job
             return
         while self._pending and _succeeded(self._pending[0][1]):

@@ -1,6 +1,7 @@
 """Whether the all-reduces of a model go through memory that its workers share."""
 
 from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.connections.groups import limit_of
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 
 
@@ -12,9 +13,9 @@ def with_shared_memory(communicator: Communicator, shared_memory: bool | None) -
     can is known when a duplicate is made.
     """
     is_real = isinstance(communicator, ProcessGroupCommunicator)
-    if not is_real or communicator.device.type != "cpu":
+    if not is_real or limit_of(communicator.group) is None:
         if shared_memory:
-            kind = "NCCL's" if is_real else f"{type(communicator).__name__}'s"
+            kind = "another backend's" if is_real else f"{type(communicator).__name__}'s"
             raise ValueError(
                 f"shared_memory=True is for gloo's workers, and these are {kind}: leave it out"
             )

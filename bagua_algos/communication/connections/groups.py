@@ -109,11 +109,16 @@ def connect(group: dist.ProcessGroup | None = None) -> None:
         dist.all_reduce(torch.zeros(1, device="cuda"), group=group)
 
 
-def limit_of(group: dist.ProcessGroup | None) -> float:
-    """How long an operation of gloo's may take, seconds."""
+def limit_of(group: dist.ProcessGroup | None) -> float | None:
+    """How long an operation of gloo's may take, seconds; None by another backend."""
     group = group or dist.group.WORLD
     assert group is not None, "it is initialised"
-    return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+    try:
+        backend = group._get_backend(torch.device("cpu"))
+    except RuntimeError:  # there is none
+        return None
+    is_gloos = isinstance(backend, dist.ProcessGroupGloo)
+    return backend.options._timeout.total_seconds() if is_gloos else None
 
 
 def forget_left() -> None:

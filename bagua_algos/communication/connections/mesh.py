@@ -57,18 +57,27 @@ class Mesh:
 
         What was written to shared memory before is seen by all afterwards: a system call lies
         between. Raises `RuntimeError`, now and from then on, where somebody has ended, does not
-        come within the limit, or comes with other numbers.
+        come within the limit, or comes with other numbers. Whoever gives up on a living worker
+        closes its connections, so that nobody waits for it in turn.
         """
         if self._failure is not None:
             raise RuntimeError(f"not tried after: {self._failure}")
         self._count += 1
         try:
             self._meet(_WORD.pack(self._count, size, kind))
-        except _Failed as failed:
-            self._failure = str(failed)
+        except _Ended as ended:
+            self._failure = str(ended)
+            raise
+        except BaseException as error:
+            self.close(str(error) or type(error).__name__)
             raise
         finally:
             self.awaited = ()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is of no use any longer."""
+        return self._failure is not None
 
     def close(self, why: str = "the connections were closed") -> None:
         """Let the others see that this worker has gone."""
@@ -102,14 +111,18 @@ class Mesh:
         if late:
             raise _Failed(f"{named_workers(self.awaited)}: silent for {self.limit_s:g} s")
 
-    def _ended(self, *known: int) -> "_Failed":
+    def _ended(self, *known: int) -> "_Ended":
         ended = [r for r, peer in self._peers.items() if r in known or _next(peer) == b""]
         has = "has" if len(ended) == 1 else "have"
-        return _Failed(f"{named_workers(ended)} {has} ended or closed the connection")
+        return _Ended(f"{named_workers(ended)} {has} ended or closed the connection")
 
 
 class _Failed(RuntimeError):
     """The mesh is of no use any longer; the message says why."""
+
+
+class _Ended(_Failed):
+    """Others have ended."""
 
 
 _LIVING: weakref.WeakSet[Mesh] = weakref.WeakSet()

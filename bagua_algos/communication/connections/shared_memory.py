@@ -50,14 +50,24 @@ class SharedMemory:
             for file in files
         ]
 
+    @staticmethod
+    def takes(x: Tensor) -> bool:
+        """Whether it is for such a tensor: on the CPU, of numbers that can be divided."""
+        return x.device.type == "cpu" and (x.is_floating_point() or x.is_complex())
+
     def all_reduce_(self, x: Tensor, divisor: int = 1) -> None:
         """Replace `x`, contiguous on the CPU, by its sum over all workers / `divisor`; a collective
         call. Raises `RuntimeError`, as `Mesh.meet`.
         """
         flat = x.detach().view(-1)
         most = len(self._slots_NN) * (self._slot_bytes // x.element_size())
-        for some in flat.split(most):
-            self._all_reduce_(some, divisor)
+        try:
+            for some in flat.split(most):
+                self._all_reduce_(some, divisor)
+        except BaseException as error:
+            if not self.mesh.has_failed:  # or others would take the next wait for one of these
+                self.mesh.close(f"one before was broken off by {type(error).__name__}")
+            raise
 
     def close(self) -> None:
         """Give the memory back; no operation is under way."""

@@ -279,25 +279,5 @@ def test_nodes_that_do_not_share_all_workers_out_are_refused(nodes):
         StackedCommunicator(4, nodes=nodes)
 
 
-def test_means_through_shared_memory_are_those_over_gloo(real):
-    """To the bit those of the pattern with the same order, and equal on all workers."""
-    results = real["shared_memory"]
-    for way in ("", ", with gaps", ", by nodes"):
-        ours = results[f"memory{way}"]
-        assert torch.equal(ours, results[f"direct{way}"])
-        assert torch.equal(ours, ours[:1].expand_as(ours))
-        torch.testing.assert_close(ours, results[f"ring{way}"], rtol=0, atol=1e-6)
-    for pattern in ("memory", "direct", "ring"):
-        assert torch.equal(results[pattern], results[f"{pattern}, with gaps"])
-        assert not results[f"{pattern}, the gaps"].any()
-
-
-def test_a_node_shares_memory_as_its_whole_does(real):
-    results = real["shared_memory"]
-    assert results["memory shares"].tolist() == [[True, True]] * 4
-    assert results["direct shares"].tolist() == results["ring shares"].tolist()
-    assert not results["ring shares"].any()
-
-
 def test_real_workers_find_out_which_of_them_share_a_host(real):
     assert real["hosts"]["nodes"].tolist() == [[0, 1, 2, 3]] * 4

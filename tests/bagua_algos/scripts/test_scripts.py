@@ -172,6 +172,7 @@ def test_threads_and_sockets_of_streams_are_used_again(workers):
     ("options", "shares"),
     [
         *(("default", True), ("True", True), ("streams and True", True), ("autotune", True)),
+        ("buckets", True),
         *(("a communicator and True", True), ("False", False), ("streams", False)),
         *(("pattern", False), ("a communicator", False), ("without memory", False)),
     ],
@@ -189,6 +190,13 @@ def test_all_reduces_go_through_shared_memory_where_a_script_says_nothing_else(
 def test_memory_is_given_back(workers):
     """After models that were released, and one that was dropped."""
     assert [worker["shared_memory"]["held"] for worker in workers] == [[0, 0, 0]] * 2
+
+
+def test_a_worker_that_takes_no_step_is_named_after_the_limit_of_distribute(workers):
+    begin, _, end = workers[0]["shared_memory"]["silent"].partition(" failed after ")
+    assert begin == "worker 0: all_reduce_mean with worker 1"
+    assert 1 <= float(end.partition(" s: ")[0]) < 10
+    assert end.partition(" s: ")[2] == "worker 1: silent for 1 s"
 
 
 def test_a_script_is_told_where_memory_could_not_be_shared(workers):
@@ -263,6 +271,7 @@ def test_every_striped_operation_moves_all_of_its_data(workers, script):
             "contradiction",
             "have no pattern: leave out pattern='direct' or shared_memory",
         ),
+        ("shared_memory", "elsewhere", "shared_memory=True is for models on the CPU: leave it out"),
         ("shared_memory", "stacked", "for gloo's workers, and these are StackedCommunicator's"),
         ("streams", "stacked", "streams=4 are of real workers, whose communicator is a"),
         ("types", "complex TopK", "'weight': complex64 is not supported by TopK"),

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,6 @@ from bagua_algos.communication.connections.shared_memory import SharedMemory
 from bagua_algos.communication.direct import sum_
 from host.processes import fork
 from netsim.links.unshare import enter_network_namespace
-from tests import app
-from tests.bagua_algos.communication.connections.killed_workers import LOADER_S
 from tests.bagua_algos.communication.connections.threads import run
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64)
@@ -124,6 +123,34 @@ def test_workers_that_average_different_things_are_told():
         )
 
 
+def test_one_that_is_broken_off_half_way_is_told_to_all(monkeypatch):
+    """By a KeyboardInterrupt, say: the others must not take the next average for this one."""
+    barrier = threading.Barrier(2, timeout=30)
+
+    def work(rank, memory):
+        if rank == 0:
+            meet = memory.mesh.meet
+
+            def meet_once(*word):
+                meet(*word)
+                raise KeyboardInterrupt
+
+            memory.mesh.meet = meet_once
+            with pytest.raises(KeyboardInterrupt):
+                memory.all_reduce_(numbers(0, 100))
+            memory.mesh.meet = meet
+            told = failure(memory)
+        else:
+            told = failure(memory)
+        barrier.wait()
+        return told
+
+    assert run(2, work) == [
+        "not tried after: one before was broken off by KeyboardInterrupt",
+        "worker 0 has ended or closed the connection",
+    ]
+
+
 def test_nothing_is_left_when_all_have_gone():
     def held() -> tuple[int, int]:
         gc.collect()
@@ -132,7 +159,7 @@ def test_nothing_is_left_when_all_have_gone():
 
     before = held()
     within = run(2, lambda rank, memory: (mean_at(memory, numbers(rank, 5), 2), held()))
-    assert within[0][1][1] >= 4  # both files, at both workers
+    assert within[0][1][1] >= 2  # both files, at this worker at least
     assert held() == before
 
 
@@ -152,19 +179,6 @@ def test_a_forked_process_holds_no_connection_open():
     assert time.monotonic() - began_s < 10
     os.kill(sleeper, 9)
     os.waitpid(sleeper, 0)
-
-
-def test_a_killed_worker_is_named_at_once(tmp_path):
-    """Real workers, of whom one leaves a process behind that has inherited all that it had."""
-    module = "tests.bagua_algos.communication.connections.killed_workers"
-    ended = app.run(tmp_path, 3, module=module)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    for rank, others in ((0, "1, 2"), (2, "0, 1")):
-        seconds, sentence = (tmp_path / f"{rank}.txt").read_text().split("\n")
-        assert float(seconds) < LOADER_S - 1
-        begin, _, end = sentence.partition(" failed after ")
-        assert begin == f"worker {rank}: all_reduce_mean with workers {others}"
-        assert end.partition(": ")[2] == "worker 1 has ended or closed the connection"
 
 
 @pytest.mark.parametrize("call", ["memfd_create", "posix_fallocate"])
@@ -223,26 +237,23 @@ def test_a_worker_alone_shares_with_nobody():
 @pytest.mark.root
 def test_workers_in_network_namespaces_of_their_own_do_not_share():
     """They stand for machines apart, as in all runs of the app over a shaped network."""
-    pipes = [os.pipe() for _ in range(4)]  # to worker 0, to worker 1, and one for each's answer
+    ends = [Pipe() for _ in range(3)]  # between the workers, and from each of them
 
     def work(rank: int) -> int:
         if rank == 1:
             enter_network_namespace()
+        other = ends[0][rank]
 
         def all_say(own):
-            os.write(pipes[1 - rank][1], repr(own).encode())
-            other = eval(os.read(pipes[rank][0], 1 << 12))
-            return [own, other] if rank == 0 else [other, own]
+            other.send(own)
+            return [own, other.recv()] if rank == 0 else [other.recv(), own]
 
-        told = join(rank, (0, 1), all_say, 10)
-        os.write(pipes[2 + rank][1], repr(tuple(told)).encode())
+        ends[1 + rank][1].send(tuple(join(rank, (0, 1), all_say, 10)))
         return 0
 
     pids = [fork(lambda rank=rank: work(rank)) for rank in (0, 1)]
     assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0, 0]
-    for rank in (0, 1):
-        why = "workers 0 and 1 are on different hosts or network namespaces"
-        assert eval(os.read(pipes[2 + rank][0], 1 << 12)) == (why, False)
-    for pipe in pipes:
-        for end in pipe:
-            os.close(end)
+    why = "workers 0 and 1 are on different hosts or network namespaces"
+    assert [ends[1 + rank][0].recv() for rank in (0, 1)] == [(why, False)] * 2
+    for end in (end for pair in ends for end in pair):
+        end.close()
