@@ -206,6 +206,7 @@ def timeline_of(
     """The clocks of workers as fast as `profile` says over the network of `cost_model`; `num_cores`
     are of the host that they share, if they do.
     """
+    host_load = cost_model.world_size * threads_per_worker / num_cores
     return Timeline(
         cost_model,
         ComputeTimes(
@@ -216,7 +217,8 @@ def timeline_of(
             warm_up_s=profile.warm_up_s,
             variation=variation,
         ),
-        host_load=min(1.0, cost_model.world_size * threads_per_worker / num_cores),
+        host_load=min(1.0, host_load),
+        host_wait=max(0.0, 1 - 1 / host_load),
         records_events=records_events,
     )
 
