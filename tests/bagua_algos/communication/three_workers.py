@@ -3,6 +3,7 @@ tests.bagua_algos.communication.three_workers FOLDER 3`.
 """
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ def main(workers: ProcessGroupCommunicator) -> dict[str, Any]:
         "sums": sums(workers),
         "striped": striped(workers),
         "fp16": fp16(workers),
+        "begun": begun(workers),
         "parts": parts(workers),
         "again": again(workers),
         "start": start(workers),
@@ -70,9 +72,21 @@ def striped(workers: ProcessGroupCommunicator) -> dict[str, Any]:
 
 def fp16(workers: ProcessGroupCommunicator) -> Tensor:
     """The mean of numbers whose sum is beyond the type."""
-    x_w = torch.full((1, 5), 60_000.0, dtype=torch.float16)
+    x_w = torch.full((1, 5), 28_800.0 if workers.ranks[0] == 1 else 57_600.0, dtype=torch.float16)
     workers.all_reduce_mean_(x_w)
     return x_w
+
+
+def begun(workers: ProcessGroupCommunicator) -> Tensor:
+    """The sum that a future has, as DDP's hooks wait for it: also where another is late."""
+    duplicate = workers.with_transport(streams=2).duplicate()
+    x_w = torch.full((1, NUM_ELEMENTS), workers.ranks[0] + 1.0)
+    if workers.ranks[0] == 1:
+        time.sleep(0.1)
+    total_w = duplicate.stripes.begin_all_reduce_(x_w).wait()
+    found_w = total_w.clone()
+    duplicate.close()
+    return found_w
 
 
 def parts(workers: ProcessGroupCommunicator) -> dict[str, Any]:
