@@ -51,8 +51,8 @@ _BEFORE = MetricsRow(
 
 
 def record_training(plan: Plan, data: TaskData, profile: Profile) -> RecordedTraining:
-    """Train `plan` on simulated workers; one that diverges is recorded, too. Evaluations are only to
-    tell when the target is reached.
+    """Train `plan` on simulated workers; one that diverges is recorded, too. Evaluations are made
+    only to tell when the target is reached.
     """
     rows: list[MetricsRow] = []
     try:
