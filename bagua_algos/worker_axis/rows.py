@@ -57,16 +57,15 @@ class Rows:
             self._known, self._addresses = [], addresses
         while len(self._known) < num_workers:
             self._known.append(self._make(len(self._known)))
-        return self._known[:num_workers]
+        rows = self._known[:num_workers]
+        for row in rows:
+            if row.model.training != self._module.training:
+                row.model.train(self._module.training)
+        return rows
 
     def trained(self) -> list[nn.Parameter]:
         """The stacked parameters that are trained."""
         return [p for p in self._module.parameters() if p.requires_grad]
-
-    def train(self, mode: bool) -> None:
-        """Set the mode of those that have been made, as `nn.Module.train` does."""
-        for row in self._known:
-            row.model.train(mode)
 
     def compute_all(self, x_wb: Inputs) -> Tensor:
         """The outputs of all workers by the model of worker 0; without gradients."""

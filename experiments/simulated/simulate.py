@@ -130,9 +130,12 @@ def train_simulated(
     profile: Profile,
     on_row: Callable[[MetricsRow], None],
     on_stacking: Callable[[StackingChoice], None] = lambda choice: None,
+    *,
+    to_target_alone: bool = False,
 ) -> tuple[Result, SimulatedClocks]:
     """Train simulated workers by a known profile, with torch's present number of threads; returns
-    the result and the clocks. `on_stacking` is told how the workers are computed.
+    the result and the clocks. `on_stacking` is told how the workers are computed; evaluations are
+    as `train` makes them with `to_target_alone`.
     """
     clocks = SimulatedClocks(make_timeline(plan, profile), profile)
     communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
@@ -152,6 +155,7 @@ def train_simulated(
             on_row,
             clocks,
             make_pace=partial(make_pace, plan, clocks),
+            to_target_alone=to_target_alone,
         )
     return replace(result, stacking=told(choice, model)), clocks
 
