@@ -196,4 +196,5 @@ def _failures(sweep: Sweep) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of what tidies up
     main()
