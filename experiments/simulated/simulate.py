@@ -25,7 +25,7 @@ from experiments.simulated.kept_memory import kept_memory
 from experiments.simulated.lengths import by_length
 from experiments.simulated.pace import make_pace
 from experiments.simulated.profile import Profile
-from experiments.simulated.rehearsal import rehearse
+from experiments.simulated.rehearsal import REHEARSED_S, rehearse
 from experiments.simulated.replay import RecordedTraining
 from experiments.simulated.stacking import (
     KnownWays,
@@ -160,11 +160,13 @@ def train_simulated(
     return replace(result, stacking=told(choice, model)), clocks
 
 
-def get_profile(plan: Plan, data: TaskData) -> Profile:
-    """The one that `plan` names, else measured now. Raises `UserError` if it is of something
-    else.
+def get_profile(plan: Plan, data: TaskData, seconds: float = REHEARSED_S) -> Profile:
+    """The one that `plan` names, else measured now, for so many seconds at least. Raises
+    `UserError` if it is of something else.
     """
-    return given_profile(plan) or rehearse(plan, data, sharing=plan.cluster.sharing)
+    return given_profile(plan) or rehearse(
+        plan, data, sharing=plan.cluster.sharing, seconds=seconds
+    )
 
 
 def given_profile(plan: Plan) -> Profile | None:
