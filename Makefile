@@ -15,7 +15,7 @@ DEMO := results/demo/$(shell date +%Y-%m-%d_%H-%M-%S)
 # Tests start hundreds of processes, which need not compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint bench chaos soak gpu-check docs clean
+.PHONY: demo test lint compiled bench chaos soak gpu-check docs clean
 
 demo: .venv/installed
 	$(BIN)/python -m experiments -m algo=torch_ddp,torch_ddp_bf16,allreduce,bytegrad net=slow_tcp \
@@ -23,8 +23,13 @@ demo: .venv/installed
 	$(BIN)/python -m experiments.compare $(DEMO)
 
 # Three at a time, on however many cores: tests of networks measure times, and wait for most of them.
-test: lint
+test:
+	$(MAKE) --jobs 2 lint compiled
 	$(BIN)/pytest -n 3 --dist worksteal
+
+# Else each of the three would compile all tests for itself. What is wrong with them pytest says itself.
+compiled: .venv/installed
+	@$(BIN)/pytest --collect-only --quiet >/dev/null || true
 
 lint: .venv/installed
 	$(BIN)/ruff format --check

@@ -13,6 +13,7 @@ from torch.amp import GradScaler
 from bagua_algos.autotune.make_engine import make_engine, tuning_of
 from bagua_algos.autotune.tuner import Tuning
 from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.connections.choice import with_shared_memory
 from bagua_algos.communication.patterns import Pattern, with_pattern
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.communication.streams import NumStreams, with_streams
@@ -51,6 +52,7 @@ def distribute(
     grad_scaler: GradScaler | None = None,
     streams: NumStreams | None = None,
     pattern: Pattern | None = None,
+    shared_memory: bool | None = None,
     autotune: bool = False,
 ) -> tuple[Model, Optimizer]:
     """Train `model` with the other workers by `algorithm`; returns the same model and the same
@@ -60,9 +62,11 @@ def distribute(
     The workers are torch's default process group unless a `communicator` is given, which a model
     that `fully_shard` (FSDP2) has divided needs (docs/fsdp2.md). `streams`, 1 to 16 or "auto", is
     how many connections gloo's workers have between each two of them; `pattern` is that of
-    all-reduces, "ring", "halving_doubling", "direct" or "auto" (docs/streams.md). With `autotune`
-    the first 200 steps find out what is fastest among settings that change no value
-    (docs/tuning.md); `tuning` tells. The other arguments are explained at
+    all-reduces, "ring", "halving_doubling", "direct" or "auto" (docs/streams.md). Where neither
+    these nor a `communicator` are given, and all workers are on one host's CPU, all-reduces go
+    through memory that they share (docs/library.md): never with `shared_memory=False`, always with
+    True, or `distribute` raises. With `autotune` the first 200 steps find out what is fastest among
+    settings that change no value (docs/tuning.md); `tuning` tells. The others are explained at
     `bagua_algos.engine.engine.Engine`. A `GradScaler` must be given to be used; an algorithm that
     keeps nothing and only averages gradients, such as `AllReduce`, works without.
 
@@ -72,19 +76,24 @@ def distribute(
 
     Raises `ValueError` where the group is not initialised; the model, a part of it or a model that
     it is a part of is distributed already; it is wrapped in `DistributedDataParallel` or FSDP1; the
-    optimizer has parameters that are not the model's; or the algorithm cannot train one of them.
+    optimizer has parameters that are not the model's; the algorithm cannot train one of them; or
+    memory is to be shared that cannot be.
     """
     _check_is_not_distributed(model)
-    workers = communicator or ProcessGroupCommunicator()
+    workers = communicator or ProcessGroupCommunicator(
+        shared_memory=None if streams is pattern is None and _is_on_cpu(model) else False
+    )
+    if shared_memory and not _is_on_cpu(model):
+        raise ValueError("shared_memory=True is for models on the CPU: leave it out")
     if _is_sharded(model):
         _check_sharded(bucket_bytes, find_unused_parameters, grad_scaler, autotune)
         check_sharded, make = _for_shards()
         check_sharded(model, optimizer, algorithm, workers)
-        workers = _connected(workers, streams, pattern)
+        workers = _connected(workers, streams, pattern, shared_memory)
         sharded = make(model, optimizer, algorithm, workers, timeout_s=timeout_s)
         return _register(sharded, model), optimizer
     check_can_train(model, optimizer, algorithm, workers)  # before anything is measured
-    workers = _connected(workers, streams, pattern)
+    workers = _connected(workers, streams, pattern, shared_memory)
     plain = make_engine(
         *(model, optimizer, algorithm, workers),
         bucket_bytes=bucket_bytes,
@@ -97,12 +106,22 @@ def distribute(
 
 
 def _connected(
-    communicator: Communicator, streams: NumStreams | None, pattern: Pattern | None
+    communicator: Communicator,
+    streams: NumStreams | None,
+    pattern: Pattern | None,
+    shared_memory: bool | None,
 ) -> Communicator:
+    if shared_memory and pattern is not None:
+        raise ValueError(
+            f"all-reduces through shared memory have no pattern: leave out pattern={pattern!r} or "
+            "shared_memory=True"
+        )
     if streams is not None:
         communicator, _ = with_streams(communicator, streams)
     if pattern is not None:
         communicator, _ = with_pattern(communicator, pattern)
+    if shared_memory is not None:
+        communicator = with_shared_memory(communicator, shared_memory)
     return communicator
 
 
@@ -212,6 +231,10 @@ def _for_shards() -> "tuple[Callable[..., None], type[ShardedEngine]]":
     from bagua_algos.fsdp2 import engine
 
     return engine.check_can_train, engine.ShardedEngine
+
+
+def _is_on_cpu(model: nn.Module) -> bool:
+    return all(parameter.device.type == "cpu" for parameter in model.parameters())
 
 
 def _is_sharded(model: nn.Module) -> bool:

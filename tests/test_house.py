@@ -24,6 +24,7 @@ MODULES = sorted(
 # Who imports what: one module for each package that others must not need.
 DOORS = {
     "torch.distributed": {
+        "bagua_algos/communication/connections/groups.py",
         "bagua_algos/communication/process_group.py",
         "bagua_algos/communication/stripes.py",  # one operation over several groups
         "bagua_algos/fsdp2/shards.py",  # its sharded models and distributed tensors
@@ -75,6 +76,24 @@ def test_one_module_imports(package):
         if any(f"{name}.".startswith(f"{package}.") for name in imported(file))
     }
     assert doors == DOORS[package]
+
+
+def test_workers_of_the_app_share_no_memory():
+    """They stand for machines apart, so all of it has to cross their links. One bench has it, whose
+    workers stand for those of a script on one host.
+    """
+    sharing, with_defaults = set(), set()
+    for file in MODULES:
+        if file.parts[0] not in ("experiments", "hydra_plugins", "netsim"):
+            continue
+        for node in ast.walk(ast.parse((ROOT / file).read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "shared_memory":
+                sharing.add(str(file))
+            is_call = isinstance(node, ast.Call)
+            if is_call and ast.unparse(node.func) == "bagua_algos.distribute" and not node.args[3:]:
+                with_defaults.add(str(file))  # without a communicator
+    assert sharing == {"experiments/validation/bench_gpt.py"}
+    assert with_defaults == set()
 
 
 def test_a_script_without_sharded_models_imports_nothing_of_them():

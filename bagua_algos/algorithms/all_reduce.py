@@ -50,6 +50,11 @@ class AllReduce(Hierarchical):
         """A wire's types are of real numbers."""
         return Hierarchical.dtypes if self.wire is None else REAL_DTYPES
 
+    @property
+    def only_averages(self) -> bool:
+        """Whether it is flat."""
+        return not self.hierarchical
+
     def init(self, context: Context) -> None:
         """Nothing; `ValueError` where it is hierarchical and nodes are not known."""
         levels(context.communicator, self.hierarchical)

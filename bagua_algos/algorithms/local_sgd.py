@@ -105,6 +105,11 @@ class LocalSGD(Hierarchical):
         """Codes are of chunks of a bucket."""
         return self.compressor is not None
 
+    @property
+    def all_reduces(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Codes travel otherwise."""
+        return self.compressor is None
+
     def move_state(self, context: Context, move: Move) -> list[OuterState] | None:
         """Anchors and momenta in other buckets; without a compressor there are no residuals."""
         states: list[OuterState] | None = context.state

@@ -64,7 +64,7 @@ def choose_order(engine: Engine) -> Order:
     largest = max(b.weights.numel() * b.weights.element_size() for b in engine.context.buckets)
     has_choice = (
         workers.world_size > 2  # the sum of two is the same by every pattern
-        and not workers.fixed_order
+        and not (workers.fixed_order or workers.shares_memory)
         and workers.halving_doubling_bytes < largest
         and (algorithm.all_reduces or algorithm.needs_nodes)
     )

@@ -258,11 +258,12 @@ class Tuner:
         own, given = self.scope, self._settings.halving_doubling_bytes
         if not _is_gloos(self._engine.context.communicator):
             return Space(tunes_buckets=own.tunes_buckets, kind=self._kind)
+        has_pattern = own.tunes_transport and not self._engine.context.communicator.shares_memory
         limits = tuple(x for x in (0, EVERY_SIZE) if x != given)
         return Space(
             tunes_buckets=own.tunes_buckets,
             streams=self.streams if own.tunes_transport else (),
-            halving_doubling_bytes=limits if own.tunes_transport else (),
+            halving_doubling_bytes=limits if has_pattern else (),
             lanes=(1,),
             kind=self._kind,
         )

@@ -139,6 +139,20 @@ class Communicator(Averager, Protocol):
     clock: Callable[[], float]
     departures: Departures | None
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether all-reduces go through memory that all workers share, in the fixed order."""
+        ...
+
+    @property
+    def awaited(self) -> tuple[int, ...]:
+        """The members that an operation under way is waiting for, as far as is known."""
+        ...
+
+    def limit_waits(self, limit_s: float) -> None:
+        """Let no all-reduce through shared memory wait for longer, seconds."""
+        ...
+
     def duplicate(self) -> "Communicator":
         """The same workers over connections of their own, for operations at the same time."""
         ...

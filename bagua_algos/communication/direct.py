@@ -10,6 +10,8 @@ stands in whichever message: how gradients are put into buckets, how many stream
 halving and doubling in its place change no bit. gloo's ring depends on all three.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from bagua_algos.communication.halving_doubling import Exchange, largest_power
@@ -30,21 +32,22 @@ def direct_(x: Tensor, rank: int, num_workers: int, send_and_receive: Exchange) 
     rows_N[rank] = own
     following = [(rank + i) % num_workers for i in range(1, num_workers)]
     send_and_receive(_filled(parts, following), _filled(rows_N.unbind(), following[::-1]))
-    own.copy_(sum_(rows_N))
+    own.copy_(sum_(rows_N.unbind()))
     send_and_receive(_filled([own] * num_workers, following), _filled(parts, following[::-1]))
 
 
-def sum_(rows_N: Tensor) -> Tensor:
-    """The sum of `rows[N, ...]`, in the order in which halving and doubling adds up; overwrites
+def sum_(rows: Sequence[Tensor]) -> Tensor:
+    """The sum of N tensors, in the order in which halving and doubling adds up; overwrites some of
     them.
     """
-    num_left = largest_power(len(rows_N))
-    num_beyond = len(rows_N) - num_left
-    rows_N[:num_beyond] += rows_N[num_left:]
+    num_left = largest_power(len(rows))
+    for row, beyond in zip(rows, rows[num_left:], strict=False):
+        row += beyond
     while num_left > 1:
         num_left //= 2
-        rows_N[:num_left] += rows_N[num_left : 2 * num_left]
-    return rows_N[0]
+        for row, other in zip(rows[:num_left], rows[num_left : 2 * num_left], strict=True):
+            row += other
+    return rows[0]
 
 
 def _filled(tensors: list[Tensor] | tuple[Tensor, ...], peers: list[int]) -> dict[int, Tensor]:

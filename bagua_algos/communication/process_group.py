@@ -1,16 +1,17 @@
 """The communicator of real workers: one process each, `torch.distributed` over NCCL or gloo
 between them.
 
-With `stripes.py` the only module of this package that imports `torch.distributed`; FSDP2, for
-sharded models, is known to `bagua_algos/fsdp2/shards.py` alone.
+With `stripes.py` and `connections/groups.py` the only modules of this package that import
+`torch.distributed`; FSDP2, for sharded models, is known to `bagua_algos/fsdp2/shards.py` alone.
 """
 
-import hashlib
 import socket
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from types import EllipsisType
 
 import torch
 import torch.distributed as dist
@@ -30,16 +31,13 @@ from bagua_algos.communication.communicator import (
     named_workers,
     reason_of,
 )
+from bagua_algos.communication.connections.groups import Groups, connect, forget_left, limit_of
+from bagua_algos.communication.connections.joining import NotShared, join
+from bagua_algos.communication.connections.shared_memory import SharedMemory
 from bagua_algos.communication.direct import direct_
 from bagua_algos.communication.halving_doubling import halving_doubling_
 from bagua_algos.communication.stripes import Stripes, check_transport
 from bagua_algos.communication.workers import Workers
-
-_Kind = tuple[dist.ProcessGroup | None, tuple[int, ...], timedelta | None]
-"""The group that others were made beside, their workers, and their timeout."""
-
-_FREE: dict[_Kind, dict[str, dist.ProcessGroup]] = {}
-"""Groups that closed communicators have left, by torch's names, which all workers share."""
 
 
 class ProcessGroupCommunicator(Workers):
@@ -59,12 +57,16 @@ class ProcessGroupCommunicator(Workers):
             doubling (`patterns.py`), the others by gloo's ring; gloo's only.
         fixed_order: the others go directly (`direct.py`) instead: no sum depends on the place of an
             element in its message, or on the number of streams; gloo's only.
+        shared_memory: whether all-reduces of duplicates and parts go through memory that workers of
+            one host share, with sums in that order: None where they can. Never by default: workers
+            that stand for machines apart have to use the network. On a GPU it changes nothing.
+        memory: of a duplicate or a part: what its workers share.
         others: of a duplicate with several streams: the groups of the others beside `group`.
         origin: of a duplicate: the group beside which its own was made.
 
     Raises:
         ValueError: torch.distributed is not initialised, nodes do not share all workers out, or
-            there cannot be so many streams.
+            there cannot be so many streams; of `duplicate`: memory that has to be shared cannot be.
     """
 
     def __init__(
@@ -77,9 +79,11 @@ class ProcessGroupCommunicator(Workers):
         streams: int = 1,
         halving_doubling_bytes: int = 0,
         fixed_order: bool = False,
+        shared_memory: bool | None = False,
         *,
         others: Sequence[dist.ProcessGroup] = (),
         origin: dist.ProcessGroup | None = None,
+        memory: SharedMemory | None = None,
     ) -> None:
         if not dist.is_initialized():
             raise ValueError(
@@ -89,14 +93,14 @@ class ProcessGroupCommunicator(Workers):
         check_transport(streams, bool(halving_doubling_bytes or fixed_order), group)
         has_process_groups.set()
         self.group = group
-        self._origin = origin or group or dist.group.WORLD
-        self._timeout = timeout
+        self._of = Groups(group, origin, timeout)
         self._parts: list[ProcessGroupCommunicator] = []
         self.streams = streams
         self.halving_doubling_bytes = halving_doubling_bytes
         self.fixed_order = fixed_order
-        members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
-        super().__init__(len(members), (dist.get_rank(group),), members, observer, clock, nodes)
+        self.shared_memory, self._memory = shared_memory, memory
+        members = self._of.members
+        super().__init__(len(members), (self._of.rank,), members, observer, clock, nodes)
         self._groups = [group, *others]
         own = group or _get_default_group()
         self.departures = Departures(
@@ -111,8 +115,22 @@ class ProcessGroupCommunicator(Workers):
     @property
     def device(self) -> torch.device:
         """Where it takes tensors from: NCCL from the current GPU, gloo from the CPU."""
-        is_nccl = dist.get_backend(self.group) == dist.Backend.NCCL
-        return torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
+        return self._of.device
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether all-reduces of this one go through memory that its workers share."""
+        return self._memory is not None
+
+    @property
+    def awaited(self) -> tuple[int, ...]:
+        """The workers that an operation through shared memory is waiting for, by their members."""
+        return () if self._memory is None else self._memory.mesh.awaited
+
+    def limit_waits(self, limit_s: float) -> None:
+        """Let no all-reduce through shared memory wait for longer; the group's limit holds, too."""
+        if self._memory is not None:
+            self._memory.mesh.limit_s = min(limit_s, self._memory.mesh.limit_s)
 
     def with_transport(
         self,
@@ -120,6 +138,7 @@ class ProcessGroupCommunicator(Workers):
         streams: int | None = None,
         halving_doubling_bytes: int | None = None,
         fixed_order: bool | None = None,
+        shared_memory: bool | EllipsisType | None = ...,
     ) -> "ProcessGroupCommunicator":
         """Return one over the same connections that differs in what is given; collective where
         nodes are known. Raises `ValueError` for what cannot be.
@@ -129,11 +148,12 @@ class ProcessGroupCommunicator(Workers):
             self.group,
             self.observer,
             self.clock,
-            self._timeout,
+            self._of.timeout,
             self.nodes,
             self.streams if streams is None else streams,
             self.halving_doubling_bytes if limit is None else limit,
             self.fixed_order if fixed_order is None else fixed_order,
+            self.shared_memory if shared_memory is ... else shared_memory,
         )
 
     def use_transport(
@@ -144,7 +164,7 @@ class ProcessGroupCommunicator(Workers):
         """
         num_missing = streams - len(self._groups)
         if num_missing > 0:
-            self._groups += self._new_groups([range(self.world_size)], num_missing)
+            self._groups += self._of.take([range(self.world_size)], num_missing)
         self.stripes = Stripes(self._groups[:streams])
         self.streams = streams
         self.halving_doubling_bytes, self.fixed_order = halving_doubling_bytes, fixed_order
@@ -157,95 +177,83 @@ class ProcessGroupCommunicator(Workers):
 
     def duplicate(self) -> "ProcessGroupCommunicator":
         """Return one of the same workers with connections of its own; collective."""
-        group, *others = self._new_groups([range(self.world_size)], self.streams)
-        return ProcessGroupCommunicator(
-            group,
-            self.observer,
-            self.clock,
-            self._timeout,
-            self.nodes,
-            self.streams,
-            self.halving_doubling_bytes,
-            self.fixed_order,
-            others=others,
-            origin=self._origin,
-        )
+        return self._beside([range(self.world_size)], self.observer, self.nodes)
 
     def close(self) -> None:
-        """Leave the connections to those who need some next. torch cannot end them safely one by
-        one: a new group may be given the name of one that has ended, and would meet its traces.
-        """
+        """Leave the connections to those who need some next; memory is given back."""
         for part in self._parts:
             part.close()
-        for group in self._groups:
-            if group is not None and group is not self._origin:
-                kind = self._origin, self.members, self._timeout
-                _FREE.setdefault(kind, {})[group.group_name] = group
+        if self._memory is not None:
+            self._memory.close()
+        self._of.leave(self._groups)
 
     def split(self, parts: Sequence[Sequence[int]]) -> list[Part]:
         """Return the one part that this worker is in; `ValueError` unless `parts` share all out."""
         check_parts(parts, self.world_size)
-        group, *others = self._new_groups(parts, self.streams)
-        communicator = ProcessGroupCommunicator(
-            group,
-            Relay(self),
-            self.clock,
-            self._timeout,
-            streams=self.streams,
-            halving_doubling_bytes=self.halving_doubling_bytes,
-            fixed_order=self.fixed_order,
-            others=others,
-            origin=self._origin,
-        )
+        communicator = self._beside(parts, Relay(self), None)
         self._parts.append(communicator)
         return [Part(communicator=communicator, rows=slice(0, 1))]
 
-    def _new_groups(self, parts: Sequence[Sequence[int]], number: int) -> list[dist.ProcessGroup]:
-        """Groups of the part that this worker is in; a collective call of all workers here.
+    def _beside(
+        self, parts: Sequence[Sequence[int]], observer: Observer | None, nodes: Nodes | None
+    ) -> "ProcessGroupCommunicator":
+        """One of the workers of this worker's part; a collective call of all workers here."""
+        memory = self._share(parts)
+        group, *others = self._of.take(parts, self.streams)
+        return ProcessGroupCommunicator(
+            group,
+            observer,
+            self.clock,
+            self._of.timeout,
+            nodes,
+            self.streams,
+            self.halving_doubling_bytes,
+            self.fixed_order,
+            self.shared_memory,
+            others=others,
+            origin=self._of.origin,
+            memory=memory,
+        )
 
-        After an error they may have left different ones: they use again what all of them have.
-        """
-        [ranks] = [part for part in parts if self.ranks[0] in part]
-        members = tuple(self.members[rank] for rank in ranks)
-        free = _FREE.setdefault((self._origin, members, self._timeout), {})
-        common = set(free)
-        if not self._is_same_within(parts, sorted(free)):
-            names: list[list[str]] = [[] for _ in range(self.world_size)]
-            dist.all_gather_object(names, sorted(free), group=self.group)
-            common = set.intersection(*(set(names[rank]) for rank in ranks))
-        chosen = [free.pop(name) for name in sorted(common)[:number]]
-        return [*chosen, *(self._make_group(members) for _ in range(number - len(chosen)))]
-
-    def _is_same_within(self, parts: Sequence[Sequence[int]], words: Sequence[str]) -> bool:
-        """Whether the workers of each part have the same words: all workers agree on the answer.
-
-        One operation where `all_gather_object` has two, each N - 1 round trips.
-        """
-        digest = hashlib.sha256(" ".join(words).encode()).digest()[:8]
-        own = torch.tensor([int.from_bytes(digest, signed=True)], device=self.device)
-        all_N = own.new_empty(self.world_size)
-        Stripes([self.group]).all_gather(own, all_N)
-        digests = all_N.tolist()
-        return all(len({digests[rank] for rank in part}) == 1 for part in parts)
-
-    def _make_group(self, members: Sequence[int]) -> dist.ProcessGroup:
-        # torch names a group by its workers and by how many this process has made: every worker
-        # has to make as many groups as the others, or they would wait for each other by two names.
-        group = dist.new_group(list(members), timeout=self._timeout, use_local_synchronization=True)
-        assert isinstance(group, dist.ProcessGroup), "this worker is one of the group's"
-        _connect(group)
-        return group
+    def _share(self, parts: Sequence[Sequence[int]]) -> SharedMemory | None:
+        """Memory of the workers of this worker's part, where it is to be used and can be."""
+        limit_s = limit_of(self.group)
+        if self.shared_memory is False or limit_s is None or self.world_size == 1:
+            return None
+        ranks = self._of.part_of_this_worker(parts)
+        joined = join(
+            ranks.index(self.ranks[0]),
+            tuple(self.members[rank] for rank in ranks),
+            lambda own: [words for r, words in enumerate(self._of.all_say(own)) if r in ranks],
+            limit_s,
+        )
+        if not isinstance(joined, NotShared):
+            return joined
+        if self.shared_memory and len(parts) == 1:
+            raise ValueError(f"shared_memory=True cannot be: {joined.why}")
+        if joined.surprises:
+            warnings.warn(
+                f"all-reduces go over gloo, not through shared memory: {joined.why}", stacklevel=2
+            )
+        return None
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
         """Replace `x[1, ...]` by the sum over all workers / N (fp16 is divided first)."""
-        with self._operation("all_reduce_mean", x_w):
+        own_w = x_w.contiguous()  # gloo would add up whatever lies in between
+        with self._operation("all_reduce_mean", own_w):
             # gloo has no AVG, and NCCL's rounds otherwise: the sum divided once is the same on
             # both. But a sum of fp16 may be beyond its range, where the mean is not.
-            if x_w.dtype == torch.float16:
-                self._sum_(x_w.div_(self.world_size))
+            is_first = own_w.dtype == torch.float16
+            if is_first:
+                own_w.div_(self.world_size)
+            divisor = 1 if is_first else self.world_size
+            if self._memory is not None and SharedMemory.takes(own_w):
+                self._memory.all_reduce_(own_w, divisor)
             else:
-                self._sum_(x_w)
-                x_w.div_(self.world_size)
+                self._sum_(own_w)
+                own_w.div_(divisor)
+        if own_w is not x_w:
+            x_w.copy_(own_w)
 
     def _sum_(self, x_w: Tensor) -> None:
         is_small = x_w.numel() * x_w.element_size() <= self.halving_doubling_bytes
@@ -325,12 +333,6 @@ class ProcessGroupCommunicator(Workers):
         self._report(name, x_w, peers, seconds)
 
 
-def _connect(group: dist.ProcessGroup | None = None) -> None:
-    """NCCL connects in the first operation, in which all workers have to take part."""
-    if dist.get_backend(group) == dist.Backend.NCCL:
-        dist.all_reduce(torch.zeros(1, device="cuda"), group=group)
-
-
 def nodes_by_host() -> Nodes:
     """The workers of torch's default group that have the same host name; a collective call."""
     hosts = [""] * dist.get_world_size()
@@ -384,12 +386,12 @@ def rendezvous(
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
     try:
-        _connect()
+        connect()
         yield ProcessGroupCommunicator(timeout=timeout, nodes=nodes)
     except BaseException:
         if backend != dist.Backend.NCCL:  # which would first wait for what will never be done
             dist.destroy_process_group()
         raise
     finally:
-        _FREE.clear()  # else their sockets would stay open
+        forget_left()
     dist.destroy_process_group()

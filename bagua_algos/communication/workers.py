@@ -56,6 +56,19 @@ class Workers(Communicator):
         self.nodes = nodes
         self.hierarchy = make_hierarchy(self, nodes)
 
+    @property
+    def shares_memory(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def awaited(self) -> tuple[int, ...]:
+        """Nobody, as far as is known."""
+        return ()
+
+    def limit_waits(self, limit_s: float) -> None:
+        """Nothing, where no memory is shared."""
+
     def close(self) -> None:
         """Nothing, where there are no connections."""
 

@@ -92,6 +92,13 @@ class Algorithm:
         return False
 
     @property
+    def only_averages(self) -> bool:
+        """Whether a bucket's job is one all-reduce and copies, the same in any mode of torch's:
+        whoever would wait for it may do it.
+        """
+        return False
+
+    @property
     def own_bucket_bytes(self) -> int | None:
         """The size of its own buckets, bytes; None: whatever the engine is given."""
         return None

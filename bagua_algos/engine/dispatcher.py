@@ -53,6 +53,8 @@ class Dispatcher:
         self._lanes = [
             lane() for _ in range(min(self._max_lanes(communicator, device), num_buckets))
         ]
+        for one in self._lanes:
+            one.communicator.limit_waits(timeout_s)
         self._num_used = len(self._lanes)
         self._background_lane = lane() if algorithm.uses_background else None
         self.background = self._background_lane and Background(self._background_lane, self._clocks)
@@ -134,7 +136,15 @@ class Dispatcher:
         if observer is not None:
             observer.on_submit(moment, index)
         what = moment if bucket is None else f"bucket {index}"
-        self._lanes[lane].submit(f"{what} of {type(self._algorithm).__name__}", job)
+        # Backward is over with the last bucket: nothing is left to do beside it.
+        is_last = index is not None and index + 1 == len(context.buckets)
+        self._lanes[lane].submit(
+            f"{what} of {type(self._algorithm).__name__}",
+            job,
+            by_caller=is_last
+            and self._algorithm.only_averages
+            and context.communicator.shares_memory,
+        )
 
     def run(self, label: str, job: Callable[[], None]) -> None:
         """Run `job` on the first lane, and wait for all lanes."""
@@ -171,6 +181,8 @@ class Dispatcher:
             self._background_lane.close()
 
     def _wait(self) -> None:
+        for lane in self._lanes:
+            lane.run_held()  # while the other lanes are at work
         for lane in self._lanes:
             lane.wait()
 

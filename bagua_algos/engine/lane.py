@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from bagua_algos.communication.communicator import CommunicationError, Communicator
+from bagua_algos.communication.communicator import CommunicationError, Communicator, named_workers
 from bagua_algos.engine.job_thread import JobThread
 
 
@@ -36,9 +36,19 @@ class CommunicationLane:
         self._enqueued: torch.Event | None = None  # on a GPU: what a job has left to be computed
         self._thread = JobThread()
         self._pending: deque[tuple[str, Future[None]]] = deque()
+        self._held: tuple[str, Callable[[], None]] | None = None
 
-    def submit(self, label: str, job: Callable[[], None]) -> None:
-        """Run `job` after all earlier ones and, on a GPU, after the compute enqueued so far."""
+    def submit(self, label: str, job: Callable[[], None], *, by_caller: bool = False) -> None:
+        """Run `job` after all earlier ones and, on a GPU, after the compute enqueued so far.
+
+        With `by_caller`, which is for the CPU, the caller is about to `wait`, and does the job
+        itself there where no other is under way: two threads that wake each other take longer than
+        a short job. The job has a limit of time of its own.
+        """
+        self._release()
+        if by_caller and self._stream is None and self.is_idle:
+            self._held = label, job
+            return
         while self._pending and _succeeded(self._pending[0][1]):
             self._pending.popleft()  # where nobody ever waits they would pile up
         ready = torch.cuda.current_stream(self._device).record_event() if self._stream else None
@@ -54,8 +64,14 @@ class CommunicationLane:
     def is_idle(self) -> bool:
         """Whether every job is done, well or not."""
         # The futures first: each has recorded its event when it is done.
-        is_enqueued = all(future.done() for _, future in self._pending)
+        is_enqueued = all(future.done() for _, future in self._pending) and self._held is None
         return is_enqueued and (self._enqueued is None or self._enqueued.query())
+
+    def run_held(self) -> None:
+        """Do the job that was left to the caller, if there is one. Raises what it raises."""
+        if self._held is not None:
+            (_, job), self._held = self._held, None
+            self._run(job, None)
 
     def wait(self) -> None:
         """Wait until all jobs are done. On a GPU the caller's stream waits; the caller only until
@@ -63,13 +79,16 @@ class CommunicationLane:
 
         Raises what the first failed job raised, or `CommunicationError` after `timeout_s`.
         """
+        self.run_held()
         while self._pending:
             label, future = self._pending.popleft()
             try:
                 future.result(self._timeout_s)
             except TimeoutError as error:
+                awaited = self.communicator.awaited
                 raise CommunicationError(
                     f"{label} has not finished within {self._timeout_s:g} s"
+                    + (f": it waits for {named_workers(awaited)}" if awaited else "")
                 ) from error
         if self._stream:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
@@ -80,7 +99,14 @@ class CommunicationLane:
         """
         if self.is_idle and self.failure is None:
             self.communicator.close()
+        self._held = None
         self._thread.close()
+
+    def _release(self) -> None:
+        """Another job comes after the one that the caller was to do."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            self.submit(*held)
 
     def _run(self, job: Callable[[], None], ready: torch.Event | None) -> None:
         if self.failure is not None:

@@ -47,6 +47,7 @@ class RelaxedAccelerator(Accelerator):
         find_unused_parameters: whether parameters may be without a gradient on all workers.
         streams: gloo's connections between each two workers; "auto" measures at every start.
         pattern: of gloo's all-reduces, in the same way.
+        shared_memory: as of `bagua_algos.distribute`.
         options: Accelerate's own.
 
     Raises:
@@ -63,6 +64,7 @@ class RelaxedAccelerator(Accelerator):
         find_unused_parameters: bool = False,
         streams: NumStreams | None = None,
         pattern: Pattern | None = None,
+        shared_memory: bool | None = None,
         **options: Any,
     ) -> None:
         for name in SHARDING:
@@ -82,6 +84,7 @@ class RelaxedAccelerator(Accelerator):
             "find_unused_parameters": find_unused_parameters,
             "streams": streams,
             "pattern": pattern,
+            "shared_memory": shared_memory,
         }
         self._candidates: list[nn.Module] = []
         self._trained: nn.Module | None = None

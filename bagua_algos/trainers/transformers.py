@@ -54,6 +54,7 @@ class RelaxedTrainer(Trainer):
         streams: as there, gloo's connections between each two workers; "auto" measures at every
             start.
         pattern: of gloo's all-reduces, in the same way.
+        shared_memory: as of `bagua_algos.distribute`.
         options: all of `Trainer`'s.
 
     Raises:
@@ -67,10 +68,16 @@ class RelaxedTrainer(Trainer):
         timeout_s: float = DEFAULT_TIMEOUT_S,
         streams: NumStreams | None = None,
         pattern: Pattern | None = None,
+        shared_memory: bool | None = None,
         **options: Any,
     ) -> None:
         self.algorithm = algorithm
-        self._options = {"timeout_s": timeout_s, "streams": streams, "pattern": pattern}
+        self._options = {
+            "timeout_s": timeout_s,
+            "streams": streams,
+            "pattern": pattern,
+            "shared_memory": shared_memory,
+        }
         super().__init__(*args, **options)
         _check_arguments(self.args)
         if self.is_distributed_loading_by_transformers:

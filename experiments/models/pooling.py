@@ -1,15 +1,18 @@
-"""Max pooling of 2 x 2 that evaluates fast."""
+"""Max pooling of 2 x 2 that is fast on a CPU."""
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 
 class HalvingMaxPool2d(nn.MaxPool2d):
     """`nn.MaxPool2d(2)`: images [..., h, w] to [..., h // 2, w // 2].
 
-    Where no gradient is asked for, the largest is found by `torch.maximum`: the same bits, and
-    faster on a processor than torch's kernel, which also notes where each one stood.
+    On a processor float32 goes through `kernels.max_pool`: the same bits in a tenth of the time of
+    torch's kernel, which took a third of a small network's pass.
     """
 
     def __init__(self) -> None:
@@ -17,8 +20,50 @@ class HalvingMaxPool2d(nn.MaxPool2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """The largest of each 2 x 2 numbers; an odd row or column at the end is left out."""
-        if torch.is_grad_enabled() or input.is_cuda:
+        if (
+            input.device.type != "cpu"
+            or input.dtype != torch.float32
+            or torch.compiler.is_compiling()
+            or input.stride()[-2:] != (input.shape[-1], 1)  # as channels_last, which torch keeps
+        ):
             return functional.max_pool2d(input, 2)
-        height, width = (size // 2 * 2 for size in input.shape[-2:])
-        rows = torch.maximum(input[..., 0:height:2, :], input[..., 1:height:2, :])
-        return torch.maximum(rows[..., 0:width:2], rows[..., 1:width:2])
+        pooled, _ = _Pool.apply(input)
+        return pooled
+
+
+class _Pool(torch.autograd.Function):
+    """Also where each largest number stood, which has no gradient."""
+
+    @staticmethod
+    def forward(images: Tensor) -> tuple[Tensor, Tensor]:
+        from kernels.max_pool import pool  # Numba takes long to import
+
+        return pool(images)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+        (images,), (_, places) = inputs, output
+        ctx.shape = images.shape
+        ctx.mark_non_differentiable(places)
+        ctx.save_for_backward(places)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, gradients: Tensor, _: Tensor
+    ) -> Tensor:
+        from kernels.max_pool import spread
+
+        (places,) = ctx.saved_tensors
+        return spread(gradients, places, ctx.shape)
+
+    @staticmethod
+    def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
+        info: Any, in_dims: tuple[int | None], images: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        """Each image is pooled by itself, wherever in front the workers' axis is."""
+        (dim,) = in_dims
+        assert dim is not None, "vmap calls this for stacked images alone"
+        if dim >= images.dim() - 2:
+            images, dim = images.movedim(dim, 0), 0
+        return _Pool.apply(images), (dim, dim)

@@ -60,23 +60,30 @@ class Profile:
     def load(cls, path: Path) -> "Profile":
         """Read a profile's YAML. Raises `UserError` for what is none."""
         try:
-            values = yaml.safe_load(path.read_text())
-            jobs = [
-                JobKernels(**job | {"kernels_s": tuple(job["kernels_s"])}) for job in values["jobs"]
-            ]
-            made = cls(**values | {"jobs": tuple(jobs), "ready_s": tuple(values["ready_s"])})
+            return cls.from_plain(yaml.safe_load(path.read_text()))
         except (OSError, yaml.YAMLError, TypeError, KeyError) as error:
             raise UserError(
                 f"profile={path} cannot be read ({error}): make one by python -m "
                 "experiments.commands.calibrate"
             ) from error
-        return made
+
+    @classmethod
+    def from_plain(cls, values: dict[str, Any]) -> "Profile":
+        """Of what `plain` gives. Raises `TypeError` or `KeyError` for what is none."""
+        jobs = [
+            JobKernels(**job | {"kernels_s": tuple(job["kernels_s"])}) for job in values["jobs"]
+        ]
+        return cls(**values | {"jobs": tuple(jobs), "ready_s": tuple(values["ready_s"])})
+
+    def plain(self) -> dict[str, Any]:
+        """Its values as YAML and JSON have them, times rounded to four digits."""
+        return _plain(asdict(self))
 
     def save(self, path: Path) -> "Profile":
         """Write it as YAML; returns it as it stands there, its times rounded."""
         with writing(path, "another folder"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(yaml.safe_dump(_plain(asdict(self)), sort_keys=False))
+            path.write_text(yaml.safe_dump(self.plain(), sort_keys=False))
         return self.load(path)
 
     def check(self, plan: Plan) -> None:

@@ -17,7 +17,7 @@ import torch
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.patterns import EVERY_SIZE
 from bagua_algos.communication.stacked import StackedCommunicator
-from bagua_algos.communication.streams import AUTO
+from bagua_algos.communication.streams import AUTO, NumStreams
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
@@ -130,9 +130,12 @@ def train_simulated(
     profile: Profile,
     on_row: Callable[[MetricsRow], None],
     on_stacking: Callable[[StackingChoice], None] = lambda choice: None,
+    *,
+    to_target_alone: bool = False,
 ) -> tuple[Result, SimulatedClocks]:
     """Train simulated workers by a known profile, with torch's present number of threads; returns
-    the result and the clocks. `on_stacking` is told how the workers are computed.
+    the result and the clocks. `on_stacking` is told how the workers are computed; evaluations are
+    as `train` makes them with `to_target_alone`.
     """
     clocks = SimulatedClocks(make_timeline(plan, profile), profile)
     communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
@@ -152,6 +155,7 @@ def train_simulated(
             on_row,
             clocks,
             make_pace=partial(make_pace, plan, clocks),
+            to_target_alone=to_target_alone,
         )
     return replace(result, stacking=told(choice, model)), clocks
 
@@ -181,9 +185,34 @@ def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) 
     variation: Variation = plan.cluster.jitter or Constant()
     if plan.cluster.straggler:
         variation = Straggler(variation=variation, slowdown=1 + plan.cluster.straggler)
-    variation = by_length(plan, profile, variation)
+    cost_model = CostModel(
+        plan.net, plan.workers, transport(plan.streams, plan.pattern), backend=net_backend
+    )
+    return timeline_of(
+        cost_model,
+        profile,
+        by_length(plan, profile, variation),
+        threads_per_worker=plan.cluster.threads_per_worker,
+        num_cores=os.cpu_count() or 1,
+        records_events=plan.trace,
+    )
+
+
+def timeline_of(
+    cost_model: CostModel,
+    profile: Profile,
+    variation: Variation,
+    *,
+    threads_per_worker: int,
+    num_cores: int,
+    records_events: bool = False,
+) -> Timeline:
+    """The clocks of workers as fast as `profile` says over the network of `cost_model`; `num_cores`
+    are of the host that they share, if they do.
+    """
+    host_load = cost_model.world_size * threads_per_worker / num_cores
     return Timeline(
-        CostModel(plan.net, plan.workers, transport(plan), backend=net_backend),
+        cost_model,
         ComputeTimes(
             forward_s=profile.forward_s + profile.late_s,
             backward_s=profile.backward_s,
@@ -192,21 +221,22 @@ def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) 
             warm_up_s=profile.warm_up_s,
             variation=variation,
         ),
-        host_load=min(1.0, plan.workers * plan.cluster.threads_per_worker / (os.cpu_count() or 1)),
-        records_events=plan.trace,
+        host_load=min(1.0, host_load),
+        host_wait=max(0.0, 1 - 1 / host_load),
+        records_events=records_events,
     )
 
 
-def transport(plan: Plan) -> Transport:
-    """gloo's constants, with the streams and the pattern of `plan`.
+def transport(streams: NumStreams, pattern: str) -> Transport:
+    """gloo's constants, with the streams and the pattern of a plan.
 
     What real workers measure before training (`auto`) is not known to simulated ones, which refuse
     it; where a run of real workers is predicted, it counts as the default.
     """
-    is_halving = plan.pattern == "halving_doubling"
+    is_halving = pattern == "halving_doubling"
     return replace(
         GLOO,
-        streams=1 if plan.streams == AUTO else plan.streams,
+        streams=1 if streams == AUTO else streams,
         halving_doubling_bytes=EVERY_SIZE if is_halving else 0,
     )
 

@@ -15,13 +15,14 @@ from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.step_observer import StepObserver
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
-from experiments.tasks.base import TaskData
+from experiments.tasks.base import Split, TaskData
+from experiments.tasks.batches import Batches
 from experiments.training.checkpoint import STACKING, Checkpoints, check_portable, go_on_alike
 from experiments.training.distributed import Distributed, tuning
 from experiments.training.evaluation import NOT_EVALUATED, Evaluation, evaluate
-from experiments.training.meter import Meter
+from experiments.training.meter import Meter, Stop
 from experiments.training.metrics import Epochs, MetricsRow
-from experiments.training.pace import MakePace, Together
+from experiments.training.pace import MakePace, Pace, Together
 from experiments.training.result import DivergedError, Result
 from experiments.training.step import Step, make_step
 
@@ -36,6 +37,8 @@ def train(
     observer: StepObserver | None = None,
     averager: Averager | None = None,
     make_pace: MakePace = lambda model, optimizer: Together(),
+    *,
+    to_target_alone: bool = False,
 ) -> Result:
     """Train `model` as planned, on the workers that `communicator` holds.
 
@@ -49,55 +52,36 @@ def train(
         observer: hears of every step.
         averager: what evaluations average by; None: `communicator`.
         make_pace: says which workers take the next step.
+        to_target_alone: evaluations are only to tell when the target is reached: there is none of
+            the test set, nor of what each worker's model comes to by itself.
 
     Raises:
         DivergedError: the loss is not finite.
         CommunicationError: another worker is gone or silent.
     """
-    averager = averager or communicator
     optimizer = plan.make_optimizer(model.parameters())
     pace = make_pace(model, optimizer)
     take_step = make_step(plan, data.train, model, optimizer, communicator, observer)
-    distributed = take_step.distributed
     batches = plan.batches(data, communicator.ranks)
     epochs = Epochs(batches.steps_per_epoch)
-    state = _State(model, take_step, meter, epochs)
     rows = _Rows(epochs, meter, take_step, report, plan.backend.is_simulated)
-    done = step = state.resume(plan, communicator)
-    validation, time_s = NOT_EVALUATED, meter.time_s
+    state = _State(model, take_step, meter, epochs)
+    training = _Training(
+        plan,
+        data.validation,
+        communicator,
+        averager or communicator,
+        state,
+        rows,
+        scores_own=not to_target_alone,
+    )
     with closing(take_step.reading):
-        while done < plan.max_steps:
-            done, limit = _next_stop(plan, done), _limit(plan, done)
-            steps = pace(batches, state.take_step, step, done, limit)
-            step = rows.report_losses(_metered(meter, steps), step, plan.log_every)
-            pace.wait(done)
-            if done % plan.eval_every == 0 or done == plan.max_steps:
-                goes_on = step < limit or not plan.algorithm.depends_on_timing
-                with meter.standing():
-                    distributed.stand_still()
-                time_s, late_s = meter.stop(communicator, goes_on=goes_on)
-                with _uncounted(distributed):
-                    validation = evaluate(plan, data.validation, distributed, averager)
-                rows.report_evaluation(done, time_s, validation)
-                if plan.stop_at_target and plan.target.is_reached(validation.value):
-                    break
-                time.sleep(late_s)
-            if plan.checkpoint_every and done % plan.checkpoint_every == 0:
-                state.save(plan, communicator, done)
-    with _uncounted(distributed):
-        test = evaluate(plan, data.test, distributed, averager)
-    result = rows.result(done, time_s, validation, test)
-    distributed.pause()
-    distributed.close()
+        step, time_s, validation = training.run(batches, pace)
+    test = NOT_EVALUATED if to_target_alone else training.evaluate(data.test)
+    result = rows.result(step, time_s, validation, test)
+    take_step.distributed.pause()
+    take_step.distributed.close()
     return result
-
-
-@contextmanager
-def _uncounted(distributed: Distributed) -> Iterator[None]:
-    """What is waited for within is no communication of training: the clock stands still."""
-    exposed_s = distributed.exposed_communication_s
-    yield
-    distributed.exposed_communication_s = exposed_s
 
 
 def _next_stop(plan: Plan, step: int) -> int:
@@ -263,6 +247,77 @@ class _Rows:
                 **values,
             )
         )
+
+
+@dataclass(frozen=True)
+class _Training:
+    """The steps of a run, and the stops between them.
+
+    Args:
+        plan: the run.
+        validation: the examples of its evaluations.
+        communicator: the other workers.
+        averager: what evaluations average by.
+        state: what trains, and what its checkpoints hold.
+        rows: report the steps and the evaluations.
+        scores_own: evaluations are of each worker's model by itself, too.
+    """
+
+    plan: Plan
+    validation: Split
+    communicator: Communicator
+    averager: Averager
+    state: _State
+    rows: _Rows
+    scores_own: bool
+
+    def run(self, batches: Batches, pace: Pace) -> tuple[int, float, Evaluation]:
+        """Train from the beginning, or the checkpoint that the plan resumes, to the end.
+
+        Returns the last step, the seconds on the training clock and the last evaluation.
+        """
+        plan, state, rows = self.plan, self.state, self.rows
+        done = step = state.resume(plan, self.communicator)
+        validation, time_s = NOT_EVALUATED, state.meter.time_s
+        while done < plan.max_steps:
+            done, limit = _next_stop(plan, done), _limit(plan, done)
+            steps = pace(batches, state.take_step, step, done, limit)
+            step = rows.report_losses(_metered(state.meter, steps), step, plan.log_every)
+            pace.wait(done)
+            if done % plan.eval_every == 0 or done == plan.max_steps:
+                goes_on = step < limit or not plan.algorithm.depends_on_timing
+                time_s, late_s = self._stop_clock(goes_on)
+                validation = self.evaluate(self.validation)
+                rows.report_evaluation(done, time_s, validation)
+                if plan.stop_at_target and plan.target.is_reached(validation.value):
+                    break
+                time.sleep(late_s)
+            if plan.checkpoint_every and done % plan.checkpoint_every == 0:
+                state.save(plan, self.communicator, done)
+        return done, time_s, validation
+
+    def _stop_clock(self, goes_on: bool) -> Stop:
+        """The clock's time, and seconds by which this worker goes on later than others."""
+        meter = self.state.meter
+        with meter.standing():
+            self.state.take_step.distributed.stand_still()
+        return meter.stop(self.communicator, goes_on=goes_on)
+
+    def evaluate(self, split: Split) -> Evaluation:
+        """Evaluate on `split`; a collective call."""
+        distributed = self.state.take_step.distributed
+        with _uncounted(distributed):
+            return evaluate(
+                self.plan, split, distributed, self.averager, scores_own=self.scores_own
+            )
+
+
+@contextmanager
+def _uncounted(distributed: Distributed) -> Iterator[None]:
+    """What is waited for within is no communication of training: the clock stands still."""
+    exposed_s = distributed.exposed_communication_s
+    yield
+    distributed.exposed_communication_s = exposed_s
 
 
 def _finite_first(loss_w: Tensor, step: int) -> float:

@@ -4,13 +4,15 @@ Two gloo workers on this host, nothing shaped. Every algorithm, and PyTorch's ow
 of its own; they take steps in turn, so that what disturbs the host disturbs all alike. The
 optimizer is the example's AdamW, where the algorithm does not choose another; `distribute` fuses
 it, as it does in a script. PyTorch's DDP has it as the script has it, and in a second row by
-torch's own `fused=True`.
+torch's own `fused=True`. All-reduces are those that a script gets by `distribute`: through memory
+that the workers share; one row more has all-reduce over gloo, as PyTorch's.
 
-Three models are not distributed, and step by a fused optimizer, too. One sends nothing: no
+Four models are not distributed, and step by a fused optimizer, too. One sends nothing: no
 algorithm can take less. One averages a number after each backward pass: it waits for the slowest
 worker, so no synchronous algorithm can take less. One averages as many numbers as the model has,
 in one flat tensor that has nothing to do with its gradients: that is all-reduce without hooks,
-copies and overlap. Prints medians of milliseconds with their quartiles, and never judges.
+copies and overlap, over gloo and through shared memory. Prints medians of milliseconds with their
+quartiles, and never judges.
 """
 
 import runpy
@@ -27,7 +29,10 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from bagua_algos.communication.communicator import Communicator
-from bagua_algos.communication.process_group import file_rendezvous
+from bagua_algos.communication.process_group import (
+    ProcessGroupCommunicator,
+    file_rendezvous,
+)
 from bagua_algos.fused.fuse import fuse_optimizer
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
@@ -47,7 +52,10 @@ BASELINE_FUSED = "torch_ddp, fused=True"
 ALONE = "no communication"
 ONE_NUMBER = "one number averaged a step"
 ONE_TENSOR = "one flat tensor averaged a step"
-NOT_DISTRIBUTED = (ALONE, ONE_NUMBER, ONE_TENSOR)
+ONE_TENSOR_SHARED = f"{ONE_TENSOR}, through shared memory"
+NOT_DISTRIBUTED = (ALONE, ONE_NUMBER, ONE_TENSOR, ONE_TENSOR_SHARED)
+OURS = "allreduce"
+OURS_OVER_GLOO = f"{OURS}, shared_memory=False"
 EXAMPLE = "gpt.py"
 OPTIMIZER = ("optim=adamw", "optim.lr=2e-3")  # the example's
 TIMEOUT_S = 120
@@ -62,6 +70,7 @@ def measure(num_rounds: int) -> dict[str, list[float]]:
     plans = {name: _plan(name) for name in choices("algo")}
     plans |= dict.fromkeys(NOT_DISTRIBUTED, plans[BASELINE])
     plans[BASELINE_FUSED] = _plan(BASELINE, "+optim.fused=true")
+    plans[OURS_OVER_GLOO] = plans[OURS]
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "workers")
 
@@ -113,10 +122,12 @@ def _plan(name: str, *more: str) -> Plan:
 
 
 def _take_turns(
-    plans: dict[str, Plan], communicator: Communicator, num_rounds: int
+    plans: dict[str, Plan], communicator: ProcessGroupCommunicator, num_rounds: int
 ) -> dict[str, list[float]]:
     example = runpy.run_path(str(checkout("the bench") / "examples" / EXAMPLE))
     text, _, vocabulary = example["read_text"]()
+    as_scripts = communicator.with_transport(shared_memory=None)
+    sharing = as_scripts.duplicate()
     engines: list[Distributed] = []
     steps: dict[str, Callable[[], None]] = {}
     for name, plan in plans.items():
@@ -126,7 +137,8 @@ def _take_turns(
         if name in NOT_DISTRIBUTED:
             optimizer = fuse_optimizer(optimizer)
         else:
-            engine = distribute(plan, model, optimizer, communicator, make_scaler(plan))
+            workers = communicator if name == OURS_OVER_GLOO else as_scripts
+            engine = distribute(plan, model, optimizer, workers, make_scaler(plan))
             engines.append(engine)
             model = engine.model
 
@@ -136,12 +148,13 @@ def _take_turns(
             model: nn.Module = model,
             optimizer: torch.optim.Optimizer = optimizer,
             averaged: Tensor | None = averaged,
+            workers: Communicator = sharing if name == ONE_TENSOR_SHARED else communicator,
         ) -> None:
             generator = torch.Generator().manual_seed(communicator.ranks[0])
             optimizer.zero_grad()
             example["loss_of"](model, text, example["BATCH"], generator).backward()
             if averaged is not None:
-                communicator.all_reduce_mean_(averaged)
+                workers.all_reduce_mean_(averaged)
             optimizer.step()
 
         steps[name] = step
@@ -163,7 +176,7 @@ def _averaged_beside(name: str, model: nn.Module) -> Tensor | None:
     """[1, numbers]: what a model that is not distributed averages at each step."""
     if name == ONE_NUMBER:
         return torch.zeros(1, 1)
-    if name == ONE_TENSOR:
+    if name in (ONE_TENSOR, ONE_TENSOR_SHARED):
         return torch.zeros(1, sum(weight.numel() for weight in model.parameters()))
     return None
 

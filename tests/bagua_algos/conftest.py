@@ -17,7 +17,7 @@ def real(tmp_path_factory) -> dict[str, Tensors]:
     workers = run_program_once(tmp_path_factory, "tests.bagua_algos.real_workers", WORLD_SIZE)
     return {
         name: {key: torch.cat([w[name][key] for w in workers]) for key in workers[0][name]}
-        for name in [*CASES, "torch_ddp", "hosts"]
+        for name in [*CASES, "torch_ddp", "hosts", "shared_memory"]
     }
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from bagua_algos.communication.hierarchy import Hierarchy
+from bagua_algos.communication.primitives import all_reduce_mean_
 from bagua_algos.communication.process_group import ProcessGroupCommunicator, nodes_by_host
 from tests.bagua_algos.cases import (
     CASES,
@@ -43,7 +45,39 @@ def hosts(communicator: ProcessGroupCommunicator) -> Tensors:
     return {"nodes": torch.tensor(nodes_by_host())}
 
 
-REAL_ONLY = {"torch_ddp": torch_ddp, "hosts": hosts}
+def shared_memory(communicator: ProcessGroupCommunicator) -> Tensors:
+    """Means through memory, and over gloo by two patterns; of a tensor with gaps, too, and by
+    nodes.
+    """
+    numbers = torch.Generator().manual_seed(communicator.ranks[0])
+    x_w = torch.randn(1, 3, 20_011, generator=numbers)
+    results: Tensors = {}
+    for name, options in (
+        ("memory", {"shared_memory": True}),
+        ("direct", {"fixed_order": True}),
+        ("ring", {}),
+    ):
+        whole = communicator.with_transport(**options)
+        workers = whole.duplicate()
+        mean_w, wide_w, by_nodes_w = x_w.clone(), x_w.repeat_interleave(2, 2), x_w.clone()
+        workers.all_reduce_mean_(mean_w)
+        workers.all_reduce_mean_(wide_w[:, :, ::2])
+        all_reduce_mean_(by_nodes_w, workers, hierarchical=True)
+        assert isinstance(workers.hierarchy, Hierarchy)
+        shares = [workers, *(node.communicator for node in workers.hierarchy._nodes)]
+        results |= {
+            name: mean_w,
+            f"{name}, with gaps": wide_w[:, :, ::2],
+            f"{name}, the gaps": wide_w[:, :, 1::2] - x_w,
+            f"{name}, by nodes": by_nodes_w,
+            f"{name} shares": torch.tensor([[one.shares_memory for one in shares]]),
+        }
+        workers.close()
+        whole.close()
+    return results
+
+
+REAL_ONLY = {"torch_ddp": torch_ddp, "hosts": hosts, "shared_memory": shared_memory}
 
 
 def counted(

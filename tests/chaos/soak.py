@@ -24,6 +24,7 @@ import numpy as np
 
 from host import conf, markdown
 from host.environment import environment
+from host.processes import die_with_parent
 
 QUICK = ("net=none", "model=mlp", "workers=2", "max_steps=20", "eval_every=10", "log_every=5")
 FEWEST = 12
@@ -53,7 +54,7 @@ class Sweep:
 
     def sample(self) -> None:
         """Note what it holds, once for every run that has ended since."""
-        if self.process.poll() is None and len(_ended(self.folder)) > len(self.samples):
+        if self.process.poll() is None and len(_ends(self.folder)) > len(self.samples):
             held = _held(self.process.pid, self.folder.parent / "tmp")
             if held is not None:
                 self.samples.append(held)
@@ -107,6 +108,7 @@ def _started(place: Path, name: str, algos: list[str], backend: str) -> Sweep:
 
 def sweep_again_and_again(place: str, backend: str, *algos: str) -> None:
     """Until it is ended: sweeps of one seed each over `algos`, all in this process."""
+    die_with_parent(os.getppid())
     from experiments.__main__ import main
 
     for seed in itertools.count():
@@ -120,7 +122,7 @@ def _watch(sweeps: list[Sweep], seconds: float) -> None:
     while time.monotonic() < end_s and any(sweep.process.poll() is None for sweep in sweeps):
         for sweep in sweeps:
             sweep.sample()
-        time.sleep(0.2)
+        time.sleep(0.5)
 
 
 def _held(pid: int, temporary: Path) -> list[float] | None:
@@ -134,11 +136,15 @@ def _held(pid: int, temporary: Path) -> list[float] | None:
     return [kilobytes / 1e3, descriptors, threads, len(list(temporary.rglob("*")))]
 
 
+def _ends(folder: Path) -> list[Path]:
+    """The summaries of runs that have ended and whose metrics are written."""
+    files = folder.glob("*/summary.json")
+    return [file for file in files if file.with_name("metrics.parquet").exists()]
+
+
 def _ended(folder: Path) -> list[dict]:
-    """The summaries of runs that have ended, in the order of their ends."""
-    files = [file for file in folder.glob("*/summary.json") if file.with_name("metrics.parquet")]
-    files = [file for file in files if file.with_name("metrics.parquet").exists()]
-    files.sort(key=lambda file: file.stat().st_mtime)
+    """What these summaries say, in the order of their ends."""
+    files = sorted(_ends(folder), key=lambda file: file.stat().st_mtime)
     return [json.loads(file.read_text()) for file in files]
 
 

@@ -4,9 +4,11 @@ wrong in a module, and the tests that hold it run; a mutant that passes them all
     python -m tests.mutate                                      all modules of map.yaml
     python -m tests.mutate records experiments/runs/load.py     groups of it, and modules
     python -m tests.mutate --share 0.1 --minutes 30             a tenth of the mutants, half an hour
+    python -m tests.mutate --share 0.1 --beyond 0.05            of that what 0.05 had not drawn
     python -m tests.mutate --table                              what is known, and no more
 
-A larger share holds the mutants of a smaller one. What is known is kept in build/mutate: the
+A larger share holds the mutants of a smaller one; what is beyond the smaller says how the tests do
+that its survivors asked for. What is known is kept in build/mutate: the
 command goes on where it was killed, and tries survivors again where tests have changed.
 """
 
@@ -24,14 +26,27 @@ from tests.mutate.tree import Tree
 from tests.mutate.trial import import_once
 
 
+class Draw(NamedTuple):
+    """Which mutants are drawn: those below `share`, but none below `beyond`."""
+
+    share: float
+    beyond: float = 0.0
+
+    def of(self, module: str) -> list[Mutant]:
+        """All that are drawn of a module."""
+        return [m for m in mutants(module) if self.beyond <= m.chance < self.share]
+
+
 class Score(NamedTuple):
     """Of a module's mutants, or of a share of them."""
 
     module: str
     num_mutants: int
     num_tried: int
-    num_noticed: int
     num_equivalent: int
+    num_noticed_at_first: int
+    """By the tests that there were when each was tried for the first time."""
+    num_noticed: int
 
     @property
     def viable(self) -> int:
@@ -40,12 +55,11 @@ class Score(NamedTuple):
 
     def __str__(self) -> str:
         share = f"{100 * self.num_noticed / self.viable:.0f} %" if self.viable else "-"
-        numbers = self.num_mutants, self.num_tried, self.num_equivalent, self.num_noticed
-        return f"| `{self.module}` | {' | '.join(map(str, numbers))} | {share} |"
+        return f"| `{self.module}` | {' | '.join(map(str, self[1:]))} | {share} |"
 
 
-HEAD = """| module | mutants | tried | equivalent | noticed | of the viable |
-| --- | --: | --: | --: | --: | --: |"""
+HEAD = """| module | mutants | tried | equivalent | noticed at first | noticed now | of the viable |
+| --- | --: | --: | --: | --: | --: | --: |"""
 
 
 def chosen(names: list[str]) -> Iterator[tuple[Group, list[str]]]:
@@ -61,11 +75,13 @@ def try_all(options: argparse.Namespace) -> None:
     import_once()
     deadline = time.monotonic() + 60 * options.minutes
     known = equivalents()
+    draw = Draw(options.share, options.beyond)
     with Tree(FOLDER / f"tree{options.job}") as tree:
         for group, modules in chosen(options.names):
-            holding = Holding(group, tree)
-            for module in modules:
-                for mutant in drawn(module, options.share, known):
+            drawn = [m for module in modules for m in viable(draw.of(module), known)]
+            if drawn and time.monotonic() < deadline:
+                holding = Holding(group, tree)
+                for mutant in drawn:
                     if time.monotonic() < deadline:
                         try_once(mutant, holding)
 
@@ -80,21 +96,30 @@ def try_once(mutant: Mutant, holding: Holding) -> None:
             print(f"{mutant.path}:{mutant.line}: {mutant.name}", flush=True)
 
 
-def drawn(module: str, share: float, known: dict[tuple[str, str], str]) -> list[Mutant]:
-    """The share's mutants that a test could notice."""
-    return [m for m in mutants(module) if m.chance < share and not is_equivalent(m, known)]
+def viable(drawn: list[Mutant], known: dict[tuple[str, str], str]) -> list[Mutant]:
+    """Those that a test could notice."""
+    return [mutant for mutant in drawn if not is_equivalent(mutant, known)]
 
 
-def score(module: str, share: float, known: dict[tuple[str, str], str]) -> Score:
+def score(module: str, draw: Draw, known: dict[tuple[str, str], str]) -> Score:
     """Of what is known. A survivor of other tests counts as one."""
-    outcomes, all_mutants = Outcomes(module), mutants(module)
-    share_s = [mutant for mutant in all_mutants if mutant.chance < share]
-    equivalent = [mutant for mutant in share_s if is_equivalent(mutant, known)]
-    viable = [mutant for mutant in share_s if not is_equivalent(mutant, known)]
-    found = [outcome for mutant in viable if (outcome := outcomes.latest(mutant))]
-    noticed = [outcome for outcome in found if outcome.noticed_by]
-    num_tried = len(found) + len(equivalent)
-    return Score(module, len(all_mutants), num_tried, len(noticed), len(equivalent))
+    outcomes, drawn = Outcomes(module), draw.of(module)
+    found = [outcome for m in viable(drawn, known) if (outcome := outcomes.latest(m))]
+    firsts = [outcome for m in viable(drawn, known) if (outcome := outcomes.first(m))]
+    num_equivalent = len(drawn) - len(viable(drawn, known))
+    return Score(
+        module,
+        len(mutants(module)),
+        len(found) + num_equivalent,
+        num_equivalent,
+        sum(bool(outcome.noticed_by) for outcome in firsts),
+        sum(bool(outcome.noticed_by) for outcome in found),
+    )
+
+
+def total(scores: list[Score]) -> Score:
+    """Of several modules."""
+    return Score("all", *(sum(column) for column in list(zip(*scores, strict=True))[1:]))
 
 
 def gone(modules: list[str], known: dict[tuple[str, str], str]) -> list[tuple[str, str]]:
@@ -108,6 +133,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutate")
     parser.add_argument("names", nargs="*", help="groups or modules of map.yaml (default: all)")
     parser.add_argument("--share", type=float, default=1.0, help="of the mutants (default: all)")
+    parser.add_argument("--beyond", type=float, default=0.0, help="none of this smaller share")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="after which it stops")
     parser.add_argument("--job", type=int, default=0, help="a number for each of several at a time")
     parser.add_argument("--table", action="store_true", help="print what is known, try none")
@@ -119,8 +145,9 @@ def main() -> int:
         parser.exit(2, f"The tests fail without any mutant, mend them first: {error}\n")
     known = equivalents()
     modules = [module for _, modules in chosen(options.names) for module in modules]
-    scores = [s for s in (score(module, options.share, known) for module in modules) if s.num_tried]
-    print(HEAD, *scores, sep="\n")
+    draw = Draw(options.share, options.beyond)
+    scores = [s for s in (score(module, draw, known) for module in modules) if s.num_tried]
+    print(HEAD, *scores, *([total(scores)] if scores else []), sep="\n")
     for path, name in gone(modules, known):
         print(f"No mutant of {path} any more, take it out of equivalent.yaml: {name}")
     return int(any(s.num_noticed < s.viable for s in scores))

@@ -33,6 +33,7 @@ class Outcomes:
         lines = self._file.read_text().splitlines() if self._file.exists() else []
         read = [Outcome(**json.loads(line)) for line in lines if line.endswith("}")]
         self._known = {outcome.name: outcome for outcome in read}
+        self._first = {(outcome.name, outcome.around): outcome for outcome in reversed(read)}
 
     def of(self, mutant: Mutant, tests: str) -> Outcome | None:
         """What still holds; None: it is to be tried."""
@@ -44,10 +45,15 @@ class Outcomes:
         known = self._known.get(mutant.name)
         return known if known and known.around == mutant.around else None
 
+    def first(self, mutant: Mutant) -> Outcome | None:
+        """By the tests of then."""
+        return self._first.get((mutant.name, mutant.around))
+
     def keep(self, outcome: Outcome) -> None:
         """The latest counts."""
         FOLDER.mkdir(parents=True, exist_ok=True)
         self._known[outcome.name] = outcome
+        self._first.setdefault((outcome.name, outcome.around), outcome)
         with self._file.open("a") as file:
             file.write(json.dumps(asdict(outcome)) + "\n")
 

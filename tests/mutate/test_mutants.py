@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutate import kept, plan
+from tests.mutate.__main__ import Draw, score
 from tests.mutate.holding import Holding
 from tests.mutate.kept import Outcome, Outcomes
 from tests.mutate.mutants import mutants
@@ -97,6 +98,21 @@ def test_a_survivor_is_tried_again_when_tests_change(folder):
     assert again.of(second, "now")
     Path("sums.py").write_text(MODULE.replace("log.append(found)", "log.append(2 * found)"))
     assert not any(again.of(mutant, "now") for mutant in mutants("sums.py"))
+
+
+def test_a_table_tells_what_was_noticed_at_first_from_what_is_noticed_now(folder):
+    first, second, third, *_ = drawn = sorted(mutants("sums.py"), key=lambda m: m.chance)
+    outcomes = Outcomes("sums.py")
+    outcomes.keep(Outcome(first.name, first.around, "then", "", 1.0))
+    outcomes.keep(Outcome(first.name, first.around, "now", "test_first", 1.0))
+    outcomes.keep(Outcome(second.name, second.around, "now", "", 1.0))
+    outcomes.keep(Outcome(third.name, third.around, "then", "test_first", 1.0))
+    known = {("sums.py", second.name): "a reason"}
+    both = Draw(share=drawn[3].chance)
+    assert score("sums.py", both, known) == ("sums.py", 9, 3, 1, 1, 2)
+    later = Draw(share=drawn[3].chance, beyond=drawn[1].chance)
+    assert score("sums.py", later, {}) == ("sums.py", 9, 2, 0, 1, 1)
+    assert str(score("sums.py", later, {})).endswith("| 50 % |")
 
 
 def test_every_group_has_modules_and_tests():

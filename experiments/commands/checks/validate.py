@@ -1,45 +1,83 @@
-"""Simulated time against the real: `python -m experiments.validate --out results/validation`."""
+"""Simulated time against the real.
+
+python -m experiments.validate --out results/validation     measures, in some 40 minutes
+python -m experiments.validate --again                      predicts what was measured, anew
+"""
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from host import commands
+from host import commands, conf
 from host.output import check_folder
+
+if TYPE_CHECKING:
+    from experiments.validation.step_times.record import Record
+
+MEASURED = "time.jsonl"
 
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.validate", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("--out", type=Path, help="the folder for time.md, .csv, .png and .svg")
-    parser.add_argument("--ci", action="store_true", help="three cells only")
-    arguments = parser.parse_args()
+    arguments = _arguments()
     if arguments.out:
         check_folder(arguments.out)
     with commands.importing():  # seconds, once the command line was read
-        import pandas as pd
-        from rich.console import Console
-        from rich.progress import Progress
-
-        from experiments.validation.step_times.compare import compare
-        from experiments.validation.step_times.grid import CI_GRID, GRID
         from experiments.validation.step_times.page import markdown, plot, summary
-    cells = CI_GRID if arguments.ci else GRID
-    rows = []
-    with Progress(console=Console(stderr=True)) as progress:
-        for row in progress.track(compare(cells), total=len(cells)):
-            rows.append(row)
-            print(
-                *(f"{value:.4g}" if isinstance(value, float) else value for value in row.values())
-            )
-    frame = pd.DataFrame(rows)
-    print(summary(frame))
+        from experiments.validation.step_times.predict import predict
+        from experiments.validation.step_times.record import Record
+    record = Record.load(arguments.again) if arguments.again else _measure(arguments)
+    rows = predict(record)
+    print(summary(rows))
     if arguments.out:
-        frame.to_csv(arguments.out / "time.csv", index=False, float_format="%.5g")
-        (arguments.out / "time.md").write_text(markdown(frame))
-        plot(frame, arguments.out)
+        rows.to_csv(arguments.out / "time.csv", index=False, float_format="%.5g")
+        (arguments.out / "time.md").write_text(markdown(rows, record.machine))
+        plot(rows, arguments.out)
     return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.validate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--out", type=Path, help=f"the folder for time.md, .csv and .png, and {MEASURED}"
+    )
+    parser.add_argument("--ci", action="store_true", help="three cells only")
+    parser.add_argument(
+        "--beside", default="", help="what else the machine does meanwhile, for the page"
+    )
+    parser.add_argument(
+        "--again",
+        nargs="?",
+        type=Path,
+        const=conf.PACKAGED.parent / "results/validation" / MEASURED,
+        metavar="FILE",
+        help="measure nothing: what was measured, by default for results/validation",
+    )
+    return parser.parse_args()
+
+
+def _measure(arguments: argparse.Namespace) -> "Record":
+    """The record of all cells, which stands in the folder `--out` after each of them."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from experiments.validation.step_times.grid import CI_GRID, GRID
+    from experiments.validation.step_times.measure import measure
+    from experiments.validation.step_times.record import Record, this_machine
+
+    cells = CI_GRID if arguments.ci else GRID
+    record = Record(machine=this_machine(arguments.beside), cells=[])
+    with Progress(console=Console(stderr=True)) as progress:
+        for measured in progress.track(measure(cells), total=len(cells)):
+            record.cells.append(measured)
+            print(*measured.cell, f"{1e3 * measured.step_s:.4g} ms")
+            if arguments.out:
+                record.save(arguments.out / MEASURED)
+    return record
 
 
 if __name__ == "__main__":

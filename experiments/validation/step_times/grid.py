@@ -1,7 +1,11 @@
 """The cells that are measured and predicted."""
 
 import itertools
+import zlib
 from typing import NamedTuple
+
+from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.presets import read_condition
 
 SKIPPED_STEPS = 24
 """In which TCP's windows open: an exchange took up to 1.7 times longer for the first 20 steps. A
@@ -14,10 +18,10 @@ PRESETS = ("none", "lan_1g", "slow_tcp", "wan", "lossy", "one_slow_worker")
 """The networks of the reference study."""
 
 _SWEPT = {
-    f"{rate_mbit} Mbit/s, {delay_ms} ms": (f"net.rate_mbit={rate_mbit}", f"net.delay_ms={delay_ms}")
+    f"{rate_mbit} Mbit/s, {delay_ms} ms": {"rate_mbit": str(rate_mbit), "delay_ms": str(delay_ms)}
     for rate_mbit, delay_ms in itertools.product((50, 200, 400, 1000), (1, 10))
 }
-"""By name, the words that make them of slow_tcp."""
+"""By name, what they have other than slow_tcp."""
 
 _TINY = "mlp of 16"
 _MODELS = {_TINY: ("model=mlp", "model.hidden=[16]")}
@@ -37,7 +41,7 @@ class Cell(NamedTuple):
     @property
     def overrides(self) -> list[str]:
         """Of the app's configuration."""
-        swept = _SWEPT.get(self.net)
+        swept = [f"net.{key}={value}" for key, value in _SWEPT.get(self.net, {}).items()]
         return [
             f"algo={self.algo}",
             *_MODELS.get(self.model, (f"model={self.model}",)),
@@ -47,6 +51,19 @@ class Cell(NamedTuple):
             *(f"max_steps={NUM_STEPS}", f"eval_every={NUM_STEPS}"),
             f"log_every={SKIPPED_STEPS}",
         ]
+
+    @property
+    def condition(self) -> NetworkCondition:
+        """Of its network."""
+        preset = "slow_tcp" if self.net in _SWEPT else self.net
+        return read_condition(preset, _SWEPT.get(self.net, {}))
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether it is of the third by which no change of the model is chosen: drawn by a checksum
+        of its fields.
+        """
+        return zlib.crc32(" ".join(map(str, self)).encode()) % 3 == 0
 
 
 def _cells(

@@ -54,13 +54,7 @@ PLAIN_ALONE = (
 )
 # What 3 real workers run, for numbers that do not divide; 4 of them run everything.
 OF_THREE = (
-    *(
-        "collectives",
-        "all_reduce",
-        "all_reduce_hierarchical",
-        "byte_grad",
-        "byte_grad_hierarchical",
-    ),
+    *("all_reduce", "all_reduce_hierarchical", "byte_grad", "byte_grad_hierarchical"),
     *("low_precision_decentralized", "decentralized_hierarchical", "sgp", "top_k", "power_sgd"),
 )
 

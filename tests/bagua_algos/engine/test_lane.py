@@ -1,4 +1,5 @@
 import threading
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -89,3 +90,61 @@ def test_a_job_without_an_end_is_named():
         lane.wait()
     release.set()
     lane.close()
+
+
+class OnCpu:
+    """A lane of the CPU, and where its jobs have run, in turn."""
+
+    def __init__(self) -> None:
+        self.lane = CommunicationLane(StackedCommunicator(1), torch.device("cpu"), timeout_s=5)
+        self.ran: list[tuple[str, bool]] = []
+
+    def submit(self, name: str, *, by_caller: bool = False) -> None:
+        def job() -> None:
+            self.ran.append((name, threading.current_thread() is threading.main_thread()))
+
+        self.lane.submit(name, job, by_caller=by_caller)
+
+
+@pytest.fixture
+def on_cpu() -> Iterator[OnCpu]:
+    own = OnCpu()
+    yield own
+    own.lane.close()
+
+
+def test_a_job_that_is_left_to_the_caller_runs_where_it_waits(on_cpu):
+    on_cpu.submit("first")
+    on_cpu.lane.wait()
+    on_cpu.submit("left", by_caller=True)
+    assert not on_cpu.lane.is_idle
+    assert on_cpu.ran == [("first", False)]
+    on_cpu.lane.wait()
+    assert on_cpu.ran == [("first", False), ("left", True)]
+    assert on_cpu.lane.is_idle
+
+
+def test_jobs_keep_their_order_whoever_does_them(on_cpu):
+    """The lane does what was left to the caller where another job is under way, or follows."""
+    under_way = threading.Event()
+    on_cpu.lane.submit("under way", lambda: under_way.wait(5))
+    on_cpu.submit("second", by_caller=True)
+    under_way.set()
+    on_cpu.lane.wait()
+    on_cpu.submit("third", by_caller=True)
+    on_cpu.submit("fourth")
+    on_cpu.lane.wait()
+    assert on_cpu.ran == [("second", False), ("third", False), ("fourth", False)]
+
+
+def test_a_job_that_fails_at_the_caller_ends_the_lane(on_cpu):
+    def fail() -> None:
+        raise CommunicationError("the first")
+
+    on_cpu.lane.submit("a job", fail, by_caller=True)
+    with pytest.raises(CommunicationError, match=r"^the first$"):
+        on_cpu.lane.wait()
+    on_cpu.submit("another", by_caller=True)
+    with pytest.raises(CommunicationError, match="not tried after: the first"):
+        on_cpu.lane.wait()
+    assert on_cpu.ran == []

@@ -168,6 +168,45 @@ def test_threads_and_sockets_of_streams_are_used_again(workers):
         assert max(threads[1:]) <= threads[0] + 1  # of a lane that is about to end; a group has 3
 
 
+@pytest.mark.parametrize(
+    ("options", "shares"),
+    [
+        *(("default", True), ("True", True), ("streams and True", True), ("autotune", True)),
+        ("buckets", True),
+        *(("a communicator and True", True), ("False", False), ("streams", False)),
+        *(("pattern", False), ("a communicator", False), ("without memory", False)),
+    ],
+)
+def test_all_reduces_go_through_shared_memory_where_a_script_says_nothing_else(
+    workers, options, shares
+):
+    """The sum of two numbers has the same bits either way."""
+    for worker in workers:
+        is_shared, weights = worker["shared_memory"][options]
+        assert is_shared == shares
+        assert torch.equal(weights, worker["shared_memory"]["False"][1])
+
+
+def test_memory_is_given_back(workers):
+    """After models that were released, and one that was dropped."""
+    assert [worker["shared_memory"]["held"] for worker in workers] == [[0, 0, 0]] * 2
+
+
+def test_a_worker_that_takes_no_step_is_named_after_the_limit_of_distribute(workers):
+    begin, _, end = workers[0]["shared_memory"]["silent"].partition(" failed after ")
+    assert begin == "worker 0: all_reduce_mean with worker 1"
+    assert 1 <= float(end.partition(" s: ")[0]) < 10
+    assert end.partition(" s: ")[2] == "worker 1: silent for 1 s"
+
+
+def test_a_script_is_told_where_memory_could_not_be_shared(workers):
+    why = "worker 1: no memory to share: [Errno 12] Cannot allocate memory"
+    sentence = f"all-reduces go over gloo, not through shared memory: {why}"
+    for worker in workers:
+        assert set(worker["shared_memory"]["warnings"]) == {sentence}
+        assert worker["shared_memory"]["required"] == f"shared_memory=True cannot be: {why}"
+
+
 @pytest.mark.parametrize("pattern", ["ring", "halving_doubling", "auto"])
 @pytest.mark.parametrize("number", [1, 3])
 def test_every_pattern_gives_the_mean_of_two_workers(workers, pattern, number):
@@ -227,6 +266,13 @@ def test_every_striped_operation_moves_all_of_its_data(workers, script):
             "pattern must be one of ring, halving_doubling, direct, auto, got 'tree'",
         ),
         ("patterns", "stacked", "pattern=halving_doubling is of real workers, whose communicator"),
+        (
+            "shared_memory",
+            "contradiction",
+            "have no pattern: leave out pattern='direct' or shared_memory",
+        ),
+        ("shared_memory", "elsewhere", "shared_memory=True is for models on the CPU: leave it out"),
+        ("shared_memory", "stacked", "for gloo's workers, and these are StackedCommunicator's"),
         ("streams", "stacked", "streams=4 are of real workers, whose communicator is a"),
         ("types", "complex TopK", "'weight': complex64 is not supported by TopK"),
         ("types", "complex PowerSGD", "'weight': complex64 is not supported by PowerSGD"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from tests.bagua_algos.gloo import fork_workers
-from tests.bagua_algos.scripts import hooks, models, steps, striped, weights
+from tests.bagua_algos.scripts import hooks, models, sharing, steps, striped, weights
 from tests.bagua_algos.scripts.training import Results
 
 SCRIPTS: dict[str, Callable[[], Results]] = {
@@ -19,6 +19,7 @@ SCRIPTS: dict[str, Callable[[], Results]] = {
         striped.streams,
         striped.measured_streams,
         striped.patterns,
+        sharing.shared_memory,
         steps.two_models,
         steps.own_collectives,
         steps.no_forward,

@@ -3,13 +3,25 @@ import pytest
 import torch
 
 from bagua_algos.communication.communicator import Operation
+from experiments.commands.checks import validate
 from experiments.plan.compose import compose_config
-from experiments.simulated.profile import Profile
+from experiments.simulated.profile import JobKernels, Profile
 from experiments.validation.step_times import closed_formula, page
-from experiments.validation.step_times.compare import compare
-from experiments.validation.step_times.grid import CI_GRID, GRID, PRESETS, Cell
+from experiments.validation.step_times.grid import CI_GRID, GRID, NUM_STEPS, PRESETS, Cell
+from experiments.validation.step_times.measure import measure
+from experiments.validation.step_times.predict import predict
+from experiments.validation.step_times.record import Measured, Record, this_machine
+from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from netsim.timeline.timeline import TimelineJob
+
+MACHINE = {
+    "cpu": "some",
+    "cores": 4,
+    "packages": {"torch": "2.13.0"},
+    "started": "2026-11-24T21:00:00",
+    "beside": "a lathe",
+}
 
 
 def rows():
@@ -20,10 +32,10 @@ def rows():
     return pd.DataFrame(
         [
             cells[0]._asdict()
-            | {"measured_ms": 100.0, "predicted_ms": 105.0, "error": 0.05}
+            | {"held_out": True, "measured_ms": 100.0, "predicted_ms": 105.0, "error": 0.05}
             | {"closed_ms": 80.0, "closed_error": -0.2},
             cells[1]._asdict()
-            | {"measured_ms": 30.0, "predicted_ms": 24.0, "error": -0.2}
+            | {"held_out": False, "measured_ms": 30.0, "predicted_ms": 24.0, "error": -0.2}
             | {"closed_ms": 33.0, "closed_error": 0.1},
         ]
     )
@@ -48,6 +60,102 @@ def test_a_cell_is_a_run(cell):
         assert [config.net.rate_mbit, config.net.delay_ms] == [float(words[0]), float(words[2])]
     else:
         assert config.names.net == cell.net
+    values = {key: value for key, value in config.net.items() if not key.startswith("_")}
+    assert NetworkCondition(**values) == cell.condition
+
+
+def test_a_third_is_held_out_of_every_kind_of_network():
+    held_out = [cell for cell in GRID if cell.is_held_out]
+    assert 0.25 < len(held_out) / len(GRID) < 0.42
+    assert {cell.net for cell in held_out} >= {*PRESETS, "1000 Mbit/s, 1 ms"}
+    assert {cell.streams for cell in held_out} == {1, 8}
+
+
+def record():
+    """Two workers exchange in turn with themselves and each other, and sum up at every step."""
+    sums = Operation(name="all_reduce_mean", num_bytes=1_250_000, ranks=(0, 1))
+    swap = Operation(name="exchange", num_bytes=125_000, ranks=(0, 1), peers=(1, 0))
+    alone = Operation(name="all_gather", num_bytes=125_000, ranks=(1,))
+    bucket = TimelineJob(moment="bucket_ready", bucket=0, work=(0.001, sums, 0.002))
+    odd, even = (
+        (bucket, TimelineJob(moment="step_end", work=(0.003, operation, 0.004)))
+        for operation in (swap, alone)
+    )
+    jobs = [
+        JobKernels(moment="on_bucket_ready", bucket=0, kernels_s=(0.001, 0.002)),
+        JobKernels(moment="on_step_end", bucket=None, kernels_s=(0.003, 0.004)),
+    ]
+    profile = Profile(
+        device="cpu",
+        sharing=2,
+        setting={"model": "mlp"},
+        forward_s=0.01,
+        late_s=0.002,
+        ready_s=(0.03,),
+        backward_s=0.03,
+        optimizer_s=0.005,
+        jobs=tuple(jobs),
+    )
+    cells = [
+        Measured(
+            cell=Cell("allreduce", model, 2, net),
+            backend="switch",
+            step_s=0.25,
+            profile=profile,
+            script=[odd, even] * (NUM_STEPS // 2),
+        )
+        for model, net in [("mlp", "slow_tcp"), ("mlp", "wan"), ("cnn", "wan")]
+    ]
+    return Record(machine=MACHINE, cells=cells)
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path):
+    record().save(tmp_path / "time.jsonl")
+    assert Record.load(tmp_path / "time.jsonl") == record()
+    assert len((tmp_path / "time.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no JSON", '{"cpu": "some"}\n', '{"cores": 2}\n{"algo": 1}\n']
+)
+def test_what_is_no_record_is_refused(tmp_path, text):
+    (tmp_path / "time.jsonl").write_text(text)
+    with pytest.raises(UserError, match="holds no measured step times"):
+        Record.load(tmp_path / "time.jsonl")
+
+
+def test_predictions_of_a_record():
+    """At 100 Mbit/s the sum takes 100 ms and the exchange, at every other step, 10; the delay and
+    headers come to a few per cent.
+    """
+    slow, wan, _ = predict(record()).to_dict("records")
+    bytes_ms = 100 + 10 / 2
+    kernels_ms = 1 + 2 + 3 + 4
+    assert slow["predicted_ms"] == pytest.approx(47 + bytes_ms + kernels_ms, rel=0.15)
+    assert slow["error"] == pytest.approx(slow["predicted_ms"] / 250 - 1)
+    assert (
+        slow["measured_ms"] == 250 and slow["held_out"] == Cell(*record().cells[0].cell).is_held_out
+    )
+    assert slow["closed_error"] == pytest.approx(slow["closed_ms"] / 250 - 1)
+    assert slow["closed_ms"] < slow["predicted_ms"] < wan["predicted_ms"]
+
+
+def test_the_command_predicts_a_record_again(tmp_path, monkeypatch, capsys):
+    record().save(tmp_path / "kept.jsonl")
+    words = ["--again", str(tmp_path / "kept.jsonl"), "--out", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", ["validate", *words])
+    assert validate.main() == 0
+    assert "over 3 cells" in capsys.readouterr().out
+    made = {file.name: file for file in (tmp_path / "out").iterdir()}
+    assert set(made) == {"time.csv", "time.md", "time.png"}
+    assert pd.read_csv(made["time.csv"]).measured_ms.tolist() == [250, 250, 250]
+    assert page.markdown(predict(record()), MACHINE) == made["time.md"].read_text()
+
+
+def test_a_record_says_what_machine_it_is_of():
+    machine = this_machine("nothing")
+    assert machine["cores"] >= 1 and machine["beside"] == "nothing"
+    assert machine["packages"]["torch"] == torch.__version__
 
 
 def test_the_summary_names_the_worst_cell_and_who_is_nearer():
@@ -59,14 +167,16 @@ def test_the_summary_names_the_worst_cell_and_who_is_nearer():
 
 
 def test_the_page_and_the_plot(tmp_path):
-    text = page.markdown(rows())
+    text = page.markdown(rows(), MACHINE)
     assert "| allreduce | mlp | 2 | lan_1g | 1 | ring | 100.0 | 105.0 | +5.0% | -20.0% |\n" in text
     assert "| `net=lan_1g` | 1 | +5.0% | 5.0% | +5.0% | 20.0% |\n" in text
     assert "| steps under 35 ms | 1 | -20.0% | 20.0% | -20.0% | 10.0% |\n" in text
     assert "| other rates and delays | 1 | -20.0% | 20.0% | -20.0% | 10.0% |\n" in text
     page.plot(rows(), tmp_path)
     assert (tmp_path / "time.png").stat().st_size > 10_000
-    assert (tmp_path / "time.svg").exists()
+    assert "4 cores (some), torch 2.13.0, gloo, 2026-11-24. Beside it ran a lathe.\n" in text
+    assert "| held out | 1 | +5.0% | 5.0% | +5.0% | 20.0% |\n" in text
+    assert "| all others | 1 | -20.0% | 20.0% | -20.0% | 10.0% |\n" in text
 
 
 @pytest.mark.parametrize(
@@ -104,8 +214,9 @@ def test_the_closed_formula_adds_up_compute_kernels_and_messages():
 @pytest.mark.root
 def test_three_cells_are_predicted():
     threads = torch.get_num_threads()
-    compared = pd.DataFrame(compare(CI_GRID, seconds=0.5))
+    cells = list(measure(CI_GRID, seconds=0.5))
     torch.set_num_threads(threads)
+    compared = predict(Record(machine=this_machine(""), cells=cells))
     print(compared)
     assert len(compared) == len(CI_GRID) == 3
     # A busy machine disturbs what is measured; a factor of three is more than it can.

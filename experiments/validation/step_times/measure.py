@@ -1,8 +1,8 @@
-"""Simulated time against the real: `python -m experiments.validate --out results/validation`.
+"""Step times of real workers, cell by cell, each beside what its prediction needs.
 
-Every cell of a grid is run by real workers over a shaped network and predicted beside it. The
-prediction knows a rehearsal of one worker and the condition asked for, and no run over a network.
-Times are means over the steps after the first `SKIPPED_STEPS`, in which connections open.
+The prediction knows a rehearsal of one worker, the steps of a simulated run and the condition asked
+for, and no run over a network. Times are means over the steps after the first `SKIPPED_STEPS`, in
+which connections open.
 """
 
 import itertools
@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -24,14 +23,15 @@ from experiments.simulated.replay import step_ends_s
 from experiments.simulated.simulate import make_timeline, train_simulated
 from experiments.tasks.base import TaskData
 from experiments.training.metrics import MetricsRow
-from experiments.validation.step_times.closed_formula import step_s
 from experiments.validation.step_times.grid import NUM_STEPS, SKIPPED_STEPS, Cell
+from experiments.validation.step_times.predict import mean_step_s
+from experiments.validation.step_times.record import Measured
 
 MEASURED_S = 3.0
 
 
-def compare(cells: Sequence[Cell], seconds: float = MEASURED_S) -> Iterator[dict[str, Any]]:
-    """Predict and measure every cell; yields rows of milliseconds a step and relative errors.
+def measure(cells: Sequence[Cell], seconds: float = MEASURED_S) -> Iterator[Measured]:
+    """Measure every cell.
 
     Args:
         cells: neighbours of one algorithm, model and number of workers share a rehearsal.
@@ -49,18 +49,15 @@ def compare(cells: Sequence[Cell], seconds: float = MEASURED_S) -> Iterator[dict
             )
             _, clocks = train_simulated(simulated, data, profile, lambda row: None)
             for cell, plan in zip(group, plans, strict=True):
-                expected_s = _mean_step_s(step_ends_s(clocks.script, make_timeline(plan, profile)))
-                backend, measured_s = _measure(plan, data, _enough_steps(expected_s, seconds))
-                timeline = make_timeline(plan, profile, backend)
-                predicted_s = _mean_step_s(step_ends_s(clocks.script, timeline))
-                closed_s = step_s(clocks.script, profile, plan.net, cell.pattern)
-                yield cell._asdict() | {
-                    "measured_ms": 1e3 * measured_s,
-                    "predicted_ms": 1e3 * predicted_s,
-                    "error": predicted_s / measured_s - 1,
-                    "closed_ms": 1e3 * closed_s,
-                    "closed_error": closed_s / measured_s - 1,
-                }
+                expected_s = mean_step_s(step_ends_s(clocks.script, make_timeline(plan, profile)))
+                backend, step_s = _measure(plan, data, _enough_steps(expected_s, seconds))
+                yield Measured(
+                    cell=cell,
+                    backend=backend,
+                    step_s=step_s,
+                    profile=profile,
+                    script=clocks.script,
+                )
 
 
 def _enough_steps(step_s: float, seconds: float) -> int:
@@ -84,7 +81,3 @@ def _measure(plan: Plan, data: TaskData, num_steps: int) -> tuple[str, float]:
     launch(plan, data, lambda network: backends.append(network.backend), on_row)
     took_s = ends_s[num_steps] - ends_s[SKIPPED_STEPS]
     return backends[0], took_s / (num_steps - SKIPPED_STEPS)
-
-
-def _mean_step_s(ends_s: Sequence[float]) -> float:
-    return (ends_s[-1] - ends_s[SKIPPED_STEPS - 1]) / (len(ends_s) - SKIPPED_STEPS)

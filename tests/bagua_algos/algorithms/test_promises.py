@@ -1,0 +1,96 @@
+"""What an algorithm says of its steps, beside what one of four workers sends in them."""
+
+from functools import cache
+
+import pytest
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+
+from bagua_algos import Algorithm
+from bagua_algos.communication.loopback import LoopbackCommunicator
+from bagua_algos.engine.engine import Engine
+from bagua_algos.outer_optimizer import Nesterov, SlowMo
+from host.conf import PACKAGED
+from tests.bagua_algos.cases import make_model, on_worker_axis, take_step
+from tests.bagua_algos.recorder import Recorder
+from tests.bagua_algos.rows import OPTIMIZERS, ROWS, make_optimizer
+
+NUM_STEPS = 23
+FLAT = [
+    name for name, make in ROWS.items() if not make().needs_nodes and not make().depends_on_timing
+]
+every_flat_row = pytest.mark.parametrize("name", FLAT)
+
+
+@cache
+def steps_of(name: str) -> tuple[Algorithm, list[list[tuple[str, int]]]]:
+    """The names and bytes of each step's operations."""
+    communicator = LoopbackCommunicator(4, Recorder())
+    model = on_worker_axis(make_model(), communicator)
+    optimizer = OPTIMIZERS.get(name, make_optimizer)(model)
+    engine = Engine(model, optimizer, ROWS[name](), communicator)
+    steps = []
+    for step in range(NUM_STEPS):
+        communicator.observer = recorder = Recorder()
+        take_step(model, optimizer, step, communicator.ranks)
+        steps.append(sorted(recorder.messages))
+    engine.close()
+    return engine.algorithm, steps
+
+
+def repeats(steps: list, after: int) -> bool:
+    return all(a == b for a, b in zip(steps, steps[after:], strict=False))
+
+
+@every_flat_row
+def test_its_work_repeats_after_a_round_and_not_earlier(name):
+    algorithm, steps = steps_of(name)
+    later = steps[algorithm.num_early_steps :]
+    assert repeats(later, algorithm.steps_per_round)
+    assert not any(repeats(later, after) for after in range(1, algorithm.steps_per_round))
+
+
+@every_flat_row
+def test_early_steps_are_those_that_do_other_work(name):
+    algorithm, steps = steps_of(name)
+    last = algorithm.num_early_steps - 1
+    if name == "post_local_sgd":
+        last -= 1  # its last gradients come a round before the first weights, which are as long
+    assert last < 0 or not repeats(steps[last:], algorithm.steps_per_round)
+
+
+@every_flat_row
+def test_it_all_reduces_later_or_says_that_it_does_not(name):
+    algorithm, steps = steps_of(name)
+    later = {operation for step in steps[algorithm.num_early_steps :] for operation, _ in step}
+    assert algorithm.all_reduces == ("all_reduce_mean" in later)
+
+
+def written(name: str) -> DictConfig:
+    """The algorithm's part of its YAML."""
+    config = OmegaConf.load(PACKAGED / "algo" / f"{name}.yaml")
+    return config.get("algo", config)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("allreduce", "async", "choco_sgd", "decentralized", "local_sgd", "power_sgd", "qadam"),
+        *("low_precision_decentralized", "sgp", "top_k"),
+    ],
+)
+def test_a_field_has_one_default_in_library_and_command_line(name):
+    config = written(name)
+    algorithm = get_class(config.pop("_target_"))()
+    derived = [key for key in config if OmegaConf.is_interpolation(config, key)]
+    chosen = [key for key in config if OmegaConf.is_missing(config, key)]
+    plain = [key for key in config if key not in ("defaults", *chosen, *derived)]
+    assert plain and {key: config[key] for key in plain} == {
+        key: getattr(algorithm, str(key)) for key in plain
+    }
+
+
+@pytest.mark.parametrize(("name", "outer"), [("slowmo", SlowMo()), ("diloco", Nesterov())])
+def test_an_outer_optimizer_has_its_papers_numbers_in_both(name, outer):
+    config = written(name).outer
+    assert (config.lr, config.momentum) == (outer.lr, outer.momentum)

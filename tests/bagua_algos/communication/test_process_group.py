@@ -1,0 +1,145 @@
+"""Real workers: three of them over gloo, and what one can say by itself."""
+
+from datetime import timedelta
+
+import pytest
+import torch
+
+from bagua_algos.communication.communicator import CommunicationError
+from bagua_algos.communication.process_group import ProcessGroupCommunicator, file_rendezvous
+from bagua_algos.communication.stacked import StackedCommunicator
+from tests.bagua_algos.cases import collectives
+from tests.bagua_algos.communication.three_workers import NUM_ELEMENTS
+from tests.bagua_algos.gloo import run_program_once
+from tests.bagua_algos.recorder import Recorder
+
+NUM_WORKERS = 3
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory):
+    program = "tests.bagua_algos.communication.three_workers"
+    return run_program_once(tmp_path_factory, program, NUM_WORKERS)
+
+
+def test_every_collective_is_that_of_stacked_workers(workers):
+    for name, expected in collectives(StackedCommunicator(NUM_WORKERS)).items():
+        ours = torch.cat([worker["collectives"][name] for worker in workers])
+        torch.testing.assert_close(ours, expected)
+
+
+def test_workers_of_one_host_share_a_node(workers):
+    assert [worker["hosts"] for worker in workers] == [((0, 1, 2),)] * NUM_WORKERS
+
+
+@pytest.mark.parametrize("way", ["halving and doubling", "directly", "directly by two streams"])
+def test_every_element_is_added_up_in_one_order(workers, way):
+    for worker in workers:
+        torch.testing.assert_close(worker["sums"][way], torch.full((1, NUM_ELEMENTS), 1 / 3))
+
+
+@pytest.mark.parametrize("way", ["ring", "a byte too large"])
+def test_what_is_larger_goes_by_the_ring_whose_order_depends_on_the_place(workers, way):
+    for worker in workers:
+        assert len(worker["sums"][way].unique()) > 1
+
+
+def test_streams_change_between_operations_and_no_element_is_lost(workers):
+    for worker in workers:
+        assert worker["striped"]["streams"] == [(1, 1), (3, 3), (2, 2)]
+        for streams in (1, 2, 3):
+            expected = torch.arange(float(NUM_ELEMENTS)) + 1e5 * torch.arange(3.0)[:, None]
+            assert torch.equal(worker["striped"][f"gathered by {streams}"], expected[None])
+
+
+def test_the_mean_of_fp16_is_there_where_the_sum_is_not(workers):
+    assert all(worker["fp16"].eq(48_000).all() for worker in workers)
+
+
+def test_a_sum_that_was_begun_is_there_when_its_future_is(workers):
+    assert all(worker["begun"].eq(1 + 2 + 3).all() for worker in workers)
+
+
+def test_a_part_is_a_world_of_its_own_of_which_the_whole_hears(workers):
+    together, alone = (0, 2), (1,)
+    for rank, worker in enumerate(workers):
+        part = worker["parts"]
+        assert part["mean"].eq(1).all()
+        assert part["members"] == (alone if rank == 1 else together)
+        assert part["heard"] == [("all_reduce_mean", 12, part["members"])]
+        assert part["transport"] == (2, 7, True)
+
+
+def test_only_connections_that_all_have_left_are_used_again(workers):
+    for worker in workers:
+        assert worker["again"]["is used again"]
+        assert worker["again"]["mean"].eq(1).all()
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """The only worker of its world."""
+    with file_rendezvous(
+        str(tmp_path / "store"), backend="gloo", rank=0, world_size=1, timeout_s=10
+    ) as communicator:
+        yield communicator
+
+
+def test_the_first_connections_are_never_given_away(alone):
+    duplicate = alone.duplicate()
+    alone.close()
+    duplicate.close()
+    other = ProcessGroupCommunicator(timeout=timedelta(seconds=9)).duplicate()
+    again = alone.duplicate()
+    assert again.group is duplicate.group, "what was closed serves the next one"
+    assert other.group is not duplicate.group, "but none with another limit of time"
+    assert alone.duplicate().group is not duplicate.group, "and one only"
+
+
+def test_a_transport_differs_in_what_is_given(alone):
+    every = alone.with_transport(streams=2, halving_doubling_bytes=5, fixed_order=True)
+    for changes in ({"streams": 3}, {"halving_doubling_bytes": 0}, {"fixed_order": False}):
+        kept = {"streams": 2, "halving_doubling_bytes": 5, "fixed_order": True}
+        other = every.with_transport(**changes)
+        assert {name: getattr(other, name) for name in kept} == kept | changes
+        duplicate = other.duplicate()
+        assert {name: getattr(duplicate, name) for name in kept} == kept | changes
+        assert len(duplicate.stripes.groups) == (kept | changes)["streams"]
+
+
+class Broken:
+    """Connections to workers that are gone."""
+
+    def send_and_receive(self, *_):
+        raise RuntimeError("[/gloo/pair.cc:1] Connection closed. This is typically caused by rain")
+
+    all_reduce_ = all_gather = broadcast_ = send_and_receive
+
+
+@pytest.mark.parametrize(
+    ("operation", "told"),
+    [
+        (lambda c, x: c.all_reduce_mean_(x), "all_reduce_mean with workers 4, 9"),
+        (lambda c, x: c.all_gather(x), "all_gather with workers 4, 9"),
+        (lambda c, x: c.broadcast_(x), "broadcast with workers 4, 9"),
+        (lambda c, x: c.exchange(x, (1, 2, 0)), "exchange with worker 9"),
+    ],
+)
+def test_an_error_names_the_worker_its_operation_and_whom_it_was_with(alone, operation, told):
+    seconds = iter([5.0, 7.25])
+    alone.stripes, alone.clock = Broken(), lambda: next(seconds)
+    alone.ranks, alone.members, alone.world_size = (1,), (4, 7, 9), 3
+    sentence = f"^worker 7: {told} failed after 2.2 s: Connection closed$"
+    with pytest.raises(CommunicationError, match=sentence):
+        operation(alone, torch.zeros(1, 2))
+
+
+def test_an_operation_reports_how_long_it_took_and_an_exchange_with_oneself_nothing(alone):
+    seconds = iter([5.0, 7.25])
+    alone.observer, alone.clock = Recorder(), lambda: next(seconds)
+    alone.all_reduce_mean_(torch.zeros(1, 2))
+    x_w = torch.ones(1, 2)
+    assert torch.equal(alone.exchange(x_w, (0,)), x_w)
+    assert [(o.name, o.num_bytes, o.seconds) for o in alone.observer.operations] == [
+        ("all_reduce_mean", 8, 2.25)
+    ]

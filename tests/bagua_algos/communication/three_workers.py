@@ -1,0 +1,156 @@
+"""What three real workers get by each transport: `python -m
+tests.bagua_algos.communication.three_workers FOLDER 3`.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bagua_algos import AllReduce
+from bagua_algos.communication.process_group import ProcessGroupCommunicator, nodes_by_host
+from bagua_algos.engine.engine import Engine
+from bagua_algos.engine.untrained import that_differ
+from tests.bagua_algos.cases import collectives
+from tests.bagua_algos.gloo import fork_workers
+from tests.bagua_algos.recorder import Recorder
+
+SUMMANDS = (1e8, 1.0, -1e8)
+"""In float32 only (first + last) + middle is 1, and that is the order of halving and doubling."""
+NUM_ELEMENTS = 12_288
+"""Of three parts of the smallest size."""
+
+
+def main(workers: ProcessGroupCommunicator) -> dict[str, Any]:
+    return {
+        "collectives": collectives(workers),
+        "hosts": nodes_by_host(),
+        "sums": sums(workers),
+        "striped": striped(workers),
+        "fp16": fp16(workers),
+        "begun": begun(workers),
+        "parts": parts(workers),
+        "again": again(workers),
+        "start": start(workers),
+    }
+
+
+def sums(workers: ProcessGroupCommunicator) -> dict[str, Tensor]:
+    """By each way to add up."""
+    num_bytes = 4 * NUM_ELEMENTS
+    ways = {
+        "ring": {},
+        "a byte too large": {"halving_doubling_bytes": num_bytes - 1},
+        "halving and doubling": {"halving_doubling_bytes": num_bytes},
+        "directly": {"fixed_order": True},
+        "directly by two streams": {"fixed_order": True, "streams": 2},
+    }
+    found = {}
+    for way, options in ways.items():
+        duplicate = workers.with_transport(**options).duplicate()
+        found[way] = torch.full((1, NUM_ELEMENTS), SUMMANDS[workers.ranks[0]])
+        duplicate.all_reduce_mean_(found[way])
+        duplicate.close()
+    return found
+
+
+def striped(workers: ProcessGroupCommunicator) -> dict[str, Any]:
+    """A duplicate that has more streams for a while."""
+    duplicate = workers.duplicate()
+    x_w = torch.arange(float(NUM_ELEMENTS))[None] + 1e5 * workers.ranks[0]
+    found: dict[str, Any] = {"streams": []}
+    for streams in (1, 3, 2):
+        duplicate.use_transport(streams=streams, halving_doubling_bytes=0, fixed_order=False)
+        found["streams"].append((duplicate.streams, len(duplicate.stripes.groups)))
+        found[f"gathered by {streams}"] = duplicate.all_gather(x_w)
+    duplicate.close()
+    return found
+
+
+def fp16(workers: ProcessGroupCommunicator) -> Tensor:
+    """The mean of numbers whose sum is beyond the type."""
+    x_w = torch.full((1, 5), 28_800.0 if workers.ranks[0] == 1 else 57_600.0, dtype=torch.float16)
+    workers.all_reduce_mean_(x_w)
+    return x_w
+
+
+def begun(workers: ProcessGroupCommunicator) -> Tensor:
+    """The sum that a future has, as DDP's hooks wait for it: also where another is late."""
+    duplicate = workers.with_transport(streams=2).duplicate()
+    x_w = torch.full((1, NUM_ELEMENTS), workers.ranks[0] + 1.0)
+    if workers.ranks[0] == 1:
+        time.sleep(0.1)
+    total_w = duplicate.stripes.begin_all_reduce_(x_w).wait()
+    found_w = total_w.clone()
+    duplicate.close()
+    return found_w
+
+
+def parts(workers: ProcessGroupCommunicator) -> dict[str, Any]:
+    """Workers 0 and 2 by themselves, and what the whole hears of them."""
+    whole = workers.duplicate()
+    whole.observer = recorder = Recorder()
+    [part] = whole.split([[0, 2], [1]])
+    x_w = torch.full((1, 3), float(workers.ranks[0]))
+    part.run_(x_w, lambda x_p, among: among.all_reduce_mean_(x_p))
+    whole.use_transport(streams=2, halving_doubling_bytes=7, fixed_order=True)
+    theirs = part.communicator
+    found = {
+        "mean": x_w,
+        "heard": [(o.name, o.num_bytes, o.ranks) for o in recorder.operations],
+        "members": theirs.members,
+        "transport": (theirs.streams, theirs.halving_doubling_bytes, theirs.fixed_order),
+    }
+    whole.close()
+    return found
+
+
+def again(workers: ProcessGroupCommunicator) -> dict[str, Any]:
+    """Connections that only some have left are not used again, those that all have left are."""
+    both, others = workers.duplicate(), workers.duplicate()
+    assert both.group is not None
+    name = both.group.group_name
+    both.close()
+    if workers.ranks[0] == 0:
+        others.close()
+    first, second = workers.duplicate(), workers.duplicate()
+    x_w = torch.full((1, 3), float(workers.ranks[0]))
+    second.all_reduce_mean_(x_w)
+    assert first.group is not None
+    return {"is used again": first.group.group_name == name, "mean": x_w}
+
+
+def start(workers: ProcessGroupCommunicator) -> dict[str, Any]:
+    """What a model that all have seeded alike but for one layer holds once it is distributed, and
+    what travelled; then which tensors differ.
+    """
+    duplicate, rank = workers.duplicate(), workers.ranks[0]
+    torch.manual_seed(0)
+    apart = nn.Linear(64, 2)
+    model = nn.Sequential(nn.Linear(64, 64), apart, nn.BatchNorm1d(2))
+    with torch.no_grad():
+        apart.bias.add_(rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    duplicate.observer = recorder = Recorder()
+    Engine(model, optimizer, AllReduce(), duplicate, bucket_bytes=64).close()
+    moved = torch.arange(6.0).roll(rank)  # the same numbers, so the same sum of bits
+    tensors = {
+        "alike": torch.arange(6.0).view(2, 3).T,
+        "none": torch.zeros(0),
+        "moved": moved,
+        "sign of zero": torch.zeros(2) * (-1.0) ** (rank == 2),
+        "bfloat16": torch.ones(3, dtype=torch.bfloat16),
+        "truths": torch.tensor([True, rank == 1]),
+        "complex": torch.tensor(1j).conj() * (1 + (rank == 1)),
+    }
+    names = {id(x): name for name, x in tensors.items()}
+    differ = [names[id(x)] for x in that_differ(list(tensors.values()), duplicate)]
+    duplicate.close()
+    return {"model": model.state_dict(), "messages": recorder.messages, "differ": differ}
+
+
+if __name__ == "__main__":
+    sys.exit(fork_workers(main, Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,95 @@
+"""Buffers and frozen parameters of workers that differ in them."""
+
+import pytest
+import torch
+from torch import nn
+
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.engine.untrained import average_buffers_, broadcast_untrained_
+from tests.bagua_algos.gloo import run_program_once
+from tests.bagua_algos.recorder import Recorder
+
+NUM_WORKERS = 3
+
+
+def model_of(**rows: torch.Tensor) -> nn.Module:
+    """With these buffers, one row a worker; a frozen and a trained parameter of their ranks."""
+    model = nn.Module()
+    for name, x_w in rows.items():
+        model.register_buffer(name, x_w)
+    ranks_w = torch.arange(float(NUM_WORKERS))[:, None]
+    model.frozen = nn.Parameter(ranks_w.clone() + 5, requires_grad=False)
+    model.trained = nn.Parameter(ranks_w.clone())
+    return model
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    ranks_w = torch.arange(NUM_WORKERS)
+    return model_of(
+        means=ranks_w[:, None, None] * torch.tensor([[1.0, 10.0], [100.0, 1000.0]]),
+        fine=ranks_w[:, None].double() + 1e-12,
+        narrow=torch.tensor([[2048.0], [1.0], [1.0]], dtype=torch.float16),
+        turned=(ranks_w * 1j).to(torch.complex64),
+        counts=ranks_w + 7,
+        masks=ranks_w[:, None].eq(torch.tensor([0, 1])),
+    )
+
+
+def test_numbers_are_averaged_and_all_else_is_worker_0s(model):
+    recorder = Recorder()
+    average_buffers_(model, StackedCommunicator(NUM_WORKERS, recorder))
+    for x_n in model.means:
+        torch.testing.assert_close(x_n, torch.tensor([[1.0, 10.0], [100.0, 1000.0]]))
+    assert model.fine.dtype == torch.float64 and model.fine.sub(1 + 1e-12).abs().max() < 1e-14
+    # In float16 2048 + 1 would be 2048, and the mean 682.5.
+    assert model.narrow.dtype == torch.float16 and model.narrow.eq(683.5).all()
+    assert model.turned.eq(1j).all()
+    assert model.counts.eq(7).all()
+    assert torch.equal(model.masks, torch.tensor([[True, False]] * NUM_WORKERS))
+    assert model.frozen[:, 0].tolist() == [5, 6, 7]
+    assert [name for name, _ in recorder.messages] == ["all_reduce_mean", "broadcast"]
+
+
+def test_at_the_start_everything_that_does_not_train_is_worker_0s(model):
+    recorder = Recorder()
+    broadcast_untrained_(model, StackedCommunicator(NUM_WORKERS, recorder))
+    for name, x_w in model.named_buffers():
+        assert torch.equal(x_w, x_w[:1].expand_as(x_w)), name
+    assert model.means.eq(0).all() and model.fine.eq(1e-12).all() and model.counts.eq(7).all()
+    assert model.frozen.eq(5).all()
+    assert model.trained[:, 0].tolist() == [0, 1, 2]
+    # One message of bytes: 4 floats, a double, a float16, a complex, an integer, 2 truths, 1 float.
+    assert recorder.messages == [("broadcast", 16 + 8 + 2 + 8 + 8 + 2 + 4)]
+
+
+def test_without_any_nothing_is_sent():
+    recorder = Recorder()
+    workers = StackedCommunicator(NUM_WORKERS, recorder)
+    plain = nn.Linear(1, 1)
+    average_buffers_(plain, workers)
+    broadcast_untrained_(plain, workers)
+    assert recorder.messages == []
+
+
+def test_a_buffer_of_another_memory_format_keeps_its_place(model):
+    x_w = torch.arange(24.0).view(NUM_WORKERS, 2, 4).transpose(1, 2)
+    turned = model_of(means=x_w.clone(memory_format=torch.preserve_format))
+    expected = x_w.mean(0)
+    average_buffers_(turned, StackedCommunicator(NUM_WORKERS))
+    for x_n in turned.means:
+        torch.testing.assert_close(x_n, expected)
+    assert turned.means.stride() == x_w.stride()
+
+
+def test_workers_send_at_the_start_what_they_do_not_hold_alike(tmp_path_factory):
+    program = "tests.bagua_algos.communication.three_workers"
+    starts = [w["start"] for w in run_program_once(tmp_path_factory, program, NUM_WORKERS)]
+    torch.manual_seed(0)
+    last = nn.Linear(64, 2)
+    expected = nn.Sequential(nn.Linear(64, 64), last, nn.BatchNorm1d(2)).state_dict()
+    for start in starts:
+        assert all(torch.equal(start["model"][name], x) for name, x in expected.items())
+        assert start["differ"] == ["moved", "sign of zero", "truths", "complex"]
+    sent = [num_bytes for name, num_bytes in starts[0]["messages"] if name == "broadcast"]
+    assert sent and sum(sent) < 4 * 64 * 64  # not the first layer, which is alike
