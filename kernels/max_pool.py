@@ -25,7 +25,7 @@ def pool(images: Tensor) -> tuple[Tensor, Tensor]:
     """
     shape = (*images.shape[:-2], images.shape[-2] // 2, images.shape[-1] // 2)
     pooled, places = torch.empty(shape), torch.empty(shape, dtype=torch.uint8)
-    arguments = (_planes(images), _planes(pooled), _planes(places))
+    arguments = (_planes(images.detach().contiguous()), _planes(pooled), _planes(places))
     share(_pool, arguments, len(arguments[0]), images.numel())
     return pooled, places
 
@@ -35,13 +35,13 @@ def spread(gradients: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
     zeros.
     """
     spread = torch.empty(shape)
-    arguments = (_planes(gradients), _planes(places), _planes(spread))
+    arguments = (_planes(gradients.contiguous()), _planes(places), _planes(spread))
     share(_spread, arguments, len(arguments[2]), spread.numel())
     return spread
 
 
 def _planes(x: Tensor) -> np.ndarray:
-    return x.detach().contiguous().view(-1, *x.shape[-2:]).numpy()
+    return x.numpy().reshape(-1, *x.shape[-2:])
 
 
 @jit("void(float32[:, :, ::1], float32[:, :, ::1], uint8[:, :, ::1], int64, int64)", of=_FLOAT32)

@@ -1,18 +1,52 @@
-"""Buffers and frozen parameters: the state of a model beside its trainable parameters.
+"""Buffers and frozen parameters: the state of a model beside its trainable parameters; and which
+tensors are alike on all workers.
 
-Shape suffixes: w workers held by this process, n elements, b bytes.
+Shape suffixes: N workers, w of them held by this process, n elements, b bytes, t tensors.
 """
+
+import hashlib
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from bagua_algos.communication.communicator import Averager
+from bagua_algos.communication.communicator import Averager, Communicator
+
+_DIGEST_BYTES = 16
 
 
-def broadcast_untrained_(model: nn.Module, averager: Averager) -> None:
+def broadcast_untrained_(model: nn.Module, communicator: Communicator) -> None:
     """Replace every buffer and frozen parameter by worker 0's. A collective call."""
     frozen = [p.detach() for p in model.parameters() if not p.requires_grad]
-    broadcast_tensors_([*frozen, *model.buffers()], averager)
+    broadcast_where_different_([*frozen, *model.buffers()], communicator)
+
+
+def broadcast_where_different_(tensors: list[Tensor], communicator: Communicator) -> None:
+    """As `broadcast_tensors_`, of those tensors alone that are not alike on all workers."""
+    broadcast_tensors_(that_differ(tensors, communicator), communicator)
+
+
+def that_differ(tensors: Sequence[Tensor], communicator: Communicator) -> list[Tensor]:
+    """Those of `tensors` whose bits are not the same on all workers, by a digest of 16 bytes each:
+    workers that have all seeded or loaded a model alike need not send it. A collective call.
+
+    All of them where one process holds several workers, or a tensor is on a GPU: there a copy costs
+    less than a digest.
+    """
+    num_held, num_workers = len(communicator.ranks), communicator.world_size
+    if not tensors or num_held > 1 or num_workers == 1 or any(x.is_cuda for x in tensors):
+        return list(tensors)
+    own_tb = torch.stack([_digest(x) for x in tensors])
+    all_Ntb = communicator.all_gather(own_tb[None])[0]
+    differs_t = (all_Ntb != all_Ntb[:1]).any(2).any(0)
+    return [x for x, differs in zip(tensors, differs_t.tolist(), strict=True) if differs]
+
+
+def _digest(x: Tensor) -> Tensor:
+    real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+    octets = real.detach().resolve_neg().contiguous().view(-1).view(torch.uint8).numpy()
+    digest = hashlib.blake2b(octets.data, digest_size=_DIGEST_BYTES).digest()
+    return torch.frombuffer(bytearray(digest), dtype=torch.uint8)
 
 
 def average_buffers_(model: nn.Module, averager: Averager) -> None:

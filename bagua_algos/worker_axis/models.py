@@ -100,12 +100,6 @@ class StackedModel(nn.Module):
         finally:
             self._are_alike = False
 
-    def train(self, mode: bool = True) -> "StackedModel":
-        """As `nn.Module.train`."""
-        super().train(mode)
-        self._rows.train(mode)
-        return self
-
     def _vmap(self, x_wb: Inputs, loss: LossOfRows | None) -> Tensor:
         return self._all_by_vmap(x_wb) if loss is None else loss(self._all_by_vmap, slice(None))
 

@@ -57,16 +57,15 @@ class Rows:
             self._known, self._addresses = [], addresses
         while len(self._known) < num_workers:
             self._known.append(self._make(len(self._known)))
-        return self._known[:num_workers]
+        rows = self._known[:num_workers]
+        for row in rows:
+            if row.model.training != self._module.training:
+                row.model.train(self._module.training)
+        return rows
 
     def trained(self) -> list[nn.Parameter]:
         """The stacked parameters that are trained."""
         return [p for p in self._module.parameters() if p.requires_grad]
-
-    def train(self, mode: bool) -> None:
-        """Set the mode of those that have been made, as `nn.Module.train` does."""
-        for row in self._known:
-            row.model.train(mode)
 
     def compute_all(self, x_wb: Inputs) -> Tensor:
         """The outputs of all workers by the model of worker 0; without gradients."""
@@ -163,7 +162,7 @@ class _RowsOfAutograd(torch.autograd.Function):
             with torch.enable_grad():
                 result = _one(rows, x_wb, loss, worker)
             if loss is not None:
-                gradients.put(worker, result, torch.ones_like(result))
+                gradients.put(worker, result)
             return result if loss is None else result.detach()
 
         results = ways.each(compute, len(rows))
@@ -202,8 +201,10 @@ class _Gradients:
         self._stacked = [torch.empty_like(p, requires_grad=False) for p in stacked]
         self._is_used = [False] * len(stacked)
 
-    def put(self, worker: int, result: Tensor, weight: Tensor) -> None:
-        """Those of one worker's result, times `weight`."""
+    def put(self, worker: int, result: Tensor, weight: Tensor | None = None) -> None:
+        """Those of one worker's result, times `weight`; None: of one number, as it is. Then torch
+        imports no sympy, which takes a second, to compare shapes.
+        """
         own = torch.autograd.grad(result, self._rows[worker].trained, weight, allow_unused=True)
         for number, (gradient, stacked) in enumerate(zip(own, self._stacked, strict=True)):
             if gradient is None:

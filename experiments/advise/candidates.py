@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, reduce
-from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from experiments.simulated.outcome import (
     record_training,
 )
 from experiments.simulated.profile import Profile
+from experiments.simulated.rehearsal import REHEARSED_S
 from experiments.simulated.replay import RecordedTraining
 from experiments.simulated.simulate import get_profile
 from experiments.simulated.stacking import StackingChoice, choose_stacking, with_way
@@ -41,8 +41,16 @@ from netsim.conditions.condition import NetworkCondition
 REHEARSING, TRAINING = "rehearsing", "training"
 """Parts of the work of a command that compares algorithms."""
 
-REHEARSAL_S, TRAINING_S = 1.2, 15.0
+REHEARSAL_S, TRAINING_S = 0.4, 5.0
 """What one of them may take on one core, as long as nothing tells more."""
+
+BRIEFLY_S = 0.25
+"""For how long an algorithm is rehearsed at a time, at least, where that is to be over soon."""
+
+SETTLED = 1.03
+"""An algorithm is not rehearsed again where the second fastest of its rehearsals has taken no more
+than so many times as long as the fastest: another one would hardly be faster.
+"""
 
 TRAINED = 0.5
 """The part of its workers' own work that a simulated training may take: many are computed at once,
@@ -221,6 +229,7 @@ def gather(
     shares_host: bool = False,
     check: Callable[[Sequence[Plan]], None] = lambda plans: None,
     num_rehearsals: int = NUM_REHEARSALS,
+    briefly: bool = True,
     work: Work | None = None,
 ) -> Field:
     """Make and rehearse the candidates of `choice`, with the seeds from its own on.
@@ -231,7 +240,8 @@ def gather(
         shares_host: whether all workers compute on this host, as real runs here do.
         check: is given a plan of each algorithm before anything takes time, and may raise
             `UserError`.
-        num_rehearsals: of each algorithm, in turn.
+        num_rehearsals: of each algorithm, in turn, at the most.
+        briefly: whether short ones do, and two where these agree.
         work: all that the command does, of which rehearsing is a part.
 
     Raises:
@@ -246,7 +256,7 @@ def gather(
             "as target.loss=3.2"
         )
     data = _load(plans[0][0])
-    profiles = _profiles([own[0] for own in plans], data, num_rehearsals, work)
+    profiles = _profiles([own[0] for own in plans], data, num_rehearsals, briefly, work)
     pairs = zip(plans, profiles, strict=True)
     ways: dict[int, Way] = {}
     candidates = [Candidate(own, data, profile, ways) for own, profile in pairs]
@@ -310,22 +320,36 @@ def _load(plan: Plan) -> TaskData:
 
 
 def _profiles(
-    plans: Sequence[Plan], data: TaskData, num_rounds: int, work: Work | None
+    plans: Sequence[Plan],
+    data: TaskData,
+    num_rounds: int,
+    briefly: bool,
+    work: Work | None,
 ) -> list[Profile]:
     """The fastest of each plan's rehearsals: other programs only ever make one slower, and rounds
     over all plans let all meet the same ones.
     """
-    say(f"rehearsing {counted(len(plans), 'algorithm')}, {num_rounds} times each")
-    rounds: list[list[Profile]] = [[] for _ in range(num_rounds)]
+    say(
+        f"rehearsing {counted(len(plans), 'algorithm')}, at most {counted(num_rounds, 'time')} each"
+    )
+    rehearsals: list[list[Profile]] = [[] for _ in plans]
     if work is not None:
         work.begin(REHEARSING, [1.0] * (num_rounds * len(plans)))
-    for own, plan in product(rounds, plans):
-        own.append(get_profile(plan, data))
-        if work is not None:
-            work.done()
-    fastest = [
-        min(profiles, key=lambda profile: profile.work_s) for profiles in zip(*rounds, strict=True)
-    ]
+    for _ in range(num_rounds):
+        for plan, own in zip(plans, rehearsals, strict=True):
+            if not (briefly and is_settled([profile.work_s for profile in own])):
+                own.append(get_profile(plan, data, BRIEFLY_S if briefly else REHEARSED_S))
+            if work is not None:
+                work.done()
+    fastest = [min(own, key=lambda profile: profile.work_s) for own in rehearsals]
     for plan, profile in zip(plans, fastest, strict=True):
         say(f"rehearsed {plan.names['algo']}: {1e3 * profile.work_s:.1f} ms of work a step")
     return fastest
+
+
+def is_settled(seconds: Sequence[float]) -> bool:
+    """Whether rehearsals that took so long say that another one would hardly be faster."""
+    if len(seconds) < 2:
+        return False
+    fastest, second, *_ = sorted(seconds)
+    return second <= SETTLED * fastest

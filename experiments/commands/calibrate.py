@@ -37,7 +37,7 @@ def calibrate(overrides: list[str], out: str, num_rounds: int) -> None:
     with commands.importing():
         from experiments.advise.candidates import gather
     anew = choice._replace(others=[*choice.others, "profile=null"])
-    field = gather(anew, 1, num_rehearsals=num_rounds, work=Work())
+    field = gather(anew, 1, num_rehearsals=num_rounds, briefly=False, work=Work())
     for remark in field.remarks():
         say(remark)
     for candidate in field.candidates:

@@ -1,5 +1,6 @@
 """Max pooling of 2 x 2 that is fast on a CPU."""
 
+import inspect
 from typing import Any
 
 import torch
@@ -67,3 +68,7 @@ class _Pool(torch.autograd.Function):
         if dim >= images.dim() - 2:
             images, dim = images.movedim(dim, 0), 0
         return _Pool.apply(images), (dim, dim)
+
+
+# torch asks for it at each call; to find it out takes longer than to pool a small image.
+_Pool.forward.__signature__ = inspect.signature(_Pool.forward)

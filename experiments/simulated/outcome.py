@@ -51,10 +51,12 @@ _BEFORE = MetricsRow(
 
 
 def record_training(plan: Plan, data: TaskData, profile: Profile) -> RecordedTraining:
-    """Train `plan` on simulated workers; one that diverges is recorded, too."""
+    """Train `plan` on simulated workers; one that diverges is recorded, too. Evaluations are made
+    only to tell when the target is reached.
+    """
     rows: list[MetricsRow] = []
     try:
-        result, clocks = train_simulated(plan, data, profile, rows.append)
+        result, clocks = train_simulated(plan, data, profile, rows.append, to_target_alone=True)
     except DivergedError:
         return RecordedTraining(rows=rows, script=[], result=None)
     return RecordedTraining(rows=rows, script=clocks.script, result=result)

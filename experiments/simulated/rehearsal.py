@@ -35,13 +35,15 @@ from host.gpus import placement
 from host.processes import end_of, fork
 
 WARM_UP_STEPS = 5
+REHEARSED_S = 0.5
+"""For how long steps are taken, at least."""
 LIMIT_S = 120
 NUM_CONNECTIONS = 4
 """At least as many as an engine has lanes, the background's included."""
 
 
 def rehearse(
-    plan: Plan, data: TaskData, *, sharing: int, num_steps: int = 40, seconds: float = 0.5
+    plan: Plan, data: TaskData, *, sharing: int, num_steps: int = 40, seconds: float = REHEARSED_S
 ) -> Profile:
     """Measure steps of one worker of `plan`, `sharing` of them at once: so many, and for so long.
 

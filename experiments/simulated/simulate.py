@@ -25,7 +25,7 @@ from experiments.simulated.kept_memory import kept_memory
 from experiments.simulated.lengths import by_length
 from experiments.simulated.pace import make_pace
 from experiments.simulated.profile import Profile
-from experiments.simulated.rehearsal import rehearse
+from experiments.simulated.rehearsal import REHEARSED_S, rehearse
 from experiments.simulated.replay import RecordedTraining
 from experiments.simulated.stacking import (
     KnownWays,
@@ -130,9 +130,12 @@ def train_simulated(
     profile: Profile,
     on_row: Callable[[MetricsRow], None],
     on_stacking: Callable[[StackingChoice], None] = lambda choice: None,
+    *,
+    to_target_alone: bool = False,
 ) -> tuple[Result, SimulatedClocks]:
     """Train simulated workers by a known profile, with torch's present number of threads; returns
-    the result and the clocks. `on_stacking` is told how the workers are computed.
+    the result and the clocks. `on_stacking` is told how the workers are computed; evaluations are
+    as `train` makes them with `to_target_alone`.
     """
     clocks = SimulatedClocks(make_timeline(plan, profile), profile)
     communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
@@ -152,15 +155,18 @@ def train_simulated(
             on_row,
             clocks,
             make_pace=partial(make_pace, plan, clocks),
+            to_target_alone=to_target_alone,
         )
     return replace(result, stacking=told(choice, model)), clocks
 
 
-def get_profile(plan: Plan, data: TaskData) -> Profile:
-    """The one that `plan` names, else measured now. Raises `UserError` if it is of something
-    else.
+def get_profile(plan: Plan, data: TaskData, seconds: float = REHEARSED_S) -> Profile:
+    """The one that `plan` names, else measured now, for so many seconds at least. Raises
+    `UserError` if it is of something else.
     """
-    return given_profile(plan) or rehearse(plan, data, sharing=plan.cluster.sharing)
+    return given_profile(plan) or rehearse(
+        plan, data, sharing=plan.cluster.sharing, seconds=seconds
+    )
 
 
 def given_profile(plan: Plan) -> Profile | None:
@@ -206,6 +212,7 @@ def timeline_of(
     """The clocks of workers as fast as `profile` says over the network of `cost_model`; `num_cores`
     are of the host that they share, if they do.
     """
+    host_load = cost_model.world_size * threads_per_worker / num_cores
     return Timeline(
         cost_model,
         ComputeTimes(
@@ -216,7 +223,8 @@ def timeline_of(
             warm_up_s=profile.warm_up_s,
             variation=variation,
         ),
-        host_load=min(1.0, cost_model.world_size * threads_per_worker / num_cores),
+        host_load=min(1.0, host_load),
+        host_wait=max(0.0, 1 - 1 / host_load),
         records_events=records_events,
     )
 

@@ -145,33 +145,42 @@ def told(choice: StackingChoice, model: StackedModel) -> dict[str, Any]:
 
 
 def _ways(plan: Plan, data: TaskData, threads: int) -> tuple[list[Way], dict[str, str]]:
-    """The ways that `plan` leaves open, and why others cannot compute the model."""
-    possible, refused = _possible(plan, data)
-    asked = plan.cluster.stacking
-    if asked in refused:
+    """The ways that `plan` leaves open, and why others that it might have meant cannot compute the
+    model.
+    """
+    asked: list[Way] = [way for way in WAYS if plan.cluster.stacking in (MEASURED, way)]
+    refused = _refused(plan, data, asked)
+    ways: list[Way] = [way for way in asked if way not in refused]
+    if not ways:
+        others = _refused(plan, data, WAYS)
         raise UserError(
-            f"cluster.stacking={asked} does not do for model={plan.names['model']} "
-            f"({refused[asked]}): take cluster.stacking={possible[-1]}, or {MEASURED}"
+            f"cluster.stacking={asked[0]} does not do for model={plan.names['model']} "
+            f"({refused[asked[0]]}): take "
+            f"cluster.stacking={[way for way in WAYS if way not in others][-1]}, or {MEASURED}"
         )
-    ways: list[Way] = [way for way in possible if asked in (MEASURED, way)]
     if {"loop", "shares"} <= set(ways):
         # With one thread they are one; with more, a thread for each worker wastes less.
         ways.remove("shares" if min(threads, plan.workers) == 1 else "loop")
     return ways, refused
 
 
-def _possible(plan: Plan, data: TaskData) -> tuple[list[Way], dict[str, str]]:
-    """The ways that can compute the model, and why others cannot."""
+def _refused(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, str]:
+    """Which of `ways` cannot compute the model, and why."""
+    if list(ways) == ["loop"]:
+        return {}
     x_b, y_b = examples(plan, data.train, np.arange(min(2, len(data.train))))
     refused: dict[str, str] = {}
-    obstacle = why_not_stacked(plan.model.to(plan.backend.device), x_b)
-    if obstacle is not None:
-        refused["vmap"] = obstacle
+    if "vmap" in ways:
+        obstacle = why_not_stacked(plan.model.to(plan.backend.device), x_b)
+        if obstacle is not None:
+            refused["vmap"] = obstacle
+    if "shares" not in ways:
+        return refused
     if plan.backend.device != "cpu":
         refused["shares"] = "threads share one GPU"
     elif _draws(plan, (each(lambda x: x.unsqueeze(0), x_b), y_b.unsqueeze(0))):
         refused["shares"] = "it draws random numbers, in an order that threads would change"
-    return [way for way in WAYS if way not in refused], refused
+    return refused
 
 
 def _draws(plan: Plan, batch: Batch) -> bool:

@@ -47,12 +47,20 @@ class Evaluation(NamedTuple):
 
 
 NOT_EVALUATED = Evaluation(math.nan, math.nan, math.nan)
-"""Of a run that had no step left to take."""
+"""Of a run that had no step left to take, or where nobody asks."""
 
 
-def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Averager) -> Evaluation:
+def evaluate(
+    plan: Plan,
+    split: Split,
+    distributed: Distributed,
+    averager: Averager,
+    *,
+    scores_own: bool = True,
+) -> Evaluation:
     """Evaluate the consensus model on `split`, each worker on its shard; a collective call, by
-    `averager`. Where the algorithm lets workers differ, their own models are scored before, too.
+    `averager`. Where the algorithm lets workers differ, their own models are scored before, too,
+    unless not `scores_own`.
 
     Accuracy and loss are means over all labels, of which an example may have several; every label
     counts once, however many of them a worker has.
@@ -60,7 +68,7 @@ def evaluate(plan: Plan, split: Split, distributed: Distributed, averager: Avera
     classifies = plan.task.num_classes is not None
     model = distributed.model
     measure = partial(_of_classes if classifies else _of_loss, plan, split, model, averager)
-    has_own = plan.workers > 1 and not plan.algorithm.workers_agree
+    has_own = scores_own and plan.workers > 1 and not plan.algorithm.workers_agree
     own = measure().value if has_own else None
     alike = model.alike() if isinstance(model, StackedModel) else nullcontext()
     with distributed.consensus(averager) as spread, alike:

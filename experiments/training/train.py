@@ -37,6 +37,8 @@ def train(
     observer: StepObserver | None = None,
     averager: Averager | None = None,
     make_pace: MakePace = lambda model, optimizer: Together(),
+    *,
+    to_target_alone: bool = False,
 ) -> Result:
     """Train `model` as planned, on the workers that `communicator` holds.
 
@@ -50,6 +52,8 @@ def train(
         observer: hears of every step.
         averager: what evaluations average by; None: `communicator`.
         make_pace: says which workers take the next step.
+        to_target_alone: evaluations are only to tell when the target is reached: there is none of
+            the test set, nor of what each worker's model comes to by itself.
 
     Raises:
         DivergedError: the loss is not finite.
@@ -62,10 +66,18 @@ def train(
     epochs = Epochs(batches.steps_per_epoch)
     rows = _Rows(epochs, meter, take_step, report, plan.backend.is_simulated)
     state = _State(model, take_step, meter, epochs)
-    training = _Training(plan, data.validation, communicator, averager or communicator, state, rows)
+    training = _Training(
+        plan,
+        data.validation,
+        communicator,
+        averager or communicator,
+        state,
+        rows,
+        scores_own=not to_target_alone,
+    )
     with closing(take_step.reading):
         step, time_s, validation = training.run(batches, pace)
-    test = training.evaluate(data.test)
+    test = NOT_EVALUATED if to_target_alone else training.evaluate(data.test)
     result = rows.result(step, time_s, validation, test)
     take_step.distributed.pause()
     take_step.distributed.close()
@@ -248,6 +260,7 @@ class _Training:
         averager: what evaluations average by.
         state: what trains, and what its checkpoints hold.
         rows: report the steps and the evaluations.
+        scores_own: evaluations are of each worker's model by itself, too.
     """
 
     plan: Plan
@@ -256,6 +269,7 @@ class _Training:
     averager: Averager
     state: _State
     rows: _Rows
+    scores_own: bool
 
     def run(self, batches: Batches, pace: Pace) -> tuple[int, float, Evaluation]:
         """Train from the beginning, or the checkpoint that the plan resumes, to the end.
@@ -293,7 +307,9 @@ class _Training:
         """Evaluate on `split`; a collective call."""
         distributed = self.state.take_step.distributed
         with _uncounted(distributed):
-            return evaluate(self.plan, split, distributed, self.averager)
+            return evaluate(
+                self.plan, split, distributed, self.averager, scores_own=self.scores_own
+            )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from netsim.timeline.link_table import (
 )
 from netsim.timeline.tcp import short_queues, throughput, windows
 from netsim.timeline.tcp.windows import Window, Windows
-from netsim.timeline.transport import Transport
+from netsim.timeline.transport import SWITCH_BULK_BYTES, Transport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,9 @@ class Cost:
 class Situation:
     """The inputs of a cost: the links, the participants' ranks in order, the connections.
 
-    `windows` are the congestion windows that the connections have at the start, and `streams` is
-    how many connections each message is striped over.
+    `windows` are the congestion windows that the connections have at the start, `streams` is how
+    many connections each message is striped over, and `nap_s` is what the switch adds to the delays
+    of large messages.
     """
 
     table: LinkTable
@@ -67,6 +68,7 @@ class Situation:
     congestion_control: str | None
     windows: Windows
     streams: int = 1
+    nap_s: float = 0.0
 
     @property
     def window(self) -> Window:
@@ -80,7 +82,8 @@ class Situation:
         """
         num_packets = max(np.ceil(num_bytes / self.transport.mss_bytes), 1)
         late_s = paths.jitter_s * (num_packets - 1) / (num_packets + 1)
-        return paths.delay_s + late_s + self.transport.message_s
+        naps_s = self.nap_s if num_bytes > SWITCH_BULK_BYTES else 0.0
+        return paths.delay_s + late_s + self.transport.message_s + naps_s
 
     def rate(self, paths: Paths, rtt_s: Array, num_flows: int = 1, num_senders: int = 1) -> Array:
         """Bytes per second of `num_flows` messages together: the slowest link's rate, or less under
@@ -170,17 +173,21 @@ class Situation:
         rtt_s: Array,
         num_parts: int,
         power: int = 1,
+        *,
+        notes_lead: bool = False,
     ) -> Array:
         """Seconds that simultaneous parts of messages wait for lost packets and lost ready notices;
-        `power` 2: their squares on the mean.
+        `power` 2: their squares on the mean. With `notes_lead` each notice goes ahead of data to
+        the same worker, which tells of its loss: it is one more packet of these.
         """
+        note_bytes = self.transport.mss_bytes * self.transport.rendezvous * notes_lead
         return throughput.recovery_wait_s(
-            num_bytes / self.streams,
-            rate / self.streams * rtt_s,
+            num_bytes / self.streams + note_bytes,
+            rate / self.streams * rtt_s + note_bytes,
             rtt_s,
             paths.loss,
             num_parts,
-            num_parts * self.transport.rendezvous,
+            num_parts * self.transport.rendezvous * (not notes_lead),
             self.transport.mss_bytes,
             power,
         )

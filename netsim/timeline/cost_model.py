@@ -2,8 +2,8 @@
 
 Against 4 gloo processes on 2 cores (`python -m netsim calibrate`, whose table is in
 results/validation/gloo.yaml): over 50 Mbit/s with 10 ms, which no constant was fitted to, half of
-the operations are within 2 % and nine in ten within 7. The fitted 100 and 200 Mbit/s are as near:
-half within 4 %. At 1 Gbit/s, where the switch and the workers fill the cores, half are within 8 %.
+the operations are within 1 % and nine in ten within 7. The fitted 100 and 200 Mbit/s are as near:
+half within 2 %. At 1 Gbit/s, where the switch and the workers fill the cores, half are within 6 %.
 Unshaped, where milliseconds hang on who gets a core, broadcasts are up to 2.2 times too slow and
 the rest is within a factor of 5. These are the least disturbed of 3 rounds on a quiet host; half of
 the operations took over 4 % longer in the most disturbed one.
@@ -113,7 +113,8 @@ class CostModel:
         backend: str | None = None,
     ) -> None:
         self.world_size = world_size
-        self.transport = transport.over(condition).behind(backend)
+        self.transport = transport.over(condition)
+        self._nap_s = transport.switch_nap_s if backend == "switch" else 0.0
         self.host = transport.host(backend)
         self.wire_per_payload = wire_per_payload(condition.mtu)
         self._congestion_control = condition.congestion_control
@@ -182,6 +183,7 @@ class CostModel:
             congestion_control=self._congestion_control,
             windows=windows,
             streams=self.transport.parts(_cut_bytes(operation)),
+            nap_s=self._nap_s,
         )
         if len(situation.ranks) < 2:
             return _nothing(situation)

@@ -94,12 +94,14 @@ class Lanes:
         num_lanes: how many.
         records_events: whether `events` fills.
 
-    `host_s` is for how long a host that all workers share has been busy with operations.
+    `host_s` is for how long a host that all workers share has been busy with operations, and
+    `operating_s` `[lanes]` for how long operations have been under way.
     """
 
     def __init__(self, model: CostModel, num_lanes: int, *, records_events: bool) -> None:
         self.bytes_sent: Array = np.zeros(model.world_size)
         self.host_s = 0.0
+        self.operating_s: Array = np.zeros(num_lanes)
         self._events: list[Event] = []
         self._records_events = records_events
         self._model = model
@@ -194,6 +196,7 @@ class Lanes:
         lane.times_s[lane.flight.ranks] = lane.flight.ends_s
         self._connections.used(key, cost, float(lane.times_s[ranks].max()))
         self.host_s += cost.host_s
+        self.operating_s[index] += float(lane.times_s[ranks].max() - starts_s[ranks].max())
         self.bytes_sent += cost.sent_bytes * self._model.wire_per_payload
         return slowed
 

@@ -140,7 +140,9 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
     cold_s = situation.cold_s(path, num_bytes, all_flows / others, rtt_s, others)
     begin_s = note_s * transport.rendezvous + transport.operation_s
     moving_s = max(moving_s, situation.posting_s(others))
-    lost_s = situation.recovery_s(path, num_bytes, all_flows / others, rtt_s, num_messages)
+    lost_s = situation.recovery_s(
+        path, num_bytes, all_flows / others, rtt_s, num_messages, notes_lead=True
+    )
     return Cost(
         seconds=float(begin_s + moving_s + delay_s + cold_s + lost_s),
         drain_s=float(delay_s),
@@ -184,9 +186,14 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
 
 
 def share_host(cost: Cost, host: SharedHost) -> Cost:
-    """The cost where all workers share a host: no less than this is busy with it."""
+    """The cost where all workers share a host: no less than this is busy with it.
+
+    The switch carries one message after the other, and none of them is on its way meanwhile: all of
+    an operation's messages add to its time. Bytes move while others are on the links.
+    """
     host_s = host.seconds(float(cost.sent_bytes.sum()), cost.num_messages)
-    return replace(cost, seconds=np.maximum(cost.seconds, host_s), host_s=host_s)
+    carrying_s = host.seconds(0, cost.num_messages) if host.has_switch else 0.0
+    return replace(cost, seconds=np.maximum(cost.seconds + carrying_s, host_s), host_s=host_s)
 
 
 def _one_number(situation: Situation, num_bytes: float) -> Cost:

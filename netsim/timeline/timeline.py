@@ -75,6 +75,9 @@ class Timeline:
         num_lanes: that the engine uses: 2 between processes on CPUs, else 1.
         host_load: part of their host's processors that the workers' compute keeps busy, if they
             share one. Moving bytes takes these, too: no step is shorter than both together.
+        host_wait: part of this compute for which a thread waits until a processor is free, if they
+            share one that has fewer of them than workers. So do the threads that communicate: no
+            step is shorter than what operations take on one lane and such waits.
         records_events: whether to keep `events`, for a picture; takes memory with every step.
     """
 
@@ -85,6 +88,7 @@ class Timeline:
         *,
         num_lanes: int = 2,
         host_load: float = 1.0,
+        host_wait: float = 0.0,
         records_events: bool = False,
     ) -> None:
         self.num_steps = 0
@@ -92,8 +96,10 @@ class Timeline:
         self.compute = compute
         self._num_lanes = num_lanes
         self._host_load = host_load
+        self._host_wait = host_wait
         self._begin_s: Array = np.zeros(model.world_size)
         self._host_before_s = 0.0
+        self._operating_before_s: Array = np.zeros(num_lanes + 1)
         self._lanes = Lanes(model, num_lanes + 1, records_events=records_events)
         self._records_events = records_events
         self._compute_events: list[Event] = []
@@ -130,6 +136,7 @@ class Timeline:
         self._factors = factors
         self._begin_s = self._now_s
         self._host_before_s = self._lanes.host_s
+        self._operating_before_s = self._lanes.operating_s.copy()
         self._stage = _Stage.FORWARD
         self._lane = 0
 
@@ -199,7 +206,11 @@ class Timeline:
         self._join()
         moving_s = self._lanes.host_s - self._host_before_s
         if moving_s:
-            self._wait_until(self._begin_s + moving_s + self._host_load * self._compute_s())
+            operating_s = (self._lanes.operating_s - self._operating_before_s)[: self._num_lanes]
+            compute_s = self._compute_s()
+            busy_s = moving_s + self._host_load * compute_s
+            waiting_s = operating_s.max() + self._host_wait * compute_s
+            self._wait_until(self._begin_s + np.maximum(busy_s, waiting_s))
         self._stage = _Stage.OUTSIDE
         self._begin(0)
         self.num_steps += 1

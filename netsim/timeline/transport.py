@@ -18,8 +18,11 @@ from netsim.timeline.tcp.throughput import (
 )
 
 _MOVERS = ("bytes_per_s", "local_bytes_per_s", "switch_bytes_per_s")
-_MOVERS += ("messages_per_s", "local_messages_per_s")
+_MOVERS += ("messages_per_s", "local_messages_per_s", "switch_messages_per_s")
 _MOVERS += ("segment_bytes", "mss_bytes", "initial_window_bytes", "max_window_bytes")
+
+SWITCH_BULK_BYTES = 3000
+"""More at once, and the switch looks for packets now and then alone (`netsim.links.switch`)."""
 
 _OPTIONAL = (("chunk_bytes", "a tree"), ("gather_segment_bytes", "no limit"))
 _OPTIONAL += (("own_buffer_bytes", "no limit"),)
@@ -27,10 +30,13 @@ _OPTIONAL += (("own_buffer_bytes", "no limit"),)
 
 @dataclass(frozen=True, kw_only=True)
 class SharedHost:
-    """What all workers of a host move and handle together at the most."""
+    """What all workers of a host move and handle together at the most. `has_switch`: it also
+    carries every packet through the switch.
+    """
 
     bytes_per_s: float
     messages_per_s: float
+    has_switch: bool = False
 
     def seconds(self, num_bytes: float, num_messages: float) -> float:
         """For which the host's processors are busy with so much of all workers."""
@@ -44,9 +50,10 @@ class Transport:
 
         python -m netsim calibrate --out results/validation/gloo.yaml
 
-    but for those that no measurement tells, from `num_segments` on and except `straggling_bytes`;
-    and `local_messages_per_s`, which is 55 us a message for a processor, as an all-to-all of 128
-    workers took.
+    but for those that these measurements do not tell: from `num_segments` on, except
+    `straggling_bytes`; `message_s`, which an earlier fit gave; `local_messages_per_s`, which is 55
+    us a message for a processor, as an all-to-all of 128 workers took; and `switch_bytes_per_s`,
+    which is 1.4 ns a byte for a processor (`python -m netsim calibrate --processor`).
 
     gloo's ring has two segments of at most 1 MiB in flight (gloo/allreduce.cc, `maxSegmentSize`),
     that of an all-gather two halves of a piece (gloo/allgather.cc).
@@ -60,7 +67,10 @@ class Transport:
             begins so much later.
         local_messages_per_s: that all workers handle together if they share one host's processors.
         switch_bytes_per_s: the same of bytes, if those also carry every packet through the switch.
-        switch_message_s: that this switch adds to every one-way delay.
+        switch_messages_per_s: the same of messages.
+        switch_nap_s: that this switch adds to the one-way delay of messages of more than
+            `SWITCH_BULK_BYTES`: while there are many packets, it looks for them every 0.4 ms, so
+            one waits for half as long on the mean.
         num_segments: into which a ring cuts each of its pieces, all in flight at the same time; of
             more segments, so many are in flight.
         segment_bytes: that a segment of an all-reduce has at the most.
@@ -93,14 +103,15 @@ class Transport:
     local_bytes_per_s: float = 5.84e9
     messages_per_s: float = 1.82e4
     local_messages_per_s: float = 3.64e4
-    switch_bytes_per_s: float = 4.64e8
-    switch_message_s: float = 2.78e-4
+    switch_bytes_per_s: float = 1.4e9
+    switch_messages_per_s: float = 1.49e4
+    switch_nap_s: float = 2e-4
     num_segments: int = 2
     segment_bytes: float = 1_048_576
     gather_segment_bytes: float | None = None
     rendezvous: bool = True
     socket_bytes: float = 131_072  # netsim.links.tcp.UNSENT_BYTES
-    straggling_bytes: float = 2.94e5
+    straggling_bytes: float = 2.78e5
     has_trees: bool = False
     halving_doubling_bytes: float = 0
     chunk_bytes: float | None = None
@@ -166,20 +177,18 @@ class Transport:
         """
         return rtt_s if self.rendezvous else rtt_s / 2
 
-    def behind(self, backend: str | None) -> "Transport":
-        """These constants, with the switch's delay in `message_s` where `backend` is the switch."""
-        if backend == "switch":
-            return replace(self, message_s=self.message_s + self.switch_message_s)
-        return self
-
     def host(self, backend: str | None) -> "SharedHost":
         """The host that all workers share behind `backend`; None: each has one of its own."""
         if backend is None:
             return SharedHost(bytes_per_s=math.inf, messages_per_s=math.inf)
-        is_switch = backend == "switch"
+        if backend == "switch":
+            return SharedHost(
+                bytes_per_s=self.switch_bytes_per_s,
+                messages_per_s=self.switch_messages_per_s,
+                has_switch=True,
+            )
         return SharedHost(
-            bytes_per_s=self.switch_bytes_per_s if is_switch else self.local_bytes_per_s,
-            messages_per_s=self.local_messages_per_s,
+            bytes_per_s=self.local_bytes_per_s, messages_per_s=self.local_messages_per_s
         )
 
 

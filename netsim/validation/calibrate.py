@@ -3,12 +3,14 @@
     python -m netsim calibrate --out gloo.yaml [--workers 4]      measures, in some ten minutes
     python -m netsim calibrate --out gloo.yaml --fit gloo.csv     fits measurements once more
     python -m netsim calibrate --messages                         few bytes of 2 to 32 workers
+    python -m netsim calibrate --processor                        what messages take of processors
     python -m netsim calibrate --queues --out queues.csv          short queues, beside predictions
     python -m netsim calibrate --queues --fit queues.csv          the same of measurements
 
 What a message costs shows in operations of few bytes between many workers, which are measured after
 all others, or alone. Without them `local_messages_per_s` stays as it is. Short queues tell none of
-these constants: they are measured for `netsim.timeline.tcp.short_queues`, whose constants stay.
+these constants: they are measured for `netsim.timeline.tcp.short_queues`, whose constants stay. Nor
+is anything fitted to processor time: `switch_bytes_per_s` is what that says, as it is written.
 
 Least squares of log(predicted / measured) over the networks that are fitted, outliers damped. The
 errors over the others, which no constant has seen, tell how good the predictions are. What was
@@ -35,15 +37,13 @@ from scipy.optimize import least_squares
 from host.output import check_folder, writing
 from netsim.timeline.cost_model import CostModel, PlainOperation
 from netsim.timeline.transport import GLOO, Transport
-from netsim.validation import gloo_measurements
+from netsim.validation import gloo_measurements, processor
 from netsim.validation.gloo_measurements import Measurement, UniformNetwork
 
 FITTED = {
     "operation_s": (1e-6, 1e-4, 5e-3),
-    "message_s": (1e-6, 2e-4, 5e-3),
     "local_bytes_per_s": (1e8, 3e9, 1e11),
-    "switch_bytes_per_s": (1e7, 3e8, 1e11),
-    "switch_message_s": (1e-6, 2e-4, 5e-3),
+    "switch_messages_per_s": (1e3, 2e4, 1e7),
     "straggling_bytes": (1e3, 1e5, 1e7),
 }
 """The least, a guess and the most. `bytes_per_s` is one processor's part of `local_bytes_per_s`."""
@@ -69,6 +69,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--queues", action="store_true", help="measure short queues, and nothing else"
     )
+    parser.add_argument(
+        "--processor", action="store_true", help="measure processor time, and nothing else"
+    )
     parser.add_argument("--fit", type=Path, metavar="FILE.csv", help="measured before")
     options = parser.parse_args(arguments)
     if options.workers < 3:
@@ -77,6 +80,9 @@ def main(arguments: Sequence[str]) -> int:
         check_folder(options.out.parent)
     if options.queues:
         return _queues(options)
+    if options.processor:
+        print("\n".join([_host(), *processor.lines(list(processor.measure(report=_say)))]))
+        return 0
     if options.fit is None:
         measurements = [
             *([] if options.messages else gloo_measurements.measure(options.workers, report=_say)),

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
+    from netsim.links.switch import SwitchShaper
+
 Lane = Sequence[tuple[str, int]]
 """Operations one after the other: name, and bytes that each worker hands in."""
 
@@ -91,6 +93,58 @@ def seconds(
     return results.backend, results.hub
 
 
+def processor_seconds(
+    condition: NetworkCondition,
+    num_workers: int,
+    operations: Lane,
+    *,
+    num_repeats: int,
+    limit_s: float,
+) -> tuple[str, list[float]]:
+    """The processor time that all workers and the switch take for each operation together, on the
+    mean of its repeats; arguments, and what is raised, as for `seconds`.
+
+    Returns:
+        the back end, and for each operation its seconds.
+    """
+    import torch  # once, for all workers that are forked
+
+    assert torch.distributed.is_available(), "this build of torch has no gloo"
+    context = multiprocessing.get_context("fork")
+    together = context.Barrier(num_workers, timeout=limit_s)
+    shape = (num_workers, len(operations))
+    shared = np.frombuffer(context.RawArray("d", int(np.prod(shape)))).reshape(shape)
+    rendezvous = os.memfd_create("netsim-rendezvous")
+
+    def work(hub: Hub, rank: int) -> None:
+        signal.alarm(int(limit_s) + 1)  # its default is to kill
+        worker = _GlooWorker(rank, num_workers, 1, f"/proc/self/fd/{rendezvous}", limit_s)
+        switch = hub.switch if rank == 0 else None
+        for index, operation in enumerate(operations):
+            repeat = worker.repeating(operation)
+            repeat()  # opens connections and windows
+            together.wait()
+            before_s = _processor_s(switch)
+            for _ in range(num_repeats):
+                repeat()
+            together.wait()
+            shared[rank, index] = (_processor_s(switch) - before_s) / num_repeats
+        together.wait()
+        time.sleep(_LINGER_S)
+        worker.close()
+
+    try:
+        results = run_workers(condition, num_workers, work, lambda hub: shared.sum(0).tolist())
+    finally:
+        os.close(rendezvous)
+    return results.backend, results.hub
+
+
+def _processor_s(switch: "SwitchShaper | None") -> float:
+    """Of this process, and of the switch's."""
+    return time.process_time() + (switch.counters().cpu_s if switch else 0.0)
+
+
 class _GlooWorker:
     def __init__(
         self, rank: int, num_workers: int, num_lanes: int, store_path: str, limit_s: float
@@ -122,6 +176,11 @@ class _GlooWorker:
         for thread in threads:
             thread.join()
         return begin_s, time.monotonic()
+
+    def repeating(self, operation: tuple[str, int]) -> Callable[[], Any]:
+        """One operation, as often as it is called."""
+        name, num_bytes = operation
+        return _call(name, num_bytes, self._groups[0])
 
     def close(self) -> None:
         from torch import distributed as dist

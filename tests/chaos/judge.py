@@ -44,7 +44,7 @@ def faults(case: Case, ended: Ended, work: Path) -> list[str]:
 
 def is_unproved(ended: Ended) -> bool:
     """Whether the host was too busy for the run's network, which the run has refused."""
-    return ended.code == 1 and "failed: The network achieves" in ended.output
+    return ended.code == 1 and "free the host's processors" in ended.output
 
 
 def codes(case: Case, ended: Ended) -> set[int | None]:

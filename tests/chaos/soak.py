@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,6 +94,7 @@ def main() -> None:
             print(_table(sweeps))
         for sweep in sweeps:
             print(_speed(sweep))
+            print(_failures(sweep))
 
 
 def _started(place: Path, name: str, algos: list[str], backend: str) -> Sweep:
@@ -110,11 +113,13 @@ def sweep_again_and_again(place: str, backend: str, *algos: str) -> None:
     """Until it is ended: sweeps of one seed each over `algos`, all in this process."""
     die_with_parent(os.getppid())
     from experiments.__main__ import main
+    from experiments.runs.study import RunsFailed
 
     for seed in itertools.count():
         words = [f"seed={seed}", f"algo={','.join(algos)}", f"backend={backend}", *QUICK]
         sys.argv = ["experiments", "-m", *words, f"hydra.sweep.dir={place}/runs"]
-        main()
+        with suppress(RunsFailed):  # others may load the host; the end says how many
+            main()
 
 
 def _watch(sweeps: list[Sweep], seconds: float) -> None:
@@ -182,5 +187,14 @@ def _speed(sweep: Sweep) -> str:
     )
 
 
+def _failures(sweep: Sweep) -> str:
+    """How many runs were not completed, and why."""
+    ended = _ended(sweep.folder)
+    reasons = [summary["reason"] for summary in ended if summary["status"] != "completed"]
+    why = "".join(f"\n    {count} times: {why}" for why, count in Counter(reasons).items())
+    return f"{sweep.name}: {len(reasons)} of {len(ended)} runs were not completed{why}"
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of what tidies up
     main()

@@ -62,11 +62,14 @@ def try_case(case: Case, scratch: Path) -> int:
     return 0
 
 
+UNPROVED = "refused: the host was too busy for its network"
+
+
 def _outcome(case: Case, ended: Ended) -> str:
     if ended.code is None:
         return "hung"
     if judge.is_unproved(ended):
-        return "refused: the host was too busy for its network"
+        return UNPROVED
     struck = "" if ended.done else ", before anything was done"
     return {0: "done"}.get(ended.code, "ended") + struck
 
@@ -81,6 +84,8 @@ def _go_on(case: Case, ended: Ended, folder: Path, scratch: Path) -> tuple[list[
             folder, command, lambda pid: None, disk_bytes=None, limit_s=judge.limit_s(case)
         )
         found = [f"afterwards left: {what}" for what in more.left]
+        if judge.is_unproved(more):
+            return found, UNPROVED
         if more.code != 0:
             said = (more.output + more.errors).strip().splitlines()[-3:]
             return [*found, f"afterwards exit code {more.code}: {' | '.join(said)}"], "failed"

@@ -33,8 +33,8 @@ FILE = Path(__file__).parent / "trainings.yaml"
 COMMAND = "python -m experiments.locate --extract results/runs"
 
 _NOT_OF_SETTING = ("seed", "net", "target_accuracy", "data.for_tuning")
-_TUNED = ("algo", "lr_scale", "optim", "schedule")
-"""The words that differ between contestants and trials, by their first part."""
+_TUNED = re.compile(r"(algo|schedule)[.=]|(lr_scale|optim)=")
+"""How words begin that differ between contestants and trials; `optim.lr` is one task's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,4 +180,4 @@ def _training(
 
 def own_words(words: Sequence[str]) -> str:
     """Those of a setting alone, out of a run's."""
-    return " ".join(word for word in words if re.split("[.=]", word)[0] in _TUNED)
+    return " ".join(word for word in words if _TUNED.match(word))

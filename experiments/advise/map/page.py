@@ -52,6 +52,9 @@ def _readme(shown: Sequence[Panel], table: pd.DataFrame) -> str:
         "## Over which targets a winner holds\n",
         _prose(_HOLDS),
         _holds_table(shown) + "\n",
+        "## Over all tasks\n",
+        _prose(_TOGETHER),
+        together_table(shown) + "\n",
         "## Who is first where\n",
         _prose(
             f"Places of each panel, of {shown[0].grids[0].best_s.size}, by who is first; how many "
@@ -94,6 +97,12 @@ _HOLDS = (
     "Places of each panel, by who is first or ties at all targets that anybody reaches; several can"
     " be so at one place. Nobody: the places where no algorithm is. All-reduce loses: the places "
     "where it is neither first nor ties at any of these targets."
+)
+
+_TOGETHER = (
+    "The same of all tasks with equally many workers together: places by who is first or ties at "
+    "all targets of each of them. Nobody: what wins there depends on the task or on the target. "
+    "All-reduce loses: on each task and at each target."
 )
 
 _POINTS = (
@@ -150,6 +159,36 @@ def _holds_table(shown: Sequence[Panel]) -> str:
     headers = ["task", "workers", "loss (%)", "targets reached (points below)"]
     headers += ["first or tied at all of them", "nobody", f"{BASELINE} loses"]
     return markdown.table(headers, rows, "lrrllrr")
+
+
+def together_table(shown: Sequence[Panel]) -> str:
+    """Who is first or ties at all targets of all tasks, by workers and loss, as Markdown."""
+    alike: dict[tuple[int, float], list[Panel]] = {}
+    for panel in shown:
+        alike.setdefault((panel.trained.workers, panel.loss_pct), []).append(panel)
+    rows = []
+    for (workers, loss_pct), panels in sorted(alike.items()):
+        if len(panels) == 1:
+            continue
+        places = list(np.ndindex(panels[0].grids[0].best_s.shape))
+        holding = [
+            set.intersection(*(set(always_best(p.grids, *place)) for p in panels))
+            for place in places
+        ]
+        counts = Counter(name for names in holding for name in sorted(names))
+        loses = [all(baseline_loses(p.grids, *place) for p in panels) for place in places]
+        rows.append(
+            [
+                ", ".join(panel.trained.task for panel in panels),
+                str(workers),
+                f"{loss_pct:g}",
+                ", ".join(f"{algo} {count}" for algo, count in counts.most_common()) or "-",
+                str(sum(not names for names in holding)),
+                str(sum(loses)),
+            ]
+        )
+    headers = ["tasks", "workers", "loss (%)", "first or tied in all", "nobody"]
+    return markdown.table([*headers, f"{BASELINE} loses"], rows, "lrrlrr")
 
 
 def _panels_table(shown: Sequence[Panel], table: pd.DataFrame) -> str:

@@ -21,8 +21,9 @@ INPUTS = (
     "results/map/profiles/",
     "results/partitions/profiles/",
     "results/reference/profiles/",
+    "results/validation/time.jsonl",
 )
-"""Measurements, of which simulated runs are made."""
+"""Measurements, of which simulated runs and predictions are made."""
 
 _SCRATCH = ("results/runs/", "results/reports/")
 """Where studies put what git does not keep."""

@@ -60,8 +60,8 @@ class Cell(NamedTuple):
 
     @property
     def is_held_out(self) -> bool:
-        """Whether it is of the third that nobody looks at while the model is changed: drawn by a
-        checksum of its fields.
+        """Whether it is of the third by which no change of the model is chosen: drawn by a checksum
+        of its fields.
         """
         return zlib.crc32(" ".join(map(str, self)).encode()) % 3 == 0
 

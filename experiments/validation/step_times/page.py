@@ -95,10 +95,10 @@ def markdown(rows: pd.DataFrame, machine: Mapping[str, Any]) -> str:
         "",
         summary(rows),
         "",
-        "No constant of either was fitted to any of these cells. The model has changed since their "
-        "like were first measured, in view of what was wrong; a third of the cells, drawn by a "
-        "checksum, was not looked at meanwhile. The closed formula is compute, then bytes over the "
-        "rate and steps times the delay, without overlap; its column is the mean absolute error.",
+        "No constant of either was fitted to any of these cells. Terms of the model were chosen in "
+        "view of some of them, but none by the third that is held out, which a checksum draws. The "
+        "closed formula is compute, then bytes over the rate and steps times the delay, without "
+        "overlap; its column is the mean absolute error.",
         "",
         by_group(rows),
         "",

@@ -3,10 +3,14 @@
 from functools import cache
 
 import pytest
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
 
 from bagua_algos import Algorithm
 from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.engine.engine import Engine
+from bagua_algos.outer_optimizer import Nesterov, SlowMo
+from host.conf import PACKAGED
 from tests.bagua_algos.cases import make_model, on_worker_axis, take_step
 from tests.bagua_algos.recorder import Recorder
 from tests.bagua_algos.rows import OPTIMIZERS, ROWS, make_optimizer
@@ -60,3 +64,33 @@ def test_it_all_reduces_later_or_says_that_it_does_not(name):
     algorithm, steps = steps_of(name)
     later = {operation for step in steps[algorithm.num_early_steps :] for operation, _ in step}
     assert algorithm.all_reduces == ("all_reduce_mean" in later)
+
+
+def written(name: str) -> DictConfig:
+    """The algorithm's part of its YAML."""
+    config = OmegaConf.load(PACKAGED / "algo" / f"{name}.yaml")
+    return config.get("algo", config)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("allreduce", "async", "choco_sgd", "decentralized", "local_sgd", "power_sgd", "qadam"),
+        *("low_precision_decentralized", "sgp", "top_k"),
+    ],
+)
+def test_a_field_has_one_default_in_library_and_command_line(name):
+    config = written(name)
+    algorithm = get_class(config.pop("_target_"))()
+    derived = [key for key in config if OmegaConf.is_interpolation(config, key)]
+    chosen = [key for key in config if OmegaConf.is_missing(config, key)]
+    plain = [key for key in config if key not in ("defaults", *chosen, *derived)]
+    assert plain and {key: config[key] for key in plain} == {
+        key: getattr(algorithm, str(key)) for key in plain
+    }
+
+
+@pytest.mark.parametrize(("name", "outer"), [("slowmo", SlowMo()), ("diloco", Nesterov())])
+def test_an_outer_optimizer_has_its_papers_numbers_in_both(name, outer):
+    config = written(name).outer
+    assert (config.lr, config.momentum) == (outer.lr, outer.momentum)

@@ -12,9 +12,20 @@ from bagua_algos.communication.communicator import (
     reason_of,
     telling_failures,
 )
+from bagua_algos.communication.hierarchy import of_held
 from bagua_algos.communication.loopback import LoopbackCommunicator
+from bagua_algos.communication.primitives import (
+    Replicas,
+    Residuals,
+    all_reduce_mean_,
+    compressed_all_reduce_mean_,
+    compressed_mix_,
+    mix,
+)
 from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.communication.topology import RandomMatching, Ring
 from bagua_algos.communication.workers import Workers
+from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from tests.bagua_algos.recorder import Recorder
 
 
@@ -118,3 +129,41 @@ def test_an_echo_meets_in_every_operation_and_tells_how_long_that_took():
     [part] = own.split([[0, 1], [2]])
     part.communicator.all_reduce_mean_(torch.zeros(1, 2))
     assert met == ["first", "second", "first"]
+
+
+def test_an_echo_is_worker_0():
+    """Where workers have weights of their own, it has the first."""
+    own = LoopbackCommunicator(3)
+    assert own.ranks == (0,) and own.members == (0, 1, 2)
+    assert of_held([5.0, 7.0, 9.0], own, torch.zeros(1, 2)).tolist() == [[5.0]]
+    [part] = own.split([[0, 2], [1]])
+    assert part.communicator.ranks == (0,) and part.communicator.members == (0, 2)
+
+
+def test_primitives_are_flat_unless_they_are_told_otherwise():
+    """Also where nodes are known."""
+    workers = StackedCommunicator(4, recorder := Recorder(), nodes=((0, 1), (2, 3)))
+    ring, code = Ring().mixing(0, 4), MinMaxUInt8()
+    x_wn = torch.arange(64.0).repeat(4, 1)
+    all_reduce_mean_(x_wn, workers)
+    compressed_all_reduce_mean_(x_wn, 64, workers, code, Residuals.zeros_like(x_wn, workers))
+    mix(x_wn, ring, workers)
+    compressed_mix_(x_wn, Replicas.of(x_wn, ring, workers), ring, workers, code)
+    assert {operation.ranks for operation in recorder.operations} == {(0, 1, 2, 3)}
+    assert [operation.name for operation in recorder.operations] == [
+        *("all_reduce_mean", "all_to_all", "all_gather", "exchange", "exchange", "exchange"),
+        "exchange",
+    ]
+    assert {operation.seconds for operation in recorder.operations} == {0.0}
+
+
+def test_a_broadcast_is_of_worker_0_if_of_no_other():
+    x_w = torch.tensor([[3.0], [4.0], [5.0]])
+    StackedCommunicator(3).broadcast_(x_w)
+    assert x_w.flatten().tolist() == [3, 3, 3]
+
+
+def test_random_pairs_of_the_first_seed():
+    [exchange] = RandomMatching(seed=0).mixing(0, 4).exchanges
+    assert sorted(exchange.peers) == [0, 1, 2, 3]
+    assert RandomMatching().mixing(0, 8) == RandomMatching(seed=0).mixing(0, 8)

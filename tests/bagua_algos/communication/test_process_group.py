@@ -53,7 +53,11 @@ def test_streams_change_between_operations_and_no_element_is_lost(workers):
 
 
 def test_the_mean_of_fp16_is_there_where_the_sum_is_not(workers):
-    assert all(worker["fp16"].eq(60_000).all() for worker in workers)
+    assert all(worker["fp16"].eq(48_000).all() for worker in workers)
+
+
+def test_a_sum_that_was_begun_is_there_when_its_future_is(workers):
+    assert all(worker["begun"].eq(1 + 2 + 3).all() for worker in workers)
 
 
 def test_a_part_is_a_world_of_its_own_of_which_the_whole_hears(workers):

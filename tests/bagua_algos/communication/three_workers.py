@@ -3,13 +3,17 @@ tests.bagua_algos.communication.three_workers FOLDER 3`.
 """
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from bagua_algos import AllReduce
 from bagua_algos.communication.process_group import ProcessGroupCommunicator, nodes_by_host
+from bagua_algos.engine.engine import Engine
+from bagua_algos.engine.untrained import that_differ
 from tests.bagua_algos.cases import collectives
 from tests.bagua_algos.gloo import fork_workers
 from tests.bagua_algos.recorder import Recorder
@@ -27,8 +31,10 @@ def main(workers: ProcessGroupCommunicator) -> dict[str, Any]:
         "sums": sums(workers),
         "striped": striped(workers),
         "fp16": fp16(workers),
+        "begun": begun(workers),
         "parts": parts(workers),
         "again": again(workers),
+        "start": start(workers),
     }
 
 
@@ -66,9 +72,21 @@ def striped(workers: ProcessGroupCommunicator) -> dict[str, Any]:
 
 def fp16(workers: ProcessGroupCommunicator) -> Tensor:
     """The mean of numbers whose sum is beyond the type."""
-    x_w = torch.full((1, 5), 60_000.0, dtype=torch.float16)
+    x_w = torch.full((1, 5), 28_800.0 if workers.ranks[0] == 1 else 57_600.0, dtype=torch.float16)
     workers.all_reduce_mean_(x_w)
     return x_w
+
+
+def begun(workers: ProcessGroupCommunicator) -> Tensor:
+    """The sum that a future has, as DDP's hooks wait for it: also where another is late."""
+    duplicate = workers.with_transport(streams=2).duplicate()
+    x_w = torch.full((1, NUM_ELEMENTS), workers.ranks[0] + 1.0)
+    if workers.ranks[0] == 1:
+        time.sleep(0.1)
+    total_w = duplicate.stripes.begin_all_reduce_(x_w).wait()
+    found_w = total_w.clone()
+    duplicate.close()
+    return found_w
 
 
 def parts(workers: ProcessGroupCommunicator) -> dict[str, Any]:
@@ -103,6 +121,35 @@ def again(workers: ProcessGroupCommunicator) -> dict[str, Any]:
     second.all_reduce_mean_(x_w)
     assert first.group is not None
     return {"is used again": first.group.group_name == name, "mean": x_w}
+
+
+def start(workers: ProcessGroupCommunicator) -> dict[str, Any]:
+    """What a model that all have seeded alike but for one layer holds once it is distributed, and
+    what travelled; then which tensors differ.
+    """
+    duplicate, rank = workers.duplicate(), workers.ranks[0]
+    torch.manual_seed(0)
+    apart = nn.Linear(64, 2)
+    model = nn.Sequential(nn.Linear(64, 64), apart, nn.BatchNorm1d(2))
+    with torch.no_grad():
+        apart.bias.add_(rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    duplicate.observer = recorder = Recorder()
+    Engine(model, optimizer, AllReduce(), duplicate, bucket_bytes=64).close()
+    moved = torch.arange(6.0).roll(rank)  # the same numbers, so the same sum of bits
+    tensors = {
+        "alike": torch.arange(6.0).view(2, 3).T,
+        "none": torch.zeros(0),
+        "moved": moved,
+        "sign of zero": torch.zeros(2) * (-1.0) ** (rank == 2),
+        "bfloat16": torch.ones(3, dtype=torch.bfloat16),
+        "truths": torch.tensor([True, rank == 1]),
+        "complex": torch.tensor(1j).conj() * (1 + (rank == 1)),
+    }
+    names = {id(x): name for name, x in tensors.items()}
+    differ = [names[id(x)] for x in that_differ(list(tensors.values()), duplicate)]
+    duplicate.close()
+    return {"model": model.state_dict(), "messages": recorder.messages, "differ": differ}
 
 
 if __name__ == "__main__":

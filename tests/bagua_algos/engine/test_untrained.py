@@ -6,6 +6,7 @@ from torch import nn
 
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.untrained import average_buffers_, broadcast_untrained_
+from tests.bagua_algos.gloo import run_program_once
 from tests.bagua_algos.recorder import Recorder
 
 NUM_WORKERS = 3
@@ -79,3 +80,16 @@ def test_a_buffer_of_another_memory_format_keeps_its_place(model):
     for x_n in turned.means:
         torch.testing.assert_close(x_n, expected)
     assert turned.means.stride() == x_w.stride()
+
+
+def test_workers_send_at_the_start_what_they_do_not_hold_alike(tmp_path_factory):
+    program = "tests.bagua_algos.communication.three_workers"
+    starts = [w["start"] for w in run_program_once(tmp_path_factory, program, NUM_WORKERS)]
+    torch.manual_seed(0)
+    last = nn.Linear(64, 2)
+    expected = nn.Sequential(nn.Linear(64, 64), last, nn.BatchNorm1d(2)).state_dict()
+    for start in starts:
+        assert all(torch.equal(start["model"][name], x) for name, x in expected.items())
+        assert start["differ"] == ["moved", "sign of zero", "truths", "complex"]
+    sent = [num_bytes for name, num_bytes in starts[0]["messages"] if name == "broadcast"]
+    assert sent and sum(sent) < 4 * 64 * 64  # not the first layer, which is alike

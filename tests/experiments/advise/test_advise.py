@@ -1,9 +1,12 @@
 import math
 import tempfile
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from experiments.advise import candidates
 from experiments.advise.advice import Advice
 from experiments.advise.advise import slowest_rate_mbit
 from experiments.advise.candidates import gather
@@ -18,6 +21,7 @@ from experiments.simulated.outcome import (
     simulate_outcome,
 )
 from experiments.simulated.rehearsal import rehearse
+from experiments.simulated.simulate import train_simulated
 from experiments.tasks.target import Target
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
@@ -253,6 +257,37 @@ def test_a_glob_leaves_out_what_cannot_be_simulated_and_says_why():
     assert [candidate.algo for candidate in field.candidates] == ["allreduce"]
     assert [plan.seed for plan in field.candidates[0].plans] == [0, 1]
     assert "needs real workers" in field.left_out["torch_ddp"]
+
+
+@pytest.mark.parametrize(
+    ("briefly", "times_s", "fastest_s", "num_left"),
+    [
+        (True, [1.02, 1.0, 0.5], 1.0, 1),  # two agree
+        (True, [1.0, 1.1, 0.9], 0.9, 0),
+        (False, [1.0, 1.0, 0.5], 0.5, 0),
+    ],
+)
+def test_two_rehearsals_do_where_they_agree(monkeypatch, briefly, times_s, fastest_s, num_left):
+    left = list(times_s)
+
+    def measured(plan, data, seconds):
+        return SimpleNamespace(work_s=left.pop(0))
+
+    monkeypatch.setattr(candidates, "get_profile", measured)
+    (candidate,) = gather(choose(["algo=allreduce", *SMALL]), 1, briefly=briefly).candidates
+    assert (candidate.profile.work_s, len(left)) == (fastest_s, num_left)
+
+
+def test_a_prediction_evaluates_for_the_target_alone(tmp_path):
+    plan = plan_of(tmp_path, "algo=decentralized", "target_accuracy=0.5")
+    data = plan.task.load()
+    profile = rehearse(plan, data, sharing=1, num_steps=2, seconds=0)
+    rows = []
+    train_simulated(plan, data, profile, rows.append)
+    training = record_training(plan, data, profile)
+    assert all(row.own_score is not None for row in rows if row.is_evaluation)
+    assert training.rows == [replace(row, own_score=None) for row in rows]
+    assert training.result is not None and math.isnan(training.result.test.accuracy)
 
 
 def test_a_prediction_makes_no_folder_that_a_kill_would_leave(monkeypatch):

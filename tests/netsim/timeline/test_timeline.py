@@ -28,6 +28,8 @@ BARE = Transport(
     bytes_per_s=1e30,
     messages_per_s=1e30,
     local_messages_per_s=1e30,
+    switch_messages_per_s=1e30,
+    switch_nap_s=0,
     num_segments=1,
     rendezvous=False,
     straggling_bytes=0,
@@ -185,6 +187,24 @@ def test_two_lanes_share_the_bandwidth_and_hide_the_latency():
             timeline = timeline_of(4, condition, compute, num_lanes=num_lanes)
             timeline.replay(two_buckets(all_to_all(busy_s)))
             assert timeline.time_s == pytest.approx([expected_s] * 4, rel=1e-4)
+
+
+@pytest.mark.parametrize(("host_wait", "step_s"), [(0.0, 0.31), (0.1, 0.31), (0.5, 0.41)])
+def test_what_communicates_waits_for_a_processor_as_what_computes_does(host_wait, step_s):
+    """0.31 s of compute hide an exchange of 0.25 s and a delay, unless this waits for a processor
+    for half of them. A short operation on the other lane adds nothing, nor does the step before.
+    """
+    model = CostModel(NETWORK, 2, replace(BARE, local_bytes_per_s=1e30), backend="netem")
+    timeline = Timeline(model, COMPUTE, host_load=0.0, host_wait=host_wait)
+    long, short = (exchange(seconds, 2) for seconds in (0.25, 0.001))
+    for step in (1, 2):
+        timeline.replay(
+            [
+                TimelineJob(moment="forward", work=[long]),
+                TimelineJob(moment="bucket_ready", bucket=1, work=[short]),
+            ]
+        )
+        assert timeline.time_s == pytest.approx([step * step_s] * 2, abs=0.006)
 
 
 @pytest.mark.parametrize(("host_load", "step_s"), [(1.0, 0.56), (0.5, 0.405)])

@@ -1,6 +1,7 @@
 import pytest
 
-from netsim.timeline.transport import Transport
+from netsim.links import switch
+from netsim.timeline.transport import GLOO, SWITCH_BULK_BYTES, Transport
 
 
 @pytest.mark.parametrize(
@@ -11,6 +12,7 @@ from netsim.timeline.transport import Transport
         ({"local_bytes_per_s": 0}, "local_bytes_per_s=0 moves nothing: choose more"),
         ({"messages_per_s": 0}, "messages_per_s=0 moves nothing: choose more"),
         ({"local_messages_per_s": 0}, "local_messages_per_s=0 moves nothing: choose more"),
+        ({"switch_messages_per_s": 0}, "switch_messages_per_s=0 moves nothing: choose more"),
         ({"switch_bytes_per_s": 0}, "switch_bytes_per_s=0 moves nothing: choose more"),
         ({"initial_window_bytes": 0}, "initial_window_bytes=0 moves nothing: choose more"),
         ({"straggling_bytes": -1}, "straggling_bytes has to be a finite number from 0 up, not -1"),
@@ -25,3 +27,8 @@ from netsim.timeline.transport import Transport
 def test_refuses_what_is_no_transport(values, reason):
     with pytest.raises(ValueError, match=reason):
         Transport(**values)
+
+
+def test_the_switch_naps_as_it_does():
+    assert GLOO.switch_nap_s == pytest.approx(switch._NAP_S / 2)
+    assert switch._BULK_BYTES == SWITCH_BULK_BYTES

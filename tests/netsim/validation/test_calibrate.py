@@ -23,11 +23,9 @@ RESULTS = ROOT / "results" / "validation"
 TRUTH = replace(
     GLOO,
     operation_s=4e-4,
-    message_s=1e-4,
     bytes_per_s=1e9,
     local_bytes_per_s=2e9,
-    switch_bytes_per_s=4e8,
-    switch_message_s=3e-4,
+    switch_messages_per_s=6e3,
     straggling_bytes=2e5,
 )
 
@@ -78,8 +76,7 @@ def few_bytes(transport: Transport, worker_counts: tuple[int, ...]) -> list[Meas
 
 
 def constants(transport: Transport) -> dict[str, float]:
-    names = ("message_s", "local_bytes_per_s", "switch_bytes_per_s", "switch_message_s")
-    names += ("straggling_bytes",)
+    names = ("local_bytes_per_s", "switch_messages_per_s", "straggling_bytes")
     return {name: getattr(transport, name) for name in names}
 
 

@@ -98,3 +98,14 @@ def test_the_command_refuses_what_it_cannot_answer(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["locate", *WORDS, "workers=4"])
     with pytest.raises(UserError, match="workers=4 is beyond the trainings"):
         locate.main()
+
+
+def test_a_task_that_was_not_trained_with_so_many_workers_is_named():
+    job, tasks = replace(JOB, workers=32), ["fashion_mnist", "jane_austen"]
+    given = answers(job, tasks)
+    assert [answer.trained.task for answer in given] == ["fashion_mnist"]
+    said = "No answer by jane_austen, which was trained with 8 workers, not with 32."
+    assert said in caveats(given, tasks)
+    assert [answer.trained.task for answer in answers(JOB, tasks)] == tasks
+    with pytest.raises(UserError, match=r"trainings of jane_austen, which have 8: give 8$"):
+        answers(job, ["jane_austen"])

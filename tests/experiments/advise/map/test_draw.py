@@ -8,6 +8,7 @@ from experiments.advise.map import atlas
 from experiments.advise.map.atlas import Panel, frame
 from experiments.advise.map.draw import map_figure, nearest, targets_figure
 from experiments.advise.map.job import COMPUTE_MS, job_at
+from experiments.advise.map.page import together_table
 from experiments.advise.map.points import points
 from experiments.advise.map.trainings import load
 
@@ -116,3 +117,15 @@ def test_a_computed_panel_has_all_algorithms_at_every_place():
     assert all(at.best_s.shape == (1, 2) for at in computed.grids)
     assert set(computed.grids[0].times_s) == set(trained.algos)
     assert computed.rho(computed.grids[0].rates_mbit[0]) == pytest.approx(1.0)
+
+
+def test_over_all_tasks_only_those_count_that_are_first_in_each(shown):
+    one = shown[0]
+    other = replace(one, trained=replace(one.trained, task="other"))
+    (*_, row) = together_table([one, other, shown[-1]]).splitlines()
+    assert row == "| fashion_mnist, other | 8 | 0 | qsgd 6, allreduce 3 | 0 | 6 |"
+    (at, *_) = one.grids
+    swapped = dict(zip(at.times_s, reversed(at.times_s.values()), strict=True))
+    unlike = replace(other, grids=[replace(at, times_s=swapped)] * len(one.grids))
+    (*_, row) = together_table([one, unlike]).splitlines()
+    assert row == "| fashion_mnist, other | 8 | 0 | - | 9 | 0 |"

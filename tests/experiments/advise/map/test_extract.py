@@ -12,7 +12,7 @@ from experiments.plan.compose import compose_config
 from experiments.plan.identity import plain
 from host.errors import UserError
 
-COMMON = ("backend=sim", "model=mlp", "workers=4", "max_steps=30", "eval_every=10")
+COMMON = ("backend=sim", "model=mlp", "optim.lr=0.02", "workers=4", "max_steps=30", "eval_every=10")
 TARGETS = {2.0: 0.78, 1.0: 0.79, 0.5: 0.795, 0.2: 0.798}
 CURVES = {0: (0.78, 0.9, 0.7), 1: (0.5, 0.79, 0.79)}
 """By seed, after 10, 20 and 30 steps; seed 0 falls below a target that it has reached."""

@@ -148,6 +148,8 @@ def test_the_projects_own_recipe_is_of_its_study():
         *("results/reference/runs_real.tar.xz", "results/reference/runs_simulated.tar.xz"),
         *("results/equal_tuning/runs.tar.xz", "results/partitions/runs.tar.xz"),
         *("results/real_and_simulated/runs.tar.xz", "results/map/fashion_mnist/runs.tar.xz"),
+        "results/map/jane_austen/runs.tar.xz",
+        "results/map/movie_snippets/runs.tar.xz",
     }
     outs = {arguments[-1] for arguments in (command.arguments for command in own.commands)}
     assert {"results/reference/reference_64", "results/reference/sixteen.md"} <= outs

@@ -1,0 +1,118 @@
+"""What the algorithm sees of weights that a script has put elsewhere, and how buckets are cut."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import nn
+
+from bagua_algos import Algorithm, AllReduce
+from bagua_algos.communication.loopback import LoopbackCommunicator
+from bagua_algos.engine.engine import Engine
+from tests.bagua_algos.engine.test_engine import engine_of, layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looking(Algorithm):
+    """Keeps the first weight that it finds in the bucket at each moment."""
+
+    seen: dict[str, float] = field(default_factory=dict)
+
+    def _look(self, moment, context):
+        self.seen[moment] = context.buckets[0].weights.flatten()[0].item()
+
+    def on_forward(self, context):
+        self._look("forward", context)
+
+    def on_backward_end(self, context):
+        self._look("backward", context)
+
+    def on_step_begin(self, context):
+        self._look("step begin", context)
+
+    def on_step_end(self, context):
+        self._look("step end", context)
+
+    def on_pause(self, context):
+        self._look("pause", context)
+
+
+def move(model, value):
+    """As a script may do, with `model.weight.data = ...`: the bucket does not see it."""
+    model[0].weight.data = torch.full_like(model[0].weight, value)
+
+
+def in_bucket(model, engine):
+    """Whether the parameter is a view of its bucket."""
+    places = [
+        view.data_ptr()
+        for bucket in engine.context.buckets
+        for p, view in zip(bucket.parameters, bucket.views(bucket.weights), strict=True)
+        if p is model[0].weight
+    ]
+    return places == [model[0].weight.data_ptr()]
+
+
+def test_moved_weights_are_back_in_their_bucket_at_every_moment():
+    model, algorithm = layers(3, 4), Looking()
+    engine, optimizer = engine_of(model, algorithm)
+    move(model, 1.0)
+    outputs = model(torch.ones(2, 3))
+    engine.dispatcher.wait_exposed()
+    assert algorithm.seen["forward"] == 1.0
+    move(model, 2.0)
+    outputs.sum().backward()
+    assert algorithm.seen["backward"] == 2.0
+    move(model, 3.0)
+    optimizer.step()
+    assert algorithm.seen["step begin"] == 3.0
+    assert algorithm.seen["step end"] == pytest.approx(3.0 - 0.1 * 2)
+    move(model, 4.0)
+    engine.pause()
+    assert algorithm.seen["pause"] == 4.0 and in_bucket(model, engine)
+    move(model, 5.0)
+    engine.stand_still()
+    assert in_bucket(model, engine) and model[0].weight.eq(5).all()
+    engine.close()
+
+
+def test_weights_that_are_moved_within_a_step_are_taken_back_after_it():
+    """By a hook of the script's on its optimizer."""
+    model, algorithm = layers(3, 4), Looking()
+    engine, optimizer = engine_of(model, algorithm)
+    hook = optimizer.register_step_post_hook(lambda *_: move(model, 7.0))
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    hook.remove()
+    engine.pause()
+    assert algorithm.seen["pause"] == 7.0 and in_bucket(model, engine)
+    engine.close()
+
+
+def test_moved_weights_are_laid_out_anew_with_the_others():
+    model = layers(3, 4, 5)
+    engine, _ = engine_of(model, AllReduce())
+    move(model, 6.0)
+    first, second = model.parameters()
+    engine.relayout([(first,), (second,)])
+    assert model[0].weight.eq(6).all() and in_bucket(model, engine)
+    assert [bucket.parameters for bucket in engine.context.buckets] == [(first,), (second,)]
+    engine.close()
+
+
+@pytest.mark.parametrize(("num_first", "num_buckets"), [(1 << 20, 2), ((1 << 20) - 1, 1)])
+def test_a_bucket_is_closed_once_it_holds_four_mebibytes(num_first, num_buckets):
+    """The last parameter comes first."""
+    model = nn.ParameterList([torch.zeros(3), torch.zeros(num_first)])
+    engine, _ = engine_of(model, AllReduce())
+    assert len(engine.context.buckets) == num_buckets
+    engine.close()
+
+
+@pytest.mark.parametrize("may_move", [False, True])
+def test_lanes_are_as_many_as_buckets_can_be(may_move):
+    model = layers(3, 4, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, AllReduce(), LoopbackCommunicator(2), may_move=may_move)
+    assert engine.dispatcher.num_lanes == (2 if may_move else 1)
+    engine.close()
