@@ -111,3 +111,9 @@ def test_a_task_that_was_not_trained_with_so_many_workers_is_named():
     assert [answer.trained.task for answer in answers(JOB, tasks)] == tasks
     with pytest.raises(UserError, match=r"trainings of jane_austen, which have 8: give 8$"):
         answers(job, ["jane_austen"])
+
+
+def test_real_runs_want_a_page(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["locate", "--real", str(tmp_path)])
+    with pytest.raises(UserError, match="--real wants --page"):
+        locate.main()
