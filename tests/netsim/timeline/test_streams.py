@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from netsim.conditions.condition import NetworkCondition
+from netsim.timeline.tcp import throughput
 from tests.netsim.operations import of_all
 from tests.netsim.timeline.test_cost_model import IDEAL, cost_of, seconds_of
 
@@ -59,6 +60,26 @@ def test_the_latest_of_several_rings_is_through_as_late_as_drawn_ones(num_worker
         striped = replace(IDEAL, streams=k, smallest_part_bytes=1)
         seconds = seconds_of(operation, LOSSY, num_workers, striped)
         assert seconds - num_hops * 0.005 == pytest.approx(latest_s, rel=0.13)
+
+
+@pytest.mark.parametrize("workers", [None, {0: {"loss_pct": 2}}])
+def test_streams_are_later_as_so_many_normal_draws_are(workers):
+    """On the worst of the paths; a single stream's hops also wait for their delays."""
+    condition = replace(LOSSY, loss_pct=0 if workers else 1, workers=workers)
+    seconds = {
+        k: seconds_of(
+            of_all("all_reduce_mean", 100 * SEGMENT * 4 * k, 4),
+            condition,
+            4,
+            replace(IDEAL, streams=k, smallest_part_bytes=1),
+        )
+        for k in (2, 4, 8)
+    }
+    draws = {k: throughput.largest_normal(k) for k in seconds}
+    assert seconds[8] > seconds[2] + 2 * RTT_S
+    found = (seconds[4] - seconds[2]) / (seconds[8] - seconds[2])
+    expected = (draws[4] - draws[2]) / (draws[8] - draws[2])
+    assert found == pytest.approx(expected, rel=0.02)
 
 
 def test_streams_do_not_wait_for_each_other_at_every_hop():
