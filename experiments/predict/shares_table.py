@@ -13,7 +13,7 @@ from experiments.predict.device import FOLDER, KINDS, Device, Figure, known_devi
 from experiments.predict.fit_shares import error, fit_shares, leave_one_out
 from host.markdown import table
 
-_HEADERS = ("figure", "published (examples/s)", "fitted", "from other models")
+_HEADERS = ("figure", "examples/s", "fitted", "from other models")
 
 
 @dataclass(frozen=True, kw_only=True)
