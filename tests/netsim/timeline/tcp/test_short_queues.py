@@ -226,3 +226,10 @@ def test_a_queue_that_holds_just_a_burst_overflows_where_several_meet_alone():
     )
     assert just == pytest.approx(more, rel=1e-3)
     assert abs(just - less) > 0.5 * RTT_S
+
+
+def test_a_path_whose_queue_is_long_adds_nothing_beside_one_whose_queue_is_short():
+    both = short_queues.message_s(
+        "cubic", 2000 * SEGMENT, RATE, RTT_S, np.array([QUEUE, math.inf]), BURST
+    )
+    assert both.tolist() == [seconds(2000 * SEGMENT), 0]
