@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,9 @@ if TYPE_CHECKING:  # imported where it draws: it takes more than a second
 _POINTS = 361
 _EQUAL = 1e-9
 """Logarithms that differ by less are of equal times."""
+
+_APART = (85, 65)
+"""So many points of the mesh a name stays away from a place that is avoided."""
 
 _LABEL_SHARE = 0.01
 """The least part of the picture that is labelled inside."""
@@ -85,11 +89,36 @@ def draw_regions(axes: Axes, grid: Grid, *, line_width: float = 1.4) -> dict[str
 
 
 def label_regions(
-    axes: Axes, grid: Grid, size: float | str = "medium", least: float = _LABEL_SHARE
+    axes: Axes,
+    grid: Grid,
+    size: float | str = "medium",
+    least: float = _LABEL_SHARE,
+    avoided: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Write the name of each algorithm where it is first, in parts of at least that share."""
+    """Write the name of each algorithm where it is first, in parts of at least that share, away
+    from places that are `avoided`: rates and delays.
+    """
+    is_free = _away_from(avoided, *mesh(grid))
     for algo, lead in _leads(grid).items():
-        _label(axes, grid, lead > 0, algo, size, least)
+        _label(axes, grid, lead > 0, is_free, algo, size, least)
+
+
+def _away_from(places: Sequence[tuple[float, float]], rates: Array, delays: Array) -> Array:
+    """1 on the mesh, and little where a name would lie on what is written at a place."""
+    is_free = np.ones((len(rates), len(delays)))
+    for rate, delay in places:
+        x, y = np.abs(np.log(rates / rate)).argmin(), np.abs(np.log(delays / delay)).argmin()
+        near = (
+            slice(max(x - _APART[0], 0), x + _APART[0]),
+            slice(max(y - _APART[1], 0), y + _APART[1]),
+        )
+        is_free[near] = 0.01
+    return is_free
+
+
+def leaders(grid: Grid) -> list[str]:
+    """The algorithms that are before all others anywhere."""
+    return list(_leads(grid))
 
 
 def _leads(grid: Grid) -> dict[str, Array]:
@@ -121,6 +150,7 @@ def _label(
     axes: Axes,
     grid: Grid,
     is_first: NDArray[np.bool_],
+    is_free: Array,
     algo: str,
     size: float | str,
     least: float,
@@ -136,7 +166,7 @@ def _label(
         if inside.mean() < least:
             continue
         depth: Any = ndimage.distance_transform_edt(np.pad(inside, 1))
-        depth = depth[1:-1, 1:-1] * np.where(is_between, 1, 0.1)
+        depth = depth[1:-1, 1:-1] * np.where(is_between, 1, 0.1) * is_free
         x, y = np.unravel_index(int(depth.argmax()), depth.shape)
         box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "0.4"}
         where = float(rates[x]), float(delays[y])

@@ -52,7 +52,7 @@ def _write(grid: Grid, field: Field, out: Path) -> None:
         grid.frame().to_csv(out / "surface.csv", index=False, float_format="%.5g")
     if grid.winners():
         from experiments.advise.surface_plot import surface_plot
-        from experiments.report.figures.plots import save_plot
+        from experiments.report.figures.files import save_plot
 
         plan = field.candidates[0].plans[0]
         title = (

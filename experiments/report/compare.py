@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from experiments.report.cells import remarks, render
-from experiments.report.figures.plots import accuracy_plot, save_plot
-from experiments.report.results_table import named, results_table
+from experiments.report.data import ReportData
+from experiments.report.figures.files import save_plot
+from experiments.report.figures.plots import accuracy_plot
 from experiments.runs.load import load_runs_and_metrics
 from host.errors import UserError
 from host.output import check_folder
@@ -30,11 +31,13 @@ def compare(path: str | Path, out: str | Path | None = None) -> None:
     problems = [*runs.attrs["apart"], *metrics.attrs["problems"]]
     if runs.empty:
         raise UserError(" ".join([f"There is no run in {path}.", *problems]))
-    runs = named(runs)
+    data = ReportData.of(runs, metrics)
     console = Console(width=None if sys.stdout.isatty() else 250)
-    console.print(render(results_table(runs), runs))
-    figure = accuracy_plot(runs, metrics)
+    console.print(render(data.table, data.runs))
+    figure = accuracy_plot(data)
     plots = save_plot(figure, folder) if figure else []
-    ending = [f"Plot: {file}" for file in plots] or ["No plot: no run was evaluated."]
-    for line in [*remarks(runs), *problems, *ending]:
+    ending = [*filter(None, [data.drawn().left_out]), *(f"Plot: {file}" for file in plots)] or [
+        "No plot: no run was evaluated."
+    ]
+    for line in [*remarks(data.runs), *problems, *ending]:
         console.print(Text(line), soft_wrap=True)

@@ -24,9 +24,11 @@ from host.errors import UserError
 from host.words import counted
 
 MAX_PANELS = 12
-MAX_LINES = 10
+MAX_LINES = 5
+"""Of a panel, beside the baseline's."""
+
 NUM_FIRST = 3
-"""A panel shows these places, whatever stands in the others."""
+"""A panel shows these places, however many they are."""
 
 _ON_THE_WAY = ["steps_to_accuracy", "mb_to_accuracy"]
 
@@ -41,7 +43,7 @@ class ReportData:
         table: of `results_table`, with the medians of these steps and MB.
         problems: sentences on files that could not be read.
         labels: of all runs, also of those that its figures do not show.
-        left_out: what its figures do not show; nothing of the whole data.
+        left_out: what a figure of it does not show; nothing of the whole data.
         apart: sentences on the runs that are compared with none.
         tunings: the searches that made some of the runs.
         frozen: targets that were fixed before the runs, by points below a tuned baseline; none
@@ -63,9 +65,20 @@ class ReportData:
         """All runs at or below `path`. Raises `UserError` where there is none."""
         runs, metrics = load_runs_and_metrics(path)
         tunings, unread = load_tunings(path)
-        problems, apart = [*metrics.attrs["problems"], *unread], tuple(runs.attrs["apart"])
+        problems = [*metrics.attrs["problems"], *unread]
         if runs.empty:
-            raise UserError(" ".join([f"There is no run in {path}.", *apart, *problems]))
+            raise UserError(
+                " ".join([f"There is no run in {path}.", *runs.attrs["apart"], *problems])
+            )
+        data = cls.of(runs, metrics)
+        return replace(
+            data, problems=problems, tunings=tuple(tunings), frozen=load_targets(Path(path))
+        )
+
+    @classmethod
+    def of(cls, runs: pd.DataFrame, metrics: pd.DataFrame) -> ReportData:
+        """Runs and their rows, as `load_runs_and_metrics` gives them."""
+        problems, apart = metrics.attrs.pop("problems", []), runs.attrs.get("apart", ())
         metrics.attrs = {}  # pandas copies them with every selection
         evaluations = scored(metrics)
         runs = _with_way(named(runs), evaluations)
@@ -75,9 +88,7 @@ class ReportData:
             table=_with_medians(results_table(runs), runs),
             problems=problems,
             labels=tuple(runs.label),
-            apart=apart,
-            tunings=tuple(tunings),
-            frozen=load_targets(Path(path)),
+            apart=tuple(apart),
         )
 
     @cached_property
@@ -96,53 +107,46 @@ class ReportData:
         """
         yield from (group for _, group in self.table.groupby(list(columns), dropna=False))
 
-    def drawn(self, columns: Sequence[str] = COMPARABLE) -> ReportData:
-        """The part of it that fits into a figure with a panel for each of `groups(columns)`: the
-        largest situations, the best algorithms, and the first three of each panel of times.
+    def drawn(self, columns: Sequence[str] = COMPARABLE, *, most: int = MAX_LINES) -> ReportData:
+        """The part of it that a figure with a panel for each of `groups(columns)` shows: of the
+        largest situations those who are best there, and the baseline.
         """
         groups = sorted(self.groups(columns), key=lambda g: (-len(g), -g.runs.sum()))
-        labels = _best_labels(self.table)
-        hidden = [
-            f"{counted(len(items) - limit, noun)} of {len(items)}"
-            for items, limit, noun in (
-                (groups, MAX_PANELS, "situation"),
-                (labels, MAX_LINES, "algorithm"),
-            )
-            if len(items) > limit
+        chosen = [foremost(group, most) for group in groups[:MAX_PANELS]]
+        longest = max((group.label.nunique() for group in groups[:MAX_PANELS]), default=0)
+        hidden = len(groups) - len(chosen)
+        said = [
+            f"The figure leaves out {counted(hidden, 'situation')} of {len(groups)}, which the "
+            "tables have."
+            if hidden
+            else "",
+            f"A panel of it shows the first {most} and the baseline, of up to {longest} algorithms."
+            if any(len(a) < len(b) for a, b in zip(chosen, groups, strict=False))
+            else "",
         ]
-        if not hidden:
-            return self
-        table = pd.concat(groups[:MAX_PANELS]).sort_index()
-        is_drawn = table.label.isin(labels[:MAX_LINES])
-        left_out = f"The figures leave out {' and '.join(hidden)}, which the tables have."
-        if tuple(columns) == COMPARABLE:
-            order = table.groupby(list(COMPARABLE), dropna=False).cumcount()
-            is_further = ~is_drawn & (order < NUM_FIRST) & table.place.notna()
-            if is_further.any():
-                left_out += (
-                    f" The first {NUM_FIRST} of a situation stand in its panel all the same."
-                )
-            is_drawn |= is_further
-        table = table.loc[is_drawn]
+        table = pd.concat(chosen).sort_index()
         runs = self.runs.merge(table[list(KEYS)], on=list(KEYS))
-        return replace(self, runs=runs, table=table, left_out=left_out)
+        return replace(self, runs=runs, table=table, left_out=" ".join(filter(None, said)))
 
 
-def _best_labels(table: pd.DataFrame) -> list[str]:
-    """Baselines and their stand-in, then who is first in some situation, then the others by their
-    median place.
+def foremost(group: pd.DataFrame, most: int, by: str = "place") -> pd.DataFrame:
+    """The rows of a panel that it shows: of `most` algorithms that are the best there by a column,
+    of the best baseline, and of whoever has one of the first three places, in their order.
     """
-    marks = table.assign(is_first=table.place == 1, place=table.place.fillna(math.inf))
-    marks["is_baseline"] |= marks.is_best_baseline
+    marks = group.assign(rank=group[by].fillna(math.inf), order=range(len(group)))
     by_label = marks.groupby("label")
     order = pd.DataFrame(
         {
-            "other": ~by_label.is_baseline.any(),
-            "never_first": ~by_label.is_first.any(),
-            "place": by_label.place.median(),
+            "best": by_label["rank"].min(),
+            "median": by_label["rank"].median(),
+            "order": by_label.order.min(),
         }
-    )
-    return list(order.sort_values(["other", "never_first", "place"]).index)
+    ).sort_values(["best", "median", "order"])
+    labels = set(order.index[:most]) | set(group.label[group.is_best_baseline])
+    if by == "place":
+        order_there = group.groupby(list(COMPARABLE), dropna=False).cumcount()
+        labels |= set(group.label[(order_there < NUM_FIRST) & group.place.notna()])
+    return group.loc[group.label.isin(labels)]
 
 
 def _with_way(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from experiments.plan.identity import identity
 from experiments.report.cells import WORDS, Columns
-from experiments.report.figures.plots import save_plot
+from experiments.report.figures.files import save_plot
 from experiments.report.figures.styles import algorithm_of, style_of
 from host import markdown
 

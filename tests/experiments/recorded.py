@@ -34,13 +34,15 @@ def write_run(
 
     Its accuracy approaches `limit`, sooner for an algorithm that learns faster, and its steps take
     as long as its bytes need. `fields` are of the summary; `options`, of the algorithm; `cluster`,
-    of the workers; `of_net`, of the network; `lr`, of its optimizer; `stop_at_target`, of the run.
+    of the workers; `of_net`, of the network; `lr`, of its optimizer; `stop_at_target`, of the run;
+    `shared_training`: it learns on every network the same.
     """
     options, cluster = fields.pop("options", {}), fields.pop("cluster", {})
     of_net, stops = fields.pop("of_net", {}), fields.pop("stop_at_target", False)
     lr = fields.pop("lr", 0.1)
     mb_a_step, rate = ALGOS[algo]
-    chance = np.random.default_rng([seed, workers, len(algo), len(net)])
+    of_chance = 0 if fields.pop("shared_training", False) else len(net)
+    chance = np.random.default_rng([seed, workers, len(algo), of_chance])
     pace = 1 + 0.05 * chance.standard_normal()
     step_s = pace * (0.02 + 8 * mb_a_step / NETS[net])
     target = fields.pop("target", Target(value=TARGET))

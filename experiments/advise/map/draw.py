@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,34 +15,32 @@ from experiments.advise.map.job import COMPUTE_MS
 from experiments.advise.map.points import Point, points
 from experiments.advise.map.standing import baseline_place
 from experiments.advise.map.trainings import trained_workers
-from experiments.advise.surface_plot import draw_regions, label_regions, mesh
+from experiments.advise.surface_plot import draw_regions, label_regions, leaders, mesh
 from experiments.advise.tuning.trials import JUDGED_AT
+from experiments.report.figures import column
+from experiments.report.figures.names import SMALL
+from experiments.report.figures.styles import area_styles
 from host.words import counted, listed
 
 if TYPE_CHECKING:  # imported where it draws: it takes more than a second
     from matplotlib.axes import Axes
+    from matplotlib.contour import ContourSet
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-_WIDTH_IN = 7.2
-"""Of a journal's page."""
+_PANEL_IN = 1.3
+_EDGE = 0.07
+_WORD = np.array([[0.3], [0.2]])
+"""Parts of a frame: how near to it no number of a line stands, and the room of a word."""
 
-_PANEL_IN = 2.1
-_STYLE: Any = {
-    "font.size": 7,
-    "axes.titlesize": 7,
-    "hatch.linewidth": 0.3,
-    "hatch.color": "0.6",
-    "axes.linewidth": 0.6,
-}
 _LABEL_SHARE = 0.06
 """The least part of a panel in which a name has room."""
 
 _LEADS = (1.5, 2, 4, 8, 16, 32)
 _NOTE = (
-    "rho: an ideal all-reduce / compute. lambda: delay / compute. Simulated, {seeds}.\n"
-    "Numbers on lines: how many times as soon as all-reduce. Circles: all-reduce is first or ties."
-    "\nCrosses: nobody reaches the target."
+    "rho: an ideal all-reduce / compute. lambda: delay / compute. Simulated, {seeds}. "
+    "Numbers on lines: how many times as soon as all-reduce. Circles: all-reduce is first or ties. "
+    "Crosses: nobody reaches the target."
 )
 
 
@@ -52,13 +50,8 @@ def map_figure(shown: Sequence[Panel]) -> Figure:
     """
     own = shown[0].trained
     goal = own.goal(JUDGED_AT)
-    workers = sorted({panel.trained.workers for panel in shown})
-    losses = sorted({panel.loss_pct for panel in shown})
-    cells = {}
-    for p in shown:
-        row, column = losses.index(p.loss_pct), workers.index(p.trained.workers)
-        place = (row, column) if workers[1:] else (0, row)
-        cells[place] = (p, p.grids[p.trained.goal(JUDGED_AT)], _title(p))
+    order = sorted(shown, key=lambda p: (p.trained.workers, p.loss_pct))
+    cells = [(p, p.grids[p.trained.goal(JUDGED_AT)], _title(p)) for p in order]
     return _figure(
         cells,
         f"{own.task}: first to {own.goals[goal].points:g} point below tuned all-reduce's end",
@@ -70,15 +63,11 @@ def map_figure(shown: Sequence[Panel]) -> Figure:
 def targets_figure(shown: Sequence[Panel], workers: int) -> Figure:
     """The panels of so many workers without loss, at all targets: a row for each task."""
     own = [p for p in shown if p.trained.workers == workers and not p.loss_pct]
-    cells = {
-        (row, column): (
-            panel,
-            panel.grids[column],
-            f"{panel.trained.task}\nfirst to {goal}",
-        )
-        for row, panel in enumerate(own)
-        for column, goal in enumerate(panel.trained.goals)
-    }
+    cells = [
+        (panel, at, f"{panel.trained.task}: first to {goal}")
+        for panel in own
+        for at, goal in zip(panel.grids, panel.trained.goals, strict=True)
+    ]
     title = f"{counted(workers, 'worker')}, no loss: targets so many points below tuned all-reduce"
     return _figure(cells, title, _note(own), with_points=False)
 
@@ -94,49 +83,34 @@ def _title(panel: Panel) -> str:
 
 
 def _figure(
-    cells: Mapping[tuple[int, int], tuple[Panel, Grid, str]],
-    title: str,
-    note: str,
-    *,
-    with_points: bool,
+    cells: Sequence[tuple[Panel, Grid, str]], title: str, note: str, *, with_points: bool
 ) -> Figure:
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    num_rows, num_columns = (1 + max(place[k] for place in cells) for k in (0, 1))
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH_IN, _PANEL_IN * num_rows + 0.9), layout="constrained")
-        entries: dict[str, Patch] = {}
-        for (row, column), (panel, at, said) in sorted(cells.items(), key=itemgetter(0)):
-            axes = figure.add_subplot(num_rows, num_columns, 1 + row * num_columns + column)
-            entries |= _draw(axes, panel, at)
-            if with_points and not panel.loss_pct:
-                _draw_points(axes, panel)
-            axes.set_title(said)
-            axes.set(xlabel="rho", ylabel="lambda")
-            axes.label_outer()
-        figure.suptitle(title, fontsize=8)
-        figure.legend(
-            handles=[entries[algo] for algo in sorted(entries)],
-            loc="outside lower center",
-            ncols=min(len(entries), 5),
-            frameon=False,
-            title=note,
-            title_fontsize=6.5,
-        )
-        figure.draw_without_rendering()
-    return figure
+    """One below the other; regions too small for their names are in the key."""
+    panels = []
+    for panel, at, said in cells:
+        draw = partial(_draw, panel=panel, at=at, with_points=with_points and not panel.loss_pct)
+        panels.append(column.Panel(title=said, draw=draw, height_in=_PANEL_IN))
+    firsts = {algo for _, at, _ in cells if np.isfinite(at.best_s).any() for algo in leaders(at)}
+    entries = [(algo, partial(_swatch, algo)) for algo in sorted(firsts)]
+    return column.column([*panels, *([column.key(entries)] if entries else [])], title, note)
 
 
-def _draw(axes: Axes, panel: Panel, at: Grid) -> dict[str, Patch]:
-    """One panel; returns the entries of a legend."""
-    axes.set(xscale="log", yscale="log")
+def _swatch(algo: str, x: float, y: float, width: float, height: float) -> Patch:
+    from matplotlib.patches import Rectangle
+
+    style: dict[str, Any] = area_styles([algo])[algo] | {"linewidth": 0.4}
+    return Rectangle((x, y), width, height, **style)
+
+
+def _draw(axes: Axes, *, panel: Panel, at: Grid, with_points: bool) -> None:
+    axes.set(xscale="log", yscale="log", xlabel="rho", ylabel="lambda")
+    axes.grid(visible=False)
     missed = [(at.rates_mbit[i], at.delays_ms[j]) for i, j in np.argwhere(np.isinf(at.best_s))]
     if len(missed) == at.best_s.size:
         _set_ticks(axes, panel)
         axes.text(0.5, 0.5, "nobody reaches it", transform=axes.transAxes, ha="center")
-        return {}
-    entries = draw_regions(axes, at, line_width=0.9)
+        return
+    draw_regions(axes, at, line_width=0.9)
     if missed:
         axes.scatter(*zip(*missed, strict=True), s=12, marker="x", color="black", lw=0.8)
     rates, delays = mesh(at)
@@ -145,7 +119,6 @@ def _draw(axes: Axes, panel: Panel, at: Grid) -> dict[str, Patch]:
     lines = axes.contour(
         rates, delays, ratio.T, levels=_LEADS, colors="0.2", linewidths=0.5, linestyles=":"
     )
-    axes.clabel(lines, fmt="%g", fontsize=6)
     marked = [
         (at.rates_mbit[i], at.delays_ms[j])
         for i, j in np.ndindex(at.best_s.shape)
@@ -154,8 +127,9 @@ def _draw(axes: Axes, panel: Panel, at: Grid) -> dict[str, Patch]:
     if marked:
         axes.scatter(*zip(*marked, strict=True), s=7, facecolor="white", edgecolor="black", lw=0.5)
     _set_ticks(axes, panel)
-    label_regions(axes, at, 4.5, _LABEL_SHARE)
-    return entries
+    places = _draw_points(axes, panel) if with_points else []
+    label_regions(axes, at, SMALL, _LABEL_SHARE, places)
+    _label_leads(axes, lines)
 
 
 def _set_ticks(axes: Axes, panel: Panel) -> None:
@@ -169,27 +143,50 @@ def _set_ticks(axes: Axes, panel: Panel) -> None:
     axes.set_ylim(LAMBDAS[0] * COMPUTE_MS, LAMBDAS[-1] * COMPUTE_MS)
 
 
-def _draw_points(axes: Axes, panel: Panel) -> None:
-    """Those of the nearest numbers of workers; beyond the frame at its edge."""
+def _label_leads(axes: Axes, lines: ContourSet) -> None:
+    """The number of each line where it is the farthest from the frame and from other words."""
+    to_frame = axes.transData + axes.transAxes.inverted()
+    words = [getattr(text, "xy", text.get_unitless_position()) for text in axes.texts]
+    taken = [to_frame.transform(word) for word in words]
+    chosen = []
+    for path in lines.get_paths():
+        vertices = np.asarray(path.vertices, float).reshape(-1, 2)
+        places = to_frame.transform(vertices)
+        inside = np.flatnonzero(((places > _EDGE) & (places < 1 - _EDGE)).all(axis=1))
+        if not inside.size:
+            continue
+        apart = [np.hypot(*(places[inside] - word).T / _WORD) for word in taken]
+        best = inside[int(np.min(apart, axis=0).argmax()) if apart else inside.size // 2]
+        chosen.append((float(vertices[best, 0]), float(vertices[best, 1])))
+        taken.append(places[best])
+    if chosen:
+        axes.clabel(lines, fmt="%g", fontsize=SMALL, manual=chosen)
+
+
+def _draw_points(axes: Axes, panel: Panel) -> list[tuple[float, float]]:
+    """Those of the nearest numbers of workers; beyond the frame at its edge. Returns where."""
     from matplotlib.patheffects import withStroke
 
+    places = []
     for place, point in enumerate(points()):
         if panel.trained.workers not in nearest(point):
             continue
         rho, lambda_ = point.job.rho, point.job.lambda_
         inside = (float(np.clip(rho, RHOS[0], RHOS[-1])), float(np.clip(lambda_, LAMBDAS[0], 1)))
         where = panel.rate_mbit(inside[0]), inside[1] * COMPUTE_MS
+        places.append(where)
         axes.plot(*where, "o", ms=3, color="black", clip_on=False, zorder=5)
         axes.annotate(
             point.sign,
             where,
             xytext=(-2, 5 if place % 2 else -10),
-            fontsize=6,
+            fontsize=SMALL,
             textcoords="offset points",
             weight="bold",
             path_effects=[withStroke(linewidth=2, foreground="white")],
             zorder=6,
         )
+    return places
 
 
 def nearest(point: Point) -> list[int]:

@@ -18,7 +18,7 @@ from experiments.advise.map.job import COMPUTE_MS, MODEL_MB
 from experiments.advise.map.points import Point, points
 from experiments.advise.map.standing import always_best, baseline_loses, model_error, sent_by
 from experiments.advise.map.trainings import load, tasks, trained_workers
-from experiments.report.figures.plots import save_png
+from experiments.report.figures.files import save_png
 from host import markdown
 from host.errors import UserError
 from host.output import writing

@@ -1,1 +1,1 @@
-"""What is drawn: styles, panels, curves and bars."""
+"""What is drawn: styles, columns of panels, curves and dots."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-import textwrap
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from experiments.report.cells import TITLE_COLUMNS, describe
-from experiments.report.figures.styles import Styles, line_styles
-from experiments.report.results_table import SITUATION, named, varies
-from experiments.report.scores import scored, signs
-from host.output import writing
+from experiments.report.data import MAX_LINES, MAX_PANELS, ReportData, foremost
+from experiments.report.figures.column import Panel, column
+from experiments.report.figures.names import End, height_in, name_ends, set_log_axis
+from experiments.report.figures.networks import fast_first, network_name
+from experiments.report.figures.styles import Styles
+from experiments.report.phrases import situation
+from experiments.report.results_table import KEYS, varies
+from experiments.report.scores import signs
 
 if TYPE_CHECKING:  # imported where it draws: more than a second, which a table need not wait for
     from matplotlib.axes import Axes
@@ -23,53 +28,65 @@ if TYPE_CHECKING:  # imported where it draws: more than a second, which a table 
 OVER = {"time_s": "training time (s)", "step": "steps", "bytes_sent": "MB sent by a worker"}
 """What accuracy is drawn over: columns of metrics, and their axes' labels."""
 
-_DPI = 150
+_RANK = {"time_s": "place", "step": "steps_to_accuracy", "bytes_sent": "mb_to_accuracy"}
+"""By which the algorithms of a panel are chosen."""
+
+_PANEL_IN = 1.25
+_TARGET = "0.3"
 
 
-def accuracy_plot(
-    runs: pd.DataFrame, metrics: pd.DataFrame, over: str = "time_s", styles: Styles | None = None
-) -> Figure | None:
-    """Accuracy over one of OVER, a panel for each situation; None where there is nothing to draw.
-
-    `styles` are of `line_styles`, for the labels of more runs. Over time, runs whose workers shared
-    a GPU are left out.
+@dataclass(frozen=True, kw_only=True)
+class _Curves:
+    """What a panel shows: the rows of settings, of one situation or of several whose curves are
+    equal, the evaluations of their runs, and a curve for each label.
     """
-    runs = named(runs)
-    runs = runs.query("not shared_gpu") if over == "time_s" else runs
-    evaluations = _evaluations(runs, metrics, over)
-    if evaluations.empty:
-        return None
-    import matplotlib
-    import seaborn
-    from matplotlib.figure import Figure
 
-    situations = [group for _, group in runs.groupby(list(SITUATION), dropna=False)]
-    own = [column for column in SITUATION if varies(runs, column)]
-    styles = styles or line_styles(runs.label)
-    num_columns = min(len(situations), 3)
-    num_rows = math.ceil(len(situations) / num_columns)
-    width_in = max(7, 4.2 * num_columns)
-    theme: Any = seaborn.axes_style("whitegrid")
-    with matplotlib.rc_context(theme):
-        figure = Figure(figsize=(width_in, 3.6 * num_rows + 1), layout="constrained")
-        for place, group in enumerate(situations, start=1):
-            panel = figure.add_subplot(num_rows, num_columns, place)
-            _draw(panel, group, evaluations, over, styles)
-            panel.set_title(textwrap.fill(describe(group, own), 45), fontsize="medium")
-        figure.suptitle(textwrap.fill(describe(runs, TITLE_COLUMNS), int(9 * width_in)))
-        add_legend(figure, [label for label in styles if label in set(runs.label)])
-    return figure
+    rows: pd.DataFrame
+    networks: tuple[Mapping[Any, Any], ...]
+    target: float
+    evaluations: pd.DataFrame
+    lines: dict[str, pd.DataFrame]
+
+    def identity(self) -> tuple[Any, ...]:
+        """Equal for panels that would show the same."""
+        numbers = {label: line.to_numpy(float).tobytes() for label, line in self.lines.items()}
+        return tuple(sorted(numbers.items())), str(self.target)
+
+
+def accuracy_plot(data: ReportData, over: str = "time_s") -> Figure | None:
+    """Accuracy over one of OVER, a panel for each situation, from fast networks to slow ones; None
+    where there is nothing to draw.
+
+    A panel shows the five algorithms that are the best in it, and the baseline. Over steps and
+    bytes, situations whose curves are equal have one panel. Over time, runs whose workers shared a
+    GPU are left out.
+    """
+    evaluations = _evaluations(data, over)
+    data = data.drawn(most=len(data.table)) if over == "time_s" else data
+    panels = _merged(list(_panels(data, evaluations, over)))[:MAX_PANELS]
+    if not panels:
+        return None
+    everything = pd.concat([panel.rows for panel in panels])
+    ended = evaluations.loc[evaluations.status != "completed"]
+    note = "Lines: medians of the seeds, as far as all went. Bands: from the least to the greatest."
+    if len(ended):
+        note += " Crosses: a run failed or diverged there, and is in no line."
+    return column(
+        [_panel(panel, everything, evaluations, over, data.styles) for panel in panels],
+        describe(everything, TITLE_COLUMNS),
+        note,
+    )
 
 
 def curve(evaluations: pd.DataFrame, over: str = "time_s") -> pd.DataFrame:
-    """Of the runs' k-th evaluations: the medians of `over` and of the score, least and greatest
-    score. It ends where the first of the completed runs does: the runs that are left would go on
-    with another median.
+    """Of the k-th evaluations of the runs that completed, or of all where none did: the medians of
+    `over` and of the score, least and greatest score. It ends where the first of them does: those
+    that are left would go on with another median.
     """
     is_complete = evaluations.status == "completed"
-    counts = evaluations.loc[is_complete if is_complete.any() else ~is_complete].folder
+    evaluations = evaluations.loc[is_complete if is_complete.any() else ~is_complete]
     place = evaluations.groupby("folder").cumcount()
-    evaluations = evaluations.loc[place < counts.value_counts().min()]
+    evaluations = evaluations.loc[place < evaluations.folder.value_counts().min()]
     return evaluations.groupby(place).agg(
         **{over: (over, "median")},
         score=("score", "median"),
@@ -78,87 +95,131 @@ def curve(evaluations: pd.DataFrame, over: str = "time_s") -> pd.DataFrame:
     )
 
 
-def save_plot(figure: Figure, out: Path, name: str = "accuracy") -> list[Path]:
-    """Write `name`.png and .svg to `out`. Raises `UserError` where that cannot be."""
-    png, svg = save_png(figure, out, name), out / f"{name}.svg"
-    with writing(out):
-        figure.savefig(svg, dpi=_DPI)
-    return [png, svg]
-
-
-def save_png(figure: Figure, out: Path, name: str) -> Path:
-    """Write `name`.png alone, as git keeps it. Raises `UserError` where that cannot be."""
-    png = out / f"{name}.png"
-    figure.set_dpi(_DPI)
-    figure.draw_without_rendering()  # it finds its layout, which is half of the work, here and once
-    figure.set_layout_engine("none")
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        _write_png(figure, png)
-    return png
-
-
-def _write_png(figure: Figure, file: Path) -> None:
-    """In 256 colours, which a drawing does not miss: a third or a quarter of the bytes are left."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from PIL import Image
-
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
-    few_colors = drawn.quantize(256, dither=Image.Dither.NONE)
-    few_colors.save(file, format="PNG", optimize=True)
-
-
-def add_legend(figure: Figure, order: list[str]) -> None:
-    """One legend of all panels below them; what `order` does not name stands last."""
-    entries: dict[str, Any] = {}
-    for panel in figure.axes:
-        handles, names = panel.get_legend_handles_labels()
-        entries |= zip(names, handles, strict=True)
-    order = [*(n for n in order if n in entries), *sorted(entries.keys() - set(order))]
-    fitting = int(figure.get_figwidth() / (0.6 + 0.08 * max(map(len, order))))
-    figure.legend(
-        handles=[entries[name] for name in order],
-        loc="outside lower center",
-        ncols=min(len(order), max(fitting, 1)),
-        frameon=False,
-    )
-
-
-def _evaluations(runs: pd.DataFrame, metrics: pd.DataFrame, over: str) -> pd.DataFrame:
-    """Those of `runs` that can be drawn, each with its run's label, task and status."""
-    rows = scored(metrics)
-    rows = rows.loc[rows[over].notna(), ["folder", over, "score"]]
+def _evaluations(data: ReportData, over: str) -> pd.DataFrame:
+    """Those that can be drawn, each with its run's label, task and status: on a logarithmic axis
+    there is no place for what was before the first step.
+    """
+    rows = data.evaluations
+    rows = rows.loc[rows[over].notna() & (rows[over] > 0), ["folder", over, "score"]]
+    runs = data.runs.query("not shared_gpu") if over == "time_s" else data.runs
     rows = rows.merge(runs[["folder", "label", "task", "metric", "status"]], on="folder")
     return rows.astype({over: float}).assign(
         **{over: lambda frame: frame[over] / (1e6 if over == "bytes_sent" else 1)}
     )
 
 
+def _panels(data: ReportData, evaluations: pd.DataFrame, over: str) -> Iterator[_Curves]:
+    """Of each situation, from fast networks to slow ones."""
+    keys = list(KEYS)
+    by = _RANK[over] if _RANK[over] in data.table else "place"
+    drawn = set(evaluations.folder)
+    for group in fast_first(list(data.groups())):
+        rows = foremost(group, MAX_LINES, by)
+        runs = data.runs[[*keys, "folder", "target_score"]].merge(rows[keys], on=keys)
+        own = evaluations.loc[evaluations.folder.isin(drawn.intersection(runs.folder))]
+        if len(own):
+            yield _Curves(
+                rows=rows,
+                networks=(rows.iloc[0].to_dict(),),
+                target=float(runs.target_score.iloc[0]),
+                evaluations=own,
+                lines={str(k): curve(of, over) for k, of in own.groupby("label")},
+            )
+
+
+def _merged(panels: Sequence[_Curves]) -> list[_Curves]:
+    """Panels that would show the same, as one."""
+    same: dict[tuple[Any, ...], list[_Curves]] = {}
+    for panel in panels:
+        same.setdefault(panel.identity(), []).append(panel)
+    return [
+        _Curves(
+            rows=pd.concat([panel.rows for panel in alike]),
+            networks=tuple(name for panel in alike for name in panel.networks),
+            target=alike[0].target,
+            evaluations=alike[0].evaluations,
+            lines=alike[0].lines,
+        )
+        for alike in same.values()
+    ]
+
+
+def _panel(
+    panel: _Curves, everything: pd.DataFrame, evaluations: pd.DataFrame, over: str, styles: Styles
+) -> Panel:
+    title = situation(panel.rows, everything)
+    if len(panel.networks) > 1 and varies(panel.rows, "net"):
+        title = ", ".join(filter(None, [title, f"networks {_names(panel.networks)}"]))
+    metric, task = panel.rows["metric"].iloc[0], panel.rows.task.iloc[0]
+    alike = evaluations.loc[(evaluations.task == task) & (evaluations["metric"] == metric)]
+    frame_in = height_in([*panel.lines, "target"], _PANEL_IN)
+    return Panel(
+        title=title,
+        draw=partial(_draw, panel=panel, alike=alike, over=over, styles=styles, frame_in=frame_in),
+        height_in=frame_in,
+    )
+
+
+def _names(networks: Sequence[Mapping[Any, Any]]) -> str:
+    """By the preset alone, where that tells them apart."""
+    presets = [str(row["net"]) for row in networks]
+    is_enough = len(set(presets)) == len(presets)
+    return ", ".join(presets if is_enough else [network_name(row) for row in networks])
+
+
 def _draw(
-    panel: Axes, runs: pd.DataFrame, evaluations: pd.DataFrame, over: str, styles: Styles
+    axes: Axes,
+    *,
+    panel: _Curves,
+    alike: pd.DataFrame,
+    over: str,
+    styles: Styles,
+    frame_in: float,
 ) -> None:
-    """The lines of one situation, its target, and a cross where a run ended before its time."""
-    target, metric = runs.target_score.iloc[0], runs["metric"].iloc[0]
-    alike = (evaluations.task == runs.task.iloc[0]) & (evaluations["metric"] == metric)
-    bottom, top = _limits(evaluations.loc[alike], target)
-    evaluations = evaluations.loc[evaluations.folder.isin(runs.folder)]
-    for label, rows in evaluations.groupby("label"):
-        line, style = curve(rows, over), styles[str(label)]
-        every = len(line) // 10 or 1
-        panel.plot(line[over], line.score, label=label, markevery=every, **style)
-        if rows.folder.nunique() > 1:
-            band = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
-            panel.fill_between(line[over], line.least, line.greatest, **band)
-    ends = evaluations[evaluations.status != "completed"].groupby("folder").tail(1)
-    if len(ends):  # at the edge where it lies beyond
-        heights = ends.score.clip(lower=bottom, upper=top)
-        panel.plot(ends[over], heights, "kx", ms=9, mew=2, clip_on=False, label="ended early")
-    if pd.notna(target):
-        panel.axhline(target, color="0.3", linestyle="--", linewidth=1, label="target")
-    panel.set(xlabel=OVER[over], ylabel=f"validation {metric}", ylim=(bottom, top))
-    panel.set_xlim(left=0)
+    """The lines, the target, and a cross where a run ended before its time."""
+    bottom, top = _limits(alike, panel.target)
+    ends = []
+    for label, line in panel.lines.items():
+        style = styles[label]
+        every = len(line) // 8 or 1
+        axes.plot(line[over], line.score, markevery=every, label=label, **style)
+        if (line.greatest > line.least).any():
+            band = {"color": style["color"], "alpha": 0.15, "linewidth": 0}
+            axes.fill_between(line[over], line.least, line.greatest, **band)
+        ends.append(End(line[over].iloc[-1], line.score.iloc[-1], label, style["color"]))
+    low, high = _from_view(panel.lines.values(), over, bottom, top)
+    early = panel.evaluations[panel.evaluations.status != "completed"].groupby("folder").tail(1)
+    if len(early):  # at the edge where it lies beyond
+        x, y = early[over].clip(low, high), early.score.clip(bottom, top)
+        axes.plot(x, y, "kx", ms=5, mew=1, clip_on=False, label="ended early")
+    set_log_axis(axes.xaxis, low, high, 6)
+    axes.set(xlabel=OVER[over], ylabel=f"validation {panel.rows['metric'].iloc[0]}")
+    axes.set_ylim(bottom, top)
+    axes.yaxis.set_major_locator(_few_ticks())
+    if not math.isnan(panel.target):
+        axes.axhline(panel.target, color=_TARGET, linestyle="--", linewidth=0.6, label="target")
+        ends.append(End(high, panel.target, "target", _TARGET))
+    name_ends(axes, ends, frame_in)
+
+
+def _few_ticks() -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(5, steps=[1, 2, 5, 10])
+
+
+def _from_view(
+    lines: Iterable[pd.DataFrame], over: str, bottom: float, top: float
+) -> tuple[float, float]:
+    """From the last number before a curve comes into view to the greatest."""
+    begins, ends = [], []
+    for line in lines:
+        x, y = line[over].to_numpy(float), line.score.to_numpy(float)
+        inside = np.flatnonzero((y >= bottom) & (y <= top))
+        begins.append(x[max(inside[0] - 1, 0)] if inside.size else x[0])
+        ends.append(x[-1])
+    low, high = min(begins), max(ends)
+    return (low, high) if low < high else (low / 1.5, high * 1.5)
 
 
 def _limits(evaluations: pd.DataFrame, target: float) -> tuple[float, float]:

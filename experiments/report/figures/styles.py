@@ -87,7 +87,7 @@ def area_styles(labels: Iterable[str]) -> Styles:
     """The colour of each label's line, lighter, and a hatch: of bars and fields."""
     return {
         label: {
-            "facecolor": _lighter(style.color, 0.4),
+            "facecolor": lighter(style.color, 0.4),
             "hatch": _HATCHES[(style.hatch + variant) % len(_HATCHES)],
             "edgecolor": "0.25",
         }
@@ -149,7 +149,7 @@ def _darker(color: str, share: float) -> str:
     return _hex(share * part for part in _parts(color))
 
 
-def _lighter(color: str, share: float) -> str:
+def lighter(color: str, share: float) -> str:
     """That `share` of the way to white."""
     return _hex(part + share * (255 - part) for part in _parts(color))
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from experiments.report.figures.panels import panels
+from experiments.report.cells import TITLE_COLUMNS, describe
+from experiments.report.data import MAX_LINES, NUM_FIRST
+from experiments.report.figures.column import Panel, column
+from experiments.report.figures.names import End, height_in, name_ends, set_log_axis
+from experiments.report.figures.networks import fast_first
 from experiments.report.figures.styles import Styles
+from experiments.report.phrases import situation
 from experiments.report.statistics import Array
 
 if TYPE_CHECKING:
@@ -19,11 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NUM_TARGETS = 60
-MAX_LINES = 5
-"""Those who are first at most targets; the baseline comes on top."""
-
-_LEAST_GAP = 0.085
-"""Between two names, as a part of the panel's height."""
+_PANEL_IN = 1.25
 
 
 @dataclass(frozen=True)
@@ -45,23 +46,39 @@ class TargetCurves:
 
     @property
     def shown(self) -> list[int]:
-        """The positions of the rows to draw: who is first at most targets, and the baseline."""
+        """The positions of the rows to draw: the first three at the target of the runs, the
+        baseline, and who is first at most targets.
+        """
         reached = self.seconds[:, np.isfinite(self.seconds).any(axis=0)]
         if not reached.size:
             return []
-        firsts = pd.Series(reached.argmin(axis=0)).value_counts(sort=True)
-        best = [k for k, is_best in enumerate(self.rows.is_best_baseline) if is_best]
-        return sorted({*firsts.index[:MAX_LINES], *best})
+        firsts = pd.Series(reached.argmin(axis=0)).value_counts(sort=True, ascending=False)
+        order = sorted(firsts.index, key=lambda k: (-firsts[k], k))
+        rows = enumerate(self.rows.to_dict("records"))
+        fixed = [
+            k for k, row in rows if (k < NUM_FIRST and row["place"] > 0) or row["is_best_baseline"]
+        ]
+        return sorted({*fixed, *order[: max(MAX_LINES + 1 - len(fixed), 1)]})
 
 
 def target_plot(situations: Sequence[TargetCurves], styles: Styles) -> Figure:
-    """A panel for each situation."""
+    """A panel for each situation, from fast networks to slow ones."""
     by_rows = {id(curves.rows): curves for curves in situations}
+    groups = fast_first([curves.rows for curves in situations])
+    everything = pd.concat(groups)
+    panels = [_panel(by_rows[id(group)], everything, styles) for group in groups]
+    note = "Dotted: the target of the runs. A line ends where half of the seeds miss."
+    return column(panels, describe(everything, TITLE_COLUMNS), note)
 
-    def draw(axes: Axes, group: pd.DataFrame) -> None:
-        _draw(axes, by_rows[id(group)], styles)
 
-    return panels([curves.rows for curves in situations], draw, height_in=3.0)
+def _panel(curves: TargetCurves, everything: pd.DataFrame, styles: Styles) -> Panel:
+    names = [str(curves.rows.label.iloc[k]) for k in curves.shown]
+    frame_in = height_in(names, _PANEL_IN)
+    return Panel(
+        title=situation(curves.rows, everything),
+        draw=partial(_draw, curves=curves, styles=styles, frame_in=frame_in),
+        height_in=frame_in,
+    )
 
 
 def targets_between(easiest: float, hardest: float) -> Array:
@@ -69,11 +86,9 @@ def targets_between(easiest: float, hardest: float) -> Array:
     return np.linspace(easiest, hardest, NUM_TARGETS)
 
 
-def _draw(axes: Axes, curves: TargetCurves, styles: Styles) -> None:
+def _draw(axes: Axes, *, curves: TargetCurves, styles: Styles, frame_in: float) -> None:
     """A logarithmic clock; each line ends where half of its seeds miss, with its name beside it."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    ends: list[tuple[float, float, str]] = []
+    ends, known = [], []
     for k in curves.shown:
         is_reached = np.isfinite(curves.seconds[k])
         if not is_reached.any():
@@ -81,47 +96,13 @@ def _draw(axes: Axes, curves: TargetCurves, styles: Styles) -> None:
         label = str(curves.rows.label.iloc[k])
         style: dict[str, Any] = {**styles[label], "marker": ""}
         targets, seconds = curves.targets[is_reached], curves.seconds[k][is_reached]
-        axes.plot(targets, seconds, drawstyle="steps-mid", linewidth=1.6, **style)
-        ends.append((float(targets[-1]), float(seconds[-1]), label))
+        axes.plot(targets, seconds, drawstyle="steps-mid", label=label, **style)
+        ends.append(End(float(targets[-1]), float(seconds[-1]), label, style["color"]))
+        known.extend(seconds[seconds > 0])
     if curves.recorded is not None:
-        axes.axvline(curves.recorded, color="0.3", linestyle=":", linewidth=1)
-    metric = str(curves.rows.metric.iloc[0])
-    axes.set(yscale="log", xlabel=f"target: {metric}", ylabel="seconds to it")
+        axes.axvline(curves.recorded, color="0.3", linestyle=":", linewidth=0.8)
+    axes.set(xlabel=f"target: {curves.rows.metric.iloc[0]}", ylabel="seconds to it")
     axes.set_xlim(curves.targets[0], curves.targets[-1])
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter("{x:g}")
-    if ends:
-        _name(axes, ends, styles)
-
-
-def _name(axes: Axes, ends: Sequence[tuple[float, float, str]], styles: Styles) -> None:
-    """Each line's name at the right edge, as high as its end, where names leave room for it."""
-    low, high = map(math.log, axes.get_ylim())
-    heights = [(math.log(seconds) - low) / (high - low) for _, seconds, _ in ends]
-    for k, height in zip(*_spread(heights), strict=True):
-        target, seconds, label = ends[k]
-        axes.annotate(
-            label,
-            xy=(target, seconds),
-            xytext=(1.03, height),
-            textcoords="axes fraction",
-            color=styles[label]["color"],
-            va="center",
-            fontsize="small",
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": styles[label]["color"], "linewidth": 0.5},
-        )
-
-
-def _spread(heights: Sequence[float]) -> tuple[list[int], list[float]]:
-    """The positions of `heights` from low to high, and heights as near as `_LEAST_GAP` allows."""
-    order = sorted(range(len(heights)), key=lambda k: heights[k])
-    placed: list[float] = []
-    for k in order:
-        placed.append(max(heights[k], placed[-1] + _LEAST_GAP if placed else -math.inf))
-    top = 1.0
-    for at in reversed(range(len(placed))):
-        placed[at] = min(placed[at], top)
-        top = placed[at] - _LEAST_GAP
-    return order, placed
+    if known:
+        set_log_axis(axes.yaxis, min(known) / 1.1, max(known) * 1.1, 5)
+        name_ends(axes, ends, frame_in)

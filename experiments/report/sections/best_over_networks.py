@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from experiments.report.cells import describe, leading
 from experiments.report.data import ReportData
-from experiments.report.phrases import kinds, sentence, wrapped
-from experiments.report.results_table import COMPARABLE, KEYS, comparable, shown, varies
+from experiments.report.figures.column import Panel, column
+from experiments.report.figures.names import LINE_IN, narrow, text_width_in
+from experiments.report.figures.networks import NETWORK, REST, network_name, network_names
+from experiments.report.figures.styles import algorithm_of, lighter, style_of
+from experiments.report.phrases import kinds, sentence
+from experiments.report.results_table import KEYS, comparable, varies
 from experiments.report.section import PageTable, Section
 from host.words import counted, listed, significant
 
@@ -26,10 +31,11 @@ TITLE = "The best algorithm over networks"
 MAX_ROWS, MAX_COLUMNS = 16, 12
 
 _NAME_WIDTH = 18
+_FRAME_IN, _PAD_IN = 2.5, 0.05
+_TITLE_LETTERS = 44
+_ALL = "all runs"
+_NOBODY = "#e6e6e6"
 
-NETWORK = ["net", "tcp_options", "asked_rate_mbit", "cluster"]
-"""A network, with workers of a kind at its ends."""
-REST = [column for column in COMPARABLE if column not in NETWORK]
 _ROW = [column for column in KEYS if column not in NETWORK]
 
 
@@ -49,11 +55,19 @@ def section(data: ReportData) -> Section:
 
 
 def _firsts(table: pd.DataFrame) -> pd.DataFrame:
-    """The first row of each comparable group, with the number of rows that tie with it."""
+    """The first row of each comparable group, with the number of rows that tie with it, and the
+    time of the next.
+    """
     if table.empty:
         return table
     return pd.concat(
-        [group.head(1).assign(num_ties=group.ties_with_first.sum()) for group in comparable(table)]
+        [
+            group.head(1).assign(
+                num_ties=group.ties_with_first.sum(),
+                second_s=group.time_to_accuracy_s.iloc[1] if len(group) > 1 else math.inf,
+            )
+            for group in comparable(table)
+        ]
     )
 
 
@@ -89,7 +103,7 @@ def _placed(firsts: pd.DataFrame) -> pd.DataFrame:
     varying = [column for column in REST if varies(firsts, column)]
     return firsts.assign(
         column=[network_name(row) for row in firsts.to_dict("records")],
-        row=[describe(firsts.loc[[i]], varying) or "all runs" for i in firsts.index],
+        row=[describe(firsts.loc[[i]], varying) or _ALL for i in firsts.index],
     )
 
 
@@ -105,77 +119,117 @@ def _left_out(placed: pd.DataFrame) -> str:
 
 
 def _figure(firsts: pd.DataFrame, data: ReportData) -> Figure:
-    import matplotlib
-    from matplotlib.figure import Figure
-
     firsts = _placed(firsts)
-    columns = network_names(firsts)[:MAX_COLUMNS]
-    rows = list(dict.fromkeys(firsts["row"]))[:MAX_ROWS]
-    longest = max(len(word) for label in firsts.label for word in label.split())
-    size_in = 2.6 + max(1.5, 0.085 * longest) * len(columns), 1.9 + 0.8 * len(rows)
-    theme: Any = {"hatch.linewidth": 0.4}
-    with matplotlib.rc_context(theme):
-        figure = Figure(figsize=size_in, layout="constrained")
-        axes = figure.add_subplot()
-        fields = firsts.query("column in @columns and row in @rows")
-        for field in fields.to_dict("records"):
-            _draw(axes, columns.index(field["column"]), rows.index(field["row"]), field, data)
-        _frame(axes, columns, rows)
-        same = ("task", "model", "workers", "backend")
-        figure.suptitle(textwrap.fill(describe(firsts, same), int(9 * size_in[0])))
-        figure.draw_without_rendering()
-    return figure
+    nets = _fast_first(firsts)[-MAX_COLUMNS:]
+    order = firsts.groupby(REST, dropna=False).ngroup().sort_values(kind="stable").index
+    rows = list(dict.fromkeys(firsts.loc[order, "row"]))[:MAX_ROWS]
+    fields = firsts.query("column in @nets and row in @rows").to_dict("records")
+    texts = {(f["row"], f["column"]): _text(f) for f in fields}
+    widest_in = max(text_width_in(line) for text in texts.values() for line in text.split("\n"))
+    num_columns = max(1, min(len(rows), int(_FRAME_IN / (widest_in + _PAD_IN))))
+    colors = winner_colors([f["label"] for f in fields if f["place"] == 1])
+    panels = []
+    for begin in range(0, len(rows), num_columns):
+        own = rows[begin : begin + num_columns]
+        lines = [max(texts.get((r, n), "").count("\n") + 1 for r in own) for n in nets]
+        sizes = [
+            max(count, net.count(",") + 1) * LINE_IN + 2 * _PAD_IN
+            for count, net in zip(lines, nets, strict=True)
+        ]
+        draw = partial(
+            _draw_panel, fields=fields, texts=texts, colors=colors, nets=nets, rows=own, sizes=sizes
+        )
+        panels.append(Panel(title="", draw=draw, height_in=sum(sizes)))
+    same = ("task", "model", "workers", "backend")
+    note = (
+        "Numbers: how many times as soon as the best baseline; where that is first, or none was "
+        "run, as the next. Alone: the others missed."
+    )
+    return column(panels, describe(firsts, same), note)
 
 
-def _draw(axes: Axes, x: int, y: int, field: dict[Any, Any], data: ReportData) -> None:
-    """A field in the colour of the algorithm that is first there, and by name."""
+def _fast_first(placed: pd.DataFrame) -> list[str]:
+    """Names of networks, from the highest rate on; at equal rates where the first is sooner."""
+    by_net = placed.groupby("column")
+    order = pd.DataFrame(
+        {
+            "rate": -by_net.asked_rate_mbit.min().fillna(math.inf),
+            "seconds": by_net.time_to_accuracy_s.median(),
+        }
+    )
+    return list(order.sort_values(["rate", "seconds"], kind="stable").index)
+
+
+def winner_colors(labels: Iterable[str]) -> dict[str, str]:
+    """Of each, one that no other has: that of its algorithm, lighter for further labels of it."""
+    colors: dict[str, str] = {}
+    for label in sorted(set(labels)):
+        share = 0.35
+        while (color := lighter(style_of(algorithm_of(label)).color, share)) in colors.values():
+            share += 0.13
+        colors[label] = color
+    return colors
+
+
+def _draw_panel(
+    axes: Axes,
+    *,
+    fields: Sequence[Mapping[Any, Any]],
+    texts: Mapping[tuple[str, str], str],
+    colors: Mapping[str, str],
+    nets: Sequence[str],
+    rows: Sequence[str],
+    sizes: Sequence[float],
+) -> None:
+    """A field in the colour of the algorithm that is first there, and by name; inches downwards."""
     from matplotlib.patches import Rectangle
 
-    is_reached = field["place"] == 1
-    empty: dict[str, Any] = {"facecolor": "0.9", "edgecolor": "0.25"}
-    style = data.areas[field["label"]] if is_reached else empty
-    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, linewidth=0.8, **style))
-    text = wrapped(field["label"], _NAME_WIDTH) + _below(field) if is_reached else "all missed"
-    box = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
-    axes.text(x, y, text, ha="center", va="center", fontsize="small", bbox=box)
+    tops = [0.0, *accumulate(sizes)]
+    for field in fields:
+        if field["row"] not in rows:
+            continue
+        x, y = rows.index(field["row"]), nets.index(field["column"])
+        color = colors[field["label"]] if field["place"] == 1 else _NOBODY
+        box = {"facecolor": color, "edgecolor": "0.25", "linewidth": 0.5}
+        axes.add_patch(Rectangle((x - 0.5, tops[y]), 1, sizes[y], **box))
+        light = {
+            "boxstyle": "round,pad=0.15",
+            "facecolor": "white",
+            "edgecolor": "none",
+            "alpha": 0.8,
+        }
+        text = texts[field["row"], field["column"]]
+        middle = tops[y] + sizes[y] / 2
+        axes.text(x, middle, text, ha="center", va="center", linespacing=1.1, bbox=light)
+    middles = [top + size / 2 for top, size in zip(tops, sizes, strict=False)]
+    axes.set(xlim=(-0.5, len(rows) - 0.5), ylim=(tops[-1], 0))
+    axes.set_yticks(middles, [net.replace(", ", "\n") for net in nets])
+    width = int(_TITLE_LETTERS / len(rows))
+    said = [textwrap.fill(row, width) if row != _ALL else "" for row in rows]
+    axes.set_xticks(range(len(rows)), said)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
 
 
-def _below(field: dict[Any, Any]) -> str:
-    """The speed-up and the ties of a field."""
-    lines = []
+def _text(field: Mapping[Any, Any]) -> str:
+    """Who is first in a field, and by how much."""
+    if field["place"] != 1:
+        return "all missed"
+    lines = [narrow(field["label"], _NAME_WIDTH)]
+    by = field["speedup"]
     if field["is_best_baseline"]:
         lines.append("the baseline")
-    elif 0 < field["speedup"] < math.inf:
-        lines.append(f"{significant(field['speedup'])} x the baseline")
+    if field["is_best_baseline"] or field["baseline"] is None:
+        seconds = field["time_to_accuracy_s"]
+        by = field["second_s"] / seconds if seconds else math.nan
+    if 0 < by < math.inf:
+        lines.append(f"{significant(by)} x")
+    elif by == math.inf:
+        lines.append("alone")
     if field["num_ties"]:
-        lines.append(f"ties with {counted(field['num_ties'], 'other')}")
-    return "".join("\n" + line for line in lines)
-
-
-def _frame(axes: Axes, columns: list[str], rows: list[str]) -> None:
-    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
-    axes.set_xticks(range(len(columns)), [column.replace(", ", "\n") for column in columns])
-    axes.set_yticks(range(len(rows)), [textwrap.fill(row, 30) for row in rows])
-    axes.tick_params(length=0)
-    axes.set_xlabel("network, from the slowest")
-
-
-def network_name(row: Mapping[Any, Any]) -> str:
-    """Such as "wan", "slow_tcp, 50 Mbit/s" or "lan_1g, 1000 Mbit/s, straggler=0.5": a network, its
-    TCP where that is not Linux's own, the rate asked of it, and what its workers are like where
-    they are not alike in all runs.
-    """
-    net, tcp, rate, cluster = (row[column] for column in NETWORK)
-    asked = f"{rate:g} Mbit/s" if pd.notna(rate) else None
-    parts = [shown("net", net), tcp, asked, cluster]
-    return ", ".join(part for part in parts if pd.notna(part))
-
-
-def network_names(table: pd.DataFrame) -> list[str]:
-    """Of all networks of a `table` of settings, from the slowest."""
-    names = pd.Series([network_name(row) for row in table.to_dict("records")], table.index)
-    rates = table.asked_rate_mbit.fillna(math.inf).groupby(names).min()
-    return list(rates.sort_values(kind="stable").index)
+        lines.append(f"ties with {field['num_ties']}")
+    return "\n".join(lines)
 
 
 def times_over_networks(table: pd.DataFrame) -> PageTable:

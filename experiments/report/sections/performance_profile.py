@@ -7,19 +7,23 @@ Source: E. D. Dolan and J. J. More, Mathematical Programming 91 (2002); as AlgoP
 from __future__ import annotations
 
 import math
-import textwrap
+from collections.abc import Iterator
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from experiments.report.cells import TITLE_COLUMNS, describe
 from experiments.report.data import ReportData
-from experiments.report.figures.plots import add_legend
+from experiments.report.figures.column import Panel, column
+from experiments.report.figures.names import End, height_in, name_ends, set_log_axis
 from experiments.report.figures.styles import Styles
 from experiments.report.phrases import kinds, sentence
 from experiments.report.results_table import COMPARABLE
 from experiments.report.section import Section
+from experiments.report.targets.trainings import sets_of_trainings
 from host.words import counted, listed
 
 if TYPE_CHECKING:
@@ -29,15 +33,18 @@ if TYPE_CHECKING:
 TITLE = "Performance profile"
 
 MAX_FACTOR = 16.0
+MAX_NAMES = 10
+_PANEL_IN = 1.5
 _MIN_SITUATIONS = 2
 
 
-def factors(table: pd.DataFrame) -> pd.DataFrame:
+def factors(table: pd.DataFrame, trainings: pd.Series | None = None) -> pd.DataFrame:
     """Times over the best of their situation: a row for each situation, a column for each algorithm
     that was run in all of them; inf for a miss.
 
-    `attrs["left_out"]` names the other algorithms. `table` is of `results_table`, without the
-    rows whose workers shared a GPU.
+    `attrs["left_out"]` names the other algorithms; `attrs["weights"]` are of the situations: those
+    of one set of `trainings` (of `sets_of_trainings`) count as one together. `table` is of
+    `results_table`, without the rows whose workers shared a GPU.
     """
     table = table.query("target.notna()")
     situations = table.groupby(list(COMPARABLE), dropna=False).ngroup()
@@ -49,14 +56,18 @@ def factors(table: pd.DataFrame) -> pd.DataFrame:
     best = ratios.min(axis=1)
     with np.errstate(invalid="ignore"):
         ratios = ratios.div(best, axis=0).fillna(math.inf)
+    sets = situations if trainings is None else trainings.loc[table.index]
+    of_situation = sets.groupby(situations).first()
     ratios.attrs["left_out"] = list(wide.columns[~is_complete])
+    ratios.attrs["weights"] = (1 / of_situation.map(of_situation.value_counts())).to_dict()
     return ratios
 
 
 def section(data: ReportData) -> Section:
     """Which algorithm is good in most situations, beside being the best in some."""
     table = data.table.query("not shared_gpu")
-    profiles = [(mark, factors(rows)) for mark, rows in kinds(table)]
+    trainings = sets_of_trainings(data)
+    profiles = [(mark, factors(rows, trainings)) for mark, rows in kinds(table)]
     known = [
         (mark, ratios)
         for mark, ratios in profiles
@@ -68,24 +79,45 @@ def section(data: ReportData) -> Section:
         )
     return Section(
         finding=" ".join(_finding(mark, ratios) for mark, ratios in known),
-        notes=[
-            f"{mark}not in the profile, since not run in every situation: {listed(left_out)}."
-            for mark, ratios in known
-            if (left_out := ratios.attrs["left_out"])
-        ],
+        notes=[note for mark, ratios in known for note in _notes(mark, ratios)],
         drawings={"performance_profile": partial(_figure, known, data)},
     )
 
 
+def _notes(mark: str, ratios: pd.DataFrame) -> Iterator[str]:
+    if left_out := ratios.attrs["left_out"]:
+        yield f"{mark}not in the profile, since not run in every situation: {listed(left_out)}."
+    if _num_sets(ratios) < len(ratios):
+        yield f"{mark}situations that share trainings count as one together."
+
+
+def _num_sets(ratios: pd.DataFrame) -> int:
+    return round(sum(ratios.attrs["weights"].values()))
+
+
+def _share(ratios: pd.DataFrame, factor: float) -> pd.Series:
+    """Of each algorithm: of all situations, by their weights, those solved within a factor."""
+    weights = pd.Series(ratios.attrs["weights"])
+    return (ratios <= factor).mul(weights, axis=0).sum() / weights.sum()
+
+
+def _counted(ratios: pd.DataFrame) -> str:
+    """Such as "18 situations" or "18 situations of 3 sets of trainings"."""
+    said, sets = counted(len(ratios), "situation"), _num_sets(ratios)
+    if sets == len(ratios):
+        return said
+    return f"{said} of {sets} sets of trainings" if sets > 1 else f"{said} of the same trainings"
+
+
 def _finding(mark: str, ratios: pd.DataFrame) -> str:
-    within = (ratios <= 2).mean()
+    within = _share(ratios, 2)
     order = within.sort_values(ascending=False, kind="stable")
     if order.iloc[0] == 0:
-        return sentence([f"none of {counted(len(ratios), 'situation')} is solved"], mark)
+        return sentence([f"none of {_counted(ratios)} is solved"], mark)
     best = list(order.index[order == order.iloc[0]])
     return sentence(
         [
-            f"of {counted(len(ratios), 'situation')}, {listed(best)} "
+            f"of {_counted(ratios)}, {listed(best)} "
             f"{'solves' if len(best) == 1 else 'solve'} the most within twice the best time: "
             f"{100 * order.iloc[0]:.0f} %"
         ],
@@ -94,33 +126,40 @@ def _finding(mark: str, ratios: pd.DataFrame) -> str:
 
 
 def _figure(known: list[tuple[str, pd.DataFrame]], data: ReportData) -> Figure:
-    import matplotlib
-    import seaborn
-    from matplotlib.figure import Figure
-
-    drawn = set(data.drawn().table.label)
-    theme: Any = seaborn.axes_style("whitegrid")
-    with matplotlib.rc_context(theme):
-        figure = Figure(figsize=(max(7, 4.8 * len(known)), 4.6), layout="constrained")
-        for place, (mark, ratios) in enumerate(known, start=1):
-            axes = figure.add_subplot(1, len(known), place)
-            _draw(axes, ratios.loc[:, [c for c in ratios if c in drawn]], data.styles)
-            title = f"{mark}{counted(len(ratios), 'situation')}"
-            axes.set_title(textwrap.fill(title, 45), fontsize="medium")
-        add_legend(figure, list(data.styles))
-    return figure
+    baselines = set(data.table.label[data.table.is_best_baseline])
+    panels = []
+    for mark, ratios in known:
+        drawn = _drawn(ratios, baselines)
+        frame_in = height_in(drawn, _PANEL_IN)
+        draw = partial(_draw, ratios=ratios, drawn=drawn, styles=data.styles, frame_in=frame_in)
+        panels.append(Panel(title=f"{mark}{_counted(ratios)}", draw=draw, height_in=frame_in))
+    return column(panels, describe(data.table, TITLE_COLUMNS))
 
 
-def _draw(axes: Axes, ratios: pd.DataFrame, styles: Styles) -> None:
-    for label in ratios:
-        reached = np.sort(ratios[label][ratios[label] <= MAX_FACTOR])
-        at = np.concatenate([[1], reached, [MAX_FACTOR]])
-        share = np.concatenate([[0], np.arange(1, len(reached) + 1), [len(reached)]]) / len(ratios)
-        axes.step(
-            at, share, where="post", label=label, markevery=slice(1, -1), **styles[str(label)]
-        )
-    axes.set(xscale="log", xlim=(0.95, MAX_FACTOR), ylim=(-0.03, 1.05))
+def _drawn(ratios: pd.DataFrame, baselines: set[str]) -> list[str]:
+    """Those that solve the most within any factor, and baselines."""
+    within = [_share(ratios, 2.0**power) for power in np.arange(0, 4.01, 0.25)]
+    reach = pd.concat(within, axis=1).sum(axis=1).to_dict()
+    order = sorted(reach, key=lambda label: -reach[label])
+    return [name for at, name in enumerate(order) if at < MAX_NAMES or name in baselines]
+
+
+def _draw(
+    axes: Axes, *, ratios: pd.DataFrame, drawn: list[str], styles: Styles, frame_in: float
+) -> None:
+    weights: dict[Any, float] = ratios.attrs["weights"]
+    total, ends = sum(weights.values()), []
+    for label in drawn:
+        reached = ratios.loc[ratios[label] <= MAX_FACTOR, label].to_dict()
+        order = sorted(reached, key=lambda situation: reached[situation])
+        shares = [0.0, *accumulate(weights[situation] / total for situation in order)]
+        at, share = [1.0, *(reached[k] for k in order), MAX_FACTOR], [*shares, shares[-1]]
+        style = {**styles[label], "marker": ""}
+        axes.step(at, share, where="post", label=label, **style)
+        ends.append(End(MAX_FACTOR, shares[-1], label, style["color"]))
+    set_log_axis(axes.xaxis, 0.95, MAX_FACTOR)
     ticks = [1, 2, 4, 8, 16]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.minorticks_off()
+    axes.set(ylim=(-0.03, 1.05))
     axes.set(xlabel="time to the target over the best", ylabel="share of situations")
+    name_ends(axes, ends, frame_in)

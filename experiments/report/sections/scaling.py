@@ -1,20 +1,25 @@
-"""Speed over the number of workers."""
+"""Time to accuracy, and speed, over the number of workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
+from experiments.report.cells import TITLE_COLUMNS, describe, said_of
 from experiments.report.data import ReportData
-from experiments.report.figures.panels import panels
-from experiments.report.figures.plots import add_legend
+from experiments.report.figures.column import Panel, column
+from experiments.report.figures.names import End, height_in, name_ends, set_log_axis
+from experiments.report.figures.networks import fast_first
 from experiments.report.figures.styles import Styles
-from experiments.report.phrases import kinds, sentence
+from experiments.report.phrases import kinds, sentence, situation
 from experiments.report.results_table import COMPARABLE
 from experiments.report.section import Section
+from host.words import significant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,36 +27,67 @@ if TYPE_CHECKING:
 
 TITLE = "Scaling"
 
+_PANEL_IN = 1.25
+
 _REST = [column for column in COMPARABLE if column != "workers"]
 
 
 def section(data: ReportData) -> Section:
-    """How the speed of all workers together grows with their number."""
+    """How the time to accuracy, and the speed of all workers together, change with their number."""
     table = data.table.query("not shared_gpu")
-    if not list(_groups(table)):
+    if not list(_groups(table, "speed")):
         return Section(finding="No setting was run with several numbers of workers: no scaling.")
     drawn = data.drawn(_REST)
-    groups = list(_groups(drawn.table.query("not shared_gpu")))
+    shown = drawn.table.query("not shared_gpu")
+    drawings = {
+        name: partial(_figure, groups, measure, data)
+        for name, measure in (("time_over_workers", "time"), ("scaling", "speed"))
+        if (groups := fast_first(list(_groups(shown, measure))))
+    }
     return Section(
         finding=" ".join(_finding(mark, rows) for mark, rows in kinds(table)),
         notes=[drawn.left_out] if drawn.left_out else [],
-        drawings={"scaling": partial(_figure, groups, data)} if groups else {},
+        drawings=drawings,
     )
 
 
-def _figure(groups: Sequence[pd.DataFrame], data: ReportData) -> Figure:
-    figure = panels(groups, lambda axes, group: _draw(axes, group, data.styles), height_in=3.4)
-    add_legend(figure, list(data.styles))
-    return figure
+def _figure(groups: Sequence[pd.DataFrame], measure: str, data: ReportData) -> Figure:
+    """A panel for each situation, from fast networks to slow ones."""
+    everything = pd.concat(groups)
+    note = ""
+    if measure == "time":
+        note = "Medians of the seeds with their 95 % intervals."
+        if math.inf in set(everything.time):
+            note += " Crosses at the edge: half of the seeds or more missed."
+    panels = []
+    for group in groups:
+        frame_in = height_in([*group.label.unique(), "proportional"], _PANEL_IN)
+        draw = partial(_DRAW[measure], group=group, styles=data.styles, frame_in=frame_in)
+        panels.append(Panel(title=situation(group, everything), draw=draw, height_in=frame_in))
+    return column(panels, describe(everything, TITLE_COLUMNS), note)
 
 
-def _groups(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Rows that differ in workers and algorithm alone, with the speed of all workers together."""
+def _groups(table: pd.DataFrame, measure: str) -> Iterator[pd.DataFrame]:
+    """Rows that differ in workers and algorithm alone, with the "time" to accuracy and the "speed"
+    of all workers together, where the measure is known of an algorithm with several numbers.
+    """
     table = table.dropna(subset=["workers", "steps_per_s"])
-    table = table.assign(speed=table.workers.astype(float) * table.steps_per_s)
+    speed = table.workers.astype(float) * table.steps_per_s
+    table = table.assign(speed=speed, time=table.time_to_accuracy_s.where(table.target.notna()))
     for _, group in table.groupby(_REST, dropna=False):
-        if group.workers.nunique() > 1:
+        known = group[np.isfinite(group[measure].astype(float)) & (group[measure] > 0)]
+        if (known.groupby("label").workers.nunique() > 1).any():
             yield group
+
+
+def _times(group: pd.DataFrame) -> pd.Series:
+    """For each algorithm, the time to accuracy with the most workers over that with the fewest."""
+    ratios = {}
+    for label, rows in group.groupby("label"):
+        rows = rows.loc[np.isfinite(rows.time) & (rows.time > 0)].sort_values("workers")
+        if rows.workers.nunique() > 1:
+            ratios[label] = rows.time.iloc[-1] / rows.time.iloc[0]
+    return pd.Series(ratios, dtype=float)
 
 
 def _kept(group: pd.DataFrame) -> pd.Series:
@@ -65,7 +101,9 @@ def _kept(group: pd.DataFrame) -> pd.Series:
 
 
 def _finding(mark: str, table: pd.DataFrame) -> str:
-    kept = pd.concat([_kept(group) for group in _groups(table)] or [pd.Series(dtype=float)])
+    kept = pd.concat(
+        [_kept(group) for group in _groups(table, "speed")] or [pd.Series(dtype=float)]
+    )
     if kept.empty:
         return sentence(["no setting was run with several numbers of workers"], mark)
     medians = kept.groupby(level=0).median()
@@ -76,23 +114,72 @@ def _finding(mark: str, table: pd.DataFrame) -> str:
     ]
     if best != worst:
         parts.append(f"{worst} keeps {100 * medians[worst]:.0f} %")
-    return sentence(parts, mark)
+    return sentence([*parts, *_of_times(table)], mark)
 
 
-def _draw(axes: Axes, group: pd.DataFrame, styles: Styles) -> None:
+def _of_times(table: pd.DataFrame) -> list[str]:
+    """Such as "the time to accuracy with the most workers is 0.43 times that with the fewest for a,
+    and 1.2 times for b".
+    """
+    ratios = [_times(group) for group in _groups(table, "time")]
+    if not (known := [each for each in ratios if len(each)]):
+        return []
+    medians = pd.concat(known).groupby(level=0).median()
+    best, worst = medians.idxmin(), medians.idxmax()
+    least, most = float(medians.min()), float(medians.max())
+    said = f"{significant(least)} times that with the fewest for {best}"
+    if best != worst:
+        said += f", and {significant(most)} times for {worst}"
+    return [said_of(table, f"the time to accuracy with the most workers is {said}")]
+
+
+def _draw_speed(axes: Axes, *, group: pd.DataFrame, styles: Styles, frame_in: float) -> None:
     """Both axes logarithmic; proportional growth is the slope of the dotted line."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
     counts = sorted(group.workers.unique())
     fastest = group[group.workers == counts[0]].speed.max()
+    ends, known = [], list(group.speed[group.speed > 0])
     for label, rows in group.groupby("label"):
-        rows = rows.sort_values("workers")
-        axes.plot(rows.workers.astype(float), rows.speed, label=label, **styles[str(label)])
+        rows, style = rows.sort_values("workers"), styles[str(label)]
+        axes.plot(rows.workers.astype(float), rows.speed, label=label, **style)
+        ends.append(_end(rows, "speed", style["color"]))
     ideal = [fastest * count / counts[0] for count in counts]
-    axes.plot(counts, ideal, color="0.3", linestyle=":", linewidth=1, label="proportional")
-    axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="steps/s of all workers")
+    axes.plot(counts, ideal, color="0.3", linestyle=":", linewidth=0.8, label="proportional")
+    ends.append(End(counts[-1], ideal[-1], "proportional", "0.3"))
+    _set_axes(axes, counts, [*known, *ideal], "steps/s of all workers")
+    name_ends(axes, ends, frame_in)
+
+
+def _draw_time(axes: Axes, *, group: pd.DataFrame, styles: Styles, frame_in: float) -> None:
+    """Both axes logarithmic; what was missed stands at the upper edge."""
+    counts = sorted(group.workers.unique())
+    known = [t for column in ("time", "low", "high") for t in group[column] if 0 < t < math.inf]
+    _set_axes(axes, counts, known, said_of(group, "time to accuracy (s)"))
+    top, ends = axes.get_ylim()[1], []
+    for label, rows in group.groupby("label"):
+        rows, style = rows.sort_values("workers"), styles[str(label)]
+        at, is_reached = rows.workers.astype(float), np.isfinite(rows.time)
+        axes.plot(at, rows.time.where(is_reached), label=label, **style)
+        axes.vlines(at, rows.low, rows.high.clip(upper=top), color=style["color"], lw=0.6)
+        for number in at[~is_reached]:
+            axes.plot(number, top, "x", ms=4, color=style["color"], clip_on=False)
+        if is_reached.any():
+            ends.append(_end(rows.loc[is_reached], "time", style["color"]))
+        else:
+            ends.append(End(counts[-1], top, str(label), style["color"]))
+    name_ends(axes, ends, frame_in)
+
+
+_DRAW: dict[str, Callable[..., None]] = {"speed": _draw_speed, "time": _draw_time}
+
+
+def _end(rows: pd.DataFrame, column: str, color: str) -> End:
+    last = rows.iloc[-1]
+    return End(float(last.workers), float(last[column]), str(last.label), color)
+
+
+def _set_axes(axes: Axes, counts: Sequence[int], known: Sequence[float], name: str) -> None:
+    margin = (counts[-1] / counts[0]) ** 0.04
+    set_log_axis(axes.xaxis, counts[0] / margin, counts[-1] * margin)
     axes.set_xticks(counts, [str(count) for count in counts])
-    axes.xaxis.minorticks_off()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter("{x:g}")
+    set_log_axis(axes.yaxis, min(known) / 1.15, max(known) * 1.15, 5)
+    axes.set(xlabel="workers", ylabel=name)

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping
 from functools import partial
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import pandas as pd
 
 from experiments.report.cells import describe, leading, said_of
 from experiments.report.data import ReportData
+from experiments.report.figures.column import Panel, column
 from experiments.report.phrases import sentence
 from experiments.report.results_table import KEYS, varies
 from experiments.report.scores import signs
@@ -21,11 +21,13 @@ from experiments.report.section import PageTable, Section
 from host.words import counted
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TITLE = "What each worker learns from"
 
 MAX_PANELS = 6
+_COLORS = "Blues"
 _OF = ["task", "partition", "workers"]
 _ROW = [column for column in KEYS if column not in ("partition", "target")]
 _ALIKE = "iid"
@@ -116,22 +118,29 @@ def _ends(setting: Mapping[Any, Any] | None, score: str) -> str:
 
 def _figure(runs: pd.DataFrame) -> Figure:
     """A panel a partition: a row a worker, a column a class, dark where it has many of its own."""
-    from matplotlib.figure import Figure
+    panels = []
+    for index, shares in runs.shares.items():
+        height_in = min(max(0.08 * len(shares["counts"]), 0.6), 1.6)
+        title = describe(runs.loc[[index]], _OF)
+        draw = partial(_draw, shares=shares)
+        panels.append(Panel(title=title, draw=draw, height_in=height_in))
+    return column([*panels, Panel(title="", draw=_draw_scale, height_in=0.1)])
+
+
+def _draw(axes: Axes, *, shares: Mapping[str, Any]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    num_columns = min(len(runs), 3)
-    num_rows = -(-len(runs) // num_columns)
-    figure = Figure(figsize=(max(5, 3.6 * num_columns), 3.4 * num_rows), layout="constrained")
-    image = None
-    for place, (index, run) in enumerate(runs.iterrows(), start=1):
-        axes = figure.add_subplot(num_rows, num_columns, place)
-        counts = np.array(run["shares"]["counts"])
-        parts = 100 * counts / counts.sum(1, keepdims=True)
-        image = axes.imshow(parts, aspect="auto", cmap="Blues", vmin=0, vmax=100, origin="lower")
-        axes.set(xlabel=run["shares"]["of"], ylabel="worker")
-        axes.set_title(fill(describe(runs.loc[[index]], _OF), 34), fontsize="small")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    assert image is not None
-    figure.colorbar(image, ax=figure.axes, label="% of a worker's examples")
-    return figure
+    counts = np.array(shares["counts"])
+    parts = 100 * counts / counts.sum(1, keepdims=True)
+    axes.imshow(parts, aspect="auto", cmap=_COLORS, vmin=0, vmax=100, origin="lower")
+    axes.set(xlabel=shares["of"], ylabel="worker")
+    axes.grid(visible=False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+
+
+def _draw_scale(axes: Axes) -> None:
+    """Which colour is how much."""
+    axes.imshow([range(101)], aspect="auto", cmap=_COLORS, vmin=0, vmax=100)
+    axes.set(xlabel="% of a worker's examples", yticks=[])
+    axes.grid(visible=False)

@@ -1,4 +1,4 @@
-"""Who reaches the target first: a table, and bars with intervals."""
+"""Who reaches the target first: a table, and dots with intervals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from experiments.report.cells import leading, outcomes, said_of
 from experiments.report.data import ReportData
-from experiments.report.figures.bars import bars
+from experiments.report.figures.dots import dots
 from experiments.report.phrases import (
     caution,
     kinds,
@@ -29,6 +29,9 @@ OWN = (
     "at that moment on its part of the validation set."
 )
 
+MAX_NAMES = 24
+"""Algorithms of a panel, beside the baseline."""
+
 LITTLE = 0.05
 _TIME = "time_to_accuracy_s"
 HEADERS = (
@@ -45,7 +48,7 @@ NUMBERS = [
 
 def section(data: ReportData) -> Section:
     """Who reaches the target first where, and how much sooner than the best baseline."""
-    table, drawn = data.table, data.drawn()
+    table, drawn = data.table, data.drawn(most=MAX_NAMES)
     page = PageTable(
         caption=said_of(
             table,
@@ -63,7 +66,7 @@ def section(data: ReportData) -> Section:
         finding=" ".join(_finding(mark, rows) for mark, rows in kinds(table)),
         notes=[note for note in (_late(data), drawn.left_out) if note],
         tables={"time_to_accuracy": page},
-        drawings={"time_to_accuracy": partial(bars, drawn)},
+        drawings={"time_to_accuracy": partial(dots, drawn)},
     )
 
 

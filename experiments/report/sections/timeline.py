@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,14 @@ import pandas as pd
 
 from experiments.report.cells import describe
 from experiments.report.data import ReportData
-from experiments.report.figures.plots import add_legend
-from experiments.report.phrases import sentence
-from experiments.report.results_table import COMPARABLE, SITUATION, shown
+from experiments.report.figures.column import Panel, column, key
+from experiments.report.phrases import sentence, situation
+from experiments.report.results_table import COMPARABLE, SITUATION
 from experiments.report.section import Section
 from host.words import counted
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -31,6 +31,7 @@ TRACE = "trace.json"
 COMPUTE = -1
 
 MAX_RUNS, MAX_WORKERS = 4, 4
+_ROW_IN = 0.12
 
 _WAIT, _OPTIMIZER = "wait", "optimizer"
 _STYLES = {  # of the names in a trace; operations have the last
@@ -115,28 +116,34 @@ def _finding(run: dict[Any, Any], step: pd.DataFrame) -> str:
 
 
 def _figure(steps: Sequence[tuple[dict[Any, Any], pd.DataFrame]]) -> Figure:
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    heights = [_num_rows(step) for _, step in steps]
-    theme: Any = {"hatch.linewidth": 0.5}
-    with matplotlib.rc_context(theme):
-        size_in = 9.6, sum(0.9 + 0.24 * height for height in heights) + 0.8
-        figure = Figure(figsize=size_in, layout="constrained")
-        axes = figure.subplots(len(steps), 1, squeeze=False, height_ratios=heights)
-        for panel, (run, step) in zip(axes[:, 0], steps, strict=True):
-            _draw(panel, step)
-            said = run["label"].split(", ")
-            own = [c for c in (*SITUATION, "backend") if shown(c, run[c]) not in said]
-            where = describe(pd.DataFrame([run]), own)
-            panel.set_title(textwrap.fill(f"{run['label']}: {where}", 100), fontsize="medium")
-        add_legend(figure, list(_STYLES))
-        figure.draw_without_rendering()
-    return figure
+    """All steps over one axis of time, so that the lengths of two are compared by the eye."""
+    everything = pd.DataFrame([run for run, _ in steps])
+    longest_s = max(step.attrs["length_s"] for _, step in steps)
+    panels = [
+        Panel(
+            title=_title(run, everything),
+            draw=partial(_draw, step=step, end_s=longest_s),
+            height_in=_ROW_IN * len(_rows(step)),
+        )
+        for run, step in steps
+    ]
+    return column([*panels, key(_entries())], describe(everything, (*SITUATION, "backend")))
 
 
-def _num_rows(step: pd.DataFrame) -> int:
-    return len(_rows(step))
+def _title(run: dict[Any, Any], everything: pd.DataFrame) -> str:
+    """The label, and what tells its situation from the others'."""
+    where = situation(pd.DataFrame([run]), everything).split(", ")
+    said = run["label"].split(", ")
+    return ", ".join([*said, *(part for part in where if part and part not in said)])
+
+
+def _entries() -> list[tuple[str, Callable[..., Artist]]]:
+    from matplotlib.patches import Rectangle
+
+    def swatch(style: dict[str, Any], x: float, y: float, width: float, height: float) -> Artist:
+        return Rectangle((x, y), width, height, edgecolor="0.25", linewidth=0.4, **style)
+
+    return [(name, partial(swatch, style)) for name, style in _STYLES.items()]
 
 
 def _rows(step: pd.DataFrame) -> list[tuple[int, int]]:
@@ -146,7 +153,7 @@ def _rows(step: pd.DataFrame) -> list[tuple[int, int]]:
     return sorted(map(tuple, pairs.to_numpy().tolist()))
 
 
-def _draw(axes: Axes, step: pd.DataFrame) -> None:
+def _draw(axes: Axes, *, step: pd.DataFrame, end_s: float) -> None:
     """A row for each worker's compute and each of its lanes, in milliseconds."""
     rows = _rows(step)
     for event in step.to_dict("records"):
@@ -160,16 +167,18 @@ def _draw(axes: Axes, step: pd.DataFrame) -> None:
             left=1e3 * event["start_s"],
             height=0.8,
             edgecolor="0.25",
-            linewidth=0.4,
+            linewidth=0.3,
             label=name,
             facecolor=_STYLES[name]["facecolor"],
             hatch=_STYLES[name]["hatch"],
         )
-    names = [
-        f"worker {worker}" + ("" if lane == COMPUTE else f", lane {lane}") for worker, lane in rows
-    ]
-    axes.set_yticks(range(len(rows)), names, fontsize="small")
-    axes.set(xlabel="ms", xlim=(0, 1e3 * step.attrs["length_s"]), ylim=(len(rows) - 0.5, -0.5))
+    length_s = step.attrs["length_s"]
+    if length_s < end_s:
+        axes.axvspan(1e3 * length_s, 1e3 * end_s, color="0.93", linewidth=0, zorder=0)
+    names = [f"worker {worker}" if lane == COMPUTE else f"lane {lane}" for worker, lane in rows]
+    axes.set_yticks(range(len(rows)), names)
+    axes.grid(visible=False)
+    axes.set(xlabel="ms", xlim=(0, 1e3 * end_s), ylim=(len(rows) - 0.5, -0.5))
     num_hidden = step.worker.nunique() - MAX_WORKERS
     if num_hidden > 0:
-        axes.set_ylabel(f"and {counted(num_hidden, 'worker')} more", fontsize="small")
+        axes.set_ylabel(f"and {counted(num_hidden, 'worker')} more")

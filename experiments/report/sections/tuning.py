@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from experiments.report.data import ReportData
+from experiments.report.figures.column import Panel, column
+from experiments.report.figures.names import End, name_ends
 from experiments.report.phrases import sentence
 from experiments.report.section import PageTable, Section
 from experiments.report.tuned import TunedTrial, Tuning, said
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Search for settings"
+
+_PANEL_IN = 1.5
+_ONE, _BEST = "#3a78a8", "#d98032"
 
 
 def section(data: ReportData) -> Section:
@@ -106,54 +111,50 @@ def _shares(tunings: Sequence[Tuning]) -> Iterator[dict[str, Any]]:
 
 
 def _figure(tunings: Sequence[Tuning]) -> Figure:
-    import matplotlib
-    import seaborn
-    from matplotlib.figure import Figure
-
-    theme: Any = seaborn.axes_style("whitegrid")
-    with matplotlib.rc_context(theme):
-        figure = Figure(figsize=(7, 3.2 * len(tunings)), layout="constrained")
-        axes = figure.subplots(len(tunings), 1, squeeze=False)
-        for panel, tuning in zip(axes[:, 0], tunings, strict=True):
-            draw = _draw_trials if len(tuning.objectives) == 1 else _draw_front
-            draw(panel, tuning)
-            panel.set_title(tuning.folder, fontsize="medium")
-        figure.draw_without_rendering()
-    return figure
+    panels = [
+        Panel(title=tuning.folder, draw=partial(_draw, tuning=tuning), height_in=_PANEL_IN)
+        for tuning in tunings
+    ]
+    note = "Crosses: trials that ended early, missed or failed."
+    is_any = any(t.state != "complete" for tuning in tunings for t in tuning.trials)
+    return column(panels, note=note if is_any else "")
 
 
-def _draw_trials(axes: Axes, tuning: Tuning) -> None:
+def _draw(axes: Axes, *, tuning: Tuning) -> None:
+    ends = (_draw_trials if len(tuning.objectives) == 1 else _draw_front)(axes, tuning)
+    name_ends(axes, ends, _PANEL_IN)
+
+
+def _draw_trials(axes: Axes, tuning: Tuning) -> list[End]:
     """Every completed trial, the best so far, and where others were ended."""
     name, unit, is_maximized = tuning.objectives[0]
     done = [t for t in tuning.trials if t.state == "complete" and math.isfinite(t.values[0])]
     numbers, values = [t.number for t in done], [t.values[0] for t in done]
-    axes.plot(numbers, values, "o", color="#3a78a8", label="completed")
+    axes.plot(numbers, values, "o", color=_ONE, label="completed")
     best = list(accumulate(values, max if is_maximized else min))
-    axes.step(numbers, best, where="post", color="#d98032", label="best so far")
+    axes.step(numbers, best, where="post", color=_BEST, label="best so far")
     others = [t.number for t in tuning.trials if t.number not in numbers]
-    if others:
-        bottom = axes.get_xaxis_transform()  # no number, so no height
-        axes.plot(
-            others,
-            [0.04] * len(others),
-            "x",
-            color="0.5",
-            transform=bottom,
-            label="ended early, missed or failed",
-        )
+    bottom = axes.get_xaxis_transform()  # no number, so no height
+    for number in others:
+        axes.plot(number, 0.04, "x", color="0.5", transform=bottom)
     axes.set(xlabel="trial", ylabel=f"{name} ({unit})" if unit else name)
-    axes.legend(fontsize="small")
+    if not done:
+        return []
+    last = End(numbers[-1], values[-1], "completed", _ONE)
+    return [last, End(numbers[-1], best[-1], "best so far", _BEST)]
 
 
-def _draw_front(axes: Axes, tuning: Tuning) -> None:
+def _draw_front(axes: Axes, tuning: Tuning) -> list[End]:
     """All trials by both objectives; those that none beats in both are connected."""
     done = [t for t in tuning.trials if t.state == "complete" and all(map(math.isfinite, t.values))]
-    axes.plot(*_places(done), "o", color="0.7", label="completed")
+    axes.plot(*_places(done), "o", color="0.6", label="completed")
     front = sorted((t for t in done if t.number in tuning.best), key=lambda t: t.values[0])
-    axes.plot(*_places(front), "o-", color="#d98032", label="none is better in both")
+    axes.plot(*_places(front), "o-", color=_BEST, label="none is better in both")
     (x, x_unit, _), (y, y_unit, _) = tuning.objectives
     axes.set(xlabel=f"{x} ({x_unit})" if x_unit else x, ylabel=f"{y} ({y_unit})" if y_unit else y)
-    axes.legend(fontsize="small")
+    others = [t for t in done if t not in front]
+    ends = [(front, "none is better in both", _BEST), (others, "completed", "0.4")]
+    return [End(own[-1].values[0], own[-1].values[1], n, color) for own, n, color in ends if own]
 
 
 def _places(trials: Sequence[TunedTrial]) -> tuple[list[float], list[float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -17,9 +17,6 @@ from experiments.report.results_table import COMPARABLE, comparable
 from experiments.report.section import PageTable, Section
 from host.words import counted, listed
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 TITLE = "Accuracy over time, steps and bytes"
 
 _NAMES = ("accuracy_over_time", "accuracy_over_steps", "accuracy_over_bytes")
@@ -29,7 +26,7 @@ _IDENTITY = [*COMPARABLE, "optim", "name", "label", "runs", "missed"]
 
 def section(data: ReportData) -> Section:
     """The way to the target: which algorithm needs the fewest steps, and which the fewest bytes."""
-    table, drawn = data.table, data.drawn()
+    table, left_out = data.table, data.drawn().left_out
     page = PageTable(
         caption=said_of(
             data.table,
@@ -40,16 +37,13 @@ def section(data: ReportData) -> Section:
     )
     return Section(
         finding=" ".join(_finding(mark, rows) for mark, rows in kinds(table)),
-        notes=[drawn.left_out] if drawn.left_out else [],
+        notes=[left_out] if left_out else [],
         tables={"way_to_accuracy": page},
         drawings={
-            name: partial(_figure, drawn, over) for over, name in zip(OVER, _NAMES, strict=True)
+            name: partial(accuracy_plot, data, over)
+            for over, name in zip(OVER, _NAMES, strict=True)
         },
     )
-
-
-def _figure(drawn: ReportData, over: str) -> Figure | None:
-    return accuracy_plot(drawn.runs, drawn.evaluations, over, drawn.styles)
 
 
 def _finding(mark: str, table: pd.DataFrame) -> str:

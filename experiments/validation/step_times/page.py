@@ -1,19 +1,31 @@
 """The page of cells, `time.md`, and its figure."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from experiments.report.figures.plots import save_png
+from experiments.report.figures.column import Panel, column, key
+from experiments.report.figures.files import save_png
+from experiments.report.figures.names import set_log_axis
 from experiments.report.figures.styles import line_styles
 from experiments.validation.step_times.grid import NUM_STEPS, PRESETS, SKIPPED_STEPS
 from experiments.validation.step_times.measure import MEASURED_S
 from host.markdown import table
 from host.words import counted
 
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 SHORT_MS = 35
+_PANEL_IN = 2.6
+_BAND = "0.85"
 
 _CELLS = {
     "algorithm": "{algo}",
@@ -113,18 +125,34 @@ def markdown(rows: pd.DataFrame, machine: Mapping[str, Any]) -> str:
 
 def plot(rows: pd.DataFrame, out: Path) -> None:
     """Predicted over measured, both on logarithmic axes, as `time.png`."""
-    from matplotlib.figure import Figure
+    save_png(_figure(rows), out, "time")
 
-    figure = Figure(figsize=(6, 5.4), layout="constrained")
-    axes = figure.add_subplot()
-    for algo, style in line_styles(rows.algo).items():
-        own = rows[rows.algo == algo]
-        axes.loglog(own.measured_ms, own.predicted_ms, **style | {"linestyle": "none"}, label=algo)
-    ends = [rows.measured_ms.min() * 0.8, rows.measured_ms.max() * 1.25]
-    axes.loglog(ends, ends, color="0.3", linewidth=1, label="equal")
-    axes.fill_between(
-        ends, [0.92 * e for e in ends], [1.08 * e for e in ends], color="0.85", label="within 8 %"
-    )
-    axes.set(xlabel="measured (ms a step)", ylabel="predicted (ms a step)")
-    axes.legend(frameon=False)
-    save_png(figure, out, "time")
+
+def _figure(rows: pd.DataFrame) -> Figure:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Rectangle
+
+    styles: dict[str, dict[str, Any]] = {
+        algo: style | {"linestyle": "none"} for algo, style in line_styles(rows.algo).items()
+    }
+
+    def mark(style: dict[str, Any], x: float, y: float, width: float, height: float) -> Artist:
+        return Line2D([x + width / 2], [y + height / 2], **style)
+
+    def band(x: float, y: float, width: float, height: float) -> Artist:
+        return Rectangle((x, y), width, height, color=_BAND)
+
+    def draw(axes: Axes) -> None:
+        ends = [rows.measured_ms.min() * 0.8, rows.measured_ms.max() * 1.25]
+        axes.fill_between(ends, [0.92 * e for e in ends], [1.08 * e for e in ends], color=_BAND)
+        axes.plot(ends, ends, color="0.3", linewidth=0.8)
+        for algo, style in styles.items():
+            own = rows[rows.algo == algo]
+            axes.plot(own.measured_ms, own.predicted_ms, **style)
+        set_log_axis(axes.xaxis, *ends)
+        set_log_axis(axes.yaxis, *ends)
+        axes.set(xlabel="measured (ms a step)", ylabel="predicted (ms a step)")
+
+    entries = [(algo, partial(mark, style)) for algo, style in styles.items()]
+    panel = Panel(title="", draw=draw, height_in=_PANEL_IN)
+    return column([panel, key([*entries, ("within 8 %", band)])])

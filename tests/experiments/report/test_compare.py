@@ -8,6 +8,7 @@ from rich.console import Console
 
 from experiments.report.cells import remarks, render
 from experiments.report.compare import compare
+from experiments.report.data import ReportData
 from experiments.report.figures.plots import accuracy_plot, curve
 from experiments.report.results_table import named, results_table
 from experiments.report.scores import scored
@@ -61,7 +62,7 @@ def printed(path):
 
 
 def plot(path):
-    figure = accuracy_plot(load_runs(path), load_metrics(path))
+    figure = accuracy_plot(ReportData.load(path))
     assert figure is not None
     return figure
 
@@ -221,6 +222,8 @@ def test_a_curve_ends_where_its_first_completed_run_does(tmp_path):
     evaluations = scored(load_metrics(tmp_path)).merge(status, on="folder")
     assert len(curve(evaluations)) == 8
     assert len(curve(evaluations.loc[evaluations.status == "failed"])) == 2
+    completed = evaluations.loc[evaluations.status == "completed"]
+    assert curve(evaluations).equals(curve(completed))  # and no median jumps where one has failed
 
 
 def test_the_plot_has_a_panel_for_each_network_and_one_style_for_each_algorithm(tmp_path):
@@ -228,7 +231,7 @@ def test_the_plot_has_a_panel_for_each_network_and_one_style_for_each_algorithm(
         for algo in ("allreduce", "async"):
             write(tmp_path, algo, net=net)
     panels = plot(tmp_path).axes
-    assert [panel.get_title() for panel in panels] == ["network lan", "network wan"]
+    assert [panel.get_title(loc="left") for panel in panels] == ["network lan", "network wan"]
     styles = [
         {line.get_label(): (line.get_color(), line.get_marker()) for line in panel.get_lines()}
         for panel in panels
@@ -315,7 +318,7 @@ def test_command_line_without_runs_ends_with_one_sentence(tmp_path):
 
 def test_the_target_is_in_view_also_where_all_evaluations_lie_above_it(tmp_path):
     write(tmp_path, limit=0.99, target_accuracy=0.5)
-    figure = accuracy_plot(load_runs(tmp_path), load_metrics(tmp_path))
+    figure = accuracy_plot(ReportData.load(tmp_path))
     assert figure is not None
     bottom, top = figure.axes[0].get_ylim()
     assert bottom < 0.5 < top

@@ -1,0 +1,194 @@
+"""Figures of one column of a journal: 85 mm wide, panel below panel, names beside what they name.
+
+All is drawn at the size at which it is printed, with letters of 6.2 to 7 points. Each panel's frame
+has the height that its names need. Around the frames goes as much room as what stands there takes,
+measured by the renderer; then the layout is frozen.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from experiments.report.figures.names import LINE_IN, SMALL, text_width_in
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.backend_bases import RendererBase
+    from matplotlib.figure import Figure
+
+WIDTH_IN = 85 / 25.4
+TITLE_WIDTH = 44
+"""Characters of a line of a title."""
+
+_NOTE_WIDTH = 66
+_MEDIUM = 7.0
+_PADS: dict[Literal["x", "y"], float] = {"x": 3.5, "y": 2.0}
+"""Points between a frame and the numbers of its ticks: in the corner they keep apart."""
+
+_MARGIN_IN = 0.04
+_GAP_IN = 0.1
+_TITLE_LINE_IN = 1.25 * _MEDIUM / 72
+_BEFORE_IN = 2.0
+"""Of a frame as long as its place is not known."""
+
+_ROUNDS = 3
+"""Of measuring: ticks may change with the width that is left for them."""
+
+THEME: dict[str, Any] = {
+    "font.size": SMALL,
+    "axes.titlesize": _MEDIUM,
+    "axes.labelsize": SMALL,
+    "axes.titlepad": 3.0,
+    "axes.labelpad": 2.0,
+    "axes.linewidth": 0.5,
+    "grid.linewidth": 0.4,
+    "lines.linewidth": 1.0,
+    "lines.markersize": 3.0,
+    "lines.markeredgewidth": 0.6,
+    "patch.linewidth": 0.5,
+    "hatch.linewidth": 0.3,
+    "mathtext.default": "regular",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """What is drawn below a `title` in a frame of `height_in`."""
+
+    title: str
+    draw: Callable[[Axes], None]
+    height_in: float
+
+
+def column(panels: Sequence[Panel], title: str = "", note: str = "") -> Figure:
+    """The panels in their order, a `title` of all above and a `note` below them."""
+    import matplotlib
+    import pandas as pd
+    import seaborn
+    from matplotlib import pyplot
+
+    theme: Any = seaborn.axes_style("whitegrid") | THEME
+    with matplotlib.rc_context(theme):
+        grid = seaborn.FacetGrid(
+            pd.DataFrame({"panel": range(len(panels))}),
+            row="panel",
+            sharex=False,
+            sharey=False,
+            despine=False,
+            height=_BEFORE_IN,
+            aspect=WIDTH_IN / _BEFORE_IN,
+        )
+        figure = grid.figure
+        pyplot.close(figure)  # it is ours: no window, and no notebook, shows it
+        for axes, panel in zip(grid.axes.flat, panels, strict=True):
+            axes.set(xlabel="", ylabel="", title="")
+            for axis, pad in _PADS.items():  # also when the theme is over
+                axes.tick_params(axis, labelsize=SMALL, pad=pad, length=0)
+            panel.draw(axes)
+        _freeze(figure, panels, textwrap.fill(title, TITLE_WIDTH), textwrap.fill(note, _NOTE_WIDTH))
+    return figure
+
+
+def key(entries: Sequence[tuple[str, Callable[[float, float, float, float], Artist]]]) -> Panel:
+    """A panel of swatches with their names, for what has no room to be named where it is drawn.
+
+    Each entry makes its swatch of x, y, width and height, in inches.
+    """
+    width_in, swatch_in, pad_in = WIDTH_IN - 2 * _MARGIN_IN - 0.1, 0.2, 0.05
+    places, x, row = [], 0.0, 0
+    for name, _ in entries:
+        needed = swatch_in + pad_in + text_width_in(name)
+        if x and x + needed > width_in:
+            x, row = 0.0, row + 1
+        places.append((x, row))
+        x += needed + 2.5 * pad_in
+    height_in = (row + 1) * 1.15 * LINE_IN
+
+    def draw(axes: Axes) -> None:
+        axes.set_axis_off()
+        axes.set(xlim=(0, width_in), ylim=(height_in, 0), xticks=[], yticks=[])
+        for (name, make), (left, line) in zip(entries, places, strict=True):
+            middle = (line + 0.5) * 1.15 * LINE_IN
+            axes.add_artist(make(left, middle - 0.35 * LINE_IN, swatch_in, 0.7 * LINE_IN))
+            axes.text(left + swatch_in + pad_in, middle, name, va="center")
+
+    return Panel(title="", draw=draw, height_in=height_in)
+
+
+def _freeze(figure: Figure, panels: Sequence[Panel], title: str, note: str) -> None:
+    """Gives every frame its place, for good."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    figure.set_layout_engine("none")
+    titles = [textwrap.fill(panel.title, TITLE_WIDTH) for panel in panels]
+    above_in = [_height_in(said, _TITLE_LINE_IN) for said in titles]
+    head_in = _height_in(title, _TITLE_LINE_IN) + (0.06 if title else 0.0)
+    foot_in = _height_in(note, LINE_IN) + (0.06 if note else 0.0)
+    frames_in = [panel.height_in for panel in panels]
+    room, left_in, width_in = [], 0.0, WIDTH_IN
+    for _ in range(_ROUNDS):
+        room = [_overhang_in(axes) for axes in figure.axes]
+        left_in, width_in = _place(figure, frames_in, above_in, room, (head_in, foot_in))
+    begin = (_MARGIN_IN - left_in) / width_in  # at the figure's edge
+    for axes, said, sides, frame_in in zip(figure.axes, titles, room, frames_in, strict=True):
+        axes.set_title(said, loc="left", x=begin, y=1 + sides[2] / frame_in)
+    if title:
+        top = 1 - _MARGIN_IN / figure.get_figheight()
+        figure.suptitle(title, fontsize=_MEDIUM, y=top, va="top", weight="bold")
+    if note:
+        bottom = _MARGIN_IN / figure.get_figheight()
+        left = _MARGIN_IN / WIDTH_IN
+        figure.text(left, bottom, note, fontsize=SMALL, va="bottom", color="0.3")
+
+
+def _place(
+    figure: Figure,
+    frames_in: Sequence[float],
+    above_in: Sequence[float],
+    room: Sequence[tuple[float, float, float, float]],
+    ends_in: tuple[float, float],
+) -> tuple[float, float]:
+    """Below a head, above a foot; returns where frames begin, and their width."""
+    left_in = _MARGIN_IN + max(sides[0] for sides in room)
+    right_in = _MARGIN_IN + max(sides[1] for sides in room)
+    tops = [own[2] + title for own, title in zip(room, above_in, strict=True)]
+    total_in = sum(ends_in) + 2 * _MARGIN_IN + _GAP_IN * (len(frames_in) - 1)
+    total_in += sum(frames_in) + sum(tops) + sum(sides[3] for sides in room)
+    figure.set_size_inches(WIDTH_IN, total_in)
+    y_in = total_in - _MARGIN_IN - ends_in[0]
+    frames = zip(figure.axes, frames_in, tops, room, strict=True)
+    width_in = max(WIDTH_IN - left_in - right_in, 0.3)
+    for axes, frame_in, top_in, sides in frames:
+        y_in -= top_in + frame_in
+        axes.set_position(
+            (
+                left_in / WIDTH_IN,
+                y_in / total_in,
+                width_in / WIDTH_IN,
+                frame_in / total_in,
+            )
+        )
+        y_in -= sides[3] + _GAP_IN
+    return left_in, width_in
+
+
+def _overhang_in(axes: Axes) -> tuple[float, float, float, float]:
+    """How far ticks, labels and names reach out of a frame: left, right, above, below."""
+    figure: Any = axes.figure
+    renderer: RendererBase = figure.canvas.get_renderer()
+    axes.apply_aspect()
+    outer, inner = axes.get_tightbbox(renderer), axes.get_window_extent(renderer)
+    if outer is None:
+        return 0.0, 0.0, 0.0, 0.0
+    sides = (inner.x0 - outer.x0, outer.x1 - inner.x1, outer.y1 - inner.y1, inner.y0 - outer.y0)
+    left, right, above, below = (max(side, 0.0) / figure.dpi for side in sides)
+    return left, right, above, below
+
+
+def _height_in(text: str, line_in: float) -> float:
+    return (text.count("\n") + 1) * line_in if text else 0.0
