@@ -57,11 +57,12 @@ THEME: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """What is drawn below a `title` in a frame of `height_in`."""
+    """What is drawn below a `title` in a frame of `height_in`; a key has all the width."""
 
     title: str
     draw: Callable[[Axes], None]
     height_in: float
+    is_key: bool = False
 
 
 def column(panels: Sequence[Panel], title: str = "", note: str = "") -> Figure:
@@ -98,7 +99,7 @@ def key(entries: Sequence[tuple[str, Callable[[float, float, float, float], Arti
 
     Each entry makes its swatch of x, y, width and height, in inches.
     """
-    width_in, swatch_in, pad_in = WIDTH_IN - 2 * _MARGIN_IN - 0.1, 0.2, 0.05
+    width_in, swatch_in, pad_in = WIDTH_IN - 2 * _MARGIN_IN, 0.2, 0.05
     places, x, row = [], 0.0, 0
     for name, _ in entries:
         needed = swatch_in + pad_in + text_width_in(name)
@@ -116,7 +117,7 @@ def key(entries: Sequence[tuple[str, Callable[[float, float, float, float], Arti
             axes.add_artist(make(left, middle - 0.35 * LINE_IN, swatch_in, 0.7 * LINE_IN))
             axes.text(left + swatch_in + pad_in, middle, name, va="center")
 
-    return Panel(title="", draw=draw, height_in=height_in)
+    return Panel(title="", draw=draw, height_in=height_in, is_key=True)
 
 
 def _freeze(figure: Figure, panels: Sequence[Panel], title: str, note: str) -> None:
@@ -130,10 +131,15 @@ def _freeze(figure: Figure, panels: Sequence[Panel], title: str, note: str) -> N
     head_in = _height_in(title, _TITLE_LINE_IN) + (0.06 if title else 0.0)
     foot_in = _height_in(note, LINE_IN) + (0.06 if note else 0.0)
     frames_in = [panel.height_in for panel in panels]
+    keys = [axes for axes, panel in zip(figure.axes, panels, strict=True) if panel.is_key]
     room, left_in, width_in = [], 0.0, WIDTH_IN
     for _ in range(_ROUNDS):
         room = [_overhang_in(axes) for axes in figure.axes]
         left_in, width_in = _place(figure, frames_in, above_in, room, (head_in, foot_in))
+    for axes in keys:
+        _, bottom, _, height = axes.get_position().bounds
+        left = _MARGIN_IN / WIDTH_IN
+        axes.set_position((left, bottom, 1 - 2 * left, height))
     begin = (_MARGIN_IN - left_in) / width_in  # at the figure's edge
     for axes, said, sides, frame_in in zip(figure.axes, titles, room, frames_in, strict=True):
         axes.set_title(said, loc="left", x=begin, y=1 + sides[2] / frame_in)

@@ -229,7 +229,7 @@ def test_a_curve_ends_where_its_first_completed_run_does(tmp_path):
 def test_the_plot_has_a_panel_for_each_network_and_one_style_for_each_algorithm(tmp_path):
     for net in ("lan", "wan"):
         for algo in ("allreduce", "async"):
-            write(tmp_path, algo, net=net)
+            write(tmp_path, algo, net=net, pace_s=1.0 if net == "lan" else 2.0)
     panels = plot(tmp_path).axes
     assert [panel.get_title(loc="left") for panel in panels] == ["network lan", "network wan"]
     styles = [

@@ -154,9 +154,14 @@ def test_situations_that_share_trainings_count_once_in_the_profile(many, tmp_pat
     section = performance_profile.section(many)
     assert section.finding.startswith("Simulated: of 3 situations of the same trainings, ")
     assert section.notes == ["Simulated: situations that share trainings count as one together."]
-    write_study(tmp_path / "study")
-    section = performance_profile.section(ReportData.load(tmp_path / "study"))
-    assert "4 situations," in section.finding and section.notes == []
+    write_study(tmp_path)  # of which two networks, whose names are as long, share trainings
+    finding = performance_profile.section(ReportData.load(tmp_path)).finding
+    assert finding.startswith("Of 4 situations of 3 sets of trainings, ")
+    for net in ("wan", "slow_tcp"):
+        for algo in ("allreduce", "bytegrad"):
+            write_run(tmp_path / "own" / f"{net}_{algo}", algo, net)
+    section = performance_profile.section(ReportData.load(tmp_path / "own"))
+    assert section.finding.startswith("Of 2 situations, ") and section.notes == []
 
 
 def test_weights_of_the_profile():
