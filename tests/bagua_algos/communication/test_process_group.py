@@ -143,3 +143,13 @@ def test_an_operation_reports_how_long_it_took_and_an_exchange_with_oneself_noth
     assert [(o.name, o.num_bytes, o.seconds) for o in alone.observer.operations] == [
         ("all_reduce_mean", 8, 2.25)
     ]
+
+
+@pytest.mark.parametrize(("ends_with_worker_0", "holder"), [(True, 0), (False, None)])
+def test_worker_0_holds_the_store_that_ends_with_it(monkeypatch, alone, ends_with_worker_0, holder):
+    holders = []
+    module = "bagua_algos.communication.process_group"
+    monkeypatch.setattr(f"{module}.ends_with_worker_0", lambda store: ends_with_worker_0)
+    monkeypatch.setattr(f"{module}.Departures", lambda *words: holders.append(words[-1]))
+    ProcessGroupCommunicator()
+    assert holders == [holder]
