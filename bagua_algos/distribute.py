@@ -80,11 +80,8 @@ def distribute(
     memory is to be shared that cannot be.
     """
     _check_is_not_distributed(model)
-    workers = communicator or ProcessGroupCommunicator(
-        shared_memory=None if streams is pattern is None and _is_on_cpu(model) else False
-    )
-    if shared_memory and not _is_on_cpu(model):
-        raise ValueError("shared_memory=True is for models on the CPU: leave it out")
+    _check_may_share(model, pattern, shared_memory)
+    workers = communicator or _of_default_group(model, may_share=streams is pattern is None)
     if _is_sharded(model):
         _check_sharded(bucket_bytes, find_unused_parameters, grad_scaler, autotune)
         check_sharded, make = _for_shards()
@@ -111,11 +108,6 @@ def _connected(
     pattern: Pattern | None,
     shared_memory: bool | None,
 ) -> Communicator:
-    if shared_memory and pattern is not None:
-        raise ValueError(
-            f"all-reduces through shared memory have no pattern: leave out pattern={pattern!r} or "
-            "shared_memory=True"
-        )
     if streams is not None:
         communicator, _ = with_streams(communicator, streams)
     if pattern is not None:
@@ -231,6 +223,23 @@ def _for_shards() -> "tuple[Callable[..., None], type[ShardedEngine]]":
     from bagua_algos.fsdp2 import engine
 
     return engine.check_can_train, engine.ShardedEngine
+
+
+def _of_default_group(model: nn.Module, *, may_share: bool) -> ProcessGroupCommunicator:
+    may_share = may_share and _is_on_cpu(model)
+    return ProcessGroupCommunicator(shared_memory=None if may_share else False)
+
+
+def _check_may_share(model: nn.Module, pattern: Pattern | None, shared_memory: bool | None) -> None:
+    if not shared_memory:
+        return
+    if not _is_on_cpu(model):
+        raise ValueError("shared_memory=True is for models on the CPU: leave it out")
+    if pattern is not None:
+        raise ValueError(
+            f"all-reduces through shared memory have no pattern: leave out pattern={pattern!r} or "
+            "shared_memory=True"
+        )
 
 
 def _is_on_cpu(model: nn.Module) -> bool:

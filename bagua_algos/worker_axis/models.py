@@ -7,13 +7,14 @@ models stacked, which `Stacking` says how to compute.
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bagua_algos.worker_axis.inputs import Inputs, call, each
+from bagua_algos.worker_axis.linear import LinearByHand
 from bagua_algos.worker_axis.rows import LossOfRows, RowByRow, Rows
 from bagua_algos.worker_axis.stacking import Stacking
 
@@ -106,7 +107,9 @@ class StackedModel(nn.Module):
     def _all_by_vmap(self, x_wb: Inputs) -> Tensor:
         parameters = dict(self.module.named_parameters())
         buffers = dict(self.module.named_buffers())
-        return torch.func.vmap(self._one, randomness="different")(parameters, buffers, x_wb)
+        by_hand = nullcontext() if torch.compiler.is_compiling() else LinearByHand()
+        with by_hand:
+            return torch.func.vmap(self._one, randomness="different")(parameters, buffers, x_wb)
 
     def _one(
         self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x_b: Inputs

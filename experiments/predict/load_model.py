@@ -55,25 +55,34 @@ def trace_model(
 
 @cache
 def _trace(named: tuple[tuple[str, str], ...], batch_size: int, fused_attention: bool) -> StepTrace:
-    import torch
-
     from experiments.predict.trace import trace_step
 
-    words = {key: text for key, text in named if is_of_model(key)}
+    name, model, inputs = make_model(dict(named), batch_size, "meta")
+    return trace_step(name, model, inputs, fused_attention=fused_attention)
+
+
+def make_model(
+    words: Mapping[str, str], batch_size: int, device: str
+) -> tuple[str, nn.Module, dict[str, Tensor]]:
+    """The name of the model that `words` name, itself, and a batch of zeros by the names that its
+    forward has for them. Raises as `trace_model`.
+    """
+    import torch
+
+    words = {key: text for key, text in words.items() if is_of_model(key)}
     config = model_config(words)
     example = config.pop("input", {}) | {key: words[key] for key in INPUTS if key in words}
     name = words.get("model") or config["_target_"].rsplit(".", 1)[-1].replace("from_config", "")
     name = name or config["_target_"].split(".")[-2]
     try:
-        with torch.device("meta"):
+        with torch.device(device):
             model = make_part(OmegaConf.create(config), "model")
     except (RuntimeError, NotImplementedError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise UserError(f"model: it cannot be made without numbers: {reason}") from error
     if not isinstance(model, torch.nn.Module):
         raise UserError(f"model: {config['_target_']} makes no torch.nn.Module")
-    inputs = _inputs(model, example, batch_size)
-    return trace_step(name, model.to("meta").train(), inputs, fused_attention=fused_attention)
+    return name, model.to(device).train(), _inputs(model, example, batch_size, device)
 
 
 def model_config(words: Mapping[str, str]) -> dict[str, Any]:
@@ -97,7 +106,9 @@ def model_config(words: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def _inputs(model: nn.Module, example: Mapping[str, Any], batch_size: int) -> dict[str, Tensor]:
+def _inputs(
+    model: nn.Module, example: Mapping[str, Any], batch_size: int, device: str
+) -> dict[str, Tensor]:
     """A batch by the names that the model's forward has."""
     if not example:
         raise UserError(
@@ -114,7 +125,7 @@ def _inputs(model: nn.Module, example: Mapping[str, Any], batch_size: int) -> di
     except ValueError:
         raise UserError(f"{key}={text} is no example: write it as {key}={INPUTS[key]}") from None
     dtype = torch.long if key == "tokens" else torch.float32
-    batch = torch.zeros(batch_size, *shape, dtype=dtype, device="meta")
+    batch = torch.zeros(batch_size, *shape, dtype=dtype, device=device)
     parameters = inspect.signature(model.forward).parameters
     inputs = {"input_ids" if "input_ids" in parameters else "": batch}
     return inputs

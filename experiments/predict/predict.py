@@ -195,8 +195,9 @@ def _algorithm(plan: Plan, trace: StepTrace) -> Algorithm:
 def _beside(first_s: float | None) -> str:
     if first_s is None:
         return "no step that communicates was like a later one: take more max_steps"
+    more_ms = round(1e3 * first_s, 1) + 0.0  # -0.0 is 0.0
     return (
-        f"the first step that communicates takes {1e3 * first_s:,.1f} ms more, while TCP's windows "
+        f"the first step that communicates takes {more_ms:,.1f} ms more, while TCP's windows "
         "open; making the connections comes on top, and is not known"
     )
 

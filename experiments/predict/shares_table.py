@@ -13,7 +13,7 @@ from experiments.predict.device import FOLDER, KINDS, Device, Figure, known_devi
 from experiments.predict.fit_shares import error, fit_shares, leave_one_out
 from host.markdown import table
 
-_HEADERS = ("figure", "published (examples/s)", "fitted", "from other models")
+_HEADERS = ("figure", "examples/s", "fitted", "from other models")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,11 @@ def page(fits: Sequence[DeviceFit]) -> str:
 
 
 def _fits(name: str) -> list[DeviceFit]:
-    device = unfitted(name)
+    return fits_of(name, unfitted(name))
+
+
+def fits_of(name: str, device: Device, where: str = "published") -> list[DeviceFit]:
+    """Fits to the figures of a device, which are `where` says: published, or measured."""
     groups = (("float32",), ("float16", "bfloat16"))  # matrix units are as fast in both
     fits = []
     for group in groups:
@@ -100,17 +104,17 @@ def _fits(name: str) -> list[DeviceFit]:
                 errors=tuple(error(device, figure, by_kind) for figure in figures),
                 left_out=tuple(leave_one_out(device, figures)),
             )
-            fit = replace(fit, basis=_basis(fit))
+            fit = replace(fit, basis=_basis(fit, where))
             fits += [replace(fit, precision=p) for p in group if p in device.peak_tflops]
     return fits
 
 
-def _basis(fit: DeviceFit) -> str:
+def _basis(fit: DeviceFit, where: str) -> str:
     models = {figure.model for figure in fit.figures}
     what = "inference (of training none was found)" if fit.figures[0].forward_only else "training"
     left_out = [abs(x) for x in fit.left_out if x is not None]
     return (
-        f"fitted to {len(fit.figures)} published throughputs of {what}, {len(models)} models; the "
+        f"fitted to {len(fit.figures)} {where} throughputs of {what}, {len(models)} models; the "
         f"error of a model that is left out is {np.mean(left_out):.0%} on the mean and "
         f"{max(left_out):.0%} at the most (figures {digest(fit.figures)})"
     )

@@ -132,7 +132,7 @@ def trace_step(
             stack.enter_context(recorder)
             if fused_attention:
                 stack.enter_context(_FusedAttention(recorder))
-            loss = _loss(model(*positional, **named))
+            loss = loss_of(model(*positional, **named))
             recorder.is_backward = True
             loss.backward()
     except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as error:
@@ -272,7 +272,7 @@ class _AttentionKernel(torch.autograd.Function):
         return (None, *(grads[0].new_empty(shape) for shape in ctx.shapes))
 
 
-def _loss(outputs: Any) -> Tensor:
+def loss_of(outputs: Any) -> Tensor:
     """Of everything that the model returns and that depends on its weights."""
     leaves = [x for x in _tensors(outputs) if x.requires_grad and x.is_floating_point()]
     if not leaves:

@@ -176,6 +176,7 @@ def caveats(given: Sequence[Answer], tasks: Sequence[str]) -> list[str]:
     job, source = given[0].job, load()[0]
     trained = [answer.trained for answer in given]
     workers = sorted({own.workers for own in trained})
+    num_runs = sum(len(own.seeds) * len(own.trainings) for own in trained)
     between = (
         [
             f"Nobody trained {job.workers} workers: the answer lies between the tables of "
@@ -188,15 +189,15 @@ def caveats(given: Sequence[Answer], tasks: Sequence[str]) -> list[str]:
     return [
         *between,
         *(_unanswered(task, job) for task in tasks if task not in {own.task for own in trained}),
-        f"Simulated: steps to accuracy of {counted(source.num_runs, 'recorded run')} (small models "
+        f"Simulated: steps to accuracy of {counted(num_runs, 'recorded run')} (small models "
         f"on {listed(sorted({own.task for own in trained}))}), times by the cost model on ideal "
         "hosts; async is left out, since its values depend on timing.",
         f"Brackets are 95 % intervals over seeds. An asterisk marks the first and its ties: the "
         f"interval, widened by the error of the times (up to {100 * error:.0f} %), holds 1.",
         "All algorithms have the same compute a step; compressing costs nothing here. Buckets and "
         "the pattern of all-reduces are the fastest for each. Each has the setting whose trial was "
-        f"the soonest here, of equally many trials ({source.num_trials} in all), on other seeds "
-        "and examples than those that score.",
+        f"the soonest here, of equally many trials on a task ({source.num_trials} on all), on "
+        "other seeds and examples than those that score.",
         "It is no answer for another task, model or batch: there algorithms take other numbers of "
         "steps.",
     ]

@@ -45,8 +45,8 @@ _NOTE = (
 
 
 def map_figure(shown: Sequence[Panel]) -> Figure:
-    """All panels of a task at the target by which settings were chosen: columns by workers, rows by
-    loss; one row of a task that was trained with one number of workers.
+    """All panels of a task at the target by which settings were chosen, by workers and then by
+    loss, one below the other.
     """
     own = shown[0].trained
     goal = own.goal(JUDGED_AT)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.advise.advice import BASELINE
+from experiments.advise.grid import Grid
 from experiments.advise.map.answer import Answer, answers
 from experiments.advise.map.atlas import Panel, frame
 from experiments.advise.map.draw import map_figure, targets_figure
@@ -100,9 +101,10 @@ _HOLDS = (
 )
 
 _TOGETHER = (
-    "The same of all tasks with equally many workers together: places by who is first or ties at "
-    "all targets of each of them. Nobody: what wins there depends on the task or on the target. "
-    "All-reduce loses: on each task and at each target."
+    "The same of all tasks with equally many workers together: places by who is first or ties on "
+    "each of them, at the target so many points below, or at all targets. Nobody: what wins there "
+    "depends on the task, or on the target. All-reduce loses: on each task and at each of these "
+    "targets."
 )
 
 _POINTS = (
@@ -162,7 +164,7 @@ def _holds_table(shown: Sequence[Panel]) -> str:
 
 
 def together_table(shown: Sequence[Panel]) -> str:
-    """Who is first or ties at all targets of all tasks, by workers and loss, as Markdown."""
+    """Who is first or ties on all tasks, by workers, loss and target, as Markdown."""
     alike: dict[tuple[int, float], list[Panel]] = {}
     for panel in shown:
         alike.setdefault((panel.trained.workers, panel.loss_pct), []).append(panel)
@@ -170,25 +172,32 @@ def together_table(shown: Sequence[Panel]) -> str:
     for (workers, loss_pct), panels in sorted(alike.items()):
         if len(panels) == 1:
             continue
-        places = list(np.ndindex(panels[0].grids[0].best_s.shape))
-        holding = [
-            set.intersection(*(set(always_best(p.grids, *place)) for p in panels))
-            for place in places
-        ]
-        counts = Counter(name for names in holding for name in sorted(names))
-        loses = [all(baseline_loses(p.grids, *place) for p in panels) for place in places]
-        rows.append(
-            [
-                ", ".join(panel.trained.task for panel in panels),
-                str(workers),
-                f"{loss_pct:g}",
-                ", ".join(f"{algo} {count}" for algo, count in counts.most_common()) or "-",
-                str(sum(not names for names in holding)),
-                str(sum(loses)),
-            ]
-        )
-    headers = ["tasks", "workers", "loss (%)", "first or tied in all", "nobody"]
-    return markdown.table([*headers, f"{BASELINE} loses"], rows, "lrrlrr")
+        for below in (*(goal.points for goal in panels[0].trained.goals), None):
+            of_tasks = [_at(panel, below) for panel in panels]
+            said = "all" if below is None else f"{below:g}"
+            rows.append([str(workers), f"{loss_pct:g}", said, *_together(of_tasks)])
+    headers = ["workers", "loss (%)", "points below", "first or tied on all tasks", "nobody"]
+    return markdown.table([*headers, f"{BASELINE} loses"], rows, "rrrlrr")
+
+
+def _at(panel: Panel, below: float | None) -> Sequence[Grid]:
+    """The grid of one target, so many points below, or of all."""
+    return panel.grids if below is None else [panel.grids[panel.trained.goal(below)]]
+
+
+def _together(of_tasks: Sequence[Sequence[Grid]]) -> list[str]:
+    """Of the same targets of several tasks: who is first or ties at each, at how many places; the
+    places where nobody is; and those where all-reduce loses at each.
+    """
+    places = list(np.ndindex(of_tasks[0][0].best_s.shape))
+    holding = [
+        set.intersection(*(set(always_best(grids, *place)) for grids in of_tasks))
+        for place in places
+    ]
+    counts = Counter(name for names in holding for name in sorted(names))
+    loses = [all(baseline_loses(grids, *place) for grids in of_tasks) for place in places]
+    said = ", ".join(f"{algo} {count}" for algo, count in counts.most_common()) or "-"
+    return [said, str(sum(not names for names in holding)), str(sum(loses))]
 
 
 def _panels_table(shown: Sequence[Panel], table: pd.DataFrame) -> str:

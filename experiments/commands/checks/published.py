@@ -22,9 +22,9 @@ def main() -> int:
     if arguments.out:
         check_folder(arguments.out)
     with commands.importing():  # seconds, once the command line was read
-        from experiments.predict import published
+        from experiments.predict.published import page
         from experiments.report import tables
-    text = published.markdown(published.tables())
+    text = page.markdown(page.tables())
     print(text, end="")
     if arguments.out:
         tables.save({"published.md": text}, arguments.out)

@@ -27,6 +27,18 @@ SHORT_MS = 35
 _PANEL_IN = 2.6
 _BAND = "0.85"
 
+_NOT_MODELLED = """\
+Not modelled, and likely behind most large errors, though no measurement has told them apart:
+
+- How dear messages are where compute has just filled the caches: unshaped steps, and those of
+  lan_1g with small or many messages, come out too short.
+- The token bucket of links without delay lets a burst through at once: large messages of lan_1g
+  take a little less.
+- Many streams over the switch have small frames, each of which costs it as much as a large one.
+- TCP's windows under loss are those of the steady state. Connections over wan lose few packets in
+  so few steps, and windows are still larger: short messages of one stream come out too slow.
+- A slow worker's notices and acknowledgements wait behind what it sends itself."""
+
 _CELLS = {
     "algorithm": "{algo}",
     "model": "{model}",
@@ -113,6 +125,8 @@ def markdown(rows: pd.DataFrame, machine: Mapping[str, Any]) -> str:
         "overlap; its column is the mean absolute error.",
         "",
         by_group(rows),
+        "",
+        _NOT_MODELLED,
         "",
         table(
             list(_CELLS),

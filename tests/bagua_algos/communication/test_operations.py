@@ -167,3 +167,8 @@ def test_random_pairs_of_the_first_seed():
     [exchange] = RandomMatching(seed=0).mixing(0, 4).exchanges
     assert sorted(exchange.peers) == [0, 1, 2, 3]
     assert RandomMatching().mixing(0, 8) == RandomMatching(seed=0).mixing(0, 8)
+
+
+def test_a_part_of_nobody_is_refused():
+    with pytest.raises(ValueError, match=r"every worker of 0\.\.1 must be in exactly one part"):
+        StackedCommunicator(2).split([[0, 1], []])

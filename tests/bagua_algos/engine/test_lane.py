@@ -148,3 +148,15 @@ def test_a_job_that_fails_at_the_caller_ends_the_lane(on_cpu):
     with pytest.raises(CommunicationError, match="not tried after: the first"):
         on_cpu.lane.wait()
     assert on_cpu.ran == []
+
+
+def test_a_job_that_was_left_to_the_caller_is_dropped_where_the_lane_is_closed():
+    lane = CommunicationLane(StackedCommunicator(1), torch.device("cpu"), timeout_s=5)
+    ran = []
+    lane.submit("a job", lambda: ran.append("a job"), by_caller=True)
+    lane.wait()
+    lane.submit("another", lambda: ran.append("another"), by_caller=True)
+    lane.close()
+    assert lane.is_idle
+    lane.wait()
+    assert ran == ["a job"]

@@ -4,8 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from bagua_algos import AllReduce
 from bagua_algos.communication.stacked import StackedCommunicator
-from bagua_algos.engine.untrained import average_buffers_, broadcast_untrained_
+from bagua_algos.engine.engine import Engine
+from bagua_algos.engine.untrained import average_buffers_, broadcast_untrained_, that_differ
+from bagua_algos.worker_axis.models import StackedModel
 from tests.bagua_algos.gloo import run_program_once
 from tests.bagua_algos.recorder import Recorder
 
@@ -93,3 +96,43 @@ def test_workers_send_at_the_start_what_they_do_not_hold_alike(tmp_path_factory)
         assert start["differ"] == ["moved", "sign of zero", "truths", "complex"]
     sent = [num_bytes for name, num_bytes in starts[0]["messages"] if name == "broadcast"]
     assert sent and sum(sent) < 4 * 64 * 64  # not the first layer, which is alike
+
+
+class OfTwo:
+    """Worker 0 of two; the other holds other tensors of the same shapes."""
+
+    ranks, world_size = (0,), 2
+
+    def __init__(self, theirs: list[torch.Tensor]) -> None:
+        self.theirs, self.gathered = theirs, []
+
+    def all_gather(self, x_w: torch.Tensor) -> torch.Tensor:
+        self.gathered.append(x_w[0])
+        if len(self.theirs) == 0:
+            return torch.stack([x_w, x_w], 1)
+        other = OfTwo([])
+        that_differ(self.theirs, other)  # pyright: ignore[reportArgumentType]
+        return torch.stack([x_w, other.gathered[0][None]], 1)
+
+
+def test_tensors_that_differ_between_workers_are_found_by_their_bits():
+    ours = [torch.arange(5.0), torch.tensor([0.0]), torch.ones(2, 3), torch.arange(4)]
+    theirs = [x.clone() for x in ours]
+    assert that_differ(ours, OfTwo(theirs)) == []  # pyright: ignore[reportArgumentType]
+    theirs[1], theirs[3] = torch.tensor([-0.0]), torch.arange(4).flip(0)
+    found = that_differ(ours, OfTwo(theirs))  # pyright: ignore[reportArgumentType]
+    assert [id(x) for x in found] == [id(ours[1]), id(ours[3])]
+
+
+def test_workers_of_one_process_send_everything():
+    x_w = torch.ones(NUM_WORKERS, 2)
+    assert that_differ([x_w], StackedCommunicator(NUM_WORKERS)) == [x_w]
+
+
+def test_an_engine_begins_with_the_buffers_of_worker_0():
+    stacked = StackedModel(nn.BatchNorm1d(2), NUM_WORKERS)
+    stacked.module.running_mean.copy_(torch.arange(float(NUM_WORKERS))[:, None] + 4)
+    optimizer = torch.optim.SGD(stacked.parameters(), lr=0.1)
+    engine = Engine(stacked, optimizer, AllReduce(), StackedCommunicator(NUM_WORKERS))
+    assert stacked.module.running_mean.eq(4).all()
+    engine.close()

@@ -9,7 +9,7 @@ from experiments.plan.messages import choices
 from experiments.predict.__main__ import main
 from experiments.predict.device import Device
 from experiments.predict.dry_run import DryRun, meta_buckets
-from experiments.predict.predict import case_of, predict, steady_steps
+from experiments.predict.predict import _beside, case_of, predict, steady_steps
 from host import commands
 from host.errors import UserError
 from netsim.conditions.link import wire_per_payload
@@ -253,3 +253,8 @@ def test_the_command_line_refuses_with_one_sentence(monkeypatch, capsys):
     assert (code, printed.out) == (2, "")
     assert printed.err.startswith("error: there is no algo named 'nothing'")
     assert len(printed.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("first_s", "said"), [(-1e-9, " 0.0 ms"), (0.0123, " 12.3 ms")])
+def test_what_the_first_step_takes_more_is_never_minus_nothing(first_s, said):
+    assert f"takes{said} more" in _beside(first_s)

@@ -2,17 +2,18 @@ import re
 
 import pytest
 
-from experiments.predict import published_bagua, published_one_bit_adam
 from experiments.predict.predict import StepPrediction
-from experiments.predict.published import markdown
-from experiments.predict.published_bagua import DDP, RATES_GBIT, ROWS, UNEXPLAINED, nic_gbit
-from experiments.predict.published_table import TOLERANCE, Comparison, PublishedTable, fit
+from experiments.predict.published import bagua as bagua_s
+from experiments.predict.published import one_bit_adam
+from experiments.predict.published.bagua import DDP, RATES_GBIT, ROWS, UNEXPLAINED, nic_gbit
+from experiments.predict.published.page import markdown
+from experiments.predict.published.table import TOLERANCE, Comparison, PublishedTable, fit
 from tests.paths import ROOT
 
 
 @pytest.fixture(scope="module")
 def bagua():
-    return published_bagua.table()
+    return bagua_s.table()
 
 
 def test_one_number_is_fitted_and_its_row_is_met(bagua):
@@ -52,8 +53,8 @@ def test_the_page_has_all_rows_at_both_rates(bagua):
 def test_the_steps_of_1_bit_adams_table_are_the_sums_of_their_parts():
     """Its share of all-reduce is printed there, too."""
     first, last = (
-        published_one_bit_adam.ETHERNET_ROWS[0],
-        published_one_bit_adam.INFINIBAND_ROWS[-1],
+        one_bit_adam.ETHERNET_ROWS[0],
+        one_bit_adam.INFINIBAND_ROWS[-1],
     )
     assert first.all_reduce_ms / first.step_ms == pytest.approx(0.94, abs=0.005)
     assert last.all_reduce_ms / last.step_ms == pytest.approx(0.16, abs=0.005)

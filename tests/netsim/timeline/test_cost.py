@@ -67,6 +67,15 @@ def test_a_window_opens_on_each_stream_to_its_share_of_the_link(streams):
     assert short.windows == ((8_000, math.inf),)
 
 
+def test_one_window_stands_for_all_and_is_that_of_the_fastest_link():
+    """Workers 1 and 2 have 100 Mbit/s between them, worker 0 has 10."""
+    mixed = replace(NETWORK, workers={0: {"rate_mbit": 10}})
+    [window] = cost_of(
+        of_all("exchange", 100_000_000, 3, shift=1), mixed, 3, IDEAL, window_bytes=14_480
+    ).windows
+    assert window == pytest.approx((1.5 * RATE * 0.02, 0.5 * RATE * 0.02))
+
+
 def test_word_of_readiness_takes_a_delay_where_there_is_a_rendezvous():
     with_word = exchanged(1000, transport={"rendezvous": True, "message_s": 0.001})
     assert with_word.notice_s == pytest.approx([0.011] * 2)

@@ -149,55 +149,6 @@ def test_more_streams_and_longer_chains_have_more_messages():
         assert cost_of(operation, NetworkCondition(), 4, transport).num_messages == num_messages
 
 
-def test_data_that_follows_a_lost_notice_tells_of_it():
-    """12 notices of 4 workers; one of them is lost with p = 1 - 0.95^12 = 46 %. In an all-to-all
-    data follows to the same worker: no timeout of 0.2 s, and the notice is a packet more, of 5.
-    """
-    lossy = NetworkCondition(delay_ms=5, loss_pct=5)
-    operation = of_all("all_to_all", 4 * 4 * 1448, 4)
-    without, with_notices = (
-        seconds_of(operation, lossy, 4, replace(IDEAL, rendezvous=ready)) for ready in (False, True)
-    )
-    rtt_s, all_arrive = 0.01, 0.95 ** (12 * 4)
-    assert with_notices - without == pytest.approx(
-        0.005 + rtt_s * all_arrive * (1 - 0.95**12), rel=1e-3
-    )
-
-
-def test_the_switch_in_user_space_naps_before_large_messages():
-    """3,001 bytes a message are large, 3,000 are not; whose receivers' notices are not."""
-    transport = replace(IDEAL, switch_nap_s=0.001, switch_bytes_per_s=1e30)
-    condition = NetworkCondition(delay_ms=5)
-    for num_bytes, nap_s in ((3000, 0.0), (3001, 0.001)):
-        operation = of_all("exchange", num_bytes, 4, shift=1)
-        for backend, delay_s in (("switch", 0.005 + nap_s), ("netem", 0.005), (None, 0.005)):
-            model = CostModel(condition, 4, transport, backend=backend)
-            cost = model.cost(operation, model.at(0)[0])
-            assert cost.seconds == pytest.approx(delay_s)
-            assert cost.rtt_s == pytest.approx(0.005 + delay_s)
-
-
-def test_the_switch_carries_one_message_after_the_other():
-    """12 messages of 5 ms at 1,000 a second take 12 ms more; where they fill the cores instead, as
-    long as these need, if that is more.
-    """
-    operation = of_all("all_to_all", 80, 4)
-    each = replace(IDEAL, switch_messages_per_s=1000, local_messages_per_s=1000)
-    for delay_ms, backend, expected_s in (
-        (5, "switch", 0.017),
-        (5, "netem", 0.012),
-        (15, "netem", 0.015),
-        (5, None, 0.005),
-    ):
-        model = CostModel(NetworkCondition(delay_ms=delay_ms), 4, each, backend=backend)
-        cost = model.cost(operation, model.at(0)[0])
-        assert cost.seconds == pytest.approx(expected_s, rel=1e-4), (delay_ms, backend)
-        assert cost.host_s == pytest.approx(0.012 if backend else 0, rel=1e-4)
-    slow = replace(IDEAL, switch_bytes_per_s=80 * 3 / 4 * 4 / 0.1)
-    model = CostModel(NetworkCondition(delay_ms=5), 4, slow, backend="switch")
-    assert model.cost(operation, model.at(0)[0]).seconds == pytest.approx(0.1)
-
-
 @pytest.mark.parametrize("num_workers", [2, 3, 4, 8])
 def test_an_ideal_ring_takes_what_theory_says(num_workers):
     condition = NetworkCondition(rate_mbit=100, delay_ms=5)

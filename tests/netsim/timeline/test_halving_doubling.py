@@ -73,6 +73,16 @@ def test_gloo_took_about_as_long_for_small_messages_far_away():
             assert seconds == pytest.approx(measured_s, rel=0.02)
 
 
+def test_swaps_of_a_node_s_workers_share_its_link():
+    """Two workers a node: both halves leave at once by the node's link, there and back; the
+    quarters stay inside, where nothing takes time.
+    """
+    nodes = {"size": 2, "between": {"rate_mbit": 100, "delay_ms": 10}}
+    operation = of_all("all_reduce_mean", BYTES, 4)
+    seconds = seconds_of(operation, NetworkCondition(nodes=nodes), 4, HALVING)
+    assert seconds == pytest.approx(2 * (2 * BYTES / 2 * BYTE_S + 0.01), rel=1e-6)
+
+
 def test_each_connection_opens_its_own_window():
     """4 workers: half of 80 kB to one peer, a quarter to another: 10 packets and up to 20 a round
     trip later, each time. On the way back both windows are open.

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from netsim.conditions.condition import NetworkCondition
+from netsim.timeline.cost_model import CostModel
+from netsim.timeline.tcp import throughput
 from tests.netsim.operations import of_all
 from tests.netsim.timeline.test_cost_model import IDEAL, cost_of, seconds_of
 
@@ -59,6 +61,49 @@ def test_the_latest_of_several_rings_is_through_as_late_as_drawn_ones(num_worker
         striped = replace(IDEAL, streams=k, smallest_part_bytes=1)
         seconds = seconds_of(operation, LOSSY, num_workers, striped)
         assert seconds - num_hops * 0.005 == pytest.approx(latest_s, rel=0.13)
+
+
+@pytest.mark.parametrize("workers", [None, {0: {"loss_pct": 2}}])
+def test_streams_are_later_as_so_many_normal_draws_are(workers):
+    """On the worst of the paths; a single stream's hops also wait for their delays."""
+    condition = replace(LOSSY, loss_pct=0 if workers else 1, workers=workers)
+    seconds = {
+        k: seconds_of(
+            of_all("all_reduce_mean", 100 * SEGMENT * 4 * k, 4),
+            condition,
+            4,
+            replace(IDEAL, streams=k, smallest_part_bytes=1),
+        )
+        for k in (2, 4, 8)
+    }
+    draws = {k: throughput.largest_normal(k) for k in seconds}
+    assert seconds[8] > seconds[2] + 2 * RTT_S
+    found = (seconds[4] - seconds[2]) / (seconds[8] - seconds[2])
+    expected = (draws[4] - draws[2]) / (draws[8] - draws[2])
+    assert found == pytest.approx(expected, rel=0.02)
+
+
+def test_short_pieces_deviate_by_their_waits_for_repairs_alone():
+    """Of one packet each, six hops: variances add up, and the mean is taken off the squares."""
+    rtt_s, loss, num_hops = 0.01, 0.1, 6
+    lossy = replace(LOSSY, loss_pct=100 * loss)
+    path_loss = float(CostModel(lossy, 4, IDEAL).at(0)[0].worst_path(np.arange(4)).loss)
+    seconds = {
+        k: seconds_of(
+            of_all("all_reduce_mean", SEGMENT * 4 * k, 4),
+            lossy,
+            4,
+            replace(IDEAL, streams=k, smallest_part_bytes=1),
+        )
+        for k in (2, 8)
+    }
+    mean_s, squared = (
+        float(throughput.recovery_wait_s(SEGMENT, 1e9, rtt_s, path_loss, 4, power=power))
+        for power in (1, 2)
+    )
+    deviation_s = math.sqrt(num_hops * (squared - mean_s**2))
+    draws = throughput.largest_normal(8) - throughput.largest_normal(2)
+    assert seconds[8] - seconds[2] == pytest.approx(draws * deviation_s, rel=1e-3)
 
 
 def test_streams_do_not_wait_for_each_other_at_every_hop():

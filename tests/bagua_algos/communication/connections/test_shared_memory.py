@@ -89,20 +89,28 @@ def test_a_worker_that_has_ended_is_named():
 
 
 def test_workers_that_do_not_come_are_named_after_the_limit():
-    waited_for, done = [], threading.Barrier(4, timeout=30)
+    waited_for, done = set(), threading.Barrier(4, timeout=30)
+    together = threading.Barrier(2, timeout=30)
+
+    def watch(mesh):
+        while not mesh.has_failed:
+            waited_for.add(mesh.awaited)
+            time.sleep(0.01)
 
     def work(rank, memory):
         if rank in (1, 3):
             done.wait()
             return None
-        if rank == 0:
-            threading.Timer(0.35, lambda: waited_for.append(memory.mesh.awaited)).start()
+        together.wait()
+        watcher = threading.Thread(target=watch, args=[memory.mesh])
+        watcher.start()
         told = failure(memory)
+        watcher.join()
         done.wait()
         return told, memory.mesh.awaited
 
     results = run(4, work, limit_s=0.5)
-    assert waited_for == [(1, 3)]
+    assert (1, 3) in waited_for
     for told, awaited in (results[0], results[2]):
         assert told == "workers 1, 3: silent for 0.5 s"
         assert awaited == ()
@@ -121,6 +129,35 @@ def test_workers_that_average_different_things_are_told():
             f"worker {1 - rank} averages {101 - rank} numbers in its wait 1, and this worker "
             f"{100 + rank} numbers in its wait 1: all workers make the same calls in the same order"
         )
+
+
+def test_workers_that_average_different_types_are_told():
+    barrier = threading.Barrier(2, timeout=30)
+
+    def work(rank, memory):
+        with pytest.raises(RuntimeError, match=f"^worker {1 - rank} averages other numbers in its"):
+            memory.all_reduce_(numbers(rank, 8, DTYPES[rank]))
+        barrier.wait()
+
+    run(2, work)
+
+
+def test_one_that_comes_when_the_others_have_given_up_is_told():
+    given_up, memories = threading.Event(), []
+
+    def work(rank, memory):
+        memories.append(memory)  # nor are connections closed because nobody has them
+        if rank == 1:
+            given_up.wait(30)
+        told = failure(memory)
+        given_up.set()
+        return told, failure(memory)
+
+    silent, ended = "worker 1: silent for 0.3 s", "worker 0 has ended or closed the connection"
+    assert run(2, work, limit_s=0.3) == [
+        (silent, f"not tried after: {silent}"),
+        (ended, f"not tried after: {ended}"),
+    ]
 
 
 def test_one_that_is_broken_off_half_way_is_told_to_all(monkeypatch):
@@ -208,6 +245,28 @@ def test_one_worker_that_cannot_be_reached_keeps_all_from_sharing(monkeypatch):
     assert len(set(results)) == 1
     assert "no connection" in results[0].why
     assert results[0].surprises
+
+
+def test_a_worker_of_another_user_is_not_let_in(monkeypatch):
+    monkeypatch.setattr(joining, "LIMIT_S", 0.5)
+    monkeypatch.setattr(joining.os, "geteuid", lambda: 12_345)
+    told, _ = run(2, lambda rank, told: told)
+    assert told.why.startswith("worker 0: no connection: ")
+    assert told.surprises
+
+
+def test_a_file_that_is_too_short_is_not_taken(monkeypatch):
+    """What lies beyond its end would kill who reads it."""
+    real = os.posix_fallocate
+
+    def half_once(file, start, num_bytes):
+        monkeypatch.undo()
+        real(file, start, num_bytes // 2)
+
+    monkeypatch.setattr(joining.os, "posix_fallocate", half_once)
+    told, _ = run(2, lambda rank, told: told)
+    assert told.why.endswith("no connection: a worker's file has another size")
+    assert told.surprises
 
 
 def test_a_stranger_is_not_taken_for_a_worker():

@@ -104,8 +104,16 @@ def test_a_task_that_was_not_trained_with_so_many_workers_is_named():
     job, tasks = replace(JOB, workers=32), ["fashion_mnist", "jane_austen"]
     given = answers(job, tasks)
     assert [answer.trained.task for answer in given] == ["fashion_mnist"]
-    said = "No answer by jane_austen, which was trained with 8 workers, not with 32."
-    assert said in caveats(given, tasks)
+    said = caveats(given, tasks)
+    assert "No answer by jane_austen, which was trained with 8 workers, not with 32." in said
+    runs = len(given[0].trained.seeds) * len(given[0].trained.trainings)
+    assert any(f"{runs} recorded runs (small models on fashion_mnist)" in line for line in said)
     assert [answer.trained.task for answer in answers(JOB, tasks)] == tasks
     with pytest.raises(UserError, match=r"trainings of jane_austen, which have 8: give 8$"):
         answers(job, ["jane_austen"])
+
+
+def test_real_runs_want_a_page(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["locate", "--real", str(tmp_path)])
+    with pytest.raises(UserError, match="--real wants --page"):
+        locate.main()

@@ -124,9 +124,13 @@ def test_over_all_tasks_only_those_count_that_are_first_in_each(shown):
     one = shown[0]
     other = replace(one, trained=replace(one.trained, task="other"))
     (*_, row) = together_table([one, other, shown[-1]]).splitlines()
-    assert row == "| fashion_mnist, other | 8 | 0 | qsgd 6, allreduce 3 | 0 | 6 |"
+    assert row == "| 8 | 0 | all | qsgd 6, allreduce 3 | 0 | 6 |"
     (at, *_) = one.grids
     swapped = dict(zip(at.times_s, reversed(at.times_s.values()), strict=True))
     unlike = replace(other, grids=[replace(at, times_s=swapped)] * len(one.grids))
     (*_, row) = together_table([one, unlike]).splitlines()
-    assert row == "| fashion_mnist, other | 8 | 0 | - | 9 | 0 |"
+    assert row == "| 8 | 0 | all | - | 9 | 0 |"
+    hardest = replace(other, grids=[*one.grids[:-1], replace(at, times_s=swapped)])
+    rows = [line.split(" | ")[2:] for line in together_table([one, hardest]).splitlines()[2:]]
+    assert rows[0] == ["2", "qsgd 6, allreduce 3", "0", "6 |"]
+    assert rows[3:] == [["0.2", "-", "9", "0 |"], ["all", "-", "9", "0 |"]]

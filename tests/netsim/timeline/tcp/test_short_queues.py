@@ -209,3 +209,27 @@ def test_without_short_queues_the_same_would_be_predicted_far_too_fast():
     blind = [error(replace(m, queue_ms=400), GLOO) for m in short]
     assert np.median(blind) < -0.6
     assert np.median(np.abs([error(m, GLOO) for m in short])) < 0.15
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5, 9])
+def test_so_many_windows_make_a_message(rounds):
+    """10, 12, 14 and so on; 20 from the sixth on."""
+    windows = [min(10 + 2 * place, 20) for place in range(rounds)]
+    found = short_queues._rounds(sum(windows), np.asarray(10.0), np.asarray(20.0), 2.0)
+    assert found == pytest.approx(rounds, abs=0.03)
+
+
+def test_a_queue_that_holds_just_a_burst_overflows_where_several_meet_alone():
+    """Then windows stand as in the long run from the start, and a round trip repairs the end."""
+    just, less, more = (
+        seconds(2000 * SEGMENT, queue_bytes=BURST + more, num_senders=3) for more in (0, -1, 1)
+    )
+    assert just == pytest.approx(more, rel=1e-3)
+    assert abs(just - less) > 0.5 * RTT_S
+
+
+def test_a_path_whose_queue_is_long_adds_nothing_beside_one_whose_queue_is_short():
+    both = short_queues.message_s(
+        "cubic", 2000 * SEGMENT, RATE, RTT_S, np.array([QUEUE, math.inf]), BURST
+    )
+    assert both.tolist() == [seconds(2000 * SEGMENT), 0]

@@ -209,3 +209,13 @@ def test_windows_are_whole_segments_and_come_to_rest():
         connections.used("them", cost, at_s)
     assert len(set(seen[:30])) > 2
     assert len(set(seen[30:])) == 1
+
+
+def test_the_oldest_connections_are_forgotten_where_there_are_too_many(monkeypatch):
+    monkeypatch.setattr("netsim.timeline.connections._MAX_CONNECTIONS", 2)
+    connections, model = Connections(GLOO), CostModel(FAR, 2, GLOO)
+    cost = model.cost(of_all("exchange", 1_000_000, 2, shift=1), model.at(0)[0])
+    for key in "abc":
+        connections.used(key, cost, 1.0)
+    [initial] = connections.windows("new", 1.0)
+    assert [connections.windows(key, 1.0) == (initial,) for key in "abc"] == [True, False, False]

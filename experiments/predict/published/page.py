@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from experiments.predict import published_bagua, published_dlperf, published_one_bit_adam
-from experiments.predict.published_table import PublishedTable
+from experiments.predict.published import bagua, dlperf, one_bit_adam
+from experiments.predict.published.table import PublishedTable
 
 _HEAD = """# Predicted against published
 
@@ -18,9 +18,9 @@ others have published (`python -m experiments.devices v100`)."""
 def tables() -> list[PublishedTable]:
     """All that are compared."""
     return [
-        published_bagua.table(),
-        published_one_bit_adam.table(),
-        published_dlperf.table(),
+        bagua.table(),
+        one_bit_adam.table(),
+        dlperf.table(),
     ]
 
 

@@ -1,0 +1,1 @@
+"""Tables that others have published, beside predictions of the same."""
