@@ -176,8 +176,8 @@ def test_partitions_are_situations_of_their_own_and_a_picture(tmp_path):
         json.loads((tmp_path / "0.1_0" / "summary.json").read_text())["shares"]["counts"]
     )
     assert counts.sum() == EXAMPLES
-    panels = [axes for axes in made.figures["shares"].axes if axes.get_title()]
-    assert [axes.get_title().split("alpha=")[1][0:3] for axes in panels] == ["0.1", "1, "]
+    panels = [axes for axes in made.figures["shares"].axes if axes.get_title("left")]
+    assert [axes.get_title("left").split("alpha=")[1][0:3] for axes in panels] == ["0.1", "1, "]
     drawn = np.asarray(panels[0].images[0].get_array())
     np.testing.assert_allclose(drawn, 100 * counts / counts.sum(1, keepdims=True))
     assert "of 10 classes" in made.finding
