@@ -266,13 +266,13 @@ class ProcessGroupCommunicator(Workers):
     def all_to_all(self, x_wN: Tensor) -> Tensor:
         """Send `x[0, j]` to worker j; returns `y[1, N, ...]` with `y[0, j]` from worker j."""
         with self._operation("all_to_all", x_wN):
-            return self._to_each_other(x_wN)
+            return self._to_each_other(x_wN.contiguous())
 
     def all_gather(self, x_w: Tensor) -> Tensor:
         """Return `y[1, N, ...]` with `y[0, j]` = x of worker j."""
         y_wN = x_w.new_empty(1, self.world_size, *x_w.shape[1:])
         with self._operation("all_gather", x_w):
-            self.stripes.all_gather(x_w, y_wN.flatten(0, 1))
+            self.stripes.all_gather(x_w.contiguous(), y_wN.flatten(0, 1))
         return y_wN
 
     def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
@@ -281,13 +281,16 @@ class ProcessGroupCommunicator(Workers):
         Rows are summed here, because gloo has no reduce-scatter of its own.
         """
         with self._operation("reduce_scatter_mean", x_wN):
-            y_wN = self._to_each_other(x_wN)
+            y_wN = self._to_each_other(x_wN.contiguous())
         return y_wN.mean(1)
 
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
         """Replace `x[1, ...]` by worker `source`'s."""
-        with self._operation("broadcast", x_w):
-            self.stripes.broadcast_(x_w, source)
+        own_w = x_w.contiguous()  # gloo would write whatever comes without a gap
+        with self._operation("broadcast", own_w):
+            self.stripes.broadcast_(own_w, source)
+        if own_w is not x_w:
+            x_w.copy_(own_w)
 
     def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
         """Send `x[1, ...]` to worker `peers[rank]`; returns what arrives, or a copy of `x`.
@@ -299,9 +302,10 @@ class ProcessGroupCommunicator(Workers):
         target, source = peers[rank], list(peers).index(rank)
         if target == rank:
             return x_w.clone()
-        y_w = torch.empty_like(x_w)
-        with self._operation("exchange", x_w, tuple(peers)):
-            self.stripes.send_and_receive({target: x_w}, {source: y_w})
+        own_w = x_w.contiguous()  # the peer's may lie otherwise
+        y_w = torch.empty_like(own_w)
+        with self._operation("exchange", own_w, tuple(peers)):
+            self.stripes.send_and_receive({target: own_w}, {source: y_w})
         return y_w
 
     def _to_each_other(self, x_wN: Tensor) -> Tensor:

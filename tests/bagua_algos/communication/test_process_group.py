@@ -28,6 +28,13 @@ def test_every_collective_is_that_of_stacked_workers(workers):
         torch.testing.assert_close(ours, expected)
 
 
+def test_how_numbers_lie_in_memory_changes_nothing(workers):
+    """gloo moves what lies without a gap: another worker's may lie otherwise."""
+    for worker in workers:
+        for name, (plain, other) in worker["laid out"].items():
+            assert torch.equal(plain, other), name
+
+
 def test_workers_of_one_host_share_a_node(workers):
     assert [worker["hosts"] for worker in workers] == [((0, 1, 2),)] * NUM_WORKERS
 

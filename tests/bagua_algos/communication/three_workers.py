@@ -4,6 +4,7 @@ tests.bagua_algos.communication.three_workers FOLDER 3`.
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def main(workers: ProcessGroupCommunicator) -> dict[str, Any]:
         "parts": parts(workers),
         "again": again(workers),
         "start": start(workers),
+        "laid out": laid_out(workers),
     }
 
 
@@ -121,6 +123,42 @@ def again(workers: ProcessGroupCommunicator) -> dict[str, Any]:
     second.all_reduce_mean_(x_w)
     assert first.group is not None
     return {"is used again": first.group.group_name == name, "mean": x_w}
+
+
+def laid_out(workers: ProcessGroupCommunicator) -> dict[str, tuple[Tensor, Tensor]]:
+    """What each operation makes of numbers without gaps, and of the same ones that each worker has
+    laid out otherwise.
+    """
+    rank = workers.ranks[0]
+    x_wN = torch.arange(36.0).view(1, 3, 3, 4) + 100 * rank
+    x_w = x_wN[:, 0].clone()
+
+    def in_place(operate: Callable[[Tensor], None]) -> tuple[Tensor, Tensor]:
+        plain, other = x_w.clone(), otherwise(x_w, rank)
+        operate(plain)
+        operate(other)
+        return plain, other
+
+    return {
+        "all_to_all": (workers.all_to_all(x_wN), workers.all_to_all(otherwise(x_wN, rank))),
+        "reduce_scatter_mean": (
+            workers.reduce_scatter_mean(x_wN),
+            workers.reduce_scatter_mean(otherwise(x_wN, rank)),
+        ),
+        "all_gather": (workers.all_gather(x_w), workers.all_gather(otherwise(x_w, rank))),
+        "exchange": (
+            workers.exchange(x_w, (1, 2, 0)),
+            workers.exchange(otherwise(x_w, rank), (1, 2, 0)),
+        ),
+        "all_reduce_mean_": in_place(workers.all_reduce_mean_),
+        "broadcast_": in_place(lambda x: workers.broadcast_(x, 1)),
+    }
+
+
+def otherwise(x: Tensor, rank: int) -> Tensor:
+    """With gaps, with turned axes, or plainly."""
+    with_gaps = torch.zeros(*x.shape[:-1], 2 * x.shape[-1])[..., ::2].copy_(x)
+    return [with_gaps, x.mT.contiguous().mT, x.clone()][rank]
 
 
 def start(workers: ProcessGroupCommunicator) -> dict[str, Any]:
