@@ -36,7 +36,7 @@ from bagua_algos.communication.connections.joining import NotShared, join
 from bagua_algos.communication.connections.shared_memory import SharedMemory
 from bagua_algos.communication.direct import direct_
 from bagua_algos.communication.halving_doubling import halving_doubling_
-from bagua_algos.communication.stripes import Stripes, check_transport
+from bagua_algos.communication.stripes import Stripes, check_transport, without_gaps
 from bagua_algos.communication.workers import Workers
 
 
@@ -239,8 +239,7 @@ class ProcessGroupCommunicator(Workers):
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
         """Replace `x[1, ...]` by the sum over all workers / N (fp16 is divided first)."""
-        own_w = x_w.contiguous()  # gloo would add up whatever lies in between
-        with self._operation("all_reduce_mean", own_w):
+        with without_gaps(x_w) as own_w, self._operation("all_reduce_mean", own_w):
             # gloo has no AVG, and NCCL's rounds otherwise: the sum divided once is the same on
             # both. But a sum of fp16 may be beyond its range, where the mean is not.
             is_first = own_w.dtype == torch.float16
@@ -252,8 +251,6 @@ class ProcessGroupCommunicator(Workers):
             else:
                 self._sum_(own_w)
                 own_w.div_(divisor)
-        if own_w is not x_w:
-            x_w.copy_(own_w)
 
     def _sum_(self, x_w: Tensor) -> None:
         is_small = x_w.numel() * x_w.element_size() <= self.halving_doubling_bytes
@@ -266,7 +263,7 @@ class ProcessGroupCommunicator(Workers):
     def all_to_all(self, x_wN: Tensor) -> Tensor:
         """Send `x[0, j]` to worker j; returns `y[1, N, ...]` with `y[0, j]` from worker j."""
         with self._operation("all_to_all", x_wN):
-            return self._to_each_other(x_wN.contiguous())
+            return self._to_each_other(x_wN)
 
     def all_gather(self, x_w: Tensor) -> Tensor:
         """Return `y[1, N, ...]` with `y[0, j]` = x of worker j."""
@@ -281,16 +278,13 @@ class ProcessGroupCommunicator(Workers):
         Rows are summed here, because gloo has no reduce-scatter of its own.
         """
         with self._operation("reduce_scatter_mean", x_wN):
-            y_wN = self._to_each_other(x_wN.contiguous())
+            y_wN = self._to_each_other(x_wN)
         return y_wN.mean(1)
 
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
         """Replace `x[1, ...]` by worker `source`'s."""
-        own_w = x_w.contiguous()  # gloo would write whatever comes without a gap
-        with self._operation("broadcast", own_w):
+        with without_gaps(x_w) as own_w, self._operation("broadcast", own_w):
             self.stripes.broadcast_(own_w, source)
-        if own_w is not x_w:
-            x_w.copy_(own_w)
 
     def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
         """Send `x[1, ...]` to worker `peers[rank]`; returns what arrives, or a copy of `x`.
@@ -309,6 +303,7 @@ class ProcessGroupCommunicator(Workers):
         return y_w
 
     def _to_each_other(self, x_wN: Tensor) -> Tensor:
+        x_wN = x_wN.contiguous()  # another worker's may lie otherwise
         y_wN = torch.empty_like(x_wN)
         [rank] = self.ranks
         y_wN[0, rank] = x_wN[0, rank]

@@ -151,3 +151,14 @@ def _naming(stream: int, num_streams: int) -> Iterator[None]:
         if num_streams == 1:
             raise
         raise RuntimeError(f"stream {stream} of {num_streams}: {without_place(error)}") from error
+
+
+@contextmanager
+def without_gaps(x: Tensor) -> Iterator[Tensor]:
+    """`x` as gloo takes it, which moves what lies without a gap. What is written to it within is
+    in `x` afterwards.
+    """
+    own = x.contiguous()
+    yield own
+    if own is not x:
+        x.copy_(own)

@@ -49,7 +49,7 @@ from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
 from bagua_algos.engine.script.elementwise import check_elementwise
 from bagua_algos.engine.script.grad_scaler import ScaledGradients, check_scaler_is_known
 from bagua_algos.engine.step_observer import Listener, StepObserver
-from bagua_algos.engine.untrained import average_buffers_, broadcast_untrained_, that_differ
+from bagua_algos.engine.untrained import average_buffers_, broadcast_untrained_, broadcast_weights_
 
 DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 600.0
@@ -288,11 +288,8 @@ class Engine(Attached):
     def _start_equal(self) -> None:
         communicator, run = self.context.communicator, self.dispatcher.run
         try:
-            apart: list[Tensor] = []
             weights = [bucket.weights for bucket in self.context.buckets]
-            run("comparison of weights", lambda: apart.extend(that_differ(weights, communicator)))
-            for x in apart:
-                run("broadcast of weights", lambda x=x: communicator.broadcast_(x))
+            broadcast_weights_(weights, communicator, run)
             run("broadcast of buffers", lambda: broadcast_untrained_(self.model, communicator))
             self._init_state()
         except BaseException:

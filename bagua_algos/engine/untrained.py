@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bagua_algos.communication.communicator import Averager, Communicator
+from bagua_algos.engine.consensus import Run
 
 _DIGEST_BYTES = 16
 
@@ -24,6 +25,16 @@ def broadcast_untrained_(model: nn.Module, communicator: Communicator) -> None:
 def broadcast_where_different_(tensors: list[Tensor], communicator: Communicator) -> None:
     """As `broadcast_tensors_`, of those tensors alone that are not alike on all workers."""
     broadcast_tensors_(that_differ(tensors, communicator), communicator)
+
+
+def broadcast_weights_(weights: Sequence[Tensor], communicator: Communicator, run: Run) -> None:
+    """Replace each of `weights` that is not alike on all workers by worker 0's. A collective call,
+    in jobs of `run`.
+    """
+    apart: list[Tensor] = []
+    run("comparison of weights", lambda: apart.extend(that_differ(weights, communicator)))
+    for x in apart:
+        run("broadcast of weights", lambda x=x: communicator.broadcast_(x))
 
 
 def that_differ(tensors: Sequence[Tensor], communicator: Communicator) -> list[Tensor]:

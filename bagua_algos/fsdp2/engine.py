@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -38,8 +38,8 @@ from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
 from bagua_algos.engine.untrained import (
     average_buffers_,
+    broadcast_weights_,
     broadcast_where_different_,
-    that_differ,
 )
 from bagua_algos.fsdp2.bucket import WholeBucket, build_buckets
 from bagua_algos.fsdp2.checks import (
@@ -210,11 +210,8 @@ class ShardedEngine(Attached):
         try:
             device = self._buckets[0].gradients.device
             check_replicas(replicas, parts, self._shard_workers.ranks[0], device)
-            apart: list[Tensor] = []
             weights = [bucket.weights for bucket in self._buckets]
-            run("comparison of weights", lambda: apart.extend(that_differ(weights, replicas)))
-            for x in apart:
-                run("broadcast of weights", lambda x=x: replicas.broadcast_(x))
+            broadcast_weights_(weights, replicas, run)
             self._write_weights()
             held = [local(x) for x in untrained]
             run("broadcast of buffers", lambda: broadcast_where_different_(held, replicas))

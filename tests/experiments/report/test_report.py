@@ -549,22 +549,6 @@ def test_who_is_first_at_other_targets(folder, study):
         assert row.seconds == medians[row["first"]] == min(medians.values())
 
 
-def test_targets_that_were_fixed_before_the_runs_take_the_place_of_their_own(tmp_path):
-    write_run(tmp_path / "allreduce", "allreduce")
-    write_run(tmp_path / "bytegrad", "bytegrad")
-    (tmp_path / "targets.yaml").write_text("{2.0: 0.5, 1.0: 0.6, 0.5: 0.65, 0.2: 0.68}")
-    data = ReportData.load(tmp_path)
-    [page] = time_against_target.section(data).tables.values()
-    assert list(page.numbers.other_target) == [0.5, 0.6, 0.65, 0.68]
-    rows = data.evaluations.query("score >= 0.65").groupby("algo").time_s.min()
-    assert page.numbers.seconds.iloc[2] == rows.min()
-    assert "fixed before these runs" in page.caption
-    for unfit in ("[0.5]", "", "[" * 5000, "{1.0: .nan}", "{.inf: 0.6}"):
-        (tmp_path / "targets.yaml").write_text(unfit)
-        with pytest.raises(UserError, match="has no targets, such as"):
-            ReportData.load(tmp_path)
-
-
 def test_an_option_that_all_runs_have_alike_names_no_algorithm(tmp_path):
     write_run(tmp_path / "allreduce", "allreduce")
     write_run(tmp_path / "bytegrad", "bytegrad")
@@ -575,23 +559,6 @@ def test_an_option_that_all_runs_have_alike_names_no_algorithm(tmp_path):
     files[1].write_text(files[1].read_text().replace("streams: 8", "streams: 4"))
     names = {"allreduce streams=8", "bytegrad streams=4"}
     assert set(ReportData.load(tmp_path).table.name) == names
-
-
-def test_no_one_is_first_at_a_target_beyond_which_a_run_did_not_go(tmp_path):
-    write_run(tmp_path / "allreduce", "allreduce")
-    write_run(tmp_path / "bytegrad", "bytegrad", num_rows=8)  # at its target
-    section = time_against_target.section(ReportData.load(tmp_path))
-    [page] = section.tables.values()
-    assert page.cells["first"] == ["not known"] * 4
-    assert "no other one can be told" in section.finding
-    write_run(tmp_path / "local_sgd", "local_sgd", limit=0.5)  # ends with a miss
-    write_run(tmp_path / "bytegrad_on", "bytegrad", seed=1)
-    assert (
-        "not known"
-        in time_against_target.section(ReportData.load(tmp_path))
-        .tables["time_against_target"]
-        .cells["first"]
-    )
 
 
 def test_a_run_whose_number_of_workers_changed_is_told_apart(tmp_path):

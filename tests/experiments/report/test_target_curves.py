@@ -1,4 +1,6 @@
-"""The figure of time against target: its lines, where they end, and their names."""
+"""Time against target: the figure's lines, where they end, and their names; whose targets the table
+has, and where nobody is first.
+"""
 
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ import pytest
 from experiments.report.data import MAX_LINES, ReportData
 from experiments.report.sections import time_against_target
 from experiments.runs.load import load_metrics
+from host.errors import UserError
 from tests.experiments.recorded import NETS, write_run, write_study
 
 BROKEN = {"bytegrad_wan_s1", "local_sgd_lan_1g_s2"}
@@ -58,3 +61,36 @@ def test_no_line_goes_beyond_where_a_run_ended_at_its_target(tmp_path):
     for line in panel.lines:
         if len(line.get_xdata()) > 2:
             assert max(line.get_xdata()) <= longest.score.max()
+
+
+def test_targets_that_were_fixed_before_the_runs_take_the_place_of_their_own(tmp_path):
+    write_run(tmp_path / "allreduce", "allreduce")
+    write_run(tmp_path / "bytegrad", "bytegrad")
+    (tmp_path / "targets.yaml").write_text("{2.0: 0.5, 1.0: 0.6, 0.5: 0.65, 0.2: 0.68}")
+    data = ReportData.load(tmp_path)
+    [page] = time_against_target.section(data).tables.values()
+    assert list(page.numbers.other_target) == [0.5, 0.6, 0.65, 0.68]
+    rows = data.evaluations.query("score >= 0.65").groupby("algo").time_s.min()
+    assert page.numbers.seconds.iloc[2] == rows.min()
+    assert "fixed before these runs" in page.caption
+    for unfit in ("[0.5]", "", "[" * 5000, "{1.0: .nan}", "{.inf: 0.6}"):
+        (tmp_path / "targets.yaml").write_text(unfit)
+        with pytest.raises(UserError, match="has no targets, such as"):
+            ReportData.load(tmp_path)
+
+
+def test_no_one_is_first_at_a_target_beyond_which_a_run_did_not_go(tmp_path):
+    write_run(tmp_path / "allreduce", "allreduce")
+    write_run(tmp_path / "bytegrad", "bytegrad", num_rows=8)  # at its target
+    section = time_against_target.section(ReportData.load(tmp_path))
+    [page] = section.tables.values()
+    assert page.cells["first"] == ["not known"] * 4
+    assert "no other one can be told" in section.finding
+    write_run(tmp_path / "local_sgd", "local_sgd", limit=0.5)  # ends with a miss
+    write_run(tmp_path / "bytegrad_on", "bytegrad", seed=1)
+    assert (
+        "not known"
+        in time_against_target.section(ReportData.load(tmp_path))
+        .tables["time_against_target"]
+        .cells["first"]
+    )
