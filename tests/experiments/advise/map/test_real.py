@@ -18,7 +18,7 @@ from host.errors import UserError
 
 (TRAINED,) = (t for t in load()[1] if (t.task, t.workers) == ("fashion_mnist", 8))
 BASELINE, OTHER = TRAINED.of("allreduce")[0], TRAINED.of("ef_signsgd")[0]
-COMMON = ("experiment=equal_tuning", "workers=8", "profile=null")
+COMMON = ("experiment=reference", "workers=8", "profile=null")
 STEPS = {0: 60, 1: 72, 2: 66}
 """By seed, until the target."""
 MODEL_MB = sent_by(TRAINED, BASELINE, 8).num_bytes / 1e6
