@@ -160,18 +160,18 @@ def page(found: Sequence[Place]) -> str:
 
 def _who_is_first(found: Sequence[Place]) -> list[str]:
     lines = []
+    others = [(place, own) for place in found for own in place.timed[1:]]
     for by, whose in _MODELS:
-        num = sum(place.first("real") == place.first(by) for place in found)
-        places = counted(len(found), "network")
-        lines.append(f"- On {num} of {places} the first algorithm is the one of {whose}.")
-    return [
-        *lines,
-        *(
-            f"- {place.net}: {place.first('real')} is first; simulated, {place.first('simulated')};"
-            f" by the map, {place.first('map')}."
-            for place in found
-        ),
-    ]
+        firsts = sum(place.first("real") == place.first(by) for place in found)
+        leads = sum(place.agrees(own, by) for place, own in others)
+        lines.append(
+            f"- Of {whose}: the first algorithm is the real one on {firsts} of "
+            f"{counted(len(found), 'network')}; {leads} of {counted(len(others), 'lead')} agree."
+        )
+    for place in found:
+        real, simulated, said = (place.first(by) for by in ("real", "simulated", "map"))
+        lines.append(f"- {place.net}: {real} is first; simulated, {simulated}; by the map, {said}.")
+    return lines
 
 
 def _trained(run: Run) -> Trained:
