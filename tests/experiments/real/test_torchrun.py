@@ -239,9 +239,12 @@ class Clock:
 def test_who_does_not_come_is_named(monkeypatch):
     clock, store = Clock(monkeypatch), dist.HashStore()
     store.set("name of 1", "one")  # which dies before it has read the answer
-    with pytest.raises(CommunicationError, match="worker 0: worker 1 and 2 has not come within 60"):
+    both = "worker 0: workers 1 and 2 have not come within 60 s"
+    with pytest.raises(CommunicationError, match=both):
         stores.meet(store, rank=0, world_size=3, timeout_s=60)
     assert 60 <= clock.seconds < 61
+    with pytest.raises(CommunicationError, match="worker 0: worker 1 has not come within 60 s"):
+        stores.meet(store, rank=0, world_size=2, timeout_s=60)
     with pytest.raises(CommunicationError, match=r"worker 1: worker 0 has not come within 0\.1 s"):
         stores.meet(dist.HashStore(), rank=1, world_size=2, timeout_s=0.1)
 
