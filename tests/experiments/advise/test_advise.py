@@ -103,7 +103,7 @@ def test_times_that_differ_by_less_than_the_simulators_error_tie():
 
 
 def test_the_rule_names_the_error_of_each_class_of_networks():
-    said = "13 % up to 200 Mbit/s, 22 % up to 1000 Mbit/s, 31 % on faster or unlimited ones."
+    said = "15 % up to 200 Mbit/s, 14 % up to 1000 Mbit/s, 24 % on faster or unlimited ones."
     assert tie_rule().endswith(said)
 
 
