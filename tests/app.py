@@ -118,10 +118,13 @@ def children(pid: int) -> list[int]:
     return sorted(int(child) for text in lists for child in text.split())
 
 
-def process_tree(app: Command) -> tuple[int, list[int]]:
-    """The pids of the hub and of its children: the workers by rank, and a switch if it has one."""
-    (hub,) = children(app.pid)
-    return hub, children(hub)
+def roles(launcher: int) -> dict[str, int]:
+    """The processes of a run of real workers, as far as they are there, by what they are."""
+    found = {"launcher": launcher} | dict(zip(("hub", "crew"), children(launcher), strict=False))
+    if "crew" not in found:
+        return found
+    found |= {f"worker {rank}": pid for rank, pid in enumerate(children(found["crew"]))}
+    return found | dict(zip(("switch",), children(found["hub"]), strict=False))
 
 
 def is_running(pid: int) -> bool:

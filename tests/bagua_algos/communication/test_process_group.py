@@ -37,6 +37,7 @@ def test_how_numbers_lie_in_memory_changes_nothing(workers):
 
 def test_workers_of_one_host_share_a_node(workers):
     assert [worker["hosts"] for worker in workers] == [((0, 1, 2),)] * NUM_WORKERS
+    assert [worker["two hosts"] for worker in workers] == [((0, 2), (1,))] * NUM_WORKERS
 
 
 @pytest.mark.parametrize("way", ["halving and doubling", "directly", "directly by two streams"])
