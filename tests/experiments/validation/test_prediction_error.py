@@ -13,6 +13,8 @@ from host.errors import UserError
 from tests.experiments import recorded
 from tests.experiments.recorded import write_run
 
+ERROR = round(100 * prediction_error(100))
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
