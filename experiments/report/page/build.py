@@ -34,6 +34,7 @@ from experiments.report.section import Section
 from experiments.report.sections import SECTIONS
 from experiments.report.targets.curves import AXES, Curves
 from experiments.report.targets.times import settings_of_runs
+from host.remaining import Work
 
 SCRIPTS = (
     *("unpack", "numbers", "statistics", "model", "state", "tables", "charts", "target", "pairs"),
@@ -47,15 +48,53 @@ _REST = 100_000  # its own script and text
 _TABLES = 400_000  # of the sections: these many bytes they get in any case
 
 
-def make_page(data: ReportData, root: Path, out: Path, title: str, version: str = "") -> str:
+COMPARING, DRAWING, WRITING = "comparing", "drawing", "writing"
+"""The parts of a command's work that make a page."""
+
+_SECTION_S, _SECTION_RUN_S = 0.02, 5e-5
+_PAGE_S, _PAGE_RUN_S = 1.5, 1.5e-3
+_FIGURES_S = {"time_against_target": 4.5, "time_to_accuracy": 2.5}
+_FIGURES_S |= {f"accuracy_over_{axis}": 2.0 for axis in ("time", "steps", "bytes")}
+_FIGURE_S = 0.25
+"""What drawing may take: figures of up to twelve panels, and others."""
+
+
+def expected_s(num_runs: int) -> dict[str, float]:
+    """How long the parts of `make_page` may take, in their order."""
+    return {
+        COMPARING: len(SECTIONS) * (_SECTION_S + _SECTION_RUN_S * num_runs),
+        DRAWING: sum(_FIGURES_S.values()) + _FIGURE_S * len(SECTIONS),
+        WRITING: _PAGE_S + _PAGE_RUN_S * num_runs,
+    }
+
+
+def make_page(
+    data: ReportData,
+    root: Path,
+    out: Path,
+    title: str,
+    version: str = "",
+    work: Work | None = None,
+) -> str:
     """The page of runs at or below `root`. Tables and figures are written to `out`.
 
-    `version` is of a page that is watched: it asks its server for a newer one.
+    `version` is of a page that is watched: it asks its server for a newer one. The page is a part
+    of a command's `work`.
     """
+    work = work or Work()
+    work.begin(COMPARING)
     sections = {module.TITLE: module.section(data) for module in SECTIONS}
+    sizes = [_figure_s(name) for section in sections.values() for name in section.drawings]
+    work.expect(DRAWING, sum(sizes))
+    work.begin(DRAWING, sizes)
     for section in sections.values():
-        section.save(out)
+        section.save(out, lambda name: work.done(_figure_s(name)))
+    work.begin(WRITING)
     return _page(data, sections, root, out, title, version)
+
+
+def _figure_s(name: str) -> float:
+    return _FIGURES_S.get(name, _FIGURE_S)
 
 
 def _page(
