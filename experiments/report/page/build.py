@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from experiments.report.data import ReportData
+from experiments.report.data import MAX_PANELS, ReportData
 from experiments.report.figures.styles import algorithm_of, style_of
 from experiments.report.page.fragments import fragments
 from experiments.report.page.libraries import data_tables, vega
@@ -30,6 +30,7 @@ from experiments.report.page.packing import (
 from experiments.report.page.rules import rules
 from experiments.report.page.run_table import run_table
 from experiments.report.page.situations import situations
+from experiments.report.results_table import comparable
 from experiments.report.section import Section
 from experiments.report.sections import SECTIONS
 from experiments.report.targets.curves import AXES, Curves
@@ -51,21 +52,25 @@ _TABLES = 400_000  # of the sections: these many bytes they get in any case
 COMPARING, DRAWING, WRITING = "comparing", "drawing", "writing"
 """The parts of a command's work that make a page."""
 
-_SECTION_S, _SECTION_RUN_S = 0.02, 5e-5
+_IMPORTS_S, _SECTION_S, _SECTION_RUN_S = 2.7, 0.02, 5e-5
 _PAGE_S, _PAGE_RUN_S = 1.5, 1.5e-3
-_FIGURES_S = {"time_against_target": 4.5, "time_to_accuracy": 2.5}
-_FIGURES_S |= {f"accuracy_over_{axis}": 2.0 for axis in ("time", "steps", "bytes")}
-_FIGURE_S = 0.25
-"""What drawing may take: figures of up to twelve panels, and others."""
+_FIGURE_S = 0.1
+_PANEL_S = {"time_against_target": 0.3, "time_to_accuracy": 0.3, "accuracy_over_time": 0.3}
+_PANEL_S |= {"accuracy_over_steps": 0.2, "accuracy_over_bytes": 0.1}
+"""Of the figures with a panel for each situation, or for each that is not equal to another."""
 
 
 def expected_s(num_runs: int) -> dict[str, float]:
-    """How long the parts of `make_page` may take, in their order."""
+    """How long the parts of `make_page` may take, in their order, before the runs are known."""
     return {
-        COMPARING: len(SECTIONS) * (_SECTION_S + _SECTION_RUN_S * num_runs),
-        DRAWING: sum(_FIGURES_S.values()) + _FIGURE_S * len(SECTIONS),
+        COMPARING: _IMPORTS_S + len(SECTIONS) * (_SECTION_S + _SECTION_RUN_S * num_runs),
+        DRAWING: sum(_figure_s(name, MAX_PANELS // 2) for name in _PANEL_S),
         WRITING: _PAGE_S + _PAGE_RUN_S * num_runs,
     }
+
+
+def _figure_s(name: str, num_panels: int) -> float:
+    return _FIGURE_S + _PANEL_S.get(name, 0.0) * num_panels
 
 
 def make_page(
@@ -83,18 +88,17 @@ def make_page(
     """
     work = work or Work()
     work.begin(COMPARING)
+    _ = data.styles  # imports all algorithms
     sections = {module.TITLE: module.section(data) for module in SECTIONS}
-    sizes = [_figure_s(name) for section in sections.values() for name in section.drawings]
+    num_panels = min(sum(1 for _ in comparable(data.table)), MAX_PANELS)
+    drawings = [name for section in sections.values() for name in section.drawings]
+    sizes = [_figure_s(name, num_panels) for name in drawings]
     work.expect(DRAWING, sum(sizes))
     work.begin(DRAWING, sizes)
     for section in sections.values():
-        section.save(out, lambda name: work.done(_figure_s(name)))
+        section.save(out, lambda name: work.done(_figure_s(name, num_panels)))
     work.begin(WRITING)
     return _page(data, sections, root, out, title, version)
-
-
-def _figure_s(name: str) -> float:
-    return _FIGURES_S.get(name, _FIGURE_S)
 
 
 def _page(
