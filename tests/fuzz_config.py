@@ -145,7 +145,7 @@ class Fuzz:
             plan = make_plan(config, Path("/nonexistent/run"))
             outcome = "planned"
             if seed % CHECKED == 0:
-                data = load_data(plan, needs_namespaces=False)
+                data = load_data(plan)
                 outcome = "checked"
                 if seed % RUN == 0 and is_cheap(plan, data):
                     outcome = "run"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.advise.grid import Array, Grid
+from experiments.report.figures import column
+from experiments.report.figures.names import SMALL
 from experiments.report.figures.styles import area_styles
 
 if TYPE_CHECKING:  # imported where it draws: it takes more than a second
@@ -26,41 +29,40 @@ _APART = (85, 65)
 _LABEL_SHARE = 0.01
 """The least part of the picture that is labelled inside."""
 
+_PANEL_IN = 2.4
+
 
 def surface_plot(grid: Grid, title: str) -> Figure:
     """Regions of the algorithms that are first, in their colours, by name; the times at points."""
-    import matplotlib
-    from matplotlib.figure import Figure
+    panel = column.Panel(title="", draw=partial(_draw, grid=grid), height_in=_PANEL_IN)
+    firsts = column.key([(algo, partial(swatch, algo)) for algo in leaders(grid)])
+    return column.column([panel, firsts], title, _caption(grid))
 
-    hatching: Any = {"hatch.linewidth": 0.4, "hatch.color": "0.6"}
-    with matplotlib.rc_context(hatching):
-        figure = Figure(figsize=(9.6, 5.6), layout="constrained")
-        axes = figure.add_subplot()
-        axes.set(xscale="log", yscale="log")
-        entries = draw_regions(axes, grid)
-        label_regions(axes, grid)
-        _draw_times(axes, grid)
-        axes.set(xlabel="rate of every link (Mbit/s)", ylabel="delay from worker to worker (ms)")
-        axes.set_title(title, fontsize="medium", pad=10)
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter("{x:g}")
-        figure.legend(
-            handles=list(entries.values()),
-            loc="outside right upper",
-            title="first to the accuracy",
-            frameon=False,
-            alignment="left",
-        )
-        figure.supxlabel(_caption(grid), fontsize="small", color="0.3")
-        figure.draw_without_rendering()
-    return figure
+
+def _draw(axes: Axes, *, grid: Grid) -> None:
+    axes.set(xscale="log", yscale="log")
+    axes.grid(visible=False)
+    draw_regions(axes, grid)
+    label_regions(axes, grid)
+    _draw_times(axes, grid)
+    axes.set(xlabel="rate of every link (Mbit/s)", ylabel="delay from worker to worker (ms)")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+
+
+def swatch(algo: str, x: float, y: float, width: float, height: float) -> Patch:
+    """The colour and hatch of an algorithm's regions, for a key."""
+    from matplotlib.patches import Rectangle
+
+    style: dict[str, Any] = area_styles([algo])[algo] | {"linewidth": 0.4}
+    return Rectangle((x, y), width, height, **style)
 
 
 def _caption(grid: Grid) -> str:
     lines = ["Numbers: seconds to the accuracy; in brackets where the first ties with another."]
     if grid.simulated_at:
         lines.append(f"Interpolated between simulated points: {', '.join(grid.simulated_at)}.")
-    return "\n".join(lines)
+    return " ".join(lines)
 
 
 def _region_styles(algos: list[str]) -> dict[str, dict[str, Any]]:
@@ -72,26 +74,19 @@ def _region_styles(algos: list[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def draw_regions(axes: Axes, grid: Grid, *, line_width: float = 1.4) -> dict[str, Patch]:
-    """Fill where an algorithm is before all others; its border is where another is as fast.
-
-    Returns the entries of a legend, by algorithm.
-    """
-    entries = {}
+def draw_regions(axes: Axes, grid: Grid) -> None:
+    """Fill where an algorithm is before all others; its border is where another is as fast."""
     rates, delays = mesh(grid)
     styles = _region_styles(list(grid.medians_s))
     for algo, lead in _leads(grid).items():
         axes.contourf(rates, delays, lead.T, levels=[0, np.inf], **styles[algo])
         if lead.min() < 0:
-            axes.contour(rates, delays, lead.T, levels=[0], colors="black", linewidths=line_width)
-        entries[algo] = _entry(algo, styles[algo])
-    return entries
+            axes.contour(rates, delays, lead.T, levels=[0], colors="black", linewidths=0.9)
 
 
 def label_regions(
     axes: Axes,
     grid: Grid,
-    size: float | str = "medium",
     least: float = _LABEL_SHARE,
     avoided: Sequence[tuple[float, float]] = (),
 ) -> None:
@@ -100,7 +95,7 @@ def label_regions(
     """
     is_free = _away_from(avoided, *mesh(grid))
     for algo, lead in _leads(grid).items():
-        _label(axes, grid, lead > 0, is_free, algo, size, least)
+        _label(axes, grid, lead > 0, is_free, algo, least)
 
 
 def _away_from(places: Sequence[tuple[float, float]], rates: Array, delays: Array) -> Array:
@@ -138,21 +133,12 @@ def _leads(grid: Grid) -> dict[str, Array]:
     return leads
 
 
-def _entry(algo: str, style: dict[str, Any]) -> Patch:
-    from matplotlib.patches import Patch
-
-    return Patch(
-        facecolor=style["colors"][0], hatch=style["hatches"][0], edgecolor="0.4", label=algo
-    )
-
-
 def _label(
     axes: Axes,
     grid: Grid,
     is_first: NDArray[np.bool_],
     is_free: Array,
     algo: str,
-    size: float | str,
     least: float,
 ) -> None:
     """The name, in each part of the region where it fits: far from borders, between the times."""
@@ -170,7 +156,7 @@ def _label(
         x, y = np.unravel_index(int(depth.argmax()), depth.shape)
         box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "0.4"}
         where = float(rates[x]), float(delays[y])
-        axes.text(*where, algo, ha="center", va="center", weight="bold", fontsize=size, bbox=box)
+        axes.text(*where, algo, ha="center", va="center", weight="bold", fontsize=SMALL, bbox=box)
 
 
 def _middles(known: Array, fine: Array) -> NDArray[np.intp]:
@@ -182,17 +168,17 @@ def _draw_times(axes: Axes, grid: Grid) -> None:
     """The best time at every point, inside the frame."""
     from matplotlib.patheffects import withStroke
 
-    halo = [withStroke(linewidth=2.5, foreground="white", alpha=0.8)]
+    halo = [withStroke(linewidth=2, foreground="white", alpha=0.8)]
     for i, j in np.ndindex(grid.best_s.shape):
         sides = [_side(k, len(axis)) for k, axis in ((i, grid.rates_mbit), (j, grid.delays_ms))]
         axes.annotate(
             _time(grid, i, j),
             (grid.rates_mbit[i], grid.delays_ms[j]),
-            xytext=(5 * sides[0], 5 * sides[1]),
+            xytext=(3 * sides[0], 3 * sides[1]),
             textcoords="offset points",
             ha=("right", "center", "left")[sides[0] + 1],
             va=("top", "center", "bottom")[sides[1] + 1],
-            fontsize="small",
+            fontsize=SMALL,
             path_effects=halo,
         )
 

@@ -1,8 +1,8 @@
 """Runs a large study part by part: `conf/study/NAME.yaml` describes it.
 
 python -m experiments.study reference --list               its parts, and how long each took
-python -m experiments.study reference rates_16 simulated   two of them; without a name, all
-python -m experiments.study reference minilm --print       the commands, none of which is run
+python -m experiments.study reference trials choose        two of them; without a name, all
+python -m experiments.study reference score --print        the commands, none of which is run
 
 A part that was stopped goes on where it was by the same command.
 """
@@ -59,7 +59,7 @@ def main() -> int:
     """The command line; returns the exit code."""
     commands.raise_at_sigterm()
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.study", description=(__doc__ or "").split("\n")[0]
+        prog=commands.program("experiments.study"), description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("study", metavar="STUDY", help="the name of a file in conf/study")
     parser.add_argument("parts", nargs="*", metavar="PART", help="by default all, in order")

@@ -1,16 +1,15 @@
-"""What one worker's process does, from the moment its link is up, and what it says to the
-launcher.
-"""
+"""What one worker's process does, from the moment its link is proven."""
 
 import traceback
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import NoReturn
 
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.process_group import file_rendezvous
 from experiments.plan.plan import Plan
+from experiments.real.messages import TRAIN, Diverged, Failed, Finished, Joined, Stopped, failed_by
 from experiments.real.nccl import nccl_environment, plugin_environment
+from experiments.real.network import WorkersNetwork
 from experiments.real.shared_memory import HostMemory
 from experiments.real.work import Surroundings, work
 from experiments.tasks.base import TaskData
@@ -20,117 +19,55 @@ from experiments.training.trace import TraceFile, TraceRecorder
 from host.channel import ParentChannel
 from host.errors import UserError
 from host.gpus import placement
-from host.memory import ADVICE, is_lack_of_memory
-from netsim.conditions.condition import NetworkCondition
-from netsim.errors import BrokenProbeError, ProbeError
-from netsim.links import counters, tcp
-from netsim.links.namespaces import Hub
+from netsim.errors import NamespaceError
+from netsim.links import counters
+from netsim.links.namespaces import address
 from netsim.links.netlink import INTERFACE
-from netsim.links.tcp import TcpSettings
-from netsim.proof import proof
-from netsim.proof.proof import LinkReport
 from netsim.proof.reachability import unreachable
-
-PROBE, TRAIN = "probe", "train"
-"""What the launcher says to a worker: PROBE any number of times, then TRAIN."""
-
-
-@dataclass(frozen=True)
-class Probed:
-    """What this worker's link turned out to be, None for a single worker, and its TCP; or why the
-    probe broke off.
-    """
-
-    link: LinkReport | None
-    tcp: TcpSettings
-    broken: str = ""
-
-
-@dataclass(frozen=True)
-class Finished:
-    """The worker is done."""
-
-    result: Result
-
-
-@dataclass(frozen=True)
-class Diverged:
-    """The worker's loss is not finite."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Stopped:
-    """The worker cannot go on, for a reason that lies outside of the program."""
-
-    error: UserError
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The worker cannot go on. `is_consequence`: only because of what became of another worker.
-
-    `unreachable` are the ranks whose network does not answer this worker's.
-    """
-
-    reason: str
-    is_consequence: bool = True
-    details: str = ""
-    unreachable: tuple[int, ...] = ()
 
 
 def run_worker(
     plan: Plan,
     data: TaskData,
     rank: int,
-    network: Hub,
+    network: WorkersNetwork,
     rendezvous: str,
     memory: int,
     launcher: ParentChannel,
 ) -> int:
-    """Probe the network and train as the launcher says; returns the exit code.
+    """Enter the network and train when the launcher says so; returns the exit code.
 
     Args:
         plan: the run.
         data: all examples.
         rank: this worker.
-        network: that joins the workers.
+        network: that joins the workers, and is there.
         rendezvous: a file that all workers share.
         memory: another, for `HostMemory`.
         launcher: hears of everything, and says when training may start.
     """
-    addresses = [network.address(r) for r in range(plan.workers)]
     try:
-        while launcher.recv() == PROBE:
-            launcher.send(_probe(plan.net, rank, addresses))
-        network.start_clock()
+        network.enter(rank)
+        launcher.send(Joined())
+        assert launcher.recv() == TRAIN, "there is one word"
         launcher.send(Finished(_train(plan, data, rank, rendezvous, memory, launcher)))
     except DivergedError as error:
         launcher.send(Diverged(str(error)))
     except UserError as error:
         launcher.send(Stopped(error))
         return 1
-    except (CommunicationError, ProbeError) as error:
-        silent = unreachable(rank, addresses)
+    except CommunicationError as error:
+        silent = unreachable(rank, [address(r) for r in range(plan.workers)])
         details = traceback.format_exc()
         launcher.send(Failed(str(error), details=details, unreachable=tuple(silent)))
         _stay(launcher)
+    except NamespaceError as error:
+        launcher.send(Failed(f"worker {rank}: {error}"))
+        return 1
     except Exception as error:
-        if is_lack_of_memory(error):
-            launcher.send(Failed(f"worker {rank} has failed, {ADVICE}", is_consequence=False))
-            return 1
-        reason = f"worker {rank}: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
-        launcher.send(Failed(reason, is_consequence=False, details=traceback.format_exc()))
+        launcher.send(failed_by(error, rank))
         return 1
     return 0
-
-
-def _probe(condition: NetworkCondition, rank: int, addresses: list[str]) -> Probed:
-    try:
-        return Probed(proof.probe(condition, rank, addresses), tcp.read())
-    except BrokenProbeError as error:
-        return Probed(None, tcp.read(), str(error))
 
 
 def _stay(launcher: ParentChannel) -> NoReturn:

@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from experiments.plan.part import check_first
+from experiments.plan.part import check_first, make_part
 from experiments.runs.folder_lock import HeldError, hold
 from experiments.runs.study import (
     RunOutcome,
@@ -29,6 +29,7 @@ from host.output import limit_reached
 from host.processes import die_with_parent
 
 if TYPE_CHECKING:
+    from experiments.real.network import WorkersNetwork
     from experiments.real.peers import Peers
 
 
@@ -90,6 +91,21 @@ def _run(
 ) -> str:
     """See `experiments.runs.run.run`."""
     check_first(config)
+    network = _network(config)
+    try:
+        with commands.importing():
+            from experiments.runs.run import run
+        return run(config, folder, overrides, study, network=network)
+    finally:
+        if network is not None:
+            network.end()
+
+
+def _network(config: DictConfig) -> WorkersNetwork | None:
+    """That of real workers, begun before what trains is imported; None for simulated ones."""
+    is_simulated = "process_group" in config.backend and config.backend.process_group is None
+    if is_simulated:
+        return None
     with commands.importing():
-        from experiments.runs.run import run
-    return run(config, folder, overrides, study)
+        from experiments.real.network import WorkersNetwork
+    return WorkersNetwork(make_part(config.net, "net"), config.workers)

@@ -20,7 +20,7 @@ from experiments.plan.overrides import values_of
 from experiments.plan.plan import Plan
 from experiments.real.assignment import Assignment
 from experiments.real.failures import RunFailedError
-from experiments.real.local import ShapedNetwork
+from experiments.real.network import ShapedNetwork
 from experiments.real.peers import Peers
 from experiments.real.torchrun import check_assigned, work_as_peer
 from experiments.runs.resume import FREE, check_same
@@ -67,7 +67,7 @@ def run_as_peer(config: DictConfig, folder: Path, overrides: Sequence[str], peer
     is_first = peers.assignment.rank == 0
     try:
         plan = _on_machines(make_plan(config, folder), peers.assignment)
-        data = load_data(plan, needs_namespaces=False)
+        data = load_data(plan)
         if is_first:
             return _lead(plan, plain(config), overrides, data, peers)
     except UserError as error:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from experiments.plan.identity import plain
 from experiments.plan.model_check import check_model
 from experiments.plan.plan import Plan
 from experiments.real.failures import RunFailedError
-from experiments.real.local import ShapedNetwork, launch
+from experiments.real.local import launch
+from experiments.real.network import ShapedNetwork, WorkersNetwork, measured_rates
 from experiments.runs.progress import ProgressView, progress_view
 from experiments.runs.records import RunFolder
 from experiments.runs.resume import going_on
@@ -38,11 +40,9 @@ from host.cores import usable_cores
 from host.errors import DiskError, Failure, Terminated, UserError
 from host.gpus import placement
 from host.output import limit_reached
-from host.processes import allow_open_files
 from host.words import counted
 from netsim.conditions.presets import why_unmeasured
 from netsim.errors import NamespaceError
-from netsim.links.namespaces import check_permitted
 
 
 def run(
@@ -51,27 +51,31 @@ def run(
     overrides: Sequence[str] = (),
     study: Path | None = None,
     watch: Callable[[MetricsRow], None] | None = None,
+    network: WorkersNetwork | None = None,
 ) -> str:
     """Plan, launch, record; returns the status that the record has.
 
     `overrides` are what the command line changed, for the record; `study` is the folder of the
     study that this run belongs to, if any. `watch` is given every row once it is recorded; what it
-    raises ends the run.
+    raises ends the run. `network` is that of the configuration, if it has been begun already.
 
     Raises `UserError` before any worker starts, and lets through what stopped the run from
     outside, both with nothing left undone.
     """
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     plan = make_plan(config, folder)
-    data = load_data(plan)
-    start, replayed_from = _starter(plan, plain(config), study)
-    summary = replace(known_summary(plan, data), replayed_from=replayed_from)
-    recorder = Recorder(plan, plain(config), overrides, start, summary, watch=watch)
-    return recorder.run(data)
+    if not plan.backend.is_simulated:
+        network = network or WorkersNetwork(plan.net, plan.workers)
+    try:
+        data = load_data(plan)
+        start, replayed_from = _starter(plan, plain(config), study, network)
+        summary = replace(known_summary(plan, data), replayed_from=replayed_from)
+        recorder = Recorder(plan, plain(config), overrides, start, summary, watch=watch)
+        return recorder.run(data)
+    finally:
+        if network is not None:
+            network.end()
 
-
-FILES, FILES_A_WORKER = 32, 8
-"""That real workers and their launcher open."""
 
 CROWD = 4
 """Real workers a core that are none yet."""
@@ -83,10 +87,19 @@ Start = Callable[
 """Runs a plan; returns the workers' results. See `experiments.real.local.launch`."""
 
 
-def _starter(plan: Plan, config: dict[str, Any], study: Path | None) -> tuple[Start, str | None]:
-    """What runs `plan`, and the run of its study whose values it takes, if any."""
+def _starter(
+    plan: Plan, config: dict[str, Any], study: Path | None, network: WorkersNetwork | None
+) -> tuple[Start, str | None]:
+    """What runs `plan`, and the run of its study whose values it takes, if any. Raises `UserError`
+    where this host has no such network for real workers.
+    """
     if not plan.backend.is_simulated:
-        return launch, None
+        assert network is not None, "real workers have one"
+        try:
+            network.await_made()
+        except (NamespaceError, ValueError) as error:
+            raise UserError(str(error)) from error
+        return partial(launch, network=network), None
     return (simulate, None) if study is None else simulate_once(plan, config, study)
 
 
@@ -215,10 +228,10 @@ class Recorder:
             links=[asdict(link) for link in network.links],
         )
         if network.links:
-            rates = [link.achieved_rate_mbit for link in network.links]
+            rates = measured_rates(network.links)
             rtts = [link.achieved_rtt_ms for link in network.links]
             self._add(
-                achieved_rate_mbit=statistics.median(rates),
+                achieved_rate_mbit=statistics.median(rates) if rates else None,
                 achieved_rtt_ms=statistics.median(rtts),
             )
             print(network, flush=True)
@@ -262,17 +275,11 @@ class Recorder:
         return status
 
 
-def load_data(plan: Plan, *, needs_namespaces: bool = True) -> TaskData:
-    """The data of a run; `needs_namespaces` where its real workers are to be launched here.
-
-    Raises `UserError` where it cannot be run here.
-    """
+def load_data(plan: Plan) -> TaskData:
+    """The data of a run. Raises `UserError` where it cannot be run here, whatever its network."""
     try:
         if plan.backend.device == "cuda":
             placement(plan.workers)  # raises
-        if needs_namespaces and not plan.backend.is_simulated:
-            check_permitted(plan.net, plan.workers)
-            allow_open_files(FILES + FILES_A_WORKER * plan.workers)
         data = plan.load_data()
         plan.batches(data, (0,))
         if plan.backend.is_simulated:
@@ -280,7 +287,7 @@ def load_data(plan: Plan, *, needs_namespaces: bool = True) -> TaskData:
         check_model(plan, data)
         if plan.backend.is_simulated:
             check_memory(plan, data)
-    except (NamespaceError, ValueError) as error:
+    except ValueError as error:
         raise UserError(str(error)) from error
     return data
 

@@ -40,6 +40,11 @@ _PREFIX_LENGTH = 16
 _LIMIT_S = 30
 
 
+def address(rank: int) -> str:
+    """The IPv4 address of a worker's eth0, in every network."""
+    return str(_FIRST_ADDRESS + rank)
+
+
 def check_permitted(condition: NetworkCondition, num_workers: int = 1) -> None:
     """Make the `Hub` of a run in a child that is thrown away, and as many of its workers as differ.
 
@@ -116,7 +121,7 @@ class Hub:
     def address(self, rank: int) -> str:
         """The IPv4 address of a worker's eth0."""
         assert 0 <= rank < self.num_workers, f"no worker has rank {rank}"
-        return str(_FIRST_ADDRESS + rank)
+        return address(rank)
 
     def fork_workers(
         self, worker_main: Callable[[int], int], num_forked: int | None = None

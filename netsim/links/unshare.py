@@ -1,6 +1,6 @@
 """Linux namespaces of this process: a network of its own, processes that die with it.
 
-Source: unshare(2), user_namespaces(7), pid_namespaces(7).
+Source: unshare(2), setns(2), user_namespaces(7), pid_namespaces(7).
 """
 
 import ctypes
@@ -53,6 +53,33 @@ def _enter_network_namespace_rootless() -> None:
             f"kernel.unprivileged_userns_clone=1, "
             f"kernel.apparmor_restrict_unprivileged_userns=0; in a container, CAP_SYS_ADMIN)."
         ) from error
+
+
+def join_network_namespace(pid: int) -> None:
+    """Move this single-threaded process to the network namespace of the process `pid`, a descendant
+    of a process of this user's that has called `enter_network_namespace`.
+
+    Raises:
+        NamespaceError: if that process is gone.
+    """
+    assert len(os.listdir("/proc/self/task")) == 1, "setns acts on one thread only"
+    try:
+        own = os.stat("/proc/self/ns/user")
+        if not os.path.samestat(own, os.stat(f"/proc/{pid}/ns/user")):
+            _join(pid, "user", _CLONE_NEWUSER)
+        _join(pid, "net", _CLONE_NEWNET)
+    except OSError as error:
+        raise NamespaceError(
+            f"The network namespace of process {pid} cannot be entered ({error.strerror}): did it "
+            "die?"
+        ) from error
+
+
+def _join(pid: int, kind: str, flag: int) -> None:
+    with open(f"/proc/{pid}/ns/{kind}", "rb") as namespace:
+        if _libc.setns(namespace.fileno(), flag):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
 
 def run_in_pid_namespace(main: Callable[[], int]) -> int:

@@ -14,7 +14,7 @@ STRIKES = {
 }
 """What is done to them, by how often."""
 
-VICTIMS = ("launcher", "hub", "switch", "worker 0", "worker 1", "any", "all")
+VICTIMS = ("launcher", "hub", "crew", "switch", "worker 0", "worker 1", "any", "all")
 NETS = ("none", "none", "lan_1g", "slow_tcp", "one_slow_worker")
 WITHOUT_CHECKPOINT = ("torch_ddp_powersgd",)
 

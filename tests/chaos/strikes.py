@@ -109,11 +109,7 @@ def processes_by_role(case: Case, pid: int) -> dict[str, int]:
     children = app.children(pid)
     if case.kind == "torchrun":
         return roles | {f"worker {rank}": child for rank, child in enumerate(children)}
-    if case.kind != "real" or not children:
-        return roles
-    hub, below = children[0], app.children(children[0])
-    names = [*(f"worker {rank}" for rank in range(case.workers)), "switch"]
-    return roles | {"hub": hub} | dict(zip(names, below, strict=False))
+    return app.roles(pid) if case.kind == "real" else roles
 
 
 def _limit_memory(pid: int, more_bytes: int) -> None:

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from experiments.report.figures.column import MOST_BELOW
+
 
 def texts(figure):
     """What all texts that are seen say, and their boxes in pixels."""
@@ -27,10 +29,13 @@ def _undrawn_ticks(figure):
 
 
 def check(figure, name):
-    """That it is legible in a column of a journal: no text is cut off, or lies on another one."""
+    """That it is legible in a column of a journal, or over two: no text is cut off, or lies on
+    another one.
+    """
     boxes = texts(figure)
     width, height = figure.get_size_inches() * figure.dpi
-    assert width / figure.dpi == pytest.approx(85 / 25.4), name
+    is_wide = sum(axes.axison for axes in figure.axes) > MOST_BELOW
+    assert width / figure.dpi == pytest.approx((180 if is_wide else 85) / 25.4), name
     sizes = {text.get_fontsize() for text in figure.findobj(matplotlib.text.Text)}
     assert min(sizes) >= 6.2 and max(sizes) <= 7, name
     assert not figure.legends and not [axes for axes in figure.axes if axes.get_legend()], name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,18 +15,16 @@ from experiments.advise.map.job import COMPUTE_MS
 from experiments.advise.map.points import Point, points
 from experiments.advise.map.standing import baseline_place
 from experiments.advise.map.trainings import trained_workers
-from experiments.advise.surface_plot import draw_regions, label_regions, leaders, mesh
+from experiments.advise.surface_plot import draw_regions, label_regions, leaders, mesh, swatch
 from experiments.advise.tuning.trials import JUDGED_AT
 from experiments.report.figures import column
 from experiments.report.figures.names import SMALL
-from experiments.report.figures.styles import area_styles
 from host.words import counted, listed
 
 if TYPE_CHECKING:  # imported where it draws: it takes more than a second
     from matplotlib.axes import Axes
     from matplotlib.contour import ContourSet
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
 
 _PANEL_IN = 1.3
 _EDGE = 0.07
@@ -46,7 +44,7 @@ _NOTE = (
 
 def map_figure(shown: Sequence[Panel]) -> Figure:
     """All panels of a task at the target by which settings were chosen, by workers and then by
-    loss, one below the other.
+    loss.
     """
     own = shown[0].trained
     goal = own.goal(JUDGED_AT)
@@ -85,21 +83,14 @@ def _title(panel: Panel) -> str:
 def _figure(
     cells: Sequence[tuple[Panel, Grid, str]], title: str, note: str, *, with_points: bool
 ) -> Figure:
-    """One below the other; regions too small for their names are in the key."""
+    """The panels in their order; regions too small for their names are in the key."""
     panels = []
     for panel, at, said in cells:
         draw = partial(_draw, panel=panel, at=at, with_points=with_points and not panel.loss_pct)
         panels.append(column.Panel(title=said, draw=draw, height_in=_PANEL_IN))
     firsts = {algo for _, at, _ in cells if np.isfinite(at.best_s).any() for algo in leaders(at)}
-    entries = [(algo, partial(_swatch, algo)) for algo in sorted(firsts)]
+    entries = [(algo, partial(swatch, algo)) for algo in sorted(firsts)]
     return column.column([*panels, *([column.key(entries)] if entries else [])], title, note)
-
-
-def _swatch(algo: str, x: float, y: float, width: float, height: float) -> Patch:
-    from matplotlib.patches import Rectangle
-
-    style: dict[str, Any] = area_styles([algo])[algo] | {"linewidth": 0.4}
-    return Rectangle((x, y), width, height, **style)
 
 
 def _draw(axes: Axes, *, panel: Panel, at: Grid, with_points: bool) -> None:
@@ -110,7 +101,7 @@ def _draw(axes: Axes, *, panel: Panel, at: Grid, with_points: bool) -> None:
         _set_ticks(axes, panel)
         axes.text(0.5, 0.5, "nobody reaches it", transform=axes.transAxes, ha="center")
         return
-    draw_regions(axes, at, line_width=0.9)
+    draw_regions(axes, at)
     if missed:
         axes.scatter(*zip(*missed, strict=True), s=12, marker="x", color="black", lw=0.8)
     rates, delays = mesh(at)
@@ -128,7 +119,7 @@ def _draw(axes: Axes, *, panel: Panel, at: Grid, with_points: bool) -> None:
         axes.scatter(*zip(*marked, strict=True), s=7, facecolor="white", edgecolor="black", lw=0.5)
     _set_ticks(axes, panel)
     places = _draw_points(axes, panel) if with_points else []
-    label_regions(axes, at, SMALL, _LABEL_SHARE, places)
+    label_regions(axes, at, _LABEL_SHARE, places)
     _label_leads(axes, lines)
 
 

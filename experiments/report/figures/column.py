@@ -1,4 +1,5 @@
 """Figures of one column of a journal: 85 mm wide, panel below panel, names beside what they name.
+More than `MOST_BELOW` panels stand in pairs, over both columns: 180 mm.
 
 All is drawn at the size at which it is printed, with letters of 6.2 to 7 points. Each panel's frame
 has the height that its names need. Around the frames goes as much room as what stands there takes,
@@ -24,7 +25,12 @@ WIDTH_IN = 85 / 25.4
 TITLE_WIDTH = 44
 """Characters of a line of a title."""
 
+MOST_BELOW = 6
+_GUTTER_IN = 10 / 25.4
+"""Between two columns."""
+
 _NOTE_WIDTH = 66
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 _MEDIUM = 7.0
 _PADS: dict[Literal["x", "y"], float] = {"x": 3.5, "y": 2.0}
 """Points between a frame and the numbers of its ticks: in the corner they keep apart."""
@@ -66,7 +72,9 @@ class Panel:
 
 
 def column(panels: Sequence[Panel], title: str = "", note: str = "") -> Figure:
-    """The panels in their order, a `title` of all above and a `note` below them."""
+    """The panels in their order, a `title` of all above and a `note` below them. Where there are
+    two columns, panels are read along the rows.
+    """
     import matplotlib
     import pandas as pd
     import seaborn
@@ -90,7 +98,7 @@ def column(panels: Sequence[Panel], title: str = "", note: str = "") -> Figure:
             for axis, pad in _PADS.items():  # also when the theme is over
                 axes.tick_params(axis, labelsize=SMALL, pad=pad, length=0)
             panel.draw(axes)
-        _freeze(figure, panels, textwrap.fill(title, TITLE_WIDTH), textwrap.fill(note, _NOTE_WIDTH))
+        _freeze(figure, panels, title, note)
     return figure
 
 
@@ -126,60 +134,78 @@ def _freeze(figure: Figure, panels: Sequence[Panel], title: str, note: str) -> N
 
     FigureCanvasAgg(figure)
     figure.set_layout_engine("none")
-    titles = [textwrap.fill(panel.title, TITLE_WIDTH) for panel in panels]
+    columns = 2 if sum(not panel.is_key for panel in panels) > MOST_BELOW else 1
+    title, note = _filled(title, columns * TITLE_WIDTH), textwrap.fill(note, columns * _NOTE_WIDTH)
+    titles = [_filled(panel.title, TITLE_WIDTH) for panel in panels]
     above_in = [_height_in(said, _TITLE_LINE_IN) for said in titles]
     head_in = _height_in(title, _TITLE_LINE_IN) + (0.06 if title else 0.0)
     foot_in = _height_in(note, LINE_IN) + (0.06 if note else 0.0)
-    frames_in = [panel.height_in for panel in panels]
+    rows = _rows(panels, columns)
     keys = [axes for axes, panel in zip(figure.axes, panels, strict=True) if panel.is_key]
     room, left_in, width_in = [], 0.0, WIDTH_IN
+    figure.set_figwidth(columns * WIDTH_IN + (columns - 1) * _GUTTER_IN)
     for _ in range(_ROUNDS):
         room = [_overhang_in(axes) for axes in figure.axes]
-        left_in, width_in = _place(figure, frames_in, above_in, room, (head_in, foot_in))
+        left_in, width_in = _place(figure, panels, rows, above_in, room, (head_in, foot_in))
     for axes in keys:
         _, bottom, _, height = axes.get_position().bounds
-        left = _MARGIN_IN / WIDTH_IN
-        axes.set_position((left, bottom, 1 - 2 * left, height))
-    begin = (_MARGIN_IN - left_in) / width_in  # at the figure's edge
-    for axes, said, sides, frame_in in zip(figure.axes, titles, room, frames_in, strict=True):
-        axes.set_title(said, loc="left", x=begin, y=1 + sides[2] / frame_in)
+        left, width = _MARGIN_IN, WIDTH_IN - 2 * _MARGIN_IN
+        axes.set_position(
+            (left / figure.get_figwidth(), bottom, width / figure.get_figwidth(), height)
+        )
+    begin = (_MARGIN_IN - left_in) / width_in  # at the column's edge
+    for axes, said, sides, panel in zip(figure.axes, titles, room, panels, strict=True):
+        axes.set_title(said, loc="left", x=begin, y=1 + sides[2] / panel.height_in)
     if title:
         top = 1 - _MARGIN_IN / figure.get_figheight()
         figure.suptitle(title, fontsize=_MEDIUM, y=top, va="top", weight="bold")
     if note:
         bottom = _MARGIN_IN / figure.get_figheight()
-        left = _MARGIN_IN / WIDTH_IN
+        left = _MARGIN_IN / figure.get_figwidth()
         figure.text(left, bottom, note, fontsize=SMALL, va="bottom", color="0.3")
+
+
+def _rows(panels: Sequence[Panel], columns: int) -> list[list[int]]:
+    """The places of the panels of each row; a key has one of its own."""
+    rows: list[list[int]] = []
+    for place, panel in enumerate(panels):
+        goes_on = rows and len(rows[-1]) < columns and not panels[rows[-1][0]].is_key
+        if goes_on and not panel.is_key:
+            rows[-1].append(place)
+        else:
+            rows.append([place])
+    return rows
 
 
 def _place(
     figure: Figure,
-    frames_in: Sequence[float],
+    panels: Sequence[Panel],
+    rows: Sequence[Sequence[int]],
     above_in: Sequence[float],
     room: Sequence[tuple[float, float, float, float]],
     ends_in: tuple[float, float],
 ) -> tuple[float, float]:
-    """Below a head, above a foot; returns where frames begin, and their width."""
+    """Below a head, above a foot; returns where frames begin in their column, and their width."""
     left_in = _MARGIN_IN + max(sides[0] for sides in room)
     right_in = _MARGIN_IN + max(sides[1] for sides in room)
-    tops = [own[2] + title for own, title in zip(room, above_in, strict=True)]
-    total_in = sum(ends_in) + 2 * _MARGIN_IN + _GAP_IN * (len(frames_in) - 1)
-    total_in += sum(frames_in) + sum(tops) + sum(sides[3] for sides in room)
-    figure.set_size_inches(WIDTH_IN, total_in)
-    y_in = total_in - _MARGIN_IN - ends_in[0]
-    frames = zip(figure.axes, frames_in, tops, room, strict=True)
     width_in = max(WIDTH_IN - left_in - right_in, 0.3)
-    for axes, frame_in, top_in, sides in frames:
-        y_in -= top_in + frame_in
-        axes.set_position(
-            (
-                left_in / WIDTH_IN,
-                y_in / total_in,
-                width_in / WIDTH_IN,
-                frame_in / total_in,
+    tops = [own[2] + title for own, title in zip(room, above_in, strict=True)]
+    below = [panel.height_in + own[3] for own, panel in zip(room, panels, strict=True)]
+    # Frames of a row begin at one height.
+    row_tops = [max(tops[place] for place in row) for row in rows]
+    rows_in = [top + max(below[p] for p in row) for top, row in zip(row_tops, rows, strict=True)]
+    total_in = sum(ends_in) + 2 * _MARGIN_IN + _GAP_IN * (len(rows) - 1) + sum(rows_in)
+    figure.set_figheight(total_in)
+    y_in = total_in - _MARGIN_IN - ends_in[0]
+    for row, top_in, row_in in zip(rows, row_tops, rows_in, strict=True):
+        for number, place in enumerate(row):
+            bottom_in = y_in - top_in - panels[place].height_in
+            x_in = number * (WIDTH_IN + _GUTTER_IN) + left_in
+            across, high = figure.get_figwidth(), panels[place].height_in / total_in
+            figure.axes[place].set_position(
+                (x_in / across, bottom_in / total_in, width_in / across, high)
             )
-        )
-        y_in -= sides[3] + _GAP_IN
+        y_in -= row_in + _GAP_IN
     return left_in, width_in
 
 
@@ -194,6 +220,18 @@ def _overhang_in(axes: Axes) -> tuple[float, float, float, float]:
     sides = (inner.x0 - outer.x0, outer.x1 - inner.x1, outer.y1 - inner.y1, inner.y0 - outer.y0)
     left, right, above, below = (max(side, 0.0) / figure.dpi for side in sides)
     return left, right, above, below
+
+
+def _filled(text: str, width: int) -> str:
+    """In as few lines as `width` allows, of about equal length, broken after commas if possible."""
+    parts = text.split(", ")
+    kept = [part.replace(" ", _NO_BREAK) if len(part) < width else part for part in parts]
+    text = ", ".join(kept)
+    lines = len(textwrap.wrap(text, width))
+    least = min(width, max(map(len, text.split(" ")), default=1))
+    widths = range(max(least, 1), width + 1)
+    best = next(w for w in widths if len(textwrap.wrap(text, w)) <= lines)
+    return textwrap.fill(text, best).replace(_NO_BREAK, " ")
 
 
 def _height_in(text: str, line_in: float) -> float:

@@ -87,7 +87,7 @@ def reproduce(root: Path, recipe: Recipe) -> Reproduction:
         made=made,
         different=[path for path, text in made.items() if _committed(root / path) != text],
         records=records,
-        problems=[*unmade, *_unexplained(root, made, recipe), *_impure(records, recipe)],
+        problems=[*unmade, *_unexplained(root, made, recipe), *_impure(records)],
         without_records=recipe.without_records,
     )
 
@@ -157,9 +157,7 @@ def _kept(root: Path) -> set[str]:
     return paths if listed.returncode else paths & set(listed.stdout.split("\0"))
 
 
-def _impure(records: Sequence[Provenance], recipe: Recipe) -> Iterator[str]:
+def _impure(records: Sequence[Provenance]) -> Iterator[str]:
     for folder in records:
-        if not folder.is_pure and folder.name not in recipe.impure:
+        if not folder.is_pure:
             yield f"{folder.name}: {folder}; a page is made of one commit and of a clean tree"
-    for name in sorted(recipe.impure - {folder.name for folder in records if not folder.is_pure}):
-        yield f"{name}: no longer impure, take it out of results/reproduce.yaml"

@@ -17,6 +17,7 @@ from experiments.advise.surface_plot import surface_plot
 from experiments.report.statistics import prediction_error
 from host.errors import UserError
 from tests import app
+from tests.experiments.legible import check
 
 RATES = np.geomspace(10, 1000, 5)
 DELAYS = np.geomspace(1, 100, 3)
@@ -146,7 +147,8 @@ def plan(tmp_path):
 
 def test_regions_have_their_colours_and_names():
     figure = surface_plot(grid(allreduce=lambda r, d: 300 / r, bytegrad=lambda r, d: 2.0), "title")
-    (axes,) = figure.axes
+    check(figure, "surface")
+    axes, _ = figure.axes
     texts = [text.get_text() for text in axes.texts]
     assert {"allreduce", "bytegrad"} <= set(texts)
     assert texts.count("2") == 9  # the rates below 150, at every delay
@@ -160,7 +162,7 @@ def test_of_equal_ones_the_first_by_name_has_the_region():
     figure = surface_plot(
         grid(allreduce=lambda r, d: 1.0, qadam=lambda r, d: 1.0, sgp=lambda r, d: 9.0), "title"
     )
-    (axes,) = figure.axes
+    axes, _ = figure.axes
     names = {text.get_text() for text in axes.texts}
     assert "allreduce" in names
     assert not {"qadam", "sgp"} & names

@@ -5,6 +5,7 @@ import signal
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor, nn
@@ -50,6 +51,7 @@ def leftovers(pids: list[int]) -> list[int]:
         ("launcher", signal.SIGTERM, 143, "stopped by SIGTERM"),
         ("launcher", signal.SIGKILL, -9, "the run has not ended"),
         ("hub", signal.SIGKILL, 1, "the hub of the workers' network died"),
+        ("crew", signal.SIGKILL, 1, "the process that has forked the workers died"),
         ("switch", signal.SIGKILL, 1, "The switch"),
         ("worker 2", signal.SIGKILL, 1, "worker 2 was killed by SIGKILL"),
         ("worker 0", signal.SIGKILL, 1, "worker 0 was killed by SIGKILL"),
@@ -59,10 +61,11 @@ def leftovers(pids: list[int]) -> list[int]:
 def test_whatever_is_killed(tmp_path, victim, sent, code, reason):
     links = host_links()
     running = app.start(tmp_path, "cluster.timeout_s=4", "net=none", "net.backend=switch")
-    hub, workers = app.process_tree(running)
-    names = ["worker 0", "worker 1", "worker 2", "worker 3", "switch"]
-    assert len(workers) == len(names)
-    pids = {"launcher": running.pid, "hub": hub} | dict(zip(names, workers, strict=True))
+    pids = app.roles(running.pid)
+    assert [*pids][-5:] == ["worker 0", "worker 1", "worker 2", "worker 3", "switch"]
+    own = os.sched_getscheduler(0)
+    policy = os.sched_getscheduler(pids["worker 3"])
+    assert policy == (os.SCHED_BATCH if own == os.SCHED_OTHER else own)
     started_s = time.monotonic()
     os.kill(pids[victim], sent)
     ended = running.end(LIMIT_S)
@@ -96,12 +99,10 @@ def test_a_loss_that_is_no_number_ends_the_run_as_diverged(tmp_path):
     assert record["time_to_accuracy_s"] is None
 
 
-class BreaksOneProbe(nn.Sequential):
-    """Of MNIST; when it has been made, worker 0's next probe breaks off."""
-
-    def __init__(self, num_classes: int = 10) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(784, num_classes))
-        tcp_rate.meet = break_off
+def breaks_one_probe(**fields: Any) -> NetworkCondition:
+    """A network; when it has been made, worker 0's next probe breaks off."""
+    tcp_rate.meet = break_off
+    return NetworkCondition(**fields)
 
 
 def break_off(incoming: socket.socket, outgoing: socket.socket, meet=tcp_rate.meet) -> None:
@@ -112,10 +113,8 @@ def break_off(incoming: socket.socket, outgoing: socket.socket, meet=tcp_rate.me
 
 
 def test_a_probe_that_breaks_off_is_tried_again(tmp_path):
-    model = [f"model._target_={__name__}.BreaksOneProbe"]
-    ended = app.run(
-        "algo=allreduce", "net=lan_1g", *model, "max_steps=2", f"hydra.run.dir={tmp_path}"
-    )
+    net = ["net=lan_1g", f"net._target_={__name__}.breaks_one_probe"]
+    ended = app.run("algo=allreduce", *net, "max_steps=2", f"hydra.run.dir={tmp_path}")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert len(app.summary(tmp_path)["links"]) == 4
 
