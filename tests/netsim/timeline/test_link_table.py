@@ -56,7 +56,7 @@ def test_no_path_is_worse_than_the_worst(condition):
         ({"workers": {1: {"up": {"rate_mbit": 200}}}}, 1),
         ({"workers": {0: {"rate_mbit": 10}}, "nodes": {"size": 3}}, 0.1),
         ({"workers": {0: {"rate_mbit": 10}}, "nodes": {"size": 2}}, 1),
-        ({"faults": [{"worker": [1, 2], "at_s": 0, "for_s": 9}]}, 1),
+        ({"faults": [{"workers": [1, 2], "at_s": 0, "for_s": 9}]}, 1),
     ],
 )
 def test_a_slow_link_is_compared_with_the_slowest_at_the_other_ends(asked, ratio):
