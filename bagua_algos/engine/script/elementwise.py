@@ -47,7 +47,7 @@ def check_elementwise(optimizer: Optimizer, num_held: int) -> None:
         raise ValueError(
             f"{type(optimizer).__name__} overlooks gaps between the rows of a tensor, and "
             f"{num_held} simulated workers' weights are such rows, which it would mix: leave out "
-            "fused=True, or take real workers"
+            "fused=True, or choose another optimizer, such as SGD or AdamW, or real workers"
         )
 
 
