@@ -144,6 +144,7 @@ def test_the_projects_own_recipe_is_of_its_study():
         *("results/real_and_simulated/runs.tar.xz", "results/map/fashion_mnist/runs.tar.xz"),
         "results/map/jane_austen/runs.tar.xz",
         "results/map/movie_snippets/runs.tar.xz",
+        "results/reference/movie_snippets/runs.tar.xz",
     }
     outs = {arguments[-1] for arguments in (command.arguments for command in own.commands)}
     assert {"results/reference/fashion_mnist", "results/validation"} <= outs
