@@ -43,6 +43,7 @@ class Surroundings:
         meeting: where workers that wait for nobody see who has come to an evaluation.
         recorder: hears of every step and operation, for a trace.
         profiler: runs around the training.
+        share_sockets: is told how many streams carry each message, once that is known.
     """
 
     rank: int
@@ -54,6 +55,7 @@ class Surroundings:
     averager: Averager | None = None
     recorder: TraceRecorder | None = None
     profiler: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    share_sockets: Callable[[int], None] = lambda streams: None
 
 
 def work(
@@ -89,6 +91,7 @@ def work(
     recorded = _recorded(plan, surroundings.rank)
     with surroundings.rendezvous() as communicator, surroundings.profiler:
         communicator, transport = _transport(plan, communicator, recorded)
+        surroundings.share_sockets(transport["streams"])
         communicator.observer = surroundings.recorder
         with telling_failures(surroundings.rank):
             result = train(

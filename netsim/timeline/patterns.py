@@ -108,12 +108,12 @@ def _first_words_s(
 
         T of a phase = largest of num_hops hop, q + num_hops m of the slow worker's uplink
 
-    A send is handed over at once if sockets take all of its segment: then the slow worker begins
-    each phase by as much earlier, and loses nothing.
+    A send is handed over at once if sockets take all of a segment on each stream: then the slow
+    worker begins each phase by as much earlier, and loses nothing.
     """
     transport, table, ranks = situation.transport, situation.table, situation.ranks
-    part_bytes = num_bytes / situation.streams / transport.num_segments
-    if not transport.rendezvous or part_bytes <= transport.socket_bytes or hop_s == math.inf:
+    is_held = num_bytes / transport.num_segments > transport.socket_bytes
+    if not transport.rendezvous or not is_held or hop_s == math.inf:
         return 0.0
     crossed = table.crossed(np.roll(ranks, 1), ranks)
     comes_s = transfer_s(num_bytes, table.rates[crossed[:2]].min(0))
@@ -217,7 +217,7 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
         num_messages=int(moves.sum()) * situation.streams,
         sent_bytes=situation.sent(num_bytes * moves),
         notice_s=note_s * transport.rendezvous,
-        handover_s=transfer_s(max(num_bytes - situation.streams * transport.socket_bytes, 0), rate),
+        handover_s=transfer_s(max(num_bytes - transport.socket_bytes, 0), rate),
         rtt_s=float(rtt_s.max()),
         windows=situation.opened(path, num_bytes, rate, rtt_s),
     )
