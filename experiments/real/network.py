@@ -31,7 +31,9 @@ from netsim.proof import proof
 from netsim.proof.proof import LinkReport
 from netsim.proof.reachability import unreachable
 
-NUM_PROBES = 5
+NUM_PROBES = 8
+"""The first ones run beside imports of the launcher."""
+
 START_LIMIT_S = 60
 FILES, FILES_A_WORKER = 32, 8
 """That real workers and their launcher open."""

@@ -30,10 +30,14 @@ the latest of three 1.83 times, of four 2.08 times.
 
 
 def ring(
-    situation: Situation, num_bytes: float, num_pieces: int, segment_bytes: float | None = None
+    situation: Situation,
+    num_bytes: float,
+    num_pieces: int,
+    segment_bytes: float | None = None,
+    num_phases: int = 1,
 ) -> Cost:
     """`num_pieces` times, every participant hands a piece on to the next; a segment of it can be
-    handed on only when it has come.
+    handed on only when it has come. It begins anew in each of `num_phases`.
 
     A piece that is longer than p segments of `segment_bytes` on each stream goes in several
     hops, since no more than p are in flight. So B is at most p segments long on each stream, and
@@ -81,8 +85,10 @@ def ring(
     lost_s = situation.recovery_s(there, num_bytes, rate, rtt_s, num_coupled)
     hops_s += num_hops * float(lost_s.max())
     hops_s += streams.latest_s(situation, there, num_bytes, num_hops, rtt_s, num_coupled)
+    hops_a_phase = num_hops / num_phases
+    words_s = num_phases * _first_words_s(situation, num_bytes, piece_s, hops_a_phase, hop_s)
     return Cost(
-        seconds=hops_s + last_s + float(cold_s.max()) + transport.operation_s,
+        seconds=hops_s + words_s + last_s + float(cold_s.max()) + transport.operation_s,
         drain_s=float(delay_s.max()),
         busy_s=busy_s,
         num_messages=len(ranks) * num_hops * transport.num_segments * situation.streams,
@@ -90,6 +96,30 @@ def ring(
         rtt_s=float(rtt_s.max()),
         windows=situation.opened(there, num_bytes, rate, rtt_s),
     )
+
+
+def _first_words_s(
+    situation: Situation, num_bytes: float, piece_s: Array, num_hops: float, hop_s: float
+) -> float:
+    """By how much a slow worker makes a phase of a ring longer. While its sends are not handed over
+    it does not begin a phase. Then it begins earlier than the worker after it, which waits for what
+    it still has to send. The first piece for the slow worker comes faster than its downlink takes
+    it, q seconds early, and the other's word waits behind it:
+
+        T of a phase = largest of num_hops hop, q + num_hops m of the slow worker's uplink
+
+    A send is handed over at once if sockets take all of a segment on each stream: then the slow
+    worker begins each phase by as much earlier, and loses nothing.
+    """
+    transport, table, ranks = situation.transport, situation.table, situation.ranks
+    is_held = num_bytes / transport.num_segments > transport.socket_bytes
+    if not transport.rendezvous or not is_held or hop_s == math.inf:
+        return 0.0
+    crossed = table.crossed(np.roll(ranks, 1), ranks)
+    comes_s = transfer_s(num_bytes, table.rates[crossed[:2]].min(0))
+    early_s = np.maximum(transfer_s(num_bytes, table.rates[crossed[-1]]) - comes_s, 0)
+    late_s = np.where(early_s > 0, early_s + num_hops * (piece_s - hop_s), 0)
+    return max(float(late_s.max()), 0.0)
 
 
 def _hops_a_piece(situation: Situation, num_bytes: float, segment_bytes: float | None) -> float:
@@ -113,6 +143,7 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
         num_bytes / num_workers,
         2 * (num_workers - 1),
         situation.transport.segment_bytes,
+        num_phases=2,
     )
     if not situation.transport.has_trees:
         return around
@@ -186,7 +217,7 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
         num_messages=int(moves.sum()) * situation.streams,
         sent_bytes=situation.sent(num_bytes * moves),
         notice_s=note_s * transport.rendezvous,
-        handover_s=transfer_s(max(num_bytes - situation.streams * transport.socket_bytes, 0), rate),
+        handover_s=transfer_s(max(num_bytes - transport.socket_bytes, 0), rate),
         rtt_s=float(rtt_s.max()),
         windows=situation.opened(path, num_bytes, rate, rtt_s),
     )

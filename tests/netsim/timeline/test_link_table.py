@@ -47,6 +47,23 @@ def test_no_path_is_worse_than_the_worst(condition):
     assert (worst.loss >= paths.loss - 1e-12).all()
 
 
+@pytest.mark.parametrize(
+    ("asked", "ratio"),
+    [
+        ({}, 1),
+        ({"workers": {0: {"rate_mbit": 10}}}, 0.1),
+        ({"workers": {1: {"up": {"rate_mbit": 25}}, 2: {"down": {"rate_mbit": 50}}}}, 0.5),
+        ({"workers": {1: {"up": {"rate_mbit": 200}}}}, 1),
+        ({"workers": {0: {"rate_mbit": 10}}, "nodes": {"size": 3}}, 0.1),
+        ({"workers": {0: {"rate_mbit": 10}}, "nodes": {"size": 2}}, 1),
+        ({"faults": [{"workers": [1, 2], "at_s": 0, "for_s": 9}]}, 1),
+    ],
+)
+def test_a_slow_link_is_compared_with_the_slowest_at_the_other_ends(asked, ratio):
+    table = LinkTable(NetworkCondition(rate_mbit=100, **asked), 3, 0, HOST_RATE)
+    assert table.evenness(np.arange(3)) == pytest.approx(ratio)
+
+
 def test_a_path_inside_a_node_crosses_no_link_between_nodes():
     table = LinkTable(CONDITIONS[3], 4, 0, HOST_RATE)
     crossed = table.crossed(np.array([0, 0]), np.array([1, 2]))
