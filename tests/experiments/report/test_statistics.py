@@ -265,10 +265,10 @@ def _table():
 
 
 def test_the_error_is_the_largest_of_the_networks_in_the_class():
-    assert [prediction_error(rate) for rate in RATE_CLASSES_MBIT] == [0.149, 0.137, 0.237]
+    assert [prediction_error(rate) for rate in RATE_CLASSES_MBIT] == [0.091, 0.138, 0.237]
     assert [prediction_error(rate) for rate in (10, 200.1, 2500, None)] == [
-        0.149,
-        0.137,
+        0.091,
+        0.138,
         0.237,
         0.237,
     ]
