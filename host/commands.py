@@ -30,6 +30,9 @@ _UNKNOWN = (
     "This error is not known to relaxlab. If it is not of your own code, please report it to the "
     "maintainers, with all of the above."
 )
+_named: list[str] = []
+"""What `name_as` was given."""
+
 _interrupted: list[int] = []
 """The signals of Ctrl-C that have come while `run` was at work."""
 
@@ -144,6 +147,16 @@ def check_interrupt() -> None:
     """
     if _interrupted:
         raise KeyboardInterrupt
+
+
+def name_as(words: str) -> None:
+    """From now on `program` says these words: "relaxlab NAME"."""
+    _named[:] = [words]
+
+
+def program(module: str) -> str:
+    """How whoever reads a command's help has called it: "relaxlab NAME" or "python -m MODULE"."""
+    return _named[0] if _named else f"python -m {module}"
 
 
 def say(line: str) -> None:

@@ -2,11 +2,13 @@
 
 import argparse
 
+from host import commands
+
 
 def prediction_parser(program: str, description: str) -> argparse.ArgumentParser:
     """What all of them take; parse it by `parse_intermixed_args`."""
     parser = argparse.ArgumentParser(
-        prog=f"python -m experiments.{program}",
+        prog=commands.program(f"experiments.{program}"),
         description=description.split("\n")[0],
         epilog="Trainings take most of the time: restrict algo=..., --seeds or max_steps=...",
     )

@@ -14,7 +14,8 @@ from host import commands
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.compare", description="One table and one plot for many runs."
+        prog=commands.program("experiments.compare"),
+        description="One table and one plot for many runs.",
     )
     parser.add_argument("dir", metavar="DIR", help="a folder of runs, or one run's")
     parser.add_argument("--out", help="the folder for accuracy.png and .svg; by default DIR")

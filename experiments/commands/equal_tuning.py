@@ -99,7 +99,7 @@ def _choose(settings: Settings, arguments: argparse.Namespace) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.equal_tuning",
+        prog=commands.program("experiments.equal_tuning"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

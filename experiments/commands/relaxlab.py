@@ -13,6 +13,7 @@ import os
 import runpy
 import sys
 from collections.abc import Mapping
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,11 +33,15 @@ def main() -> None:
     if name in ("-h", "--help"):
         print(usage(known))
         return
+    if name == "--version":
+        print(f"relaxlab {version('relaxlab')}")
+        return
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(known)}"
         raise UserError(f"relaxlab has no command {name!r}: {hint}")
     sys.argv[1:] = arguments
+    commands.name_as(f"relaxlab {name}")
     sys.path.insert(0, os.getcwd())
     commands.end_at_once()  # until that module calls `commands.run`
     runpy.run_module(known[name], run_name="__main__", alter_sys=True)
@@ -60,7 +65,14 @@ def usage(known: Mapping[str, str]) -> str:
     width = max(map(len, known))
     lines = [f"  {name:<{width}}  {_purpose(module)}" for name, module in known.items()]
     return "\n".join(
-        ["usage: relaxlab COMMAND ...", "       relaxlab COMMAND --help", "", "commands:", *lines]
+        [
+            "usage: relaxlab COMMAND ...",
+            "       relaxlab COMMAND --help",
+            "       relaxlab --version",
+            "",
+            "commands:",
+            *lines,
+        ]
     )
 
 

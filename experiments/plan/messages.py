@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.plan.schema import GROUPS, Schema
-from host import conf
+from host import commands, conf
 
 _LAUNCHERS = {
     "joblib": "joblib",
@@ -31,10 +31,11 @@ def usage() -> str:
     groups = "\n".join(
         f"  {group.replace('/', '.'):<16} {', '.join(choices(group))}" for group in _groups()
     )
+    program = commands.program("experiments")
     return (
-        "usage: python -m experiments algo=CHOICE [GROUP=CHOICE] [KEY=VALUE] ...\n"
-        "       python -m experiments -m algo=CHOICE,CHOICE ...      every combination in turn\n"
-        "       python -m experiments -m experiment=CHOICE           a study\n\n"
+        f"usage: {program} algo=CHOICE [GROUP=CHOICE] [KEY=VALUE] ...\n"
+        f"       {program} -m algo=CHOICE,CHOICE ...      every combination in turn\n"
+        f"       {program} -m experiment=CHOICE           a study\n\n"
         f"groups and their choices:\n{groups}\n"
         f"  {'experiment':<16} {', '.join(choices('experiment'))}\n\n"
         "keys: such as workers=2, and of what is chosen, such as net.rate_mbit=50; --cfg job\n"

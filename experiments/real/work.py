@@ -23,6 +23,7 @@ from experiments.training.result import Result
 from experiments.training.steps_ahead import StepsAhead
 from experiments.training.trace import TraceRecorder
 from experiments.training.train import train
+from host.processes import schedule_as_batch
 
 STEP_LIMITS = 4
 """A step on a GPU may take as many times the limit of one collective."""
@@ -78,6 +79,7 @@ def work(
         CommunicationError: another worker is gone or silent.
     """
     assert plan.backend.process_group is not None, "simulated workers have no process"
+    schedule_as_batch()
     torch.set_num_threads(plan.cluster.threads_per_worker)
     torch.manual_seed(plan.seed * plan.workers + surroundings.rank)
     os.environ.update(surroundings.environment)

@@ -14,10 +14,17 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from experiments.runs.load import check_runs
+from experiments.runs.load import READING, check_runs, num_folders
 from host import commands
 from host.errors import UserError
 from host.output import check_folder, writing
+from host.remaining import Work
+
+EXECUTING = "executing"
+"""The part of the work that runs the notebook's cells, which do all again."""
+
+BEGIN_S, RUN_S = 0.05, 1e-3
+"""What reading takes: to begin, and a run."""
 
 EXTRA = ("itables", "jinja2", "vl_convert", "nbformat", "nbclient", "ipykernel")
 """What the page and the notebook need: the extra "report"."""
@@ -35,13 +42,16 @@ def report(path: str | Path, out: str | Path, *, execute: bool = False) -> list[
     check_runs(path)
     from experiments.report import notebook as notebooks
     from experiments.report.data import ReportData
-    from experiments.report.page.build import make_page
+    from experiments.report.page.build import expected_s, make_page
 
     path, out = Path(path), Path(out)
+    num_runs = num_folders(path)
+    parts = {READING: BEGIN_S + RUN_S * num_runs} | expected_s(num_runs)
+    work = Work(parts | ({EXECUTING: sum(parts.values())} if execute else {}))
     is_new = not out.exists()
     check_folder(out)
     try:
-        data = ReportData.load(path)
+        data = ReportData.load(path, work)
     except UserError:
         if is_new:
             out.rmdir()
@@ -49,10 +59,11 @@ def report(path: str | Path, out: str | Path, *, execute: bool = False) -> list[
     title, page = out.resolve().name, out / "report.html"
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-        page.write_text(make_page(data, path, out, title))
+        page.write_text(make_page(data, path, out, title, work=work))
     notebook = notebooks.make_notebook(os.path.relpath(path, out), title=title)
     if execute:
-        notebooks.execute(notebook, out)
+        work.begin(EXECUTING, [1.0] * notebooks.num_cells(notebook))
+        notebooks.execute(notebook, out, work.done)
     return [page, notebooks.save(notebook, out)]
 
 
@@ -60,7 +71,7 @@ def main() -> int:
     """The command line."""
     commands.raise_at_sigterm()
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.report",
+        prog=commands.program("experiments.report"),
         description=(__doc__ or "").split("\n")[0],
         epilog=_sections(),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -21,6 +21,7 @@ from experiments.report.scores import scored, signs
 from experiments.report.tuned import Tuning, load_targets, load_tunings
 from experiments.runs.load import load_runs_and_metrics
 from host.errors import UserError
+from host.remaining import Work
 from host.words import counted
 
 MAX_PANELS = 12
@@ -61,9 +62,11 @@ class ReportData:
     frozen: Mapping[float, float] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: str | Path) -> ReportData:
-        """All runs at or below `path`. Raises `UserError` where there is none."""
-        runs, metrics = load_runs_and_metrics(path)
+    def load(cls, path: str | Path, work: Work | None = None) -> ReportData:
+        """All runs at or below `path`; reading them is a part of a command's `work`. Raises
+        `UserError` where there is none.
+        """
+        runs, metrics = load_runs_and_metrics(path, work)
         tunings, unread = load_tunings(path)
         problems = [*metrics.attrs["problems"], *unread]
         if runs.empty:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,8 +49,13 @@ def make_notebook(runs: str, title: str) -> NotebookNode:
     return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
 
 
-def execute(notebook: NotebookNode, folder: Path) -> None:
-    """Run all cells in `folder`, in place. Raises `ReportError`."""
+def num_cells(notebook: NotebookNode) -> int:
+    """How many of its cells are code."""
+    return sum(cell.cell_type == "code" for cell in notebook.cells)
+
+
+def execute(notebook: NotebookNode, folder: Path, done: Callable[[], None] = lambda: None) -> None:
+    """Run all cells in `folder`, in place; `done` hears of each of code. Raises `ReportError`."""
     with TemporaryDirectory() as sockets:
         # Not over TCP, whose ports everybody on the machine could reach.
         transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}
@@ -58,6 +63,7 @@ def execute(notebook: NotebookNode, folder: Path) -> None:
         client = _Client(
             notebook,
             timeout=TIMEOUT_S,
+            on_cell_executed=lambda **_: done(),
             resources={"metadata": {"path": str(folder)}},
             config=Config({"KernelManager": transport}),
         )

@@ -112,12 +112,16 @@ class Section:
         drawn = {name: draw() for name, draw in self.drawings.items()}
         return {name: figure for name, figure in drawn.items() if figure is not None}
 
-    def save(self, out: Path) -> None:
-        """Write every table as .csv, .md and .tex, every figure as .png and .svg."""
+    def save(self, out: Path, drawn: Callable[[str], None] = lambda name: None) -> None:
+        """Write every table as .csv, .md and .tex, every figure as .png and .svg. `drawn` is told
+        each of the drawings that is done.
+        """
         for name, table in self.tables.items():
             table.save(out, name)
-        for name, figure in self.figures.items():
-            save_plot(figure, out, name)
+        for name in self.drawings:
+            if name in self.figures:
+                save_plot(self.figures[name], out, name)
+            drawn(name)
 
 
 def _swatch(color: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,14 @@ from experiments.runs.journal import read_journal, read_table, table
 from experiments.runs.summary import UNREADABLE, Summary, read_fields, told_workers
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
+from host.remaining import Work
 
 if TYPE_CHECKING:  # these take half a second
     import pandas as pd
     import pyarrow as pa
+
+READING = "reading"
+"""The part of a command's work that reads runs."""
 
 _IDENTITY = ("algo", "net", "task", "workers", "seed")  # joined to each row of metrics
 _DTYPES = {str: "str", int: "Int64", float: "float64", bool: "boolean"}
@@ -50,9 +55,12 @@ def load_metrics(path: str | Path) -> pd.DataFrame:
     return load_runs_and_metrics(path)[1]
 
 
-def load_runs_and_metrics(path: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def load_runs_and_metrics(
+    path: str | Path, work: Work | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Both `load_runs` and `load_metrics`, of one reading: they are of the same runs, also while
     some end. The problems of the metrics are those of all files; `attrs["apart"]` is of the runs.
+    Reading them is the part `READING` of a command's `work`.
     """
     import pandas as pd
     import pyarrow as pa
@@ -61,7 +69,7 @@ def load_runs_and_metrics(path: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]
     summaries, apart = _without_elastic(_read_summaries(Path(path), problems))
     runs = _runs_frame(summaries)
     of_summaries = list(problems)
-    tables = [_read_metrics(Path(summary["folder"]), problems) for summary in summaries]
+    tables = _read_all_metrics(summaries, problems, work or Work())
     rows = pa.concat_tables([table([]), *tables], promote_options="default")
     metrics = rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     joined = runs[["folder", *_IDENTITY]]
@@ -70,6 +78,19 @@ def load_runs_and_metrics(path: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]
     runs.attrs |= {"problems": of_summaries, "apart": apart}
     metrics.attrs["problems"] = problems
     return runs, metrics
+
+
+def _read_all_metrics(
+    summaries: list[dict[str, Any]], problems: list[str], work: Work
+) -> list[pa.Table]:
+    at_once = max(1, len(summaries) // 100)
+    parts = [summaries[i : i + at_once] for i in range(0, len(summaries), at_once)]
+    work.begin(READING, [1.0] * len(parts))
+    tables = []
+    for part in parts:
+        tables += [_read_metrics(Path(summary["folder"]), problems) for summary in part]
+        work.done()
+    return tables
 
 
 def load_rows(folder: str | Path) -> list[MetricsRow]:
@@ -100,12 +121,20 @@ def check_runs(root: str | Path) -> None:
         raise UserError(f"There is no folder {root}: name one that holds runs.")
 
 
+def num_folders(root: str | Path) -> int:
+    """How many folders at or below it look as if they held a run."""
+    return sum(1 for _ in _folders(Path(root)))
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    marks = {"summary.json", "metrics.jsonl", "metrics.parquet"}
+    return (Path(folder) for folder, _, files in os.walk(root) if marks & set(files))
+
+
 def _read_summaries(root: Path, problems: list[str]) -> list[dict[str, Any]]:
     check_runs(root)
-    marks = {"summary.json", "metrics.jsonl", "metrics.parquet"}
-    folders = sorted(Path(folder) for folder, _, files in os.walk(root) if marks & set(files))
     summaries = []
-    for folder in folders:
+    for folder in sorted(_folders(root)):
         try:
             summaries.append({"folder": str(folder), **read_fields(folder)})
         except UNREADABLE as error:

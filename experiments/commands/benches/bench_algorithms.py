@@ -13,7 +13,8 @@ GPT_STEPS = 10
 def main() -> int:
     """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.bench_algorithms", description=(__doc__ or "").split("\n")[0]
+        prog=commands.program("experiments.bench_algorithms"),
+        description=(__doc__ or "").split("\n")[0],
     )
     parser.add_argument("--repeats", type=int, default=3, help="rounds (default 3)")
     parser.add_argument(

@@ -54,7 +54,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.bench_nccl",
+        prog=commands.program("experiments.bench_nccl"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -10,7 +10,8 @@ from host import commands
 def main() -> int:
     """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.bench_simulation", description=(__doc__ or "").split("\n")[0]
+        prog=commands.program("experiments.bench_simulation"),
+        description=(__doc__ or "").split("\n")[0],
     )
     parser.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")
     parser.add_argument(

@@ -27,7 +27,7 @@ from host.errors import UserError
 def main() -> int:
     """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.bench_systems", description=__doc__
+        prog=commands.program("experiments.bench_systems"), description=__doc__
     )
     parser.add_argument("systems", nargs="*", help=f"of {', '.join(SYSTEMS)} (default all)")
     parser.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")

@@ -19,7 +19,7 @@ def main() -> int:
     """Measure and print; returns the exit code."""
     commands.raise_at_sigterm()
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.collectives",
+        prog=commands.program("experiments.collectives"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -15,7 +15,7 @@ from host.output import check_folder, writing
 def main() -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.agreement",
+        prog=commands.program("experiments.agreement"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -41,7 +41,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.validate",
+        prog=commands.program("experiments.validate"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

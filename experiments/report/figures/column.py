@@ -30,6 +30,7 @@ _GUTTER_IN = 10 / 25.4
 """Between two columns."""
 
 _NOTE_WIDTH = 66
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 _MEDIUM = 7.0
 _PADS: dict[Literal["x", "y"], float] = {"x": 3.5, "y": 2.0}
 """Points between a frame and the numbers of its ticks: in the corner they keep apart."""
@@ -222,11 +223,15 @@ def _overhang_in(axes: Axes) -> tuple[float, float, float, float]:
 
 
 def _filled(text: str, width: int) -> str:
-    """In as few lines as `width` allows, of about equal length."""
+    """In as few lines as `width` allows, of about equal length, broken after commas if possible."""
+    parts = text.split(", ")
+    kept = [part.replace(" ", _NO_BREAK) if len(part) < width else part for part in parts]
+    text = ", ".join(kept)
     lines = len(textwrap.wrap(text, width))
-    least = min(width, max(map(len, text.split()), default=1))
-    widths = range(least, width + 1)
-    return textwrap.fill(text, next(w for w in widths if len(textwrap.wrap(text, w)) <= lines))
+    least = min(width, max(map(len, text.split(" ")), default=1))
+    widths = range(max(least, 1), width + 1)
+    best = next(w for w in widths if len(textwrap.wrap(text, w)) <= lines)
+    return textwrap.fill(text, best).replace(_NO_BREAK, " ")
 
 
 def _height_in(text: str, line_in: float) -> float:

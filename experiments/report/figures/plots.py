@@ -68,7 +68,10 @@ def accuracy_plot(data: ReportData, over: str = "time_s") -> Figure | None:
         return None
     everything = pd.concat([panel.rows for panel in panels])
     ended = evaluations.loc[evaluations.status != "completed"]
+    drawn = pd.concat([line for panel in panels for line in panel.lines.values()])
     note = "Lines: medians of the seeds, as far as all went. Bands: from the least to the greatest."
+    if (drawn.least == drawn.greatest).all():
+        note = "Lines: one seed each."
     if len(ended):
         note += " Crosses: a run failed or diverged there, and is in no line."
     return column(

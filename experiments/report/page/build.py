@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from experiments.report.data import ReportData
+from experiments.report.data import MAX_PANELS, ReportData
 from experiments.report.figures.styles import algorithm_of, style_of
 from experiments.report.page.fragments import fragments
 from experiments.report.page.libraries import data_tables, vega
@@ -30,10 +30,12 @@ from experiments.report.page.packing import (
 from experiments.report.page.rules import rules
 from experiments.report.page.run_table import run_table
 from experiments.report.page.situations import situations
+from experiments.report.results_table import comparable
 from experiments.report.section import Section
 from experiments.report.sections import SECTIONS
 from experiments.report.targets.curves import AXES, Curves
 from experiments.report.targets.times import settings_of_runs
+from host.remaining import Work
 
 SCRIPTS = (
     *("unpack", "numbers", "statistics", "model", "state", "tables", "charts", "target", "pairs"),
@@ -47,14 +49,55 @@ _REST = 100_000  # its own script and text
 _TABLES = 400_000  # of the sections: these many bytes they get in any case
 
 
-def make_page(data: ReportData, root: Path, out: Path, title: str, version: str = "") -> str:
+COMPARING, DRAWING, WRITING = "comparing", "drawing", "writing"
+"""The parts of a command's work that make a page."""
+
+_IMPORTS_S, _SECTION_S, _SECTION_RUN_S = 2.7, 0.02, 5e-5
+_PAGE_S, _PAGE_RUN_S = 1.5, 1.5e-3
+_FIGURE_S = 0.1
+_PANEL_S = {"time_against_target": 0.3, "time_to_accuracy": 0.3, "accuracy_over_time": 0.3}
+_PANEL_S |= {"accuracy_over_steps": 0.2, "accuracy_over_bytes": 0.1}
+"""Of the figures with a panel for each situation, or for each that is not equal to another."""
+
+
+def expected_s(num_runs: int) -> dict[str, float]:
+    """How long the parts of `make_page` may take, in their order, before the runs are known."""
+    return {
+        COMPARING: _IMPORTS_S + len(SECTIONS) * (_SECTION_S + _SECTION_RUN_S * num_runs),
+        DRAWING: sum(_figure_s(name, MAX_PANELS // 2) for name in _PANEL_S),
+        WRITING: _PAGE_S + _PAGE_RUN_S * num_runs,
+    }
+
+
+def _figure_s(name: str, num_panels: int) -> float:
+    return _FIGURE_S + _PANEL_S.get(name, 0.0) * num_panels
+
+
+def make_page(
+    data: ReportData,
+    root: Path,
+    out: Path,
+    title: str,
+    version: str = "",
+    work: Work | None = None,
+) -> str:
     """The page of runs at or below `root`. Tables and figures are written to `out`.
 
-    `version` is of a page that is watched: it asks its server for a newer one.
+    `version` is of a page that is watched: it asks its server for a newer one. The page is a part
+    of a command's `work`.
     """
+    work = work or Work()
+    work.begin(COMPARING)
+    _ = data.styles  # imports all algorithms
     sections = {module.TITLE: module.section(data) for module in SECTIONS}
+    num_panels = min(sum(1 for _ in comparable(data.table)), MAX_PANELS)
+    drawings = [name for section in sections.values() for name in section.drawings]
+    sizes = [_figure_s(name, num_panels) for name in drawings]
+    work.expect(DRAWING, sum(sizes))
+    work.begin(DRAWING, sizes)
     for section in sections.values():
-        section.save(out)
+        section.save(out, lambda name: work.done(_figure_s(name, num_panels)))
+    work.begin(WRITING)
     return _page(data, sections, root, out, title, version)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ _STYLES = {  # of the names in a trace; operations have the last
     "kernel": {"facecolor": "#e8c468", "hatch": "...."},
     "operation": {"facecolor": "#d98032", "hatch": "\\\\\\\\"},
 }
+_AFTER = "0.93"
 
 
 def section(data: ReportData) -> Section:
@@ -127,7 +128,9 @@ def _figure(steps: Sequence[tuple[dict[Any, Any], pd.DataFrame]]) -> Figure:
         )
         for run, step in steps
     ]
-    return column([*panels, key(_entries())], describe(everything, (*SITUATION, "backend")))
+    has_shorter = any(step.attrs["length_s"] < longest_s for _, step in steps)
+    styles = _STYLES | ({"after the step": {"facecolor": _AFTER}} if has_shorter else {})
+    return column([*panels, key(_entries(styles))], describe(everything, (*SITUATION, "backend")))
 
 
 def _title(run: dict[Any, Any], everything: pd.DataFrame) -> str:
@@ -137,13 +140,13 @@ def _title(run: dict[Any, Any], everything: pd.DataFrame) -> str:
     return ", ".join([*said, *(part for part in where if part and part not in said)])
 
 
-def _entries() -> list[tuple[str, Callable[..., Artist]]]:
+def _entries(styles: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Callable[..., Artist]]]:
     from matplotlib.patches import Rectangle
 
-    def swatch(style: dict[str, Any], x: float, y: float, width: float, height: float) -> Artist:
+    def swatch(style: Mapping[str, Any], x: float, y: float, width: float, height: float) -> Artist:
         return Rectangle((x, y), width, height, edgecolor="0.25", linewidth=0.4, **style)
 
-    return [(name, partial(swatch, style)) for name, style in _STYLES.items()]
+    return [(name, partial(swatch, style)) for name, style in styles.items()]
 
 
 def _rows(step: pd.DataFrame) -> list[tuple[int, int]]:
@@ -174,7 +177,7 @@ def _draw(axes: Axes, *, step: pd.DataFrame, end_s: float) -> None:
         )
     length_s = step.attrs["length_s"]
     if length_s < end_s:
-        axes.axvspan(1e3 * length_s, 1e3 * end_s, color="0.93", linewidth=0, zorder=0)
+        axes.axvspan(1e3 * length_s, 1e3 * end_s, color=_AFTER, linewidth=0, zorder=0)
     names = [f"worker {worker}" if lane == COMPUTE else f"lane {lane}" for worker, lane in rows]
     axes.set_yticks(range(len(rows)), names)
     axes.grid(visible=False)

@@ -79,8 +79,8 @@ def reproduce(root: Path, recipe: Recipe) -> Reproduction:
             for action in (commands, *recipe.others):
                 action.run()
         made = _read(Path(scratch))
-    archives = [root / pack.archive for pack in recipe.archives]
-    made[str(provenance.FILE)] = provenance.page(records, archives).encode()
+    archives = [pack.archive for pack in recipe.archives]
+    made[str(provenance.FILE)] = provenance.page(records, root, archives).encode()
     quoting, unmade = _quoting(root, made)
     made |= quoting
     return Reproduction(

@@ -46,6 +46,11 @@ def test_a_wrong_word_is_one_sentence_and_exit_code_2(words, said):
     assert sentence.startswith(said)
 
 
+@pytest.mark.parametrize("name", ["run", "report", "advise", "study"])
+def test_help_names_the_command_as_it_was_called(name):
+    assert run(name, "--help").stdout.startswith(f"usage: relaxlab {name} ")
+
+
 HEAVY = ("torch", "pandas", "scipy", "matplotlib", "numba", "pyroute2", "rich")
 """What takes longer to import than Python and Hydra together."""
 

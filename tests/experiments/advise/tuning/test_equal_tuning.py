@@ -33,6 +33,7 @@ STUDIES = ("reference", "partitions", "map")
 RESULTS = Path(__file__).parents[4] / "results"
 TRIALS = {
     "reference/fashion_mnist": "reference_fashion",
+    "reference/movie_snippets": "reference_movies",
     "partitions": "partitions",
     "partitions/batch_norm": "batch_norm",
     "map/fashion_mnist": "map_sgd",
