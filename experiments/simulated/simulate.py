@@ -18,6 +18,7 @@ from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.patterns import EVERY_SIZE
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.communication.streams import AUTO, NumStreams
+from bagua_algos.engine.script.elementwise import check_elementwise
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
@@ -41,6 +42,7 @@ from experiments.training.trace import TraceFile
 from experiments.training.train import train
 from host.child import run_in_child_reporting
 from host.cores import usable_cores
+from host.errors import UserError
 from netsim.timeline.compute import ComputeTimes, Constant, Straggler, Variation
 from netsim.timeline.cost_model import CostModel
 from netsim.timeline.timeline import Timeline
@@ -136,7 +138,13 @@ def train_simulated(
     """Train simulated workers by a known profile, with torch's present number of threads; returns
     the result and the clocks. `on_stacking` is told how the workers are computed; evaluations are
     as `train` makes them with `to_target_alone`.
+
+    Raises `UserError` for an optimizer that would mix stacked workers' weights.
     """
+    try:
+        check_elementwise(plan.make_optimizer(plan.model.parameters()), plan.workers)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     clocks = SimulatedClocks(make_timeline(plan, profile), profile)
     communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
     with kept_memory():  # as in training

@@ -20,7 +20,7 @@ import torch
 
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.worker_axis.models import StackedModel
-from bagua_algos.worker_axis.stacking import WAYS, Stacking
+from bagua_algos.worker_axis.stacking import WAYS, Stacking, Way
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.plan import Plan
@@ -84,8 +84,8 @@ def compare_ways(case: Case, repeats: int) -> None:
     plan = plan_of(case.words, case.workers, case.batch_size)
     plain = plan_of(case.words, 1, case.workers * case.batch_size)
     data = plan.task.load()
-    stackings = [BEFORE, *(Stacking(way=way, threads=threads) for way in WAYS)]
-    stackings.insert(1, LOOP)
+    others: list[Way] = [way for way in WAYS if way != "loop"]
+    stackings = [BEFORE, LOOP, *(Stacking(way=way, threads=threads) for way in others)]
     steppers = {_named(s): stepper(plan, data, s) for s in dict.fromkeys(stackings)}
     for number in sorted({1, threads}):
         name = f"one plain model, {counted(number, 'thread')}"
@@ -93,29 +93,43 @@ def compare_ways(case: Case, repeats: int) -> None:
     print_ratios(f"{case}: a step", timed(steppers, repeats), _named(BEFORE))
 
 
-def print_ratios(title: str, rounds: Sequence[Mapping[str, float]], before: str) -> None:
-    """Median milliseconds of each, and `before` over it, round by round."""
-    print(f"{title}, and {before} over it")
+class Took(NamedTuple):
+    """What a step took: seconds, and processor seconds of all threads, in which no other program
+    has its time, but spinning threads have theirs (`OMP_WAIT_POLICY=PASSIVE`).
+    """
+
+    wall_s: float
+    processor_s: float
+
+
+def print_ratios(title: str, rounds: Sequence[Mapping[str, Took]], before: str) -> None:
+    """Median milliseconds of each, by the clock and of processors, and `before` over it by the
+    clock, round by round.
+    """
+    print(f"{title}, processor time, and {before} over it")
     for name in rounds[0]:
-        seconds = statistics.median(r[name] for r in rounds)
-        ratios = [r[before] / r[name] for r in rounds]
+        wall_s, processor_s = (
+            statistics.median(seconds) for seconds in zip(*(r[name] for r in rounds), strict=True)
+        )
+        ratios = [r[before].wall_s / r[name].wall_s for r in rounds]
         print(
-            f"  {name:28} {1e3 * seconds:7.1f} ms   {statistics.median(ratios):5.2f} "
-            f"({min(ratios):.2f} to {max(ratios):.2f})",
+            f"  {name:28} {1e3 * wall_s:7.1f} ms {1e3 * processor_s:7.1f} ms   "
+            f"{statistics.median(ratios):5.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
             flush=True,
         )
 
 
 @kept_memory()
-def timed(steppers: Mapping[str, Callable[[int], object]], repeats: int) -> list[dict[str, float]]:
-    """Seconds a step of each in every round, of which one more warms up."""
+def timed(steppers: Mapping[str, Callable[[int], object]], repeats: int) -> list[dict[str, Took]]:
+    """What a step of each takes in every round, of which one more warms up."""
     rounds = []
     for repeat in range(repeats + 1):
         took = {}
         for name, take in steppers.items():
-            started_s = time.perf_counter()
+            started = Took(time.perf_counter(), time.process_time())
             take(repeat)
-            took[name] = time.perf_counter() - started_s
+            wall_s, processor_s = time.perf_counter(), time.process_time()
+            took[name] = Took(wall_s - started.wall_s, processor_s - started.processor_s)
         rounds.append(took)
     return rounds[1:]
 

@@ -22,6 +22,8 @@ _SCALES = (1.0, 1e-3, 30.0, 0.1, 5.0, 0.01, 1.0, 0.3)
 are more than the 4,096 elements from which 8-bit optimizers act otherwise, and so is one.
 """
 _NUM_STEPS = 8
+_ROW = 40
+"""Elements of each row of a tensor whose rows lie apart."""
 _CONTAINERS = (list, dict, set)
 _REPLACED = ("param_groups", "state")
 _ANY_VALUE = ("params", "lr", "initial_lr")
@@ -30,14 +32,22 @@ _ANY_VALUE = ("params", "lr", "initial_lr")
 
 def check_elementwise(optimizer: Optimizer, num_held: int) -> None:
     """Raise `ValueError` where weights of several workers are one tensor to an optimizer that
-    looks at whole tensors.
+    looks at whole tensors, or takes what lies between their rows for their own.
     """
-    reason = why_not_elementwise(optimizer) if num_held > 1 else None
+    if num_held == 1:
+        return
+    reason = why_not_elementwise(optimizer)
     if reason is not None:
         raise ValueError(
             f"{type(optimizer).__name__} looks at whole tensors, and {num_held} simulated workers' "
             f"weights are one tensor, which it would mix ({reason}): choose an "
             "optimizer that treats every element by itself, such as SGD or AdamW, or real workers"
+        )
+    if not all(_sees_gaps(optimizer, group) for group in optimizer.param_groups):
+        raise ValueError(
+            f"{type(optimizer).__name__} overlooks gaps between the rows of a tensor, and "
+            f"{num_held} simulated workers' weights are such rows, which it would mix: leave out "
+            "fused=True, or choose another optimizer, such as SGD or AdamW, or real workers"
         )
 
 
@@ -66,6 +76,28 @@ def why_not_elementwise(optimizer: Optimizer, *, exactly: bool = False) -> str |
             return reason
         tried.add(kind)
     return None
+
+
+def _sees_gaps(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    """Whether steps leave alone what lies between the rows of a tensor, and change the rows as if
+    nothing did. torch's kernels with fused=True count on tensors without gaps.
+    """
+    example = next((p for p in group["params"] if p.is_floating_point()), None)
+    if example is None:
+        return True
+    drawn = torch.randn(1 + _NUM_STEPS, 2, _ROW, generator=torch.Generator().manual_seed(0))
+    weights, *gradients = drawn.to(example)
+    dense, with_gaps = (_Trial(optimizer, group, [weights]) for _ in range(2))
+    storage = torch.zeros(2, 2 * _ROW).to(example)
+    rows, gaps = storage.split(_ROW, 1)
+    with_gaps.parameters[0].data = rows.copy_(weights)
+    with torch.enable_grad():
+        for gradient in gradients:
+            dense.step([gradient])
+            with_gaps.step([gradient])
+    rounding = _NUM_STEPS * torch.finfo(example.dtype).eps
+    is_alike = torch.allclose(rows, dense.parameters[0].detach(), rtol=rounding, atol=rounding)
+    return is_alike and not gaps.any()
 
 
 def _try(optimizer: Optimizer, group: dict[str, Any], example: Tensor, exactly: bool) -> str | None:

@@ -16,6 +16,9 @@ from experiments.report.section import MAX_ROWS, Section
 
 SUMMARY = "Summary"
 
+_COLUMN_PIXELS = 1000
+"""More than the width of a figure of one column, and less than that of two."""
+
 MIN_ROWS = 50
 """Of each table, whatever room there is."""
 
@@ -29,6 +32,11 @@ class Figure:
     uri: str
     width: int
     height: int
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it has two columns."""
+        return self.width > _COLUMN_PIXELS
 
 
 @dataclass(frozen=True, kw_only=True)

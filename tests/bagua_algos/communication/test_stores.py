@@ -39,7 +39,7 @@ def test_a_worker_alone_meets_itself():
 
 @pytest.mark.parametrize(
     ("rank", "late"),
-    [(0, "worker 0: worker 1 and 2 has not come"), (2, "worker 2: worker 0 has not come")],
+    [(0, "worker 0: workers 1 and 2 have not come"), (2, "worker 2: worker 0 has not come")],
 )
 def test_whoever_does_not_come_is_named_after_the_limit(rank, late):
     started_s = time.monotonic()

@@ -121,6 +121,12 @@ def test_a_straggler_delays_those_who_wait_for_it(rehearsed, tmp_path):
     assert 0.99 * least_s <= delay_s <= 1.01 * most_s
 
 
+def test_an_optimizer_that_overlooks_gaps_between_workers_is_refused(rehearsed, tmp_path):
+    data, profile = rehearsed
+    with pytest.raises(UserError, match="SGD overlooks gaps .* leave out fused=True"):
+        train_simulated(plan_of(tmp_path, "+optim.fused=true"), data, profile, print)
+
+
 def test_a_profile_of_another_model_is_refused(rehearsed, tmp_path):
     _, profile = rehearsed
     with pytest.raises(UserError, match="profile is of model=mlp, and this run has model=cnn"):

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 
@@ -19,6 +21,16 @@ def test_what_looks_at_whole_tensors_is_refused_for_stacked_workers(make):
     check_elementwise(make(PARAMETERS), 1)
 
 
-@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop])
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_what_overlooks_gaps_between_workers_is_refused_for_them(make):
+    with pytest.raises(ValueError, match="2 simulated workers' weights are such rows"):
+        check_elementwise(make(PARAMETERS, lr=0.1, fused=True), 2)
+    check_elementwise(make(PARAMETERS, lr=0.1, fused=True), 1)
+
+
+FOREACH = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1, foreach=True)
+
+
+@pytest.mark.parametrize("make", [FOREACH, torch.optim.AdamW, torch.optim.RMSprop])
 def test_what_is_elementwise_is_not(make):
     check_elementwise(make(PARAMETERS), 2)
