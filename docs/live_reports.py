@@ -18,6 +18,10 @@ REPORTS = {
         "results/reference/fashion_mnist/runs.tar.xz",
         "Fashion-MNIST, 16 simulated workers, six networks",
     ),
+    "reference_movies": (
+        "results/reference/movie_snippets/runs.tar.xz",
+        "movie snippets, 16 simulated workers, five networks",
+    ),
 }
 """The archive that holds the runs of each, and what they are."""
 
