@@ -14,10 +14,10 @@ ROOT = Path(__file__).parents[1]
 MADE = ROOT / "build" / "live_reports"
 INDEX = "reports/index.md"
 REPORTS = {
-    "reference": ("results/reference/runs_simulated.tar.xz", "16 simulated workers, six networks"),
-    "reference_movies": ("results/reference/runs_simulated.tar.xz", "the same, on movie snippets"),
-    "reference_real": ("results/reference/runs_real.tar.xz", "four real workers, six networks"),
-    "equal_tuning": ("results/equal_tuning/runs.tar.xz", "equally many trials for every algorithm"),
+    "reference_fashion": (
+        "results/reference/fashion_mnist/runs.tar.xz",
+        "Fashion-MNIST, 16 simulated workers, six networks",
+    ),
 }
 """The archive that holds the runs of each, and what they are."""
 

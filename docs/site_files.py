@@ -10,6 +10,7 @@ PATTERNS = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE"),
     *("docs/**/*.md", "docs/*.png", "docs/*.css", "examples/*.py", "conf/**/*.yaml"),
     *("results/*/*.md", "results/*/*.png", "results/*/*.yaml", "results/reference/*/*.md"),
+    "results/reference/*/*.yaml",
 )
 UNTRACKED = ("runs", "demo", "reports", "records", "surface", "tunes")
 """Folders of results/ that hold a user's own work."""

@@ -115,9 +115,11 @@ def _probe(condition: NetworkCondition, num_workers: int) -> int:
 def describe(link: LinkReport) -> str:
     """A link's numbers on one line: asked against achieved."""
     asked = "no limit" if link.asked_rate_mbit is None else f"{link.asked_rate_mbit:g}"
+    achieved = link.achieved_rate_mbit
+    rate = "not measured, the host was busy" if achieved is None else f"{achieved:.1f} Mbit/s"
     words = [
         f"worker {link.sender} -> {link.receiver}:",
-        f"rate {asked} / {link.achieved_rate_mbit:.1f} Mbit/s,",
+        f"rate {asked} / {rate},",
         f"round trip {link.asked_rtt_ms:g} / {link.achieved_rtt_ms:.2f} ms",
     ]
     if link.achieved_loss_pct is not None:

@@ -4,13 +4,15 @@ import atexit
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.paths import ROOT
 
@@ -18,25 +20,31 @@ COMMAND = [sys.executable, "-W", "error", "-m", "experiments"]
 
 
 class Forks:
-    """A process of `tests.forks` in the tree at `root`, gone with this one."""
+    """What begins commands in the tree at `root`: a process of `tests.forks`, which all that name
+    it share.
+    """
 
-    def __init__(self, root: Path = ROOT, **environment: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "tests.forks"],
+    def __init__(self, name: str, root: Path = ROOT, **environment: str) -> None:
+        subprocess.run(
+            [sys.executable, "-W", "error", "-m", "tests.forks", name, root],
             cwd=root,
             env=os.environ | {"PYTHONPATH": str(root)} | environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            check=True,
         )
-        atexit.register(self._process.communicate)  # closes its input
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(f"\0{name}")
+        self._answers = self._socket.makefile()
+        atexit.register(self.close)
 
     def ask(self, words: list[object]) -> int:
-        """Write a line of its input; returns its answer."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(words) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        """Send a line; returns its answer."""
+        self._socket.sendall(json.dumps(words).encode() + b"\n")
+        return int(self._answers.readline())
+
+    def close(self) -> None:
+        """The process ends once nobody is connected with it."""
+        self._answers.close()
+        self._socket.close()
 
 
 class Command:
@@ -48,12 +56,14 @@ class Command:
         module: str = "experiments.__main__",
         forks: Forks | None = None,
         strict: bool = True,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.words = [module, *map(str, arguments)]
         self._forks = forks or _forks()
         self._folder = tempfile.TemporaryDirectory()
         self._files = [Path(self._folder.name, name) for name in ("output", "errors")]
-        self.pid = self._forks.ask([module, self.words[1:], *map(str, self._files), strict])
+        files = map(str, self._files)
+        self.pid = self._forks.ask([module, self.words[1:], *files, strict, dict(environment)])
 
     def end(self, limit_s: float) -> subprocess.CompletedProcess[str]:
         """Wait for its end. After `limit_s` it is killed."""
@@ -84,8 +94,9 @@ def run(
 
 @cache
 def _forks() -> Forks:
-    """One for all tests."""
-    return Forks()
+    """One for all tests, of all test processes."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
+    return Forks(f"relaxlab tests {run}")
 
 
 def start(folder: Path, *arguments: str) -> Command:

@@ -1,27 +1,31 @@
 """Commands of the app, and programs of the tests, in forks of one process that has imported all
-that they need, which takes longer than most of the runs here: `python -W error -m tests.forks`.
+that they need, which takes longer than most of the runs here: `python -W error -m tests.forks NAME
+ROOT` is there once it has ended, and leaves that process behind, for all test processes together.
 
-A line of its input is a JSON list. [module, command line, file of its output, file of its errors,
-whether a warning is an error] begins a command: the answer is the pid. [pid] waits for its end: the
-answer is the exit code. It ends with its input.
+It listens at NAME among the abstract sockets, works in the folder ROOT, and ends with the last of
+its connections. A line of a connection is a JSON list. [module, command line, file of its output,
+file of its errors, whether a warning is an error, variables of its environment] begins a command:
+the answer is the pid. [pid] waits for its end: the answer is the exit code.
 """
 
 import atexit
+import errno
 import importlib
 import json
 import os
 import pkgutil
 import runpy
+import select
+import socket
 import sys
 import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NoReturn
 
 from host import commands
-from tests import warm
-from tests.paths import ROOT
 
 ROOMS = (
     *("experiments.plan", "experiments.tasks", "experiments.models", "experiments.training"),
@@ -43,8 +47,16 @@ IMPORTED = (
 )
 
 
-def become(module: str, arguments: list[str], output: str, errors: str, strict: bool) -> NoReturn:
+def become(
+    module: str,
+    arguments: list[str],
+    output: str,
+    errors: str,
+    strict: bool,
+    environment: dict[str, str],
+) -> NoReturn:
     """Be that command, or what `python -m module` runs."""
+    os.environ |= environment
     for fd, file in ((0, os.devnull), (1, output), (2, errors)):
         opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         os.dup2(opened, fd)
@@ -82,29 +94,58 @@ def import_all() -> None:
     for room in ROOMS:
         for module in _modules(room):
             importlib.import_module(module)
-    warm.before_forks()
+    importlib.import_module("tests.warm").before_forks()
 
 
 def _modules(package: str) -> Iterator[str]:
     """Of a package and of those in it, but programs and what is left out."""
-    for module in pkgutil.walk_packages([str(ROOT / package.replace(".", "/"))], f"{package}."):
+    for module in pkgutil.walk_packages([package.replace(".", "/")], f"{package}."):
         if not module.name.startswith(LEFT_OUT) and not module.name.endswith("__main__"):
             yield module.name
 
 
-def serve() -> None:
-    """Until the end of the input."""
+def serve(listener: socket.socket) -> None:
+    """Until the last connection has ended."""
     import_all()
-    for line in iter(sys.stdin.readline, ""):
-        words = json.loads(line)
-        if len(words) == 1:
-            answer = os.waitstatus_to_exitcode(os.waitpid(words[0], 0)[1])
-        else:
-            answer = os.fork()
-            if answer == 0:
-                become(*words)
-        print(answer, flush=True)
+    lines: dict[socket.socket, bytes] = {listener.accept()[0]: b""}
+    while lines:
+        for ready in select.select([listener, *lines], [], [])[0]:
+            if ready is listener:
+                lines[listener.accept()[0]] = b""
+            elif received := ready.recv(65536):
+                *whole, lines[ready] = (lines[ready] + received).split(b"\n")
+                for line in whole:
+                    ready.sendall(b"%d\n" % _answer(json.loads(line), [listener, *lines]))
+            else:
+                del lines[ready]
+                ready.close()
+
+
+def _answer(words: list, sockets: list[socket.socket]) -> int:
+    if len(words) == 1:
+        return os.waitstatus_to_exitcode(os.waitpid(words[0], 0)[1])
+    pid = os.fork()
+    if pid == 0:
+        for one in sockets:
+            one.close()
+        become(*words)
+    return pid
+
+
+def main(name: str, root: Path) -> None:
+    """Leave the process behind, unless another one listens at that name."""
+    os.chdir(root)
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(f"\0{name}")
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return
+    listener.listen()
+    if os.fork() == 0:
+        serve(listener)
 
 
 if __name__ == "__main__":
-    serve()
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -13,7 +13,7 @@ from tests.paths import ROOT
 COPIED = (
     *("host", "kernels", "bagua_algos", "bagua_net", "netsim", "experiments", "hydra_plugins"),
     *("conf", "tests"),
-    *("pyproject.toml", "results/reference/predicted.md"),
+    *("pyproject.toml", "results/validation/time.md"),
 )
 RECIPES = {  # the files of each, and no others
     "An algorithm": 3,
@@ -110,11 +110,12 @@ def run_commands(tree: Path) -> None:
         "report": ("experiments.report.__main__", ["runs", "--out", "out"]),
         "suites": ("pytest", SUITES),
     }
-    forks = app.Forks(tree, COLUMNS="400")
+    forks = app.Forks(str(tree), tree, COLUMNS="400")
     for name, (module, words) in commands.items():
         ended = app.run(*words, module=module, forks=forks)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         (tree / f"{name}.txt").write_text(ended.stdout)
+    forks.close()
 
 
 @pytest.fixture(scope="module")

@@ -71,10 +71,10 @@ def with_pattern(
         with_it = communicator.with_transport(halving_doubling_bytes=limit, fixed_order=is_direct)
         return with_it, None
     if communicator.world_size <= 2 or communicator.device.type != "cpu":
-        return communicator.with_transport(halving_doubling_bytes=0), None
+        return communicator.with_transport(halving_doubling_bytes=0, fixed_order=False), None
     trial = try_patterns(communicator)
     limit = trial.halving_doubling_bytes
-    return communicator.with_transport(halving_doubling_bytes=limit), trial
+    return communicator.with_transport(halving_doubling_bytes=limit, fixed_order=False), trial
 
 
 def try_patterns(workers: ProcessGroupCommunicator) -> PatternTrial:
@@ -83,7 +83,7 @@ def try_patterns(workers: ProcessGroupCommunicator) -> PatternTrial:
     """
     with connected_when_used():
         duplicates = [
-            workers.with_transport(halving_doubling_bytes=limit).duplicate()
+            workers.with_transport(halving_doubling_bytes=limit, fixed_order=False).duplicate()
             for limit in (0, EVERY_SIZE)
         ]
     ring: dict[int, float] = {}

@@ -63,7 +63,8 @@ def _answer(store: Store, part: str, world_size: int, deadline_s: float) -> None
     late = list(range(1, world_size))
     while late := [rank for rank in late if not store.check([_is_in(part, rank)])]:
         if time.monotonic() > deadline_s:
-            raise RuntimeError(f"worker 0: worker {listed(map(str, late))} has not come")
+            who = "worker {} has" if len(late) == 1 else "workers {} have"
+            raise RuntimeError(f"worker 0: {who.format(listed(map(str, late)))} not come")
         for rank in late:
             key = f"name of {rank}"
             name = store.get(key) if store.check([key]) else None

@@ -96,17 +96,27 @@ class Stripes:
     def send_and_receive(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> None:
         """Send a tensor to each worker of `outgoing` and receive one from each of `incoming`.
 
-        Receives are posted before sends. In gloo the two directions of a pair share one
-        connection, and data leaves only after a notice that the receiver is ready. A notice queued
-        behind data would make the two directions run one after the other.
+        All receives are posted before the first send, on all streams. In gloo the two directions of
+        a pair share one connection, and data leaves only after a notice that the receiver is ready.
+        A notice behind data, of its own stream or another one, would make the two directions run
+        one after the other.
         """
-        parts: dict[dist.ProcessGroup | None, list[dist.P2POp]] = {}
-        for operation, tensors in ((dist.irecv, incoming), (dist.isend, outgoing)):
-            for peer, x in tensors.items():
-                for group, part in self._parts(x):
-                    one = dist.P2POp(operation, part, group=group, group_peer=peer)
-                    parts.setdefault(group, []).append(one)
-        self._run([lambda ops=ops: dist.batch_isend_irecv(ops) for ops in parts.values()])
+        receives, sends = self._batches(dist.irecv, incoming), self._batches(dist.isend, outgoing)
+        if len(self.groups) == 1:  # NCCL needs both directions in one batch
+            self._run([_together([one for batch in (*receives, *sends) for one in batch])])
+        else:
+            self._run(*([_together(batch) for batch in turn] for turn in (receives, sends)))
+
+    def _batches(
+        self, operation: Callable[..., Any], tensors: dict[int, Tensor]
+    ) -> list[list[dist.P2POp]]:
+        """What `operation` does with the parts of each peer's tensor, by stream."""
+        batches: dict[dist.ProcessGroup | None, list[dist.P2POp]] = {}
+        for peer, x in tensors.items():
+            for group, part in self._parts(x):
+                one = dist.P2POp(operation, part, group=group, group_peer=peer)
+                batches.setdefault(group, []).append(one)
+        return list(batches.values())
 
     def _parts(self, x: Tensor) -> list[tuple[dist.ProcessGroup | None, Tensor]]:
         """`x` cut for as many groups as are worth it: the same cuts on every worker."""
@@ -116,24 +126,33 @@ class Stripes:
             return [(self.groups[0], x)]
         return list(zip(self.groups, x.view(-1).tensor_split(num_parts), strict=False))
 
-    def _run(self, starts: Sequence[Callable[[], Sequence[Any]]]) -> None:
-        """Start all, then wait for all; an error names the stream where there are several."""
-        works = []
-        for stream, start in enumerate(starts, 1):
-            with _naming(stream, len(starts)):
-                works.append(start())
-        for stream, requests in enumerate(works, 1):
-            with _naming(stream, len(starts)):
-                for request in requests:
-                    request.wait()
+    def _run(self, *turns: Sequence[Callable[[], Sequence[Any]]]) -> None:
+        """Start all, a function for each stream in every turn, then wait for all; an error names
+        the stream where there are several.
+        """
+        works: list[list[Sequence[Any]]] = []
+        for starts in turns:
+            works.append([])
+            for stream, start in enumerate(starts, 1):
+                with _naming(stream, len(starts)):
+                    works[-1].append(start())
+        for started in works:
+            for stream, requests in enumerate(started, 1):
+                with _naming(stream, len(started)):
+                    for request in requests:
+                        request.wait()
+
+
+def _together(batch: list[dist.P2POp]) -> Callable[[], Sequence[Any]]:
+    return lambda: dist.batch_isend_irecv(batch)
 
 
 def check_transport(streams: int, has_pattern: bool, group: dist.ProcessGroup | None) -> None:
     """Raise `ValueError` for a number of streams, or a pattern, that `group` cannot have."""
     if not 1 <= streams <= MOST_STREAMS:
         raise ValueError(f"streams must be 1 to {MOST_STREAMS}, got {streams}")
-    if dist.get_backend(group) == dist.Backend.GLOO:
-        return
+    if "cpu:gloo" in dist.get_backend_config(group).split(","):
+        return  # as of init_process_group(), too, which names no back end
     if streams > 1:
         raise ValueError(
             "only gloo's operations are striped: leave streams at 1, and set NCCL_NSOCKS_PERTHREAD "

@@ -6,17 +6,19 @@ models stacked, which `Stacking` says how to compute.
 """
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bagua_algos.worker_axis.inputs import Inputs, call, each
-from bagua_algos.worker_axis.linear import LinearByHand
-from bagua_algos.worker_axis.rows import LossOfRows, RowByRow, Rows
+from bagua_algos.worker_axis.parts import InParts, LossOfRows
+from bagua_algos.worker_axis.rows import Rows
 from bagua_algos.worker_axis.stacking import Stacking
+from bagua_algos.worker_axis.vmapped import by_vmap
 
 
 class SingleModel(nn.Module):
@@ -73,9 +75,8 @@ class StackedModel(nn.Module):
     def stacking(self, stacking: Stacking) -> None:
         self._stacking = stacking
         torch.set_num_threads(stacking.threads)
-        at_once = stacking.threads if stacking.way == "shares" else 1
         # No method of its own: memory would be freed only when Python looks for cycles.
-        self._by_row = None if stacking.way == "vmap" else RowByRow(self._rows, at_once)
+        self._in_parts = None if stacking.way == "vmap" else InParts(self._rows, stacking)
 
     def forward(self, x_wb: Inputs, loss: LossOfRows | None = None) -> Tensor:
         """`x[w, batch, ...]` -> `[w, batch, ...]`, row i by worker i's weights.
@@ -85,7 +86,7 @@ class StackedModel(nn.Module):
         time.
         """
         if not self._are_alike:
-            return (self._by_row or self._vmap)(x_wb, loss)
+            return (self._in_parts or self._vmap)(x_wb, loss)
         compute = self._rows.compute_all
         return compute(x_wb) if loss is None else loss(compute, slice(None))
 
@@ -102,22 +103,8 @@ class StackedModel(nn.Module):
             self._are_alike = False
 
     def _vmap(self, x_wb: Inputs, loss: LossOfRows | None) -> Tensor:
-        return self._all_by_vmap(x_wb) if loss is None else loss(self._all_by_vmap, slice(None))
-
-    def _all_by_vmap(self, x_wb: Inputs) -> Tensor:
-        parameters = dict(self.module.named_parameters())
-        buffers = dict(self.module.named_buffers())
-        by_hand = nullcontext() if torch.compiler.is_compiling() else LinearByHand()
-        with by_hand:
-            return torch.func.vmap(self._one, randomness="different")(parameters, buffers, x_wb)
-
-    def _one(
-        self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x_b: Inputs
-    ) -> Tensor:
-        own = (dict(parameters), dict(buffers))
-        if isinstance(x_b, Tensor):
-            return torch.func.functional_call(self.module, own, (x_b,))
-        return torch.func.functional_call(self.module, own, (), dict(x_b))
+        compute = partial(by_vmap, self.module)
+        return compute(x_wb) if loss is None else loss(compute, slice(None))
 
 
 def why_not_stacked(model: nn.Module, x_b: Inputs) -> str | None:

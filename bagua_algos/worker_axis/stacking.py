@@ -5,8 +5,8 @@ from typing import Literal
 
 import torch
 
-Way = Literal["vmap", "loop", "shares"]
-WAYS: tuple[Way, ...] = ("vmap", "loop", "shares")
+Way = Literal["vmap", "parts", "loop", "shares"]
+WAYS: tuple[Way, ...] = ("vmap", "parts", "loop", "shares")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,9 +14,11 @@ class Stacking:
     """One of the ways to compute stacked workers, and the threads to do it with.
 
     `vmap` is one computation for all workers, by all threads: what it takes on small layers
-    hardly grows with the workers. `loop` is one worker after the other, each by all threads.
-    `shares` is as many workers side by side as there are threads, each by one. The values agree to
-    rounding. Bits are those of the way and, but for `shares`, of the number of threads.
+    hardly grows with the workers. `parts` is as many parts of the workers side by side as there are
+    threads, each part one computation by one thread. `loop` is one worker after the other, each by
+    all threads. `shares` is as many workers side by side as there are threads, each by one. The
+    values agree to rounding. Bits are those of the way and, but for `shares`, of the number of
+    threads.
 
     Raises ValueError for another way, or no thread.
     """

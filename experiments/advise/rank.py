@@ -54,8 +54,8 @@ def tie_rule() -> str:
         "Two algorithms tie where their medians are equal, or where the 95 % interval of the ratio "
         "of their times, paired by seed, holds 1 when it is widened to both sides by "
         f"the error of predicted times; with fewer than {MIN_SEEDS} seeds, the ratio of the "
-        "medians stands for the interval. The error is that of whole runs, simulated against "
-        "measured (results/reference/predicted.md), by the rate of the slowest link: "
+        "medians stands for the interval. The error is that of step times, simulated against "
+        "measured (results/validation/time.md), by the rate of the slowest link: "
         f"{', '.join(classes)}."
     )
 

@@ -1,9 +1,9 @@
 """Tunes all contestants of a study alike, before it scores them.
 
-python -m experiments.equal_tuning draw equal_tuning --trials 6 --out FOLDER
+python -m experiments.equal_tuning draw reference_fashion --trials 6 --out FOLDER
 python -m experiments.equal_tuning run --runs RUNS --nets NETS --seeds SEEDS FILE KEY=VALUE ...
-python -m experiments.equal_tuning baseline equal_tuning --trials 6 --runs RUNS --out FOLDER
-python -m experiments.equal_tuning choose equal_tuning --trials 6 --runs RUNS \\
+python -m experiments.equal_tuning baseline reference_fashion --trials 6 --runs RUNS --out FOLDER
+python -m experiments.equal_tuning choose reference_fashion --trials 6 --runs RUNS \\
     --baseline RUNS --out FOLDER
 
 draw: trials.yaml, so many for each contestant of conf/contestants; they follow no result

@@ -1,8 +1,8 @@
 """Runs a large study part by part: `conf/study/NAME.yaml` describes it.
 
 python -m experiments.study reference --list               its parts, and how long each took
-python -m experiments.study reference rates_16 simulated   two of them; without a name, all
-python -m experiments.study reference minilm --print       the commands, none of which is run
+python -m experiments.study reference trials choose        two of them; without a name, all
+python -m experiments.study reference score --print        the commands, none of which is run
 
 A part that was stopped goes on where it was by the same command.
 """

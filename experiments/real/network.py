@@ -9,6 +9,7 @@ A keeper holds the namespace of a worker until that has entered, and stands for 
 import os
 import signal
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -55,14 +56,20 @@ class ShapedNetwork:
         asked = self.links[0]
         limit = asked.asked_rate_mbit
         rate = "no limit" if limit is None else f"{limit:g} Mbit/s"
-        rates = [link.achieved_rate_mbit for link in self.links]
+        rates = measured_rates(self.links)
+        achieved = f"{min(rates):.1f} to {max(rates):.1f} Mbit/s" if rates else "no rate measured"
         rtts = [link.achieved_rtt_ms for link in self.links]
         return (
             f"network by {self.backend}, {len(self.links)} links: "
             f"asked {rate}, RTT {asked.asked_rtt_ms:g} ms; "
-            f"achieved {min(rates):.1f} to {max(rates):.1f} Mbit/s, "
+            f"achieved {achieved}, "
             f"RTT {min(rtts):.1f} to {max(rtts):.1f} ms"
         )
+
+
+def measured_rates(links: Sequence[LinkReport]) -> list[float]:
+    """Those achieved, in Mbit/s, of the links that were not too busy for a measurement."""
+    return [link.achieved_rate_mbit for link in links if link.achieved_rate_mbit is not None]
 
 
 class WorkersNetwork:

@@ -23,6 +23,7 @@ from experiments.training.result import Result
 from experiments.training.steps_ahead import StepsAhead
 from experiments.training.trace import TraceRecorder
 from experiments.training.train import train
+from host.processes import schedule_as_batch
 
 STEP_LIMITS = 4
 """A step on a GPU may take as many times the limit of one collective."""
@@ -42,6 +43,7 @@ class Surroundings:
         meeting: where workers that wait for nobody see who has come to an evaluation.
         recorder: hears of every step and operation, for a trace.
         profiler: runs around the training.
+        share_sockets: is told how many streams carry each message, once that is known.
     """
 
     rank: int
@@ -53,6 +55,7 @@ class Surroundings:
     averager: Averager | None = None
     recorder: TraceRecorder | None = None
     profiler: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    share_sockets: Callable[[int], None] = lambda streams: None
 
 
 def work(
@@ -76,6 +79,7 @@ def work(
         CommunicationError: another worker is gone or silent.
     """
     assert plan.backend.process_group is not None, "simulated workers have no process"
+    schedule_as_batch()
     torch.set_num_threads(plan.cluster.threads_per_worker)
     torch.manual_seed(plan.seed * plan.workers + surroundings.rank)
     os.environ.update(surroundings.environment)
@@ -87,6 +91,7 @@ def work(
     recorded = _recorded(plan, surroundings.rank)
     with surroundings.rendezvous() as communicator, surroundings.profiler:
         communicator, transport = _transport(plan, communicator, recorded)
+        surroundings.share_sockets(transport["streams"])
         communicator.observer = surroundings.recorder
         with telling_failures(surroundings.rank):
             result = train(

@@ -20,7 +20,7 @@ from host.channel import ParentChannel
 from host.errors import UserError
 from host.gpus import placement
 from netsim.errors import NamespaceError
-from netsim.links import counters
+from netsim.links import counters, tcp
 from netsim.links.namespaces import address
 from netsim.links.netlink import INTERFACE
 from netsim.proof.reachability import unreachable
@@ -118,6 +118,7 @@ def _surroundings(
         bytes_sent=lambda: counters.bytes_sent(INTERFACE),
         averager=host_memory,
         meeting=host_memory,
+        share_sockets=tcp.share_unsent,
         recorder=recorder,
         profiler=(
             device_trace(plan.folder, rank)

@@ -7,7 +7,7 @@
     constants of intervals  `order_place` and `students`: for a page that computes its own
     one distribution        `flip_p_value`: of pairs, such as real and simulated runs of a seed
     best learning rate      `best_by_accuracy` and `best_by_steps`, for two different questions
-    error of predictions    `prediction_error`: how far predicted times to accuracy are off
+    error of predictions    `prediction_error`: how far predicted times are off
 
 Intervals of 95 %: of six seeds or more by their order (Hettmansperger and Sheather 1986), whatever
 they are distributed like. Of three to five seeds no order gives 95 %, and a bootstrap's covers the
@@ -242,12 +242,12 @@ def best_by_steps(settings: pd.DataFrame) -> pd.DataFrame:
 
 
 def prediction_error(rate_mbit: float | None) -> float:
-    """By how much a predicted time to accuracy is off, relative, on a network of that rate; None:
-    unlimited.
+    """By how much a predicted time is off, relative, on a network of that rate; None: unlimited.
 
-    It is the mean absolute error of whole runs, simulated against measured, and of the validated
-    networks in the same class of `RATE_CLASSES_MBIT` the largest. The error of mean step times
-    (results/validation/time.md) is smaller, and is not that of times to accuracy.
+    It is the mean absolute error of mean step times, simulated against measured, and of the
+    validated networks in the same class of `RATE_CLASSES_MBIT` the largest. A time to accuracy is
+    the seconds of a step by the number of steps, which simulated workers need as real ones do
+    (results/real_and_simulated).
     """
     rate = math.inf if rate_mbit is None else rate_mbit
     return prediction_errors()[next(end for end in RATE_CLASSES_MBIT if rate <= end)]
@@ -255,10 +255,10 @@ def prediction_error(rate_mbit: float | None) -> float:
 
 @cache
 def prediction_errors() -> dict[float, float]:
-    """The error of each class of `RATE_CLASSES_MBIT`, from the committed table of predicted runs.
+    """The error of each class of `RATE_CLASSES_MBIT`, from the committed validation.
 
-    predicted_errors.csv holds the row "mean absolute error" of results/reference/predicted.md,
-    since an installed package has no results.
+    predicted_errors.csv holds the column "mean absolute error" of results/validation/time.md, since
+    an installed package has no results.
     """
     errors = dict.fromkeys(RATE_CLASSES_MBIT, 0.0)
     file = resources.files("experiments.report") / "predicted_errors.csv"

@@ -21,7 +21,7 @@ from experiments.plan.model_check import check_model
 from experiments.plan.plan import Plan
 from experiments.real.failures import RunFailedError
 from experiments.real.local import launch
-from experiments.real.network import ShapedNetwork, WorkersNetwork
+from experiments.real.network import ShapedNetwork, WorkersNetwork, measured_rates
 from experiments.runs.progress import ProgressView, progress_view
 from experiments.runs.records import RunFolder
 from experiments.runs.resume import going_on
@@ -228,10 +228,10 @@ class Recorder:
             links=[asdict(link) for link in network.links],
         )
         if network.links:
-            rates = [link.achieved_rate_mbit for link in network.links]
+            rates = measured_rates(network.links)
             rtts = [link.achieved_rtt_ms for link in network.links]
             self._add(
-                achieved_rate_mbit=statistics.median(rates),
+                achieved_rate_mbit=statistics.median(rates) if rates else None,
                 achieved_rtt_ms=statistics.median(rtts),
             )
             print(network, flush=True)

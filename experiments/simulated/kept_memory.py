@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8
 """Parameters of mallopt(3)."""
 _MB = 1 << 20
 
@@ -20,6 +20,9 @@ def kept_memory() -> Iterator[None]:
     PyTorch's blocks are aligned to 64 bytes, for which glibc cuts a lead off each. While its
     thread's cache takes leads, 7 of a size, a freed block cannot grow back to what it was cut from,
     and the next equal one is cut from memory not used before: the first 8 or so of a size.
+
+    Threads that start within share the memory of all: what is a thread's own, glibc returns to the
+    kernel whatever the limits are. That stays so for threads that start afterwards.
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt"):
@@ -27,6 +30,7 @@ def kept_memory() -> Iterator[None]:
         return
     libc.mallopt(_MMAP_MAX, 0)
     libc.mallopt(_TRIM_THRESHOLD, -1)  # never
+    libc.mallopt(_ARENA_MAX, 1)
     try:
         yield
     finally:

@@ -86,7 +86,7 @@ def live_bytes(plan: Plan, data: TaskData) -> int:
         ways = ways_to_try(plan, data)
         own = {way: pass_bytes(plan, data, way) for way in ways}
         evaluated = _evaluation_bytes(plan, data)
-    used = [own[way] * plan.workers if way == "vmap" else _by_rows(plan, own[way]) for way in ways]
+    used = [_passes_bytes(plan, way, own[way]) for way in ways]
     num_tried = min(plan.workers, WORKERS_MEASURED) if len(ways) > 1 else 0
     tried = (_bytes_of(plan.model.parameters()) + max(own.values())) * num_tried
     # What is measured may choose any of these ways.
@@ -112,9 +112,11 @@ def pass_bytes(plan: Plan, data: TaskData, way: Way) -> int:
     return live.most + sum(x.nbytes for x in batch if isinstance(x, Tensor))
 
 
-def _by_rows(plan: Plan, own: int) -> int:
-    """Passes of few workers at a time, and the gradients of all."""
-    at_once = 1 if plan.cluster.stacking == "loop" else min(plan.workers, usable_cores())
+def _passes_bytes(plan: Plan, way: Way, own: int) -> int:
+    """Passes of all workers at a time; or of few, and the gradients of all."""
+    if way in ("vmap", "parts"):
+        return plan.workers * own
+    at_once = 1 if way == "loop" else min(plan.workers, usable_cores())
     return plan.workers * _trained_bytes(plan) + at_once * own
 
 

@@ -32,7 +32,7 @@ from host.channel import ParentChannel
 from host.environment import environment
 from host.errors import Failure
 from host.gpus import placement
-from host.processes import end_of, fork
+from host.processes import end_of, fork, schedule_as_batch
 
 WARM_UP_STEPS = 5
 REHEARSED_S = 0.5
@@ -89,6 +89,7 @@ def _run(
     meet: Sequence[Callable[[], object]],
     launcher: ParentChannel,
 ) -> int:
+    schedule_as_batch()  # as real workers are
     torch.set_num_threads(plan.cluster.threads_per_worker)
     stopwatch = _Stopwatch(_gpu_clock if plan.backend.device == "cuda" else time.perf_counter)
     communicator = LoopbackCommunicator(plan.workers, stopwatch, nodes=plan.nodes, meet=meet)

@@ -39,6 +39,8 @@ ENDLESS = 4.0
 """Who takes so many times as long as the fastest to warm up, and half of `ENOUGH_S`, is out."""
 HOPELESS = 2.0
 """Who is slower than the fastest by this factor in the first round is out."""
+_ALONE: dict[Way, Way] = {"parts": "vmap", "shares": "loop"}
+"""What the ways of several threads are where there is one."""
 MARGIN = 0.9
 """A way has to take less than this part of an earlier one's time to be preferred, so that equals
 are not told apart by chance."""
@@ -69,7 +71,11 @@ class StackingChoice:
         if self.seconds:
             times = ", ".join(f"{way} {1e3 * s:.3g} ms" for way, s in self.seconds.items())
             text += f" (forward and backward of {self.workers_measured}: {times})"
-        return "".join([text, *(f"; {way} refuses it: {why}" for way, why in self.refused.items())])
+        by_reason: dict[str, list[str]] = {}
+        for way, why in self.refused.items():
+            by_reason.setdefault(why, []).append(way)
+        refused = [f"; not by {' or '.join(ways)}: {why}" for why, ways in by_reason.items()]
+        return "".join([text, *refused])
 
 
 class KnownWays:
@@ -158,9 +164,10 @@ def _ways(plan: Plan, data: TaskData, threads: int) -> tuple[list[Way], dict[str
             f"({refused[asked[0]]}): take "
             f"cluster.stacking={[way for way in WAYS if way not in others][-1]}, or {MEASURED}"
         )
-    if {"loop", "shares"} <= set(ways):
-        # With one thread they are one; with more, a thread for each worker wastes less.
-        ways.remove("shares" if min(threads, plan.workers) == 1 else "loop")
+    if min(threads, plan.workers) == 1:  # then they are the same as those before them
+        ways = [way for way in ways if _ALONE.get(way) not in ways]
+    elif "shares" in ways and "loop" in ways:
+        ways.remove("loop")  # a thread for each worker wastes less
     return ways, refused
 
 
@@ -170,16 +177,19 @@ def _refused(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, str]:
         return {}
     x_b, y_b = examples(plan, data.train, np.arange(min(2, len(data.train))))
     refused: dict[str, str] = {}
-    if "vmap" in ways:
+    stacked: list[Way] = [way for way in ways if way in ("vmap", "parts")]
+    if stacked:
         obstacle = why_not_stacked(plan.model.to(plan.backend.device), x_b)
         if obstacle is not None:
-            refused["vmap"] = obstacle
-    if "shares" not in ways:
+            refused |= dict.fromkeys(stacked, obstacle)
+    in_threads: list[Way] = [way for way in ways if way in _ALONE and way not in refused]
+    if not in_threads:
         return refused
     if plan.backend.device != "cpu":
-        refused["shares"] = "threads share one GPU"
+        refused |= dict.fromkeys(in_threads, "threads share one GPU")
     elif _draws(plan, (each(lambda x: x.unsqueeze(0), x_b), y_b.unsqueeze(0))):
-        refused["shares"] = "it draws random numbers, in an order that threads would change"
+        why = "it draws random numbers, in an order that threads would change"
+        refused |= dict.fromkeys(in_threads, why)
     return refused
 
 

@@ -63,20 +63,12 @@ def train(
     pace = make_pace(model, optimizer)
     take_step = make_step(plan, data.train, model, optimizer, communicator, observer)
     batches = plan.batches(data, communicator.ranks)
-    epochs = Epochs(batches.steps_per_epoch)
-    rows = _Rows(epochs, meter, take_step, report, plan.backend.is_simulated)
-    state = _State(model, take_step, meter, epochs)
-    training = _Training(
-        plan,
-        data.validation,
-        communicator,
-        averager or communicator,
-        state,
-        rows,
-        scores_own=not to_target_alone,
-    )
+    state = _State(model, take_step, meter, Epochs(batches.steps_per_epoch))
+    rows = _Rows(state, report, plan.backend.is_simulated)
+    everyone = averager or communicator
+    training = _Training(plan, communicator, everyone, rows, scores_own=not to_target_alone)
     with closing(take_step.reading):
-        step, time_s, validation = training.run(batches, pace)
+        step, time_s, validation = training.run(batches, pace, data.validation)
     test = NOT_EVALUATED if to_target_alone else training.evaluate(data.test)
     result = rows.result(step, time_s, validation, test)
     take_step.distributed.pause()
@@ -188,19 +180,18 @@ def _checkpoints(run: Path, communicator: Communicator) -> Checkpoints:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of metrics, as the meter stands."""
+    """Rows of metrics, as the state's meter stands."""
 
-    epochs: Epochs
-    meter: Meter
-    take_step: Step
+    state: _State
     send: Callable[[MetricsRow], None]
     is_simulated: bool
 
     @property
     def _waits(self) -> dict[str, Any]:
         """What training has waited for, of which a simulation knows the network alone."""
-        waited_s = None if self.is_simulated else self.take_step.reading.waited_s
-        exposed_s = self.take_step.distributed.exposed_communication_s
+        take_step = self.state.take_step
+        waited_s = None if self.is_simulated else take_step.reading.waited_s
+        exposed_s = take_step.distributed.exposed_communication_s
         return {"exposed_communication_s": exposed_s, "data_wait_s": waited_s}
 
     def report_losses(self, losses: Iterator[Tensor], step: int, log_every: int) -> int:
@@ -217,18 +208,17 @@ class _Rows:
         return Result(
             steps=steps,
             time_s=time_s,
-            bytes_sent=self.meter.bytes_sent,
+            bytes_sent=self.state.meter.bytes_sent,
             **self._waits,
             validation=validation,
             test=test,
-            tuning=tuning(self.take_step.distributed),
+            tuning=tuning(self.state.take_step.distributed),
         )
 
     def report_loss(self, step: int, loss_w: Tensor) -> None:
-        _ = (
-            self.meter.time_s
-        )  # waits for a GPU, with a limit, which reading the loss would not have
-        self.report("step", step, self.meter.time_s, loss=_finite_first(loss_w, step))
+        meter = self.state.meter
+        _ = meter.time_s  # waits for a GPU, with a limit, which reading the loss would not have
+        self.report("step", step, meter.time_s, loss=_finite_first(loss_w, step))
 
     def report_evaluation(self, step: int, time_s: float, validation: Evaluation) -> None:
         accuracy, loss, spread, score, own = validation
@@ -240,9 +230,9 @@ class _Rows:
             MetricsRow(
                 kind=kind,
                 step=step,
-                epoch=self.epochs.at(step),
+                epoch=self.state.epochs.at(step),
                 time_s=time_s,
-                bytes_sent=self.meter.bytes_sent,
+                bytes_sent=self.state.meter.bytes_sent,
                 **self._waits,
                 **values,
             )
@@ -255,28 +245,25 @@ class _Training:
 
     Args:
         plan: the run.
-        validation: the examples of its evaluations.
         communicator: the other workers.
         averager: what evaluations average by.
-        state: what trains, and what its checkpoints hold.
-        rows: report the steps and the evaluations.
+        rows: report the steps and the evaluations of what trains.
         scores_own: evaluations are of each worker's model by itself, too.
     """
 
     plan: Plan
-    validation: Split
     communicator: Communicator
     averager: Averager
-    state: _State
     rows: _Rows
     scores_own: bool
 
-    def run(self, batches: Batches, pace: Pace) -> tuple[int, float, Evaluation]:
-        """Train from the beginning, or the checkpoint that the plan resumes, to the end.
+    def run(self, batches: Batches, pace: Pace, examples: Split) -> tuple[int, float, Evaluation]:
+        """Train from the beginning, or the checkpoint that the plan resumes, to the end; evaluate
+        on `examples` in between.
 
         Returns the last step, the seconds on the training clock and the last evaluation.
         """
-        plan, state, rows = self.plan, self.state, self.rows
+        plan, rows, state = self.plan, self.rows, self.rows.state
         done = step = state.resume(plan, self.communicator)
         validation, time_s = NOT_EVALUATED, state.meter.time_s
         while done < plan.max_steps:
@@ -287,7 +274,7 @@ class _Training:
             if done % plan.eval_every == 0 or done == plan.max_steps:
                 goes_on = step < limit or not plan.algorithm.depends_on_timing
                 time_s, late_s = self._stop_clock(goes_on)
-                validation = self.evaluate(self.validation)
+                validation = self.evaluate(examples)
                 rows.report_evaluation(done, time_s, validation)
                 if plan.stop_at_target and plan.target.is_reached(validation.value):
                     break
@@ -298,14 +285,14 @@ class _Training:
 
     def _stop_clock(self, goes_on: bool) -> Stop:
         """The clock's time, and seconds by which this worker goes on later than others."""
-        meter = self.state.meter
+        meter = self.rows.state.meter
         with meter.standing():
-            self.state.take_step.distributed.stand_still()
+            self.rows.state.take_step.distributed.stand_still()
         return meter.stop(self.communicator, goes_on=goes_on)
 
     def evaluate(self, split: Split) -> Evaluation:
         """Evaluate on `split`; a collective call."""
-        distributed = self.state.take_step.distributed
+        distributed = self.rows.state.take_step.distributed
         with _uncounted(distributed):
             return evaluate(
                 self.plan, split, distributed, self.averager, scores_own=self.scores_own

@@ -20,7 +20,7 @@ import torch
 
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.worker_axis.models import StackedModel
-from bagua_algos.worker_axis.stacking import Stacking
+from bagua_algos.worker_axis.stacking import WAYS, Stacking
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.plan import Plan
@@ -84,7 +84,8 @@ def compare_ways(case: Case, repeats: int) -> None:
     plan = plan_of(case.words, case.workers, case.batch_size)
     plain = plan_of(case.words, 1, case.workers * case.batch_size)
     data = plan.task.load()
-    stackings = [BEFORE, LOOP, *(Stacking(way=way, threads=threads) for way in ("vmap", "shares"))]
+    stackings = [BEFORE, *(Stacking(way=way, threads=threads) for way in WAYS)]
+    stackings.insert(1, LOOP)
     steppers = {_named(s): stepper(plan, data, s) for s in dict.fromkeys(stackings)}
     for number in sorted({1, threads}):
         name = f"one plain model, {counted(number, 'thread')}"

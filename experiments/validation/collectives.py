@@ -18,6 +18,7 @@ from bagua_algos.communication.process_group import ProcessGroupCommunicator, fi
 from host import markdown
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.units import bytes_per_s
+from netsim.links import tcp
 from netsim.links.namespaces import Hub
 from netsim.links.netlink import INTERFACE
 from netsim.proof.temporary_network import Results, run_workers
@@ -200,6 +201,7 @@ def _times(
         workers = communicator.with_transport(
             streams=streams, halving_doubling_bytes=limit
         ).duplicate()
+        tcp.share_unsent(streams)  # as a run does
         for num_bytes in sizes:
             seconds = [all_reduce_s(workers, num_bytes) for _ in range(1 + num_repeats)]
             yield seconds[1:]

@@ -45,7 +45,7 @@ _STEADY = (0.25, 0.97)
 class Arrivals:
     """What came from the worker before, and what did not."""
 
-    rate_mbit: float
+    rate_mbit: float | None
     num_sent: int
     num_lost: int
 

@@ -31,14 +31,16 @@ LOSS_SIGMAS = 4
 class LinkReport:
     """The path from one worker to the next, as asked for and as measured.
 
-    Rates are in 10^6 bits per second with Ethernet headers, None where unshaped; the round trip is
-    the opening of a connection. `num_sent` and `num_lost` count datagrams; None without loss.
+    Rates are in 10^6 bits per second with Ethernet headers. None was asked for where unshaped, and
+    there none is achieved, either, where the host let too little through to measure it. The round
+    trip is the opening of a connection. `num_sent` and `num_lost` count datagrams; None without
+    loss.
     """
 
     sender: int
     receiver: int
     asked_rate_mbit: float | None
-    achieved_rate_mbit: float
+    achieved_rate_mbit: float | None
     asked_rtt_ms: float
     achieved_rtt_ms: float
     asked_loss_pct: float
@@ -49,6 +51,14 @@ class LinkReport:
     def asks(self) -> bool:
         """Whether anything was asked for: an unshaped link is what the host makes of it."""
         return self.asked_rate_mbit is not None or self.asked_rtt_ms > 0 or self.asked_loss_pct > 0
+
+    @property
+    def rate_deviation_pct(self) -> float | None:
+        """How far the rate is from the one asked for, in per cent; None where none was."""
+        if self.asked_rate_mbit is None:
+            return None
+        assert self.achieved_rate_mbit is not None, "without one the link is refused"
+        return tcp_rate.deviation_pct(self.asked_rate_mbit, self.achieved_rate_mbit)
 
     @property
     def achieved_loss_pct(self) -> float | None:
@@ -70,9 +80,9 @@ def probe(condition: NetworkCondition, rank: int, addresses: list[str]) -> LinkR
         None for a single worker, who has no link to measure.
 
     Raises:
-        BrokenProbeError: if a connection breaks off, or too little comes over it. Every worker
-            raises it then, or has measured its link already: whoever fails leaves its connections,
-            and so its neighbours fail.
+        BrokenProbeError: if a connection breaks off, or too little comes over one for which a rate
+            or a loss was asked. Every worker raises it then, or has measured its link already:
+            whoever fails leaves its connections, and so its neighbours fail.
         ProbeError: if a neighbour does not answer; names it.
     """
     if len(addresses) == 1:
@@ -121,15 +131,20 @@ def _arrivals(
         return datagrams.exchange(ring, rank, addresses, neighbours)
     incoming, outgoing = neighbours
     sender = (rank - 1) % len(ring)
-    rate_mbit = tcp_rate.ring_rate_mbit(
-        outgoing,
-        incoming,
-        sender,
-        onward_mbit=ring[rank].rate_mbit,
-        seconds=tcp_rate.measuring_seconds(slowest_mbit),
-        # TCP's slow start takes several round trips.
-        warm_up_s=max(tcp_rate.WARM_UP_S, 24e-3 * max(path.delay_ms for path in ring)),
-    )
+    try:
+        rate_mbit = tcp_rate.ring_rate_mbit(
+            outgoing,
+            incoming,
+            sender,
+            onward_mbit=ring[rank].rate_mbit,
+            seconds=tcp_rate.measuring_seconds(slowest_mbit),
+            # TCP's slow start takes several round trips.
+            warm_up_s=max(tcp_rate.WARM_UP_S, 24e-3 * max(path.delay_ms for path in ring)),
+        )
+    except BrokenProbeError:  # of a host that is busy: here its own speed is all that was asked for
+        if ring[sender].rate_mbit is not None:
+            raise
+        rate_mbit = None
     return datagrams.Arrivals(rate_mbit=rate_mbit, num_sent=0, num_lost=0)
 
 
@@ -144,6 +159,7 @@ def check(condition: NetworkCondition, reports: Sequence[LinkReport | None]) -> 
         if report is None or not report.asks:
             continue
         if report.asked_rate_mbit is not None:
+            assert report.achieved_rate_mbit is not None
             tcp_rate.check(report.asked_rate_mbit, report.achieved_rate_mbit)
         ends = (report.sender, report.receiver), (report.receiver, report.sender)
         jitter_ms = sum(condition.path(*pair).jitter_ms for pair in ends)

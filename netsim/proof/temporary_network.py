@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from host.processes import fork, kill
+from host.processes import fork, kill, schedule_as_batch
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError, ProbeError
 from netsim.links.namespaces import Hub
@@ -78,7 +78,7 @@ def run_workers(
     work: Callable[[Hub, int], Any],
     in_hub: Callable[[Hub], Any] = lambda hub: None,
 ) -> Results:
-    """Call `work` in every worker of a new network.
+    """Call `work` in every worker of a new network, scheduled as real workers are.
 
     Args:
         condition: of the network.
@@ -98,6 +98,7 @@ def run_workers(
             all_done, not_done = os.pipe()
 
             def run_worker(rank: int) -> int:
+                schedule_as_batch()
                 code = _answer(writer, rank, lambda: work(hub, rank))
                 os.close(not_done)
                 os.read(all_done, 1)  # who exits takes the link, and what it still holds, away

@@ -8,7 +8,7 @@ Unshaped, where milliseconds hang on who gets a core, broadcasts are up to 2.2 t
 the rest is within a factor of 5. These are the least disturbed of 3 rounds on a quiet host; half of
 the operations took over 4 % longer in the most disturbed one.
 
-With 1 % of loss training runs are predicted as well as without, see results/reference/README.md. No
+With 1 % of loss steps are predicted as well as without, see results/validation/time.md. No
 constant was fitted to loss: `tcp.throughput` derives from the loss how slow the slowest of several
 messages is, and how long it waits for lost packets. `tcp.short_queues` has what a queue costs that
 overflows.

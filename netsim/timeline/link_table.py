@@ -119,6 +119,17 @@ class LinkTable:
             burst_bytes=np.asarray(np.inf if is_slower else self._bursts[ups].max()),
         )
 
+    def evenness(self, ranks: Ranks) -> float:
+        """The rate of the slowest link of these workers, relative to the slowest at the other ends
+        of its flows: 1 where all links are alike. Links between nodes are taken to be.
+        """
+        directions = self.rates[ranks], self.rates[self.world_size + ranks]
+        own, others = sorted(directions, key=lambda rates: rates.min())
+        opposite = float(np.delete(others, own.argmin()).min())
+        if not opposite or len(np.unique(self.nodes[ranks])) > 1:
+            return 1.0
+        return min(float(own.min()) / opposite, 1.0)
+
 
 class LinkSchedule:
     """The tables of a network over time; equal ones are made once.

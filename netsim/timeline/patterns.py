@@ -2,7 +2,7 @@
 
     B  bytes of a message or piece, payload    R  rate of a path, payload bytes per second
     d  one-way delay with `message_s`          n  participants
-    p  segments in flight at the same time; of each stream, which take turns
+    p  segments in flight at the same time, of each stream     k  streams
 
 All start with idle links; the timeline adds the waits for links that others use. Where packets are
 lost, the slowest of the messages of a round counts (`throughput.message_s`), and it waits for
@@ -30,22 +30,30 @@ the latest of three 1.83 times, of four 2.08 times.
 
 
 def ring(
-    situation: Situation, num_bytes: float, num_pieces: int, segment_bytes: float | None = None
+    situation: Situation,
+    num_bytes: float,
+    num_pieces: int,
+    segment_bytes: float | None = None,
+    num_phases: int = 1,
 ) -> Cost:
     """`num_pieces` times, every participant hands a piece on to the next; a segment of it can be
-    handed on only when it has come.
+    handed on only when it has come. It begins anew in each of `num_phases`.
 
     A piece that is longer than p segments of `segment_bytes` on each stream goes in several
-    hops, since no more than p are in flight. So B is at most p segments long, and `num_hops` is
-    at least `num_pieces`. A hop is p segments of s = B / (p R) seconds. With a rendezvous the
+    hops, since no more than p are in flight. So B is at most p segments long on each stream, and
+    `num_hops` is at least `num_pieces`. Streams take turns on the link, but wait for their own
+    windows side by side: a segment takes s = B / (p k R) seconds, or a p-th of what its stream
+    alone needs for its part of B where windows are full or packets lost. With a rendezvous the
     next segment on a link waits for the one p before it to arrive, 2 d in all, and for word of
     that. In step, this word leaves at the moment in which another segment of its worker does:
     whether it comes before or after it, w = 0 or s, is chance where s is more than d, and it
     comes first where s is less. w = s^2 / (s + d) is what was measured between the two.
 
-        hop    = max(slowest link's p s, mean over the ring of s + 2 d + w)      with rendezvous
-        hop    = max(slowest link's p s, mean over the ring of s + d)            without
-        T      = (num_hops - 1) hop + largest p s + 2 d, or d without
+        hop    = max(longest m, mean over the ring of s + 2 d + w)      with rendezvous
+        hop    = max(longest m, mean over the ring of s + d)            without
+        T      = (num_hops - 1) hop + longest m + 2 d, or d without
+
+    where m is what all streams' parts of B take on a link: B / R, or longer by windows and losses.
 
     The mean over the ring and the slowest link are the cycles of the graph of events, whose largest
     cycle mean is the period in the long run (Baccelli et al. 1992, Synchronization and Linearity).
@@ -62,7 +70,9 @@ def ring(
     num_coupled = min(len(ranks), _COUPLED)
     rate = situation.rate(there, rtt_s)
     piece_s = situation.message_s(there, num_bytes, rtt_s, 1, num_coupled)
-    segment_s = piece_s / (transport.num_segments * situation.streams)
+    part_bytes = num_bytes / situation.streams
+    alone = replace(situation, streams=1)
+    segment_s = alone.message_s(there, part_bytes, rtt_s, 1, num_coupled) / transport.num_segments
     around_s = segment_s + delay_s
     if transport.rendezvous:
         around_s += note_s + segment_s / (1 + note_s / np.maximum(segment_s, 1e-9))
@@ -75,8 +85,10 @@ def ring(
     lost_s = situation.recovery_s(there, num_bytes, rate, rtt_s, num_coupled)
     hops_s += num_hops * float(lost_s.max())
     hops_s += streams.latest_s(situation, there, num_bytes, num_hops, rtt_s, num_coupled)
+    hops_a_phase = num_hops / num_phases
+    words_s = num_phases * _first_words_s(situation, num_bytes, piece_s, hops_a_phase, hop_s)
     return Cost(
-        seconds=hops_s + last_s + float(cold_s.max()) + transport.operation_s,
+        seconds=hops_s + words_s + last_s + float(cold_s.max()) + transport.operation_s,
         drain_s=float(delay_s.max()),
         busy_s=busy_s,
         num_messages=len(ranks) * num_hops * transport.num_segments * situation.streams,
@@ -84,6 +96,30 @@ def ring(
         rtt_s=float(rtt_s.max()),
         windows=situation.opened(there, num_bytes, rate, rtt_s),
     )
+
+
+def _first_words_s(
+    situation: Situation, num_bytes: float, piece_s: Array, num_hops: float, hop_s: float
+) -> float:
+    """By how much a slow worker makes a phase of a ring longer. While its sends are not handed over
+    it does not begin a phase. Then it begins earlier than the worker after it, which waits for what
+    it still has to send. The first piece for the slow worker comes faster than its downlink takes
+    it, q seconds early, and the other's word waits behind it:
+
+        T of a phase = largest of num_hops hop, q + num_hops m of the slow worker's uplink
+
+    A send is handed over at once if sockets take all of a segment on each stream: then the slow
+    worker begins each phase by as much earlier, and loses nothing.
+    """
+    transport, table, ranks = situation.transport, situation.table, situation.ranks
+    is_held = num_bytes / transport.num_segments > transport.socket_bytes
+    if not transport.rendezvous or not is_held or hop_s == math.inf:
+        return 0.0
+    crossed = table.crossed(np.roll(ranks, 1), ranks)
+    comes_s = transfer_s(num_bytes, table.rates[crossed[:2]].min(0))
+    early_s = np.maximum(transfer_s(num_bytes, table.rates[crossed[-1]]) - comes_s, 0)
+    late_s = np.where(early_s > 0, early_s + num_hops * (piece_s - hop_s), 0)
+    return max(float(late_s.max()), 0.0)
 
 
 def _hops_a_piece(situation: Situation, num_bytes: float, segment_bytes: float | None) -> float:
@@ -107,6 +143,7 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
         num_bytes / num_workers,
         2 * (num_workers - 1),
         situation.transport.segment_bytes,
+        num_phases=2,
     )
     if not situation.transport.has_trees:
         return around
@@ -122,7 +159,8 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
     With a rendezvous; without, one d less. A worker posts its messages one after the other:
     where these are small, that takes longer than their bytes. The paths are taken to be as long
     as the longest. Flows do not share a link evenly: when the first is done, the last still has
-    so much to move.
+    so much to move. A link that is slower than all others is busy meanwhile, and has nothing to
+    move only while its last flow waits at the other end, as long as these bytes take there.
     """
     transport, ranks = situation.transport, situation.ranks
     others = len(ranks) - 1
@@ -136,7 +174,7 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
     straggling_bytes = min(num_bytes, transport.straggling_bytes) if others > 1 else 0
     message_s = situation.message_s(path, num_bytes, rtt_s, others, num_messages, others)
     moving_s = max(float(busy_s.max()), float(message_s))
-    moving_s += float(transfer_s(straggling_bytes, all_flows))
+    moving_s += float(transfer_s(straggling_bytes, all_flows)) * situation.table.evenness(ranks)
     cold_s = situation.cold_s(path, num_bytes, all_flows / others, rtt_s, others)
     begin_s = note_s * transport.rendezvous + transport.operation_s
     moving_s = max(moving_s, situation.posting_s(others))
@@ -179,7 +217,7 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
         num_messages=int(moves.sum()) * situation.streams,
         sent_bytes=situation.sent(num_bytes * moves),
         notice_s=note_s * transport.rendezvous,
-        handover_s=transfer_s(max(num_bytes - situation.streams * transport.socket_bytes, 0), rate),
+        handover_s=transfer_s(max(num_bytes - transport.socket_bytes, 0), rate),
         rtt_s=float(rtt_s.max()),
         windows=situation.opened(path, num_bytes, rate, rtt_s),
     )

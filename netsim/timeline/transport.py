@@ -76,7 +76,8 @@ class Transport:
         segment_bytes: that a segment of an all-reduce has at the most.
         gather_segment_bytes: the same of an all-gather; None: it has `num_segments`, however large.
         rendezvous: whether data leaves only when the receiver has sent word that it is ready.
-        socket_bytes: that a sender hands over at once; then it is done, if a message has no more.
+        socket_bytes: that a sender hands over at once, on all streams together; then it is done, if
+            a message has no more.
         straggling_bytes: that the last of several flows over a link still has to move when the
             others are done, see `patterns.pairs`.
         has_trees: whether all-reduce takes a double binary tree where that is faster.

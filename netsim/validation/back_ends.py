@@ -14,7 +14,6 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError, ProbeError
 from netsim.links import guest
 from netsim.links.namespaces import check_permitted
-from netsim.proof import tcp_rate
 from netsim.proof.proof import LinkReport
 from netsim.validation import every_link
 
@@ -148,9 +147,7 @@ def _best_of(reports: Sequence[LinkReport]) -> LinkReport:
 
 
 def _rate_off_pct(report: LinkReport) -> float:
-    if report.asked_rate_mbit is None:
-        return 0.0
-    return abs(tcp_rate.deviation_pct(report.asked_rate_mbit, report.achieved_rate_mbit))
+    return abs(report.rate_deviation_pct or 0.0)
 
 
 def _rtt_off_ms(report: LinkReport) -> float:

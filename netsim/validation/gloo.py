@@ -12,9 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from multiprocessing.synchronize import Barrier
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from netsim.conditions.condition import NetworkCondition
 from netsim.links.namespaces import Hub
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from netsim.links.switch import SwitchShaper
 
+Array = NDArray[np.float64]
 Lane = Sequence[tuple[str, int]]
 """Operations one after the other: name, and bytes that each worker hands in."""
 
@@ -61,36 +64,18 @@ def seconds(
     Raises:
         NamespaceError: if the network cannot be made, or a worker fails.
     """
-    import torch  # once, for all workers that are forked
 
-    assert torch.distributed.is_available(), "this build of torch has no gloo"
-    context = multiprocessing.get_context("fork")
-    together = context.Barrier(num_workers, timeout=limit_s)
-    shape = (2, num_workers, len(cases), 1 + num_repeats)
-    shared = np.frombuffer(context.RawArray("d", int(np.prod(shape)))).reshape(shape)
-    rendezvous = os.memfd_create("netsim-rendezvous")
-
-    def work(hub: Hub, rank: int) -> None:
-        signal.alarm(int(limit_s) + 1)  # its default is to kill
-        store = f"/proc/self/fd/{rendezvous}"
-        worker = _GlooWorker(rank, num_workers, max(map(len, cases)), store, limit_s)
+    def do_all(worker: _GlooWorker, hub: Hub, together: Barrier, times_s: Array) -> None:
         for case, lanes in enumerate(cases):
             for repeat in range(1 + num_repeats):
                 together.wait()
-                shared[:, rank, case, repeat] = worker.do(lanes)
-        together.wait()
-        time.sleep(_LINGER_S)  # who exits takes its link away, and what is on it
-        worker.close()
+                times_s[case, repeat] = worker.do(lanes)
 
-    def durations(hub: Hub) -> list[list[float]]:
-        begins_s, ends_s = shared.max(1)
-        return (ends_s - begins_s)[:, 1:].tolist()
-
-    try:
-        results = run_workers(condition, num_workers, work, durations)
-    finally:
-        os.close(rendezvous)
-    return results.backend, results.hub
+    shape = (num_workers, len(cases), 1 + num_repeats, 2)
+    num_lanes = max(map(len, cases))
+    backend, times_s = _by_workers(condition, shape, do_all, num_lanes=num_lanes, limit_s=limit_s)
+    begins_s, ends_s = np.moveaxis(times_s.max(0), -1, 0)
+    return backend, (ends_s - begins_s)[:, 1:].tolist()
 
 
 def processor_seconds(
@@ -107,19 +92,9 @@ def processor_seconds(
     Returns:
         the back end, and for each operation its seconds.
     """
-    import torch  # once, for all workers that are forked
 
-    assert torch.distributed.is_available(), "this build of torch has no gloo"
-    context = multiprocessing.get_context("fork")
-    together = context.Barrier(num_workers, timeout=limit_s)
-    shape = (num_workers, len(operations))
-    shared = np.frombuffer(context.RawArray("d", int(np.prod(shape)))).reshape(shape)
-    rendezvous = os.memfd_create("netsim-rendezvous")
-
-    def work(hub: Hub, rank: int) -> None:
-        signal.alarm(int(limit_s) + 1)  # its default is to kill
-        worker = _GlooWorker(rank, num_workers, 1, f"/proc/self/fd/{rendezvous}", limit_s)
-        switch = hub.switch if rank == 0 else None
+    def do_all(worker: _GlooWorker, hub: Hub, together: Barrier, times_s: Array) -> None:
+        switch = hub.switch if worker.rank == 0 else None
         for index, operation in enumerate(operations):
             repeat = worker.repeating(operation)
             repeat()  # opens connections and windows
@@ -128,16 +103,46 @@ def processor_seconds(
             for _ in range(num_repeats):
                 repeat()
             together.wait()
-            shared[rank, index] = (_processor_s(switch) - before_s) / num_repeats
+            times_s[index] = (_processor_s(switch) - before_s) / num_repeats
+
+    shape = (num_workers, len(operations))
+    backend, times_s = _by_workers(condition, shape, do_all, num_lanes=1, limit_s=limit_s)
+    return backend, times_s.sum(0).tolist()
+
+
+def _by_workers(
+    condition: NetworkCondition,
+    shape: tuple[int, ...],
+    do_all: "Callable[[_GlooWorker, Hub, Barrier, Array], None]",
+    *,
+    num_lanes: int,
+    limit_s: float,
+) -> tuple[str, Array]:
+    """The back end, and an array of `shape`, of which each worker has written its row, the first
+    dimension, by `do_all`: it has a barrier of all workers, and may use so many lanes.
+    """
+    import torch  # once, for all workers that are forked
+
+    assert torch.distributed.is_available(), "this build of torch has no gloo"
+    num_workers = shape[0]
+    context = multiprocessing.get_context("fork")
+    together = context.Barrier(num_workers, timeout=limit_s)
+    shared = np.frombuffer(context.RawArray("d", int(np.prod(shape)))).reshape(shape)
+    rendezvous = os.memfd_create("netsim-rendezvous")
+
+    def work(hub: Hub, rank: int) -> None:
+        signal.alarm(int(limit_s) + 1)  # its default is to kill
+        store = f"/proc/self/fd/{rendezvous}"
+        worker = _GlooWorker(rank, num_workers, num_lanes, store, limit_s)
+        do_all(worker, hub, together, shared[rank])
         together.wait()
-        time.sleep(_LINGER_S)
+        time.sleep(_LINGER_S)  # who exits takes its link away, and what is on it
         worker.close()
 
     try:
-        results = run_workers(condition, num_workers, work, lambda hub: shared.sum(0).tolist())
+        return run_workers(condition, num_workers, work).backend, shared
     finally:
         os.close(rendezvous)
-    return results.backend, results.hub
 
 
 def _processor_s(switch: "SwitchShaper | None") -> float:
@@ -153,6 +158,7 @@ class _GlooWorker:
         from torch import distributed as dist
         from torch._C._distributed_c10d import FileStore
 
+        self.rank = rank
         torch.set_num_threads(1)
         os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
         limit = timedelta(seconds=limit_s)

@@ -18,7 +18,7 @@ from host.markdown import table
 from host.output import check_folder, writing
 from netsim.conditions.condition import BACKENDS, NetworkCondition
 from netsim.conditions.presets import preset_names, read_condition
-from netsim.proof import proof, round_trip, tcp_rate
+from netsim.proof import proof, round_trip
 from netsim.proof.proof import LinkReport
 from netsim.validation import back_ends, ring
 from netsim.validation.back_ends import (
@@ -74,11 +74,7 @@ def row_of(name: str, backend: str, outcome: ValidationOutcome) -> Cells:
     if outcome.refused is not None:
         return name, backend, _reason(outcome), "", ""
     links = outcome.links
-    rates = [
-        tcp_rate.deviation_pct(link.asked_rate_mbit, link.achieved_rate_mbit)
-        for link in links
-        if link.asked_rate_mbit
-    ]
+    rates = [pct for link in links if (pct := link.rate_deviation_pct) is not None]
     rate = f"{max(rates, key=abs):+.1f} %" if rates else "unshaped"
     worst = max(links, key=lambda link: abs(_rtt_off_ms(link)) / back_ends.rtt_limit_ms(link))
     rtt = f"{_rtt_off_ms(worst):+.2f} of {worst.asked_rtt_ms:g} ms"

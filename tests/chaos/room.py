@@ -112,7 +112,7 @@ def _run(
         signal.signal(signal.SIGINT, signal.default_int_handler)  # as a shell's child has it
         commands.end_at_once()
         module, *arguments = words
-        become(module, arguments, str(said / "output"), str(said / "errors"), strict=False)
+        become(module, arguments, str(said / "output"), str(said / "errors"), False, {})
     code, done, done_s = _watch(pid, act, limit_s)
     ended_s = time.monotonic()
     left = _left(folder, links)

@@ -4,11 +4,12 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from host.errors import ChildError, UserError
-from host.processes import allow_open_files, fork, run_in_child
+from host.processes import allow_open_files, fork, run_in_child, schedule_as_batch
 
 FORKS_INTO_A_SIGNAL = """
 import os, signal, sys
@@ -95,3 +96,17 @@ def test_open_files_are_allowed_as_far_as_the_shell_lets_them():
         return limits
 
     assert run_in_child(work, doing="opening") == (40, 50)
+
+
+def _scheduled_from(policy: int) -> list[int]:
+    """Of a process with this policy, and of a thread that it starts then."""
+    os.sched_setscheduler(0, policy, os.sched_param(0))
+    schedule_as_batch()
+    thread = ThreadPoolExecutor(1).submit(os.sched_getscheduler, 0)
+    return [os.sched_getscheduler(0), thread.result()]
+
+
+def test_batch_work_is_scheduled_so_unless_somebody_has_chosen_otherwise():
+    batch = run_in_child(lambda: _scheduled_from(os.SCHED_OTHER), doing="batch work")
+    idle = run_in_child(lambda: _scheduled_from(os.SCHED_IDLE), doing="idle work")
+    assert (batch, idle) == ([os.SCHED_BATCH] * 2, [os.SCHED_IDLE] * 2)

@@ -33,7 +33,7 @@ FILE = Path(__file__).parent / "trainings.yaml"
 COMMAND = "python -m experiments.locate --extract results/runs"
 
 _NOT_OF_SETTING = ("seed", "net", "target_accuracy", "data.for_tuning")
-_TUNED = re.compile(r"(algo|schedule)[.=]|(lr_scale|optim)=")
+_TUNED = re.compile(r"(algo|schedule)[./=]|(lr_scale|optim)=")
 """How words begin that differ between contestants and trials; `optim.lr` is one task's own."""
 
 
@@ -179,5 +179,6 @@ def _training(
 
 
 def own_words(words: Sequence[str]) -> str:
-    """Those of a setting alone, out of a run's."""
-    return " ".join(word for word in words if _TUNED.match(word))
+    """Those of a setting alone, out of a run's; `algo/topology=ring` is `algo.topology=ring`."""
+    own = (word.partition("=") for word in words if _TUNED.match(word))
+    return " ".join(f"{key.replace('/', '.')}={value}" for key, _, value in own)

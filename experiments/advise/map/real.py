@@ -2,20 +2,24 @@
 
 A folder of such runs, of one task and one number of workers that were trained for the map, has
 
-    targets.yaml    by which the trainings were scored
-    profile.yaml    a worker's own work on that host, with all workers at once
-    */              runs of settings that the map has, on networks, with seeds
+    targets.yaml              by which the trainings were scored
+    profiles/allreduce.yaml   a worker's own work on that host, with all workers at once
+    */                        runs of settings that the map has, on networks, with seeds: by real
+                              workers, and each once more by simulated ones
 
 The job of a run is the profile's compute, the model's gradients, and its network's link. The map's
-seconds are those of the run's own steps, so that nothing but time is compared.
+hosts are ideal; simulated workers have what messages and cores cost on this host. So one comparison
+tells what the model of a host is worth, the other one what the map leaves out. Seconds of both are
+those of the real run's own steps, so that nothing but time is compared.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -33,23 +37,32 @@ from host import markdown
 from host.errors import UserError
 from host.words import counted, significant
 
-TARGETS, PROFILE = "targets.yaml", "profile.yaml"
+PROFILE = "profiles/allreduce.yaml"
 COMMAND = "python -m experiments.locate --real results/runs/map_real --page results/map/real.md"
 
-_LEADS_OF_NONE = ("-", "-", "-")
+_LEADS_OF_NONE = ("-", "-", "-", "-", "-")
 """All-reduce's before itself, and those where it misses the target."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """One setting on one network: by seed, the steps to the target, the seconds that they really
-    took, and those of the map; inf for a miss.
+    """One setting on one network: by seed, the steps to the target, and the seconds that they took
+    really, by simulated workers, and by the map; inf for a miss.
     """
 
     training: Training
     steps: Array
     real_s: Array
+    simulated_s: Array
     map_s: Array
+
+
+By = Literal["real", "simulated", "map"]
+_MODELS: tuple[tuple[By, str], ...] = (
+    ("simulated", "simulated workers of this host"),
+    ("map", "the map"),
+)
+"""What real runs are compared with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,51 +73,68 @@ class Place:
     job: Job
     timed: tuple[Timed, ...]
 
-    def leads(self, own: Timed) -> tuple[float, tuple[float, float], float]:
-        """How many times as soon as all-reduce: really, with its 95 % interval, and by the map."""
-        ratio, interval = lead(own.real_s, self.timed[0].real_s)
-        return ratio, interval, lead(own.map_s, self.timed[0].map_s)[0]
+    def lead(self, own: Timed, by: By) -> tuple[float, tuple[float, float]]:
+        """How many times as soon as all-reduce, with the 95 % interval of the seeds."""
+        return lead(_seconds(own, by), _seconds(self.timed[0], by))
 
-    def agrees(self, own: Timed) -> bool:
-        """Whether the real lead's interval, widened by the map's error, holds the map's lead."""
-        _, (low, high), said = self.leads(own)
+    def agrees(self, own: Timed, by: By) -> bool:
+        """Whether the real lead's interval, widened by the model's error, holds the lead `by`."""
+        (_, (low, high)), (said, _) = self.lead(own, "real"), self.lead(own, by)
         error = 1 + max(prediction_errors().values())
         return low / error <= said <= high * error
 
-    def first(self, *, real: bool) -> str:
+    def first(self, by: By) -> str:
         """Who is first, by medians."""
-        soonest = min(self.timed, key=lambda t: float(np.median(t.real_s if real else t.map_s)))
+        soonest = min(self.timed, key=lambda t: float(np.median(_seconds(t, by))))
         return soonest.training.algo
+
+
+def _seconds(timed: Timed, by: By) -> Array:
+    return {"real": timed.real_s, "simulated": timed.simulated_s, "map": timed.map_s}[by]
 
 
 def places(runs: Path) -> list[Place]:
     """Those of the folder, by rho.
 
-    Raises `UserError` for records of a dirty tree, of simulated workers, of a setting that the map
-    has not, or of unequal seeds, and where all-reduce is missing.
+    Raises `UserError` for records of a dirty tree, of a setting that the map has not, or of unequal
+    seeds, where all-reduce is missing, and for a real run without its simulated one.
     """
     records = load_records(runs)
-    if not records:
-        raise UserError(f"{runs} has no record: run the part real of the study map first")
-    if any(run.config["names"]["backend"] == "sim" for run in records):
-        raise UserError(f"{runs} has runs of simulated workers: give a folder of real ones")
-    trained = _trained(records[0])
+    real = [run for run in records if not _is_simulated(run)]
+    if not real:
+        raise UserError(
+            f"{runs} has no record of real workers: run the part real of the study map first"
+        )
+    simulated = {_key(run): run for run in records if _is_simulated(run)}
+    trained = _trained(real[0])
     target = load_targets(runs)[JUDGED_AT]
     profile = Profile.load(runs / PROFILE)
     by_net: dict[str, list[Run]] = {}
-    for run in records:
-        by_net.setdefault(run.config["names"]["net"], []).append(run)
-    found = [_place(net, own, trained, target, profile) for net, own in by_net.items()]
+    for run in real:
+        by_net.setdefault(_net(run), []).append(run)
+    found = [_place(net, own, simulated, trained, target, profile) for net, own in by_net.items()]
     return sorted(found, key=lambda place: place.job.rho)
+
+
+def _is_simulated(run: Run) -> bool:
+    return run.config["names"]["backend"] == "sim"
+
+
+def _net(run: Run) -> str:
+    return run.config["names"]["net"]
+
+
+def _key(run: Run) -> tuple[str, str, int]:
+    return _net(run), own_words(run.words), run.seed
 
 
 def page(found: Sequence[Place]) -> str:
     """What is kept of it: a table, and who is first."""
     rows = [row for place in found for row in _rows(place)]
     job, seeds = found[0].job, len(found[0].timed[0].steps)
-    headers = ["network", "rho", "lambda", "algorithm", "steps", "real (s)", "map (s)"]
-    headers += ["real / map", "real lead", "map's lead", "agree"]
-    num = sum(place.first(real=True) == place.first(real=False) for place in found)
+    headers = ["network", "rho", "lambda", "algorithm", "steps"]
+    headers += ["real (s)", "simulated (s)", "map (s)", "real / simulated", "real / map"]
+    headers += ["real lead", "simulated", "agree", "map", "agree"]
     error = 100 * max(prediction_errors().values())
     return "\n".join(
         [
@@ -115,23 +145,33 @@ def page(found: Sequence[Place]) -> str:
             "made this page from the records.",
             f"{counted(job.workers, 'real worker')} on one host, {counted(seeds, 'seed')}; compute "
             f"{significant(job.compute_ms)} ms a step, gradients of {significant(job.model_mb)} MB."
-            " Seconds are medians until the target 1 point below; the map's are of the same steps, "
-            "on ideal hosts.",
+            " Seconds are medians until the target 1 point below. Those of simulated workers, with"
+            " the costs of this host, and of the map, on ideal hosts, are of the same steps.",
             "Leads: how many times as soon as all-reduce, the real one with its 95 % interval. They"
-            f" agree where this, widened by {error:.0f} %, holds the map's.",
+            f" agree where this, widened by {error:.0f} %, holds the simulated lead, or the map's.",
             "",
-            f"**On {num} of {counted(len(found), 'network')} the same algorithm is first.** "
-            + " ".join(_firsts(place) for place in found),
+            *_who_is_first(found),
             "",
-            markdown.table(headers, rows, "lrrlrrrrrrl"),
+            markdown.table(headers, rows, "lrrlrrrrrrlrlrl"),
             "",
         ]
     )
 
 
-def _firsts(place: Place) -> str:
-    real, said = place.first(real=True), place.first(real=False)
-    return f"{place.net}: {real}" + ("." if real == said else f", by the map {said}.")
+def _who_is_first(found: Sequence[Place]) -> list[str]:
+    lines = []
+    others = [(place, own) for place in found for own in place.timed[1:]]
+    for by, whose in _MODELS:
+        firsts = sum(place.first("real") == place.first(by) for place in found)
+        leads = sum(place.agrees(own, by) for place, own in others)
+        lines.append(
+            f"- Of {whose}: the first algorithm is the real one on {firsts} of "
+            f"{counted(len(found), 'network')}; {leads} of {counted(len(others), 'lead')} agree."
+        )
+    for place in found:
+        real, simulated, said = (place.first(by) for by in ("real", "simulated", "map"))
+        lines.append(f"- {place.net}: {real} is first; simulated, {simulated}; by the map, {said}.")
+    return lines
 
 
 def _trained(run: Run) -> Trained:
@@ -143,7 +183,12 @@ def _trained(run: Run) -> Trained:
 
 
 def _place(
-    net: str, runs: Sequence[Run], trained: Trained, target: float, profile: Profile
+    net: str,
+    runs: Sequence[Run],
+    simulated: Mapping[tuple[str, str, int], Run],
+    trained: Trained,
+    target: float,
+    profile: Profile,
 ) -> Place:
     by_setting: dict[str, list[Run]] = {}
     for run in runs:
@@ -154,7 +199,11 @@ def _place(
         raise UserError(f"settings have other seeds than others on {net}: {seeds}")
     job = _job(runs[0], trained, trainings[next(iter(trainings))], profile)
     timed = [
-        _timed(trainings[words], sorted(own, key=lambda run: run.seed), trained, job, target)
+        _timed(
+            trainings[words],
+            [(run, _simulated(run, simulated)) for run in sorted(own, key=lambda run: run.seed)],
+            *(trained, job, target),
+        )
         for words, own in by_setting.items()
     ]
     timed.sort(key=lambda t: (t.training.algo != BASELINE, t.training.words))
@@ -185,41 +234,56 @@ def _job(run: Run, trained: Trained, training: Training, profile: Profile) -> Jo
     )
 
 
+def _simulated(run: Run, simulated: Mapping[tuple[str, str, int], Run]) -> Run:
+    if _key(run) not in simulated:
+        raise UserError(f"{run.folder} has no run of simulated workers beside it: run part real")
+    return simulated[_key(run)]
+
+
 def _timed(
-    training: Training, runs: Sequence[Run], trained: Trained, job: Job, target: float
+    training: Training,
+    runs: Sequence[tuple[Run, Run]],
+    trained: Trained,
+    job: Job,
+    target: float,
 ) -> Timed:
-    steps = np.array([run.steps_to(target) for run in runs])
+    """Of real runs, each with its simulated one."""
+    steps = np.array([real.steps_to(target) for real, _ in runs])
     return Timed(
         training=training,
         steps=steps,
-        real_s=np.array([_real_s(run, target) for run in runs]),
+        real_s=np.array([_time_s(real, at) for (real, _), at in zip(runs, steps, strict=True)]),
+        simulated_s=np.array([_time_s(sim, at) for (_, sim), at in zip(runs, steps, strict=True)]),
         map_s=times_s(sent_by(trained, training, trained.workers), job, steps),
     )
 
 
-def _real_s(run: Run, target: float) -> float:
-    reached = (row.time_s for row in run.rows if (row.accuracy or 0.0) >= target)
-    return min(reached, default=math.inf)
+def _time_s(run: Run, step: float) -> float:
+    """Of the evaluation after a step; inf for inf."""
+    if math.isinf(step):
+        return math.inf
+    (time_s,) = (row.time_s for row in run.rows if row.step == step)
+    return time_s
 
 
 def _rows(place: Place) -> list[list[str]]:
-    rows = []
-    for own in place.timed:
-        real_s, map_s = float(np.median(own.real_s)), float(np.median(own.map_s))
-        ratio, (low, high), said = place.leads(own)
-        between = f"{significant(ratio)} ({significant(low)} to {significant(high)})"
-        leads = (between, significant(said), "yes" if place.agrees(own) else "no")
-        rows.append(
-            [
-                place.net,
-                significant(place.job.rho),
-                significant(place.job.lambda_),
-                own.training.algo,
-                f"{np.median(own.steps):g}",
-                significant(real_s),
-                significant(map_s),
-                significant(real_s / map_s),
-                *(_LEADS_OF_NONE if own is place.timed[0] or math.isnan(low) else leads),
-            ]
-        )
-    return rows
+    return [_row(place, own) for own in place.timed]
+
+
+def _row(place: Place, own: Timed) -> list[str]:
+    real_s = float(np.median(own.real_s))
+    models_s = [float(np.median(_seconds(own, by))) for by, _ in _MODELS]
+    ratio, (low, high) = place.lead(own, "real")
+    leads = [f"{significant(ratio)} ({significant(low)} to {significant(high)})"]
+    for by, _ in _MODELS:
+        leads += [significant(place.lead(own, by)[0]), "yes" if place.agrees(own, by) else "no"]
+    return [
+        place.net,
+        significant(place.job.rho),
+        significant(place.job.lambda_),
+        own.training.algo,
+        f"{np.median(own.steps):g}",
+        *(significant(seconds) for seconds in (real_s, *models_s)),
+        *(significant(real_s / seconds) for seconds in models_s),
+        *(_LEADS_OF_NONE if own is place.timed[0] or math.isnan(low) else leads),
+    ]

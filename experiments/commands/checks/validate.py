@@ -2,6 +2,8 @@
 
 python -m experiments.validate --out results/validation     measures, in some 40 minutes
 python -m experiments.validate --again                      predicts what was measured, anew
+python -m experiments.validate --out results/validation --only net=none streams=1
+                                                            measures these cells again
 """
 
 import argparse
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from host import commands, conf
+from host.errors import UserError
 from host.output import check_folder
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ def main() -> int:
     print(summary(rows))
     if arguments.out:
         rows.to_csv(arguments.out / "time.csv", index=False, float_format="%.5g")
-        (arguments.out / "time.md").write_text(markdown(rows, record.machine))
+        (arguments.out / "time.md").write_text(markdown(rows, record))
         plot(rows, arguments.out)
     return 0
 
@@ -47,6 +50,13 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--ci", action="store_true", help="three cells only")
     parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="FIELD=VALUE",
+        help=f"cells with all of these values, in place of what {MEASURED} in --out has of them",
+    )
+    parser.add_argument(
         "--beside", default="", help="what else the machine does meanwhile, for the page"
     )
     parser.add_argument(
@@ -61,19 +71,26 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measure(arguments: argparse.Namespace) -> "Record":
-    """The record of all cells, which stands in the folder `--out` after each of them."""
+    """The record of all cells, which stands in the folder `--out` after each one measured."""
     from rich.console import Console
     from rich.progress import Progress
 
-    from experiments.validation.step_times.grid import CI_GRID, GRID
+    from experiments.validation.step_times.grid import CI_GRID, GRID, only
     from experiments.validation.step_times.measure import measure
     from experiments.validation.step_times.record import Record, this_machine
 
-    cells = CI_GRID if arguments.ci else GRID
-    record = Record(machine=this_machine(arguments.beside), cells=[])
+    machine = this_machine(arguments.beside)
+    cells = only(arguments.only, CI_GRID if arguments.ci else GRID)
+    if arguments.only and not arguments.out:
+        raise UserError("--only replaces cells of a record: give its folder by --out")
+    before = Record.load(arguments.out / MEASURED) if arguments.only else None
+    record = before or Record(machine=machine, cells=[])
     with Progress(console=Console(stderr=True)) as progress:
         for measured in progress.track(measure(cells), total=len(cells)):
-            record.cells.append(measured)
+            if before is None:
+                record.cells.append(measured)
+            else:
+                record = record.with_again(measured, machine)
             print(*measured.cell, f"{1e3 * measured.step_s:.4g} ms")
             if arguments.out:
                 record.save(arguments.out / MEASURED)

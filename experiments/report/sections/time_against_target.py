@@ -41,6 +41,8 @@ where lower is better, else of 1.
 
 _OF_ONE = {"algorithm", "evaluated", "runs", "optim", "target", "Mbit/s measured"}
 """Columns that belong to one algorithm, or to another target."""
+_NOBODY = {True: "all missed", False: "not known"}
+"""Who is first where it is nobody, by whether all times are known."""
 _NUMBERS = [*COMPARABLE, "baseline", "points", "other_target", "is_known", "first", "seconds"]
 
 
@@ -66,9 +68,38 @@ def section(data: ReportData) -> Section:
         notes=[f"The figure has the first {MAX_PANELS} situations."]
         if len(rows) > MAX_PANELS * len(POINTS)
         else [],
-        tables={"time_against_target": page},
+        tables={"time_against_target": page, "first_over_targets": _over_targets(rows, data)},
         drawings={"time_against_target": partial(_figure, data)},
     )
+
+
+def _over_targets(rows: pd.DataFrame, data: ReportData) -> PageTable:
+    """A row a situation: who is first at each target, and who is first or ties at all of them."""
+    situations = [group for _, group in rows.groupby(list(COMPARABLE), dropna=False, sort=False)]
+    firsts = [int(group.index[0]) for group in situations]
+    heads = {
+        header: [cells[first] for first in firsts]
+        for header, cells in leading(rows).items()
+        if header not in _OF_ONE
+    }
+    shown = [[_who(row) for row in group.to_dict("records")] for group in situations]
+    return PageTable(
+        caption=said_of(
+            rows,
+            f"Who is first at targets so many points below {_below(data)}, and with how many "
+            "others that tie; and who is first or ties at all of these targets.",
+        ),
+        cells=heads
+        | {f"{at:g} below": [row[k] for row in shown] for k, at in enumerate(POINTS)}
+        | {"at all of them": [listed(sorted(_steady(group))) or "-" for group in situations]},
+        numbers=rows.loc[:, _NUMBERS],
+    )
+
+
+def _who(row: Mapping[Any, Any]) -> str:
+    if not row["first"]:
+        return _NOBODY[row["is_known"]]
+    return row["first"] + (f" (ties: {len(row['ties'])})" if row["ties"] else "")
 
 
 def _below(data: ReportData) -> str:
@@ -176,11 +207,10 @@ def _first(
 def _cells(rows: pd.DataFrame) -> dict[str, list[str]]:
     records = rows.to_dict("records")
     situations = {header: cells for header, cells in leading(rows).items() if header not in _OF_ONE}
-    nobody = {True: "all missed", False: "not known"}
     return situations | {
         "points below": [f"{row['points']:g}" for row in records],
         "other target": [f"{row['other_target']:.4g}" for row in records],
-        "first": [row["first"] or nobody[row["is_known"]] for row in records],
+        "first": [row["first"] or _NOBODY[row["is_known"]] for row in records],
         "seconds": [significant(row["seconds"]) if row["first"] else "-" for row in records],
         "ties with the first": [listed(row["ties"]) or "-" for row in records],
     }

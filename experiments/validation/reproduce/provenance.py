@@ -57,8 +57,10 @@ def provenance(folder: Path) -> Provenance:
     return Provenance(name=folder.name, clean=clean, dirty=dirty)
 
 
-def page(folders: Sequence[Provenance], archives: Iterable[Path]) -> str:
-    """What git keeps of it: a row a folder, and the archives by their SHA-256."""
+def page(folders: Sequence[Provenance], root: Path, archives: Iterable[str]) -> str:
+    """What git keeps of it: a row a folder, and the archives, by their paths below `root`, with
+    their SHA-256.
+    """
     rows = [
         [
             folder.name,
@@ -71,7 +73,7 @@ def page(folders: Sequence[Provenance], archives: Iterable[Path]) -> str:
         ]
         for folder in sorted(folders, key=lambda folder: folder.name)
     ]
-    digests = [[file.name, hashlib.sha256(file.read_bytes()).hexdigest()] for file in archives]
+    digests = [[path, hashlib.sha256((root / path).read_bytes()).hexdigest()] for path in archives]
     headers = ["records", "number", "of a dirty tree", "commits (records)"]
     return "\n".join(
         [

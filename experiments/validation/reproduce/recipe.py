@@ -16,7 +16,7 @@ from experiments.runs.parts import choose_parts
 from host.errors import UserError
 
 FILE = Path("results/reproduce.yaml")
-_KEYS = {"studies", "commands", "impure", "without_records"}
+_KEYS = {"studies", "commands", "without_records"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +27,12 @@ class Recipe:
         archives: of records: `Pack` says what they hold, and where it was.
         commands: that make files, each by itself.
         others: what is done after them, in order, such as copies.
-        impure: the folders of records that may be of a dirty tree, or of several commits.
         without_records: why a file cannot be made again, by its path.
     """
 
     archives: tuple[Pack, ...]
     commands: tuple[Command, ...]
     others: tuple[Action, ...]
-    impure: frozenset[str]
     without_records: Mapping[str, str]
 
 
@@ -60,7 +58,6 @@ def load_recipe(root: Path) -> Recipe:
 def _recipe(
     studies: Mapping[str, list[str]],
     commands: list[str],
-    impure: list[str],
     without_records: Mapping[str, str],
 ) -> Recipe:
     actions = [
@@ -75,7 +72,6 @@ def _recipe(
         archives=tuple(action for action in actions if isinstance(action, Pack)),
         commands=(*own, *of_studies),
         others=tuple(a for a in actions if not isinstance(a, Pack | Command | SideBySide)),
-        impure=frozenset(impure),
         without_records=without_records,
     )
 

@@ -79,15 +79,15 @@ def reproduce(root: Path, recipe: Recipe) -> Reproduction:
             for action in (commands, *recipe.others):
                 action.run()
         made = _read(Path(scratch))
-    archives = [root / pack.archive for pack in recipe.archives]
-    made[str(provenance.FILE)] = provenance.page(records, archives).encode()
+    archives = [pack.archive for pack in recipe.archives]
+    made[str(provenance.FILE)] = provenance.page(records, root, archives).encode()
     quoting, unmade = _quoting(root, made)
     made |= quoting
     return Reproduction(
         made=made,
         different=[path for path, text in made.items() if _committed(root / path) != text],
         records=records,
-        problems=[*unmade, *_unexplained(root, made, recipe), *_impure(records, recipe)],
+        problems=[*unmade, *_unexplained(root, made, recipe), *_impure(records)],
         without_records=recipe.without_records,
     )
 
@@ -157,9 +157,7 @@ def _kept(root: Path) -> set[str]:
     return paths if listed.returncode else paths & set(listed.stdout.split("\0"))
 
 
-def _impure(records: Sequence[Provenance], recipe: Recipe) -> Iterator[str]:
+def _impure(records: Sequence[Provenance]) -> Iterator[str]:
     for folder in records:
-        if not folder.is_pure and folder.name not in recipe.impure:
+        if not folder.is_pure:
             yield f"{folder.name}: {folder}; a page is made of one commit and of a clean tree"
-    for name in sorted(recipe.impure - {folder.name for folder in records if not folder.is_pure}):
-        yield f"{name}: no longer impure, take it out of results/reproduce.yaml"

@@ -2,8 +2,10 @@
 
 import itertools
 import zlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.presets import read_condition
 
@@ -100,3 +102,21 @@ CI_GRID = [
     Cell("allreduce", "mlp", 4, "400 Mbit/s, 1 ms"),
     *(Cell(algo, "mlp", 2, "lan_1g") for algo in ("bytegrad", "local_sgd")),
 ]
+
+
+def only(words: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
+    """The cells with all of some values, as "net=wan" and "streams=8"; all without a word. Raises
+    `UserError` where there are none.
+    """
+    wanted = [word.partition("=") for word in words]
+    for name, _, _ in wanted:
+        if name not in Cell._fields:
+            raise UserError(f"{name} is no field of a cell: choose {', '.join(Cell._fields)}")
+    found = [
+        cell
+        for cell in cells
+        if all(str(getattr(cell, name)) == value for name, _, value in wanted)
+    ]
+    if not found:
+        raise UserError(f"no cell has {' '.join(words)}: see results/validation/time.csv")
+    return found

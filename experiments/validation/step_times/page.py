@@ -14,7 +14,7 @@ from experiments.report.figures.files import save_png
 from experiments.report.figures.names import set_log_axis
 from experiments.report.figures.styles import line_styles
 from experiments.validation.step_times.grid import NUM_STEPS, PRESETS, SKIPPED_STEPS
-from experiments.validation.step_times.measure import MEASURED_S
+from experiments.validation.step_times.measure import LOSSY_S, MEASURED_S
 from host.markdown import table
 from host.words import counted
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from experiments.validation.step_times.record import Record
 
 SHORT_MS = 35
 _PANEL_IN = 2.6
@@ -100,22 +102,23 @@ def by_group(rows: pd.DataFrame) -> str:
     return table(header, lines, "lrrrrr")
 
 
-def markdown(rows: pd.DataFrame, machine: Mapping[str, Any]) -> str:
+def markdown(rows: pd.DataFrame, record: Record) -> str:
     """The page: command, machine, summary, and a table of all cells."""
-    beside = f" Beside it ran {machine['beside']}." if machine["beside"] else ""
+    machine = record.machine
     lines = [
         "# Simulated time against the real",
         "",
         f"`python -m experiments.validate --out results/validation`, "
         f"{counted(machine['cores'], 'core')} ({machine['cpu']}), "
-        f"torch {machine['packages']['torch']}, gloo, {machine['started'][:10]}.{beside}",
+        f"torch {machine['packages']['torch']}, gloo, {machine['started'][:10]}."
+        f"{_beside(machine)}{_again(record)}",
         "`time.jsonl` has what was measured; `python -m experiments.validate --again` predicts it "
         "once more.",
         "",
         "Measured: real workers over shaped links. Predicted: from the rehearsal of one worker "
         "and the condition asked for. Times are means over "
-        f"{NUM_STEPS - SKIPPED_STEPS} steps, or more that take {MEASURED_S:g} s, after "
-        f"{SKIPPED_STEPS} in which TCP's windows open.",
+        f"{NUM_STEPS - SKIPPED_STEPS} steps, or more that take {MEASURED_S:g} s, {LOSSY_S:g} s "
+        f"under loss, after {SKIPPED_STEPS} in which TCP's windows open.",
         "",
         summary(rows),
         "",
@@ -135,6 +138,22 @@ def markdown(rows: pd.DataFrame, machine: Mapping[str, Any]) -> str:
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _beside(machine: Mapping[str, Any]) -> str:
+    return f" Beside it ran {machine['beside']}." if machine["beside"] else ""
+
+
+def _again(record: Record) -> str:
+    """A sentence for each occasion on which some cells were measured again."""
+    later = [one.again for one in record.cells if one.again is not None]
+    occasions = {again["started"]: again for again in later}
+    return "".join(
+        f" {counted(sum(one['started'] == started for one in later), 'cell')} at the end of the "
+        f"table: measured again, {started[:10]}, torch {again['packages']['torch']}."
+        f"{_beside(again)}"
+        for started, again in sorted(occasions.items())
+    )
 
 
 def plot(rows: pd.DataFrame, out: Path) -> None:

@@ -2,11 +2,12 @@
 held against the same measurements.
 
 A file of JSON lines: first the machine, then a line for each rehearsal and the cells that share it.
+Where cells have been measured again, their line says by what.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ class Measured:
         step_s: mean seconds a step.
         profile: of the rehearsal of one worker.
         script: the jobs of the first steps.
+        again: the machine, as `this_machine` tells it, where it was measured later than the others.
     """
 
     cell: Cell
@@ -40,6 +42,7 @@ class Measured:
     step_s: float
     profile: Profile
     script: Script
+    again: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +54,15 @@ class Record:
 
     def save(self, path: Path) -> None:
         """Write it; neighbours of one rehearsal share a line. Raises `DiskError`."""
-        groups = [list(group) for _, group in groupby(self.cells, lambda one: one.cell[:3])]
+        groups = [list(group) for _, group in groupby(self.cells, _rehearsal)]
         lines = [dict(self.machine), *(_group(group) for group in groups)]
         with writing(path):
             path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def with_again(self, measured: Measured, machine: Mapping[str, Any]) -> "Record":
+        """The record with a cell of it measured again by `machine`; it stands last."""
+        kept = [one for one in self.cells if one.cell != measured.cell]
+        return replace(self, cells=[*kept, replace(measured, again=machine)])
 
     @classmethod
     def load(cls, path: Path) -> "Record":
@@ -79,6 +87,11 @@ def this_machine(beside: str) -> dict[str, Any]:
     return kept | {"packages": packages, "beside": beside}
 
 
+def _rehearsal(one: Measured) -> tuple[Any, ...]:
+    """What neighbours on a line have in common."""
+    return one.cell[:3], one.profile, one.again
+
+
 def _group(cells: Sequence[Measured]) -> dict[str, Any]:
     first = cells[0]
     steps: dict[int, int] = {}
@@ -90,7 +103,7 @@ def _group(cells: Sequence[Measured]) -> dict[str, Any]:
         "steps": [[_plain_job(job, first.cell.workers) for job in jobs] for jobs in kinds],
         "order": order,
         "cells": [[*one.cell[3:], one.backend, float(f"{one.step_s:.6g}")] for one in cells],
-    }
+    } | ({} if first.again is None else {"again": dict(first.again)})
 
 
 def _cells(
@@ -102,13 +115,16 @@ def _cells(
     steps: list[list[dict[str, Any]]],
     order: list[int],
     cells: list[list[Any]],
+    again: Mapping[str, Any] | None = None,
 ) -> Iterable[Measured]:
     known = Profile.from_plain(profile)
     kinds = [tuple(_job(workers=workers, **job) for job in jobs) for jobs in steps]
     script = by_profile([kinds[index] for index in order], known)
     for *words, backend, step_s in cells:
         cell = Cell(algo, model, workers, *words)
-        yield Measured(cell=cell, backend=backend, step_s=step_s, profile=known, script=script)
+        yield Measured(
+            cell=cell, backend=backend, step_s=step_s, profile=known, script=script, again=again
+        )
 
 
 def _plain_job(job: TimelineJob, workers: int) -> dict[str, Any]:

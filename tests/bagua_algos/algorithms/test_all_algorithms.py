@@ -148,19 +148,20 @@ def test_workers_side_by_side_train_as_those_of_one_vmap(name):
     """In float64, where what is rounded otherwise changes no code and no sign; but for the bias
     before the BatchNorm, whose gradient is nothing but what was rounded.
     """
-    try:
-        stacking = Stacking(way="shares", threads=2)
-        side_by_side = Training(name, stacking=stacking, dtype=torch.float64)
-        side_by_side.run(range(NUM_STEPS))
-    finally:
-        torch.set_num_threads(1)
     by_vmap = Training(name, dtype=torch.float64)
     by_vmap.run(range(NUM_STEPS))
     weights = dict(by_vmap.model.named_parameters())
-    for parameter, ours in side_by_side.model.named_parameters():
-        if parameter != "module.0.bias":
-            atol = TIES.get(name, EXACT)
-            torch.testing.assert_close(ours, weights[parameter], rtol=0, atol=atol)
+    for way in ("parts", "shares"):
+        try:
+            stacking = Stacking(way=way, threads=2)
+            side_by_side = Training(name, stacking=stacking, dtype=torch.float64)
+            side_by_side.run(range(NUM_STEPS))
+        finally:
+            torch.set_num_threads(1)
+        for parameter, ours in side_by_side.model.named_parameters():
+            if parameter != "module.0.bias":
+                atol = TIES.get(name, EXACT)
+                torch.testing.assert_close(ours, weights[parameter], rtol=0, atol=atol)
 
 
 def test_three_real_workers_train_as_three_simulated_ones(tmp_path):

@@ -100,8 +100,9 @@ def test_error_feedback_between_leaders_makes_the_sum_over_time_exact(nodes):
     assert (x_wn[0] - values(nodes, torch.float32).mean(0)).abs().max() > 2 * error
 
 
-def test_leaders_draw_as_the_workers_that_they_are():
-    """Or a worker would draw otherwise where it is held alone."""
+@pytest.mark.parametrize("has_feedback", [False, True])
+def test_leaders_draw_as_the_workers_that_they_are(has_feedback):
+    """Or a worker would draw otherwise where it is held alone; and anew for the second codes."""
     drawn = []
 
     class Spy(QSGD):
@@ -110,9 +111,13 @@ def test_leaders_draw_as_the_workers_that_they_are():
             return super().compress(x, draw)
 
     nodes = ((0, 1, 2), (3,))
-    draw = Draw(ranks=(0, 1, 2, 3), step=5)
+    communicator, draw = stacked(nodes), Draw(ranks=(0, 1, 2, 3), step=5)
     x_wn = values(nodes, torch.float32)
-    compressed_all_reduce_mean_(x_wn, PADDED, stacked(nodes), Spy(), draw=draw, hierarchical=True)
+    residuals = Residuals.zeros_like(x_wn, communicator, hierarchical=True)
+    compressed_all_reduce_mean_(
+        *(x_wn, PADDED, communicator, Spy(), residuals if has_feedback else None, draw),
+        hierarchical=True,
+    )
     assert drawn == [((0, 3), 0), ((0, 3), 1)]
 
 

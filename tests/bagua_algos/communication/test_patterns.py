@@ -40,10 +40,10 @@ def test_a_pattern_is_a_limit_and_an_order(alone, pattern, limit, fixed_order):
 def test_what_pays_is_measured_from_three_workers_on(monkeypatch, alone, num_workers, limit):
     trial = PatternTrial(halving_doubling_bytes=4096, ring_seconds={}, halving_doubling_seconds={})
     monkeypatch.setattr(module, "try_patterns", lambda workers: trial)
-    before = alone.with_transport(halving_doubling_bytes=9)
+    before = alone.with_transport(halving_doubling_bytes=9, fixed_order=True)
     before.world_size = num_workers
     chosen, found = with_pattern(before, "auto")
-    assert chosen.halving_doubling_bytes == limit
+    assert (chosen.halving_doubling_bytes, chosen.fixed_order) == (limit, False)
     assert found is (trial if limit else None)
 
 
@@ -71,7 +71,8 @@ class Workers:
         self.ratios, self.limit, self.log = ratios, limit, [] if log is None else log
         self._used: set[int] = set()
 
-    def with_transport(self, *, halving_doubling_bytes: int) -> "Workers":
+    def with_transport(self, *, halving_doubling_bytes: int, fixed_order: bool) -> "Workers":
+        assert not fixed_order, "both patterns have orders of their own"
         return Workers(self.ratios, halving_doubling_bytes, self.log)
 
     def duplicate(self) -> "Workers":

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.process_group import ProcessGroupCommunicator, file_rendezvous
@@ -35,8 +36,22 @@ def test_how_numbers_lie_in_memory_changes_nothing(workers):
             assert torch.equal(plain, other), name
 
 
+def test_where_no_back_end_is_named_gloo_serves_the_cpu():
+    dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        whole = ProcessGroupCommunicator(streams=2, halving_doubling_bytes=9)
+        for workers in (whole.duplicate(), whole.with_transport(fixed_order=True).duplicate()):
+            x_w = torch.arange(5.0)[None]
+            workers.all_reduce_mean_(x_w)
+            assert workers.streams == 2 and x_w.tolist() == [[0, 1, 2, 3, 4]]
+            workers.close()
+    finally:
+        dist.destroy_process_group()
+
+
 def test_workers_of_one_host_share_a_node(workers):
     assert [worker["hosts"] for worker in workers] == [((0, 1, 2),)] * NUM_WORKERS
+    assert [worker["two hosts"] for worker in workers] == [((0, 2), (1,))] * NUM_WORKERS
 
 
 @pytest.mark.parametrize("way", ["halving and doubling", "directly", "directly by two streams"])

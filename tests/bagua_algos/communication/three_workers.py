@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 from bagua_algos import AllReduce
+from bagua_algos.communication.communicator import Nodes
 from bagua_algos.communication.process_group import ProcessGroupCommunicator, nodes_by_host
 from bagua_algos.engine.engine import Engine
 from bagua_algos.engine.untrained import that_differ
@@ -29,6 +31,7 @@ def main(workers: ProcessGroupCommunicator) -> dict[str, Any]:
     return {
         "collectives": collectives(workers),
         "hosts": nodes_by_host(),
+        "two hosts": two_hosts(workers),
         "sums": sums(workers),
         "striped": striped(workers),
         "fp16": fp16(workers),
@@ -38,6 +41,13 @@ def main(workers: ProcessGroupCommunicator) -> dict[str, Any]:
         "start": start(workers),
         "laid out": laid_out(workers),
     }
+
+
+def two_hosts(workers: ProcessGroupCommunicator) -> Nodes:
+    """The nodes where the second worker's host has another name."""
+    name = f"host {workers.ranks[0] % 2}"
+    with mock.patch("socket.gethostname", return_value=name):
+        return nodes_by_host()
 
 
 def sums(workers: ProcessGroupCommunicator) -> dict[str, Tensor]:

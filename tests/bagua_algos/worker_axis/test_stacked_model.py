@@ -5,12 +5,15 @@ import torch
 from torch import nn
 
 from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
+from bagua_algos.worker_axis.rows import Rows
 from bagua_algos.worker_axis.stacking import Stacking
 from experiments.predict.memory_traffic import MemoryTraffic
+from host.processes import run_in_child
 
 WAYS = {
     "loop": Stacking(way="loop", threads=1),
     "shares": Stacking(way="shares", threads=2),
+    "parts": Stacking(way="parts", threads=2),
 }
 
 
@@ -85,17 +88,41 @@ def test_workers_side_by_side_are_those_one_after_the_other_bit_for_bit():
     model, x_wb = normed(), torch.randn(3, 5, 3)
     (first, ours), (second, theirs) = (
         gradients_of(StackedModel(model, 3, stacking=stacking), x_wb, at_once=True)
-        for stacking in WAYS.values()
+        for stacking in (WAYS["loop"], WAYS["shares"])
     )
     assert first.equal(second)
     assert all(a.equal(b) for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.parametrize("way", ["parts", "shares"])
+def test_a_forked_child_starts_threads_of_its_own(way):
+    model, x_wb = StackedModel(nn.Linear(3, 2), 3, stacking=WAYS[way]), torch.ones(3, 5, 3)
+    with torch.no_grad():
+        expected = model(x_wb)
+        found = run_in_child(lambda: model(x_wb).tolist(), doing="computing", limit_s=30)
+    assert found == expected.tolist()
+
+
+@pytest.mark.parametrize(("num_workers", "num_parts"), [(3, 2), (2, 3), (5, 3)])
+def test_parts_are_of_all_workers_and_differ_by_one_at_most(num_workers, num_parts):
+    model = StackedModel(nn.Linear(3, 2), num_workers)
+    parts = Rows(model.module).stacked(num_workers, num_parts)
+    rows = [list(range(num_workers))[part.rows] for part in parts]
+    assert [row for own in rows for row in own] == list(range(num_workers))
+    sizes = [len(own) for own in rows]
+    assert len(sizes) == min(num_workers, num_parts) and max(sizes) - min(sizes) <= 1
+    for part in parts:
+        assert part.trained[0].equal(model.module.weight[part.rows])
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_side_by_side_precision_and_mode_are_the_caller_s(way):
     model = StackedModel(nn.Sequential(nn.Linear(3, 2), nn.Dropout()), 3, stacking=WAYS[way])
+    x_wb = torch.randn(3, 5, 3)
+    exact = model.eval()(x_wb)
     with torch.autocast("cpu", torch.bfloat16):
-        assert model(torch.randn(3, 5, 3)).dtype is torch.bfloat16
+        assert not model(x_wb).float().equal(exact)
+    model.train()
     with torch.no_grad():
         assert (model(torch.ones(3, 50, 3)) == 0).any()
         assert not (model.eval()(torch.ones(3, 50, 3)) == 0).any()

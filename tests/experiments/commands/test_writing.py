@@ -16,7 +16,7 @@ WRITING = {
     "convergence": ["{runs}", "--out={out}"],
     "locate": ["--map={out}"],
     "surface": ["algo=allreduce", "--out={out}"],
-    "equal_tuning": ["draw", "equal_tuning", "--trials=1", "--out={out}"],
+    "equal_tuning": ["draw", "reference_fashion", "--trials=1", "--out={out}"],
     "tune": ["algo=allreduce", "backend=sim", "folder={out}"],
     "prediction_error": ["{runs}", "{runs}", "--out={out}/error.md"],
     "agreement": ["targets", "{runs}", "--out={out}/targets.yaml"],

@@ -63,6 +63,9 @@ def test_whatever_is_killed(tmp_path, victim, sent, code, reason):
     running = app.start(tmp_path, "cluster.timeout_s=4", "net=none", "net.backend=switch")
     pids = app.roles(running.pid)
     assert [*pids][-5:] == ["worker 0", "worker 1", "worker 2", "worker 3", "switch"]
+    own = os.sched_getscheduler(0)
+    policy = os.sched_getscheduler(pids["worker 3"])
+    assert policy == (os.SCHED_BATCH if own == os.SCHED_OTHER else own)
     started_s = time.monotonic()
     os.kill(pids[victim], sent)
     ended = running.end(LIMIT_S)

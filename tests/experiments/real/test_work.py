@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from bagua_algos.communication.process_group import file_rendezvous
@@ -6,6 +8,7 @@ from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.real import work
 from experiments.training.checkpoint import Checkpoints
+from experiments.training.result import DivergedError
 
 
 @pytest.mark.parametrize(("asked", "taken"), [("auto", 12), ("3", 3)])
@@ -37,3 +40,26 @@ def test_a_resumed_run_takes_the_pattern_that_was_measured(recorded, tmp_path, m
         assert communicator.halving_doubling_bytes == recorded
     assert fields["halving_doubling_bytes"] == recorded
     assert fields["pattern_trial"] is None
+
+
+def test_sockets_hear_of_the_streams_that_share_them_before_training(tmp_path, monkeypatch):
+    heard = []
+
+    def train(*arguments):
+        assert heard == [3]
+        raise DivergedError("it trains")
+
+    monkeypatch.setattr(work, "train", train)
+    plan = make_plan(compose_config(["algo=allreduce", "workers=1", "streams=3"]), tmp_path)
+    unused: Any = None
+    surroundings = work.Surroundings(
+        rank=0,
+        rendezvous=lambda: file_rendezvous(
+            str(tmp_path / "store"), backend="gloo", rank=0, world_size=1, timeout_s=10
+        ),
+        environment={},
+        meeting=unused,
+        share_sockets=heard.append,
+    )
+    with pytest.raises(DivergedError, match="it trains"):
+        work.work(plan, unused, surroundings, lambda row: None)

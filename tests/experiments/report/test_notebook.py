@@ -79,7 +79,9 @@ def test_a_notebook_is_executed_on_request_alone(tmp_path, monkeypatch):
     write_run(tmp_path / "runs" / "run")
     executed = []
     monkeypatch.setattr(build, "make_page", lambda *_, **__: "a page")
-    monkeypatch.setattr(notebooks, "execute", lambda notebook, folder, done: executed.append(folder))
+    monkeypatch.setattr(
+        notebooks, "execute", lambda notebook, folder, done: executed.append(folder)
+    )
     for is_asked in (False, True):
         command.report(tmp_path / "runs", tmp_path / "out", execute=is_asked)
         assert executed == [tmp_path / "out"] * is_asked

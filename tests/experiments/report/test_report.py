@@ -547,6 +547,20 @@ def test_who_is_first_at_other_targets(folder, study):
             ]
             medians[algo] = statistics.median(times_s)
         assert row.seconds == medians[row["first"]] == min(medians.values())
+    wide = pd.DataFrame(time_against_target.section(study).tables["first_over_targets"].cells)
+    assert sorted(wide.network) == sorted(NETS)
+    for row in wide.to_dict("records"):
+        tied = page.cells["ties with the first"]
+        own = [k for k, net in enumerate(page.cells["network"]) if net == row["network"]]
+        for k, points in zip(own, time_against_target.POINTS, strict=True):
+            assert row[f"{points:g} below"].split(" (")[0] == page.cells["first"][k]
+            num = 0 if tied[k] == "-" else len(tied[k].replace(" and ", ", ").split(", "))
+            assert (f"(ties: {num})" in row[f"{points:g} below"]) == bool(num)
+        always = [
+            {page.cells["first"][k], *tied[k].replace(" and ", ", ").split(", ")} for k in own
+        ]
+        expected = set.intersection(*always) - {"-"}
+        assert set(row["at all of them"].replace(" and ", ", ").split(", ")) - {"-"} == expected
 
 
 def test_an_option_that_all_runs_have_alike_names_no_algorithm(tmp_path):

@@ -76,7 +76,9 @@ def test_parts_are_run_in_the_order_of_the_study(written):
 
 def test_a_name_that_there_is_not_is_told_with_those_there_are(written):
     written(STUDY)
-    with pytest.raises(UserError, match="no study 'other': choose equal_tuning, map, partitions, "):
+    with pytest.raises(
+        UserError, match="no study 'other': choose map, partitions, real_and_simulated, reference"
+    ):
         choose_parts("other", [])
     with pytest.raises(UserError, match="no part 'third': choose first, second"):
         choose_parts("s", ["first", "third"])

@@ -1,5 +1,7 @@
 import gc
 import resource
+import subprocess
+import sys
 
 import torch
 
@@ -33,3 +35,27 @@ def test_what_is_freed_is_there_for_later_ones_and_given_back_at_the_end():
     assert inside > outside + NUM_BYTES / 2
     assert resident_bytes() < outside + NUM_BYTES / 2
     assert pages_asked_for() > first / 2  # as it was
+
+
+OF_A_THREAD = """
+import resource, threading
+from experiments.simulated.kept_memory import kept_memory
+
+def pages():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    held = [bytearray(40 << 20) for _ in range(3)]
+    del held
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+with kept_memory():
+    thread = threading.Thread(target=lambda: print(*[pages() for _ in range(12)]))
+    thread.start()
+    thread.join()
+"""
+
+
+def test_so_it_is_for_threads_that_start_within():
+    told = subprocess.run([sys.executable, "-c", OF_A_THREAD], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    first, *others = map(int, told.stdout.split())
+    assert max(others[-4:]) < first / 50, told.stdout

@@ -61,6 +61,7 @@ def test_states_of_the_optimizer_count(tmp_path):
         (("algo=allreduce", "model=mlp", "workers=16"), "vmap"),
         (("algo=allreduce", "model=cnn", "workers=4"), "loop"),
         (("algo=allreduce", "model=cnn", "workers=4"), "vmap"),
+        (("algo=allreduce", "model=cnn", "workers=4"), "parts"),
         (("algo=decentralized", "model=mlp", "workers=16"), "loop"),
     ],
 )

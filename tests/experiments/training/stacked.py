@@ -42,7 +42,7 @@ def rows_of(words: list[str], folder: Path, way: Way = "vmap") -> list[MetricsRo
     folder.mkdir(exist_ok=True)
     plan = make_plan(compose_config([*words, "backend=sim"]), folder)
     rows: list[MetricsRow] = []
-    threads = 2 if way == "shares" else 1
+    threads = 2 if way in ("parts", "shares") else 1
     stacking = Stacking(way=way, threads=threads)
     torch.manual_seed(plan.seed)
     try:

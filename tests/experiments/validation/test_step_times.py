@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 import torch
@@ -7,7 +9,14 @@ from experiments.commands.checks import validate
 from experiments.plan.compose import compose_config
 from experiments.simulated.profile import JobKernels, Profile
 from experiments.validation.step_times import closed_formula, page
-from experiments.validation.step_times.grid import CI_GRID, GRID, NUM_STEPS, PRESETS, Cell
+from experiments.validation.step_times.grid import (
+    CI_GRID,
+    GRID,
+    NUM_STEPS,
+    PRESETS,
+    Cell,
+    only,
+)
 from experiments.validation.step_times.measure import measure
 from experiments.validation.step_times.predict import predict
 from experiments.validation.step_times.record import Measured, Record, this_machine
@@ -124,6 +133,39 @@ def test_what_is_no_record_is_refused(tmp_path, text):
         Record.load(tmp_path / "time.jsonl")
 
 
+def test_a_cell_that_is_measured_again_stands_last_with_what_measured_it(tmp_path):
+    before = record()
+    first, *others = before.cells
+    anew = replace(first, step_s=0.2, profile=replace(first.profile, forward_s=0.02))
+    machine = MACHINE | {"started": "2026-11-25T03:00:00", "beside": ""}
+    after = before.with_again(anew, machine)
+    assert after.cells == [*others, replace(anew, again=machine)]
+    after.save(tmp_path / "time.jsonl")
+    assert Record.load(tmp_path / "time.jsonl") == after
+    told = page.markdown(predict(after), after)
+    assert "1 cell at the end of the table: measured again, 2026-11-25, torch 2.13.0.\n" in told
+    assert after.with_again(anew, MACHINE).cells == [*others, replace(anew, again=MACHINE)]
+
+
+def test_cells_are_chosen_by_their_values():
+    assert only([], GRID) == GRID
+    assert only(["algo=qsgd", "net=none"], GRID) == [Cell("qsgd", "cnn", 4, "none")]
+    assert {cell.streams for cell in only(["streams=8"], GRID)} == {8}
+    with pytest.raises(UserError, match="stream is no field of a cell: choose algo, model, worker"):
+        only(["stream=8"], GRID)
+    with pytest.raises(UserError, match="no cell has net=none streams=8: see"):
+        only(["net=none", "streams=8"], GRID)
+
+
+def test_cells_of_no_record_are_not_measured_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["validate", "--only", "net=none"])
+    with pytest.raises(UserError, match="give its folder by --out"):
+        validate.main()
+    monkeypatch.setattr("sys.argv", ["validate", "--out", str(tmp_path), "--only", "net=none"])
+    with pytest.raises(UserError, match="holds no measured step times"):
+        validate.main()
+
+
 def test_predictions_of_a_record():
     """At 100 Mbit/s the sum takes 100 ms and the exchange, at every other step, 10; the delay and
     headers come to a few per cent.
@@ -149,7 +191,7 @@ def test_the_command_predicts_a_record_again(tmp_path, monkeypatch, capsys):
     made = {file.name: file for file in (tmp_path / "out").iterdir()}
     assert set(made) == {"time.csv", "time.md", "time.png"}
     assert pd.read_csv(made["time.csv"]).measured_ms.tolist() == [250, 250, 250]
-    assert page.markdown(predict(record()), MACHINE) == made["time.md"].read_text()
+    assert page.markdown(predict(record()), record()) == made["time.md"].read_text()
 
 
 def test_a_record_says_what_machine_it_is_of():
@@ -167,7 +209,7 @@ def test_the_summary_names_the_worst_cell_and_who_is_nearer():
 
 
 def test_the_page_and_the_plot(tmp_path):
-    text = page.markdown(rows(), MACHINE)
+    text = page.markdown(rows(), Record(machine=MACHINE, cells=[]))
     assert "| allreduce | mlp | 2 | lan_1g | 1 | ring | 100.0 | 105.0 | +5.0% | -20.0% |\n" in text
     assert "| `net=lan_1g` | 1 | +5.0% | 5.0% | +5.0% | 20.0% |\n" in text
     assert "| steps under 35 ms | 1 | -20.0% | 20.0% | -20.0% | 10.0% |\n" in text

@@ -27,12 +27,14 @@ def test_each_condition_has_the_back_end_that_can_do_it(scenario):
 def test_the_switch_delays_and_tcp_is_as_asked_beside_a_probe_that_needs_more(scenario):
     """64 kB in flight are 25 Mbit/s over 20 ms, and the probe still sees the link's 60."""
     outcome = scenario("switched")
-    for link, tcp in outcome["workers"]:
+    for link, tcp, shared_bytes in outcome["workers"]:
         assert link["achieved_rtt_ms"] > 20
         assert link["achieved_rate_mbit"] == pytest.approx(60, rel=0.05)
         assert tcp["congestion_control"] == "cubic"
         assert (tcp["wmem_max_bytes"], tcp["rmem_max_bytes"]) == (64_000, 200_000)
         assert tcp["slow_start_after_idle"] is False
+        assert tcp["unsent_bytes"] == 131_072
+        assert shared_bytes == 16_384
     assert outcome["counters"]["num_forwarded"] > 1000
     assert outcome["counters"]["num_lost"] == outcome["counters"]["num_dropped"] == 0
 

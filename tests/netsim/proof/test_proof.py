@@ -1,9 +1,12 @@
+import socket
 from dataclasses import replace
 
 import pytest
 
+from netsim.__main__ import describe
 from netsim.conditions.condition import NetworkCondition
-from netsim.errors import ProbeError
+from netsim.conditions.link import LinkCondition
+from netsim.errors import BrokenProbeError, ProbeError
 from netsim.proof import proof
 from tests.netsim.reports import LINK
 
@@ -45,6 +48,24 @@ def test_where_nothing_was_asked_for_nothing_is_refused():
     proof.check(NetworkCondition(), [unshaped])
     with pytest.raises(ProbeError):
         proof.check(NetworkCondition(rate_mbit=100), [replace(unshaped, asked_rate_mbit=100)])
+
+
+def test_a_host_too_busy_for_a_measurement_fails_those_links_alone_that_ask_for_a_rate(monkeypatch):
+    def too_little(*_, **__):
+        raise BrokenProbeError("What came is too little to measure a rate")
+
+    monkeypatch.setattr(proof.tcp_rate, "ring_rate_mbit", too_little)
+    ends = socket.socketpair()
+    shaped, free = LinkCondition(rate_mbit=100), LinkCondition()
+    assert proof._arrivals([shaped, free], 0, [], ends).rate_mbit is None
+    with pytest.raises(BrokenProbeError):
+        proof._arrivals([shaped, free], 1, [], ends)
+    for end in ends:
+        end.close()
+    link = replace(LINK, asked_rate_mbit=None, achieved_rate_mbit=None)
+    proof.check(NetworkCondition(), [link])
+    assert link.rate_deviation_pct is None
+    assert "rate no limit / not measured, the host was busy, round trip" in describe(link)
 
 
 @pytest.mark.root

@@ -19,7 +19,9 @@ from netsim.proof.temporary_network import run_workers
 
 
 def switched() -> dict:
-    """`LinkReport`s of three workers with a delay, their TCP, and the switch's counters."""
+    """`LinkReport`s of three workers with a delay, their TCP, what connections take ahead once 8 of
+    them share it, and the switch's counters.
+    """
     asked = NetworkCondition(
         rate_mbit=60,
         delay_ms=10,
@@ -32,7 +34,9 @@ def switched() -> dict:
     def work(hub: Hub, rank: int) -> list:
         report = proof.probe(asked, rank, [hub.address(r) for r in range(3)])
         assert report is not None
-        return [asdict(report), asdict(tcp.read())]
+        settings = tcp.read()
+        tcp.share_unsent(8)
+        return [asdict(report), asdict(settings), tcp.read().unsent_bytes]
 
     results = run_workers(asked, 3, work, switch_counters)
     return {"workers": results.values, "counters": results.hub}

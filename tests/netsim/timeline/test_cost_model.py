@@ -18,7 +18,6 @@ from netsim.timeline.transport import GLOO, NCCL, Transport
 from netsim.validation import gloo_measurements
 from netsim.validation.calibrate import error, predicted_s
 from netsim.validation.ring import seconds_in_theory
-from tests.netsim.event_oracle import chain_seconds, looped_ring_seconds, ring_seconds
 from tests.netsim.operations import Operation, of_all
 from tests.paths import ROOT
 
@@ -157,91 +156,6 @@ def test_an_ideal_ring_takes_what_theory_says(num_workers):
     assert seconds_of(operation, condition, num_workers) == pytest.approx(theory_s)
 
 
-@pytest.mark.parametrize("num_workers", [2, 3, 4])
-@pytest.mark.parametrize("num_segments", [1, 2, 8])
-@pytest.mark.parametrize("rendezvous", [False, True])
-@pytest.mark.parametrize("delay_ms", [0, 1, 5, 40])
-def test_a_ring_of_equal_links_takes_as_long_as_its_segments(
-    num_workers, num_segments, rendezvous, delay_ms
-):
-    transport = replace(IDEAL, num_segments=num_segments, rendezvous=rendezvous)
-    condition = NetworkCondition(rate_mbit=100, delay_ms=delay_ms)
-    num_bytes = 96_000 * num_workers
-    piece_s = 96_000 * WIRE_PER_PAYLOAD * 8e-8
-    expected_s = ring_seconds(
-        2 * (num_workers - 1),
-        [piece_s] * num_workers,
-        [delay_ms / 1000] * num_workers,
-        num_segments,
-        rendezvous,
-    )
-    operation = of_all("all_reduce_mean", num_bytes, num_workers)
-    seconds = seconds_of(operation, condition, num_workers, transport)
-    # A receiver's word waits behind data in the model, up to a segment a hop, and not here.
-    words_s = 2 * (num_workers - 1) * piece_s / num_segments if rendezvous else 0
-    assert expected_s - 1e-9 <= seconds <= expected_s + words_s + 1e-9
-
-
-@pytest.mark.parametrize("num_workers", [2, 4])
-@pytest.mark.parametrize("segments_a_piece", [2, 3, 8, 33])
-@pytest.mark.parametrize("rendezvous", [False, True])
-@pytest.mark.parametrize("delay_ms", [0, 2, 50])
-def test_a_ring_of_long_pieces_has_two_segments_in_flight(
-    num_workers, segments_a_piece, rendezvous, delay_ms
-):
-    transport = replace(IDEAL, num_segments=2, segment_bytes=100_000, rendezvous=rendezvous)
-    condition = NetworkCondition(rate_mbit=100, delay_ms=delay_ms)
-    num_segments = 2 * (num_workers - 1) * segments_a_piece
-    segment_s = 100_000 * WIRE_PER_PAYLOAD * 8e-8
-    expected_s = looped_ring_seconds(
-        num_workers, num_segments, segment_s, delay_ms / 1000, rendezvous
-    )
-    operation = of_all("all_reduce_mean", 100_000 * segments_a_piece * num_workers, num_workers)
-    seconds = seconds_of(operation, condition, num_workers, transport)
-    # A receiver's word waits behind data in the model, up to a segment a turn, and not here.
-    words_s = num_segments / 2 * segment_s if rendezvous else 0
-    assert expected_s - 1e-9 <= seconds <= expected_s + words_s + 1e-9
-
-
-def test_a_ring_over_a_far_link_takes_all_of_its_delays():
-    """553 MB over 4 workers: 0.694 s at 10 Gbit/s and 6 delays of 50 ms are 0.994 s. By chunks of 2
-    MiB, each handed on when it has come, every one of the 66 chunks of a piece takes its delays.
-    """
-    operation = of_all("all_reduce_mean", 553_000_000, 4)
-    bytes_s = 6 * 138_250_000 * WIRE_PER_PAYLOAD * 8e-10
-    assert bytes_s + 6 * 0.05 == pytest.approx(0.994, abs=1e-3)
-    whole = replace(IDEAL, segment_bytes=1e12)
-    assert seconds_of(operation, FAR, 4, whole) == pytest.approx(bytes_s + 6 * 0.05)
-    chunked = replace(NCCL, max_window_bytes=1e12, streams=1, has_trees=False)
-    assert seconds_of(operation, FAR, 4, chunked) > 66 * 6 * 0.05
-
-
-def test_an_all_gather_has_no_limit_of_its_segments_unless_the_library_has_one():
-    operation = of_all("all_gather", 10_000_000, 2)
-    free_s, limited_s = (
-        seconds_of(operation, FAR, 2, replace(IDEAL, num_segments=2, gather_segment_bytes=limit))
-        for limit in (None, 1_000_000)
-    )
-    segment_s = 1_000_000 * WIRE_PER_PAYLOAD * 8e-10
-    assert free_s == pytest.approx(10 * segment_s + 0.05)
-    assert limited_s == pytest.approx(5 * (segment_s + 0.05) + segment_s)
-
-
-@pytest.mark.parametrize("slow_mbit", [1, 20, 90])
-@pytest.mark.parametrize("num_segments", [1, 2])
-def test_a_ring_is_as_fast_as_its_slowest_link(slow_mbit, num_segments):
-    condition = NetworkCondition(
-        rate_mbit=100, delay_ms=1, workers={1: {"up": {"rate_mbit": slow_mbit}}}
-    )
-    pieces_s = [
-        100_000 * WIRE_PER_PAYLOAD * 8e-6 / rate_mbit for rate_mbit in (100, slow_mbit, 100, 100)
-    ]
-    transport = replace(IDEAL, num_segments=num_segments)
-    expected_s = ring_seconds(6, pieces_s, [0.001] * 4, num_segments, rendezvous=False)
-    operation = of_all("all_reduce_mean", 400_000, 4)
-    assert seconds_of(operation, condition, 4, transport) == pytest.approx(expected_s, rel=0.1)
-
-
 def test_an_all_to_all_takes_the_most_loaded_link_and_one_delay():
     condition = NetworkCondition(rate_mbit=100, delay_ms=5)
     expected_s = 3 * 250_000 * WIRE_PER_PAYLOAD * 8e-8 + 0.005
@@ -264,52 +178,22 @@ def test_the_last_of_several_flows_is_late_by_what_it_still_has(
     assert seconds == pytest.approx(expected_s, abs=1e-9)
 
 
-@pytest.mark.parametrize(("num_workers", "num_messages"), [(2, 1), (3, 2), (4, 3), (8, 6)])
-def test_a_broadcast_takes_the_messages_of_its_busiest_branch(num_workers, num_messages):
-    condition = NetworkCondition(rate_mbit=100)
-    message_s = 1_000_000 * WIRE_PER_PAYLOAD * 8e-8
-    seconds = seconds_of(of_all("broadcast", 1_000_000, num_workers), condition, num_workers)
-    assert seconds == pytest.approx(num_messages * message_s)
-
-
-@pytest.mark.parametrize("num_workers", [2, 3, 4, 8])
-@pytest.mark.parametrize("num_chunks", [1, 2, 20])
-@pytest.mark.parametrize("slow_mbit", [100, 7])
-@pytest.mark.parametrize("delay_ms", [0, 5, 100])
-def test_a_broadcast_along_a_chain_takes_as_long_as_its_chunks(
-    num_workers, num_chunks, slow_mbit, delay_ms
-):
-    transport = replace(IDEAL, chunk_bytes=50_000)
-    slow_rank = num_workers // 2
-    condition = NetworkCondition(
-        rate_mbit=100,
-        delay_ms=delay_ms,
-        workers={slow_rank: {"down": {"rate_mbit": slow_mbit, "delay_ms": 3}}},
-    )
-    is_slow = [rank == slow_rank for rank in range(1, num_workers)]
-    chunk_s = 50_000 * WIRE_PER_PAYLOAD * 8e-6
-    chunks_s = [chunk_s / (slow_mbit if slow else 100) for slow in is_slow]
-    delays_s = [(delay_ms + 3 * slow) / 1000 for slow in is_slow]
-    seconds = seconds_of(
-        of_all("broadcast", num_chunks * 50_000, num_workers), condition, num_workers, transport
-    )
-    assert seconds == pytest.approx(chain_seconds(num_chunks, chunks_s, delays_s))
-
-
-def test_nccl_broadcasts_much_to_many_in_little_more_than_to_one():
-    condition = NetworkCondition(rate_mbit=10_000)
-    few, many = (seconds_of(of_all("broadcast", 10**9, n), condition, n, NCCL) for n in (2, 64))
-    assert few < many < 1.05 * few
-
-
-def test_along_a_chain_all_but_the_last_send_the_message_once():
-    transport = replace(IDEAL, chunk_bytes=1000)
-    condition = NetworkCondition(rate_mbit=100)
-    cost = cost_of(of_all("broadcast", 1_000_000, 4), condition, 4, transport)
-    link_s = 1_000_000 * WIRE_PER_PAYLOAD * 8e-8
-    assert cost.sent_bytes == pytest.approx([1e6, 1e6, 1e6, 0])
-    assert cost.busy_s[:4] == pytest.approx([link_s, link_s, link_s, 0])
-    assert cost.busy_s[4:8] == pytest.approx([0, link_s, link_s, link_s])
+@pytest.mark.parametrize(
+    ("workers", "late_mbit"),
+    [
+        ({0: {"rate_mbit": 10}}, 100),
+        ({2: {"down": {"rate_mbit": 10}}}, 100),
+        ({0: {"up": {"rate_mbit": 10}}, 1: {"down": {"rate_mbit": 40}}}, 40),
+        ({0: {"up": {"rate_mbit": 10}}, 1: {"down": {"rate_mbit": 10}}}, 10),
+    ],
+)
+def test_the_last_flow_of_a_slow_link_waits_for_the_other_end_alone(workers, late_mbit):
+    condition = NetworkCondition(rate_mbit=100, delay_ms=5, workers=workers)
+    operation = of_all("all_to_all", 4 * 250_000, 4)
+    seconds = seconds_of(operation, condition, 4, replace(IDEAL, straggling_bytes=1e5))
+    byte_s = WIRE_PER_PAYLOAD * 8e-7
+    expected_s = (3 * 250_000 + 100_000 * 10 / late_mbit) * byte_s + 0.005
+    assert seconds == pytest.approx(expected_s, abs=1e-9)
 
 
 def test_in_an_exchange_only_the_neighbours_of_a_slow_worker_are_slow():
@@ -568,3 +452,38 @@ def test_one_worker_alone_has_nothing_to_wait_for():
 def test_refuses_an_operation_of_no_cost():
     with pytest.raises(ValueError, match="no cost of an operation 'gossip': choose one of all_red"):
         cost_of(of_all("gossip", 1, 2), NetworkCondition(), 2)
+
+
+def test_routes_that_many_exchanges_take_are_forgotten(monkeypatch):
+    monkeypatch.setattr("netsim.timeline.cost_model._MAX_COSTS", 2)
+    model = CostModel(NetworkCondition(rate_mbit=100), 5)
+    first = model.route(of_all("exchange", 1, 5, shift=1))
+    assert model.route(of_all("exchange", 9, 5, shift=1)) is first
+    for shift in (2, 3):
+        model.route(of_all("exchange", 1, 5, shift=shift))
+    again = model.route(of_all("exchange", 1, 5, shift=1))
+    assert again is not first
+    assert again.senders.tolist() == [4, 0, 1, 2, 3]
+
+
+def test_a_route_has_the_links_between_nodes_if_a_message_leaves_one():
+    condition = NetworkCondition(rate_mbit=100, nodes={"size": 2, "between": {"rate_mbit": 50}})
+    model = CostModel(condition, 4)
+    inside = replace(of_all("exchange", 1, 4), peers=(1, 0, 3, 2))
+    assert model.route(inside).crossed.tolist() == [[1, 0, 3, 2], [4, 5, 6, 7]]
+    assert model.route(of_all("exchange", 1, 4, shift=1)).crossed.tolist() == [
+        [3, 0, 1, 2],
+        [9, 0, 8, 2],
+        [10, 5, 11, 7],
+        [4, 5, 6, 7],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_bytes", "num_messages"),
+    [("all_to_all", 4 * 200, 24), ("all_to_all", 4 * 199, 12), ("reduce_scatter_mean", 800, 24)],
+)
+def test_of_an_all_to_all_what_goes_to_one_worker_is_striped(name, num_bytes, num_messages):
+    striped = replace(IDEAL, streams=2, smallest_part_bytes=100)
+    condition = NetworkCondition(rate_mbit=100)
+    assert cost_of(of_all(name, num_bytes, 4), condition, 4, striped).num_messages == num_messages

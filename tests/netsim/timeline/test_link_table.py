@@ -12,12 +12,13 @@ WIRE_PER_PAYLOAD = wire_per_payload()
 HOST_RATE = 1e9
 CONDITIONS = [
     NetworkCondition(rate_mbit=100, delay_ms=5, jitter_ms=1, loss_pct=2),
-    NetworkCondition(up={"rate_mbit": 10}, down={"delay_ms": 3}),
+    NetworkCondition(up={"rate_mbit": 10, "delay_ms": 2}, down={"delay_ms": 3}),
     NetworkCondition(rate_mbit=100, workers={1: {"rate_mbit": 10, "up": {"delay_ms": 4}}}),
     NetworkCondition(
         rate_mbit=1000, nodes={"size": 2, "between": {"rate_mbit": 50, "delay_ms": 9}}
     ),
     NetworkCondition(rate_mbit=5, faults=[{"worker": 2, "at_s": 0, "for_s": 9}]),
+    NetworkCondition(up={"delay_ms": 2, "jitter_ms": 2}, down={"delay_ms": 3, "jitter_ms": 1}),
 ]
 
 
@@ -42,7 +43,25 @@ def test_no_path_is_worse_than_the_worst(condition):
     paths, worst = table.paths(pairs[:, 0], pairs[:, 1]), table.worst_path(np.arange(5))
     assert (worst.rate <= paths.rate).all()
     assert (worst.delay_s >= paths.delay_s - 1e-12).all()
+    assert (worst.jitter_s >= paths.jitter_s - 1e-12).all()
     assert (worst.loss >= paths.loss - 1e-12).all()
+
+
+@pytest.mark.parametrize(
+    ("asked", "ratio"),
+    [
+        ({}, 1),
+        ({"workers": {0: {"rate_mbit": 10}}}, 0.1),
+        ({"workers": {1: {"up": {"rate_mbit": 25}}, 2: {"down": {"rate_mbit": 50}}}}, 0.5),
+        ({"workers": {1: {"up": {"rate_mbit": 200}}}}, 1),
+        ({"workers": {0: {"rate_mbit": 10}}, "nodes": {"size": 3}}, 0.1),
+        ({"workers": {0: {"rate_mbit": 10}}, "nodes": {"size": 2}}, 1),
+        ({"faults": [{"workers": [1, 2], "at_s": 0, "for_s": 9}]}, 1),
+    ],
+)
+def test_a_slow_link_is_compared_with_the_slowest_at_the_other_ends(asked, ratio):
+    table = LinkTable(NetworkCondition(rate_mbit=100, **asked), 3, 0, HOST_RATE)
+    assert table.evenness(np.arange(3)) == pytest.approx(ratio)
 
 
 def test_a_path_inside_a_node_crosses_no_link_between_nodes():

@@ -1,7 +1,10 @@
 import pytest
 
+from netsim.conditions.condition import NetworkCondition
 from netsim.links import switch
-from netsim.timeline.transport import GLOO, SWITCH_BULK_BYTES, Transport
+from netsim.timeline.transport import GLOO, NCCL, SWITCH_BULK_BYTES, Transport
+from tests.netsim.operations import of_all
+from tests.netsim.timeline.test_cost_model import cost_of
 
 
 @pytest.mark.parametrize(
@@ -32,3 +35,14 @@ def test_refuses_what_is_no_transport(values, reason):
 def test_the_switch_naps_as_it_does():
     assert GLOO.switch_nap_s == pytest.approx(switch._NAP_S / 2)
     assert switch._BULK_BYTES == SWITCH_BULK_BYTES
+
+
+def test_nccl_starts_a_byte_in_40_us_and_waits_for_no_word_as_gloo_does():
+    operation = of_all("exchange", 1, 2, shift=1)
+    by_nccl, by_gloo = (
+        cost_of(operation, NetworkCondition(delay_ms=10), 2, transport)
+        for transport in (NCCL, GLOO)
+    )
+    assert by_nccl.seconds == pytest.approx([0.01004] * 2, abs=1e-9)
+    assert by_nccl.notice_s == pytest.approx([0, 0])
+    assert by_gloo.notice_s == pytest.approx([0.01 + GLOO.message_s] * 2)

@@ -18,7 +18,7 @@ from host.errors import UserError
 
 (TRAINED,) = (t for t in load()[1] if (t.task, t.workers) == ("fashion_mnist", 8))
 BASELINE, OTHER = TRAINED.of("allreduce")[0], TRAINED.of("ef_signsgd")[0]
-COMMON = ("experiment=equal_tuning", "workers=8", "profile=null")
+COMMON = ("experiment=reference", "workers=8", "profile=null")
 STEPS = {0: 60, 1: 72, 2: 66}
 """By seed, until the target."""
 MODEL_MB = sent_by(TRAINED, BASELINE, 8).num_bytes / 1e6
@@ -26,13 +26,20 @@ JOB = Job(compute_ms=10, model_mb=MODEL_MB, workers=8, rate_mbit=100, delay_ms=1
 
 
 def write(
-    runs: Path, training, slower: float = 1.0, *, backend="gloo", seeds=STEPS, net="slow_tcp"
-):
-    """Runs that take so many times as long as on the map."""
+    runs: Path, training, slower: float = 1.0, simulated: float | None = 1.0, **words
+) -> None:
+    """Runs that take so many times as long as on the map, real and, if any, simulated."""
+    write_by("gloo", runs, training, slower, **words)
+    if simulated is not None:
+        write_by("sim", runs, training, simulated)
+
+
+def write_by(backend: str, runs: Path, training, slower: float, *, seeds=STEPS, net="slow_tcp"):
+    """Runs of one kind of workers."""
     words = [*COMMON, f"backend={backend}", *training.words.split(), f"net={net}"]
     config = plain(compose_config(words))
     for seed in seeds:
-        folder = runs / f"{training.algo}_{net}_{seed}"
+        folder = runs / f"{backend}_{training.algo}_{net}_{seed}"
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         environment = {"overrides": [*words, f"seed={seed}"], "git_commit": "c", "git_dirty": False}
@@ -57,13 +64,14 @@ def runs(tmp_path):
         **{"device": "d", "sharing": 8, "setting": {}, "late_s": 0.0, "jobs": []},
         **{"forward_s": 0.003, "ready_s": [0.005], "backward_s": 0.006, "optimizer_s": 0.001},
     }
-    (tmp_path / "profile.yaml").write_text(yaml.safe_dump(profile))
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles/allreduce.yaml").write_text(yaml.safe_dump(profile))
     return tmp_path
 
 
 def test_runs_that_all_take_somewhat_longer_lie_where_the_map_says(runs):
     write(runs, BASELINE, 1.2)
-    write(runs, OTHER, 1.2)
+    write(runs, OTHER, 1.2, 1.1)
     (place,) = places(runs)
     assert pytest.approx(4 * 109_578 / 1e6, rel=0.002) == MODEL_MB  # a bucket is padded
     assert (place.job.rho, place.job.lambda_) == pytest.approx((JOB.rho, JOB.lambda_))
@@ -71,31 +79,43 @@ def test_runs_that_all_take_somewhat_longer_lie_where_the_map_says(runs):
     assert baseline.training == BASELINE
     assert other.steps.tolist() == list(STEPS.values())
     assert other.real_s == pytest.approx(1.2 * other.map_s)
-    ratio, _, said = place.leads(other)
-    assert ratio == pytest.approx(said) and ratio > 2
-    assert place.agrees(other)
-    assert place.first(real=True) == place.first(real=False) == "ef_signsgd"
-    assert "On 1 of 1 network the same algorithm is first" in page([place])
+    assert other.simulated_s == pytest.approx(1.1 * other.map_s)
+    leads = [place.lead(other, by)[0] for by in ("real", "simulated", "map")]
+    assert leads[0] == pytest.approx(leads[2]) == pytest.approx(1.1 * leads[1]) and leads[0] > 2
+    assert place.agrees(other, "map") and place.agrees(other, "simulated")
+    text = page([place])
+    assert (
+        "Of the map: the first algorithm is the real one on 1 of 1 network; 1 of 1 lead agree."
+        in text
+    )
+    assert "slow_tcp: ef_signsgd is first; simulated, ef_signsgd; by the map, ef_signsgd." in text
 
 
 def test_a_lead_that_is_lost_on_real_workers_does_not_agree(runs):
+    """The map does not know what the host costs; simulated workers may."""
     write(runs, BASELINE)
-    write(runs, OTHER, 50.0)
+    write(runs, OTHER, 50.0, 50.0)
     (place,) = places(runs)
-    assert not place.agrees(place.timed[1])
-    assert (place.first(real=True), place.first(real=False)) == ("allreduce", "ef_signsgd")
+    assert not place.agrees(place.timed[1], "map") and place.agrees(place.timed[1], "simulated")
     text = page([place])
-    assert "On 0 of 1 network" in text and "slow_tcp: allreduce, by the map ef_signsgd." in text
-    assert [line.split("|")[-2].strip() for line in text.splitlines() if "slow_tcp |" in line] == [
-        "-",
-        "no",
+    assert (
+        "Of the map: the first algorithm is the real one on 0 of 1 network; 0 of 1 lead agree."
+        in text
+    )
+    assert "is the real one on 1 of 1 network; 1 of 1 lead agree." in text
+    assert "slow_tcp: allreduce is first; simulated, allreduce; by the map, ef_signsgd." in text
+    agree = [
+        [cell.strip() for cell in line.split("|")][-4:-1:2]
+        for line in text.splitlines()
+        if "slow_tcp |" in line
     ]
+    assert agree == [["-", "-"], ["yes", "no"]]
 
 
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"backend": "sim"}, "has runs of simulated workers"),
+        ({"simulated": None}, "has no run of simulated workers beside it"),
         ({"seeds": (0, 1)}, "other seeds than others on slow_tcp"),
         ({"net": "none"}, "is on no network"),
     ],
@@ -114,5 +134,5 @@ def test_all_reduce_is_wanted(runs):
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(UserError, match="has no record: run the part real"):
+    with pytest.raises(UserError, match="has no record of real workers: run the part real"):
         places(tmp_path)

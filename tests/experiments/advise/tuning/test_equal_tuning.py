@@ -29,10 +29,10 @@ from experiments.tasks.base import Split, TaskData
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 
-STUDIES = ("equal_tuning", "partitions", "map")
+STUDIES = ("reference", "partitions", "map")
 RESULTS = Path(__file__).parents[4] / "results"
 TRIALS = {
-    "equal_tuning": "equal_tuning",
+    "reference/fashion_mnist": "reference_fashion",
     "partitions": "partitions",
     "partitions/batch_norm": "batch_norm",
     "map/fashion_mnist": "map_sgd",
@@ -227,7 +227,7 @@ def test_the_committed_settings_are_trials_and_have_the_frozen_target(folder, fi
 @pytest.mark.parametrize(
     ("archive", "packed", "committed"),
     [
-        ("equal_tuning", "equal_tuning", "equal_tuning"),
+        ("reference/fashion_mnist", "reference_fashion", "reference/fashion_mnist"),
         *(
             ("map/fashion_mnist", f"map_fashion_mnist_w{workers}", f"map/fashion_mnist/w{workers}")
             for workers in (8, 32)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.worker_axis.models import StackedModel
+from bagua_algos.worker_axis.stacking import WAYS
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.runs.load import load_rows
@@ -49,7 +50,7 @@ def test_workers_of_all_kinds_learn_the_same_from_dictionaries(tmp_path):
     trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     waits = [event for event in trace if event["name"] == "data"]
     assert len(waits) == 3 * 6 * 2  # workers, steps, micro-batches
-    for way in ("vmap", "loop", "shares"):
+    for way in WAYS:
         assert losses(rows_of(words, tmp_path, way)) == pytest.approx(real, rel=1e-5)
     rounded = losses(rows_of([*words, "precision=bfloat16"], tmp_path))
     assert rounded == pytest.approx(real, rel=2e-2) and rounded != pytest.approx(real, rel=1e-5)

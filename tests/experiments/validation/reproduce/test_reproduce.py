@@ -59,7 +59,6 @@ def recipe(**fields):
         "archives": (pack,),
         "commands": (Command(arguments=("sum_up", "results/runs/page", TABLE)),),
         "others": (),
-        "impure": frozenset(),
         "without_records": {"docs/a.png": "a run that nobody kept"},
     }
     return Recipe(**usual | fields)
@@ -101,10 +100,6 @@ def test_no_page_comes_to_have_records_of_dirty_trees_or_several_commits(root):
         keep(root, {"two": (3, commit)})
         [problem] = reproduce(root, recipe()).problems
         assert problem.startswith("page: 2 records, ") and "of 2 commits" in problem
-        assert not reproduce(root, recipe(impure=frozenset(["page"]))).problems
-    keep(root, {"two": (3, "a1")})
-    [problem] = reproduce(root, recipe(impure=frozenset(["page"]))).problems
-    assert problem == "page: no longer impure, take it out of results/reproduce.yaml"
 
 
 def test_a_file_that_nobody_explains_is_named(root):
@@ -145,14 +140,13 @@ def test_a_quote_has_the_columns_that_its_page_names(tmp_path):
 def test_the_projects_own_recipe_is_of_its_study():
     own = load_recipe(ROOT)
     assert {pack.archive for pack in own.archives} == {
-        *("results/reference/runs_real.tar.xz", "results/reference/runs_simulated.tar.xz"),
-        *("results/equal_tuning/runs.tar.xz", "results/partitions/runs.tar.xz"),
+        *("results/reference/fashion_mnist/runs.tar.xz", "results/partitions/runs.tar.xz"),
         *("results/real_and_simulated/runs.tar.xz", "results/map/fashion_mnist/runs.tar.xz"),
         "results/map/jane_austen/runs.tar.xz",
         "results/map/movie_snippets/runs.tar.xz",
     }
     outs = {arguments[-1] for arguments in (command.arguments for command in own.commands)}
-    assert {"results/reference/reference_64", "results/reference/sixteen.md"} <= outs
+    assert {"results/reference/fashion_mnist", "results/validation"} <= outs
 
 
 def test_a_file_that_says_nothing_of_the_kind_is_refused(tmp_path):

@@ -80,6 +80,13 @@ def test_without_loss_nothing_waits_and_only_the_last_window_of_a_message_does()
     assert long == short
 
 
+@pytest.mark.parametrize(("rtt_s", "last_s"), [(0.05, 0.25), (0.15, 0.35), (0.5, 1.0)])
+def test_a_lost_probe_is_waited_for_until_the_timeout_but_two_round_trips_at_least(rtt_s, last_s):
+    """Of a message of one packet: with p = 0.1 it is lost, and its probe, too, with p^2."""
+    expected_s = 0.1 * 2 * rtt_s + 0.01 * (last_s - 2 * rtt_s)
+    assert tcp.recovery_wait_s(1448, math.inf, rtt_s, 0.1) == pytest.approx(expected_s)
+
+
 def seconds_of_cubic_flows(num_segments: int, loss: float, num_flows: int) -> np.ndarray:
     """Round by round: a window grows by 0.53 segments, or shrinks to 0.7 where one is lost."""
     chance = np.random.default_rng(0)

@@ -1,0 +1,198 @@
+"""Stacked workers computed part by part: each worker by itself, or several as one computation.
+
+What is computed of a part is computed by one thread, so it does not depend on how many parts are
+computed side by side.
+
+Shapes: w workers held by this process, k of them in a part, b examples of each.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from bagua_algos.worker_axis.inputs import Inputs, any_of, each
+from bagua_algos.worker_axis.rows import ModelOfRows, Part, Rows
+from bagua_algos.worker_axis.stacking import Stacking
+
+LossOfRows = Callable[[ModelOfRows, slice], Tensor]
+"""Given the model of the workers of a slice, their losses `[k]`."""
+
+
+class InParts:
+    """Computes stacked workers by `parts`, `shares` or in a `loop`: as `Stacking` says.
+
+    With a loss, a part's backward pass follows its forward pass at once: what it has to remember
+    is there for the workers that are computed side by side, not for all.
+    """
+
+    def __init__(self, rows: Rows, stacking: Stacking) -> None:
+        self._rows = rows
+        self._side_by_side = 1 if stacking.way == "loop" else stacking.threads
+        self._is_stacked = stacking.way == "parts"
+        self._pool: ThreadPoolExecutor | None = None
+        self._pool_process = 0
+
+    def __call__(self, x_wb: Inputs, loss: LossOfRows | None) -> Tensor:
+        """The outputs `[w, b, ...]`, or with `loss` the losses `[w]`; autograd gives them the
+        gradients of the stacked parameters, not those of `x_wb`.
+        """
+        num_workers, trained = len(any_of(x_wb)), self._rows.trained()
+        if self._is_stacked:
+            parts = self._rows.stacked(num_workers, self._side_by_side)
+        else:
+            parts = self._rows.alone(num_workers)
+        if torch.is_grad_enabled() and trained:
+            return _PartsOfAutograd.apply(self, parts, x_wb, loss, *trained)
+        return torch.cat(self.each(lambda part: _results(part, x_wb, loss), parts))
+
+    def each(self, compute: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """What `compute` returns for each of the items."""
+        if self._side_by_side == 1:
+            return list(map(compute, items))
+        if self._pool is None or self._pool_process != os.getpid():  # a fork has no threads
+            self._pool, self._pool_process = _pool(self._side_by_side), os.getpid()
+        state = _ThreadState()
+
+        def alike(item: Any) -> Any:
+            with state.taken_over():
+                return compute(item)
+
+        return list(self._pool.map(alike, items))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy starts threads of its own."""
+        return self.__dict__ | {"_pool": None}
+
+
+def _results(part: Part, x_wb: Inputs, loss: LossOfRows | None) -> Tensor:
+    """A part's outputs `[k, b, ...]`, or its losses `[k]`."""
+    if loss is None:
+        return part.compute(each(lambda x: x[part.rows], x_wb))
+    return loss(part.compute, part.rows)
+
+
+class _PartsOfAutograd(torch.autograd.Function):
+    """One node of the graph for all workers."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        ways: InParts,
+        parts: Sequence[Part],
+        x_wb: Inputs,
+        loss: LossOfRows | None,
+        *stacked: nn.Parameter,
+    ) -> Tensor:
+        gradients = _Gradients(stacked)
+
+        def compute(part: Part) -> Tensor:
+            with torch.enable_grad():
+                results = _results(part, x_wb, loss)
+                if loss is None:
+                    return results
+                gradients.put(part, results.sum())
+            return results.detach()
+
+        results = ways.each(compute, parts)
+        ctx.ways, ctx.parts, ctx.gradients = ways, parts, gradients
+        ctx.results = results if loss is None else None
+        return torch.cat([result.detach() for result in results])
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        (weights_w,) = grad_outputs
+        gradients, results = ctx.gradients, ctx.results
+        assert gradients is not None, "workers computed in parts have one backward pass"
+        ctx.gradients = ctx.results = None
+        if results is None:
+            gradients.scale_(weights_w)
+        else:
+
+            def compute(number: int) -> None:
+                part = ctx.parts[number]
+                gradients.put(part, results[number], weights_w[part.rows])
+                results[number] = None
+
+            ctx.ways.each(compute, range(len(results)))
+        return None, None, None, None, *gradients.taken()
+
+
+class _Gradients:
+    """The gradients of stacked parameters, part by part."""
+
+    def __init__(self, stacked: Sequence[nn.Parameter]) -> None:
+        self._stacked = [torch.empty_like(p, requires_grad=False) for p in stacked]
+        self._is_used = [False] * len(stacked)
+
+    def put(self, part: Part, result: Tensor, weights: Tensor | None = None) -> None:
+        """Those of a part's result, times `weights`; None: of one number, as it is. Then torch
+        imports no sympy, which takes a second, to compare shapes.
+        """
+        own = torch.autograd.grad(result, part.trained, weights, allow_unused=True)
+        for number, (gradient, stacked) in enumerate(zip(own, self._stacked, strict=True)):
+            if gradient is None:
+                stacked[part.rows].zero_()
+            else:
+                stacked[part.rows].copy_(gradient)
+                self._is_used[number] = True
+
+    def scale_(self, weights_w: Tensor) -> None:
+        """Multiply each worker's by a number."""
+        if not (weights_w == 1).all():
+            for gradient in self._stacked:
+                gradient.mul_(weights_w.view(-1, *[1] * (gradient.dim() - 1)))
+
+    def taken(self) -> Iterator[Tensor | None]:
+        """Those of each parameter; None where no worker has used it. They are gone then."""
+        stacked, self._stacked = self._stacked, []
+        for is_used, gradient in zip(self._is_used, stacked, strict=True):
+            yield gradient if is_used else None
+
+
+class _ThreadState:
+    """What torch keeps for each thread, as the thread that makes this has it."""
+
+    def __init__(self) -> None:
+        self._with_gradients = torch.is_grad_enabled()
+        self._autocast = [
+            (device, torch.get_autocast_dtype(device))
+            for device in ("cpu", "cuda")
+            if torch.is_autocast_enabled(device)
+        ]
+
+    @contextmanager
+    def taken_over(self) -> Iterator[None]:
+        """Within, another thread computes as the first one would."""
+        with torch.set_grad_enabled(self._with_gradients):
+            if not self._autocast:
+                yield
+                return
+            ((device, dtype),) = self._autocast
+            with torch.autocast(device, dtype):
+                yield
+
+
+def _pool(num_threads: int) -> ThreadPoolExecutor:
+    """Threads that compute by themselves alone."""
+    of_caller = torch.get_num_threads()
+    pool = ThreadPoolExecutor(num_threads, initializer=_compute_alone)
+    all_there = threading.Barrier(num_threads)
+    list(pool.map(lambda _: all_there.wait(timeout=60), range(num_threads)))
+    torch.set_num_threads(of_caller)  # else threads that start later would have one, too
+    return pool
+
+
+def _compute_alone() -> None:
+    """Have torch use one thread for what this one computes."""
+    torch.get_num_threads()  # the first call in a thread sets its number to that of all
+    torch.set_num_threads(1)

@@ -1,0 +1,46 @@
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from bagua_algos.communication.stripes import Stripes
+
+
+class _Posted(NamedTuple):
+    operation: object
+    x: torch.Tensor
+    group: str
+    group_peer: int
+
+
+_STREAMS: list[Any] = ["a", "b", "c"]
+"""In place of process groups."""
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """What has been given to torch, one list for each call."""
+    calls = []
+    monkeypatch.setattr(dist, "P2POp", _Posted)
+    monkeypatch.setattr(dist, "batch_isend_irecv", lambda ops: calls.append(list(ops)) or [])
+    return calls
+
+
+def test_all_streams_are_ready_before_anything_is_sent_on_one_of_them(batches):
+    outgoing, incoming = torch.arange(6.0), torch.empty(6)
+    stripes = Stripes(_STREAMS, smallest_part_bytes=8)
+    stripes.send_and_receive({1: outgoing}, {2: incoming})
+    posted = [one for batch in batches for one in batch]
+    assert [one.operation for one in posted] == 3 * [dist.irecv] + 3 * [dist.isend]
+    assert [one.group_peer for one in posted] == [2, 2, 2, 1, 1, 1]
+    assert [one.group for one in posted] == 2 * _STREAMS
+    assert torch.equal(torch.cat([one.x for one in posted[3:]]), outgoing)
+
+
+def test_the_directions_of_one_stream_are_one_batch_as_nccl_demands(batches):
+    x = torch.arange(2.0)
+    Stripes(_STREAMS[:1]).send_and_receive({1: x, 2: x}, {2: x, 1: x})
+    [posted] = batches
+    assert [one.operation for one in posted] == 2 * [dist.irecv] + 2 * [dist.isend]
+    assert [one.group_peer for one in posted] == [2, 1, 1, 2]
