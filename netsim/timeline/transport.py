@@ -51,9 +51,9 @@ class Transport:
         python -m netsim calibrate --out results/validation/gloo.yaml
 
     but for those that these measurements do not tell: from `num_segments` on, except
-    `straggling_bytes`; `message_s`, which an earlier fit gave; `local_messages_per_s`, which is 55
-    us a message for a processor, as an all-to-all of 128 workers took; and `switch_bytes_per_s`,
-    which is 1.4 ns a byte for a processor (`python -m netsim calibrate --processor`).
+    `straggling_bytes`; `message_s`, which an earlier fit gave; and `switch_bytes_per_s`, which
+    is 1.4 ns a byte for a processor (`python -m netsim calibrate --processor`).
+    `local_messages_per_s` is of 2, 8 and 32 workers: 34 us a message for a processor.
 
     gloo's ring has two segments of at most 1 MiB in flight (gloo/allreduce.cc, `maxSegmentSize`),
     that of an all-gather two halves of a piece (gloo/allgather.cc).
@@ -100,19 +100,19 @@ class Transport:
 
     operation_s: float = 1e-6
     message_s: float = 5.78e-5
-    bytes_per_s: float = 2.92e9
-    local_bytes_per_s: float = 5.84e9
-    messages_per_s: float = 1.82e4
-    local_messages_per_s: float = 3.64e4
+    bytes_per_s: float = 4.345e9
+    local_bytes_per_s: float = 8.69e9
+    messages_per_s: float = 2.975e4
+    local_messages_per_s: float = 5.95e4
     switch_bytes_per_s: float = 1.4e9
-    switch_messages_per_s: float = 1.49e4
+    switch_messages_per_s: float = 1.71e4
     switch_nap_s: float = 2e-4
     num_segments: int = 2
     segment_bytes: float = 1_048_576
     gather_segment_bytes: float | None = None
     rendezvous: bool = True
     socket_bytes: float = 131_072  # netsim.links.tcp.UNSENT_BYTES
-    straggling_bytes: float = 2.78e5
+    straggling_bytes: float = 2.56e5
     has_trees: bool = False
     halving_doubling_bytes: float = 0
     chunk_bytes: float | None = None
