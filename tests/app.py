@@ -84,12 +84,16 @@ def run(
     limit_s: float = 200,
     forks: Forks | None = None,
     strict: bool = True,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.CompletedProcess[str]:
     """Run it, another module's command or a program of the tests, to its end.
 
     After `limit_s` it is killed. `strict`: a warning is an error.
     """
-    return Command(*arguments, module=module, forks=forks, strict=strict).end(limit_s)
+    command = Command(
+        *arguments, module=module, forks=forks, strict=strict, environment=environment
+    )
+    return command.end(limit_s)
 
 
 @cache

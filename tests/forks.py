@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from host import commands
+from tests.paths import ROOT
 
 ROOMS = (
     *("experiments.plan", "experiments.tasks", "experiments.models", "experiments.training"),
@@ -44,6 +45,7 @@ IMPORTED = (
     *("experiments.commands.watch", "experiments.commands.surface"),
     *("pandas", "pyarrow.parquet", "scipy.stats", "matplotlib.pyplot", "seaborn"),
     *("pyroute2", "antlr4", "psutil", "rich.console", "rich.progress", "sqlite3"),
+    *("torch.distributed.fsdp", "torch.distributed.run"),
 )
 
 
@@ -88,18 +90,21 @@ def run_to_its_end(command: Callable[[], object]) -> NoReturn:
 
 
 def import_all() -> None:
-    """Before the first fork: nearly all that commands import late."""
+    """Before the first fork: nearly all that commands import late, parsers that are slow at first,
+    and files of conf/.
+    """
     for module in IMPORTED:
         importlib.import_module(module)
     for room in ROOMS:
         for module in _modules(room):
             importlib.import_module(module)
+    importlib.import_module("experiments.plan.compose").compose_config(["algo=allreduce"])
     importlib.import_module("tests.warm").before_forks()
 
 
 def _modules(package: str) -> Iterator[str]:
     """Of a package and of those in it, but programs and what is left out."""
-    for module in pkgutil.walk_packages([package.replace(".", "/")], f"{package}."):
+    for module in pkgutil.walk_packages([str(ROOT / package.replace(".", "/"))], f"{package}."):
         if not module.name.startswith(LEFT_OUT) and not module.name.endswith("__main__"):
             yield module.name
 
@@ -135,16 +140,16 @@ def _answer(words: list, sockets: list[socket.socket]) -> int:
 def main(name: str, root: Path) -> None:
     """Leave the process behind, unless another one listens at that name."""
     os.chdir(root)
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        listener.bind(f"\0{name}")
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        return
-    listener.listen()
-    if os.fork() == 0:
-        serve(listener)
+    with socket.socket(socket.AF_UNIX) as listener:
+        try:
+            listener.bind(f"\0{name}")
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return
+        listener.listen()
+        if os.fork() == 0:
+            serve(listener)
 
 
 if __name__ == "__main__":

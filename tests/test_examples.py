@@ -8,7 +8,10 @@ import pytest
 from tests import app
 from tests.paths import ROOT
 
-TORCHRUN = ("--master-port=0", "--rdzv-backend=c10d", "--nproc-per-node=2")
+TORCHRUN = (
+    *("--master-port=0", "--rdzv-backend=c10d", "--nproc-per-node=2"),
+    *("--start-method=fork", "--run-path"),  # workers need not import torch again
+)
 
 
 def printed(example: str, num_processes: int = 2) -> str:
@@ -29,6 +32,7 @@ def measures(output: str) -> list[float]:
     return [float(measure) for _, measure, _ in lines]
 
 
+@pytest.mark.slow
 def test_one_line_distributes_ones_own_script():
     started = app.run(*TORCHRUN, "examples/train.py", module="torch.distributed.run", strict=False)
     assert started.returncode == 0, started.stdout + started.stderr
@@ -37,6 +41,7 @@ def test_one_line_distributes_ones_own_script():
     assert len((ROOT / "examples" / "train.py").read_text().splitlines()) <= 33
 
 
+@pytest.mark.slow
 def test_a_gpt():
     assert max(measures(printed("gpt.py"))) < 2.8  # 4.7 before training
 
@@ -54,6 +59,7 @@ def test_the_trainer_of_transformers():
     assert max(measures(printed("transformers_trainer.py"))) < 3.3  # 4.9 before training
 
 
+@pytest.mark.slow
 def test_sharded_replicas_meet_every_few_steps():
     output = printed("fsdp2.py", num_processes=4)
     lines = sorted(re.findall(r"replica (\d), shard (\d): error (\d\.\d{4})", output))

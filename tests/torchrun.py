@@ -1,14 +1,16 @@
 """Runs a script on processes of this host with what torchrun tells them, forked from one that has
-imported torch: `python -m tests.torchrun NUM_PROCESSES SCRIPT`.
+imported what the script imports: `python -m tests.torchrun NUM_PROCESSES SCRIPT`.
 """
 
+import ast
+import importlib
 import os
 import runpy
 import socket
 import sys
+from pathlib import Path
 
 import torch
-import torch.distributed.fsdp
 
 from host.processes import fork
 from tests import warm
@@ -31,6 +33,13 @@ def run(num_processes: int, script: str) -> int:
         runpy.run_path(script, run_name="__main__")
         return 0
 
+    for node in ast.walk(ast.parse(Path(script).read_text())):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                importlib.import_module(name.name)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for name in node.names:  # a library may import it only when it is asked for
+                getattr(importlib.import_module(node.module), name.name, None)
     warm.before_forks()
     pids = [fork(lambda rank=rank: work(rank)) for rank in range(num_processes)]
     return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)

@@ -1,16 +1,22 @@
 """Where Hydra looks for the files of a configuration."""
 
+import os
+from copy import deepcopy
 from typing import Any
 
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.hydra import Hydra
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from host import conf
 
 _OURS = {"hydra", "main", "schema"}
 """Who provides files that are known not to set `hydra.mode`: Hydra, and this project."""
+_read: dict[tuple[Any, ...], ConfigResult] = {}
+_load_config = FileConfigSource.load_config
 
 
 class OwnFiles(SearchPathPlugin):
@@ -24,8 +30,22 @@ class OwnFiles(SearchPathPlugin):
 
 
 def find_own_files() -> None:
-    """From now on Hydra finds them, too."""
+    """From now on Hydra finds them, too, and reads no file again that has not changed: that is a
+    fifth of what a composition takes.
+    """
     Plugins.instance().register(OwnFiles)
+    FileConfigSource.load_config = _load_once
+
+
+def _load_once(self: FileConfigSource, config_path: str) -> ConfigResult:
+    try:
+        file = os.stat(os.path.join(self.path, self._normalize_file_name(config_path)))
+    except OSError:
+        return _load_config(self, config_path)  # which says what is wrong
+    key = (self.provider, self.path, config_path, file.st_ino, file.st_mtime_ns, file.st_size)
+    if key not in _read:
+        _read[key] = _load_config(self, config_path)
+    return deepcopy(_read[key])  # Hydra takes the list of defaults out of it
 
 
 def compose_once() -> None:

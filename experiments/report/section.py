@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -63,7 +63,7 @@ class PageTable:
     def html(self, max_rows: int = MAX_ROWS) -> str:
         """For a page or a notebook."""
         shown = self._shown(max_rows)
-        kinds = {h: "word" if h in WORDS else "number" for h in shown}
+        kinds = {h: "number" if h not in WORDS and _has_number(shown[h]) else "word" for h in shown}
         classes = pd.DataFrame([kinds] * len(shown), columns=shown.columns)
         classes.loc[[row for row in self.emphasized if row < len(shown)]] += " first"
         swatches = []
@@ -122,6 +122,11 @@ class Section:
             if name in self.figures:
                 save_plot(self.figures[name], out, name)
             drawn(name)
+
+
+def _has_number(cells: Iterable[object]) -> bool:
+    """Whether one of them begins like a number."""
+    return any(re.match(r"[-+(]?\d", str(cell)) for cell in cells)
 
 
 def _swatch(color: str) -> Any:

@@ -21,10 +21,14 @@ def real(tmp_path_factory) -> dict[str, Tensors]:
     }
 
 
+class Simulated(dict[str, Tensors]):
+    """Every case on 4 simulated workers, once it is asked for: another process has other tests."""
+
+    def __missing__(self, name: str) -> Tensors:
+        self[name] = CASES[name](StackedCommunicator(WORLD_SIZE, nodes=NODES[WORLD_SIZE]))
+        return self[name]
+
+
 @pytest.fixture(scope="session")
-def simulated() -> dict[str, Tensors]:
-    """Every case on 4 simulated workers."""
-    return {
-        name: case(StackedCommunicator(WORLD_SIZE, nodes=NODES[WORLD_SIZE]))
-        for name, case in CASES.items()
-    }
+def simulated() -> Simulated:
+    return Simulated()

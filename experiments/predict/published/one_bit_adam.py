@@ -23,11 +23,10 @@ from bagua_algos.engine.algorithm import Algorithm
 from experiments.predict.device import Device
 from experiments.predict.load_model import trace_model
 from experiments.predict.predict import Case, StepPrediction, predict
-from experiments.predict.published.table import Comparison, PublishedTable, fit
+from experiments.predict.published.table import ONE_BUCKET, Comparison, PublishedTable, fit
 from experiments.predict.trace import StepTrace
 from netsim.conditions.condition import NetworkCondition
 
-_ONE_BUCKET = 2**40
 _DELAY_MS = 0.02
 
 
@@ -104,7 +103,7 @@ def predict_row(
         net=NetworkCondition(nodes={"size": cluster.node_size, "between": between}),
         make_optimizer=partial(Adam, lr=1e-4),
         num_workers=num_nodes * cluster.node_size,
-        bucket_bytes=_ONE_BUCKET,
+        bucket_bytes=ONE_BUCKET,
         precision="float16",
         num_steps=4,
     )

@@ -9,6 +9,9 @@ from host.markdown import table
 TOLERANCE = 0.15
 """Of a throughput; a row that is farther off is explained."""
 
+ONE_BUCKET = 2**40
+"""Bytes of a bucket that holds all gradients: they travel after backward, in one piece."""
+
 _HEADERS = (
     *("row", "setting", "published (examples/s)", "predicted", "error"),
     *("step (ms)", "predicted"),

@@ -114,12 +114,13 @@ def tuned(workers: ProcessGroupCommunicator, name: str) -> dict[str, object]:
 
 @contextmanager
 def order_is_fixed(is_it: bool) -> Iterator[None]:
-    """Within, whatever the trial of orders measures comes to this."""
-    before, order.WORTH_IT = order.WORTH_IT, 0.0 if is_it else math.inf
+    """Within, whatever the trial of orders measures comes to this, as soon as it may."""
+    before = order.WORTH_IT, order.MOST_TURNS
+    order.WORTH_IT, order.MOST_TURNS = 0.0 if is_it else math.inf, order.FEWEST_TURNS
     try:
         yield
     finally:
-        order.WORTH_IT = before
+        order.WORTH_IT, order.MOST_TURNS = before
 
 
 def tuned_by_the_ring(workers: ProcessGroupCommunicator) -> dict[str, object]:

@@ -3,6 +3,7 @@ every algorithm, on real and simulated workers.
 """
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from tests.bagua_algos.training_cases import (
     FIRST_SCALE,
     RECIPES,
     STEADY_ROWS,
+    Recipe,
     Script,
     make_two_groups,
     train_row,
@@ -46,7 +48,13 @@ def workers(tmp_path_factory) -> dict[str, Tensors]:
     }
 
 
-def simulated(name: str, recipe) -> Tensors:
+def simulated(name: str, recipe: Recipe) -> Tensors:
+    """What several tests compare is trained once."""
+    return dict(_simulated(name, recipe))
+
+
+@cache
+def _simulated(name: str, recipe: Recipe) -> Tensors:
     return train_row(StackedCommunicator(WORLD_SIZE, nodes=NODES[WORLD_SIZE]), name, recipe)
 
 

@@ -54,6 +54,7 @@ def test_tables_and_figures_are_written_in_all_formats(reported):
     assert not [name for name in files if name.endswith(".tmp")]
 
 
+@pytest.mark.slow
 def test_the_notebook_can_be_run_by_its_reader(reported):
     """In its own folder, as Jupyter does; it names the runs from there."""
     folder = reported / "reports" / "tradeoff"
@@ -137,6 +138,7 @@ def test_long_tables_are_shown_in_part_and_say_so(tmp_path):
     assert len(pd.read_csv(tmp_path / "long.csv")) == MAX_ROWS + 1
 
 
+@pytest.mark.slow
 def test_a_hundred_runs_are_reported_within_two_gigabytes(tmp_path):
     algos = ("torch_ddp", "torch_ddp_bf16", "allreduce", "bytegrad", "local_sgd")
     runs = tmp_path / "runs"

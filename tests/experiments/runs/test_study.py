@@ -25,7 +25,15 @@ from host.errors import UserError
 from tests import app
 from tests.once import made_once
 
-QUICK = ("backend=sim", "model=mlp", "workers=2", "max_steps=4", "eval_every=2", "log_every=1")
+QUICK = (
+    "backend=sim",
+    "model=mlp",
+    "model.hidden=[16]",
+    "workers=2",
+    "max_steps=4",
+    "eval_every=2",
+    "log_every=1",
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,6 @@
 """What a run tells to TensorBoard, MLflow and Weights & Biases, read back from each."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -14,54 +11,15 @@ from experiments.runs.run import Recorder, known_summary
 from experiments.runs.trackers import tracker
 from experiments.runs.trackers.tracker import TrackedRun, Tracking
 from experiments.training.evaluation import Evaluation
-from experiments.training.metrics import MetricsRow
 from experiments.training.result import Result
 from host.errors import UserError
 from tests import app
-from tests.paths import ROOT
-
-ROWS = [
-    MetricsRow(kind="step", step=5, time_s=0.5, loss=1.5, bytes_sent=100),
-    MetricsRow(kind="evaluation", step=5, time_s=0.5, accuracy=0.25),
-    MetricsRow(kind="step", step=10, time_s=1.25, loss=0.5, bytes_sent=200),
-]
-TELL = """
-import sys
-from pathlib import Path
-from experiments.runs.summary import Summary
-from experiments.runs.trackers.tracker import TrackedRun, Tracking
-from tests.experiments.runs.test_trackers import ROWS
-folder = Path(sys.argv[2])
-folder.mkdir()
-config = {"algo": {"interval": 4}, "seed": 0}
-run = TrackedRun(folder=folder, config=config, rows=ROWS[:2], began_s=1e9)
-tracking = Tracking(sys.argv[1], run)
-tracking.log(ROWS[2])
-tracking.finish(Summary(status="completed", steps=10, final_accuracy=0.75))
-"""
-READ_MLFLOW = """
-import json
-from mlflow import MlflowClient
-client = MlflowClient()
-[run] = client.search_runs([client.get_experiment_by_name("relaxlab").experiment_id])
-losses = client.get_metric_history(run.info.run_id, "loss")
-print(json.dumps({
-    "status": run.info.status,
-    "name": run.info.run_name,
-    "params": run.data.params,
-    "final_accuracy": run.data.metrics["final_accuracy"],
-    "losses": sorted([m.step, m.value, m.timestamp] for m in losses),
-}))
-"""
+from tests.experiments.runs.tell import ROWS
 
 
 def told(name, folder, **variables):
-    """In a process of its own, since trackers leave threads behind."""
-    command = [sys.executable, "-c", TELL, name, str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    return subprocess.run(
-        command, cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=200
-    )
+    module = "tests.experiments.runs.tell"
+    return app.run(name, folder, module=module, strict=False, environment=variables)
 
 
 def scalars(folder):
@@ -117,16 +75,9 @@ def test_mlflow_has_every_row_and_option(tmp_path):
         "MLFLOW_TRACKING_URI": (tmp_path / "store").as_uri(),
         "MLFLOW_ALLOW_FILE_STORE": "true",
     }
-    assert told("mlflow", tmp_path / "run", **store).stdout == ""
-    read = subprocess.run(
-        [sys.executable, "-c", READ_MLFLOW],
-        cwd=tmp_path,
-        env={**os.environ, **store},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert json.loads(read.stdout) == {
+    finished = told("mlflow", tmp_path / "run", **store)
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout) == {
         "status": "FINISHED",
         "name": "run",
         "params": {"algo.interval": "4", "seed": "0"},

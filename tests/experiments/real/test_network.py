@@ -1,0 +1,51 @@
+"""The workers' network while it is made and proven: who dies is named, and nothing is left."""
+
+import os
+import signal
+
+import pytest
+
+from experiments.real.failures import RunFailedError
+from experiments.real.network import DIED, WorkersNetwork
+from netsim.conditions.condition import NetworkCondition
+from netsim.errors import NamespaceError
+from tests import app
+
+pytestmark = pytest.mark.root
+
+NET = NetworkCondition(rate_mbit=100)
+
+
+@pytest.fixture
+def network():
+    made = WorkersNetwork(NET, 2)
+    try:
+        made.await_made()
+    except NamespaceError as error:
+        made.end()
+        pytest.skip(str(error))
+    yield made
+    below = [*app.children(os.getpid())]
+    hub = made._hub_pid
+    made.end()
+    assert hub in below and not app.is_running(hub)
+    assert not [pid for pid in made._keepers if app.is_running(pid)]
+
+
+def test_a_keeper_that_dies_is_named(network):
+    os.kill(network._keepers[1], signal.SIGKILL)
+    with pytest.raises(RunFailedError, match="link of worker 1 was killed by SIGKILL"):
+        network.await_proof()
+
+
+def test_a_hub_that_dies_is_named(network):
+    os.kill(network._hub_pid, signal.SIGKILL)
+    with pytest.raises(RunFailedError, match=DIED):
+        network.await_proof()
+
+
+def test_what_no_network_can_be_is_refused_before_it_is_made():
+    made = WorkersNetwork(NetworkCondition(workers={9: {"rate_mbit": 10}}), 2)
+    with pytest.raises(ValueError, match="9"):
+        made.await_made()
+    made.end()
