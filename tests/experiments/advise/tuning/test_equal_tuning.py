@@ -229,6 +229,7 @@ def test_the_committed_settings_are_trials_and_have_the_frozen_target(folder, fi
     ("archive", "packed", "committed"),
     [
         ("reference/fashion_mnist", "reference_fashion", "reference/fashion_mnist"),
+        ("reference/movie_snippets", "reference_movies", "reference/movie_snippets"),
         *(
             ("map/fashion_mnist", f"map_fashion_mnist_w{workers}", f"map/fashion_mnist/w{workers}")
             for workers in (8, 32)
