@@ -97,14 +97,13 @@ def test_workers_of_one_host_together_move_no_more_than_it_can():
 
 
 def test_messages_of_few_bytes_go_out_one_after_the_other():
-    """127 of 55 us took 7.2 ms; those of 4 workers 0.5. An exchange has one."""
+    """As `results/validation/gloo.csv` has it for up to 32 workers. An exchange has one."""
     unshaped = NetworkCondition()
     for num_workers in (4, 128):
         operation = of_all("all_to_all", 4 * num_workers, num_workers)
         last_begins_s = (num_workers - 2) / GLOO.messages_per_s
         expected_s = last_begins_s + 2 * GLOO.message_s + GLOO.operation_s
         assert seconds_of(operation, unshaped, num_workers, GLOO) == pytest.approx(expected_s)
-    assert expected_s == pytest.approx(0.0072, rel=0.05)
     times_s = {seconds_of(of_all("exchange", 4, n, shift=1), unshaped, n, GLOO) for n in (4, 128)}
     assert len(times_s) == 1
     striped = replace(IDEAL, streams=2, smallest_part_bytes=1, messages_per_s=1000)
