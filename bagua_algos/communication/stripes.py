@@ -102,6 +102,8 @@ class Stripes:
         one after the other.
         """
         receives, sends = self._batches(dist.irecv, incoming), self._batches(dist.isend, outgoing)
+        if not receives and not sends:  # a single worker has nobody
+            return
         if len(self.groups) == 1:  # NCCL needs both directions in one batch
             self._run([_together([one for batch in (*receives, *sends) for one in batch])])
         else:

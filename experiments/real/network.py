@@ -158,7 +158,7 @@ class WorkersNetwork:
             self.channel.send(TRAIN)
 
     def end(self) -> None:
-        """Take it down; when this returns, no process of it is left."""
+        """Take it down: the hub is gone when this returns, and the kernel ends its keepers."""
         if self._hub_pid is None:
             return
         with suppress(ProcessLookupError):

@@ -44,3 +44,10 @@ def test_the_directions_of_one_stream_are_one_batch_as_nccl_demands(batches):
     [posted] = batches
     assert [one.operation for one in posted] == 2 * [dist.irecv] + 2 * [dist.isend]
     assert [one.group_peer for one in posted] == [2, 1, 1, 2]
+
+
+@pytest.mark.parametrize("num_streams", [1, 3])
+def test_a_worker_that_has_nobody_posts_nothing(batches, num_streams):
+    """As in the all-to-all of one worker: torch takes no empty batch."""
+    Stripes(_STREAMS[:num_streams]).send_and_receive({}, {})
+    assert batches == []

@@ -130,10 +130,10 @@ def test_a_command_line_that_torchrun_cannot_start_is_refused(arguments, sentenc
 
 
 def test_what_torchrun_cannot_start_is_refused_by_all_workers(tmp_path):
-    started = torchrun.start(tmp_path / "run", "+algo=allreduce", "net=slow_tcp", workers=2)
-    ended = started.end(100)
-    assert ended.returncode != 0
-    assert ended.stderr.count("add net=none") == 2
+    started = torchrun.start(tmp_path / "run", "+algo=allreduce", "net=slow_tcp")
+    output, _ = started.communicate(timeout=100)
+    assert started.returncode != 0
+    assert "add net=none" in output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -166,11 +166,11 @@ def test_a_killed_worker_comes_back_from_the_last_checkpoint(tmp_path):
     ended = app.run(*arguments, "workers=2", f"hydra.run.dir={calm}")  # the same values
     assert ended.returncode == 0, ended.stdout + ended.stderr
     options = elastic(free_port(), "2")
-    agents = [torchrun.start(disturbed, *arguments, options=options) for _ in range(2)]
+    agents = [torchrun.start(disturbed, *arguments, options=options, workers=1) for _ in range(2)]
     app.wait_for(lambda: (newest(disturbed) or 0) >= 40, 100, "checkpoint")
     os.kill(workers_of(agents)[-1], signal.SIGKILL)
-    ended = [agent.end(150) for agent in agents]
-    assert [one.returncode for one in ended] == [0, 0], ended
+    outputs = [agent.communicate(timeout=150)[0] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], outputs
     record = app.summary(disturbed)
     assert record["status"] == "completed"
     assert record["restarts"] == 1
@@ -184,7 +184,7 @@ def test_a_killed_worker_comes_back_from_the_last_checkpoint(tmp_path):
 def test_a_run_that_loses_a_machine_goes_on_with_the_rest(tmp_path):
     arguments = ("+algo=bytegrad", *torchrun.SMALL, "max_steps=800", "checkpoint_every=20")
     folder = tmp_path / "run"
-    how = {"options": elastic(free_port(), "1:2"), "environment": torchrun.GROWS}
+    how = {"options": elastic(free_port(), "1:2"), "workers": 1, "environment": torchrun.GROWS}
     agents = [torchrun.start(folder, *arguments, **how)]
     app.wait_for(lambda: app.children(agents[0].pid), 60, "first agent's worker")
     agents.append(torchrun.start(folder, *arguments, **how))
@@ -194,9 +194,9 @@ def test_a_run_that_loses_a_machine_goes_on_with_the_rest(tmp_path):
     app.wait_for(lambda: (newest(folder) or 0) > alone, 100, "checkpoint of both")
     for pid in (agents[1].pid, *app.children(agents[1].pid)):
         os.kill(pid, signal.SIGKILL)
-    agents[1].end(20)
-    ended = agents[0].end(200)
-    assert ended.returncode == 0, ended
+    agents[1].communicate(timeout=20)
+    output, _ = agents[0].communicate(timeout=200)
+    assert agents[0].returncode == 0, output
     record = app.summary(folder)
     assert (record["status"], record["workers"]) == ("completed", 1)
     numbers = [change["workers"] for change in record["workers_over_time"]]
