@@ -33,9 +33,8 @@ _BAND = "0.85"
 _NOT_MODELLED = """\
 Not modelled, and likely behind most large errors:
 
-- How dear messages are on cores that other work has just used: unshaped steps, and those of lan_1g
-  with small or many messages, come out too short. Beside work of the idle class an all-reduce of 5
-  kB of 4 unshaped workers took 1.2 ms at best, as predicted, and 9 ms in the median.
+- In all cells but those of none and lan_1g, threads of workers that shared cores could stand still
+  for up to 4 ms at a message: they were measured before workers were batch work.
 - The token bucket of links without delay lets a burst through at once: large messages of lan_1g
   take a little less.
 - Many streams over the switch have small frames, each of which costs it as much as a large one.
