@@ -72,7 +72,8 @@ def _run(arguments: list[str]) -> int:
         raise ValueError(_USAGE)
     if bool(command) != (own[0] == "serve"):
         raise ValueError("serve takes a command after --, and probe takes none.")
-    condition, num_workers, name = parse(own[1:])
+    with commands.importing():  # what reads YAML; nothing has been made that would have to go
+        condition, num_workers, name = parse(own[1:])
     if unmeasured := why_unmeasured(name):
         print(f"netsim: {unmeasured}", file=sys.stderr)
     if own[0] == "probe":
@@ -96,8 +97,9 @@ def parse(words: list[str], command: str = "netsim") -> tuple[NetworkCondition, 
 
 
 def _probe(condition: NetworkCondition, num_workers: int) -> int:
-    from netsim.proof import proof
-    from netsim.proof.temporary_network import probe_network
+    with commands.importing():
+        from netsim.proof import proof
+        from netsim.proof.temporary_network import probe_network
 
     report = probe_network(condition, num_workers)
     print(f"back end: {report.backend}")

@@ -104,7 +104,7 @@ def test_while_modules_are_imported(words, module):
     code = command.interrupt(lambda c: c.imported(module), f"import of {module}")
     assert command.output == "stopped by Ctrl-C\n"
     assert code == 130
-    assert not command.processes()
+    app.wait_for(lambda: not command.processes(), 5, "end of the network that was being made")
 
 
 @pytest.mark.parametrize(
