@@ -16,7 +16,7 @@ import numpy as np
 
 from netsim.timeline import halving_doubling, streams
 from netsim.timeline.cost import Cost, Situation, transfer_s
-from netsim.timeline.link_table import Array, Ranks
+from netsim.timeline.link_table import Array, Paths, Ranks
 from netsim.timeline.transport import SharedHost
 
 ELEMENT_BYTES = 4
@@ -39,24 +39,10 @@ def ring(
     """`num_pieces` times, every participant hands a piece on to the next; a segment of it can be
     handed on only when it has come. It begins anew in each of `num_phases`.
 
-    A piece that is longer than p segments of `segment_bytes` on each stream goes in several
-    hops, since no more than p are in flight. So B is at most p segments long on each stream, and
-    `num_hops` is at least `num_pieces`. Streams take turns on the link, but wait for their own
-    windows side by side: a segment takes s = B / (p k R) seconds, or a p-th of what its stream
-    alone needs for its part of B where windows are full or packets lost. With a rendezvous the
-    next segment on a link waits for the one p before it to arrive, 2 d in all, and for word of
-    that. In step, this word leaves at the moment in which another segment of its worker does:
-    whether it comes before or after it, w = 0 or s, is chance where s is more than d, and it
-    comes first where s is less. w = s^2 / (s + d) is what was measured between the two.
+        T = (num_hops - 1) hop + longest m + 2 d, or d without a rendezvous
 
-        hop    = max(longest m, mean over the ring of s + 2 d + w)      with rendezvous
-        hop    = max(longest m, mean over the ring of s + d)            without
-        T      = (num_hops - 1) hop + longest m + 2 d, or d without
-
-    where m is what all streams' parts of B take on a link: B / R, or longer by windows and losses.
-
-    The mean over the ring and the slowest link are the cycles of the graph of events, whose largest
-    cycle mean is the period in the long run (Baccelli et al. 1992, Synchronization and Linearity).
+    where B is what goes in one hop (`_hops_a_piece`), and m what all streams' parts of it take on a
+    link: B / R, or longer by windows and losses. `_hop_s` has the time of a hop.
     """
     transport, ranks = situation.transport, situation.ranks
     following = np.roll(ranks, -1)
@@ -67,18 +53,12 @@ def ring(
     delay_s = situation.delay_s(there, num_bytes)
     note_s = situation.delay_s(back, 1)
     rtt_s = delay_s + note_s
-    num_coupled = min(len(ranks), _COUPLED)
+    num_coupled = _num_coupled(situation)
     rate = situation.rate(there, rtt_s)
     piece_s = situation.message_s(there, num_bytes, rtt_s, 1, num_coupled)
-    part_bytes = num_bytes / situation.streams
-    alone = replace(situation, streams=1)
-    segment_s = alone.message_s(there, part_bytes, rtt_s, 1, num_coupled) / transport.num_segments
-    around_s = segment_s + delay_s
-    if transport.rendezvous:
-        around_s += note_s + segment_s / (1 + note_s / np.maximum(segment_s, 1e-9))
     busy_s = situation.busy_s(ranks, following, num_hops * num_bytes)
     slowest_s = max(float(piece_s.max()), float(busy_s.max()) / num_hops)
-    hop_s = max(slowest_s, float(around_s.mean()))
+    hop_s = _hop_s(situation, there, num_bytes, delay_s, note_s, slowest_s)
     last_s = float((piece_s + delay_s + note_s * transport.rendezvous).max())
     hops_s = (num_hops - 1) * hop_s if num_hops > 1 else 0.0  # hop_s may be infinite
     cold_s = situation.cold_s(there, num_bytes, rate, rtt_s)
@@ -96,6 +76,44 @@ def ring(
         rtt_s=float(rtt_s.max()),
         windows=situation.opened(there, num_bytes, rate, rtt_s),
     )
+
+
+def _num_coupled(situation: Situation) -> int:
+    return min(len(situation.ranks), _COUPLED)
+
+
+def _hop_s(
+    situation: Situation,
+    there: Paths,
+    num_bytes: float,
+    delay_s: Array,
+    note_s: Array,
+    slowest_s: float,
+) -> float:
+    """From one hop of a ring to the next, whose slowest link takes `slowest_s` for its bytes.
+
+    Streams take turns on the link, but wait for their own windows side by side: a segment takes
+    s = B / (p k R) seconds, or a p-th of what its stream alone needs for its part of B where
+    windows are full or packets lost. With a rendezvous the next segment on a link waits for the
+    one p before it to arrive, 2 d in all, and for word of that. In step, this word leaves at the
+    moment in which another segment of its worker does: whether it comes before or after it, w = 0
+    or s, is chance where s is more than d, and it comes first where s is less. w = s^2 / (s + d)
+    is what was measured between the two.
+
+        hop    = max(longest m, mean over the ring of s + 2 d + w)      with rendezvous
+        hop    = max(longest m, mean over the ring of s + d)            without
+
+    The mean over the ring and the slowest link are the cycles of the graph of events, whose largest
+    cycle mean is the period in the long run (Baccelli et al. 1992, Synchronization and Linearity).
+    """
+    transport = situation.transport
+    alone, part_bytes = replace(situation, streams=1), num_bytes / situation.streams
+    part_s = alone.message_s(there, part_bytes, delay_s + note_s, 1, _num_coupled(situation))
+    segment_s = part_s / transport.num_segments
+    around_s = segment_s + delay_s
+    if transport.rendezvous:
+        around_s += note_s + segment_s / (1 + note_s / np.maximum(segment_s, 1e-9))
+    return max(slowest_s, float(around_s.mean()))
 
 
 def _first_words_s(
@@ -123,6 +141,9 @@ def _first_words_s(
 
 
 def _hops_a_piece(situation: Situation, num_bytes: float, segment_bytes: float | None) -> float:
+    """A piece that is longer than p segments on each stream goes in several hops, since no more
+    than p are in flight: then what goes in one is at most p segments long on each stream.
+    """
     if segment_bytes is None:
         return 1
     num_segments = math.ceil(num_bytes / situation.streams / segment_bytes)
