@@ -10,6 +10,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Pipe
 from typing import NoReturn, TypeVar
 
+from host.channel import ParentChannel
 from host.errors import ChildError, UserError
 from host.memory import ADVICE, is_lack_of_memory
 
@@ -119,7 +120,7 @@ def run_in_child(function: Callable[[], Answer], *, doing: str, limit_s: float =
             outcome = (True, function())
         except Exception as error:
             outcome = (False, error)
-        theirs.send(outcome)
+        ParentChannel(theirs).send(outcome)
         return 0
 
     child_pid = fork(answer)

@@ -15,6 +15,7 @@ an ordinary user. The caller forks the hub's process, where there is one thread:
         return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
 """
 
+import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -222,6 +223,12 @@ class _ForkedWorker:
 
 
 def _report_and_wait(channel: socket.socket) -> None:
-    with suppress(ConnectionError):  # the hub is gone, and its death is this process's
+    """Tell the hub, and wait for its word. A hub that is gone ends this process without a word,
+    before the kernel does: what that hub has left undone would fail here.
+    """
+    word = b""
+    with suppress(ConnectionError):
         channel.send(b"+")
-        channel.recv(1)  # without a limit: the hub has one
+        word = channel.recv(1)  # without a limit: the hub has one
+    if not word:
+        os._exit(1)

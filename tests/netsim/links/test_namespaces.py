@@ -1,5 +1,6 @@
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from host.processes import end_of, fork
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError
-from netsim.links.namespaces import Hub, check_permitted
+from netsim.links.namespaces import Hub, _report_and_wait, check_permitted
 
 
 def links_in_this_namespace() -> list[str]:
@@ -104,6 +106,23 @@ def test_killing_the_hub_ends_its_workers(waiting_network):
     os.kill(hub, signal.SIGKILL)
     assert_soon_dead([hub, *workers])
     assert not links_in_this_namespace()
+
+
+def test_a_worker_in_the_making_whose_hub_is_gone_ends_without_a_word(capfd):
+    """The kernel closes what a killed hub had open before it kills the hub's children."""
+    ours, theirs = socket.socketpair()
+
+    def be_made() -> int:
+        ours.close()
+        _report_and_wait(theirs)
+        raise AssertionError("it went on with half a link")
+
+    pid = fork(be_made)
+    theirs.close()
+    assert ours.recv(1)
+    ours.close()
+    assert end_of(pid) == "ended with exit code 1"
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.root
