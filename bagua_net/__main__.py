@@ -15,7 +15,7 @@ from host.errors import UserError
 def main() -> int:
     """Print the path; returns the exit code."""
     if sys.argv[1:] in (["--help"], ["-h"]):
-        print(__doc__)
+        print(commands.as_called(__doc__))
         return 0
     if sys.argv[1:]:
         raise UserError("python -m bagua_net takes no arguments, but --help.")

@@ -8,11 +8,12 @@ that it imports, which takes seconds, and which ends in `run(main)`.
 
 import gc
 import os
+import re
 import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
@@ -30,7 +31,7 @@ _UNKNOWN = (
     "This error is not known to relaxlab. If it is not of your own code, please report it to the "
     "maintainers, with all of the above."
 )
-_named: list[str] = []
+_called: dict[str, str] = {}
 """What `name_as` was given."""
 
 _interrupted: list[int] = []
@@ -125,10 +126,11 @@ def _told(error: Exception) -> int:
     if limit is not None:
         _silence()  # what is left to flush may be what does not fit
     if isinstance(error, UserError) or limit is not None:
-        print(f"error: {limit or error}", file=sys.stderr)
+        print(f"error: {limit or as_called(str(error))}", file=sys.stderr)
         return REFUSED
     if isinstance(error, Failure) or is_lack_of_memory(error):
-        print(f"error: {error if isinstance(error, Failure) else ADVICE}", file=sys.stderr)
+        why = as_called(str(error)) if isinstance(error, Failure) else ADVICE
+        print(f"error: {why}", file=sys.stderr)
         return FAILED
     traceback.print_exception(error)
     print(_UNKNOWN, file=sys.stderr)
@@ -149,14 +151,20 @@ def check_interrupt() -> None:
         raise KeyboardInterrupt
 
 
-def name_as(words: str) -> None:
-    """From now on `program` says these words: "relaxlab NAME"."""
-    _named[:] = [words]
+def name_as(called: Mapping[str, str]) -> None:
+    """From now on `program` says these words for these modules: {"experiments.NAME": "relaxlab
+    NAME"}."""
+    _called.update(called)
 
 
 def program(module: str) -> str:
-    """How whoever reads a command's help has called it: "relaxlab NAME" or "python -m MODULE"."""
-    return _named[0] if _named else f"python -m {module}"
+    """How whoever reads a command's help would call it: "relaxlab NAME" or "python -m MODULE"."""
+    return _called.get(module, f"python -m {module}")
+
+
+def as_called(text: str | None) -> str:
+    """`text`, such as a docstring, with each `python -m MODULE` as `program` says it."""
+    return re.sub(r"python -m ([\w.]*\w)", lambda found: program(found[1]), text or "")
 
 
 def say(line: str) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _USAGE = (
     "usage: python -m netsim probe|serve net=NAME [workers=N] [net.KEY=VALUE...] [-- COMMAND...]"
 )
+_HELP = {"--help", "-h"}
 _REFUSED = 2
 
 
@@ -43,13 +44,17 @@ def main(arguments: list[str]) -> int:
     try:
         return _run(arguments)
     except (NamespaceError, ProbeError, ValueError) as error:
-        print(f"netsim: {error}", file=sys.stderr)
+        print(f"netsim: {commands.as_called(str(error))}", file=sys.stderr)
         return _REFUSED
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments[:1] in (["--help"], ["-h"]):
-        print(__doc__ or _USAGE)
+    own, command = arguments, []
+    if "--" in arguments:
+        end = arguments.index("--")
+        own, command = arguments[:end], arguments[end + 1 :]
+    if _HELP & set(own) and own[0] != "calibrate":  # which has options of its own
+        print(commands.as_called(__doc__))
         return 0
     if len(arguments) == 3 and arguments[:2] == ["validate", "--out"]:
         from netsim.validation.network_table import validate
@@ -64,10 +69,6 @@ def _run(arguments: list[str]) -> int:
             "The collectives are those of bagua_algos, of which netsim knows nothing: "
             f"python -m experiments.{' '.join(arguments)}"
         )
-    own, command = arguments, []
-    if "--" in arguments:
-        end = arguments.index("--")
-        own, command = arguments[:end], arguments[end + 1 :]
     if not own or own[0] not in ("probe", "serve"):
         raise ValueError(_USAGE)
     if bool(command) != (own[0] == "serve"):

@@ -100,7 +100,7 @@ def _choose(settings: Settings, arguments: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=commands.program("experiments.equal_tuning"),
-        description=__doc__,
+        description=commands.as_called(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     of_command = parser.add_subparsers(dest="command", required=True)

@@ -41,7 +41,7 @@ def main() -> None:
         hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(known)}"
         raise UserError(f"relaxlab has no command {name!r}: {hint}")
     sys.argv[1:] = arguments
-    commands.name_as(f"relaxlab {name}")
+    commands.name_as({module: f"relaxlab {word}" for word, module in known.items()})
     sys.path.insert(0, os.getcwd())
     commands.end_at_once()  # until that module calls `commands.run`
     runpy.run_module(known[name], run_name="__main__", alter_sys=True)

@@ -37,7 +37,7 @@ def main() -> int:
 def usage() -> str:
     """The help text."""
     return (
-        "usage: python -m experiments.tune algo=CHOICE [KEY=VALUE] ... [trials=30]\n"
+        f"usage: {commands.program('experiments.tune')} algo=CHOICE [KEY=VALUE] ... [trials=30]\n"
         f"       [objective={'|'.join(OBJECTIVES)}] [at_s=SECONDS]\n"
         f"       [ranges={','.join(choices(FOLDER))}] [folder=FOLDER]\n\n"
         "trials: how many, with those of earlier commands (default 30)\n"
@@ -63,7 +63,7 @@ def show(tuning: Tuning) -> None:
         print(f"{what}: " + ", ".join(f"{name} {said(v, unit)}" for (name, unit), v in pairs))
     for command in tuning.commands:
         print(command)
-    print(f"python -m experiments.report {tuning.folder}")
+    print(f"{commands.program('experiments.report')} {tuning.folder}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from host.errors import UserError
 def main() -> int:
     """The command line."""
     if not sys.argv[1:] or {"-h", "--help"} & set(sys.argv[1:]):
-        print((__doc__ or "").strip())
+        print(commands.as_called(__doc__).strip())
         return 0
     try:
         case = case_of(sys.argv[1:])

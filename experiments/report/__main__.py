@@ -72,7 +72,7 @@ def main() -> int:
     commands.raise_at_sigterm()
     parser = argparse.ArgumentParser(
         prog=commands.program("experiments.report"),
-        description=(__doc__ or "").split("\n")[0],
+        description=commands.as_called(__doc__).split("\n")[0],
         epilog=_sections(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

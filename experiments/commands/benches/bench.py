@@ -12,7 +12,7 @@ def main() -> int:
     """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog=commands.program("experiments.bench"),
-        description=__doc__,
+        description=commands.as_called(__doc__),
     )
     parser.add_argument("--repeats", type=int, default=5, help="rounds of runs (default 5)")
     parser.add_argument("--net", default="none", choices=choices("net"), help="(default none)")

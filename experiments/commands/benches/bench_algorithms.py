@@ -14,7 +14,7 @@ def main() -> int:
     """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog=commands.program("experiments.bench_algorithms"),
-        description=(__doc__ or "").split("\n")[0],
+        description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument("--repeats", type=int, default=3, help="rounds (default 3)")
     parser.add_argument(

@@ -55,7 +55,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=commands.program("experiments.bench_nccl"),
-        description=__doc__,
+        description=commands.as_called(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="+", metavar="net=NAME")

@@ -11,7 +11,7 @@ def main() -> int:
     """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog=commands.program("experiments.bench_simulation"),
-        description=(__doc__ or "").split("\n")[0],
+        description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")
     parser.add_argument(

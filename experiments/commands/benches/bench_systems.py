@@ -1,4 +1,7 @@
-"""What BAGUA's systems beside its algorithms save: `python -m experiments.bench_systems`."""
+"""What BAGUA's systems beside its algorithms save: `python -m experiments.bench_systems`.
+
+Each system imports what it measures, which takes seconds, once the command line was read.
+"""
 
 import argparse
 import tempfile
@@ -6,20 +9,7 @@ from collections import defaultdict
 from itertools import product
 from pathlib import Path
 
-import torch
-from rich.progress import track
-
 from experiments.plan.messages import choices
-from experiments.validation import (
-    bench_autotune,
-    bench_balanced,
-    bench_cache,
-    bench_optimizer,
-    bench_reading,
-    bench_streams,
-)
-from experiments.validation.bench_autotune import MODELS
-from experiments.validation.rounds import print_rounds
 from host import commands
 from host.errors import UserError
 
@@ -27,7 +17,8 @@ from host.errors import UserError
 def main() -> int:
     """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog=commands.program("experiments.bench_systems"), description=__doc__
+        prog=commands.program("experiments.bench_systems"),
+        description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument("systems", nargs="*", help=f"of {', '.join(SYSTEMS)} (default all)")
     parser.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")
@@ -44,9 +35,7 @@ def main() -> int:
         choices=nets,
         help="of streams, auto and autotune; by default their own",
     )
-    parser.add_argument(
-        "--models", nargs="+", default=list(MODELS), choices=list(MODELS), help="of autotune"
-    )
+    parser.add_argument("--models", nargs="+", help="of autotune (default all)")
     parser.add_argument("--short", action="store_true", help="of autotune: a grid of four settings")
     arguments = parser.parse_args()
     if arguments.repeats < 1:
@@ -60,8 +49,17 @@ def main() -> int:
 
 def autotune(arguments: argparse.Namespace) -> None:
     """Whole runs of 4 workers by the defaults, tuned, and by a grid, in turn."""
+    from rich.progress import track
+
+    from experiments.validation import bench_autotune
+    from experiments.validation.rounds import print_rounds
+
     nets: list[str] = arguments.nets or list(bench_autotune.NETS)
-    situations = [(str(model), net) for model in arguments.models for net in nets]
+    models: list[str] = arguments.models or list(bench_autotune.MODELS)
+    if unknown := set(models) - set(bench_autotune.MODELS):
+        every = ", ".join(bench_autotune.MODELS)
+        raise UserError(f"--models: there is no {unknown.pop()}: choose of {every}")
+    situations = [(model, net) for model in models for net in nets]
     measured = {situation: defaultdict(list) for situation in situations}
     last: int = arguments.steps or bench_autotune.LAST_STEPS
     if last % bench_autotune.LOG_EVERY:
@@ -79,6 +77,11 @@ def autotune(arguments: argparse.Namespace) -> None:
 
 def balanced(arguments: argparse.Namespace) -> None:
     """Whole runs of 4 workers, in turn."""
+    from rich.progress import track
+
+    from experiments.validation import bench_balanced
+    from experiments.validation.rounds import print_rounds
+
     words = [f"experiment={arguments.experiment}"]
     words += [] if arguments.steps is None else [f"max_steps={arguments.steps}"]
     measured = defaultdict(list)
@@ -93,6 +96,11 @@ def balanced(arguments: argparse.Namespace) -> None:
 
 def cache(arguments: argparse.Namespace) -> None:
     """Epochs over slow examples, then entries, the stores in turn."""
+    from rich.progress import track
+
+    from experiments.validation import bench_cache
+    from experiments.validation.rounds import print_rounds
+
     rows = defaultdict(list)
     with bench_cache.stores() as makers:
         for repeat in track(range(arguments.repeats), "interleaved epochs"):
@@ -113,6 +121,12 @@ def cache(arguments: argparse.Namespace) -> None:
 
 def lengths(arguments: argparse.Namespace) -> None:
     """Steps of one worker without the others, the cases in turn."""
+    import torch
+    from rich.progress import track
+
+    from experiments.validation import bench_balanced
+    from experiments.validation.rounds import print_rounds
+
     torch.set_num_threads(1)
     words = [f"experiment={arguments.experiment}"]
     took_ms = defaultdict(list)
@@ -126,6 +140,12 @@ def lengths(arguments: argparse.Namespace) -> None:
 
 def optimizer(arguments: argparse.Namespace) -> None:
     """Steps of many small parameters, the ways in turn."""
+    import torch
+    from rich.progress import track
+
+    from experiments.validation import bench_optimizer
+    from experiments.validation.rounds import print_rounds
+
     torch.set_num_threads(1)
     rows = defaultdict(list)
     cases = [(name, size) for name in bench_optimizer.OPTIMIZERS for size in bench_optimizer.SIZES]
@@ -143,6 +163,11 @@ def optimizer(arguments: argparse.Namespace) -> None:
 
 def streams(arguments: argparse.Namespace) -> None:
     """Whole runs of 4 workers over several networks, in turn."""
+    from rich.progress import track
+
+    from experiments.validation import bench_streams
+    from experiments.validation.rounds import print_rounds
+
     measured = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         cases = list(product(arguments.nets or bench_streams.NETS, bench_streams.CASES))
@@ -157,6 +182,12 @@ def streams(arguments: argparse.Namespace) -> None:
 
 def reading(arguments: argparse.Namespace) -> None:
     """Batches of the same digits, the readers in turn, then whole runs of 4 workers, in turn."""
+    import torch
+    from rich.progress import track
+
+    from experiments.validation import bench_reading
+    from experiments.validation.rounds import print_rounds
+
     torch.set_num_threads(1)  # runs fork
     rows = defaultdict(list)
     splits = bench_reading.splits()
@@ -173,6 +204,11 @@ def reading(arguments: argparse.Namespace) -> None:
 
 def auto(arguments: argparse.Namespace) -> None:
     """What `streams=auto` chooses over several networks, in turn."""
+    from rich.progress import track
+
+    from experiments.validation import bench_streams
+    from experiments.validation.rounds import print_rounds
+
     measured = defaultdict(list)
     for _ in track(range(arguments.repeats), "interleaved trials"):
         for net in arguments.nets or bench_streams.NETS:

@@ -20,7 +20,7 @@ def main() -> int:
     commands.raise_at_sigterm()
     parser = argparse.ArgumentParser(
         prog=commands.program("experiments.collectives"),
-        description=__doc__,
+        description=commands.as_called(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="+", metavar="net=NAME workers=N")

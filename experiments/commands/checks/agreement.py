@@ -16,7 +16,7 @@ def main() -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog=commands.program("experiments.agreement"),
-        description=__doc__,
+        description=commands.as_called(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     of_command = parser.add_subparsers(dest="command", required=True)

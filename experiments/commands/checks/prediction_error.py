@@ -21,7 +21,7 @@ def main() -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog=commands.program("experiments.prediction_error"),
-        description=(__doc__ or "").split("\n")[0],
+        description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument("measured", type=Path, metavar="MEASURED", help="runs of real workers")
     parser.add_argument("predicted", type=Path, metavar="PREDICTED", help="simulated runs")

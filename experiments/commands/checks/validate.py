@@ -42,7 +42,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=commands.program("experiments.validate"),
-        description=__doc__,
+        description=commands.as_called(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
