@@ -1,11 +1,17 @@
 """What several test processes share: made by the first that needs it, read by the others."""
 
 import fcntl
+import hashlib
 import os
+import subprocess
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.paths import ROOT
 
 
 def made_once(
@@ -23,3 +29,32 @@ def made_once(
             make(folder)
             done.touch()
     return folder
+
+
+def compiled_once(command: list[str], source: str) -> Path:
+    """The folder in which `command` has compiled `source`, the file that its last word names, once
+    for this content: build/ keeps it for later runs of the suite. `said` has what the compiler
+    said.
+
+    Raises `AssertionError` where the compiler refuses the source.
+    """
+    content = "\0".join([*command, _version(command[0]), source])
+    folder = ROOT / "build" / "tests" / hashlib.sha256(content.encode()).hexdigest()[:32]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+                made = Path(scratch, "made")
+                made.mkdir()
+                (made / command[-1]).write_text(source)
+                done = subprocess.run(command, cwd=made, capture_output=True, text=True)
+                assert done.returncode == 0, done.stderr
+                (made / "said").write_text(done.stdout + done.stderr)
+                made.rename(folder)
+    return folder
+
+
+@cache
+def _version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], stdout=subprocess.PIPE, text=True).stdout

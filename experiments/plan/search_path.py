@@ -1,11 +1,12 @@
 """Where Hydra looks for the files of a configuration."""
 
 import os
-from copy import deepcopy
+import pickle
 from typing import Any
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.hydra import Hydra
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
@@ -15,7 +16,8 @@ from host import conf
 
 _OURS = {"hydra", "main", "schema"}
 """Who provides files that are known not to set `hydra.mode`: Hydra, and this project."""
-_read: dict[tuple[Any, ...], ConfigResult] = {}
+_read: dict[tuple[Any, ...], bytes] = {}
+"""What a file contained, pickled: Hydra takes the list of defaults out of what it gets."""
 _load_config = FileConfigSource.load_config
 
 
@@ -31,10 +33,12 @@ class OwnFiles(SearchPathPlugin):
 
 def find_own_files() -> None:
     """From now on Hydra finds them, too, and reads no file again that has not changed: that is a
-    fifth of what a composition takes.
+    quarter of what a composition takes.
     """
     Plugins.instance().register(OwnFiles)
-    FileConfigSource.load_config = _load_once
+    # The search for plugins makes Hydra's classes a second time: the registry has those in use.
+    in_use: Any = SourcesRegistry.instance().resolve("file")
+    in_use.load_config = _load_once
 
 
 def _load_once(self: FileConfigSource, config_path: str) -> ConfigResult:
@@ -44,8 +48,8 @@ def _load_once(self: FileConfigSource, config_path: str) -> ConfigResult:
         return _load_config(self, config_path)  # which says what is wrong
     key = (self.provider, self.path, config_path, file.st_ino, file.st_mtime_ns, file.st_size)
     if key not in _read:
-        _read[key] = _load_config(self, config_path)
-    return deepcopy(_read[key])  # Hydra takes the list of defaults out of it
+        _read[key] = pickle.dumps(_load_config(self, config_path))
+    return pickle.loads(_read[key])
 
 
 def compose_once() -> None:

@@ -5,8 +5,6 @@ tensors and does all else as on a GPU.
 """
 
 import ctypes
-import hashlib
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,10 +16,11 @@ import pytest
 import torch
 
 from kernels import cuda_module
+from tests.once import compiled_once
 
 HEADER = Path(__file__).with_name("cuda_emulation.h")
 COMPILE = ["g++", "-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
-COMPILE += ["-pthread", "-shared", "-fPIC", "-include", str(HEADER), "-x", "c++"]
+COMPILE += ["-pthread", "-shared", "-fPIC", "-o", "kernels.so", "kernels.cpp"]
 MAX_ARGS = 12  # of `emulate`
 
 
@@ -29,7 +28,6 @@ MAX_ARGS = 12  # of `emulate`
 class EmulatedCuda:
     """Stands in for the package `cupy`; `launched` are the names of the kernels that have run."""
 
-    folder: Path
     at_a_time: int = 3
     launched: list[str] = field(default_factory=list)
 
@@ -48,15 +46,9 @@ class EmulatedCuda:
 
     def raw_module(self, *, code: str, options: tuple[str, ...]) -> SimpleNamespace:
         """Like `cupy.RawModule`."""
-        library = ctypes.CDLL(str(self._compile(code)))
+        source = HEADER.read_text() + code
+        library = ctypes.CDLL(str(compiled_once(COMPILE, source) / "kernels.so"))
         return SimpleNamespace(get_function=lambda name: self._kernel(library, name))
-
-    def _compile(self, code: str) -> Path:
-        digest = hashlib.sha256(code.encode() + HEADER.read_bytes()).hexdigest()
-        library = self.folder / f"{digest}.so"
-        if not library.exists():
-            subprocess.run([*COMPILE, "-o", str(library), "-"], input=code, text=True, check=True)
-        return library
 
     def _kernel(self, library: ctypes.CDLL, name: str) -> Callable[..., None]:
         kernel = getattr(library, name)

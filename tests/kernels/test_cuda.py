@@ -45,8 +45,8 @@ every_place = pytest.mark.parametrize(("n", "offsets"), [*((n, (0, 0)) for n in 
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> EmulatedCuda:
-    return EmulatedCuda(folder=tmp_path_factory.mktemp("kernels"))
+def compiled() -> EmulatedCuda:
+    return EmulatedCuda()
 
 
 @pytest.fixture(

@@ -2,14 +2,12 @@
 
 import re
 import shutil
-import subprocess
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from kernels.cuda_module import read_source
+from tests.once import compiled_once
 from tests.paths import ROOT
 
 KERNELS = ROOT / "kernels"
@@ -23,26 +21,14 @@ needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc
 every_file = pytest.mark.parametrize("file", FILES)
 
 
-def nvcc(folder: Path, *options: str) -> str:
-    """Compile, and return what the compiler says."""
-    command = ["nvcc", "-std=c++17", *STRICT, *options]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=folder)
-    assert result.returncode == 0, result.stderr
-    return result.stdout + result.stderr
+def nvcc(source: str, *options: str) -> Path:
+    """The folder in which it is compiled; nvcc takes most of the time, and takes it once."""
+    return compiled_once(["nvcc", "-std=c++17", *STRICT, *options], source)
 
 
-@pytest.fixture(scope="module")
-def ptx(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The PTX of a file; nvcc takes most of the time, and takes it once."""
-
-    @cache
-    def compile_(file: str) -> Path:
-        folder = tmp_path_factory.mktemp("ptx")
-        (folder / "kernels.cu").write_text(read_source(file))
-        nvcc(folder, "--ptx", "-arch=compute_80", *HOSTILE, "kernels.cu")
-        return folder / "kernels.ptx"
-
-    return compile_
+def ptx(file: str) -> str:
+    options = ("--ptx", "-arch=compute_80", *HOSTILE, "kernels.cu")
+    return (nvcc(read_source(file), *options) / "kernels.ptx").read_text()
 
 
 def test_there_is_a_file_for_every_codec() -> None:
@@ -54,11 +40,10 @@ def test_there_is_a_file_for_every_codec() -> None:
 @needs_nvcc
 @every_file
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-def test_compiles_without_warnings_or_spills(
-    file: str, architecture: str, ptx: Callable[[str], Path]
-) -> None:
+def test_compiles_without_warnings_or_spills(file: str, architecture: str) -> None:
     target = f"arch=compute_80,code={architecture}"
-    report = nvcc(ptx(file).parent, "--cubin", "-gencode", target, "kernels.ptx")
+    folder = nvcc(ptx(file), "--cubin", "-gencode", target, "kernels.ptx")
+    report = (folder / "said").read_text()
     registers = [int(number) for number in re.findall(r"Used (\d+) registers", report)]
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", report)
     assert len(registers) == report.count("Compiling entry function") > 0
@@ -69,8 +54,8 @@ def test_compiles_without_warnings_or_spills(
 
 @needs_nvcc
 @every_file
-def test_no_flag_changes_the_arithmetic(file: str, ptx: Callable[[str], Path]) -> None:
-    text = ptx(file).read_text()
+def test_no_flag_changes_the_arithmetic(file: str) -> None:
+    text = ptx(file)
     ours = re.findall(r"// begin inline asm(.*?)// end inline asm", text, re.DOTALL)
     rest = re.sub(r"// begin inline asm(.*?)// end inline asm", "", text, flags=re.DOTALL)
     assert any("div.rn.f32" in instruction for instruction in ours)

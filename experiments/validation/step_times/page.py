@@ -33,10 +33,8 @@ _BAND = "0.85"
 _NOT_MODELLED = """\
 Not modelled, and likely behind most large errors:
 
-- In all cells but those of none and lan_1g, threads of workers that shared cores could stand still
-  for up to 4 ms at a message: they were measured before workers were batch work.
-- The token bucket of links without delay lets a burst through at once: large messages of lan_1g
-  take a little less.
+- The token bucket of links without delay lets a burst through at once: messages of lan_1g take
+  less, and those of two workers' ByteGrad, which the burst holds whole, a third.
 - Many streams over the switch have small frames, each of which costs it as much as a large one.
 - TCP's windows under loss are those of the steady state of long flows. New connections over wan
   still have larger ones: the first three all-reduces of 2.1 MB took 0.7 to 1.1 s, the next twenty

@@ -4,8 +4,10 @@ from hydra import initialize_config_dir
 from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
+from omegaconf import OmegaConf
 
 from experiments.plan import search_path
+from experiments.plan.compose import compose_config
 from host.conf import PACKAGED
 
 
@@ -53,3 +55,25 @@ def test_no_file_of_ours_sets_a_mode():
         assert "mode" not in (content.get("hydra") or {}), file
         is_of_hydra = "@package hydra" in file.read_text()
         assert not (is_of_hydra and "mode" in content), file
+
+
+def test_a_file_is_read_again_only_where_it_has_changed(tmp_path, monkeypatch):
+    own = tmp_path / "conf" / "net" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    text = (PACKAGED / "net" / "wan.yaml").read_text()
+    own.write_text(text)
+    monkeypatch.chdir(tmp_path)
+    read, load = [], OmegaConf.load
+    monkeypatch.setattr(OmegaConf, "load", lambda file: read.append(file.name) or load(file))
+
+    def composed(net: str) -> tuple[object, list[str]]:
+        read.clear()
+        config = compose_config(["algo=allreduce", f"net={net}"])
+        places = [str(PACKAGED), str(own.parent)]
+        return config.net.rate_mbit, [name for name in read if name.startswith(tuple(places))]
+
+    rate_mbit, _ = composed("mine")
+    assert composed("mine") == (rate_mbit, [])
+    assert rate_mbit == composed("wan")[0]
+    own.write_text(text.replace(f"rate_mbit: {rate_mbit}", f"rate_mbit: {rate_mbit + 1}"))
+    assert composed("mine") == (rate_mbit + 1, [str(own)])
