@@ -51,7 +51,8 @@ def main() -> int:
     """The command line; returns the exit code."""
     commands.raise_at_sigterm()
     parser = argparse.ArgumentParser(
-        prog=commands.program("experiments.calibrate"), description=commands.as_called(__doc__).split("\n")[0]
+        prog=commands.program("experiments.calibrate"),
+        description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="as for the app")
     parser.add_argument(

@@ -17,7 +17,8 @@ from host.output import check_folder
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog=commands.program("experiments.convergence"), description=commands.as_called(__doc__).split("\n")[0]
+        prog=commands.program("experiments.convergence"),
+        description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument("dir", metavar="DIR", help="a folder of runs")
     parser.add_argument(

@@ -24,7 +24,8 @@ from host.output import check_folder, writing
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog=commands.program("experiments.devices"), description=commands.as_called(__doc__).split("\n")[0]
+        prog=commands.program("experiments.devices"),
+        description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument("names", nargs="*", help=f"of {', '.join(known_devices())}")
     parser.add_argument("--write", action="store_true", help=f"write {SHARES.name}")

@@ -17,7 +17,8 @@ from host.errors import UserError
 def main() -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog=commands.program("experiments.gradients"), description=commands.as_called(__doc__).split("\n")[0]
+        prog=commands.program("experiments.gradients"),
+        description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="as for the app")
     parser.add_argument("--batches", type=int, default=100, help="default: %(default)s")

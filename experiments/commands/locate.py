@@ -66,7 +66,8 @@ def _answer(words: list[str]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=commands.program("experiments.locate"), description=commands.as_called(__doc__).split("\n")[0]
+        prog=commands.program("experiments.locate"),
+        description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument(
         "words",

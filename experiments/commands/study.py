@@ -59,7 +59,8 @@ def main() -> int:
     """The command line; returns the exit code."""
     commands.raise_at_sigterm()
     parser = argparse.ArgumentParser(
-        prog=commands.program("experiments.study"), description=commands.as_called(__doc__).split("\n")[0]
+        prog=commands.program("experiments.study"),
+        description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument("study", metavar="STUDY", help="the name of a file in conf/study")
     parser.add_argument("parts", nargs="*", metavar="PART", help="by default all, in order")

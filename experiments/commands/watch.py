@@ -23,7 +23,8 @@ _NICE = 10  # runs that are measured beside it go first
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog=commands.program("experiments.watch"), description=commands.as_called(__doc__).split("\n")[0]
+        prog=commands.program("experiments.watch"),
+        description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument("dir", metavar="DIR", type=Path, help="a folder of runs")
     parser.add_argument(

@@ -27,7 +27,8 @@ from host.errors import UserError
 def main() -> int:
     """Check the first GPU; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog=commands.program("experiments.gpu_check"), description=commands.as_called(__doc__).split("\n")[0]
+        prog=commands.program("experiments.gpu_check"),
+        description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="PART", help="such as 'net plugin'"

@@ -15,7 +15,8 @@ from host.output import check_folder
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog=commands.program("experiments.published"), description=commands.as_called(__doc__).split("\n")[0]
+        prog=commands.program("experiments.published"),
+        description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument("--out", type=Path, help="the folder for published.md")
     arguments = parser.parse_args()

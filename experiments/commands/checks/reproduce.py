@@ -24,7 +24,8 @@ def main() -> int:
     """The command line; returns the exit code."""
     commands.raise_at_sigterm()
     parser = argparse.ArgumentParser(
-        prog=commands.program("experiments.reproduce"), description=commands.as_called(__doc__).split("\n")[0]
+        prog=commands.program("experiments.reproduce"),
+        description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument(
         "--write", action="store_true", help="write what differs, which git then shows"
