@@ -152,8 +152,9 @@ def check_interrupt() -> None:
 
 
 def name_as(called: Mapping[str, str]) -> None:
-    """From now on `program` says these words for these modules: {"experiments.NAME": "relaxlab
-    NAME"}."""
+    """From now on `program` says these words for these modules, such as "relaxlab report" for
+    "experiments.report".
+    """
     _called.update(called)
 
 

@@ -59,6 +59,7 @@ def test_a_command_line_overrides_a_preset():
         (["probe", "net=wan", "--fast"], "'--fast' is not understood"),
         (["probe", "net=wan", "net.delay_ms="], "'net.delay_ms=' has no value"),
         (["serve", "net=wan"], "serve takes a command after --"),
+        (["collectives", "--help"], "The collectives are those of bagua_algos, "),
     ],
 )
 def test_a_wrong_command_line_is_answered_in_a_sentence(arguments, reason, capsys):

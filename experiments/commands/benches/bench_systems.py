@@ -42,6 +42,11 @@ def main() -> int:
         parser.error(f"--repeats must be at least 1, got {arguments.repeats}")
     if unknown := set(arguments.systems) - set(SYSTEMS):
         parser.error(f"there is no system {unknown.pop()}: choose of {', '.join(SYSTEMS)}")
+    if arguments.models:
+        from experiments.validation.bench_autotune import MODELS
+
+        if unknown := set(arguments.models) - set(MODELS):
+            parser.error(f"there is no model {unknown.pop()}: choose of {', '.join(MODELS)}")
     for name in arguments.systems or SYSTEMS:
         SYSTEMS[name](arguments)
     return 0
@@ -56,9 +61,6 @@ def autotune(arguments: argparse.Namespace) -> None:
 
     nets: list[str] = arguments.nets or list(bench_autotune.NETS)
     models: list[str] = arguments.models or list(bench_autotune.MODELS)
-    if unknown := set(models) - set(bench_autotune.MODELS):
-        every = ", ".join(bench_autotune.MODELS)
-        raise UserError(f"--models: there is no {unknown.pop()}: choose of {every}")
     situations = [(model, net) for model in models for net in nets]
     measured = {situation: defaultdict(list) for situation in situations}
     last: int = arguments.steps or bench_autotune.LAST_STEPS

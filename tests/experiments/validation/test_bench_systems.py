@@ -93,7 +93,9 @@ def test_every_way_to_step_is_timed(monkeypatch):
     assert ways["AdamW"] == ways["SGD momentum"] == {*always, "fused=True"}
 
 
-@pytest.mark.parametrize("words", [["nothing"], ["cache", "--repeats", "0"]])
+@pytest.mark.parametrize(
+    "words", [["nothing"], ["cache", "--repeats", "0"], ["cache", "--models", "nothing"]]
+)
 def test_what_cannot_be_measured_is_refused(words, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["bench_systems", *words])
     with pytest.raises(SystemExit):

@@ -14,6 +14,7 @@ from experiments.advise.map.times import times_s
 from experiments.advise.map.trainings import load
 from experiments.plan.compose import compose_config
 from experiments.plan.identity import plain
+from experiments.report.statistics import prediction_errors
 from host.errors import UserError
 
 (TRAINED,) = (t for t in load()[1] if (t.task, t.workers) == ("fashion_mnist", 8))
@@ -70,8 +71,9 @@ def runs(tmp_path):
 
 
 def test_runs_that_all_take_somewhat_longer_lie_where_the_map_says(runs):
+    longer = 1 + max(prediction_errors().values()) / 2
     write(runs, BASELINE, 1.2)
-    write(runs, OTHER, 1.2, 1.05)
+    write(runs, OTHER, 1.2, longer)
     (place,) = places(runs)
     assert pytest.approx(4 * 109_578 / 1e6, rel=0.002) == MODEL_MB  # a bucket is padded
     assert (place.job.rho, place.job.lambda_) == pytest.approx((JOB.rho, JOB.lambda_))
@@ -79,9 +81,9 @@ def test_runs_that_all_take_somewhat_longer_lie_where_the_map_says(runs):
     assert baseline.training == BASELINE
     assert other.steps.tolist() == list(STEPS.values())
     assert other.real_s == pytest.approx(1.2 * other.map_s)
-    assert other.simulated_s == pytest.approx(1.05 * other.map_s)
+    assert other.simulated_s == pytest.approx(longer * other.map_s)
     leads = [place.lead(other, by)[0] for by in ("real", "simulated", "map")]
-    assert leads[0] == pytest.approx(leads[2]) == pytest.approx(1.05 * leads[1]) and leads[0] > 2
+    assert leads[0] == pytest.approx(leads[2]) == pytest.approx(longer * leads[1]) and leads[0] > 2
     assert place.agrees(other, "map") and place.agrees(other, "simulated")
     text = page([place])
     assert (
