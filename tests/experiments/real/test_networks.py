@@ -10,6 +10,7 @@ import pytest
 from experiments.runs.load import load_runs
 from netsim.links.tcp import UNSENT_BYTES
 from tests import app
+from tests.busy_host import may_be_slowed
 
 pytestmark = pytest.mark.root
 
@@ -17,6 +18,7 @@ NOBODY = 65534
 FEW_STEPS = ("max_steps=4", "eval_every=4", "log_every=2")
 
 
+@may_be_slowed
 def test_what_the_network_turned_out_to_be_is_recorded(tmp_path):
     ended = app.run(
         *("algo=bytegrad", "net=wan", "net.rate_mbit=80", "net.tcp_wmem_max_kb=400"),
@@ -65,6 +67,7 @@ def test_a_link_that_comes_back_in_time_only_costs_time(tmp_path):
     assert record["steps"] / record["steps_per_s"] > 1.5
 
 
+@may_be_slowed
 def test_an_ordinary_user_trains_over_the_same_network(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     if os.geteuid() == 0:

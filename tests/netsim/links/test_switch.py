@@ -2,6 +2,7 @@ import pytest
 
 from netsim.conditions.link import LinkCondition
 from netsim.links.switch import check_switch
+from tests.busy_host import may_be_slowed
 
 
 def test_refuses_a_delay_below_the_reach_of_its_timer():
@@ -24,6 +25,7 @@ def test_each_condition_has_the_back_end_that_can_do_it(scenario):
 
 
 @pytest.mark.root
+@may_be_slowed
 def test_the_switch_delays_and_tcp_is_as_asked_beside_a_probe_that_needs_more(scenario):
     """64 kB in flight are 25 Mbit/s over 20 ms, and the probe still sees the link's 60."""
     outcome = scenario("switched")
@@ -40,6 +42,7 @@ def test_the_switch_delays_and_tcp_is_as_asked_beside_a_probe_that_needs_more(sc
 
 
 @pytest.mark.root
+@may_be_slowed
 def test_jumbo_frames_reach_everybody_at_the_rate_asked_for(scenario):
     """The best of three: a busy host slows a link but never makes it faster for long."""
     outcome = scenario("jumbo")
@@ -66,6 +69,7 @@ def test_garbage_and_arp_storms_do_not_end_the_switch(scenario):
 
 
 @pytest.mark.root
+@may_be_slowed
 def test_a_link_goes_down_and_comes_back_at_its_time(scenario):
     answered = scenario("outage")
     assert [at_s for at_s in answered if at_s < 0.25]

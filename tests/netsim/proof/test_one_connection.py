@@ -14,6 +14,7 @@ from netsim.conditions.presets import read_condition
 from netsim.links.tcp import TcpSettings
 from netsim.proof import one_connection
 from netsim.proof.temporary_network import run_workers
+from tests.busy_host import may_be_slowed
 
 NUM_ATTEMPTS = 3
 TCP = TcpSettings(
@@ -76,6 +77,7 @@ def witness_mbit(address: str) -> float:
 
 
 @pytest.mark.root
+@may_be_slowed
 def test_measured_it_is_what_iperf3_and_ping_see():
     if not shutil.which("iperf3") or not shutil.which("ping"):
         pytest.skip("needs iperf3 and ping")

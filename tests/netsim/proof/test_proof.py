@@ -8,6 +8,7 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import LinkCondition
 from netsim.errors import BrokenProbeError, ProbeError
 from netsim.proof import proof
+from tests.busy_host import may_be_slowed
 from tests.netsim.reports import LINK
 
 CONDITION = NetworkCondition(rate_mbit=100, delay_ms=10, loss_pct=1)
@@ -69,6 +70,7 @@ def test_a_host_too_busy_for_a_measurement_fails_those_links_alone_that_ask_for_
 
 
 @pytest.mark.root
+@may_be_slowed
 def test_shaped_workers_achieve_the_rate_and_the_round_trip(scenario):
     """The best of three: a busy host slows a link but never makes it faster for long."""
     for measured in scenario("proofs")[:4]:
