@@ -32,6 +32,8 @@ class Cost:
         idle_s: for how long, of an operation and the next one like it, each of these connections is
             not used; (): all are from the start to the end.
         num_messages: that all workers send together.
+        num_in_turn: how many of them the switch carries before the operation ends, if it carries
+            one after the other; None: all.
         host_s: for how long a host that all workers share is busy with it.
     """
 
@@ -45,6 +47,7 @@ class Cost:
     windows: Windows = ()
     idle_s: tuple[float, ...] = ()
     num_messages: float = 0.0
+    num_in_turn: float | None = None
     host_s: float = 0.0
 
     @cached_property

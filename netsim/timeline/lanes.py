@@ -9,6 +9,10 @@ the same link share it evenly until the first lane is through. So an operation u
 when another one starts. Until then the starting operation has twice the latencies of idle links:
 its messages and notices wait in the queue of the other lanes, which holds about a delay (see
 `patterns.ring`). So lanes share bandwidth, and one lane hides the latency of another.
+
+A token bucket before a link saves up while the link is idle, and lets that much through at once: a
+link's work begins as much earlier, though not before its last work was done. This is the virtual
+scheduling algorithm of ITU-T I.371.
 """
 
 from collections import deque
@@ -107,7 +111,7 @@ class Lanes:
         self._model = model
         start_s = np.zeros(model.world_size)
         self._lanes = [_LaneState(start_s, start_s) for _ in range(num_lanes)]
-        self._free_s = np.zeros((num_lanes, model.at(0)[0].num_links))
+        self._free_s = np.full((num_lanes, model.at(0)[0].num_links), -np.inf)
         self._connections = Connections(model.transport)
 
     @property
@@ -208,7 +212,9 @@ class Lanes:
         start_s = starts_s.max(keepdims=True)
         cost, end_s = self._finish(operation, start_s, windows)
         links = cost.links
-        behind_s, slowed = self._occupy(index, links, start_s, cost)
+        behind_s, saved_s, slowed = self._occupy(index, links, start_s, cost)
+        if saved_s is not None:
+            end_s = end_s - _sooner_s(cost, saved_s, links, cost.seconds)
         if slowed:
             latency_s = cost.seconds - cost.busy_s.max()
             end_s = end_s + _queueing_s(latency_s, behind_s.max())
@@ -234,12 +240,18 @@ class Lanes:
         cost, ends_s = self._finish(operation, sends_s, windows)
         moves, crossed = route.moves, route.crossed
         first_s = self._first_use_s(crossed, sends_s[moves])
-        behind_s, slowed = self._occupy(index, cost.links, first_s[cost.links], cost)
+        behind_s, saved_s, slowed = self._occupy(index, cost.links, first_s[cost.links], cost)
+        handed_over_s = sends_s + cost.handover_s
+        if saved_s is not None:
+            seconds = np.asarray(cost.seconds)[moves]
+            sooner_s = _sooner_s(cost, saved_s, crossed, seconds)
+            ends_s[moves] -= sooner_s
+            handed_over_s[moves] = np.maximum(handed_over_s[moves] - sooner_s, sends_s[moves])
         drain_s = np.asarray(cost.drain_s)[moves]
         if slowed:
             first_s[cost.links] = behind_s
             ends_s[moves] += _queueing_s(drain_s, first_s[crossed].max(0))
-        ends_s = np.maximum(ends_s, (sends_s + cost.handover_s)[route.places])
+        ends_s = np.maximum(ends_s, handed_over_s[route.places])
         flight = _Flight(
             operation.name, ranks[moves], begins_s[moves], ends_s[moves], crossed, drain_s
         )
@@ -255,18 +267,20 @@ class Lanes:
 
     def _occupy(
         self, index: int, links: Ranks, begins_s: Array, cost: Cost
-    ) -> tuple[Array, list[int]]:
+    ) -> tuple[Array, Array | None, list[int]]:
         """Put an operation's bytes on links `[l]`.
 
         Returns:
-            for how long others' bytes would have been there, `[l]`, and these others' lanes.
+            for how long others' bytes would have been there, `[l]`, what token buckets had saved,
+            `[links]`, None if there are none, and these others' lanes.
         """
         if not len(links):
-            return begins_s, []
+            return begins_s, None, []
         before_s = np.take(self._free_s, links, axis=1)  # by lanes in memory, as [:, links] is not
+        saved_s = self._saved_s(links, begins_s, before_s.max(0))
         begins_s = np.maximum(begins_s, before_s[index])
-        after_s = link_sharing.shared(before_s, index, begins_s, cost.busy_s[links])
-        self._free_s[:, links] = after_s
+        works_s = begins_s if saved_s is None else begins_s - saved_s[links]
+        self._free_s[:, links] = link_sharing.shared(before_s, index, works_s, cost.busy_s[links])
         slowed = []
         for other, lane in enumerate(self._lanes):
             if other != index and lane.flight is not None and (before_s[other] > begins_s).any():
@@ -275,7 +289,16 @@ class Lanes:
                 lane.times_s[lane.flight.ranks] = lane.flight.ends_s
                 slowed.append(other)
         before_s[index] = begins_s
-        return np.maximum(before_s.max(0) - begins_s, 0), slowed
+        return np.maximum(before_s.max(0) - begins_s, 0), saved_s, slowed
+
+    def _saved_s(self, links: Ranks, begins_s: Array, free_s: Array) -> Array | None:
+        """`[links]`: what the token buckets of some links have saved, which are idle since then."""
+        buckets_s = self._model.buckets_s(float(begins_s.min()))
+        if buckets_s is None:
+            return None
+        saved_s = np.zeros_like(buckets_s)
+        saved_s[links] = np.clip(begins_s - free_s, 0, buckets_s[links])
+        return saved_s
 
     def _finish(
         self, operation: CostedOperation, starts_s: Array, windows: Windows
@@ -305,6 +328,15 @@ class Lanes:
                 f"{at_s.max():g} s on; give the fault an end, or loss_pct less than 100."
             )
         return first, ends_s
+
+
+def _sooner_s(cost: Cost, saved_s: Array, crossed: Ranks, seconds: float | Array) -> Array:
+    """By how much sooner messages are through that cross links `[crossed, ...]` and take so long
+    where no token bucket has saved anything; a host that all share is not faster for it.
+    """
+    busy_s = cost.busy_s[crossed]
+    sooner_s = busy_s.max(0) - np.maximum(busy_s - saved_s[crossed], 0).max(0)
+    return np.minimum(sooner_s, seconds - cost.host_s)
 
 
 def _queueing_s(latency_s: float | Array, behind_s: float | Array) -> Array:

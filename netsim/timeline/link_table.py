@@ -36,6 +36,9 @@ class LinkTable:
         index   0 .. N-1      N .. 2N-1      2N .. 2N+M-1   2N+M .. 2N+2M-1
         link    uplinks       downlinks      node uplinks   node downlinks
 
+    `buckets_s` is how much sooner a full token bucket before each link lets its burst through than
+    the rate alone would.
+
     Args:
         condition: of the network.
         world_size: N.
@@ -66,6 +69,10 @@ class LinkTable:
         payload = 1 / wire_per_payload(condition.mtu)
         self._queues = np.array([link.queue_bytes for link in alike]) * payload
         self._bursts = np.array([link.burst_bytes for link in alike]) * payload
+        with np.errstate(divide="ignore"):
+            self.buckets_s: Array = np.where(
+                self.rates > 0, self._bursts * (1 / self.rates - 1 / host_rate), 0.0
+            )
 
     @property
     def num_links(self) -> int:

@@ -67,11 +67,13 @@ def ring(
     hops_s += streams.latest_s(situation, there, num_bytes, num_hops, rtt_s, num_coupled)
     hops_a_phase = num_hops / num_phases
     words_s = num_phases * _first_words_s(situation, num_bytes, piece_s, hops_a_phase, hop_s)
+    num_posted = num_hops * transport.num_segments * situation.streams
     return Cost(
         seconds=hops_s + words_s + last_s + float(cold_s.max()) + transport.operation_s,
         drain_s=float(delay_s.max()),
         busy_s=busy_s,
-        num_messages=len(ranks) * num_hops * transport.num_segments * situation.streams,
+        num_messages=len(ranks) * num_posted,
+        num_in_turn=(len(ranks) + 1) / 2 * num_posted,
         sent_bytes=situation.sent(num_hops * num_bytes),
         rtt_s=float(rtt_s.max()),
         windows=situation.opened(there, num_bytes, rate, rtt_s),
@@ -247,11 +249,14 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
 def share_host(cost: Cost, host: SharedHost) -> Cost:
     """The cost where all workers share a host: no less than this is busy with it.
 
-    The switch carries one message after the other, and none of them is on its way meanwhile: all of
-    an operation's messages add to its time. Bytes move while others are on the links.
+    The switch carries one message after the other, and none of them is on its way meanwhile: what
+    an operation's messages wait for adds to its time. Messages of one hop of a ring come to it at
+    once, so one waits for half of the others on the mean; elsewhere the last one counts, which
+    waits for all. Bytes move while others are on the links.
     """
     host_s = host.seconds(float(cost.sent_bytes.sum()), cost.num_messages)
-    carrying_s = host.seconds(0, cost.num_messages) if host.has_switch else 0.0
+    in_turn = cost.num_messages if cost.num_in_turn is None else cost.num_in_turn
+    carrying_s = host.seconds(0, in_turn) if host.has_switch else 0.0
     return replace(cost, seconds=np.maximum(cost.seconds + carrying_s, host_s), host_s=host_s)
 
 

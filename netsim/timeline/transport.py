@@ -100,19 +100,19 @@ class Transport:
 
     operation_s: float = 1e-6
     message_s: float = 5.78e-5
-    bytes_per_s: float = 4.345e9
-    local_bytes_per_s: float = 8.69e9
+    bytes_per_s: float = 4.35e9
+    local_bytes_per_s: float = 8.7e9
     messages_per_s: float = 2.975e4
     local_messages_per_s: float = 5.95e4
     switch_bytes_per_s: float = 1.4e9
-    switch_messages_per_s: float = 1.71e4
+    switch_messages_per_s: float = 1.33e4
     switch_nap_s: float = 2e-4
     num_segments: int = 2
     segment_bytes: float = 1_048_576
     gather_segment_bytes: float | None = None
     rendezvous: bool = True
     socket_bytes: float = 131_072  # netsim.links.tcp.UNSENT_BYTES
-    straggling_bytes: float = 2.56e5
+    straggling_bytes: float = 2.49e5
     has_trees: bool = False
     halving_doubling_bytes: float = 0
     chunk_bytes: float | None = None

@@ -84,6 +84,12 @@ def test_the_switch_carries_one_message_after_the_other():
         cost = model.cost(operation, model.at(0)[0])
         assert cost.seconds == pytest.approx(expected_s, rel=1e-4), (delay_ms, backend)
         assert cost.host_s == pytest.approx(0.012 if backend else 0, rel=1e-4)
+    # A message of a ring's hop waits for half of the others: 6 hops, of 4 messages each.
+    model = CostModel(NetworkCondition(delay_ms=5), 4, each, backend="switch")
+    unhurried = CostModel(NetworkCondition(delay_ms=5), 4, IDEAL, backend="switch")
+    around = [m.cost(of_all("all_reduce_mean", 80, 4), m.at(0)[0]) for m in (model, unhurried)]
+    assert around[0].seconds - around[1].seconds == pytest.approx(0.015, rel=1e-3)
+    assert around[0].host_s == pytest.approx(0.024, rel=1e-3)
     slow = replace(IDEAL, switch_bytes_per_s=80 * 3 / 4 * 4 / 0.1)
     model = CostModel(NetworkCondition(delay_ms=5), 4, slow, backend="switch")
     assert model.cost(operation, model.at(0)[0]).seconds == pytest.approx(0.1)
