@@ -32,7 +32,6 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from scipy.optimize import least_squares
 
 from host import commands
 from host.output import check_folder, writing
@@ -182,6 +181,8 @@ def fit(measurements: Sequence[Measurement]) -> Transport:
             "These measurements are of one network and one number of workers: add more."
         )
     num_processors = fitted[0].num_processors  # of one host all
+    from scipy.optimize import least_squares  # takes a third of a second
+
     ranges = _ranges(fitted)
     low, guess, high = np.log(np.array(list(ranges.values()))).T
     limits = np.array([name.endswith("_bytes_per_s") for name in ranges])

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 from netsim.conditions.condition import NetworkCondition
 from netsim.timeline.cost_model import CostModel, PlainOperation
@@ -88,6 +87,8 @@ def sent(
 
 def fit(taken: Sequence[Taken]) -> tuple[float, float]:
     """Processor seconds a message and a byte, by the least squares of relative errors."""
+    from scipy.optimize import nnls  # takes a third of a second
+
     seconds = np.array([one.seconds for one in taken])
     counts = np.array([[one.num_messages, one.num_bytes] for one in taken])
     (message_s, byte_s), _ = nnls(counts / seconds[:, None], np.ones(len(taken)))

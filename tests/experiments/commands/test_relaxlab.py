@@ -120,11 +120,13 @@ def one_after_the_other(commands, tmp_path):
 
 def test_no_help_and_no_mistake_waits_for_an_import_that_takes_long(tmp_path):
     helps = [(name, "--help") for name in programs()]
-    found = one_after_the_other([*helps, *MISTAKES], tmp_path)
+    calibrate = ("netsim", "calibrate", "--help")
+    *found, of_links = one_after_the_other([*helps, *MISTAKES, calibrate], tmp_path)
     expected = [[0, []]] * len(helps) + [[2, []]] * len(MISTAKES)
     named = dict(zip([*helps, *MISTAKES], found, strict=True))
 
     assert named == dict(zip([*helps, *MISTAKES], expected, strict=True))
+    assert of_links == [0, ["pyroute2"]]  # it makes links, whose module takes a tenth of a second
     assert not (tmp_path / "run").exists()
 
 
