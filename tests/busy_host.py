@@ -3,6 +3,6 @@
 import pytest
 
 may_be_slowed = pytest.mark.flaky(reruns=5, reruns_delay=3, only_rerun="AssertionError")
-"""Measures anew where the test's assertions fail: a busy host slows a link for a while, but a wrong
-link stays wrong.
+"""Measures anew where the test's assertions fail: a busy host slows a link and its workers for a
+while, but a wrong link stays wrong.
 """

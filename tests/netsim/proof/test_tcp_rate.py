@@ -2,6 +2,7 @@ import pytest
 
 from netsim.errors import ProbeError
 from netsim.proof import tcp_rate
+from tests.busy_host import may_be_slowed
 
 
 def test_slow_links_are_measured_for_longer():
@@ -25,6 +26,7 @@ def test_a_connection_that_breaks_ends_the_probe_of_all_and_not_the_next(scenari
 
 
 @pytest.mark.root
+@may_be_slowed
 def test_a_probe_names_the_neighbour_who_never_comes(scenario):
     silent, *others = scenario("silent_neighbour")[:3]
     assert silent is None
