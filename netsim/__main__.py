@@ -53,7 +53,7 @@ def _run(arguments: list[str]) -> int:
     if "--" in arguments:
         end = arguments.index("--")
         own, command = arguments[:end], arguments[end + 1 :]
-    if _HELP & set(own) and own[0] not in ("calibrate", "collectives"):  # they have their own
+    if _HELP & set(own) and own[0] not in ("calibrate", "collectives"):  # which say it themselves
         print(commands.as_called(__doc__))
         return 0
     if len(arguments) == 3 and arguments[:2] == ["validate", "--out"]:

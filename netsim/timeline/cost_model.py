@@ -92,7 +92,7 @@ class CostModel:
     """The costs of operations between N workers under a condition.
 
     `host` is what all workers together move and handle at the most; nothing limits it where each
-    has a host of its own.
+    has a host of its own. `has_buckets`: token buckets are before the links.
 
     Args:
         condition: of the network; its time begins at 0 when training does.
@@ -115,7 +115,7 @@ class CostModel:
     ) -> None:
         self.world_size = world_size
         self.transport = transport.over(condition)
-        self._has_buckets = backend == "tbf"
+        self.has_buckets = backend == "tbf"
         self._nap_s = transport.switch_nap_s if backend == "switch" else 0.0
         self.host = transport.host(backend)
         self.wire_per_payload = wire_per_payload(condition.mtu)
@@ -128,10 +128,6 @@ class CostModel:
     def at(self, at_s: float) -> tuple[LinkTable, float]:
         """The links at a time, and until when they stay so; inf: for ever."""
         return self._links.at(at_s)
-
-    def buckets_s(self, at_s: float) -> Array | None:
-        """`LinkTable.buckets_s` at a time; None: no token buckets are before the links."""
-        return self.at(at_s)[0].buckets_s if self._has_buckets else None
 
     def ranks(self, operation: CostedOperation) -> Ranks:
         """The participants of an operation, in the order of the ring."""

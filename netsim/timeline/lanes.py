@@ -277,7 +277,7 @@ class Lanes:
         if not len(links):
             return begins_s, None, []
         before_s = np.take(self._free_s, links, axis=1)  # by lanes in memory, as [:, links] is not
-        saved_s = self._saved_s(links, begins_s, before_s.max(0))
+        saved_s = self._saved_s(links, begins_s, before_s)
         begins_s = np.maximum(begins_s, before_s[index])
         works_s = begins_s if saved_s is None else begins_s - saved_s[links]
         self._free_s[:, links] = link_sharing.shared(before_s, index, works_s, cost.busy_s[links])
@@ -292,12 +292,14 @@ class Lanes:
         return np.maximum(before_s.max(0) - begins_s, 0), saved_s, slowed
 
     def _saved_s(self, links: Ranks, begins_s: Array, free_s: Array) -> Array | None:
-        """`[links]`: what the token buckets of some links have saved, which are idle since then."""
-        buckets_s = self._model.buckets_s(float(begins_s.min()))
-        if buckets_s is None:
+        """`[links]`: what the token buckets of links `[l]` have saved, which were in use by lanes
+        until `free_s` `[lanes, l]`; None: there are no buckets.
+        """
+        if not self._model.has_buckets:
             return None
+        buckets_s = self._model.at(float(begins_s.min()))[0].buckets_s
         saved_s = np.zeros_like(buckets_s)
-        saved_s[links] = np.clip(begins_s - free_s, 0, buckets_s[links])
+        saved_s[links] = np.clip(begins_s - free_s.max(0), 0, buckets_s[links])
         return saved_s
 
     def _finish(

@@ -35,8 +35,8 @@ Not modelled, and likely behind most large errors:
 
 - Where workers share cores and nothing else makes a step long, as over none and lan_1g, threads
   that communicate wait for processors more than predicted.
-- Many streams over the switch have small frames, each of which costs it as much as a large one,
-  and each message of lan_1g by 8 streams waits for the last of 8 threads.
+- Many streams over the switch have small frames, each of which costs it as much as a large one.
+  Over lan_1g, where there is no switch, 8 streams take longer than one; why is not known.
 - TCP's windows under loss are those of the steady state of long flows. New connections over wan
   still have larger ones: the first three all-reduces of 2.1 MB took 0.7 to 1.1 s, the next twenty
   1.9 on the mean. On many streams a window never grows beyond the part of a message that it
