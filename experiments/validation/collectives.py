@@ -22,9 +22,8 @@ from netsim.links import tcp
 from netsim.links.namespaces import Hub
 from netsim.links.netlink import INTERFACE
 from netsim.proof.temporary_network import Results, run_workers
-from netsim.timeline.compute import ComputeTimes
 from netsim.timeline.cost_model import CostModel, PlainOperation
-from netsim.timeline.timeline import Timeline
+from netsim.timeline.lanes import steady_s
 from netsim.timeline.transport import GLOO
 
 PATTERNS = {"ring": 0, "halving_doubling": EVERY_SIZE}
@@ -34,8 +33,6 @@ STREAMS = (1, 2, 4, 8, 16)
 SIZES = (4_000, 100_000, 400_000, 1_600_000)
 LIMIT_S = 300.0
 LINGER_S = 0.3
-REPEATED = 16
-"""All-reduces that are predicted one after the other; the second half is the steady state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,13 +127,7 @@ def predicted_s(condition: NetworkCondition, num_workers: int, timed: Timed, bac
     operation = PlainOperation(
         name="all_reduce_mean", num_bytes=timed.num_bytes, ranks=tuple(range(num_workers))
     )
-    timeline = Timeline(model, ComputeTimes(forward_s=0, backward_s=0))
-    ends_s = []
-    for _ in range(REPEATED):
-        timeline.on_operation(operation)
-        ends_s.append(float(timeline.time_s.max()))
-    num_steady = REPEATED // 2
-    return (ends_s[-1] - ends_s[-1 - num_steady]) / num_steady
+    return steady_s(model, operation)
 
 
 def summary(

@@ -27,6 +27,9 @@ from netsim.timeline.cost_model import CostedOperation, CostModel
 from netsim.timeline.link_table import Array, Ranks
 from netsim.timeline.tcp.windows import Windows
 
+_NUM_STEADY = 8
+"""Operations in a row that count, after as many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -330,6 +333,18 @@ class Lanes:
                 f"{at_s.max():g} s on; give the fault an end, or loss_pct less than 100."
             )
         return first, ends_s
+
+
+def steady_s(model: CostModel, operation: CostedOperation) -> float:
+    """What one of many operations in a row takes: it finds windows and token buckets as those
+    before it have left them.
+    """
+    lanes, ends_s = Lanes(model, 1, records_events=False), []
+    for _ in range(2 * _NUM_STEADY):
+        lanes.put(0, operation)
+        lanes.run()
+        ends_s.append(float(lanes.times_s(0).max()))
+    return (ends_s[-1] - ends_s[-1 - _NUM_STEADY]) / _NUM_STEADY
 
 
 def _sooner_s(cost: Cost, saved_s: Array, crossed: Ranks, seconds: float | Array) -> Array:

@@ -36,7 +36,7 @@ import yaml
 from host import commands
 from host.output import check_folder, writing
 from netsim.timeline.cost_model import CostModel, PlainOperation
-from netsim.timeline.lanes import Lanes
+from netsim.timeline.lanes import steady_s
 from netsim.timeline.transport import GLOO, Transport
 from netsim.validation import gloo_measurements, processor
 from netsim.validation.gloo_measurements import Measurement, UniformNetwork
@@ -52,9 +52,6 @@ FITTED = {
 OF_MESSAGES = {"local_messages_per_s": (1e3, 4e4, 1e7)}
 """The same, where several numbers of workers were measured; `messages_per_s` is a processor's part.
 """
-
-_NUM_STEADY = 6
-"""Operations in a row that are averaged, after as many."""
 
 OUTLIER = 0.2
 """Relative error above which a measurement weighs less."""
@@ -140,18 +137,9 @@ def predicted_s(measurement: Measurement, transport: Transport) -> float:
         peers=next_ranks if measurement.name == "exchange" else None,
     )
     if measurement.backend == "tbf" and measurement.rate_mbit:
-        return _in_a_row_s(model, operation)
+        return steady_s(model, operation)
     cost = model.cost(operation, model.at(0)[0])
     return float(np.max(cost.seconds) + np.max(cost.notice_s))
-
-
-def _in_a_row_s(model: CostModel, operation: PlainOperation) -> float:
-    lanes, ends_s = Lanes(model, 1, records_events=False), []
-    for _ in range(2 * _NUM_STEADY):
-        lanes.put(0, operation)
-        lanes.run()
-        ends_s.append(float(lanes.times_s(0).max()))
-    return (ends_s[-1] - ends_s[-1 - _NUM_STEADY]) / _NUM_STEADY
 
 
 @lru_cache(maxsize=64)
