@@ -102,13 +102,14 @@ class Lanes:
         records_events: whether `events` fills.
 
     `host_s` is for how long a host that all workers share has been busy with operations, and
-    `operating_s` `[lanes]` for how long operations have been under way.
+    `operating_s` and `kernels_s` `[lanes]` for how long operations and kernels have been under way.
     """
 
     def __init__(self, model: CostModel, num_lanes: int, *, records_events: bool) -> None:
         self.bytes_sent: Array = np.zeros(model.world_size)
         self.host_s = 0.0
         self.operating_s: Array = np.zeros(num_lanes)
+        self.kernels_s: Array = np.zeros(num_lanes)
         self._events: list[Event] = []
         self._records_events = records_events
         self._model = model
@@ -176,6 +177,7 @@ class Lanes:
                 lane.times_s = np.maximum(lane.times_s, item.at_s)
             elif isinstance(item, Kernel):
                 before_s, lane.times_s = lane.times_s, lane.times_s + item.seconds
+                self.kernels_s[index] += np.max(item.seconds)
                 if self._records_events:
                     everyone = np.arange(len(before_s))
                     self._events += spans(index, "kernel", everyone, before_s, lane.times_s)

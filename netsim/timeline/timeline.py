@@ -73,11 +73,11 @@ class Timeline:
         model: of what operations cost.
         compute: what a step's compute takes.
         num_lanes: that the engine uses: 2 between processes on CPUs, else 1.
-        host_load: part of their host's processors that the workers' compute keeps busy, if they
-            share one. Moving bytes takes these, too: no step is shorter than both together.
-        host_wait: part of this compute for which a thread waits until a processor is free, if they
-            share one that has fewer of them than workers. So do the threads that communicate: no
-            step is shorter than what operations take on one lane and such waits.
+        host_load: part of their host's processors that the workers' compute and kernels keep busy,
+            if they share one. Moving bytes takes these, too: no step is shorter than all together.
+        host_wait: part of this work for which a thread waits until a processor is free, if they
+            share a host that has fewer of them than workers. So do the threads that communicate: no
+            step is shorter than the jobs of one lane, the optimizer after them, and such waits.
         records_events: whether to keep `events`, for a picture; takes memory with every step.
     """
 
@@ -100,7 +100,9 @@ class Timeline:
         self._begin_s: Array = np.zeros(model.world_size)
         self._host_before_s = 0.0
         self._operating_before_s: Array = np.zeros(num_lanes + 1)
+        self._kernels_before_s: Array = np.zeros(num_lanes + 1)
         self._lanes = Lanes(model, num_lanes + 1, records_events=records_events)
+        self._has_switch = model.host.has_switch
         self._records_events = records_events
         self._compute_events: list[Event] = []
         self._stage = _Stage.OUTSIDE
@@ -137,6 +139,7 @@ class Timeline:
         self._begin_s = self._now_s
         self._host_before_s = self._lanes.host_s
         self._operating_before_s = self._lanes.operating_s.copy()
+        self._kernels_before_s = self._lanes.kernels_s.copy()
         self._stage = _Stage.FORWARD
         self._lane = 0
 
@@ -206,11 +209,7 @@ class Timeline:
         self._join()
         moving_s = self._lanes.host_s - self._host_before_s
         if moving_s:
-            operating_s = (self._lanes.operating_s - self._operating_before_s)[: self._num_lanes]
-            compute_s = self._compute_s()
-            busy_s = moving_s + self._host_load * compute_s
-            waiting_s = operating_s.max() + self._host_wait * compute_s
-            self._wait_until(self._begin_s + np.maximum(busy_s, waiting_s))
+            self._wait_until(self._begin_s + self._least_s(moving_s))
         self._stage = _Stage.OUTSIDE
         self._begin(0)
         self.num_steps += 1
@@ -223,10 +222,24 @@ class Timeline:
             self.do(job.work)
         self.end_step()
 
-    def _compute_s(self) -> Array:
-        """What the step's compute takes, `[N]`."""
-        compute = self.compute
-        return (compute.forward_s + compute.backward_s + compute.optimizer_s) * self._factors
+    def _least_s(self, moving_s: float) -> Array:
+        """What a step takes at least on a host that all workers share, `[N]`: its processors do
+        all of the work, and threads wait for them. A switch carries messages in turn, and
+        operations have this wait in their own time.
+        """
+        before_s = self._operating_before_s, self._kernels_before_s
+        now_s = self._lanes.operating_s, self._lanes.kernels_s
+        operating_s, kernels_s = (
+            (now - before)[: self._num_lanes] for now, before in zip(now_s, before_s, strict=True)
+        )
+        optimizer_s = self.compute.optimizer_s * self._factors
+        passes_s = (self.compute.forward_s + self.compute.backward_s) * self._factors
+        beside_s = passes_s + kernels_s.sum()
+        busy_s = moving_s + self._host_load * (beside_s + optimizer_s)
+        if not self._has_switch:
+            beside_s = beside_s + moving_s
+        in_turn_s = (operating_s + kernels_s).max() + optimizer_s
+        return np.maximum(busy_s, in_turn_s + self._host_wait * beside_s)
 
     def _begin(self, lane: int) -> None:
         self._lane = lane

@@ -33,10 +33,10 @@ _BAND = "0.85"
 _NOT_MODELLED = """\
 Not modelled, and likely behind most large errors:
 
-- Where workers share cores and nothing else makes a step long, as over none and lan_1g, threads
-  that communicate wait for processors more than predicted.
+- Workers of one host take turns on its cores. Which of them comes late, and which of the others
+  waits for it, changes from step to step: here all wait for the same part of what they compute.
 - Many streams over the switch have small frames, each of which costs it as much as a large one.
-  Over lan_1g, where there is no switch, 8 streams take longer than one; why is not known.
+  Over lan_1g, where there is no switch, 8 streams take longer than predicted; why is not known.
 - TCP's windows under loss are those of the steady state of long flows. New connections over wan
   still have larger ones: the first three all-reduces of 2.1 MB took 0.7 to 1.1 s, the next twenty
   1.9 on the mean. On many streams a window never grows beyond the part of a message that it

@@ -189,10 +189,11 @@ def test_two_lanes_share_the_bandwidth_and_hide_the_latency():
             assert timeline.time_s == pytest.approx([expected_s] * 4, rel=1e-4)
 
 
-@pytest.mark.parametrize(("host_wait", "step_s"), [(0.0, 0.31), (0.1, 0.31), (0.5, 0.41)])
+@pytest.mark.parametrize(("host_wait", "step_s"), [(0.0, 0.31), (0.1, 0.31), (0.5, 0.415)])
 def test_what_communicates_waits_for_a_processor_as_what_computes_does(host_wait, step_s):
-    """0.31 s of compute hide an exchange of 0.25 s and a delay, unless this waits for a processor
-    for half of them. A short operation on the other lane adds nothing, nor does the step before.
+    """0.3 s of forward and backward hide an exchange of 0.255 s, unless this waits for a processor
+    for half of them; then the optimizer comes. A short operation on the other lane adds nothing,
+    nor does the step before.
     """
     model = CostModel(NETWORK, 2, replace(BARE, local_bytes_per_s=1e30), backend="netem")
     timeline = Timeline(model, COMPUTE, host_load=0.0, host_wait=host_wait)
@@ -204,7 +205,38 @@ def test_what_communicates_waits_for_a_processor_as_what_computes_does(host_wait
                 TimelineJob(moment="bucket_ready", bucket=1, work=[short]),
             ]
         )
-        assert timeline.time_s == pytest.approx([step * step_s] * 2, abs=0.006)
+        assert timeline.time_s == pytest.approx([step * step_s] * 2, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("backend", "host_load", "host_wait", "step_s"),
+    [
+        ("netem", 0.0, 0.0, 0.31),  # all is hidden by compute
+        ("netem", 1.0, 0.0, 0.1 + 0.31 + 0.06),  # processors do one after the other
+        ("netem", 0.0, 0.5, 0.285 + 0.01 + 0.5 * (0.3 + 0.06 + 0.1)),
+        ("switch", 1.0, 0.0, 0.1 + 0.31 + 0.06),
+        ("switch", 0.0, 0.5, 0.285 + 0.01 + 0.5 * (0.3 + 0.06)),  # it has carried the bytes
+    ],
+)
+def test_kernels_and_bytes_keep_processors_busy_and_wait_for_them(
+    backend, host_load, host_wait, step_s
+):
+    """Two kernels of 30 ms, one of them on the lane of an exchange of 0.255 s. Moving its bytes
+    takes all processors of the host for 0.1 s.
+    """
+    operation = exchange(0.25, 2)
+    bytes_per_s = 2 * operation.num_bytes / 0.1
+    transport = replace(BARE, local_bytes_per_s=bytes_per_s, switch_bytes_per_s=bytes_per_s)
+    model = CostModel(NETWORK, 2, transport, backend=backend)
+    timeline = Timeline(model, COMPUTE, host_load=host_load, host_wait=host_wait)
+    for step in (1, 2):
+        timeline.replay(
+            [
+                TimelineJob(moment="forward", work=[operation, 0.03]),
+                TimelineJob(moment="bucket_ready", bucket=1, work=[0.03]),
+            ]
+        )
+        assert timeline.time_s == pytest.approx([step * step_s] * 2, abs=1e-3)
 
 
 @pytest.mark.parametrize(("host_load", "step_s"), [(1.0, 0.56), (0.5, 0.405)])
