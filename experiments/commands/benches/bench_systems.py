@@ -21,7 +21,7 @@ def main() -> int:
         description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument("systems", nargs="*", help=f"of {', '.join(SYSTEMS)} (default all)")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")
+    parser.add_argument("--repeats", type=int, help="rounds (default 5, of pieces 6)")
     parser.add_argument("--experiment", default="spoken_digits", help="of balanced and lengths")
     parser.add_argument(
         "--steps",
@@ -33,12 +33,12 @@ def main() -> int:
         "--nets",
         nargs="+",
         choices=nets,
-        help="of streams, auto and autotune; by default their own",
+        help="of streams, auto, pieces and autotune; by default their own",
     )
     parser.add_argument("--models", nargs="+", help="of autotune (default all)")
     parser.add_argument("--short", action="store_true", help="of autotune: a grid of four settings")
     arguments = parser.parse_args()
-    if arguments.repeats < 1:
+    if arguments.repeats is not None and arguments.repeats < 1:
         parser.error(f"--repeats must be at least 1, got {arguments.repeats}")
     if unknown := set(arguments.systems) - set(SYSTEMS):
         parser.error(f"there is no system {unknown.pop()}: choose of {', '.join(SYSTEMS)}")
@@ -48,7 +48,8 @@ def main() -> int:
         if unknown := set(arguments.models) - set(MODELS):
             parser.error(f"there is no model {unknown.pop()}: choose of {', '.join(MODELS)}")
     for name in arguments.systems or SYSTEMS:
-        SYSTEMS[name](arguments)
+        repeats = arguments.repeats or ROUNDS.get(name, 5)
+        SYSTEMS[name](argparse.Namespace(**{**vars(arguments), "repeats": repeats}))
     return 0
 
 
@@ -167,8 +168,8 @@ def streams(arguments: argparse.Namespace) -> None:
     """Whole runs of 4 workers over several networks, in turn."""
     from rich.progress import track
 
-    from experiments.validation import bench_streams
     from experiments.validation.rounds import print_rounds
+    from experiments.validation.streams import bench_streams
 
     measured = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
@@ -208,8 +209,8 @@ def auto(arguments: argparse.Namespace) -> None:
     """What `streams=auto` chooses over several networks, in turn."""
     from rich.progress import track
 
-    from experiments.validation import bench_streams
     from experiments.validation.rounds import print_rounds
+    from experiments.validation.streams import bench_streams
 
     measured = defaultdict(list)
     for _ in track(range(arguments.repeats), "interleaved trials"):
@@ -220,6 +221,29 @@ def auto(arguments: argparse.Namespace) -> None:
     print_rounds("streams=auto: trials of 4 new workers", dict(sorted(measured.items())))
 
 
+def pieces(arguments: argparse.Namespace) -> None:
+    """Exchanges and all-to-alls of 4 workers over several networks, equal parts and pieces in turn;
+    a table of Markdown.
+    """
+    from rich.progress import track
+
+    from experiments.validation.rounds import measured_by
+    from experiments.validation.streams import bench_pieces
+    from netsim.errors import NamespaceError
+
+    measured = {}
+    try:
+        for net in track(arguments.nets or bench_pieces.NETS, "networks", transient=True):
+            measured[net] = bench_pieces.measure(net, arguments.repeats)
+    except NamespaceError as error:
+        raise UserError(str(error)) from error
+    print(f"ms, the slowest of 4 workers, 8 streams; {measured_by(arguments.repeats)}:\n")
+    print(bench_pieces.table(measured))
+
+
+ROUNDS = {"pieces": 6}
+"""Where the default is not 5."""
+
 SYSTEMS = {
     "auto": auto,
     "autotune": autotune,
@@ -227,6 +251,7 @@ SYSTEMS = {
     "cache": cache,
     "lengths": lengths,
     "optimizer": optimizer,
+    "pieces": pieces,
     "reading": reading,
     "streams": streams,
 }

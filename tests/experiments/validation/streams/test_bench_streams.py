@@ -5,7 +5,7 @@ import pytest
 from experiments.commands.benches import bench_systems
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.validation.bench_streams import CASES, THEIRS, rows
+from experiments.validation.streams.bench_streams import CASES, THEIRS, rows
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError
 from netsim.links.namespaces import check_permitted

@@ -1,0 +1,1 @@
+"""What several streams save, and how a message is shared out among them."""
