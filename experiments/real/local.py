@@ -22,6 +22,7 @@ from experiments.real.worker import run_worker
 from experiments.tasks.base import TaskData
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
+from experiments.training.torch_ddp import before_forks
 from host.channel import ParentChannel
 from host.processes import fork
 
@@ -149,6 +150,7 @@ def _run_crew(
         return run_worker(plan, data, rank, network, rendezvous, memory, launcher)
 
     launcher = ParentChannel(channel)
+    before_forks(plan.algorithm)
     ranks = {fork(lambda rank=rank: run(rank)): rank for rank in range(plan.workers)}
     for _, theirs in workers:
         theirs.close()

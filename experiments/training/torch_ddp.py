@@ -44,8 +44,6 @@ class TorchDDP(Algorithm):
             )
         if self.bucket_cap_mb is not None and not self.bucket_cap_mb > 0:
             raise ValueError(f"bucket_cap_mb must be more than 0 or null, got {self.bucket_cap_mb}")
-        # DistributedDataParallel asks for it: once here, before the workers are forked.
-        import torch._dynamo.utils  # noqa: F401
 
     @property
     def is_resumable(self) -> bool:
@@ -69,6 +67,14 @@ class TorchDDP(Algorithm):
         if self.comm_hook is not None:
             return None
         return AllReduceAndBuffers(buffer_bytes=tuple(buffer_bytes))
+
+
+def before_forks(algorithm: Algorithm) -> None:
+    """Import what `DistributedDataParallel` asks for, which takes a second: once for all workers
+    that are forked next.
+    """
+    if isinstance(algorithm, TorchDDP):
+        import torch._dynamo.utils  # noqa: F401
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,22 +17,31 @@ GROWS = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 def start(
     folder: Path, *arguments: str, options=(), workers=2, environment=MappingProxyType({})
-) -> subprocess.Popen[str]:
-    """Start an agent of torchrun, for `workers` processes of one run."""
-    torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={workers}", *options]
-    return subprocess.Popen(
-        [sys.executable, *torchrun, "-m", "experiments", *arguments, f"hydra.run.dir={folder}"],
+) -> app.Command:
+    """Start an agent of torchrun, for `workers` processes of one run. The agent is a fork; its
+    workers are not.
+    """
+    words = (f"--nproc-per-node={workers}", *options, *of_app(folder, *arguments))
+    module, own = "torch.distributed.run", {"OMP_NUM_THREADS": "1", **environment}
+    return app.Command(*words, module=module, strict=False, environment=own)
+
+
+def run(folder: Path, *arguments: str, workers=2) -> str:
+    """Run it to its end, from a command line of its own; returns what it printed."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={workers}"]
+    ended = subprocess.run(
+        [*torchrun, *of_app(folder, *arguments)],
         cwd=app.ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", **environment},
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        timeout=200,
     )
+    assert ended.returncode == 0, ended.stdout
+    return ended.stdout
 
 
-def run(folder: Path, *arguments: str, options=(), workers=2) -> str:
-    """Run it to its end; returns what it printed."""
-    started = start(folder, *arguments, options=options, workers=workers)
-    output, _ = started.communicate(timeout=200)
-    assert started.returncode == 0, output
-    return output
+def of_app(folder: Path, *arguments: str) -> tuple[str, ...]:
+    """What torchrun is to start."""
+    return ("-m", "experiments", *arguments, f"hydra.run.dir={folder}")

@@ -70,6 +70,7 @@ class Search:
         self._folder = request.folder
         self._reported: set[int] = set()
         self._best_yet = math.inf
+        self._fields: dict[tuple[tuple[str, Value], ...], list[str]] = {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         check_folder(self._folder, "folder=...")
         with self._alone():
@@ -209,11 +210,18 @@ class Search:
     def _values(self, trial: optuna.Trial) -> dict[str, Value]:
         fields = self._request.fields
         values = {n: _suggest(trial, n, fields[n]) for n in fields if is_choice_of_files(n)}
-        config = self._request.config(values)
-        for name in fields:
-            if name not in values and has_field(config, name):
-                values[name] = _suggest(trial, name, fields[name])
+        for name in self._fields_with(values):
+            values[name] = _suggest(trial, name, fields[name])
         return values
+
+    def _fields_with(self, files: dict[str, Value]) -> list[str]:
+        """The other fields that are there with these choices of files, composed once for each."""
+        key = tuple(files.items())
+        if key not in self._fields:
+            config = self._request.config(files)
+            names = [name for name in self._request.fields if name not in files]
+            self._fields[key] = [name for name in names if has_field(config, name)]
+        return self._fields[key]
 
     def _rows(
         self, trial: optuna.Trial, values: dict[str, Value]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from experiments.report.figures.names import LINE_IN, SMALL, text_width_in
@@ -76,30 +77,39 @@ def column(panels: Sequence[Panel], title: str = "", note: str = "") -> Figure:
     two columns, panels are read along the rows.
     """
     import matplotlib
-    import pandas as pd
     import seaborn
-    from matplotlib import pyplot
 
     theme: Any = seaborn.axes_style("whitegrid") | THEME
     with matplotlib.rc_context(theme):
-        grid = seaborn.FacetGrid(
-            pd.DataFrame({"panel": range(len(panels))}),
-            row="panel",
-            sharex=False,
-            sharey=False,
-            despine=False,
-            height=_BEFORE_IN,
-            aspect=WIDTH_IN / _BEFORE_IN,
-        )
-        figure = grid.figure
-        pyplot.close(figure)  # it is ours: no window, and no notebook, shows it
-        for axes, panel in zip(grid.axes.flat, panels, strict=True):
+        figure = _empty(len(panels))
+        figure.subplots_adjust(**_begin(len(panels)))
+        for axes, panel in zip(figure.axes, panels, strict=True):
             axes.set(xlabel="", ylabel="", title="")
             for axis, pad in _PADS.items():  # also when the theme is over
                 axes.tick_params(axis, labelsize=SMALL, pad=pad, length=0)
             panel.draw(axes)
         _freeze(figure, panels, title, note)
     return figure
+
+
+def _empty(num_panels: int) -> Figure:
+    """Of no window: no notebook shows it by itself."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_IN, _BEFORE_IN * num_panels))
+    figure.subplots(num_panels, 1)
+    return figure
+
+
+@cache
+def _begin(num_panels: int) -> dict[str, float]:
+    """Where frames are before they are measured for the first time, under the theme. It is the
+    place of empty ones, and sought once.
+    """
+    figure = _empty(num_panels)
+    figure.tight_layout()
+    found = figure.subplotpars
+    return {name: getattr(found, name) for name in ("left", "right", "bottom", "top", "hspace")}
 
 
 def key(entries: Sequence[tuple[str, Callable[[float, float, float, float], Artist]]]) -> Panel:

@@ -131,9 +131,9 @@ def test_a_command_line_that_torchrun_cannot_start_is_refused(arguments, sentenc
 
 def test_what_torchrun_cannot_start_is_refused_by_all_workers(tmp_path):
     started = torchrun.start(tmp_path / "run", "+algo=allreduce", "net=slow_tcp")
-    output, _ = started.communicate(timeout=100)
-    assert started.returncode != 0
-    assert "add net=none" in output
+    ended = started.end(100)
+    assert ended.returncode != 0
+    assert "add net=none" in ended.stdout + ended.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -169,8 +169,8 @@ def test_a_killed_worker_comes_back_from_the_last_checkpoint(tmp_path):
     agents = [torchrun.start(disturbed, *arguments, options=options, workers=1) for _ in range(2)]
     app.wait_for(lambda: (newest(disturbed) or 0) >= 40, 100, "checkpoint")
     os.kill(workers_of(agents)[-1], signal.SIGKILL)
-    outputs = [agent.communicate(timeout=150)[0] for agent in agents]
-    assert [agent.returncode for agent in agents] == [0, 0], outputs
+    ends = [agent.end(150) for agent in agents]
+    assert [end.returncode for end in ends] == [0, 0], ends
     record = app.summary(disturbed)
     assert record["status"] == "completed"
     assert record["restarts"] == 1
@@ -194,9 +194,9 @@ def test_a_run_that_loses_a_machine_goes_on_with_the_rest(tmp_path):
     app.wait_for(lambda: (newest(folder) or 0) > alone, 100, "checkpoint of both")
     for pid in (agents[1].pid, *app.children(agents[1].pid)):
         os.kill(pid, signal.SIGKILL)
-    agents[1].communicate(timeout=20)
-    output, _ = agents[0].communicate(timeout=200)
-    assert agents[0].returncode == 0, output
+    agents[1].end(20)
+    end = agents[0].end(200)
+    assert end.returncode == 0, end.stdout + end.stderr
     record = app.summary(folder)
     assert (record["status"], record["workers"]) == ("completed", 1)
     numbers = [change["workers"] for change in record["workers_over_time"]]

@@ -51,8 +51,11 @@ def first_at_target(folder, run):
 
 
 def test_the_numbers_of_the_tables_are_those_of_the_parquet(folder, study, tmp_path):
-    for section in (time_to_accuracy.section, way_to_accuracy.section):
-        section(study).save(tmp_path)
+    for name, section in (
+        ("time_to_accuracy", time_to_accuracy),
+        ("way_to_accuracy", way_to_accuracy),
+    ):
+        section.section(study).tables[name].save(tmp_path, name)
     seconds = pd.read_csv(tmp_path / "time_to_accuracy.csv").set_index(["name", "net"])
     way = pd.read_csv(tmp_path / "way_to_accuracy.csv").set_index(["name", "net"])
     assert len(seconds) == len(way) == len(ALGOS) * len(NETS)

@@ -224,8 +224,9 @@ def test_a_sweep_killed_again_and_again_makes_the_same_runs(tmp_path, profile):
     calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
     sweep = ["algo=allreduce", "net=lan_1g,wan", "seed=0,1", *QUICK, "max_steps=30"]
     where = [str(calm), str(disturbed)]
-    command = [sys.executable, "-m", "tests.experiments.sweeps", "7", "8", *where, *sweep]
-    subprocess.run([*command, profile], cwd=app.ROOT, check=True, timeout=280)
+    arguments = ("7", "8", *where, *sweep, profile)
+    ended = app.run(*arguments, module="tests.experiments.sweeps", limit_s=280)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     assert len(folders(calm)) == 4
     assert folders(disturbed) == folders(calm)
     assert facts(disturbed) == facts(calm)
