@@ -6,7 +6,6 @@ Letters as in `netsim.timeline.patterns`, and
 """
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -37,7 +36,7 @@ def chain(situation: Situation, num_bytes: float) -> Cost:
     chunk_bytes = min(num_bytes, transport.chunk_bytes)
     path = table.paths(ranks[:-1], ranks[1:])
     delay_s = situation.delay_s(path, chunk_bytes)
-    note_s = situation.delay_s(table.paths(ranks[1:], ranks[:-1]), 1)
+    note_s = situation.note_s(table.paths(ranks[1:], ranks[:-1]))
     rtt_s = delay_s + note_s
     rate = situation.rate(path, rtt_s)
     first_s = float(
@@ -72,7 +71,7 @@ def tree(situation: Situation, num_bytes: float) -> Cost:
     num_children = np.bincount(parents, minlength=len(ranks))
     path = table.paths(ranks[parents], ranks[1:])
     delay_s = situation.delay_s(path, num_bytes)
-    note_s = situation.delay_s(table.paths(ranks[1:], ranks[parents]), 1)
+    note_s = situation.note_s(table.paths(ranks[1:], ranks[parents]))
     rtt_s = delay_s + note_s
     rate = situation.rate(path, rtt_s)
     uplink_s = num_children[parents] * num_bytes / table.rates[ranks[parents]]
@@ -80,10 +79,8 @@ def tree(situation: Situation, num_bytes: float) -> Cost:
     message_s = situation.message_s(path, num_bytes, rtt_s, 1, situation.streams)
     edge_s = np.maximum(uplink_s, message_s) + delay_s + cold_s
     arrival_s = np.zeros(len(ranks))
-    for first in _powers_of_two(len(ranks)):
-        last = min(2 * first, len(ranks))
-        children = slice(first - 1, last - 1)
-        arrival_s[first:last] = arrival_s[parents[children]] + edge_s[children]
+    for child, (parent, seconds) in enumerate(zip(parents, edge_s, strict=True), start=1):
+        arrival_s[child] = arrival_s[parent] + seconds
     begin_s = float(note_s.max()) * transport.rendezvous + transport.operation_s
     return Cost(
         seconds=begin_s + float(arrival_s.max()),
@@ -101,11 +98,3 @@ def _parents(num_workers: int) -> Ranks:
     bit.
     """
     return np.array([child - (1 << child.bit_length() - 1) for child in range(1, num_workers)])
-
-
-def _powers_of_two(below: int) -> Iterator[int]:
-    """1, 2, 4, ..."""
-    power = 1
-    while power < below:
-        yield power
-        power *= 2

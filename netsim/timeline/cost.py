@@ -70,8 +70,8 @@ class Situation:
     transport: Transport
     congestion_control: str | None
     windows: Windows
-    streams: int = 1
-    nap_s: float = 0.0
+    streams: int
+    nap_s: float
 
     @property
     def window(self) -> Window:
@@ -87,6 +87,10 @@ class Situation:
         late_s = paths.jitter_s * (num_packets - 1) / (num_packets + 1)
         naps_s = self.nap_s if num_bytes > SWITCH_BULK_BYTES else 0.0
         return paths.delay_s + late_s + self.transport.message_s + naps_s
+
+    def note_s(self, paths: Paths) -> Array:
+        """One way, for a receiver's word that it is ready: a packet."""
+        return self.delay_s(paths, 1)
 
     def rate(self, paths: Paths, rtt_s: Array, num_flows: int = 1, num_senders: int = 1) -> Array:
         """Bytes per second of `num_flows` messages together: the slowest link's rate, or less under
@@ -117,8 +121,8 @@ class Situation:
         paths: Paths,
         num_bytes: float,
         rtt_s: Array,
-        num_flows: int = 1,
-        num_parts: int = 1,
+        num_flows: int,
+        num_parts: int,
         num_senders: int = 1,
     ) -> Array:
         """Seconds until the slowest of `num_parts` messages or parts of messages has left;

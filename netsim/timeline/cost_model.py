@@ -22,7 +22,7 @@ Not modelled: TCP's timeouts at the end of an outage.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -41,6 +41,8 @@ from netsim.timeline.transport import GLOO, Transport
 
 _MAX_COSTS = 256
 _OPEN = Window(1e15)
+
+Kept = TypeVar("Kept")
 
 
 class CostedOperation(Protocol):
@@ -137,12 +139,12 @@ class CostModel:
     def route(self, operation: CostedOperation) -> Route:
         """The way that the messages of an exchange take."""
         assert operation.peers is not None, operation.name
-        key = operation.ranks, operation.peers
-        if key not in self._routes:
-            if len(self._routes) >= _MAX_COSTS:
-                self._routes.clear()
-            self._routes[key] = self._find_route(self.ranks(operation), operation.peers)
-        return self._routes[key]
+        peers = operation.peers
+        return _kept(
+            self._routes,
+            (operation.ranks, peers),
+            lambda: self._find_route(self.ranks(operation), peers),
+        )
 
     def connections(self, operation: CostedOperation) -> Hashable:
         """A key that is equal for operations that use the same connections in the same way."""
@@ -165,12 +167,11 @@ class CostModel:
         """
         windows = (_OPEN,) if windows is None else windows
         key = (self.connections(operation), operation.num_bytes, id(table), windows)
-        if key not in self._costs:
-            if len(self._costs) >= _MAX_COSTS:
-                self._costs.clear()
-            cost = self._make(operation, table, windows)
-            self._costs[key] = patterns.share_host(cost, self.host)
-        return self._costs[key]
+        return _kept(
+            self._costs,
+            key,
+            lambda: patterns.share_host(self._make(operation, table, windows), self.host),
+        )
 
     def _by_halves(self, operation: CostedOperation) -> bool:
         """Whether it is an all-reduce by halving and doubling, which uses other connections."""
@@ -209,6 +210,15 @@ class CostModel:
             moves=moves,
             crossed=crossed[[0, -1]] if stays_inside else crossed,
         )
+
+
+def _kept(known: dict[tuple, Kept], key: tuple, make: Callable[[], Kept]) -> Kept:
+    """What is known under a key, made where it is new; all are forgotten before they are many."""
+    if key not in known:
+        if len(known) >= _MAX_COSTS:
+            known.clear()
+        known[key] = make()
+    return known[key]
 
 
 def _cut_bytes(operation: CostedOperation) -> float:

@@ -34,10 +34,9 @@ class _Step:
     notes_late: bool = True
 
     @property
-    def pair(self) -> tuple[int, int]:
-        """Two of its workers, lower rank first: these and all others beside them are peers."""
-        ends = int(self.senders[0]), int(self.receivers[0])
-        return min(ends), max(ends)
+    def peer(self) -> int:
+        """Of the first participant; it stands for all pairs that swap at the same time."""
+        return int(max(self.senders[0], self.receivers[0]))
 
 
 def all_reduce(situation: Situation, num_bytes: float) -> Cost:
@@ -51,19 +50,19 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
     the middle. `windows` are in the order of their first swaps.
     """
     steps = _steps(situation.ranks, num_bytes)
-    pairs = list(dict.fromkeys(step.pair for step in steps))
-    windows = situation.windows * (len(pairs) if len(situation.windows) == 1 else 1)
-    kept = dict(zip(pairs, windows, strict=True))
-    first_s: dict[tuple[int, int], float] = {}
-    used_s: dict[tuple[int, int], float] = {}
+    peers = list(dict.fromkeys(step.peer for step in steps))
+    windows = situation.windows * (len(peers) if len(situation.windows) == 1 else 1)
+    kept = dict(zip(peers, windows, strict=True))
+    first_s: dict[int, float] = {}
+    used_s: dict[int, float] = {}
     at_s = situation.transport.operation_s
     busy_s = np.zeros(situation.table.num_links)
     sent: Array = np.zeros(situation.table.world_size)
     num_messages, rtt_s = 0, 0.0
     for step in steps:
-        window = kept[step.pair]
-        if step.pair in used_s and situation.transport.slow_start_after_idle:
-            idle_s = at_s - used_s[step.pair] + situation.transport.unused_s(rtt_s)
+        window = kept[step.peer]
+        if step.peer in used_s and situation.transport.slow_start_after_idle:
+            idle_s = at_s - used_s[step.peer] + situation.transport.unused_s(rtt_s)
             initial_bytes = situation.transport.initial_window_bytes
             window = after_idleness(window, idle_s, rtt_s, initial_bytes)
         own = replace(
@@ -71,10 +70,10 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
             windows=(window,),
             streams=situation.transport.parts(step.num_bytes),
         )
-        first_s.setdefault(step.pair, at_s)
-        seconds, step_rtt_s, kept[step.pair] = _seconds(own, step)
+        first_s.setdefault(step.peer, at_s)
+        seconds, step_rtt_s, kept[step.peer] = _seconds(own, step)
         at_s += seconds
-        used_s[step.pair] = at_s
+        used_s[step.peer] = at_s
         rtt_s = max(rtt_s, step_rtt_s)
         busy_s = busy_s + situation.busy_s(step.senders, step.receivers, step.num_bytes)
         np.add.at(sent, step.senders, step.num_bytes)
@@ -87,7 +86,7 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
         sent_bytes=sent,
         rtt_s=rtt_s,
         windows=tuple(kept.values()),
-        idle_s=tuple(at_s - used_s[pair] + first_s[pair] for pair in pairs),
+        idle_s=tuple(at_s - used_s[peer] + first_s[peer] for peer in peers),
         num_messages=num_messages,
     )
 
@@ -114,7 +113,7 @@ def _seconds(situation: Situation, step: _Step) -> tuple[float, float, Window]:
     """Of one step; its round trip, and the window afterwards."""
     path = situation.table.paths(step.senders, step.receivers)
     delay_s = situation.delay_s(path, step.num_bytes)
-    note_s = situation.delay_s(situation.table.paths(step.receivers, step.senders), 1)
+    note_s = situation.note_s(situation.table.paths(step.receivers, step.senders))
     rtt_s = delay_s + note_s
     num_parts = min(len(step.senders), _COUPLED) * situation.streams
     rate = situation.rate(path, rtt_s)

@@ -13,6 +13,9 @@ from netsim.conditions.units import bytes_per_s
 Array = NDArray[np.float64]
 Ranks = NDArray[np.intp]
 
+_UNNAMED = -1
+"""A rank that no condition names: its links are as all others'."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Paths:
@@ -52,12 +55,11 @@ class LinkTable:
         self.world_size = world_size
         self.nodes: Ranks = np.array([condition.node(rank) for rank in range(world_size)])
         self.num_nodes = int(self.nodes[-1]) + 1
-        alike = [condition.link(-1, "up", at_s)] * world_size
-        alike += [condition.link(-1, "down", at_s)] * world_size
+        alike = [condition.link(_UNNAMED, "up", at_s)] * world_size
+        alike += [condition.link(_UNNAMED, "down", at_s)] * world_size
         for rank in named_ranks(condition):
-            if rank < world_size:
-                alike[rank] = condition.link(rank, "up", at_s)
-                alike[world_size + rank] = condition.link(rank, "down", at_s)
+            alike[rank] = condition.link(rank, "up", at_s)
+            alike[world_size + rank] = condition.link(rank, "down", at_s)
         alike += [condition.node_link("up")] * self.num_nodes
         alike += [condition.node_link("down")] * self.num_nodes
         rates_mbit = [np.inf if link.rate_mbit is None else link.rate_mbit for link in alike]
@@ -69,10 +71,7 @@ class LinkTable:
         payload = 1 / wire_per_payload(condition.mtu)
         self._queues = np.array([link.queue_bytes for link in alike]) * payload
         self._bursts = np.array([link.burst_bytes for link in alike]) * payload
-        with np.errstate(divide="ignore"):
-            self.buckets_s: Array = np.where(
-                self.rates > 0, self._bursts * (1 / self.rates - 1 / host_rate), 0.0
-            )
+        self.buckets_s: Array = self._bursts * (1 / self.rates - 1 / host_rate)
 
     @property
     def num_links(self) -> int:
@@ -135,7 +134,7 @@ class LinkTable:
         opposite = float(np.delete(others, own.argmin()).min())
         if not opposite or len(np.unique(self.nodes[ranks])) > 1:
             return 1.0
-        return min(float(own.min()) / opposite, 1.0)
+        return float(own.min()) / opposite
 
 
 class LinkSchedule:
@@ -155,7 +154,7 @@ class LinkSchedule:
         self._condition = condition
         self._world_size = world_size
         self._host_rate = host_rate
-        self._ranks = [-1, *named_ranks(condition)]
+        self._ranks = [_UNNAMED, *named_ranks(condition)]
         self._tables: dict[tuple[LinkCondition, ...], LinkTable] = {}
         self._from_s, self._until_s = np.inf, -np.inf
         self._table: LinkTable | None = None

@@ -51,14 +51,13 @@ def ring(
     there = situation.table.paths(ranks, following)
     back = situation.table.paths(following, ranks)
     delay_s = situation.delay_s(there, num_bytes)
-    note_s = situation.delay_s(back, 1)
+    note_s = situation.note_s(back)
     rtt_s = delay_s + note_s
     num_coupled = _num_coupled(situation)
     rate = situation.rate(there, rtt_s)
     piece_s = situation.message_s(there, num_bytes, rtt_s, 1, num_coupled)
     busy_s = situation.busy_s(ranks, following, num_hops * num_bytes)
-    slowest_s = max(float(piece_s.max()), float(busy_s.max()) / num_hops)
-    hop_s = _hop_s(situation, there, num_bytes, delay_s, note_s, slowest_s)
+    hop_s = _hop_s(situation, there, num_bytes, delay_s, note_s, float(piece_s.max()))
     last_s = float((piece_s + delay_s + note_s * transport.rendezvous).max())
     hops_s = (num_hops - 1) * hop_s if num_hops > 1 else 0.0  # hop_s may be infinite
     cold_s = situation.cold_s(there, num_bytes, rate, rtt_s)
@@ -189,7 +188,7 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
     others = len(ranks) - 1
     path = situation.table.worst_path(ranks)
     delay_s = situation.delay_s(path, num_bytes)
-    note_s = situation.delay_s(path, 1)
+    note_s = situation.note_s(path)
     rtt_s = delay_s + note_s
     busy_s = _pairwise_busy_s(situation, num_bytes)
     num_messages = len(ranks) * others * situation.streams
@@ -223,7 +222,7 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
     transport, table, ranks = situation.transport, situation.table, situation.ranks
     path = table.paths(senders, ranks)
     delay_s = situation.delay_s(path, num_bytes)
-    note_s = situation.delay_s(table.paths(ranks, senders), 1)
+    note_s = situation.note_s(table.paths(ranks, senders))
     rtt_s = delay_s + note_s
     moves = senders != ranks
     busy_s = situation.busy_s(senders[moves], ranks[moves], num_bytes)
@@ -264,8 +263,8 @@ def _one_number(situation: Situation, num_bytes: float) -> Cost:
     """One number goes around nearly twice; every receiver is ready from the start."""
     ranks, num_hops = situation.ranks, 2 * (len(situation.ranks) - 1)
     following = np.roll(ranks, -1)
-    delay_s = situation.delay_s(situation.table.paths(ranks, following), 1)
-    note_s = situation.delay_s(situation.table.paths(following, ranks), 1)
+    delay_s = situation.note_s(situation.table.paths(ranks, following))
+    note_s = situation.note_s(situation.table.paths(following, ranks))
     first_s = float(note_s.max()) * situation.transport.rendezvous
     return Cost(
         seconds=first_s + num_hops * float(delay_s.mean()) + situation.transport.operation_s,

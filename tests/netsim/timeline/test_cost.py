@@ -126,3 +126,10 @@ def test_jumbo_frames_have_fewer_headers_fewer_packets_and_larger_windows():
     assert rate == pytest.approx(window_bytes / 0.02)
     small = exchanged(10_000_000, replace(lossy, mtu=1500)).seconds
     assert np.max(exchanged(10_000_000, lossy).seconds) < 0.25 * np.min(small)
+
+
+def test_a_queue_that_holds_a_senders_burst_does_not_slow_it():
+    """70 kB come at once, and 80 fit. The bursts of two senders would not."""
+    near_full = NetworkCondition(rate_mbit=100, delay_ms=50, queue_ms=6.4)
+    cost = exchanged(10**7, near_full, transport={"socket_bytes": 0})
+    assert cost.handover_s == pytest.approx(10**7 / RATE)

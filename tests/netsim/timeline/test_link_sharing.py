@@ -57,6 +57,12 @@ def test_a_link_never_idles_while_there_is_work(work_s, begins_s):
     assert max(free_s) == pytest.approx(busy_until_s)
 
 
+def test_a_flow_that_is_on_one_of_two_links_shares_this_one():
+    free_s = np.array([[0.0, 0.0], [0.0, 3.0]])
+    after_s = shared(free_s, 0, np.array([0.0, 0.0]), np.array([1.0, 1.0]))
+    assert after_s.tolist() == [[1.0, 2.0], [0.0, 4.0]]
+
+
 def test_links_that_nothing_is_put_on_stay_as_they_are():
     free_s = np.array([[1.0, 5.0], [2.0, 3.0]])
     after_s = shared(free_s, 0, np.array([4.0, 4.0]), np.array([1.0, 0.0]))

@@ -137,3 +137,58 @@ def test_a_bucket_holds_four_milliseconds_of_a_fast_link():
     paths = table.paths(np.array([0]), np.array([1]))
     assert paths.burst_bytes * WIRE_PER_PAYLOAD == pytest.approx([500_000])
     assert table.worst_path(np.arange(2)).burst_bytes == paths.burst_bytes
+
+
+def test_the_worst_path_has_the_worst_of_each_of_its_links():
+    condition = NetworkCondition(
+        rate_mbit=100,
+        delay_ms=1,
+        jitter_ms=0.5,
+        nodes={"size": 2, "between": {"rate_mbit": 1000, "delay_ms": 20, "jitter_ms": 3}},
+        workers={
+            1: {"up": {"delay_ms": 7, "jitter_ms": 2, "rate_mbit": 1000}},
+            2: {"down": {"delay_ms": 4, "jitter_ms": 1.5}},
+        },
+    )
+    table = LinkTable(condition, 4, 0, 1e12)
+    far, near = table.worst_path(np.arange(4)), table.worst_path(np.arange(2))
+    assert (float(far.delay_s), float(near.delay_s)) == pytest.approx((0.007 + 0.024, 0.007))
+    assert (float(far.jitter_s), float(near.jitter_s)) == pytest.approx((0.0065, 0.002))
+    for worst in (far, near):  # slower than the fastest of the first links
+        assert np.isinf(worst.burst_bytes)
+
+
+@pytest.mark.parametrize(("fast", "kilobytes"), [({}, 500), ({0: {"rate_mbit": 2000}}, np.inf)])
+def test_where_no_link_is_slower_the_largest_bucket_counts(fast, kilobytes):
+    slow_down = {1: {"down": {"rate_mbit": 1000}}} | {rank: {"up": it} for rank, it in fast.items()}
+    table = LinkTable(NetworkCondition(rate_mbit=1000, workers=slow_down), 3, 0, 1e12)
+    worst = table.worst_path(np.arange(3))
+    assert float(worst.burst_bytes) * WIRE_PER_PAYLOAD == pytest.approx(1000 * kilobytes)
+
+
+def test_a_bucket_lets_its_bytes_through_as_fast_as_the_host():
+    """500 kB take 4 ms at 1 Gbit/s, and 2 of a host that moves twice as much."""
+    wire = 125e6 / WIRE_PER_PAYLOAD
+    table = LinkTable(NetworkCondition(rate_mbit=1000), 2, 0, 2 * wire)
+    assert table.buckets_s[:4] == pytest.approx([0.002] * 4)
+
+
+def test_of_links_that_are_as_fast_as_their_hosts_the_largest_bucket_counts():
+    workers = {1: {"up": {"rate_mbit": 2000}}}
+    table = LinkTable(NetworkCondition(rate_mbit=1000, workers=workers), 3, 0, 1e7)
+    worst = table.worst_path(np.arange(3))
+    assert float(worst.burst_bytes) * WIRE_PER_PAYLOAD == pytest.approx(1e6)
+
+
+def test_workers_whose_links_differ_are_named_in_order():
+    workers = {rank: {"rate_mbit": 1} for rank in (8, 1)}
+    condition = NetworkCondition(workers=workers, faults=[{"worker": 4, "at_s": 0, "for_s": 1}])
+    assert named_ranks(condition) == [1, 4, 8]
+
+
+def test_a_burst_goes_through_the_first_link_where_no_link_behind_it_is_slower():
+    nodes = {"size": 2, "between": {"rate_mbit": 4000}}
+    condition = NetworkCondition(rate_mbit=1000, nodes=nodes, workers={3: {"rate_mbit": 500}})
+    table = LinkTable(condition, 4, 0, 1e12)
+    bursts = table.paths(np.array([0, 0, 0]), np.array([1, 2, 3])).burst_bytes * WIRE_PER_PAYLOAD
+    assert bursts == pytest.approx([500_000, 500_000, np.inf])

@@ -1,6 +1,7 @@
 """Rings, by hand and by event."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,6 +120,12 @@ def test_a_segment_takes_the_time_of_its_own_streams_windows():
 
 
 SLOW = NetworkCondition(rate_mbit=100, workers={1: {"rate_mbit": 10}})
+UP_IN_8 = {1: {"rate_mbit": 10, "up": {"rate_mbit": 12.5}}}
+
+
+def between(rate_mbit: float) -> dict[str, Any]:
+    """Nodes of two workers."""
+    return {"size": 2, "between": {"rate_mbit": rate_mbit}}
 
 
 @pytest.mark.parametrize(
@@ -132,6 +139,17 @@ SLOW = NetworkCondition(rate_mbit=100, workers={1: {"rate_mbit": 10}})
         ("all_gather", replace(SLOW, workers={0: {"rate_mbit": 10}, 1: {"rate_mbit": 10}}), 9),
         ("all_gather", replace(SLOW, workers={1: {"up": {"rate_mbit": 10}}}), 0),
         ("all_gather", replace(SLOW, workers=None, rate_mbit=10), 0),
+        (
+            "all_gather",
+            replace(SLOW, workers={0: {"up": {"rate_mbit": 10}}, 1: {"rate_mbit": 10}}),
+            0,
+        ),
+        # Its sender needs 8 a hop, and so catches up by 2 at each of three.
+        ("all_gather", replace(SLOW, workers=UP_IN_8), 9 - 3 * 2),
+        ("all_reduce_mean", replace(SLOW, workers=UP_IN_8), 2 * (9 - 3 * 2)),
+        # Worker 2 has its first piece over a link between nodes.
+        ("all_gather", replace(SLOW, workers={2: {"rate_mbit": 10}}, nodes=between(100)), 9),
+        ("all_gather", replace(SLOW, workers={2: {"rate_mbit": 10}}, nodes=between(10)), 0),
     ],
 )
 @pytest.mark.parametrize("is_held", [True, False])

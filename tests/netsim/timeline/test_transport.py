@@ -1,10 +1,12 @@
 import pytest
+import yaml
 
 from netsim.conditions.condition import NetworkCondition
 from netsim.links import switch
 from netsim.timeline.transport import GLOO, NCCL, SWITCH_BULK_BYTES, Transport
 from tests.netsim.operations import of_all
 from tests.netsim.timeline.test_cost_model import cost_of
+from tests.paths import ROOT
 
 
 @pytest.mark.parametrize(
@@ -46,3 +48,24 @@ def test_nccl_starts_a_byte_in_40_us_and_waits_for_no_word_as_gloo_does():
     assert by_nccl.seconds == pytest.approx([0.01004] * 2, abs=1e-9)
     assert by_nccl.notice_s == pytest.approx([0, 0])
     assert by_gloo.notice_s == pytest.approx([0.01 + GLOO.message_s] * 2)
+
+
+def test_gloo_has_the_constants_that_calibration_has_written():
+    text = (ROOT / "results" / "validation" / "gloo.yaml").read_text()
+    assert Transport(**yaml.safe_load(text)) == GLOO
+
+
+def test_nccl_cuts_a_channel_s_buffer_into_eight_steps():
+    """A chunk of a broadcast is one of them, a segment of an all-gather two."""
+    assert NCCL.own_buffer_bytes == 4 * 2**20
+    assert NCCL.chunk_bytes == NCCL.own_buffer_bytes / 8
+    assert NCCL.gather_segment_bytes == 2 * NCCL.own_buffer_bytes / 8
+
+
+def test_a_chunk_may_be_a_byte():
+    assert Transport(chunk_bytes=1).chunk_bytes == 1
+
+
+def test_without_a_word_of_the_receiver_a_connection_rests_for_a_delay_alone():
+    assert GLOO.unused_s(0.5) == 0.5
+    assert NCCL.unused_s(0.5) == 0.25

@@ -233,3 +233,9 @@ def test_a_path_whose_queue_is_long_adds_nothing_beside_one_whose_queue_is_short
         "cubic", 2000 * SEGMENT, RATE, RTT_S, np.array([QUEUE, math.inf]), BURST
     )
     assert both.tolist() == [seconds(2000 * SEGMENT), 0]
+
+
+def test_a_message_little_larger_than_its_queue_leaves_within_a_round_trip():
+    """The second of its windows is short, and leaves in the first half of its round on the mean."""
+    took_s = seconds(QUEUE + 2 * SEGMENT)
+    assert 0.5 * RTT_S < took_s < 0.95 * RTT_S

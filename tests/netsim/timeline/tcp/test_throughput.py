@@ -153,3 +153,19 @@ def test_a_window_is_what_buffers_leave():
     assert tcp.socket_window_bytes(6e6, 3e6) == pytest.approx(1.5e6)
     measured = 225e6 / 8 * 0.1  # by Linux's defaults, at 1 Gbit/s and 100 ms
     assert pytest.approx(measured, rel=0.01) == tcp.LINUX_WINDOW_BYTES
+
+
+def test_flows_share_a_link_for_the_first_half_of_their_windows():
+    """Most of the time goes for windows of a few packets then, one each round trip."""
+    head, rounds_s = tcp.lossy_rounds("cubic", 1e6, RTT_S, 0.05)
+    arriving = 0.95 * RATE
+    three = tcp.message_s("cubic", 1e6, RATE, RTT_S, 0.05, num_flows=3)
+    assert rounds_s > 3 * 1e6 / arriving
+    assert three == pytest.approx(3 * head / arriving + rounds_s)
+    assert tcp.message_s("cubic", 1, RATE, RTT_S, 0) == pytest.approx(1 / RATE)
+
+
+@pytest.mark.parametrize(("num_draws", "mean"), [(1, 0), (2, 0.5642), (3, 0.8463), (10, 1.5388)])
+def test_the_largest_of_several_normal_draws(num_draws, mean):
+    """Exact means: Teichroew 1956, Tables of Expected Values of Order Statistics."""
+    assert tcp.largest_normal(num_draws) == pytest.approx(mean, abs=0.03)

@@ -219,3 +219,14 @@ def test_the_oldest_connections_are_forgotten_where_there_are_too_many(monkeypat
         connections.used(key, cost, 1.0)
     [initial] = connections.windows("new", 1.0)
     assert [connections.windows(key, 1.0) == (initial,) for key in "abc"] == [True, False, False]
+
+
+def test_a_window_beyond_its_threshold_grows_by_a_twentieth_of_all_that_is_acknowledged():
+    window = opened("cubic", 1e6, Window(2e5, 1e5), 1e9, 1e9, 1.0)
+    assert window == pytest.approx((2e5 + 1e6 / 20, 1e5), rel=1e-9)
+
+
+def test_slow_start_ends_at_the_threshold_that_hystart_finds():
+    """Half of what the link holds in a round trip."""
+    window = opened("cubic", 5e5, Window(5e5), 1e9, 2e6, 1.0)
+    assert window == (1e6, 1e6)
