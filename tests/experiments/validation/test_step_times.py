@@ -23,6 +23,7 @@ from experiments.validation.step_times.record import Measured, Record, this_mach
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from netsim.timeline.timeline import TimelineJob
+from tests.busy_host import may_be_slowed
 
 MACHINE = {
     "cpu": "some",
@@ -252,6 +253,7 @@ def test_the_closed_formula_adds_up_compute_kernels_and_messages():
     assert step_s == pytest.approx(0.037 + 2 * (0.003 + 0.11) / 3)
 
 
+@may_be_slowed
 @pytest.mark.slow
 @pytest.mark.root
 def test_three_cells_are_predicted():
