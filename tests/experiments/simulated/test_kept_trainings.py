@@ -21,6 +21,7 @@ SMALL = (
     "cluster.stacking=vmap",
     "model=mlp",
     "workers=4",
+    "batch_size=16",
     "max_steps=6",
     "eval_every=3",
     "log_every=1",

@@ -239,6 +239,22 @@ def test_kernels_and_bytes_keep_processors_busy_and_wait_for_them(
         assert timeline.time_s == pytest.approx([step * step_s] * 2, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("host_load", "host_wait", "steps_s"),
+    [(1.0, 0.0, [0.41, 0.72]), (0.0, 0.5, [0.265 + 0.5 * 0.4, 0.275 + 0.5 * 0.7])],
+)
+def test_a_worker_of_twice_the_compute_keeps_processors_busy_for_twice_as_long(
+    host_load, host_wait, steps_s
+):
+    operation = exchange(0.25, 2)
+    transport = replace(BARE, local_bytes_per_s=2 * operation.num_bytes / 0.1)
+    model = CostModel(NETWORK, 2, transport, backend="netem")
+    timeline = Timeline(model, factors_of(1, 2), host_load=host_load, host_wait=host_wait)
+    timeline.replay([TimelineJob(moment="forward", work=[operation])])
+    assert timeline.time_s == pytest.approx(steps_s, abs=1e-3)
+    assert timeline.num_steps == 1
+
+
 @pytest.mark.parametrize(("host_load", "step_s"), [(1.0, 0.56), (0.5, 0.405)])
 def test_workers_who_share_a_host_do_not_compute_and_move_bytes_at_the_same_time(host_load, step_s):
     condition, transport = NetworkCondition(), replace(BARE, switch_bytes_per_s=4e6)
