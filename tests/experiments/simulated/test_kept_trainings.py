@@ -1,7 +1,6 @@
 import subprocess
 import sys
 from dataclasses import asdict
-from functools import partial
 
 import pytest
 import torch
@@ -37,7 +36,10 @@ def one_thread():
 @pytest.fixture(autouse=True)
 def short_rehearsals(monkeypatch):
     """Of 10 steps, where half a second would be more: how exact a profile is does not matter."""
-    short = partial(rehearse, num_steps=10, seconds=0)
+
+    def short(plan, data, *, sharing, seconds):
+        return rehearse(plan, data, sharing=sharing, num_steps=10, seconds=0)
+
     monkeypatch.setattr("experiments.simulated.simulate.rehearse", short)
 
 
