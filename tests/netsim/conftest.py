@@ -22,8 +22,8 @@ def run_scenario(name: str) -> Any:
 
 @pytest.fixture
 def scenario(request: pytest.FixtureRequest) -> Callable[[str], Any]:
-    """Runs a function of `tests.netsim.scenarios` in a process of its own; its result. Several tests
-    read one result, but a test that is tried again (`tests.busy_host`) has it measured anew.
+    """Runs a function of `tests.netsim.scenarios` in a process of its own; its result. Several
+    tests read one result, but a test that is tried again (`tests.busy_host`) has it measured anew.
     """
     if reason := run_scenario("permitted"):
         pytest.skip(reason)
