@@ -21,7 +21,7 @@ def main() -> int:
         description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument("systems", nargs="*", help=f"of {', '.join(SYSTEMS)} (default all)")
-    parser.add_argument("--repeats", type=int, help="rounds (default 5, of pieces 6)")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")
     parser.add_argument("--experiment", default="spoken_digits", help="of balanced and lengths")
     parser.add_argument(
         "--steps",
@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", help="of autotune (default all)")
     parser.add_argument("--short", action="store_true", help="of autotune: a grid of four settings")
     arguments = parser.parse_args()
-    if arguments.repeats is not None and arguments.repeats < 1:
+    if arguments.repeats < 1:
         parser.error(f"--repeats must be at least 1, got {arguments.repeats}")
     if unknown := set(arguments.systems) - set(SYSTEMS):
         parser.error(f"there is no system {unknown.pop()}: choose of {', '.join(SYSTEMS)}")
@@ -48,8 +48,7 @@ def main() -> int:
         if unknown := set(arguments.models) - set(MODELS):
             parser.error(f"there is no model {unknown.pop()}: choose of {', '.join(MODELS)}")
     for name in arguments.systems or SYSTEMS:
-        repeats = arguments.repeats or ROUNDS.get(name, 5)
-        SYSTEMS[name](argparse.Namespace(**{**vars(arguments), "repeats": repeats}))
+        SYSTEMS[name](arguments)
     return 0
 
 
@@ -240,9 +239,6 @@ def pieces(arguments: argparse.Namespace) -> None:
     print(f"ms, the slowest of 4 workers, 8 streams; {measured_by(arguments.repeats)}:\n")
     print(bench_pieces.table(measured))
 
-
-ROUNDS = {"pieces": 6}
-"""Where the default is not 5."""
 
 SYSTEMS = {
     "auto": auto,
