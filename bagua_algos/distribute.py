@@ -52,6 +52,7 @@ def distribute(
     grad_scaler: GradScaler | None = None,
     streams: NumStreams | None = None,
     pattern: Pattern | None = None,
+    pieces: bool | None = None,
     shared_memory: bool | None = None,
     autotune: bool = False,
 ) -> tuple[Model, Optimizer]:
@@ -61,11 +62,12 @@ def distribute(
 
     The workers are torch's default process group unless a `communicator` is given, which a model
     that `fully_shard` (FSDP2) has divided needs (docs/fsdp2.md). `streams`, 1 to 16 or "auto", is
-    how many connections gloo's workers have between each two of them; `pattern` is that of
-    all-reduces, "ring", "halving_doubling", "direct" or "auto" (docs/streams.md). Where neither
-    these nor a `communicator` are given, and all workers are on one host's CPU, all-reduces go
-    through memory that they share (docs/library.md): never with `shared_memory=False`, always with
-    True, or `distribute` raises. With `autotune` the first 200 steps find out what is fastest among
+    how many connections gloo's workers have between each two of them, and with `pieces` these take
+    pieces of large messages as they become free; `pattern` is that of all-reduces, "ring",
+    "halving_doubling", "direct" or "auto" (docs/streams.md). Where none of these and no
+    `communicator` are given, and all workers are on one host's CPU, all-reduces go through memory
+    that they share (docs/library.md): never with `shared_memory=False`, always with True, or
+    `distribute` raises. With `autotune` the first 200 steps find out what is fastest among
     settings that change no value (docs/tuning.md); `tuning` tells. The others are explained at
     `bagua_algos.engine.engine.Engine`. A `GradScaler` must be given to be used; an algorithm that
     keeps nothing and only averages gradients, such as `AllReduce`, works without.
@@ -86,11 +88,11 @@ def distribute(
         _check_sharded(bucket_bytes, find_unused_parameters, grad_scaler, autotune)
         check_sharded, make = _for_shards()
         check_sharded(model, optimizer, algorithm, workers)
-        workers = _connected(workers, streams, pattern, shared_memory)
+        workers = _connected(workers, streams, pieces, pattern, shared_memory)
         sharded = make(model, optimizer, algorithm, workers, timeout_s=timeout_s)
         return _register(sharded, model), optimizer
     check_can_train(model, optimizer, algorithm, workers)  # before anything is measured
-    workers = _connected(workers, streams, pattern, shared_memory)
+    workers = _connected(workers, streams, pieces, pattern, shared_memory)
     plain = make_engine(
         *(model, optimizer, algorithm, workers),
         bucket_bytes=bucket_bytes,
@@ -105,11 +107,13 @@ def distribute(
 def _connected(
     communicator: Communicator,
     streams: NumStreams | None,
+    pieces: bool | None,
     pattern: Pattern | None,
     shared_memory: bool | None,
 ) -> Communicator:
-    if streams is not None:
-        communicator, _ = with_streams(communicator, streams)
+    if streams is not None or pieces is not None:
+        number = communicator.streams if streams is None else streams
+        communicator, _ = with_streams(communicator, number, pieces)
     if pattern is not None:
         communicator, _ = with_pattern(communicator, pattern)
     if shared_memory is not None:

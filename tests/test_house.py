@@ -26,6 +26,7 @@ DOORS = {
     "torch.distributed": {
         "bagua_algos/communication/connections/groups.py",
         "bagua_algos/communication/process_group.py",
+        "bagua_algos/communication/rendezvous.py",
         "bagua_algos/communication/stripes.py",  # one operation over several groups
         "bagua_algos/fsdp2/shards.py",  # its sharded models and distributed tensors
         "netsim/validation/gloo.py",  # measures gloo itself

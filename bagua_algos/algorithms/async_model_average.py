@@ -26,14 +26,14 @@ import torch
 from torch import Tensor
 
 from bagua_algos.checkpoint import kept
-from bagua_algos.communication.at_exit import WORD_S
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import all_reduce_mean_
+from bagua_algos.communication.threads.at_exit import WORD_S
+from bagua_algos.communication.threads.job_thread import LEAVE_S
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket
-from bagua_algos.engine.job_thread import LEAVE_S
 
 
 @kept

@@ -18,7 +18,7 @@ from typing import Protocol
 from torch import Tensor
 from torch._C import _DistError
 
-from bagua_algos.communication.at_exit import Departures
+from bagua_algos.communication.threads.at_exit import Departures
 
 
 class CommunicationError(RuntimeError):
@@ -124,7 +124,8 @@ class Communicator(Averager, Protocol):
     `hierarchy` is None where nodes are not known, or make no difference. `streams` is how many
     connections a duplicate has between each two workers, and `halving_doubling_bytes` up to which
     size its all-reduces go by halving and doubling. With `fixed_order` no setting changes the order
-    in which the others add up. `departures` tells of workers that have ended; None where all are
+    in which the others add up. With `pieces` streams take pieces of large messages as they become
+    free. `departures` tells of workers that have ended; None where all are
     held here.
     """
 
@@ -132,6 +133,7 @@ class Communicator(Averager, Protocol):
     streams: int
     halving_doubling_bytes: int
     fixed_order: bool
+    pieces: bool
     members: tuple[int, ...]
     nodes: "Nodes | None"
     hierarchy: "Levels | None"

@@ -16,10 +16,8 @@ from types import EllipsisType
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FileStore, Store
 from torch.distributed.distributed_c10d import _get_default_group, _get_default_store
 
-from bagua_algos.communication.at_exit import Departures, ends_with_worker_0, has_process_groups
 from bagua_algos.communication.communicator import (
     CommunicationError,
     Nodes,
@@ -31,12 +29,18 @@ from bagua_algos.communication.communicator import (
     named_workers,
     reason_of,
 )
-from bagua_algos.communication.connections.groups import Groups, connect, forget_left, limit_of
+from bagua_algos.communication.connections.groups import Groups, limit_of
 from bagua_algos.communication.connections.joining import NotShared, join
 from bagua_algos.communication.connections.shared_memory import SharedMemory
 from bagua_algos.communication.direct import direct_
 from bagua_algos.communication.halving_doubling import halving_doubling_
+from bagua_algos.communication.pieces import Pieces
 from bagua_algos.communication.stripes import Stripes, check_transport, without_gaps
+from bagua_algos.communication.threads.at_exit import (
+    Departures,
+    ends_with_worker_0,
+    has_process_groups,
+)
 from bagua_algos.communication.workers import Workers
 
 
@@ -60,6 +64,8 @@ class ProcessGroupCommunicator(Workers):
         shared_memory: whether all-reduces of duplicates and parts go through memory that workers of
             one host share, with sums in that order: None where they can. Never by default: workers
             that stand for machines apart have to use the network. On a GPU it changes nothing.
+        pieces: whether several streams take pieces of large messages between two workers as they
+            become free (`pieces.py`), instead of equal parts.
         memory: of a duplicate or a part: what its workers share.
         others: of a duplicate with several streams: the groups of the others beside `group`.
         origin: of a duplicate: the group beside which its own was made.
@@ -81,6 +87,7 @@ class ProcessGroupCommunicator(Workers):
         fixed_order: bool = False,
         shared_memory: bool | None = False,
         *,
+        pieces: bool = False,
         others: Sequence[dist.ProcessGroup] = (),
         origin: dist.ProcessGroup | None = None,
         memory: SharedMemory | None = None,
@@ -98,6 +105,7 @@ class ProcessGroupCommunicator(Workers):
         self.streams = streams
         self.halving_doubling_bytes = halving_doubling_bytes
         self.fixed_order = fixed_order
+        self.pieces = pieces
         self.shared_memory, self._memory = shared_memory, memory
         members = self._of.members
         super().__init__(len(members), (self._of.rank,), members, observer, clock, nodes)
@@ -110,7 +118,7 @@ class ProcessGroupCommunicator(Workers):
             self.world_size,
             members.index(0) if 0 in members and ends_with_worker_0(store) else None,
         )
-        self.stripes = Stripes(self._groups)
+        self.stripes = self._striped()
 
     @property
     def device(self) -> torch.device:
@@ -139,6 +147,7 @@ class ProcessGroupCommunicator(Workers):
         halving_doubling_bytes: int | None = None,
         fixed_order: bool | None = None,
         shared_memory: bool | EllipsisType | None = ...,
+        pieces: bool | None = None,
     ) -> "ProcessGroupCommunicator":
         """Return one over the same connections that differs in what is given; collective where
         nodes are known. Raises `ValueError` for what cannot be.
@@ -154,6 +163,7 @@ class ProcessGroupCommunicator(Workers):
             self.halving_doubling_bytes if limit is None else limit,
             self.fixed_order if fixed_order is None else fixed_order,
             self.shared_memory if shared_memory is ... else shared_memory,
+            pieces=self.pieces if pieces is None else pieces,
         )
 
     def use_transport(
@@ -165,8 +175,9 @@ class ProcessGroupCommunicator(Workers):
         num_missing = streams - len(self._groups)
         if num_missing > 0:
             self._groups += self._of.take([range(self.world_size)], num_missing)
-        self.stripes = Stripes(self._groups[:streams])
         self.streams = streams
+        self.stripes.close()
+        self.stripes = self._striped()
         self.halving_doubling_bytes, self.fixed_order = halving_doubling_bytes, fixed_order
         for part in self._parts:
             part.use_transport(
@@ -185,6 +196,7 @@ class ProcessGroupCommunicator(Workers):
             part.close()
         if self._memory is not None:
             self._memory.close()
+        self.stripes.close()
         self._of.leave(self._groups)
 
     def split(self, parts: Sequence[Sequence[int]]) -> list[Part]:
@@ -210,6 +222,7 @@ class ProcessGroupCommunicator(Workers):
             self.halving_doubling_bytes,
             self.fixed_order,
             self.shared_memory,
+            pieces=self.pieces,
             others=others,
             origin=self._of.origin,
             memory=memory,
@@ -236,6 +249,10 @@ class ProcessGroupCommunicator(Workers):
                 f"all-reduces go over gloo, not through shared memory: {joined.why}", stacklevel=2
             )
         return None
+
+    def _striped(self) -> Stripes:
+        groups = self._groups[: self.streams]
+        return Pieces(groups) if self.pieces and len(groups) > 1 else Stripes(groups)
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
         """Replace `x[1, ...]` by the sum over all workers / N (fp16 is divided first)."""
@@ -340,57 +357,3 @@ def nodes_by_host() -> Nodes:
         tuple(rank for rank, other in enumerate(hosts) if other == host)
         for host in dict.fromkeys(hosts)
     )
-
-
-@contextmanager
-def file_rendezvous(
-    path: str,
-    *,
-    backend: str,
-    rank: int,
-    world_size: int,
-    timeout_s: float,
-    nodes: Nodes | None = None,
-) -> Iterator[ProcessGroupCommunicator]:
-    """The default process group of `world_size` workers on one host, for as long as the context
-    lasts.
-
-    The workers find each other through the file `path`, so that no control traffic crosses the
-    network under test. Every collective ends with `CommunicationError` after `timeout_s` seconds;
-    with NCCL it is only enqueued, and the caller has to notice that the GPU does not come by.
-    `nodes` says which workers share one. NCCL's workers have called `torch.cuda.set_device`.
-    """
-    with rendezvous(
-        FileStore(path, world_size),
-        backend=backend,
-        rank=rank,
-        world_size=world_size,
-        timeout_s=timeout_s,
-        nodes=nodes,
-    ) as communicator:
-        yield communicator
-
-
-@contextmanager
-def rendezvous(
-    store: Store,
-    *,
-    backend: str,
-    rank: int,
-    world_size: int,
-    timeout_s: float,
-    nodes: Nodes | None = None,
-) -> Iterator[ProcessGroupCommunicator]:
-    """As `file_rendezvous`, of workers on any hosts, who find each other through `store`."""
-    timeout = timedelta(seconds=timeout_s)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
-    try:
-        connect()
-        yield ProcessGroupCommunicator(timeout=timeout, nodes=nodes)
-    except BaseException:
-        if backend != dist.Backend.NCCL:  # which would first wait for what will never be done
-            dist.destroy_process_group()
-        raise
-    finally:
-        forget_left()
-    dist.destroy_process_group()

@@ -61,34 +61,47 @@ class StreamTrial:
     num_turns: int
 
 
-def check_streams(streams: object) -> None:
-    """Raise `ValueError` unless `streams` is a `NumStreams`."""
+def check_streams(streams: object, pieces: object = None) -> None:
+    """Raise `ValueError` unless `streams` is a `NumStreams`, of which there are several, or may be,
+    where `pieces` is True.
+    """
+    if pieces not in (None, True, False):
+        raise ValueError(f"pieces must be true, false, or left out, got {pieces!r}")
+    if pieces and streams == 1:
+        raise ValueError(
+            f"pieces=true is for several streams: give streams=2 to {MOST_STREAMS}, or {AUTO}, too"
+        )
     if streams != AUTO and not _is_number(streams):
         raise ValueError(f"streams must be 1 to {MOST_STREAMS}, or {AUTO}, got {streams!r}")
 
 
 def with_streams(
-    communicator: Communicator, streams: NumStreams
+    communicator: Communicator, streams: NumStreams, pieces: bool | None = None
 ) -> tuple[Communicator, StreamTrial | None]:
     """The same workers, whose duplicates have as many streams; and how "auto" was decided. A
     collective call; "auto" takes up to 2 s.
 
     "auto" is 1 without a measurement where only one number is possible: for a single worker, and
-    over NCCL. Raises `ValueError` for a number that cannot be.
+    over NCCL. With `pieces` several streams take pieces of large messages as they become free, in
+    place of equal parts: None stands for pieces where "auto" has found several to pay, and equal
+    parts where a number is given. Raises `ValueError` for what cannot be.
     """
-    check_streams(streams)
+    check_streams(streams, pieces)
     trial = None
     if not isinstance(communicator, ProcessGroupCommunicator):
-        if streams in (1, AUTO):
+        if streams in (1, AUTO) and not pieces:
             return communicator, None
         raise ValueError(
-            f"streams={streams} are of real workers, whose communicator is a "
-            f"ProcessGroupCommunicator, not a {type(communicator).__name__}: leave streams at 1"
+            f"{'pieces=true' if pieces else f'streams={streams}'} are of real workers, whose "
+            f"communicator is a ProcessGroupCommunicator, not a {type(communicator).__name__}: "
+            f"leave {'pieces out' if pieces else 'streams at 1'}"
         )
     if streams == AUTO:
         trial = try_streams(communicator) if _may_have_several(communicator) else None
         streams = 1 if trial is None else trial.streams
-    return communicator.with_transport(streams=streams), trial
+        pieces = pieces is not False
+    has_pieces = bool(pieces) and streams > 1
+    return communicator.with_transport(streams=streams, pieces=has_pieces), trial
 
 
 def try_streams(workers: ProcessGroupCommunicator, budget_s: float = BUDGET_S) -> StreamTrial:

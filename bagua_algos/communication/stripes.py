@@ -26,21 +26,28 @@ SMALLEST_PART_BYTES = 16 << 10
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
+Group = dist.ProcessGroup | None
+"""None is the default group."""
+
+
 class Stripes:
     """One operation over one or more process groups.
 
     Args:
-        groups: of the same workers in the same order, at least one; None is the default group.
+        groups: of the same workers in the same order, at least one.
         smallest_part_bytes: no part is smaller.
     """
 
     def __init__(
         self,
-        groups: Sequence[dist.ProcessGroup | None],
+        groups: Sequence[Group],
         smallest_part_bytes: int = SMALLEST_PART_BYTES,
     ) -> None:
         self.groups = tuple(groups)
         self._smallest_part_bytes = smallest_part_bytes
+
+    def close(self) -> None:
+        """Nothing: there are no threads."""
 
     def all_reduce_(self, x: Tensor) -> None:
         """Replace `x`, contiguous, by its sum over all workers."""
@@ -60,7 +67,7 @@ class Stripes:
 
         def finished(done: Future[list[Future]]) -> Tensor:
             for stream, future in enumerate(done.value(), 1):
-                with _naming(stream, len(futures)):
+                with naming(stream, len(futures)):
                     future.wait()  # raises
             return x
 
@@ -113,14 +120,14 @@ class Stripes:
         self, operation: Callable[..., Any], tensors: dict[int, Tensor]
     ) -> list[list[dist.P2POp]]:
         """What `operation` does with the parts of each peer's tensor, by stream."""
-        batches: dict[dist.ProcessGroup | None, list[dist.P2POp]] = {}
+        batches: dict[Group, list[dist.P2POp]] = {}
         for peer, x in tensors.items():
             for group, part in self._parts(x):
                 one = dist.P2POp(operation, part, group=group, group_peer=peer)
                 batches.setdefault(group, []).append(one)
         return list(batches.values())
 
-    def _parts(self, x: Tensor) -> list[tuple[dist.ProcessGroup | None, Tensor]]:
+    def _parts(self, x: Tensor) -> list[tuple[Group, Tensor]]:
         """`x` cut for as many groups as are worth it: the same cuts on every worker."""
         num_bytes = x.numel() * x.element_size()
         num_parts = max(1, min(len(self.groups), num_bytes // self._smallest_part_bytes))
@@ -136,11 +143,11 @@ class Stripes:
         for starts in turns:
             works.append([])
             for stream, start in enumerate(starts, 1):
-                with _naming(stream, len(starts)):
+                with naming(stream, len(starts)):
                     works[-1].append(start())
         for started in works:
             for stream, requests in enumerate(started, 1):
-                with _naming(stream, len(started)):
+                with naming(stream, len(started)):
                     for request in requests:
                         request.wait()
 
@@ -165,7 +172,8 @@ def check_transport(streams: int, has_pattern: bool, group: dist.ProcessGroup | 
 
 
 @contextmanager
-def _naming(stream: int, num_streams: int) -> Iterator[None]:
+def naming(stream: int, num_streams: int) -> Iterator[None]:
+    """A `RuntimeError` within says which stream it is of, where there are several."""
     try:
         yield
     except RuntimeError as error:

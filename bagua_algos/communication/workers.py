@@ -5,7 +5,6 @@ from functools import lru_cache
 
 from torch import Tensor
 
-from bagua_algos.communication.at_exit import Departures
 from bagua_algos.communication.communicator import (
     Communicator,
     Nodes,
@@ -14,6 +13,7 @@ from bagua_algos.communication.communicator import (
     num_bytes_per_worker,
 )
 from bagua_algos.communication.hierarchy import make_hierarchy
+from bagua_algos.communication.threads.at_exit import Departures
 
 
 class Workers(Communicator):
@@ -35,6 +35,7 @@ class Workers(Communicator):
     streams = 1
     halving_doubling_bytes = 0
     fixed_order = False
+    pieces = False
     departures: Departures | None = None
 
     def __init__(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bagua_algos.communication.at_exit import Departures
 from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.threads.at_exit import Departures
 from bagua_algos.engine.lane import CommunicationLane
 from bagua_algos.engine.step_observer import Clocks
 

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from bagua_algos.communication.communicator import CommunicationError, Communicator, named_workers
-from bagua_algos.engine.job_thread import JobThread
+from bagua_algos.communication.threads.job_thread import JobThread
 
 
 class CommunicationLane:

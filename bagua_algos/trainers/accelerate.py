@@ -47,6 +47,7 @@ class RelaxedAccelerator(Accelerator):
         find_unused_parameters: whether parameters may be without a gradient on all workers.
         streams: gloo's connections between each two workers; "auto" measures at every start.
         pattern: of gloo's all-reduces, in the same way.
+        pieces: whether streams take pieces of large messages; left out: where "auto" has several.
         shared_memory: as of `bagua_algos.distribute`.
         options: Accelerate's own.
 
@@ -64,6 +65,7 @@ class RelaxedAccelerator(Accelerator):
         find_unused_parameters: bool = False,
         streams: NumStreams | None = None,
         pattern: Pattern | None = None,
+        pieces: bool | None = None,
         shared_memory: bool | None = None,
         **options: Any,
     ) -> None:
@@ -84,6 +86,7 @@ class RelaxedAccelerator(Accelerator):
             "find_unused_parameters": find_unused_parameters,
             "streams": streams,
             "pattern": pattern,
+            "pieces": pieces,
             "shared_memory": shared_memory,
         }
         self._candidates: list[nn.Module] = []

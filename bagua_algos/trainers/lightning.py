@@ -43,6 +43,7 @@ class RelaxedStrategy(DDPStrategy):
         find_unused_parameters: whether parameters may be without a gradient on all workers.
         streams: gloo's connections between each two workers; "auto" measures at every start.
         pattern: of gloo's all-reduces, in the same way.
+        pieces: whether streams take pieces of large messages; left out: where "auto" has several.
         shared_memory: as of `bagua_algos.distribute`.
         process_group_backend: as of `DDPStrategy`, like the last one.
         start_method: how Lightning starts the processes, where torchrun has not.
@@ -63,6 +64,7 @@ class RelaxedStrategy(DDPStrategy):
         find_unused_parameters: bool = False,
         streams: NumStreams | None = None,
         pattern: Pattern | None = None,
+        pieces: bool | None = None,
         shared_memory: bool | None = None,
         process_group_backend: str | None = None,
         start_method: Literal["popen", "spawn", "fork", "forkserver"] = "popen",
@@ -75,6 +77,7 @@ class RelaxedStrategy(DDPStrategy):
             "find_unused_parameters": find_unused_parameters,
             "streams": streams,
             "pattern": pattern,
+            "pieces": pieces,
             "shared_memory": shared_memory,
         }
         self._evaluation = ExitStack()

@@ -54,6 +54,7 @@ class RelaxedTrainer(Trainer):
         streams: as there, gloo's connections between each two workers; "auto" measures at every
             start.
         pattern: of gloo's all-reduces, in the same way.
+        pieces: whether streams take pieces of large messages; left out: where "auto" has several.
         shared_memory: as of `bagua_algos.distribute`.
         options: all of `Trainer`'s.
 
@@ -68,6 +69,7 @@ class RelaxedTrainer(Trainer):
         timeout_s: float = DEFAULT_TIMEOUT_S,
         streams: NumStreams | None = None,
         pattern: Pattern | None = None,
+        pieces: bool | None = None,
         shared_memory: bool | None = None,
         **options: Any,
     ) -> None:
@@ -76,6 +78,7 @@ class RelaxedTrainer(Trainer):
             "timeout_s": timeout_s,
             "streams": streams,
             "pattern": pattern,
+            "pieces": pieces,
             "shared_memory": shared_memory,
         }
         super().__init__(*args, **options)

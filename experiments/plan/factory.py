@@ -83,6 +83,11 @@ def _check(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
             f"{plan.names['algo']} is PyTorch's own code, whose all-reduces are gloo's: leave "
             "pattern=ring, or take algo=allreduce"
         )
+    if plan.pieces and not plan.algorithm.is_simulatable:
+        raise ValueError(
+            f"{plan.names['algo']} is PyTorch's own code, whose all-reduces are gloo's: leave "
+            "pieces=null, or take algo=allreduce pattern=direct"
+        )
     if plan.autotune and not plan.algorithm.is_simulatable:
         raise ValueError(
             f"{plan.names['algo']} is PyTorch's own code, which makes its own buckets: leave "

@@ -18,6 +18,7 @@ TARGET = "target"
 ADDED: dict[str, Any] = {
     "streams": 1,
     "pattern": "ring",
+    "pieces": None,
     "autotune": False,
     "tracker": None,
     "net.tcp_slow_start_after_idle": None,

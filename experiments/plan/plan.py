@@ -150,6 +150,7 @@ class Plan:
     bucket_bytes: int
     streams: NumStreams
     pattern: Pattern
+    pieces: bool | None
     autotune: bool
     precision: str
     accumulate: int
@@ -252,7 +253,7 @@ class Plan:
             )
 
     def _check_transport(self) -> None:
-        check_streams(self.streams)
+        check_streams(self.streams, self.pieces)
         check_pattern(self.pattern)
         if self.backend.is_simulated and AUTO in (self.streams, self.pattern):
             name = "streams" if self.streams == AUTO else "pattern"
@@ -260,6 +261,11 @@ class Plan:
             raise ValueError(
                 f"{name}=auto is measured between real workers: say which simulated ones have, "
                 f"such as {example}, or take backend=gloo"
+            )
+        if self.backend.is_simulated and self.pieces:
+            raise ValueError(
+                "pieces=true is of real workers, simulated ones send equal parts: leave "
+                "pieces=null, or take backend=gloo"
             )
         if self.backend.is_simulated and self.pattern == "direct":
             raise ValueError(

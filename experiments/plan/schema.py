@@ -48,6 +48,7 @@ class Schema:
     bucket_bytes: int = MISSING
     streams: Any = MISSING
     pattern: str = MISSING
+    pieces: bool | None = MISSING
     autotune: bool = MISSING
     precision: str = MISSING
     accumulate: int = MISSING

@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from bagua_algos.communication.communicator import CommunicationError
-from bagua_algos.communication.stores import Store
+from bagua_algos.communication.rendezvous import Store
 from bagua_algos.engine.engine import Engine
 from experiments.plan.plan import Plan
 from experiments.tasks.batches import Batches

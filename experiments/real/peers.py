@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from bagua_algos.communication.communicator import CommunicationError
-from bagua_algos.communication.stores import Store, connect_store, meet
+from bagua_algos.communication.rendezvous import Store, connect_store, meet
 from experiments.real.assignment import Assignment
 from experiments.real.failures import RunFailedError
 from experiments.real.routes import LOOPBACK, interface_to, own_address

@@ -11,7 +11,7 @@ from typing import NoReturn
 import torch
 
 from bagua_algos.communication.communicator import CommunicationError, Communicator
-from bagua_algos.communication.process_group import rendezvous
+from bagua_algos.communication.rendezvous import rendezvous
 from experiments.plan.plan import Plan
 from experiments.real.assignment import Assignment
 from experiments.real.failures import RunFailedError

@@ -115,8 +115,11 @@ def _transport(
     to be measured is taken from what is `recorded`, if anything is: sums depend on it by a
     rounding. A collective call.
     """
-    streams = recorded["streams"] if plan.streams == AUTO and recorded else plan.streams
-    communicator, stream_trial = with_streams(communicator, streams)
+    streams, pieces = plan.streams, plan.pieces
+    if streams == AUTO and recorded:
+        streams = recorded["streams"]
+        pieces = recorded.get("pieces", False) if pieces is None else pieces and streams > 1
+    communicator, stream_trial = with_streams(communicator, streams, pieces)
     if plan.pattern == AUTO and recorded:
         assert isinstance(communicator, ProcessGroupCommunicator), "gloo's"
         limit, pattern_trial = recorded["halving_doubling_bytes"], None
@@ -126,6 +129,7 @@ def _transport(
     return communicator, {
         "streams": communicator.streams,
         "stream_trial": stream_trial,
+        "pieces": communicator.pieces,
         "halving_doubling_bytes": communicator.halving_doubling_bytes,
         "pattern_trial": pattern_trial,
     }

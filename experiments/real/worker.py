@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from typing import NoReturn
 
 from bagua_algos.communication.communicator import CommunicationError
-from bagua_algos.communication.process_group import file_rendezvous
+from bagua_algos.communication.rendezvous import file_rendezvous
 from experiments.plan.plan import Plan
 from experiments.real.messages import TRAIN, Diverged, Failed, Finished, Joined, Stopped, failed_by
 from experiments.real.nccl import nccl_environment, plugin_environment

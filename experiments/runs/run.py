@@ -350,6 +350,7 @@ def _transport(plan: Plan, result: Result) -> dict[str, Any]:
     return {
         "streams": result.streams,
         "stream_trial": result.stream_trial and asdict(result.stream_trial),
+        "pieces": result.pieces,
         "halving_doubling_bytes": result.halving_doubling_bytes,
         "pattern_trial": result.pattern_trial and asdict(result.pattern_trial),
         "tuning": result.tuning and result.tuning.table(),

@@ -91,6 +91,8 @@ class Summary:
     """Connections between each two workers, over which large operations were striped."""
     stream_trial: dict[str, Any] | None = None
     """How `streams` was measured: the fields of `StreamTrial`; None: it was not."""
+    pieces: bool | None = None
+    """Whether streams took pieces of large messages as they became free; None: equal parts."""
     halving_doubling_bytes: int | None = None
     """Up to which size all-reduces went by halving and doubling."""
     pattern_trial: dict[str, Any] | None = None

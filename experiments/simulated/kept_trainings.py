@@ -49,7 +49,7 @@ _OF_VALUES = ("bagua_algos", "kernels", *(f"experiments/{room}" for room in _ROO
 """The code that computes values."""
 
 _OF_TIME = (
-    *("net", "names.net", "streams", "pattern", "trace", "tracker"),
+    *("net", "names.net", "streams", "pattern", "pieces", "trace", "tracker"),
     *("cluster.straggler", "cluster.jitter"),
 )
 """What of a configuration changes nothing but times."""

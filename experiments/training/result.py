@@ -19,6 +19,7 @@ class Result:
     bytes. `validation` is the last on the way, `test` that of the end. `bytes_sent` is None where
     nothing counts them. `data_wait_s` is what training has waited for examples,
     None for simulated workers. `streams` is how many connections it had to each other worker,
+    `pieces` whether these took pieces of large messages,
     `halving_doubling_bytes` up to which size all-reduces had that pattern, and the trials how these
     were decided, if they were measured; `tuning` is what autotuning has come to. `stacking` is how
     simulated workers were computed.
@@ -33,6 +34,7 @@ class Result:
     test: Evaluation
     streams: int = 1
     stream_trial: StreamTrial | None = None
+    pieces: bool = False
     halving_doubling_bytes: int = 0
     pattern_trial: PatternTrial | None = None
     tuning: Tuning | None = None

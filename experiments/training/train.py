@@ -121,6 +121,7 @@ class _State:
             "model": self.model.state_dict(),
             "optimizer": self.take_step.optimizer.state_dict(),
             "streams": communicator.streams,
+            "pieces": communicator.pieces,
             "halving_doubling_bytes": communicator.halving_doubling_bytes,
             "step": self.take_step.state_dict(),
             "distributed": distributed.state_dict(),

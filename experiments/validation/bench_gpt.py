@@ -29,10 +29,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from bagua_algos.communication.communicator import Communicator
-from bagua_algos.communication.process_group import (
-    ProcessGroupCommunicator,
-    file_rendezvous,
-)
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
+from bagua_algos.communication.rendezvous import file_rendezvous
 from bagua_algos.fused.fuse import fuse_optimizer
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan

@@ -14,7 +14,8 @@ import torch
 
 from bagua_algos.communication.halving_doubling import largest_power
 from bagua_algos.communication.patterns import EVERY_SIZE, all_reduce_s
-from bagua_algos.communication.process_group import ProcessGroupCommunicator, file_rendezvous
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
+from bagua_algos.communication.rendezvous import file_rendezvous
 from host import markdown
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.units import bytes_per_s

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from bagua_algos.communication.communicator import Nodes
-from bagua_algos.communication.process_group import ProcessGroupCommunicator, file_rendezvous
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
+from bagua_algos.communication.rendezvous import file_rendezvous
 from host.processes import fork
 from tests import app, warm
 from tests.once import made_once

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import FileStore, Store, TCPStore
 from torch.distributed.distributed_c10d import _get_default_store
 
 import bagua_algos
-from bagua_algos.engine import job_thread
+from bagua_algos.communication.threads import job_thread
 from tests import warm
 
 NUM_WORKERS = 3

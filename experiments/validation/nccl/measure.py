@@ -18,7 +18,8 @@ from threading import Timer
 
 import torch
 
-from bagua_algos.communication.process_group import ProcessGroupCommunicator, file_rendezvous
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
+from bagua_algos.communication.rendezvous import file_rendezvous
 from experiments.validation.nccl.transfers import MIB, Transfers
 from experiments.validation.nccl.transports import NUM_WORKERS, Transport
 from host.gpus import placement

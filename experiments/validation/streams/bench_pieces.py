@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bagua_algos.communication.pieces import Pieces
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from experiments.validation.collectives import LINGER_S, run_gloo_workers
-from experiments.validation.streams.pieces import Pieces, Way
 from host import markdown
 from host.errors import Failure
 from netsim.conditions.presets import read_condition
@@ -27,7 +27,7 @@ NETS = ("lossy", "wan")
 NUM_WORKERS = 4
 NUM_STREAMS = 8
 OPERATIONS = ("exchange", "all_to_all")
-SIZES = (400_000, 1_600_000)
+SIZES = (200_000, 400_000, 800_000, 1_600_000)
 """Bytes that a worker hands in: to its right neighbour, or in equal shares to all workers."""
 
 LIMIT_S = 30
@@ -35,11 +35,11 @@ LIMIT_S = 30
 
 WAYS = {
     "equal parts": None,
-    "pieces of 32 kB": Way(piece_bytes=32_000),
-    "pieces of 64 kB": Way(piece_bytes=64_000),
-    "32 kB, dealt": Way(piece_bytes=32_000, are_dealt=True),
-    "32 kB, anew": Way(piece_bytes=32_000, are_kept=False),
+    "pieces of 16 kB": 16_000,
+    "pieces of 32 kB": 32_000,
+    "pieces of 64 kB": 64_000,
 }
+"""And the bytes of a piece: of any message, however small."""
 
 
 def measure(net: str, rounds: int) -> dict[tuple[str, int, str], list[float]]:
@@ -95,8 +95,8 @@ def _take_rounds(
     workers = communicator.with_transport(streams=NUM_STREAMS).duplicate()
     tcp.share_unsent(NUM_STREAMS)  # as a run does
     by_way = {
-        name: Pieces(workers.stripes, NUM_WORKERS, way, tag) if way else workers.stripes
-        for tag, (name, way) in enumerate(WAYS.items())
+        name: Pieces(workers.stripes.groups, num_bytes, 0) if num_bytes else workers.stripes
+        for name, num_bytes in WAYS.items()
     }
     wrong: set[str] = set()
     seeds = count()  # else what an operation left in memory would pass for what the next one brings

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from bagua_algos import AsyncModelAverage, CommunicationError
-from bagua_algos.communication.at_exit import WORD_S
 from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.communication.threads.at_exit import WORD_S
+from bagua_algos.communication.threads.job_thread import LEAVE_S
 from bagua_algos.engine.algorithm import Context
-from bagua_algos.engine.job_thread import LEAVE_S
 
 TRUE, FALSE = torch.tensor([True]), torch.tensor([False])
 

@@ -11,7 +11,7 @@ from bagua_algos.communication.patterns import (
     try_patterns,
     with_pattern,
 )
-from bagua_algos.communication.process_group import file_rendezvous
+from bagua_algos.communication.rendezvous import file_rendezvous
 from bagua_algos.communication.stacked import StackedCommunicator
 from tests.bagua_algos.recorder import Recorder
 

@@ -7,7 +7,9 @@ import torch
 import torch.distributed as dist
 
 from bagua_algos.communication.communicator import CommunicationError
-from bagua_algos.communication.process_group import ProcessGroupCommunicator, file_rendezvous
+from bagua_algos.communication.pieces import Pieces
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
+from bagua_algos.communication.rendezvous import file_rendezvous
 from bagua_algos.communication.stacked import StackedCommunicator
 from tests.bagua_algos.cases import collectives
 from tests.bagua_algos.communication.three_workers import NUM_ELEMENTS
@@ -119,14 +121,18 @@ def test_the_first_connections_are_never_given_away(alone):
 
 
 def test_a_transport_differs_in_what_is_given(alone):
-    every = alone.with_transport(streams=2, halving_doubling_bytes=5, fixed_order=True)
-    for changes in ({"streams": 3}, {"halving_doubling_bytes": 0}, {"fixed_order": False}):
-        kept = {"streams": 2, "halving_doubling_bytes": 5, "fixed_order": True}
+    kept = {"streams": 2, "halving_doubling_bytes": 5, "fixed_order": True, "pieces": True}
+    every = alone.with_transport(**kept)
+    for changes in (
+        *({"streams": 3}, {"halving_doubling_bytes": 0}, {"fixed_order": False}),
+        {"pieces": False},
+    ):
         other = every.with_transport(**changes)
         assert {name: getattr(other, name) for name in kept} == kept | changes
         duplicate = other.duplicate()
         assert {name: getattr(duplicate, name) for name in kept} == kept | changes
         assert len(duplicate.stripes.groups) == (kept | changes)["streams"]
+        assert isinstance(duplicate.stripes, Pieces) == (kept | changes)["pieces"]
 
 
 class Broken:

@@ -8,9 +8,14 @@ import torch
 from torch import nn
 
 import bagua_algos
-from bagua_algos.communication.process_group import file_rendezvous
+from bagua_algos.communication.rendezvous import file_rendezvous
 from bagua_algos.communication.stacked import StackedCommunicator
-from bagua_algos.communication.streams import check_streams, conclusion, with_streams
+from bagua_algos.communication.streams import (
+    StreamTrial,
+    check_streams,
+    conclusion,
+    with_streams,
+)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +39,46 @@ def test_several_streams_have_to_pay_over_new_or_over_rested_connections(turns, 
 def test_what_is_no_number_of_streams_is_refused(streams):
     with pytest.raises(ValueError, match="streams must be 1 to 16, or auto, got"):
         check_streams(streams)
+
+
+def test_pieces_are_for_several_streams():
+    with pytest.raises(
+        ValueError, match=r"pieces=true is for several .*: give streams=2 to 16, or"
+    ):
+        check_streams(1, True)
+    with pytest.raises(ValueError, match="pieces must be true, false, or left out, got 'yes'"):
+        check_streams(2, "yes")
+
+
+@pytest.mark.parametrize(
+    ("streams", "pieces", "found", "taken"),
+    [
+        ("auto", None, 8, True),
+        ("auto", False, 8, False),
+        ("auto", None, 1, False),
+        ("auto", True, 1, False),
+        (8, None, None, False),
+        (8, True, None, True),
+    ],
+)
+def test_pieces_go_where_several_streams_pay_or_they_are_asked_for(
+    monkeypatch, tmp_path, streams, pieces, found, taken
+):
+    module = importlib.import_module("bagua_algos.communication.streams")
+    trial = StreamTrial(streams=found or 0, num_bytes=1, seconds={}, num_turns=1)
+    monkeypatch.setattr(module, "_may_have_several", lambda workers: True)
+    monkeypatch.setattr(module, "try_streams", lambda workers: trial)
+    with file_rendezvous(
+        str(tmp_path / "store"), backend="gloo", rank=0, world_size=1, timeout_s=10
+    ) as workers:
+        communicator, _ = with_streams(workers, streams, pieces)
+    assert communicator.streams == (found or streams)
+    assert communicator.pieces == taken
+
+
+def test_stacked_workers_have_no_pieces():
+    with pytest.raises(ValueError, match=r"pieces=true are of real .*Stacked.*: leave pieces out"):
+        with_streams(StackedCommunicator(2), "auto", True)
 
 
 @pytest.mark.parametrize("streams", [1, "auto"])

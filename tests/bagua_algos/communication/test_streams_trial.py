@@ -7,7 +7,7 @@ import pytest
 
 from bagua_algos.communication import streams as module
 from bagua_algos.communication.loopback import LoopbackCommunicator
-from bagua_algos.communication.process_group import file_rendezvous
+from bagua_algos.communication.rendezvous import file_rendezvous
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.communication.streams import (
     IDLE_S,

@@ -200,6 +200,9 @@ def test_numbers_that_no_run_can_have_are_refused_by_name(override):
         (["backend=sim", "cluster.net_plugin=bagua"], "or take backend=nccl"),
         (["cluster.net_plugin=fast"], "net_plugin must be bagua or null, got fast"),
         (["algo=torch_ddp", "pattern=auto"], "torch_ddp is PyTorch's own code, whose all-reduces"),
+        (["pieces=true"], "pieces=true is for several streams: give streams=2 to 16, or auto, too"),
+        (["backend=sim", "streams=8", "pieces=true"], "pieces=true is of real workers, simulated"),
+        (["algo=torch_ddp", "streams=8", "pieces=true"], "take algo=allreduce pattern=direct"),
         (["backend=sim", "autotune=true"], "autotune=true measures real workers' steps"),
         (["backend=sim", "pattern=direct"], "simulated ones have ring and halving_doubling"),
         (
@@ -221,6 +224,8 @@ def test_a_run_by_one_stream_is_known_as_before_there_were_several():
     assert config_text(config) == config_text(older)
     for streams in (2, "auto", True):
         assert config_text(config | {"streams": streams}) != config_text(older)
+    for pieces in (True, False):
+        assert config_text(config | {"pieces": pieces}) != config_text(older)
 
 
 def test_a_run_by_linuxs_own_tcp_is_known_as_before_there_was_another():

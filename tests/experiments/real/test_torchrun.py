@@ -5,7 +5,7 @@ import socket
 import pytest
 import torch.distributed as dist
 
-from bagua_algos.communication import stores
+from bagua_algos.communication import rendezvous
 from bagua_algos.communication.communicator import CommunicationError
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
@@ -229,8 +229,8 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.seconds = 0.0
-        monkeypatch.setattr(stores.time, "monotonic", lambda: self.seconds)
-        monkeypatch.setattr(stores.time, "sleep", self.sleep)
+        monkeypatch.setattr(rendezvous.time, "monotonic", lambda: self.seconds)
+        monkeypatch.setattr(rendezvous.time, "sleep", self.sleep)
 
     def sleep(self, seconds):
         self.seconds += seconds
@@ -241,12 +241,12 @@ def test_who_does_not_come_is_named(monkeypatch):
     store.set("name of 1", "one")  # which dies before it has read the answer
     both = "worker 0: workers 1 and 2 have not come within 60 s"
     with pytest.raises(CommunicationError, match=both):
-        stores.meet(store, rank=0, world_size=3, timeout_s=60)
+        rendezvous.meet(store, rank=0, world_size=3, timeout_s=60)
     assert 60 <= clock.seconds < 61
     with pytest.raises(CommunicationError, match="worker 0: worker 1 has not come within 60 s"):
-        stores.meet(store, rank=0, world_size=2, timeout_s=60)
+        rendezvous.meet(store, rank=0, world_size=2, timeout_s=60)
     with pytest.raises(CommunicationError, match=r"worker 1: worker 0 has not come within 0\.1 s"):
-        stores.meet(dist.HashStore(), rank=1, world_size=2, timeout_s=0.1)
+        rendezvous.meet(dist.HashStore(), rank=1, world_size=2, timeout_s=0.1)
 
 
 def test_a_worker_0_that_does_not_decide_is_named(monkeypatch):

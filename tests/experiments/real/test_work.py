@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from bagua_algos.communication.process_group import file_rendezvous
+from bagua_algos.communication.rendezvous import file_rendezvous
 from bagua_algos.communication.stacked import StackedCommunicator
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
@@ -11,13 +11,26 @@ from experiments.training.checkpoint import Checkpoints
 from experiments.training.result import DivergedError
 
 
-@pytest.mark.parametrize(("asked", "taken"), [("auto", 12), ("3", 3)])
-def test_a_resumed_run_takes_the_streams_that_were_measured(asked, taken, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("asked", "recorded", "taken"),
+    [
+        (["streams=auto"], {"streams": 12, "pieces": True}, (12, True)),
+        (["streams=auto"], {"streams": 12}, (12, False)),  # older
+        (["streams=auto", "pieces=false"], {"streams": 12, "pieces": True}, (12, False)),
+        (["streams=auto", "pieces=true"], {"streams": 12, "pieces": False}, (12, True)),
+        (["streams=auto", "pieces=true"], {"streams": 1, "pieces": False}, (1, False)),
+        (["streams=3"], {"streams": 12, "pieces": True}, (3, None)),
+        (["streams=3", "pieces=true"], {"streams": 12}, (3, True)),
+    ],
+)
+def test_a_resumed_run_takes_the_streams_that_were_measured(
+    asked, recorded, taken, tmp_path, monkeypatch
+):
     for rank in range(4):
-        Checkpoints(tmp_path, rank, 4).save(7, {"streams": 12, "halving_doubling_bytes": 0})
-    overrides = ["algo=allreduce", f"streams={asked}", f"resume={tmp_path}"]
+        Checkpoints(tmp_path, rank, 4).save(7, recorded | {"halving_doubling_bytes": 0})
+    overrides = ["algo=allreduce", *asked, f"resume={tmp_path}"]
     plan = make_plan(compose_config(overrides), tmp_path)
-    monkeypatch.setattr(work, "with_streams", lambda workers, streams: (workers, streams))
+    monkeypatch.setattr(work, "with_streams", lambda workers, *chosen: (workers, chosen))
     recorded = work._recorded(plan, rank=2)
     assert work._transport(plan, StackedCommunicator(4), recorded)[1]["stream_trial"] == taken
 

@@ -70,7 +70,10 @@ def test_a_hostile_training_serves_nobody_and_runs_nothing(tmp_path):
         ("algo._target_=os.system", "would run code of 'os'"),
         ("algo._target_=.evil.X", "would run code of 'evil'"),
         ("algo._target_=torch.hub.load", r"would run code of 'torch\.hub'"),
-        ("algo._target_=bagua_algos.engine.job_thread.ctypes.CDLL", "would run code of"),
+        (
+            "algo._target_=bagua_algos.communication.threads.job_thread.ctypes.CDLL",
+            "would run code of",
+        ),
         ("algo._target_=experiments.plan.compose.compose_config", "would run code of"),
         ('model={_target_: "subprocess.run"}', "would run code of 'subprocess'"),
         ("+task.x.y={a: {_target_: builtins.eval}}", "would run code of 'builtins'"),

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_algos.communication.process_group import file_rendezvous
+from bagua_algos.communication.rendezvous import file_rendezvous
 from experiments.models.cnn import CNN
 from experiments.predict.trace import trace_step
 from experiments.training.torch_ddp import TorchDDP

@@ -2,10 +2,10 @@ from itertools import product
 
 import pytest
 
+from bagua_algos.communication.pieces import Pieces
 from experiments.commands.benches import bench_systems
 from experiments.validation.streams import bench_pieces
 from experiments.validation.streams.bench_pieces import OPERATIONS, SIZES, WAYS, table
-from experiments.validation.streams.pieces import Pieces
 from host.errors import Failure
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError
@@ -33,8 +33,8 @@ def test_the_table_has_a_row_an_operation_and_size():
     seconds = {case: [0.3, 0.1 + 0.01 * i, 0.05] for i, case in enumerate(cases)}
     rows = table({"wan": seconds, "lossy": seconds}).splitlines()
     assert len(rows) == 2 + 2 * len(OPERATIONS) * len(SIZES)
-    assert rows[2].startswith("| wan | exchange | 400 | 100 (50 to 300) | 110 (50 to 300) |")
-    assert rows[-1].startswith("| lossy | all-to-all | 1,600 | 250 (50 to 300) |")
+    assert rows[2].startswith("| wan | exchange | 200 | 100 (50 to 300) | 110 (50 to 300) |")
+    assert rows[-1].startswith("| lossy | all-to-all | 1,600 | 300 (50 to 380) |")
 
 
 @pytest.mark.root

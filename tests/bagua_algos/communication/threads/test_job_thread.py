@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from bagua_algos.engine import job_thread as module
-from bagua_algos.engine.job_thread import JobThread
+from bagua_algos.communication.threads import job_thread as module
+from bagua_algos.communication.threads.job_thread import JobThread
 
 LIMIT_S = 20
 

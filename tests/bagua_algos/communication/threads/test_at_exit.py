@@ -6,7 +6,7 @@ import time
 import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
-from bagua_algos.communication.at_exit import LIMIT_S, WORD_S, Departures, let_threads_rest
+from bagua_algos.communication.threads.at_exit import LIMIT_S, WORD_S, Departures, let_threads_rest
 
 BYTES = bytes(1 << 20)  # hashed without Python's lock
 
@@ -27,7 +27,7 @@ def computing_for(seconds: float) -> threading.Thread:
 def _a_process_group(monkeypatch):
     made = threading.Event()
     made.set()
-    monkeypatch.setattr("bagua_algos.communication.at_exit.has_process_groups", made)
+    monkeypatch.setattr("bagua_algos.communication.threads.at_exit.has_process_groups", made)
 
 
 def test_workers_leave_word_of_their_end():
@@ -64,7 +64,7 @@ def test_what_was_heard_while_there_was_a_store_is_known_for_good():
 
 def test_the_store_is_asked_at_most_once_in_a_while(monkeypatch):
     now_s = 100.0
-    monkeypatch.setattr("bagua_algos.communication.at_exit.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("bagua_algos.communication.threads.at_exit.time.monotonic", lambda: now_s)
     store = HashStore()
     ours = [Departures(store, "a group", rank, 2) for rank in range(2)]
     assert ours[0].lately_known() == {}
@@ -99,7 +99,9 @@ def test_the_end_waits_no_longer_than_its_limit():
 
 
 def test_without_a_process_group_the_end_waits_for_nobody(monkeypatch):
-    monkeypatch.setattr("bagua_algos.communication.at_exit.has_process_groups", threading.Event())
+    monkeypatch.setattr(
+        "bagua_algos.communication.threads.at_exit.has_process_groups", threading.Event()
+    )
     thread = computing_for(LIMIT_S / 4)
     let_threads_rest()
     assert thread.is_alive()

@@ -5,8 +5,8 @@ import threading
 import pytest
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
-from bagua_algos.communication import at_exit as module
-from bagua_algos.communication.at_exit import Departures, ends_with_worker_0
+from bagua_algos.communication.threads import at_exit as module
+from bagua_algos.communication.threads.at_exit import Departures, ends_with_worker_0
 
 
 @pytest.mark.parametrize(("agent", "ends"), [(None, True), ("False", True), ("True", False)])

@@ -7,7 +7,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore, Store
 
 from bagua_algos.communication.communicator import CommunicationError
-from bagua_algos.communication.stores import connect_store, meet
+from bagua_algos.communication.rendezvous import connect_store, meet
 
 NUM_WORKERS, LIMIT_S = 3, 20
 

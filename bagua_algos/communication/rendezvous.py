@@ -1,13 +1,72 @@
-"""Stores, in which processes of several hosts leave words for each other until they have met."""
+"""How real workers find each other, by a store in which they leave words; their process group."""
 
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
-from bagua_algos.communication.communicator import CommunicationError, without_place
+from bagua_algos.communication.communicator import CommunicationError, Nodes, without_place
+from bagua_algos.communication.connections.groups import connect, forget_left
+from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from host.words import listed
+
+
+@contextmanager
+def file_rendezvous(
+    path: str,
+    *,
+    backend: str,
+    rank: int,
+    world_size: int,
+    timeout_s: float,
+    nodes: Nodes | None = None,
+) -> Iterator[ProcessGroupCommunicator]:
+    """The default process group of `world_size` workers on one host, for as long as the context
+    lasts.
+
+    The workers find each other through the file `path`, so that no control traffic crosses the
+    network under test. Every collective ends with `CommunicationError` after `timeout_s` seconds;
+    with NCCL it is only enqueued, and the caller has to notice that the GPU does not come by.
+    `nodes` says which workers share one. NCCL's workers have called `torch.cuda.set_device`.
+    """
+    with rendezvous(
+        FileStore(path, world_size),
+        backend=backend,
+        rank=rank,
+        world_size=world_size,
+        timeout_s=timeout_s,
+        nodes=nodes,
+    ) as communicator:
+        yield communicator
+
+
+@contextmanager
+def rendezvous(
+    store: Store,
+    *,
+    backend: str,
+    rank: int,
+    world_size: int,
+    timeout_s: float,
+    nodes: Nodes | None = None,
+) -> Iterator[ProcessGroupCommunicator]:
+    """As `file_rendezvous`, of workers on any hosts, who find each other through `store`."""
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    try:
+        connect()
+        yield ProcessGroupCommunicator(timeout=timeout, nodes=nodes)
+    except BaseException:
+        if backend != dist.Backend.NCCL:  # which would first wait for what will never be done
+            dist.destroy_process_group()
+        raise
+    finally:
+        forget_left()
+    dist.destroy_process_group()
 
 
 def connect_store(

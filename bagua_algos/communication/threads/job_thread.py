@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 
-from bagua_algos.communication.at_exit import let_threads_rest
+from bagua_algos.communication.threads.at_exit import let_threads_rest
 
 LEAVE_S = 5.0
 """How long the end of a process waits for the jobs that have begun, seconds."""

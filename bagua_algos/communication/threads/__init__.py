@@ -1,0 +1,1 @@
+"""Threads that never keep a process from ending, and how it ends among them."""
