@@ -85,6 +85,7 @@ def sum_in(engine: Engine, *, is_fixed: bool) -> None:
             streams=workers.streams,
             halving_doubling_bytes=workers.halving_doubling_bytes,
             fixed_order=is_fixed,
+            pieces=workers.pieces,
         )
 
 

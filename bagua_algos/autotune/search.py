@@ -4,6 +4,7 @@
     order of tensors    that in which gradients really came
     streams             4, 8, 16, as long as more are faster
     pattern, lanes      the others
+    pieces              of large messages, where there are several streams
     size of buckets     once more, where one of these was faster
     the end             what it began with and the best, in turn, twice: the faster one stays
 
@@ -24,7 +25,8 @@ NUM_LAST_WINDOWS = 2 * NUM_LAST_TURNS
 class Settings:
     """What is tuned: buckets are closed once they hold `bucket_bytes`, filled in the order of the
     model's parameters from its end, or `by_arrival` of gradients; travel on so many `lanes`, each
-    with so many `streams`, and all-reduces up to `halving_doubling_bytes` by that pattern.
+    with so many `streams`, which take `pieces` of large messages or have equal parts, and
+    all-reduces up to `halving_doubling_bytes` by that pattern.
     """
 
     bucket_bytes: int
@@ -32,6 +34,7 @@ class Settings:
     lanes: int
     streams: int
     halving_doubling_bytes: int
+    pieces: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,7 @@ class Space:
     streams: tuple[int, ...] = ()
     halving_doubling_bytes: tuple[int, ...] = ()
     lanes: tuple[int, ...] = ()
+    pieces: tuple[bool, ...] = ()
     kind: Callable[[Settings], Hashable] = lambda settings: settings
 
 
@@ -70,6 +74,8 @@ def search(start: Settings, space: Space, num_windows: int) -> Proposals:
         yield from hill.attempt(replace(hill.best, halving_doubling_bytes=limit))
     for lanes in space.lanes:
         yield from hill.attempt(replace(hill.best, lanes=lanes))
+    for pieces in space.pieces if hill.best.streams > 1 else ():
+        yield from hill.attempt(replace(hill.best, pieces=pieces))
     if hill.best != before:
         yield from hill.sizes()
     if hill.best == start:

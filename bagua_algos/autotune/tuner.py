@@ -164,6 +164,7 @@ class Tuner:
             lanes=engine.dispatcher.num_lanes,
             streams=workers.streams,
             halving_doubling_bytes=workers.halving_doubling_bytes,
+            pieces=workers.pieces,
         )
         self.round = engine.algorithm.steps_per_round
         self._num_settling = num_settling
@@ -265,13 +266,15 @@ class Tuner:
             streams=self.streams if own.tunes_transport else (),
             halving_doubling_bytes=limits if has_pattern else (),
             lanes=(1,),
+            pieces=(not self._settings.pieces,) if own.tunes_transport else (),
             kind=self._kind,
         )
 
     def _kind(self, settings: Settings) -> object:
         """What the settings come to."""
         groups = self._groups(settings)
-        transport = settings.streams, settings.halving_doubling_bytes
+        has_pieces = settings.pieces and settings.streams > 1
+        transport = settings.streams, settings.halving_doubling_bytes, has_pieces
         together = tuple(map(frozenset, _ids(groups)))  # a message is as long in any order
         return together, min(settings.lanes, len(groups)), transport
 
@@ -324,6 +327,7 @@ class Tuner:
                     settings.lanes,
                     streams=settings.streams,
                     halving_doubling_bytes=settings.halving_doubling_bytes,
+                    pieces=settings.pieces,
                     fixed_order=self._engine.context.communicator.fixed_order,
                 )
         groups = self._groups(settings)

@@ -125,8 +125,8 @@ class Communicator(Averager, Protocol):
     connections a duplicate has between each two workers, and `halving_doubling_bytes` up to which
     size its all-reduces go by halving and doubling. With `fixed_order` no setting changes the order
     in which the others add up. With `pieces` streams take pieces of large messages as they become
-    free. `departures` tells of workers that have ended; None where all are
-    held here.
+    free. `on_streams` is told the number of streams when that changes, also of duplicates.
+    `departures` tells of workers that have ended; None where all are held here.
     """
 
     world_size: int
@@ -134,6 +134,7 @@ class Communicator(Averager, Protocol):
     halving_doubling_bytes: int
     fixed_order: bool
     pieces: bool
+    on_streams: "Callable[[int], None] | None"
     members: tuple[int, ...]
     nodes: "Nodes | None"
     hierarchy: "Levels | None"
@@ -164,7 +165,7 @@ class Communicator(Averager, Protocol):
         ...
 
     def use_transport(
-        self, *, streams: int, halving_doubling_bytes: int, fixed_order: bool
+        self, *, streams: int, halving_doubling_bytes: int, fixed_order: bool, pieces: bool
     ) -> None:
         """Have so many streams and that pattern from the next operation on; collective where there
         are more streams than ever before. Raises `ValueError` where there are none.

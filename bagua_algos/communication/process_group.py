@@ -153,7 +153,7 @@ class ProcessGroupCommunicator(Workers):
         nodes are known. Raises `ValueError` for what cannot be.
         """
         limit = halving_doubling_bytes
-        return ProcessGroupCommunicator(
+        other = ProcessGroupCommunicator(
             self.group,
             self.observer,
             self.clock,
@@ -165,9 +165,11 @@ class ProcessGroupCommunicator(Workers):
             self.shared_memory if shared_memory is ... else shared_memory,
             pieces=self.pieces if pieces is None else pieces,
         )
+        other.on_streams = self.on_streams
+        return other
 
     def use_transport(
-        self, *, streams: int, halving_doubling_bytes: int, fixed_order: bool
+        self, *, streams: int, halving_doubling_bytes: int, fixed_order: bool, pieces: bool
     ) -> None:
         """Let this duplicate and its parts have so many streams, and that pattern, from the next
         operation on; none is under way. Connections stay open for another change.
@@ -175,15 +177,18 @@ class ProcessGroupCommunicator(Workers):
         num_missing = streams - len(self._groups)
         if num_missing > 0:
             self._groups += self._of.take([range(self.world_size)], num_missing)
-        self.streams = streams
+        self.streams, self.pieces = streams, pieces
         self.stripes.close()
         self.stripes = self._striped()
+        if self.on_streams is not None:
+            self.on_streams(streams)
         self.halving_doubling_bytes, self.fixed_order = halving_doubling_bytes, fixed_order
         for part in self._parts:
             part.use_transport(
                 streams=streams,
                 halving_doubling_bytes=halving_doubling_bytes,
                 fixed_order=fixed_order,
+                pieces=pieces,
             )
 
     def duplicate(self) -> "ProcessGroupCommunicator":
@@ -212,7 +217,7 @@ class ProcessGroupCommunicator(Workers):
         """One of the workers of this worker's part; a collective call of all workers here."""
         memory = self._share(parts)
         group, *others = self._of.take(parts, self.streams)
-        return ProcessGroupCommunicator(
+        other = ProcessGroupCommunicator(
             group,
             observer,
             self.clock,
@@ -227,6 +232,8 @@ class ProcessGroupCommunicator(Workers):
             origin=self._of.origin,
             memory=memory,
         )
+        other.on_streams = self.on_streams
+        return other
 
     def _share(self, parts: Sequence[Sequence[int]]) -> SharedMemory | None:
         """Memory of the workers of this worker's part, where it is to be used and can be."""

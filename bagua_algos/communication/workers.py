@@ -36,6 +36,7 @@ class Workers(Communicator):
     halving_doubling_bytes = 0
     fixed_order = False
     pieces = False
+    on_streams: Callable[[int], None] | None = None
     departures: Departures | None = None
 
     def __init__(
@@ -74,7 +75,7 @@ class Workers(Communicator):
         """Nothing, where there are no connections."""
 
     def use_transport(
-        self, *, streams: int, halving_doubling_bytes: int, fixed_order: bool
+        self, *, streams: int, halving_doubling_bytes: int, fixed_order: bool, pieces: bool
     ) -> None:
         """Raise `ValueError`, where there are no connections."""
         raise ValueError(f"{type(self).__name__} has no connections to choose between")

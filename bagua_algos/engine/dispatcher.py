@@ -76,11 +76,17 @@ class Dispatcher:
         return self._num_used
 
     def use(
-        self, num_lanes: int, *, streams: int, halving_doubling_bytes: int, fixed_order: bool
+        self,
+        num_lanes: int,
+        *,
+        streams: int,
+        halving_doubling_bytes: int,
+        fixed_order: bool,
+        pieces: bool,
     ) -> None:
-        """Let buckets be on so many of the lanes, and each of these have so many streams and that
-        pattern of all-reduces. Between two steps of gloo's workers; a collective call where there
-        are more streams than ever before.
+        """Let buckets be on so many of the lanes, and each of these have so many streams, in pieces
+        or equal parts, and that pattern of all-reduces. Between two steps of gloo's workers; a
+        collective call where there are more streams than ever before.
         """
         self._num_used = num_lanes
         for lane in self._lanes:
@@ -88,6 +94,7 @@ class Dispatcher:
                 streams=streams,
                 halving_doubling_bytes=halving_doubling_bytes,
                 fixed_order=fixed_order,
+                pieces=pieces,
             )
 
     @property

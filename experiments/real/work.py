@@ -43,7 +43,8 @@ class Surroundings:
         meeting: where workers that wait for nobody see who has come to an evaluation.
         recorder: hears of every step and operation, for a trace.
         profiler: runs around the training.
-        share_sockets: is told how many streams carry each message, once that is known.
+        share_sockets: is told how many streams carry each message, once that is known, and when it
+            changes.
     """
 
     rank: int
@@ -93,6 +94,7 @@ def work(
         communicator, transport = _transport(plan, communicator, recorded)
         surroundings.share_sockets(transport["streams"])
         communicator.observer = surroundings.recorder
+        communicator.on_streams = surroundings.share_sockets  # autotuning changes it
         with telling_failures(surroundings.rank):
             result = train(
                 plan,

@@ -8,7 +8,13 @@ import pytest
 from bagua_algos.autotune.search import Settings, Space, search
 
 START = Settings(bucket_bytes=1 << 22, lanes=2, streams=1, halving_doubling_bytes=0)
-SPACE = Space(tunes_buckets=True, streams=(4, 8, 16), halving_doubling_bytes=(1 << 62,), lanes=(1,))
+SPACE = Space(
+    tunes_buckets=True,
+    streams=(4, 8, 16),
+    halving_doubling_bytes=(1 << 62,),
+    lanes=(1,),
+    pieces=(True,),
+)
 
 
 def found(
@@ -38,7 +44,13 @@ def test_it_finds_the_best_size(best):
 
 
 def test_it_takes_whatever_else_is_faster():
-    gains = {"by_arrival": True, "streams": 8, "halving_doubling_bytes": 1 << 62, "lanes": 1}
+    gains = {
+        "by_arrival": True,
+        "streams": 8,
+        "halving_doubling_bytes": 1 << 62,
+        "lanes": 1,
+        "pieces": True,
+    }
 
     def seconds(settings: Settings) -> float:
         num_gained = sum(getattr(settings, name) == value for name, value in gains.items())
@@ -84,6 +96,13 @@ def test_settings_that_come_to_the_same_are_tried_once():
     _, tried = found(lambda s: s.bucket_bytes, space)
     kinds = [min(s.bucket_bytes, 1 << 20) for s in tried]
     assert len(kinds[:-4]) == len(set(kinds[:-4]))
+
+
+def test_pieces_are_tried_by_several_streams_alone():
+    by_one, tried_by_one = found(lambda s: 1.0 + (s.streams > 1) - 0.5 * s.pieces)
+    assert by_one.streams == 1 and not any(s.pieces for s in tried_by_one)
+    by_several, _ = found(lambda s: 1.0 - 0.1 * (s.streams == 4) - 0.5 * s.pieces)
+    assert by_several.streams == 4 and by_several.pieces
 
 
 def test_where_buckets_matter_they_stay():

@@ -87,9 +87,9 @@ def by_usual_pieces(workers: ProcessGroupCommunicator) -> dict[str, Any]:
     again = in_pieces(workers)
     found["is used again"] = set(duplicate.stripes.groups) <= set(again.stripes.groups)
     found["again"] = moved(again, 4 * BORDER)
-    again.use_transport(streams=2, halving_doubling_bytes=0, fixed_order=False)
+    again.use_transport(streams=2, halving_doubling_bytes=0, fixed_order=False, pieces=True)
     found["by two"] = moved(again, 4 * BORDER)
-    again.use_transport(streams=1, halving_doubling_bytes=0, fixed_order=False)
+    again.use_transport(streams=1, halving_doubling_bytes=0, fixed_order=False, pieces=True)
     found["by one"] = moved(again, 4 * BORDER)
     again.close()
     return found | {"threads after": after_a_while(num_threads, 0)}

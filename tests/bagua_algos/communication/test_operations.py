@@ -78,7 +78,7 @@ def test_workers_of_one_process_have_no_connections(make):
     assert (workers.streams, workers.halving_doubling_bytes, workers.fixed_order) == (1, 0, False)
     assert workers.departures is None
     with pytest.raises(ValueError, match=f"{make.__name__} has no connections to choose"):
-        workers.use_transport(streams=1, halving_doubling_bytes=0, fixed_order=False)
+        workers.use_transport(streams=1, halving_doubling_bytes=0, fixed_order=False, pieces=False)
     workers.close()
 
 

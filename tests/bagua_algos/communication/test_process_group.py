@@ -71,6 +71,7 @@ def test_what_is_larger_goes_by_the_ring_whose_order_depends_on_the_place(worker
 def test_streams_change_between_operations_and_no_element_is_lost(workers):
     for worker in workers:
         assert worker["striped"]["streams"] == [(1, 1), (3, 3), (2, 2)]
+        assert worker["striped"]["told"] == [1, 3, 2]
         for streams in (1, 2, 3):
             expected = torch.arange(float(NUM_ELEMENTS)) + 1e5 * torch.arange(3.0)[:, None]
             assert torch.equal(worker["striped"][f"gathered by {streams}"], expected[None])

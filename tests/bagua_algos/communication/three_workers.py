@@ -71,11 +71,16 @@ def sums(workers: ProcessGroupCommunicator) -> dict[str, Tensor]:
 
 def striped(workers: ProcessGroupCommunicator) -> dict[str, Any]:
     """A duplicate that has more streams for a while."""
+    told: list[int] = []
+    workers.on_streams = told.append
     duplicate = workers.duplicate()
+    workers.on_streams = None
     x_w = torch.arange(float(NUM_ELEMENTS))[None] + 1e5 * workers.ranks[0]
-    found: dict[str, Any] = {"streams": []}
+    found: dict[str, Any] = {"streams": [], "told": told}
     for streams in (1, 3, 2):
-        duplicate.use_transport(streams=streams, halving_doubling_bytes=0, fixed_order=False)
+        duplicate.use_transport(
+            streams=streams, halving_doubling_bytes=0, fixed_order=False, pieces=False
+        )
         found["streams"].append((duplicate.streams, len(duplicate.stripes.groups)))
         found[f"gathered by {streams}"] = duplicate.all_gather(x_w)
     duplicate.close()
@@ -108,7 +113,7 @@ def parts(workers: ProcessGroupCommunicator) -> dict[str, Any]:
     [part] = whole.split([[0, 2], [1]])
     x_w = torch.full((1, 3), float(workers.ranks[0]))
     part.run_(x_w, lambda x_p, among: among.all_reduce_mean_(x_p))
-    whole.use_transport(streams=2, halving_doubling_bytes=7, fixed_order=True)
+    whole.use_transport(streams=2, halving_doubling_bytes=7, fixed_order=True, pieces=False)
     theirs = part.communicator
     found = {
         "mean": x_w,

@@ -112,7 +112,7 @@ def test_a_bucket_is_always_on_the_same_lane_and_what_ends_a_moment_is_told_its_
 def test_buckets_may_be_on_fewer_lanes_of_another_transport():
     algorithm, workers = Acting(), Between()
     dispatcher = dispatcher_of(algorithm, workers)
-    options = {"streams": 3, "halving_doubling_bytes": 7, "fixed_order": True}
+    options = {"streams": 3, "halving_doubling_bytes": 7, "fixed_order": True, "pieces": True}
     dispatcher.use(1, **options)
     assert (dispatcher.num_lanes, dispatcher.num_used) == (2, 1)
     assert workers.log[2:] == [(1, options), (2, options)]
