@@ -27,6 +27,9 @@ MODELS = {
 """What is trained; the GPT has 3.3 million parameters."""
 
 DEFAULTS, TUNED = "defaults", "tuned"
+STREAMS = ((1, False), (8, False), (8, True))
+"""And whether they take pieces of large messages."""
+
 LAST_STEPS, LOG_EVERY = 40, 10
 SEARCH_STEPS = NUM_BEFORE + MOST_STEPS + LOG_EVERY
 LIMIT_S = 3_600
@@ -37,10 +40,12 @@ def grid(*, is_short: bool) -> dict[str, list[str]]:
     sizes = [1 << 22] if is_short else [1 << 19, 1 << 22, 1 << 25]
     patterns = ("ring", "direct") if is_short else ("ring", "direct", "halving_doubling")
     return {
-        f"{size >> 10} kB, {streams} streams, {pattern}": [
-            *(f"bucket_bytes={size}", f"streams={streams}", f"pattern={pattern}")
+        f"{size >> 10} kB, {streams} streams{', pieces' * pieces}, {pattern}": [
+            *(f"bucket_bytes={size}", f"streams={streams}", f"pattern={pattern}"),
+            *(["pieces=true"] if pieces else []),
         ]
-        for size, streams, pattern in product(sizes, (1, 8), patterns)
+        for size, (streams, pieces), pattern in product(sizes, STREAMS, patterns)
+        if not (pieces and pattern == "ring")  # gloo's own has none
     }
 
 

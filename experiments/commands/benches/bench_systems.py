@@ -36,7 +36,7 @@ def main() -> int:
         help="of streams, auto, pieces and autotune; by default their own",
     )
     parser.add_argument("--models", nargs="+", help="of autotune (default all)")
-    parser.add_argument("--short", action="store_true", help="of autotune: a grid of four settings")
+    parser.add_argument("--short", action="store_true", help="of autotune: a grid of five settings")
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error(f"--repeats must be at least 1, got {arguments.repeats}")
