@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from functools import cache
 
 import pytest
 import torch
@@ -26,6 +27,26 @@ def pytest_collection_finish() -> None:
     """What is there by now stays to the end: nobody needs to look through it again and again."""
     gc.freeze()
     gc.enable()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test over a network says why it is skipped, where namespaces are forbidden."""
+    if item.get_closest_marker("root") is not None and (reason := why_no_network()):
+        pytest.skip(reason)
+
+
+@cache
+def why_no_network() -> str:
+    """Empty where networks can be made."""
+    from netsim.conditions.condition import NetworkCondition
+    from netsim.errors import NamespaceError
+    from netsim.links.namespaces import check_permitted
+
+    try:
+        check_permitted(NetworkCondition())
+    except NamespaceError as error:
+        return str(error)
+    return ""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

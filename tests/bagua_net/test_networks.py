@@ -8,26 +8,16 @@ from bagua_net.cases import Load, Sample, measure, parse_case
 from bagua_net.soak import soak
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
-from netsim.errors import NamespaceError
-from netsim.links.namespaces import check_permitted
-
-
-@pytest.fixture
-def permitted():
-    try:
-        check_permitted(NetworkCondition(), 2)
-    except NamespaceError as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.root
-def test_every_byte_arrives_over_a_network_that_loses_some(permitted):
+def test_every_byte_arrives_over_a_network_that_loses_some():
     condition = NetworkCondition(rate_mbit=400, delay_ms=2, loss_pct=0.5)
     assert 0 < soak(condition, 40_000_000, seed=3) < 250
 
 
 @pytest.mark.root
-def test_the_bench_measures_each_case_in_each_round(permitted):
+def test_the_bench_measures_each_case_in_each_round():
     cases = [parse_case(name) for name in ("1", "4-static-slowed", "auto")]
     condition = NetworkCondition(rate_mbit=500)
     load = Load(num_bytes=12 << 20, message_bytes=5 << 20, in_flight=2)
@@ -44,7 +34,7 @@ def test_the_bench_measures_each_case_in_each_round(permitted):
 
 
 @pytest.mark.root
-def test_both_ways_to_hand_over_bytes_are_measured(permitted):
+def test_both_ways_to_hand_over_bytes_are_measured():
     num_bytes = 3_000_000  # no multiple of what is handed over at once
     samples = zero_copy.measure(NetworkCondition(), 2, num_bytes)
     assert {way: len(each) for way, each in samples.items()} == {"copies": 2, "zero-copy": 2}

@@ -15,9 +15,6 @@ import pytest
 
 from host import commands
 from host.errors import UserError
-from netsim.conditions.condition import NetworkCondition
-from netsim.errors import NamespaceError
-from netsim.links.namespaces import check_permitted
 from tests import app
 
 PACKAGES = ("experiments", "bagua_algos", "bagua_net", "netsim", "kernels", "host")
@@ -134,10 +131,6 @@ def test_while_kernels_are_measured():
 
 @pytest.mark.root
 def test_while_a_network_is_made():
-    try:
-        check_permitted(NetworkCondition())
-    except NamespaceError as error:
-        pytest.skip(str(error))
     command = Command("netsim probe net=slow_tcp workers=3")
     code = command.interrupt(lambda c: c.num_forks() > 0, "fork")
     assert command.output == "stopped by Ctrl-C\n"

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from experiments.runs.load import load_metrics, load_runs
 from netsim.conditions.condition import NetworkCondition
-from netsim.errors import NamespaceError
-from netsim.links.namespaces import check_permitted
 from netsim.proof import tcp_rate
 from tests import app
 
@@ -21,17 +19,8 @@ LIMIT_S = 10
 FIRST_ADDRESS = "10.0.0.1"
 
 
-def namespaces_are_forbidden() -> str:
-    try:
-        check_permitted(NetworkCondition())
-    except NamespaceError as error:
-        return str(error)
-    return ""
-
-
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.skipif(bool(namespaces_are_forbidden()), reason=namespaces_are_forbidden()),
 ]
 
 

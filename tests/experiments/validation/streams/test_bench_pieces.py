@@ -7,17 +7,6 @@ from experiments.commands.benches import bench_systems
 from experiments.validation.streams import bench_pieces
 from experiments.validation.streams.bench_pieces import OPERATIONS, SIZES, WAYS, table
 from host.errors import Failure
-from netsim.conditions.condition import NetworkCondition
-from netsim.errors import NamespaceError
-from netsim.links.namespaces import check_permitted
-
-
-@pytest.fixture
-def network():
-    try:
-        check_permitted(NetworkCondition(), 4)
-    except NamespaceError as error:
-        pytest.skip(str(error))
 
 
 class Wrong(Pieces):
@@ -38,7 +27,7 @@ def test_the_table_has_a_row_an_operation_and_size():
 
 
 @pytest.mark.root
-def test_every_way_is_timed_over_each_network(network, monkeypatch, capsys):
+def test_every_way_is_timed_over_each_network(monkeypatch, capsys):
     words = ["bench_systems", "pieces", "--repeats", "1", "--nets", "none"]
     monkeypatch.setattr("sys.argv", words)
     assert bench_systems.main() == 0
@@ -49,7 +38,7 @@ def test_every_way_is_timed_over_each_network(network, monkeypatch, capsys):
 
 
 @pytest.mark.root
-def test_a_way_that_loses_a_byte_is_refused(network, monkeypatch):
+def test_a_way_that_loses_a_byte_is_refused(monkeypatch):
     monkeypatch.setattr(bench_pieces, "Pieces", Wrong)
     monkeypatch.setattr(bench_pieces, "SIZES", (400_000,))
     ways = {name: WAYS[name] for name in ("equal parts", "pieces of 64 kB")}
