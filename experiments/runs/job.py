@@ -49,6 +49,7 @@ def run_job(config: DictConfig, peers: Peers | None = None) -> RunOutcome:
             return RunOutcome(status=run_as_peer(config, folder, overrides, peers))
         if hydra.mode == RunMode.MULTIRUN:
             return _run_of_study(config, folder, overrides, Path(hydra.sweep.dir))
+        _remove_empty(folder)  # its record makes it, and Ctrl-C may come before there is one
         return RunOutcome(status=_run(config, folder, overrides))
     except HeldError as error:
         return RunOutcome(status="held", reason=str(error))

@@ -96,11 +96,14 @@ class Command:
         ("kernels.bench", "numba"),
     ],
 )
-def test_while_modules_are_imported(words, module):
+def test_while_modules_are_imported(words, module, tmp_path):
+    if words.startswith("experiments "):
+        words += f" hydra.run.dir={tmp_path}/run"
     command = Command(words)
     code = command.interrupt(lambda c: c.imported(module), f"import of {module}")
     assert command.output == "stopped by Ctrl-C\n"
     assert code == 130
+    assert not any(tmp_path.iterdir()), "no run has begun"
     app.wait_for(lambda: not command.processes(), 5, "end of the network that was being made")
 
 
