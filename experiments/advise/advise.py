@@ -59,12 +59,17 @@ def advise(
         if num_verified:
             check_launchable(conditions, plans[0].workers)
         _expect(work, plans, len(conditions), num_seeds, num_verified)
+        compared.extend(plans)
+
+    def expect(seconds: Sequence[float]) -> None:
+        for number in range(len(networks) or 1):
+            _expect_trainings(work, number, compared, seconds, num_seeds)
 
     given, work = [], Work()
-    field = gather(choice, num_seeds, shares_host=num_verified > 0, check=check, work=work)
-    for number in range(len(networks) or 1):
-        own = [c for c in field.candidates if not number or c.depends_on_timing]
-        _expect_trainings(work, number, [c.training_s for c in own for _ in c.plans])
+    compared: list[Plan] = []
+    field = gather(
+        choice, num_seeds, shares_host=num_verified > 0, check=check, work=work, expect=expect
+    )
     for network in networks or [_own_network(choice, field.candidates[0])]:
         given.append(_advice(field.candidates, network, num_verified, work, len(given)))
         _print(given[-1])
@@ -75,16 +80,22 @@ def _expect(
     work: Work, plans: Sequence[Plan], num_networks: int, num_seeds: int, num_verified: int
 ) -> None:
     """Tell `work` its parts: for the first network all are trained, for others what has to be."""
-    again = [plan for plan in plans if plan.algorithm.depends_on_timing]
     work.expect(REHEARSING, NUM_REHEARSALS * len(plans) * REHEARSAL_S)
     for number in range(num_networks):
-        trained = again if number else plans
-        _expect_trainings(work, number, [TRAINING_S] * (num_seeds * len(trained)))
+        _expect_trainings(work, number, plans, [TRAINING_S] * len(plans), num_seeds)
         work.expect(_verifying(number), min(num_verified, len(plans)) * num_seeds * REAL_RUN_S)
 
 
-def _expect_trainings(work: Work, number: int, seconds: Sequence[float]) -> None:
-    work.expect(_training(number), sum(seconds) / max(1, min(len(seconds), usable_cores())))
+def _expect_trainings(
+    work: Work, number: int, plans: Sequence[Plan], seconds: Sequence[float], num_seeds: int
+) -> None:
+    """A training takes so many `seconds` on one core, by plan; for networks after the first, those
+    alone are trained that depend on it.
+    """
+    pairs = zip(plans, seconds, strict=True)
+    own = [took_s for plan, took_s in pairs if not number or plan.algorithm.depends_on_timing]
+    at_once = max(1, min(num_seeds * len(own), usable_cores()))
+    work.expect(_training(number), num_seeds * sum(own) / at_once)
 
 
 def _training(number: int) -> str:

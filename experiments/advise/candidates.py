@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -65,6 +66,11 @@ NO_FOLDER = Path(os.devnull)
 """Of plans that write nothing: whatever would be written there is refused by the kernel."""
 
 
+def training_s(plan: Plan, profile: Profile) -> float:
+    """What one training of `plan` may take on one core."""
+    return TRAINED * plan.max_steps * plan.workers * profile.work_s
+
+
 class Candidate:
     """One algorithm, by a plan for each seed. Trained when first asked for, and not again where
     timing changes nothing.
@@ -94,8 +100,7 @@ class Candidate:
     @property
     def training_s(self) -> float:
         """What one training may take on one core."""
-        plan = self.plans[0]
-        return TRAINED * plan.max_steps * plan.workers * self.profile.work_s
+        return training_s(self.plans[0], self.profile)
 
     @property
     def depends_on_timing(self) -> bool:
@@ -231,6 +236,7 @@ def gather(
     num_rehearsals: int = NUM_REHEARSALS,
     briefly: bool = True,
     work: Work | None = None,
+    expect: Callable[[Sequence[float]], None] = lambda seconds: None,
 ) -> Field:
     """Make and rehearse the candidates of `choice`, with the seeds from its own on.
 
@@ -243,6 +249,8 @@ def gather(
         num_rehearsals: of each algorithm, in turn, at the most.
         briefly: whether short ones do, and two where these agree.
         work: all that the command does, of which rehearsing is a part.
+        expect: is given what a training of each algorithm may take on one core, by rehearsals so
+            far.
 
     Raises:
         UserError: an algorithm that was named cannot be simulated so, or none can.
@@ -256,7 +264,7 @@ def gather(
             "as target.loss=3.2"
         )
     data = _load(plans[0][0])
-    profiles = _profiles([own[0] for own in plans], data, num_rehearsals, briefly, work)
+    profiles = _profiles([own[0] for own in plans], data, num_rehearsals, briefly, work, expect)
     pairs = zip(plans, profiles, strict=True)
     ways: dict[int, Way] = {}
     candidates = [Candidate(own, data, profile, ways) for own, profile in pairs]
@@ -325,6 +333,7 @@ def _profiles(
     num_rounds: int,
     briefly: bool,
     work: Work | None,
+    expect: Callable[[Sequence[float]], None],
 ) -> list[Profile]:
     """The fastest of each plan's rehearsals: other programs only ever make one slower, and rounds
     over all plans let all meet the same ones.
@@ -339,12 +348,24 @@ def _profiles(
         for plan, own in zip(plans, rehearsals, strict=True):
             if not (briefly and is_settled([profile.work_s for profile in own])):
                 own.append(get_profile(plan, data, BRIEFLY_S if briefly else REHEARSED_S))
+            expect(_trainings_s(plans, rehearsals))
             if work is not None:
                 work.done()
-    fastest = [min(own, key=lambda profile: profile.work_s) for own in rehearsals]
+    fastest = [_fastest(own) for own in rehearsals]
     for plan, profile in zip(plans, fastest, strict=True):
         say(f"rehearsed {plan.names['algo']}: {1e3 * profile.work_s:.1f} ms of work a step")
     return fastest
+
+
+def _fastest(rehearsals: Sequence[Profile]) -> Profile:
+    return min(rehearsals, key=lambda profile: profile.work_s)
+
+
+def _trainings_s(plans: Sequence[Plan], rehearsals: Sequence[Sequence[Profile]]) -> list[float]:
+    """What a training of each may take; of those that were not rehearsed, what others' do."""
+    pairs = zip(plans, rehearsals, strict=True)
+    known = [training_s(plan, _fastest(own)) for plan, own in pairs if own]
+    return [*known, *[fmean(known)] * (len(plans) - len(known))]
 
 
 def is_settled(seconds: Sequence[float]) -> bool:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # imported where it draws: it takes more than a second
     from matplotlib.axes import Axes
     from matplotlib.contour import ContourSet
     from matplotlib.figure import Figure
+    from matplotlib.patheffects import AbstractPathEffect
 
 _PANEL_IN = 1.3
 _EDGE = 0.07
@@ -37,9 +38,9 @@ _LABEL_SHARE = 0.06
 _LEADS = (1.5, 2, 4, 8, 16, 32)
 _NOTE = (
     "rho: an ideal all-reduce / compute. lambda: delay / compute. Simulated, {seeds}. "
-    "Numbers on lines: how many times as soon as all-reduce. Circles: all-reduce is first or ties. "
-    "Crosses: nobody reaches the target."
+    "Numbers on lines: how many times as soon as all-reduce. Circles: all-reduce is first or ties."
 )
+_CROSSES = " Crosses: nobody reaches the target."
 
 
 def map_figure(shown: Sequence[Panel]) -> Figure:
@@ -53,7 +54,7 @@ def map_figure(shown: Sequence[Panel]) -> Figure:
     return _figure(
         cells,
         f"{own.task}: first to {own.goals[goal].points:g} point below tuned all-reduce's end",
-        _note(shown) + " Letters: clusters.",
+        _note(shown, [at for _, at, _ in cells]) + " Letters: clusters.",
         with_points=True,
     )
 
@@ -67,12 +68,15 @@ def targets_figure(shown: Sequence[Panel], workers: int) -> Figure:
         for at, goal in zip(panel.grids, panel.trained.goals, strict=True)
     ]
     title = f"{counted(workers, 'worker')}, no loss: targets so many points below tuned all-reduce"
-    return _figure(cells, title, _note(own), with_points=False)
+    return _figure(cells, title, _note(own, [at for _, at, _ in cells]), with_points=False)
 
 
-def _note(shown: Sequence[Panel]) -> str:
+def _note(shown: Sequence[Panel], grids: Sequence[Grid]) -> str:
+    """What marks mean, of crosses where a panel has some."""
     numbers = sorted({len(panel.trained.seeds) for panel in shown})
-    return _NOTE.format(seeds=f"{listed([str(number) for number in numbers])} seeds")
+    said = _NOTE.format(seeds=f"{listed([str(number) for number in numbers])} seeds")
+    crossed = any(0 < np.isinf(at.best_s).sum() < at.best_s.size for at in grids)
+    return said + _CROSSES * crossed
 
 
 def _title(panel: Panel) -> str:
@@ -152,12 +156,19 @@ def _label_leads(axes: Axes, lines: ContourSet) -> None:
         taken.append(places[best])
     if chosen:
         axes.clabel(lines, fmt="%g", fontsize=SMALL, manual=chosen)
+        for number in lines.labelTexts:
+            number.set(color="black", path_effects=_halo())  # hatches and borders are behind it
+
+
+def _halo() -> list[AbstractPathEffect]:
+    """A white edge around letters."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=2, foreground="white")]
 
 
 def _draw_points(axes: Axes, panel: Panel) -> list[tuple[float, float]]:
     """Those of the nearest numbers of workers; beyond the frame at its edge. Returns where."""
-    from matplotlib.patheffects import withStroke
-
     places = []
     for place, point in enumerate(points()):
         if panel.trained.workers not in nearest(point):
@@ -174,7 +185,7 @@ def _draw_points(axes: Axes, panel: Panel) -> list[tuple[float, float]]:
             fontsize=SMALL,
             textcoords="offset points",
             weight="bold",
-            path_effects=[withStroke(linewidth=2, foreground="white")],
+            path_effects=_halo(),
             zorder=6,
         )
     return places

@@ -280,6 +280,17 @@ def test_two_rehearsals_do_where_they_agree(monkeypatch, briefly, times_s, faste
     assert (candidate.profile.work_s, len(left)) == (fastest_s, num_left)
 
 
+def test_what_trainings_may_take_is_known_from_the_first_rehearsal_on(monkeypatch):
+    works_s = iter([1.0, 3.0, 2.0, 3.0])
+    monkeypatch.setattr(candidates, "get_profile", lambda *_: SimpleNamespace(work_s=next(works_s)))
+    told = []
+    choice = choose(["algo=allreduce,bytegrad", *SMALL])
+    found = gather(choice, 1, num_rehearsals=2, expect=told.append).candidates
+    one_s = found[0].training_s  # by the faster of both rehearsals, of 1 s
+    assert told == [[one_s, one_s], [one_s, 3 * one_s], [one_s, 3 * one_s], [one_s, 3 * one_s]]
+    assert told[-1] == [candidate.training_s for candidate in found]
+
+
 def test_a_prediction_evaluates_for_the_target_alone(tmp_path):
     plan = plan_of(tmp_path, "algo=decentralized", "target_accuracy=0.5")
     data = plan.task.load()

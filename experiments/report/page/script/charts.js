@@ -152,6 +152,6 @@ function timesLayers({ medians, seeds, intervals, open, words }, encoding) {
         { data: { values: open }, mark: { ...rule, strokeDash: [4, 3] }, encoding: { ...encoding, x2: { value: "width" } } },
         { data: { values: seeds }, mark: { type: "point", filled: true, size: 40, opacity: 0.5 }, encoding: { ...encoding, tooltip: ofSeed } },
         { data: { values: medians }, mark: { type: "tick", thickness: 4, size: 16 }, encoding },
-        { data: { values: words }, mark: { type: "text", align: "right", dx: -6 }, encoding: { y, x: { value: { expr: "width" } }, text: { field: "word" }, tooltip } },
+        { data: { values: words }, mark: { type: "text", align: "left", dx: 6 }, encoding: { y, x: { value: { expr: "width" } }, text: { field: "word" }, tooltip } },
     ];
 }

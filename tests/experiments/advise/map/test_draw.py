@@ -54,6 +54,11 @@ def test_a_panel_for_each_number_of_workers_and_loss(figure):
     assert len(np.asarray(circles.get_offsets())) == 3  # the three delays at the least rho
 
 
+def test_numbers_of_lines_stand_out_from_hatches(figure):
+    numbers = [text for text in figure.axes[0].texts if text.get_text() in ("1.5", "2", "4", "8")]
+    assert numbers and all(text.get_path_effects() for text in numbers)
+
+
 def test_panels_stand_one_below_the_other(figure):
     *panels, _key = figure.axes
     places = [axes.get_position() for axes in panels]
@@ -92,10 +97,13 @@ def with_misses(shown, missed):
 def test_where_nobody_reaches_the_target_no_algorithm_is_shown(shown):
     missed = np.zeros((3, 3), bool)
     missed[0, 2] = True
-    axes, _key = map_figure([with_misses(shown, missed)]).axes
+    crossed = map_figure([with_misses(shown, missed)])
+    axes, _key = crossed.axes
+    assert "Crosses: nobody" in crossed.texts[-1].get_text().replace("\n", " ")
     marked = [c.get_offsets().tolist() for c in axes.collections if len(c.get_offsets()) == 1]
     assert [[shown[0].grids[0].rates_mbit[0], LAMBDAS[2] * COMPUTE_MS]] in marked
     nowhere = map_figure([with_misses(shown, np.ones((3, 3), bool))])
+    assert "Crosses" not in "".join(text.get_text() for text in nowhere.texts)
     (axes,) = nowhere.axes
     assert "nobody reaches it" in [text.get_text() for text in axes.texts]
     assert not axes.collections

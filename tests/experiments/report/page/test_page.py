@@ -295,6 +295,16 @@ def test_two_algorithms_axes_and_hovering(page):
     assert "seeds (s)" in told and "median (s)" in told and "0: " in told
 
 
+def test_the_word_of_a_miss_stands_beside_the_frame_where_no_mark_is(page):
+    slide(page, int(page.ask("document.getElementById('target').max")))
+    words = "document.querySelector('#times svg')?.querySelectorAll('.mark-text.role-mark text')"
+    page.wait(f"[...({words} ?? [])].some((word) => word.textContent == 'missed')")
+    frame = "document.querySelector('#times svg .role-frame path.background')"
+    end = page.ask(f"{frame}.getBoundingClientRect().right")
+    lefts = page.ask(f"[...{words}].map((word) => word.getBoundingClientRect().left)")
+    assert min(lefts) > end
+
+
 def test_a_page_without_room_is_rounded_and_shows_fewer_rows(
     study, tmp_path, chromium, monkeypatch
 ):
