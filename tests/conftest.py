@@ -9,11 +9,16 @@ import pytest
 import torch
 from hypothesis import settings
 
+from experiments.plan.late_compiler import put_off_compiler
+
 # Test processes share the cores: a pool of threads in each would stand in the others' way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("relaxlab", deadline=None)  # a busy machine is not a failure
 settings.load_profile("relaxlab")
+
+# Few tests compile, and they find the compiler all the same.
+put_off_compiler()
 
 # What a shell starts in the background ignores Ctrl-C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

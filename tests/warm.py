@@ -1,18 +1,21 @@
-"""What a training imports late, which takes seconds. A process that is forked many times imports it
-once, and calls `before_forks`.
+"""What a training imports late, which takes seconds. A process that is forked many times calls
+`before_forks` once.
 """
 
 import gc
+import importlib
 
-import torch._dynamo  # noqa: F401  (every optimizer of torch does)
-
-import kernels.fp8.cpu
-import kernels.minmax_uint8.cpu
-import kernels.qsgd.cpu
-import kernels.sign_scale.cpu  # noqa: F401
+LATE = (
+    "torch._dynamo",  # every optimizer of torch imports it, and every sharded model
+    *("kernels.fp8.cpu", "kernels.minmax_uint8.cpu", "kernels.qsgd.cpu", "kernels.sign_scale.cpu"),
+)
 
 
 def before_forks() -> None:
-    """A fork that ends looks for garbage; not in what it has inherited, which takes a second."""
+    """Import it. A fork that ends looks for garbage; not in what it has inherited, which takes a
+    second.
+    """
+    for module in LATE:
+        importlib.import_module(module)
     gc.collect()
     gc.freeze()

@@ -23,7 +23,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 import bagua_algos
 from bagua_algos.communication.threads import job_thread
-from tests import warm
+from experiments.plan.late_compiler import put_off_compiler
 
 NUM_WORKERS = 3
 
@@ -133,7 +133,9 @@ def start(script: Callable[[int], None], rank: int, folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    warm.before_forks()
+    put_off_compiler()  # optimizers would import it, and each worker's end take it apart
+    gc.collect()
+    gc.freeze()
     codes = {}
     for script in SCRIPTS:
         pids = []

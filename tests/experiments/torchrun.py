@@ -18,10 +18,11 @@ GROWS = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 def start(
     folder: Path, *arguments: str, options=(), workers=2, environment=MappingProxyType({})
 ) -> app.Command:
-    """Start an agent of torchrun, for `workers` processes of one run. The agent is a fork; its
-    workers are not.
+    """Start an agent of torchrun, for `workers` processes of one run. The agent is a fork that has
+    imported all that they need, and they are forks of it.
     """
-    words = (f"--nproc-per-node={workers}", *options, *of_app(folder, *arguments))
+    forks = ("--start-method=fork", "--run-path", str(app.ROOT / "experiments" / "__main__.py"))
+    words = (f"--nproc-per-node={workers}", *options, *forks, *of_app(folder, *arguments))
     module, own = "torch.distributed.run", {"OMP_NUM_THREADS": "1", **environment}
     return app.Command(*words, module=module, strict=False, environment=own)
 
@@ -30,7 +31,7 @@ def run(folder: Path, *arguments: str, workers=2) -> str:
     """Run it to its end, from a command line of its own; returns what it printed."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={workers}"]
     ended = subprocess.run(
-        [*torchrun, *of_app(folder, *arguments)],
+        [*torchrun, "-m", "experiments", *of_app(folder, *arguments)],
         cwd=app.ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -43,5 +44,5 @@ def run(folder: Path, *arguments: str, workers=2) -> str:
 
 
 def of_app(folder: Path, *arguments: str) -> tuple[str, ...]:
-    """What torchrun is to start."""
-    return ("-m", "experiments", *arguments, f"hydra.run.dir={folder}")
+    """What the app is asked for."""
+    return (*arguments, f"hydra.run.dir={folder}")

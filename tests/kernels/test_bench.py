@@ -2,7 +2,8 @@
 
 import json
 import subprocess
-import sys
+
+from tests import app
 
 CODECS = ["minmax_uint8", "sign_scale", "qsgd_2", "qsgd_4", "qsgd_8", "fp8_e4m3", "fp8_e5m2"]
 KERNELS = {f"{c} {f}" for c in CODECS for f in ("compress", "decompress", "decompress_mean")} | {
@@ -14,8 +15,8 @@ KERNELS = {f"{c} {f}" for c in CODECS for f in ("compress", "decompress", "decom
 
 
 def bench(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kernels.bench", "--device", "cpu", "--repeats", "7", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ("--device", "cpu", "--repeats", "7", *words)
+    return app.run(*command, module="kernels.bench", strict=False)
 
 
 def test_prints_and_writes_every_row(tmp_path) -> None:

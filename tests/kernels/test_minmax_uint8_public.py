@@ -1,6 +1,6 @@
 """The public functions of MinMaxUInt8: shapes, dtypes, views, `out`, errors, loading."""
 
-import os
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -140,29 +140,45 @@ def test_refuses_wrong_shapes() -> None:
 
 
 IMPORT_LOAD_FORK = """
-import os, sys, torch
+import json, os, sys, torch
 from kernels import minmax_uint8
-assert "numba" not in sys.modules
-minmax_uint8.load("cpu")
-minmax_uint8.load(torch.device("cpu"))
-assert "numba" in sys.modules
-child = os.fork()
-x = torch.arange(256.0)
-assert torch.equal(minmax_uint8.decompress(minmax_uint8.compress(x), 256), x)
-if child:
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+def load_and_fork():
+    assert "numba" not in sys.modules
+    minmax_uint8.load("cpu")
+    minmax_uint8.load(torch.device("cpu"))
+    assert "numba" in sys.modules
+    child = os.fork()
+    x = torch.arange(256.0)
+    assert torch.equal(minmax_uint8.decompress(minmax_uint8.compress(x), 256), x)
+    if child:
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    sys.exit()
+
+codes = []
+for environment in json.loads(sys.argv[1]):
+    child = os.fork()
+    if child == 0:
+        os.environ |= environment
+        load_and_fork()
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+sys.exit(codes != [0, 0])
 """
 
 
-@pytest.mark.parametrize("cache", ["fresh", "unwritable"])
-def test_loads_at_request_and_before_a_fork(cache: str, tmp_path: Path) -> None:
-    folder = tmp_path / "cache"
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder)}
-    if cache == "unwritable":
-        folder.write_text("a file, so that no folder can be made here")
-        environment["NUMBA_CACHE_LOCATOR_CLASSES"] = "UserProvidedCacheLocator"
-    subprocess.run([sys.executable, "-c", IMPORT_LOAD_FORK], env=environment, check=True)
-    assert (cache == "fresh") == any(tmp_path.rglob("cpu*.nbi"))
+def test_loads_at_request_and_before_a_fork(tmp_path: Path) -> None:
+    """Where the cache is fresh, and where none can be written; torch is imported once for both."""
+    fresh, unwritable = tmp_path / "fresh", tmp_path / "unwritable"
+    unwritable.write_text("a file, so that no folder can be made here")
+    own_locator = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
+    environments = [
+        {"NUMBA_CACHE_DIR": str(fresh)},
+        {"NUMBA_CACHE_DIR": str(unwritable), **own_locator},
+    ]
+    words = [sys.executable, "-c", IMPORT_LOAD_FORK, json.dumps(environments)]
+    subprocess.run(words, check=True)
+    assert any(fresh.rglob("cpu*.nbi"))
+    assert {*tmp_path.iterdir()} == {fresh, unwritable} and unwritable.is_file()
 
 
 def test_load_refuses_an_unknown_device() -> None:

@@ -198,7 +198,7 @@ def test_a_replay_is_the_simulation_on_that_network(algo, tmp_path):
     here = plan_of(tmp_path, *varied, "net=slow_tcp")
     there = plan_of(tmp_path, *varied, "net=wan")
     data = here.task.load()
-    profile = rehearse(here, data, sharing=1, num_steps=5)
+    profile = rehearse(here, data, sharing=1, num_steps=5, seconds=0)
     training = record_training(here, data, profile)
     replayed, simulated = (
         outcome_on(there, profile, training),
@@ -216,7 +216,7 @@ def test_a_run_that_diverges_misses(tmp_path):
     torch.set_num_threads(1)
     plan = plan_of(tmp_path, "algo=allreduce", "lr_scale=1e30", "eval_every=1")
     data = plan.task.load()
-    profile = rehearse(plan, data, sharing=1, num_steps=5)
+    profile = rehearse(plan, data, sharing=1, num_steps=5, seconds=0)
     training = record_training(plan, data, profile)
     assert math.isinf(outcome_on(plan, profile, training).time_to_accuracy_s)
     assert math.isinf(simulate_outcome(plan, data, profile).time_to_accuracy_s)

@@ -12,7 +12,6 @@ from experiments.plan.identity import plain
 from experiments.runs.load import load_rows
 from experiments.runs.run import run
 from experiments.simulated.kept_trainings import FOLDER, digest_of_code, simulate_once
-from experiments.simulated.rehearsal import rehearse
 from tests import app
 
 SMALL = (
@@ -31,16 +30,6 @@ TIMES = ("time_s", "exposed_communication_s")
 @pytest.fixture(autouse=True)
 def one_thread():
     torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True)
-def short_rehearsals(monkeypatch):
-    """Of 10 steps, where half a second would be more: how exact a profile is does not matter."""
-
-    def short(plan, data, *, sharing, seconds):
-        return rehearse(plan, data, sharing=sharing, num_steps=10, seconds=0)
-
-    monkeypatch.setattr("experiments.simulated.simulate.rehearse", short)
 
 
 def config_of(*overrides):

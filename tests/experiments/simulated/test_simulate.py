@@ -30,7 +30,7 @@ def rehearsed(tmp_path_factory):
     torch.set_num_threads(1)
     plan = plan_of(tmp_path_factory.mktemp("rehearsal"))
     data = plan.task.load()
-    return data, rehearse(plan, data, sharing=2, num_steps=5)
+    return data, rehearse(plan, data, sharing=2, num_steps=20, seconds=0)
 
 
 def times_of(data, profile, plan):

@@ -1,7 +1,6 @@
 """The command of everything that needs a GPU, on parts that need none."""
 
 import json
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -15,7 +14,6 @@ from experiments.real.nccl import SOCKETS
 from experiments.validation.gpu.check import (
     LIMIT_S,
     RESULTS,
-    ROOT,
     CheckPart,
     PartFailedError,
     check,
@@ -40,8 +38,7 @@ def part(name, code, **options):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_it_says_one_sentence_and_writes_nothing():
     before = RESULTS.exists() and sorted(RESULTS.iterdir())
-    command = [sys.executable, "-W", "error", "-m", "experiments.gpu_check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    done = app.run(module="experiments.gpu_check", limit_s=100)
     assert done.returncode == 2
     assert done.stdout == ""
     [sentence] = done.stderr.splitlines()

@@ -1,6 +1,5 @@
 import math
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from netsim.links import guest
 from netsim.links.guest import GuestError
 from netsim.validation import back_ends
 from netsim.validation.back_ends import ValidationOutcome, ValidationTask
+from tests import app
 
 # At 100 Mbit/s the guest's one processor takes up to a tenth of an all-reduce itself.
 CONDITION = NetworkCondition(rate_mbit=50, delay_ms=5)
@@ -57,9 +57,9 @@ def in_guest(task: ValidationTask) -> ValidationOutcome:
 
 
 def on_host(task: ValidationTask) -> ValidationOutcome:
-    command = [sys.executable, "-m", "netsim.validation.back_ends", back_ends.to_json([task])]
-    said = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=200).stdout
-    [outcome] = back_ends.outcomes_from_json(said.decode())
+    said = app.run(back_ends.to_json([task]), module="netsim.validation.back_ends", strict=False)
+    assert said.returncode == 0, said.stderr
+    [outcome] = back_ends.outcomes_from_json(said.stdout)
     return outcome
 
 

@@ -2,7 +2,9 @@
 
 import json
 import tarfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -70,26 +72,30 @@ def made_up() -> TaskData:
     return TaskData(*(Split(own[:, None], own % 10) for own in places))
 
 
-def examples_of(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
+@pytest.fixture(scope="module")
+def examples_of() -> Iterator[Callable[[tuple[str, ...]], list[set[int]]]]:
     """Those that training, validation and test of a command's runs take out of the task's."""
-    given = [word for word in words if "=" in word]
-    plan = make_plan(compose_config([*given, "algo=allreduce"]), Path())
-    monkeypatch.setattr(type(plan.task), "load", lambda task: made_up())
-    data = plan.load_data()
-    return [set(part.x[:, 0].tolist()) for part in (data.train, data.validation, data.test)]
+
+    @cache
+    def of_words(given: tuple[str, ...]) -> list[set[int]]:
+        plan = make_plan(compose_config([*given, "algo=allreduce"]), Path())
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(type(plan.task), "load", lambda task: made_up())
+            data = plan.load_data()
+        return [set(part.x[:, 0].tolist()) for part in (data.train, data.validation, data.test)]
+
+    yield lambda words: of_words(tuple(word for word in words if "=" in word))
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_a_committed_study_scores_by_other_examples_than_it_tunes(study, monkeypatch):
-    scores = {
-        tuple(map(tuple, map(sorted, examples_of(words, monkeypatch)[1:])))
-        for words in runs_in(study, "score")
-    }
-    ((validation, test),) = [map(set, parts) for parts in scores]
+def test_a_committed_study_scores_by_other_examples_than_it_tunes(study, examples_of):
+    first, *others = [examples_of(words)[1:] for words in runs_in(study, "score")]
+    assert all(parts == first for parts in others)
+    validation, test = first
     assert len(validation) == 5_000
     assert len(test) == 10_000
     for words in (*runs_in(study, "trials"), *runs_in(study, "choose")):
-        own = examples_of(words, monkeypatch)
+        own = examples_of(words)
         assert sum(map(len, own)) == len(set.union(*own)) == 55_000
         assert not set.union(*own) & (validation | test)
 
