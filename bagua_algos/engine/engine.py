@@ -11,7 +11,7 @@ gradients are final: clipping and optimizers work as usual. With a `GradScaler` 
 launched before backward has ended: whether a gradient overflowed is not known earlier.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,6 @@ from bagua_algos.engine.bucket import (
     Groups,
     Move,
     build_buckets,
-    flat_storage,
     lay_out,
     phases_of,
 )
@@ -91,7 +90,7 @@ class Engine(Attached):
         step_observer: hears of every step; one that keeps simulated clocks also tells when what
             goes on in the background is done.
         may_move: parameters may be laid out anew, in more buckets (`relayout`).
-        fuse: lets the optimizer step once for neighbours in flat tensors, if that changes no bit.
+        fuse: lets the optimizer step once for all parameters of a bucket, if it can.
     """
 
     listener: Listener | None = None
@@ -112,7 +111,7 @@ class Engine(Attached):
         grad_scaler: GradScaler | None = None,
         step_observer: StepObserver | None = None,
         may_move: bool = False,
-        fuse: Callable[[Iterable[Tensor], torch.optim.Optimizer], bool] = lambda *_: False,
+        fuse: Callable[[Sequence[Bucket], torch.optim.Optimizer], bool] = lambda *_: False,
     ) -> None:
         check_can_train(model, optimizer, algorithm, communicator)
         self.model, self.algorithm = model, algorithm
@@ -154,7 +153,7 @@ class Engine(Attached):
         self._start_equal()
         self._hooks = self._attach()
         self._fuse = fuse
-        self.has_fused = fuse(flat_storage(buckets), optimizer)
+        self.has_fused = fuse(buckets, optimizer)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -239,7 +238,7 @@ class Engine(Attached):
             self._scaled.move_to(buckets)
         state = self.algorithm.move_state(self.context, Move(before, buckets))
         self._change_context(buckets=buckets, state=state)
-        self._fuse(flat_storage(buckets), self.context.optimizer)
+        self._fuse(buckets, self.context.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model's and the optimizer's; after `pause`."""

@@ -8,7 +8,7 @@ a step what they are without.
 
 import operator
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import MethodType
 from typing import Any, TypeVar
@@ -17,13 +17,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from bagua_algos.engine.bucket import Bucket, flat_storage
 from bagua_algos.engine.script.elementwise import why_not_elementwise
-from bagua_algos.fused.states import slices
-from bagua_algos.fused.strips import Homes, Strip, can_be_flat, find_strips
+from bagua_algos.fused.homes import Homes
+from bagua_algos.fused.layouts import slices
+from bagua_algos.fused.strips import can_be_flat, find_stacked, find_strips
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
 _ATTRIBUTE = "_bagua_fusion"
+_OWN = ("params", "fused")
+"""What a group has otherwise within a step."""
 _SCHEDULED = "_wrapped_by_lr_sched"
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
@@ -53,27 +57,27 @@ def fuse_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
     return optimizer
 
 
-def fuse_in(homes: Iterable[Tensor], optimizer: Optimizer) -> bool:
-    """Let `optimizer` step once for the parameters that are neighbours in one of `homes` [n], if
-    that changes no bit; whether it is fused by this, and was not before. Its parameters stay where
-    they are.
+def fuse_in(buckets: Sequence[Bucket], optimizer: Optimizer) -> bool:
+    """Let `optimizer` step once for the parameters of each of `buckets`, if that changes no bit;
+    whether it is fused by this, and was not before. Its parameters stay where they are.
+
+    Of several workers, the rows of a bucket are one tensor, and torch's kernels with fused=True,
+    where the optimizer has some for the CPU, go through memory once: values agree to rounding.
 
     Without having been asked to it fuses torch's own classes alone. Others may do in a step what no
     trial can show, such as talking to other workers: those that `fuse_optimizer` has fused stay so.
     """
-    homes = list(homes)
     fusion = vars(optimizer).get(_ATTRIBUTE)
-    if not homes:
-        return False
     if fusion is None and (not _is_torchs(optimizer) or _why_not(optimizer) is not None):
         return False
     known = Homes()
-    if fusion is None:
-        _attach(optimizer, known)
-    else:  # its parameters have moved
-        fusion.homes = known
-    for home in homes:
+    for home in flat_storage(buckets):
         known.add(home)
+    stacked = [bucket for bucket in buckets if len(bucket.weights) > 1]
+    if fusion is None:
+        _attach(optimizer, known, stacked)
+    else:  # its parameters have moved
+        fusion.homes, fusion.stacked = known, stacked
     return fusion is None
 
 
@@ -112,16 +116,16 @@ def _is_torchs(optimizer: Optimizer) -> bool:
     return type(optimizer).__module__.split(".")[:2] == ["torch", "optim"]
 
 
-def _attach(optimizer: Optimizer, homes: Homes) -> None:
-    vars(optimizer)[_ATTRIBUTE] = fusion = _Fusion(optimizer, homes)
+def _attach(optimizer: Optimizer, homes: Homes, stacked: Sequence[Bucket] = ()) -> None:
+    vars(optimizer)[_ATTRIBUTE] = fusion = _Fusion(optimizer, homes, stacked)
     fusion.attach(optimizer)
 
 
 class _Fusion:
-    """The fused steps of one optimizer."""
+    """The fused steps of one optimizer: in `homes`, and in `stacked` buckets of several workers."""
 
-    def __init__(self, optimizer: Optimizer, homes: Homes) -> None:
-        self.homes = homes
+    def __init__(self, optimizer: Optimizer, homes: Homes, stacked: Sequence[Bucket]) -> None:
+        self.homes, self.stacked = homes, stacked
         step = type(optimizer).step
         # Ours runs the hooks, around it.
         self._plain: Callable[..., Any] = getattr(step, "__wrapped__", step)
@@ -157,6 +161,7 @@ class _Fusion:
         """Within, the optimizer has a flat tensor in place of the parameters of each strip."""
         groups, states = optimizer.param_groups, optimizer.state
         hooks = {name: hooks for name, hooks in vars(optimizer).items() if name in _STEP_HOOKS}
+        given = [{name: group[name] for name in _OWN if name in group} for group in groups]
         parameters = [group["params"] for group in groups]
         found = [self._group(index, own, states) for index, own in enumerate(parameters)]
         flat: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
@@ -170,6 +175,8 @@ class _Fusion:
         try:
             for group, part in zip(groups, found, strict=True):
                 group["params"] = [*(strip.weights for strip in part.strips), *part.rest]
+                if part.is_for_kernels and _has_kernels(group):
+                    group["fused"] = True
             optimizer.state = flat
             # A step that calls super().step() would run them once more, on flat tensors.
             vars(optimizer).update({name: OrderedDict() for name in hooks})
@@ -177,8 +184,8 @@ class _Fusion:
         finally:
             optimizer.state = states
             vars(optimizer).update(hooks)
-            for group, own in zip(groups, parameters, strict=True):
-                group["params"] = own
+            for group, before in zip(groups, given, strict=True):
+                group.update(before)
             for strip in strips:
                 strip.end(flat.get(strip.weights, {}), states)
             states.update({p: flat[p] for p in rest if p in flat})
@@ -192,7 +199,7 @@ class _Fusion:
             or not all(map(operator.is_, known.parameters, parameters))
             or not all(strip.is_current(states) for strip in known.strips)
         ):
-            known = self._known[index] = _Group(parameters, layout, states, self.homes)
+            known = self._known[index] = _Group(parameters, layout, states, self)
         return known
 
 
@@ -200,12 +207,16 @@ class _Group:
     """The strips of one parameter group, as long as it is laid out as now."""
 
     def __init__(
-        self, parameters: list[nn.Parameter], layout: list, states: Any, homes: Homes
+        self, parameters: list[nn.Parameter], layout: list, states: Any, fusion: _Fusion
     ) -> None:
         self.parameters = list(parameters)
         self.layout = layout
-        self.strips: list[Strip]
-        self.strips, self.rest = find_strips(parameters, states, homes)
+        self.strips = find_stacked(parameters, states, fusion.stacked)
+        self.rest: list[nn.Parameter] = []
+        self.is_for_kernels = bool(self.strips)
+        """Whether torch's kernels, which take no gaps, may have all of it."""
+        if not self.strips:
+            self.strips, self.rest = find_strips(parameters, states, fusion.homes)
 
 
 class _Called:
@@ -257,6 +268,13 @@ def _move_together(parameters: list[nn.Parameter], homes: Homes) -> None:
 def _is_shared(parameter: Tensor) -> bool:
     """Whether other processes have the memory, too."""
     return parameter.device.type == "cpu" and parameter.is_shared()
+
+
+def _has_kernels(group: dict[str, Any]) -> bool:
+    """Whether torch may step by its fused kernels for the CPU."""
+    [*_, weights] = group["params"]
+    is_real = weights.is_floating_point() and weights.device.type == "cpu"
+    return is_real and "fused" in group and not group.get("foreach")
 
 
 def _kind(gradient: Tensor | None) -> tuple[torch.layout, torch.dtype] | None:

@@ -1,6 +1,6 @@
 """What an optimizer keeps of the parameters of a strip, as one value for all of them.
 
-    elements    a tensor of the parameter's shape: slices of one flat tensor
+    elements    a tensor of the parameter's shape: parts of one flat tensor
     numbers     a tensor without dimensions, such as Adam's count of steps: elements of one vector
     constants   a value of Python: the same for all
 
@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from bagua_algos.fused.layouts import Layout
 
 State = dict[str, Any]
 """What an optimizer keeps of one parameter, by name."""
@@ -41,34 +43,34 @@ class Shared(Protocol):
 
 
 class Elements:
-    """Slices of one flat tensor [n]."""
+    """Parts of one flat tensor [n]."""
 
-    def __init__(self, name: str, value: Tensor, shapes: Sequence[torch.Size]) -> None:
-        self._name, self._shapes = name, shapes
+    def __init__(self, name: str, value: Tensor, layout: Layout) -> None:
+        self._name, self._layout = name, layout
         self._set(value)
 
     def is_current(self, states: Sequence[State]) -> bool:
-        """Whether each state has the slice that was made for it."""
+        """Whether each state has the part that was made for it."""
         return _have(states, self._name, self._views)
 
     def take(self, value: Any, states: Sequence[State]) -> bool:
-        """Slices of `value`, unless it is the same tensor as before."""
+        """Parts of `value`, unless it is the same tensor as before."""
         if value is self.value:
             return True
-        if not _is_flat(value, self._shapes):
+        if not _is_flat(value, self._layout):
             return False
         self._set(value)
         self.give(states)
         return True
 
     def give(self, states: Sequence[State]) -> None:
-        """Put the slices into the parameters' own states."""
+        """Put the parts into the parameters' own states."""
         for state, view in zip(states, self._views, strict=True):
             state[self._name] = view
 
     def _set(self, value: Tensor) -> None:
         self.value = value
-        self._views = slices(value, self._shapes)
+        self._views = self._layout.parts(value)
 
 
 class Numbers:
@@ -129,16 +131,16 @@ class Constants:
             state[self._name] = self.value
 
 
-def shared(name: str, value: Any, shapes: Sequence[torch.Size]) -> Shared:
+def shared(name: str, value: Any, layout: Layout) -> Shared:
     """What the optimizer has made for a strip. Raises `ValueError` for what is none of them."""
-    if _is_flat(value, shapes):
-        return Elements(name, value, shapes)
+    if _is_flat(value, layout):
+        return Elements(name, value, layout)
     if _is_number(value):
-        return Numbers(name, value, len(shapes))
+        return Numbers(name, value, layout.count)
     if isinstance(value, Tensor):
         raise ValueError(
             f"the optimizer keeps a tensor {name!r} of shape {tuple(value.shape)} for "
-            f"{sum(shape.numel() for shape in shapes)} elements, so it does not treat every "
+            f"{len(layout.weights)} elements, so it does not treat every "
             "element by itself: do not fuse it"
         )
     return Constants(name, value)
@@ -156,14 +158,6 @@ def kind(value: Any, shape: torch.Size) -> Hashable | None:
     return ("number", value.item(), *of) if _is_number(value) else None
 
 
-def slices(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
-    """The parts of `flat` [n] in these shapes, one after the other: the same memory behind storages
-    of their own, so that a file that holds one of them holds no other.
-    """
-    parts = flat.detach().split([shape.numel() for shape in shapes])
-    return [torch.from_dlpack(p.view(s)) for p, s in zip(parts, shapes, strict=True)]
-
-
 def _have(states: Sequence[State], name: str, views: Sequence[Tensor]) -> bool:
     return all(map(operator.is_, [state.get(name) for state in states], views))
 
@@ -172,7 +166,5 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() == 0
 
 
-def _is_flat(value: Any, shapes: Sequence[torch.Size]) -> bool:
-    if not isinstance(value, Tensor) or value.dim() != 1:
-        return False
-    return value.numel() == sum(shape.numel() for shape in shapes)
+def _is_flat(value: Any, layout: Layout) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 1 and value.numel() == len(layout.weights)

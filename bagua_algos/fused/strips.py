@@ -3,9 +3,10 @@
 weights     p0 p1 p2 | p3 p4       neighbours: a bucket's, or those that were put together
 gradients   g0 g1 g2 | g3 g4       neighbours too, or copied together
 state       s0 s1 s2 | s3 s4       put together once
+
+Of several workers, a strip is a bucket, with the rows of all (`bagua_algos.fused.layouts`).
 """
 
-import bisect
 import itertools
 import operator
 from collections.abc import Hashable, Iterator, MutableMapping, Sequence
@@ -14,61 +15,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bagua_algos.engine.bucket import Bucket
+from bagua_algos.fused.homes import Homes
+from bagua_algos.fused.layouts import Layout, Rows, Slices
 from bagua_algos.fused.states import Constants, Elements, Numbers, Shared, State, kind, shared
 
 States = MutableMapping[Any, State]
 
 
-class Homes:
-    """Flat tensors [n] whose neighbouring parts may be taken for one tensor."""
-
-    def __init__(self) -> None:
-        self._homes: list[Tensor] = []
-        self._starts: list[int] = []
-
-    def add(self, flat: Tensor) -> None:
-        """One more; it is kept alive."""
-        place = bisect.bisect(self._starts, flat.data_ptr())
-        self._homes.insert(place, flat.detach())
-        self._starts.insert(place, flat.data_ptr())
-
-    def together(self, tensors: Sequence[Tensor]) -> Tensor | None:
-        """One flat tensor for contiguous ones that follow each other in a home; else None."""
-        start = address = tensors[0].data_ptr()
-        for tensor in tensors:
-            if tensor.data_ptr() != address or not tensor.is_contiguous():
-                return None
-            address += tensor.numel() * tensor.element_size()
-        place = bisect.bisect(self._starts, start) - 1
-        if place < 0:
-            return None
-        home, size = self._homes[place], tensors[0].element_size()
-        first, end = (start - self._starts[place]) // size, (address - self._starts[place]) // size
-        if home.dtype != tensors[0].dtype or end > home.numel():
-            return None
-        return home[first:end]
-
-
 class Strip:
-    """Two or more parameters that have gradients, and equal numbers and constants in their states.
+    """Parameters that have gradients, and equal numbers and constants in their states.
 
     Args:
         parameters: in the order of memory.
-        states: the optimizer's; their tensors become slices of this strip's.
-        homes: of the weights, and perhaps of the gradients.
+        states: the optimizer's; their tensors become parts of this strip's.
+        layout: of the parameters.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], states: States, homes: Homes) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], states: States, layout: Layout) -> None:
         self._parameters = parameters
-        self._homes = homes
-        self._shapes = [p.shape for p in parameters]
-        weights = homes.together([p.data for p in parameters])
-        assert weights is not None, "the parameters are neighbours"
-        self.weights = nn.Parameter(weights)
+        self._layout = layout
+        self.weights = nn.Parameter(layout.weights)
         self._own = [states.get(p) for p in parameters]
         self._buffer: Tensor | None = None
-        self._at_home: tuple[list[int], Tensor] | None = None
-        """Where the gradients were, if that was in a home, and all of them as one."""
         self._shared: dict[str, Shared] = {}
         own = self._known()
         for name, first in list(own[0].items()) if own else ():
@@ -94,6 +63,7 @@ class Strip:
     def end(self, state: State, states: States) -> None:
         """Hand what the optimizer has made of the strip's state on to the parameters' own."""
         self.weights.grad = None
+        self._layout.end_step()
         # Else a backward through a graph of before the step would not be refused.
         torch.autograd.graph.increment_version(self._parameters)
         if self._own[0] is None:
@@ -104,7 +74,7 @@ class Strip:
         for name, value in state.items():
             part = self._shared.get(name)
             if part is None or not part.take(value, own):
-                self._shared[name] = shared(name, value, self._shapes)
+                self._shared[name] = shared(name, value, self._layout)
                 self._shared[name].give(own)
         for name in self._shared.keys() - state.keys():
             del self._shared[name]
@@ -118,25 +88,19 @@ class Strip:
     def _put_together(self, name: str, first: Any, own: Sequence[State]) -> Shared:
         if not isinstance(first, Tensor):
             return Constants(name, first)
-        if first.shape != self._shapes[0]:
+        if first.shape != self._parameters[0].shape:
             return Numbers(name, first.clone(), len(own))
-        together = torch.cat([state[name].detach().reshape(-1) for state in own])
-        return Elements(name, together, self._shapes)
+        together = self._layout.copied([state[name].detach() for state in own])
+        return Elements(name, together, self._layout)
 
     def _gradient(self) -> Tensor:
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        addresses = [gradient.data_ptr() for gradient in gradients]
-        if self._at_home is None or addresses != self._at_home[0]:
-            together = self._homes.together(gradients)
-            self._at_home = None if together is None else (addresses, together)
-        elif not all(gradient.is_contiguous() for gradient in gradients):
-            self._at_home = None
-        if self._at_home is not None:
-            return self._at_home[1]
+        together = self._layout.together(gradients)
+        if together is not None:
+            return together
         if self._buffer is None:
-            self._buffer = torch.empty_like(self.weights.data)
-        flat = [g if g.dim() == 1 else g.reshape(-1) for g in gradients]
-        return torch.cat(flat, out=self._buffer)
+            self._buffer = torch.zeros_like(self.weights.data)
+        return self._layout.copied(gradients, out=self._buffer)
 
 
 def find_strips(
@@ -149,16 +113,49 @@ def find_strips(
     able: list[tuple[nn.Parameter, Hashable]] = []
     for parameter in parameters:
         if parameter.grad is not None:
-            key = _key(parameter, states.get(parameter))
+            key = _key(parameter, states.get(parameter)) if can_be_flat(parameter) else None
             rest.append(parameter) if key is None else able.append((parameter, key))
     able.sort(key=lambda pair: pair[0].data_ptr())
     strips = []
     for neighbours in _neighbours(able, homes):
         if len(neighbours) > 1:
-            strips.append(Strip(neighbours, states, homes))
+            strips.append(Strip(neighbours, states, Slices(neighbours, homes)))
         else:
             rest += neighbours
     return strips, rest
+
+
+def find_stacked(
+    parameters: Sequence[nn.Parameter], states: States, buckets: Sequence[Bucket]
+) -> list[Strip]:
+    """The strips of several workers' buckets, if these are all that has gradients among
+    `parameters` of one group; else none.
+    """
+    left = {p for p in parameters if p.grad is not None}
+    strips = []
+    for bucket in buckets:
+        own = bucket.parameters
+        if left.issuperset(own) and _are_at_home(bucket) and _are_alike(own, states):
+            strips.append(Strip(own, states, Rows(bucket)))
+            left.difference_update(own)
+    return [] if left else strips
+
+
+def _are_at_home(bucket: Bucket) -> bool:
+    """Whether the parameters are where the bucket has put them."""
+    views = bucket.views(bucket.weights)
+    return all(
+        p.data_ptr() == view.data_ptr() and p.stride() == view.stride()
+        for p, view in zip(bucket.parameters, views, strict=True)
+    )
+
+
+def _are_alike(parameters: Sequence[nn.Parameter], states: States) -> bool:
+    """Whether an optimizer may take them for one, wherever they are."""
+    if not all(map(_is_plain, parameters)):
+        return False
+    keys = {_key(p, states.get(p)) for p in parameters}
+    return len(keys) == 1 and None not in keys
 
 
 def _neighbours(
@@ -182,13 +179,16 @@ def can_be_flat(parameter: Tensor) -> bool:
     """Whether a parameter is dense, without gaps, without attributes that an optimizer may ask for,
     and has any elements.
     """
+    return _is_plain(parameter) and parameter.is_contiguous()
+
+
+def _is_plain(parameter: Tensor) -> bool:
     return (
         type(parameter) in (nn.Parameter, Tensor)
         and not vars(parameter)
         and parameter.layout is torch.strided
         and parameter.dim() > 0
         and parameter.numel() > 0
-        and parameter.is_contiguous()
     )
 
 
@@ -196,7 +196,7 @@ def _key(parameter: nn.Parameter, state: State | None) -> Hashable | None:
     """What neighbours must have in common; None where nothing can be."""
     gradient = parameter.grad
     assert gradient is not None
-    if not can_be_flat(parameter) or gradient.layout is not torch.strided:
+    if gradient.layout is not torch.strided:
         return None
     key: list[Hashable] = [parameter.dtype, str(parameter.device), gradient.dtype]
     if state is None:

@@ -101,9 +101,10 @@ def test_what_cannot_be_fused_is_distributed_as_it_is(cls):
     bagua_algos.release(model)
 
 
-def test_stacked_workers_are_not_fused():
+def test_stacked_workers_are_fused_and_released_no_longer():
     model = StackedModel(make_model(), 2)
     optimizer = make_optimizer(model)
     bagua_algos.distribute(model, optimizer, AllReduce(), StackedCommunicator(2))
-    assert not is_fused(optimizer)
+    assert is_fused(optimizer)
     bagua_algos.release(model)
+    assert not is_fused(optimizer)
