@@ -1,19 +1,26 @@
 """The files of the site: the repository's, at their own places, so that links hold in both."""
 
+import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 PATTERNS = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE"),
-    *("docs/**/*.md", "docs/*.png", "docs/*.css", "examples/*.py", "conf/**/*.yaml"),
+    *("docs/**/*.md", "docs/*.png", "docs/*.css", "docs/*.js", "examples/*.py", "conf/**/*.yaml"),
     *("results/*/*.md", "results/*/*.png", "results/*/*.yaml", "results/reference/*/*.md"),
     "results/reference/*/*.yaml",
 )
 UNTRACKED = ("runs", "demo", "reports", "records", "surface", "tunes")
 """Folders of results/ that hold a user's own work."""
+
+_FROM_ELSEWHERE = re.compile(
+    r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(https?:[^"]+)"""
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -29,3 +36,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     directory_urls = config.use_directory_urls
     of_repository = [File(name, str(ROOT), config.site_dir, directory_urls) for name in names]
     return Files([*of_theme, *of_repository])
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Called by MkDocs: a page that loads anything from elsewhere is no page to read offline."""
+    if found := _FROM_ELSEWHERE.search(output):
+        raise PluginError(f"{page.file.src_uri} loads {found[1]}: put it into docs/")
+    return output
