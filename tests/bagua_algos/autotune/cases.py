@@ -115,12 +115,13 @@ def tuned(workers: ProcessGroupCommunicator, name: str) -> dict[str, object]:
 @contextmanager
 def order_is_fixed(is_it: bool) -> Iterator[None]:
     """Within, whatever the trial of orders measures comes to this, as soon as it may."""
-    before = order.WORTH_IT, order.MOST_TURNS
+    before = order.WORTH_IT, order.MOST_TURNS, order.CLEAR
     order.WORTH_IT, order.MOST_TURNS = 0.0 if is_it else math.inf, order.FEWEST_TURNS
+    order.CLEAR = math.inf
     try:
         yield
     finally:
-        order.WORTH_IT, order.MOST_TURNS = before
+        order.WORTH_IT, order.MOST_TURNS, order.CLEAR = before
 
 
 def tuned_by_the_ring(workers: ProcessGroupCommunicator) -> dict[str, object]:

@@ -64,7 +64,8 @@ def test_beside_the_ring_lanes_alone_are_tuned(workers):
     tuning = workers[0]["tuned by the ring"]["tuning ring"]
     assert {row["lanes"] for row in tuning["windows"]} == {1, 2}
     assert len({(row["num_buckets"], row["streams"]) for row in tuning["windows"]}) == 1
-    assert not tuning["order"]["is_fixed"] and tuning["order"]["trial"]["fixed_s"] > 0
+    assert not tuning["order"]["is_fixed"]
+    assert min(tuning["order"]["trial"][name] for name in ("fixed_s", "several_s")) > 0
     [sentence] = tuning["left_out"]
     assert sentence.startswith("the pattern of all-reduces is faster as it is")
 
@@ -75,6 +76,13 @@ def test_the_median_of_turns_decides_and_a_tie_fixes_the_order(fixed_s, is_fixed
     assert (trial.given_s, trial.fixed_s, trial.num_turns) == (1.0, fixed_s, 3)
     assert trial.is_fixed == is_fixed and not trial.is_clear
     assert conclusion([(1.0, 0.6)]).is_clear and conclusion([(1.0, 1.6)]).is_clear
+
+
+@pytest.mark.parametrize(("several_s", "is_fixed"), [(0.6, True), (0.7, False)])
+def test_several_streams_that_are_much_faster_fix_the_order(several_s, is_fixed):
+    """By one stream both orders are as slow as each other, over a far network."""
+    trial = conclusion([(1.0, 1.1, several_s), (1.0, 1.1, several_s)])
+    assert (trial.several_s, trial.is_fixed, trial.is_clear) == (several_s, is_fixed, is_fixed)
 
 
 def test_simulated_workers_are_refused():
