@@ -87,14 +87,23 @@ class Supervisor:
         self._heard_of.add(rank)
 
     def _receive(self, limit_s: float) -> bool:
+        """Whether anything was heard. What a worker has said comes before what another process
+        tells of its end: to a launcher that had to wait for a processor all of it may come at once.
+        """
         ready = wait(list(self._open), limit_s)
-        for channel in ready:
-            assert isinstance(channel, Connection)
-            try:
-                self._hear(self._open[channel], channel.recv())
-            except (EOFError, ConnectionError):
-                self._end(channel)
+        for channel in self._workers:
+            while channel in self._open and channel.poll():
+                self._hear_one(channel)
+        for channel in self._others:  # one word each, which was there before the workers were heard
+            if channel in ready and channel in self._open:
+                self._hear_one(channel)
         return bool(ready)
+
+    def _hear_one(self, channel: Connection) -> None:
+        try:
+            self._hear(self._open[channel], channel.recv())
+        except (EOFError, ConnectionError):
+            self._end(channel)
 
     def _end(self, channel: Connection) -> None:
         rank = self._open.pop(channel)
