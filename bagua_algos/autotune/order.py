@@ -80,9 +80,10 @@ def choose_order(engine: Engine) -> Order:
         and workers.halving_doubling_bytes < largest
         and (algorithm.all_reduces or algorithm.needs_nodes)
     )
+    given = workers.streams  # this may be a lane's own communicator, whose number changes
     trial = try_orders(engine) if has_choice else None
     order = Order(is_fixed=trial is None or trial.is_fixed, trial=trial)
-    sum_in(engine, is_fixed=order.is_fixed)
+    sum_in(engine, is_fixed=order.is_fixed, streams=given)
     return order
 
 
