@@ -61,47 +61,74 @@ def distribute(
     (`bagua_algos.fuse_optimizer`). `model.no_sync()` is there afterwards; copies are plain models.
 
     The workers are torch's default process group unless a `communicator` is given, which a model
-    that `fully_shard` (FSDP2) has divided needs (docs/fsdp2.md). `streams`, 1 to 16 or "auto", is
-    how many connections gloo's workers have between each two of them, and with `pieces` these take
-    pieces of large messages as they become free; `pattern` is that of all-reduces, "ring",
-    "halving_doubling", "direct" or "auto" (docs/streams.md). Where none of these and no
-    `communicator` are given, and all workers are on one host's CPU, all-reduces go through memory
-    that they share (docs/library.md): never with `shared_memory=False`, always with True, or
-    `distribute` raises. With `autotune` the first 200 steps find out what is fastest among
-    settings that change no value (docs/tuning.md); `tuning` tells. The others are explained at
-    `bagua_algos.engine.engine.Engine`. A `GradScaler` must be given to be used; an algorithm that
-    keeps nothing and only averages gradients, such as `AllReduce`, works without.
+    that `fully_shard` has divided needs (docs/fsdp2.md). `streams` is how many connections gloo's
+    workers have between each two, 1 to 16 or "auto"; with `pieces` they take pieces of large
+    messages; `pattern` is that of all-reduces (docs/streams.md). Where none of these is given, and
+    all workers are on one host's CPU, all-reduces go through memory that they share
+    (docs/library.md): never with `shared_memory=False`, always with True. With `autotune` the first
+    200 steps find out what is fastest among settings that change no value (docs/tuning.md);
+    `tuning` tells. The others are those of `bagua_algos.engine.engine.Engine`. A `GradScaler` must
+    be given to be used; algorithms that keep nothing and only average gradients work without.
 
     Every worker's loss counts the same. Where batches differ in size, `loss * num_workers *
     num_examples / num_examples_of_all_workers` gives the mean over all examples; a worker without
     examples calls `empty_backward`.
 
-    Raises `ValueError` where the group is not initialised; the model, a part of it or a model that
-    it is a part of is distributed already; it is wrapped in `DistributedDataParallel` or FSDP1; the
-    optimizer has parameters that are not the model's; the algorithm cannot train one of them; or
-    memory is to be shared that cannot be.
+    Raises `ValueError` where the group is not initialised; the model, a part of it or one around it
+    is distributed already, or wrapped in DDP or FSDP1; the optimizer has parameters that are not
+    the model's; the algorithm cannot train one of them; or memory cannot be shared that has to be.
     """
     _check_is_not_distributed(model)
     _check_may_share(model, pattern, shared_memory)
     workers = communicator or _of_default_group(model, may_share=streams is pattern is None)
-    if _is_sharded(model):
-        _check_sharded(bucket_bytes, find_unused_parameters, grad_scaler, autotune)
-        check_sharded, make = _for_shards()
-        check_sharded(model, optimizer, algorithm, workers)
-        workers = _connected(workers, streams, pieces, pattern, shared_memory)
-        sharded = make(model, optimizer, algorithm, workers, timeout_s=timeout_s)
-        return _register(sharded, model), optimizer
-    check_can_train(model, optimizer, algorithm, workers)  # before anything is measured
-    workers = _connected(workers, streams, pieces, pattern, shared_memory)
-    plain = make_engine(
+    make = _sharded_engine if _is_sharded(model) else _plain_engine
+    engine = make(
         *(model, optimizer, algorithm, workers),
+        lambda: _connected(workers, streams, pieces, pattern, shared_memory),
+        *(timeout_s, bucket_bytes, find_unused_parameters, grad_scaler, autotune),
+    )
+    return _register(engine, model), optimizer
+
+
+def _sharded_engine(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    algorithm: Algorithm,
+    workers: Communicator,
+    connect: Callable[[], Communicator],
+    timeout_s: float,
+    bucket_bytes: int,
+    find_unused_parameters: bool,
+    grad_scaler: GradScaler | None,
+    autotune: bool,
+) -> "ShardedEngine":
+    _check_sharded(bucket_bytes, find_unused_parameters, grad_scaler, autotune)
+    check_sharded, make = _for_shards()
+    check_sharded(model, optimizer, algorithm, workers)
+    return make(model, optimizer, algorithm, connect(), timeout_s=timeout_s)
+
+
+def _plain_engine(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    algorithm: Algorithm,
+    workers: Communicator,
+    connect: Callable[[], Communicator],
+    timeout_s: float,
+    bucket_bytes: int,
+    find_unused_parameters: bool,
+    grad_scaler: GradScaler | None,
+    autotune: bool,
+) -> Engine:
+    check_can_train(model, optimizer, algorithm, workers)  # before anything is measured
+    return make_engine(
+        *(model, optimizer, algorithm, connect()),
         bucket_bytes=bucket_bytes,
         autotune=autotune,
         timeout_s=timeout_s,
         find_unused_parameters=find_unused_parameters,
         grad_scaler=grad_scaler,
     )
-    return _register(plain, model), optimizer
 
 
 def _connected(

@@ -89,7 +89,7 @@ def choose_order(engine: Engine) -> Order:
 
 def sum_in(engine: Engine, *, is_fixed: bool, streams: int | None = None) -> None:
     """Give the engine's sums a fixed order, or that of the pattern given, over so many streams, by
-    default those given; between two steps, the same on all workers.
+    default as many as now; between two steps, the same on all workers.
     """
     workers = engine.context.communicator
     if workers.world_size > 2:
