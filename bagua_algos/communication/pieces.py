@@ -91,20 +91,26 @@ class Pieces(Stripes):
         return small, large
 
     def _move(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> None:
+        going = {peer: self._cut(x) for peer, x in outgoing.items()}
+        coming = {peer: self._cut(y) for peer, y in incoming.items()}
         for stream in self._streams:
-            stream.post(incoming)
-        came: dict[int, list[int]] = {peer: [] for peer in incoming}
-        jobs = [stream.receive(incoming, came) for stream in self._streams if incoming]
-        free = {peer: count() for peer in outgoing}  # next() is one step: no number is taken twice
-        for turn, stream in enumerate(self._streams if outgoing else ()):
-            jobs.append(stream.send(outgoing, free, turn))
+            stream.post(coming)
+        came: dict[int, list[int]] = {peer: [] for peer in coming}
+        jobs = [stream.receive(coming, came) for stream in self._streams if coming]
+        free = {peer: count() for peer in going}  # next() is one step: no number is taken twice
+        for turn, stream in enumerate(self._streams if going else ()):
+            jobs.append(stream.send(going, free, turn))
         for at, job in enumerate(jobs):
             with naming(1 + at % len(self._streams), len(self._streams)):
                 job.result()
-        for peer, y in incoming.items():
-            num_pieces = -(-y.nbytes // self._piece_bytes)
-            if sorted(came[peer]) != list(range(num_pieces)):
-                raise RuntimeError(f"of {num_pieces} pieces {len(came[peer])} came from one worker")
+        for peer, pieces in coming.items():
+            if sorted(came[peer]) != list(range(len(pieces))):
+                raise RuntimeError(
+                    f"of {len(pieces)} pieces {len(came[peer])} came from one worker"
+                )
+
+    def _cut(self, message: Tensor) -> Sequence[Tensor]:
+        return message.detach().view(-1).view(torch.uint8).split(self._piece_bytes)
 
 
 class _Arrival(NamedTuple):
@@ -142,19 +148,20 @@ class _Stream:
                 arrivals.append(self._begin_to_receive(peer))
 
     def send(
-        self, messages: dict[int, Tensor], free: Mapping[int, Iterator[int]], turn: int
+        self, pieces: dict[int, Sequence[Tensor]], free: Mapping[int, Iterator[int]], turn: int
     ) -> Future[None]:
         """Take pieces that nobody has taken, one to each peer at a time, until none is left."""
-        peers = list(messages)
+        peers = list(pieces)
         turn %= len(peers)
-        pieces = {peer: self._cut(messages[peer]) for peer in (*peers[turn:], *peers[:turn])}
-        return self._in_thread("send", lambda: self._send(pieces, free))
+        in_turn = {peer: pieces[peer] for peer in (*peers[turn:], *peers[:turn])}
+        return self._in_thread("send", lambda: self._send(in_turn, free))
 
-    def receive(self, messages: dict[int, Tensor], came: dict[int, list[int]]) -> Future[None]:
+    def receive(
+        self, pieces: dict[int, Sequence[Tensor]], came: dict[int, list[int]]
+    ) -> Future[None]:
         """Put the pieces that come into their places, and note their numbers in `came`, until each
         peer's word that this stream has no more.
         """
-        pieces = {peer: self._cut(message) for peer, message in messages.items()}
         return self._in_thread("receive", lambda: self._receive(pieces, came))
 
     def _send(self, pieces: dict[int, Sequence[Tensor]], free: Mapping[int, Iterator[int]]) -> None:
@@ -195,9 +202,6 @@ class _Stream:
 
     def _arrivals(self, peer: int) -> deque[_Arrival]:
         return _POSTED.setdefault(self._group, {}).setdefault((peer, self._piece_bytes), deque())
-
-    def _cut(self, message: Tensor) -> Sequence[Tensor]:
-        return message.detach().view(-1).view(torch.uint8).split(self._piece_bytes)
 
     def _in_thread(self, name: str, job: Callable[[], None]) -> Future[None]:
         if name not in self._threads:
