@@ -1,8 +1,10 @@
 """What autotuning while training saves: `python -m experiments.bench_systems autotune`.
 
 Whole runs of 4 real workers over shaped networks, in turn: by the defaults, tuned, and by every
-setting of a grid. Each is judged by its last steps, which a tuned run takes after its search. It
-prints medians with their spread and ratios round by round, and never judges.
+setting of a grid. Each is judged by its last steps, which a tuned run takes after its search. What
+is far behind in a heat of few steps is not measured longer: over a far network a setting can take
+fifty times as long as another. It prints medians with their spread and ratios round by round, and
+never judges.
 """
 
 import statistics
@@ -31,6 +33,10 @@ STREAMS = ((1, False), (8, False), (8, True))
 """And whether they take pieces of large messages."""
 
 LAST_STEPS, LOG_EVERY = 40, 10
+HEAT_STEPS = 3
+"""After the first, in which connections are made."""
+FAR = 2.0
+"""Times as slow as the fastest of the heat: a setting of the grid that is more goes out."""
 SEARCH_STEPS = NUM_BEFORE + MOST_STEPS + LOG_EVERY
 LIMIT_S = 3_600
 
@@ -59,6 +65,22 @@ def cases(*, is_short: bool, last_steps: int = LAST_STEPS) -> dict[str, list[str
     return {DEFAULTS: few, TUNED: tuned, **of_grid}
 
 
+def heats(cases: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Of the settings of a grid, and their overrides: runs of few steps."""
+    few = [f"max_steps={1 + HEAT_STEPS}", "log_every=1"]
+    return {
+        case: [*(word for word in words if not word.startswith("max_steps=")), *few]
+        for case, words in cases.items()
+        if case not in (DEFAULTS, TUNED)
+    }
+
+
+def goes_on(heat: Mapping[str, float]) -> list[str]:
+    """The settings that were not far behind, of all settings' ms a step in a heat."""
+    fastest = min(heat.values())
+    return [case for case, ms in heat.items() if ms <= FAR * fastest]
+
+
 def measure(
     overrides: Sequence[str], folder: Path, last_steps: int = LAST_STEPS
 ) -> dict[str, float]:
@@ -66,8 +88,8 @@ def measure(
     whether sums had a fixed order then.
     """
     command = [
-        *(sys.executable, "-m", "experiments", *overrides, "algo=allreduce", "workers=4"),
-        *(f"log_every={LOG_EVERY}", "eval_every=${max_steps}", f"hydra.run.dir={folder}"),
+        *(sys.executable, "-m", "experiments", f"log_every={LOG_EVERY}", *overrides),
+        *("algo=allreduce", "workers=4", "eval_every=${max_steps}", f"hydra.run.dir={folder}"),
     ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     if ended.returncode:
@@ -85,20 +107,22 @@ def measure(
 
 def rows(
     measured: Mapping[tuple[str, str], Mapping[str, Sequence[dict[str, float]]]],
+    num_far: Mapping[tuple[str, str], int],
 ) -> dict[str, list[float]]:
     """Of the runs by model, network and case: ms a step, how many steps the search took, which
     order of sums it chose, and ratios to the defaults and to the setting of the grid with the least
-    median.
+    median; `num_far` settings went out in the heat.
     """
     made = {}
     for (model, net), runs in measured.items():
         ms = {case: [run["ms"] for run in own] for case, own in runs.items()}
         others = [case for case in ms if case not in (DEFAULTS, TUNED)]
+        num_settings = len(others) + num_far.get((model, net), 0)
         best = min(others, key=lambda case: statistics.median(ms[case]))
         at = f"{model}, {net}"
         made[f"{at}: ms a step, {DEFAULTS}"] = ms[DEFAULTS]
         made[f"{at}: ms a step, {TUNED}"] = ms[TUNED]
-        made[f"{at}: ms a step, best of the grid: {best}"] = ms[best]
+        made[f"{at}: ms a step, best of the grid of {num_settings}: {best}"] = ms[best]
         made[f"{at}: steps of the search"] = [run["steps"] for run in runs[TUNED]]
         made[f"{at}: sums in a fixed order, 1: yes"] = [run["fixed"] for run in runs[TUNED]]
         for case in (DEFAULTS, best):

@@ -6,7 +6,7 @@ Each system imports what it measures, which takes seconds, once the command line
 import argparse
 import tempfile
 from collections import defaultdict
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 
 from experiments.plan.messages import choices
@@ -68,13 +68,26 @@ def autotune(arguments: argparse.Namespace) -> None:
         every = bench_autotune.LOG_EVERY
         raise UserError(f"--steps of autotune must be a multiple of {every}, got {last}")
     cases = bench_autotune.cases(is_short=arguments.short, last_steps=last)
+    heats, num_far = bench_autotune.heats(cases), {}
     with tempfile.TemporaryDirectory() as folder:
-        runs = list(product(range(arguments.repeats), situations, cases))
-        for number, (repeat, (model, net), case) in enumerate(track(runs, "interleaved runs")):
-            words = [*bench_autotune.MODELS[model], *cases[case], f"net={net}", f"seed={repeat}"]
-            took = bench_autotune.measure(words, Path(folder) / str(number), last)
-            measured[model, net][case].append(took)
-    print_rounds(f"autotuning: the last {last} steps, 4 workers", bench_autotune.rows(measured))
+        numbers = count()
+
+        def run(model: str, net: str, words: list[str], seed: int, steps: int) -> dict[str, float]:
+            own = [*bench_autotune.MODELS[model], *words, f"net={net}", f"seed={seed}"]
+            return bench_autotune.measure(own, Path(folder) / str(next(numbers)), steps)
+
+        for at in situations:
+            heat = {
+                case: run(*at, words, 0, bench_autotune.HEAT_STEPS)["ms"]
+                for case, words in track(heats.items(), f"heat: {', '.join(at)}")
+            }
+            own = [*(case for case in cases if case not in heat), *bench_autotune.goes_on(heat)]
+            num_far[at] = len(cases) - len(own)
+            rounds = list(product(range(arguments.repeats), own))
+            for seed, case in track(rounds, f"interleaved runs: {', '.join(at)}"):
+                measured[at][case].append(run(*at, cases[case], seed, last))
+    rows = bench_autotune.rows(measured, num_far)
+    print_rounds(f"autotuning: the last {last} steps, 4 workers", rows)
 
 
 def balanced(arguments: argparse.Namespace) -> None:

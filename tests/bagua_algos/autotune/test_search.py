@@ -79,6 +79,20 @@ def test_a_gain_that_was_chance_is_found_out_in_the_end():
     assert calls[-4] == START and calls[-2] == START and START not in (calls[-3], calls[-1])
 
 
+def test_what_is_clearly_faster_needs_one_last_turn():
+    _, clear = found(lambda s: 1 / s.streams)
+    assert clear[-2:] == [START, replace(clear[-1], streams=16)] and clear[-4] != START
+    _, narrow = found(lambda s: 1.0 - 0.1 * (s.streams == 4))
+    assert narrow[-4:] == 2 * [START, replace(START, streams=4)]
+
+
+def test_how_messages_travel_is_tried_before_the_size_of_buckets():
+    """Where a network is slow, the search for a size is made of fast steps."""
+    _, tried = found(lambda s: 1 / s.streams + 1e-3 * s.bucket_bytes / (1 << 22))
+    sizes = [s for s in tried if s.bucket_bytes != START.bucket_bytes]
+    assert sizes and {s.streams for s in sizes} == {16}
+
+
 @pytest.mark.parametrize("num_windows", range(6, 40))
 def test_it_keeps_to_its_budget(num_windows):
     calls: list[Settings] = []

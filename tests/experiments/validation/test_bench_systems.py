@@ -66,10 +66,21 @@ def test_tuned_is_compared_with_the_best_of_the_grid():
             "fast": runs(10, 10),
         }
     }
-    rows = bench_autotune.rows(measured)
+    rows = bench_autotune.rows(measured, {("cnn", "wan"): 7})
     assert rows["cnn, wan: defaults / tuned"] == [3, 2]
     assert rows["cnn, wan: best of the grid / tuned"] == [1, 0.5]
-    assert rows["cnn, wan: ms a step, best of the grid: fast"] == [10, 10]
+    assert rows["cnn, wan: ms a step, best of the grid of 9: fast"] == [10, 10]
+
+
+def test_a_heat_is_of_the_grid_alone_and_sends_out_what_is_far_behind():
+    cases = bench_autotune.cases(is_short=True)
+    heats = bench_autotune.heats(cases)
+    assert set(cases) - set(heats) == {"defaults", "tuned"}
+    for words in heats.values():
+        [steps] = [word for word in words if word.startswith("max_steps=")]
+        assert steps == f"max_steps={1 + bench_autotune.HEAT_STEPS}"
+    heat = {"first": 10.0, "near": 19.0, "far": 21.0}
+    assert bench_autotune.goes_on(heat) == ["first", "near"]
 
 
 def test_four_processes_read_all_epochs_from_one_store(monkeypatch, tmp_path):
