@@ -35,6 +35,7 @@ class AllReduce(Hierarchical):
 
     family = "all-reduce"
     depends_on_buckets = False
+    gradients_agree = True
 
     wire: str | None = None
 

@@ -41,6 +41,7 @@ class CompressedAllReduce(Hierarchical):
     """
 
     all_reduces = False
+    gradients_agree = True
 
     compressor: Compressor
     error_feedback: bool = False

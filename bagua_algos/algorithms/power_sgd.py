@@ -56,6 +56,7 @@ class PowerSGD(Hierarchical):
     family = "sparse or low-rank"
     dtypes = REAL_DTYPES
     depends_on_buckets = False
+    gradients_agree = True
 
     rank: int = 2
     error_feedback: bool = True

@@ -56,6 +56,7 @@ class TopK(Algorithm):
     family = "sparse or low-rank"
     dtypes = REAL_DTYPES
     all_reduces = False
+    gradients_agree = True
 
     ratio: float = 0.01
     error_feedback: bool = True

@@ -3,6 +3,7 @@ is fused where that changes no bit, and how it communicates is tuned where that 
 """
 
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, Engine
 from bagua_algos.fused.fuse import fuse_in
+from bagua_algos.worker_axis.models import StackedModel
 
 
 def make_engine(
@@ -39,7 +41,7 @@ def make_engine(
         *(model, optimizer, algorithm, communicator),
         bucket_bytes=bucket_bytes,
         may_move=own is not None and own.tunes_buckets,
-        fuse=fuse_in,
+        fuse=partial(fuse_in, agree=_agree(model, algorithm)),
         **options,
     )
     if own is not None:
@@ -55,6 +57,11 @@ def make_engine(
 def tuning_of(engine: Engine) -> Tuning | None:
     """What autotuning of an engine has come to; None where it was not asked for."""
     return engine.listener.tuning if isinstance(engine.listener, Tuner) else None
+
+
+def _agree(model: nn.Module, algorithm: Algorithm) -> bool:
+    """Whether one step of the optimizer can do for all workers."""
+    return isinstance(model, StackedModel) and model.workers_agree and algorithm.gradients_agree
 
 
 def _scope(model: nn.Module, algorithm: Algorithm, communicator: Communicator) -> Scope:

@@ -56,6 +56,11 @@ class Algorithm:
     workers_agree: ClassVar[bool] = True
     """Whether all workers hold equal weights after every step."""
 
+    gradients_agree: ClassVar[bool] = False
+    """Whether that is since all workers have equal gradients when the optimizer steps, and nothing
+    else changes weights: then one step can do for all simulated workers.
+    """
+
     depends_on_timing: ClassVar[bool] = False
     """Whether the network's and the workers' speed changes what is computed, not only when."""
 

@@ -21,7 +21,12 @@ from bagua_algos.engine.bucket import Bucket, flat_storage
 from bagua_algos.engine.script.elementwise import why_not_elementwise
 from bagua_algos.fused.homes import Homes
 from bagua_algos.fused.layouts import slices
-from bagua_algos.fused.strips import can_be_flat, find_stacked, find_strips
+from bagua_algos.fused.strips import (
+    can_be_flat,
+    find_stacked,
+    find_strips,
+    of_own_rows,
+)
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
@@ -57,28 +62,34 @@ def fuse_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
     return optimizer
 
 
-def fuse_in(buckets: Sequence[Bucket], optimizer: Optimizer) -> bool:
+def fuse_in(buckets: Sequence[Bucket], optimizer: Optimizer, *, agree: bool = False) -> bool:
     """Let `optimizer` step once for the parameters of each of `buckets`, if that changes no bit;
     whether it is fused by this, and was not before. Its parameters stay where they are.
 
     Of several workers, the rows of a bucket are one tensor, and torch's kernels with fused=True,
-    where the optimizer has some for the CPU, go through memory once: values agree to rounding.
+    where the optimizer has some for the CPU, go through memory once: values agree to rounding. If
+    workers `agree` in weights, gradients and states, one row is stepped and the others are copies.
 
     Without having been asked to it fuses torch's own classes alone. Others may do in a step what no
     trial can show, such as talking to other workers: those that `fuse_optimizer` has fused stay so.
     """
     fusion = vars(optimizer).get(_ATTRIBUTE)
-    if fusion is None and (not _is_torchs(optimizer) or _why_not(optimizer) is not None):
+    if fusion is None and not fuses_in(optimizer):
         return False
     known = Homes()
     for home in flat_storage(buckets):
         known.add(home)
     stacked = [bucket for bucket in buckets if len(bucket.weights) > 1]
     if fusion is None:
-        _attach(optimizer, known, stacked)
+        _attach(optimizer, known, stacked, agree=agree)
     else:  # its parameters have moved
-        fusion.homes, fusion.stacked = known, stacked
+        fusion.homes, fusion.stacked, fusion.agree = known, stacked, agree
     return fusion is None
+
+
+def fuses_in(optimizer: Optimizer) -> bool:
+    """Whether `fuse_in` fuses it without having been asked to."""
+    return _is_torchs(optimizer) and _why_not(optimizer) is None
 
 
 def is_fused(optimizer: Optimizer) -> bool:
@@ -116,16 +127,22 @@ def _is_torchs(optimizer: Optimizer) -> bool:
     return type(optimizer).__module__.split(".")[:2] == ["torch", "optim"]
 
 
-def _attach(optimizer: Optimizer, homes: Homes, stacked: Sequence[Bucket] = ()) -> None:
-    vars(optimizer)[_ATTRIBUTE] = fusion = _Fusion(optimizer, homes, stacked)
+def _attach(
+    optimizer: Optimizer, homes: Homes, stacked: Sequence[Bucket] = (), *, agree: bool = False
+) -> None:
+    vars(optimizer)[_ATTRIBUTE] = fusion = _Fusion(optimizer, homes, stacked, agree=agree)
     fusion.attach(optimizer)
 
 
 class _Fusion:
-    """The fused steps of one optimizer: in `homes`, and in `stacked` buckets of several workers."""
+    """The fused steps of one optimizer: in `homes`, and in `stacked` buckets of several workers,
+    which may `agree`.
+    """
 
-    def __init__(self, optimizer: Optimizer, homes: Homes, stacked: Sequence[Bucket]) -> None:
-        self.homes, self.stacked = homes, stacked
+    def __init__(
+        self, optimizer: Optimizer, homes: Homes, stacked: Sequence[Bucket], *, agree: bool
+    ) -> None:
+        self.homes, self.stacked, self.agree = homes, stacked, agree
         step = type(optimizer).step
         # Ours runs the hooks, around it.
         self._plain: Callable[..., Any] = getattr(step, "__wrapped__", step)
@@ -138,9 +155,11 @@ class _Fusion:
         # What a learning rate scheduler that is there already looks at.
         vars(step)[_SCHEDULED] = getattr(self._before, _SCHEDULED, False)
         vars(optimizer)["step"] = MethodType(step, optimizer)
+        self._hook = optimizer.register_state_dict_post_hook(_with_own_rows)
 
     def detach(self, optimizer: Optimizer) -> None:
         """Give the place back, unless somebody has wrapped ours: then it does a plain step."""
+        self._hook.remove()
         own = vars(optimizer).get("step")
         if getattr(getattr(own, "__func__", None), "__wrapped__", None) is _fused_step:
             del vars(optimizer)["step"]
@@ -211,11 +230,14 @@ class _Group:
     ) -> None:
         self.parameters = list(parameters)
         self.layout = layout
-        self.strips = find_stacked(parameters, states, fusion.stacked)
+        self.strips = find_stacked(parameters, states, fusion.stacked, agree=fusion.agree)
         self.rest: list[nn.Parameter] = []
         self.is_for_kernels = bool(self.strips)
         """Whether torch's kernels, which take no gaps, may have all of it."""
         if not self.strips:
+            for parameter in parameters:
+                if parameter in states:
+                    states[parameter].update(of_own_rows(states[parameter]))
             self.strips, self.rest = find_strips(parameters, states, fusion.homes)
 
 
@@ -246,6 +268,11 @@ def _fused_step(self: Optimizer, closure: Callable[[], Any] | None = None, **opt
         return fusion.step(self, closure, **options)
     step = type(self).step
     return getattr(step, "__wrapped__", step)(self, closure, **options)
+
+
+def _with_own_rows(_: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """A `state_dict` that any optimizer can go on with."""
+    return saved | {"state": {key: of_own_rows(own) for key, own in saved["state"].items()}}
 
 
 def _move_together(parameters: list[nn.Parameter], homes: Homes) -> None:

@@ -2,6 +2,7 @@
 
 Slices      p0 p1 p2                    one worker's, one after the other
 Rows        p0 p1 p2 0  p0 p1 p2 0      a bucket of several workers, row after row, with its padding
+OneRow      p0 p1 p2 0                  of such a bucket, where all rows are equal
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.fused.homes import Homes
+from bagua_algos.worker_axis.equal_rows import EqualRows
 
 
 class Layout(Protocol):
@@ -110,6 +112,43 @@ class Rows:
     def end_step(self) -> None:
         """Keep padding zero: what gradients have there is of no parameter."""
         self._bucket.weights[:, self._bucket.numel :] = 0
+
+
+class OneRow:
+    """All parameters of a bucket [w, m] of several workers, whose weights, gradients and states are
+    equal: worker 0's stand for all. States are `[w, ...]` of one row's memory, so that nobody can
+    write to one worker's.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._of_all = Rows(bucket)
+        self.weights = bucket.weights[0]
+        self.count = self._of_all.count
+        self._bucket = bucket
+        self._equal = EqualRows("gradients", "gradients_agree")
+
+    def parts(self, flat: Tensor) -> list[Tensor]:
+        """Each parameter's columns, for all rows."""
+        views = self._bucket.views(flat.detach().expand_as(self._bucket.weights))
+        return [torch.from_dlpack(view) for view in views]
+
+    def together(self, gradients: Sequence[Tensor]) -> Tensor | None:
+        """Worker 0's in the bucket. Raises `ValueError` where others are found to differ."""
+        if self._of_all.together(gradients) is None:
+            return None
+        self._equal.look_at([self._bucket.gradients[:, : self._bucket.numel]])
+        return self._bucket.gradients[0]
+
+    def copied(self, tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+        """Worker 0's; padding is zero. Raises `ValueError` where others differ."""
+        flat_wm = self._of_all.copied(tensors).view_as(self._bucket.weights)
+        self._equal.look_at_all(flat_wm)
+        return flat_wm[0].clone() if out is None else out.copy_(flat_wm[0])
+
+    def end_step(self) -> None:
+        """All rows are the first again; padding stays zero."""
+        self.weights[self._bucket.numel :] = 0
+        self._bucket.weights[1:] = self.weights
 
 
 def slices(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:

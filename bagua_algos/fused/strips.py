@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.fused.homes import Homes
-from bagua_algos.fused.layouts import Layout, Rows, Slices
+from bagua_algos.fused.layouts import Layout, OneRow, Rows, Slices
 from bagua_algos.fused.states import Constants, Elements, Numbers, Shared, State, kind, shared
+from bagua_algos.worker_axis.equal_rows import are_equal
 
 States = MutableMapping[Any, State]
 
@@ -126,19 +127,44 @@ def find_strips(
 
 
 def find_stacked(
-    parameters: Sequence[nn.Parameter], states: States, buckets: Sequence[Bucket]
+    parameters: Sequence[nn.Parameter],
+    states: States,
+    buckets: Sequence[Bucket],
+    *,
+    agree: bool,
 ) -> list[Strip]:
     """The strips of several workers' buckets, if these are all that has gradients among
-    `parameters` of one group; else none.
+    `parameters` of one group; else none. Where workers `agree`, of one row each, unless states that
+    were loaded differ.
     """
     left = {p for p in parameters if p.grad is not None}
     strips = []
     for bucket in buckets:
         own = bucket.parameters
         if left.issuperset(own) and _are_at_home(bucket) and _are_alike(own, states):
-            strips.append(Strip(own, states, Rows(bucket)))
+            has_one = agree and _have_equal_rows(own, states)
+            strips.append(Strip(own, states, OneRow(bucket) if has_one else Rows(bucket)))
             left.difference_update(own)
     return [] if left else strips
+
+
+def _have_equal_rows(parameters: Sequence[nn.Parameter], states: States) -> bool:
+    """Whether what an optimizer keeps of each element is the same for all workers."""
+    own = [(p, value) for p in parameters for value in states.get(p, {}).values()]
+    tensors = [x for p, x in own if isinstance(x, Tensor) and x.shape == p.shape]
+    return all(are_equal(x.detach().reshape(len(x), -1)) for x in tensors)
+
+
+def of_own_rows(state: State) -> State:
+    """A state in which each worker has its own memory, where one row was all workers'."""
+    return {
+        name: value.clone() if isinstance(value, Tensor) and _is_of_one_row(value) else value
+        for name, value in state.items()
+    }
+
+
+def _is_of_one_row(value: Tensor) -> bool:
+    return value.dim() > 0 and value.stride(0) == 0
 
 
 def _are_at_home(bucket: Bucket) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from bagua_algos.fused.fuse import fuses_in
 from bagua_algos.worker_axis.inputs import call
 from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.rows import CHUNK
@@ -141,8 +142,13 @@ def _evaluation_bytes(plan: Plan, data: TaskData) -> int:
 
 def _kept_bytes(plan: Plan) -> int:
     """What is there all the time: weights, gradients, and what the optimizer keeps."""
-    each = (1 + _states_per_weight(plan)) * _trained_bytes(plan)
-    return round(plan.workers * (_bytes_of(plan.model.parameters()) + each))
+    weights, trained = _bytes_of(plan.model.parameters()), _trained_bytes(plan)
+    weight = nn.Parameter(torch.zeros(64, 64))
+    optimizer = plan.make_optimizer([weight])
+    # One step may do for all workers that agree.
+    has_one = plan.algorithm.gradients_agree and fuses_in(optimizer)
+    states = _states_per_weight(weight, optimizer) * (1 if has_one else plan.workers)
+    return round(plan.workers * (weights + trained) + states * trained)
 
 
 def _trained_bytes(plan: Plan) -> int:
@@ -192,10 +198,8 @@ def _address(x: Tensor) -> int:
     return x.untyped_storage().data_ptr()
 
 
-def _states_per_weight(plan: Plan) -> float:
-    """Elements that the optimizer keeps for each weight, by a step of a small one."""
-    weight = nn.Parameter(torch.zeros(64, 64))
-    optimizer = plan.make_optimizer([weight])
+def _states_per_weight(weight: nn.Parameter, optimizer: torch.optim.Optimizer) -> float:
+    """Elements that an optimizer keeps for each, by a step of a small one."""
     weight.grad = torch.zeros_like(weight)
     optimizer.step()
     kept = [x for x in optimizer.state[weight].values() if isinstance(x, Tensor)]

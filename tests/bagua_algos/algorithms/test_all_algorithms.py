@@ -11,6 +11,7 @@ import torch
 
 import bagua_algos.algorithms
 from bagua_algos import Algorithm, LocalSGD
+from bagua_algos.autotune.make_engine import make_engine
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.worker_axis.rows import ModelOfRows
@@ -76,7 +77,10 @@ class Training:
         world_size: int = WORLD_SIZE,
         stacking: Stacking | None = None,
         dtype: torch.dtype = torch.float32,
+        *,
+        as_promised: bool = False,
     ) -> None:
+        algorithm = ROWS[name]()
         self.communicator = StackedCommunicator(world_size, nodes=NODES[world_size])
         self.model = on_worker_axis(make_model().to(dtype), self.communicator)
         self.dtype = dtype
@@ -84,8 +88,11 @@ class Training:
         if stacking is not None:
             self.model.stacking = stacking
         self.optimizer = OPTIMIZERS.get(name, make_optimizer)(self.model)
-        self.engine = Engine(
-            self.model, self.optimizer, ROWS[name](), self.communicator, bucket_bytes=4096
+        how = Engine
+        if as_promised:  # what all workers have in common is computed once
+            self.model.workers_agree, how = algorithm.workers_agree, make_engine
+        self.engine = how(
+            self.model, self.optimizer, algorithm, self.communicator, bucket_bytes=4096
         )
 
     def run(self, steps: range) -> list[float]:
@@ -170,6 +177,41 @@ def test_workers_side_by_side_train_as_those_of_one_vmap(name):
             if parameter != "module.0.bias":
                 atol = TIES.get(name, EXACT)
                 torch.testing.assert_close(ours, weights[parameter], rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("name", [n for n in ROWS if ROWS[n]().workers_agree])
+@pytest.mark.parametrize("way", ["vmap", "parts"])
+def test_what_workers_have_in_common_may_be_computed_once(name, way):
+    """In float64, as above. Raises where an algorithm does not keep its promise."""
+    apart = Training(name, dtype=torch.float64)
+    apart.run(range(NUM_STEPS))
+    weights = dict(apart.model.named_parameters())
+    try:
+        stacking = Stacking(way=way, threads=2)
+        once = Training(name, stacking=stacking, dtype=torch.float64, as_promised=True)
+        once.run(range(NUM_STEPS))
+    finally:
+        torch.set_num_threads(1)
+    for parameter, ours in once.model.named_parameters():
+        if parameter != "module.0.bias":
+            atol = TIES.get(name, EXACT)
+            torch.testing.assert_close(ours, weights[parameter], rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("name", [n for n in ROWS if ROWS[n]().gradients_agree])
+def test_gradients_agree_where_the_algorithm_says_so(name):
+    training, num_seen = Training(name), 0
+
+    def look(*_: object) -> None:
+        nonlocal num_seen
+        num_seen += 1
+        for bucket in training.engine.context.buckets:
+            rows = bucket.gradients[:, : bucket.numel]
+            assert torch.equal(rows, rows[:1].expand_as(rows))
+
+    training.optimizer.register_step_pre_hook(look)
+    training.run(range(NUM_STEPS))
+    assert num_seen == NUM_STEPS
 
 
 def test_three_real_workers_train_as_three_simulated_ones(tmp_path):

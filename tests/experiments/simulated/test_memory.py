@@ -47,11 +47,13 @@ def test_what_backward_remembers_counts():
     assert 2 * hidden + weights <= live.most <= 4 * hidden + 2 * weights + 1024
 
 
-def test_states_of_the_optimizer_count(tmp_path):
-    plan = plan_of(tmp_path, "algo=allreduce", "workers=2", "optim=adam")
+@pytest.mark.parametrize(("algorithm", "num_stepping"), [("decentralized", 2), ("allreduce", 1)])
+def test_states_of_the_optimizer_count(algorithm, num_stepping, tmp_path):
+    plan = plan_of(tmp_path, f"algo={algorithm}", "workers=2", "optim=adam")
     weights = sum(p.nbytes for p in plan.model.parameters())
-    # weights, gradients twice, two moments
-    assert state_bytes(plan) == pytest.approx(2 * 5 * weights, rel=1e-3)
+    # weights, gradients twice; two moments
+    counted = (2 * 3 + num_stepping * 2) * weights
+    assert state_bytes(plan) == pytest.approx(counted, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_profile_of_another_model_is_refused(rehearsed, tmp_path):
         ),
         (
             (*("algo=allreduce", "backend=sim", "model=mlp", "model.hidden=[20000]"), *MANY),
-            "3000 simulated workers with model=mlp need 764.2 GB",
+            "3000 simulated workers with model=mlp need 573.2 GB",
         ),
         (
             ("algo=decentralized", "algo.topology=shift_one", "backend=sim", "workers=3"),

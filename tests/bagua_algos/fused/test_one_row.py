@@ -1,0 +1,128 @@
+"""The optimizer of workers that agree steps for one, and the others are copies."""
+
+import copy
+
+import pytest
+import torch
+from torch.optim import Optimizer
+
+from bagua_algos import AllReduce
+from bagua_algos.autotune.make_engine import make_engine
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.engine.engine import Engine
+from bagua_algos.fused.fuse import unfuse_optimizer
+from bagua_algos.worker_axis.models import StackedModel
+from tests.bagua_algos.cases import make_model
+from tests.bagua_algos.fused.settings import SETTINGS
+from tests.bagua_algos.fused.test_stacked import WORKERS, assert_close, train
+
+
+def hung(setting: str, *, agree: bool) -> Engine:
+    cls, options = SETTINGS[setting]
+    model = StackedModel(make_model().double(), WORKERS)
+    model.workers_agree = agree
+    optimizer = cls(model.parameters(), **options)
+    how = make_engine if agree else Engine
+    workers = StackedCommunicator(WORKERS)
+    engine = how(model, optimizer, AllReduce(), workers, bucket_bytes=4096)
+    model.workers_agree = False  # passes are computed apart, since they round otherwise
+    return engine
+
+
+def elements_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    """The states that are as large as their parameters."""
+    return [
+        value
+        for parameter, state in optimizer.state.items()
+        for value in state.values()
+        if isinstance(value, torch.Tensor) and value.shape == parameter.shape
+    ]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_all_workers_step_as_each_by_itself(setting):
+    one, other = (hung(setting, agree=agree) for agree in (True, False))
+    for engine in (one, other):
+        train(engine, 0, 12)
+    assert_close(one.context.optimizer, other.context.optimizer)
+    for bucket in one.context.buckets:
+        assert torch.equal(bucket.weights, bucket.weights[:1].expand_as(bucket.weights))
+        assert not bucket.weights[:, bucket.numel :].any()
+    states = elements_of(one.context.optimizer)
+    assert all(x.stride(0) == 0 for x in states), "of one row's memory"
+    assert len(states) == len(elements_of(other.context.optimizer))
+
+
+@pytest.mark.parametrize("setting", ["sgd momentum", "adam"])
+def test_a_parameter_without_a_gradient_stands_still(setting):
+    one, other = (hung(setting, agree=agree) for agree in (True, False))
+    for engine in (one, other):
+        idle = next(engine.model.parameters())
+        for step in range(6):
+            hook = engine.context.optimizer.register_step_pre_hook(
+                lambda *_, idle=idle, step=step: setattr(
+                    idle, "grad", None if step in (0, 3) else idle.grad
+                )
+            )
+            train(engine, step, step + 1)
+            hook.remove()
+    assert_close(one.context.optimizer, other.context.optimizer)
+
+
+@pytest.mark.parametrize("setting", ["sgd momentum", "adam"])
+@pytest.mark.parametrize("agree", [True, False])
+def test_a_state_can_be_loaded_by_workers_that_agree_and_by_others(setting, agree):
+    one, same = hung(setting, agree=True), hung(setting, agree=True)
+    train(one, 0, 5)
+    train(same, 0, 5)
+    other = hung(setting, agree=agree)
+    other.model.load_state_dict(one.model.state_dict())
+    other.context.optimizer.load_state_dict(copy.deepcopy(one.context.optimizer.state_dict()))
+    for engine in (same, other):
+        train(engine, 5, 10)
+    assert_close(other.context.optimizer, same.context.optimizer)
+
+
+def test_states_that_differ_stay_apart():
+    """Such as those of a checkpoint of workers that did not agree."""
+    one, other = (hung("sgd momentum", agree=agree) for agree in (True, False))
+    for engine in (one, other):
+        train(engine, 0, 2)
+        for state in engine.context.optimizer.state.values():
+            rows = state["momentum_buffer"].clone()
+            rows[1] *= 2
+            state["momentum_buffer"] = rows
+        engine.context.optimizer.step()
+    assert_close(one.context.optimizer, other.context.optimizer)
+    weights = next(one.model.parameters())
+    assert not torch.equal(weights[0], weights[1])
+
+
+@pytest.mark.parametrize("is_elsewhere", [True, False])
+def test_a_gradient_that_differs_is_refused(is_elsewhere):
+    engine = hung("sgd momentum", agree=True)
+    train(engine, 0, 1)
+
+    def spoil(optimizer: Optimizer, *_: object) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if is_elsewhere:
+                    parameter.grad = parameter.grad.clone()
+                parameter.grad[1] += 1
+
+    engine.context.optimizer.register_step_pre_hook(spoil)
+    with pytest.raises(ValueError, match=r"gradients differ.*gradients_agree = False"):
+        train(engine, 1, 2)
+
+
+def test_an_optimizer_that_is_plain_again_goes_on():
+    one, other = (hung("adam", agree=agree) for agree in (True, False))
+    for engine in (one, other):
+        train(engine, 0, 4)
+        engine.close()
+        unfuse_optimizer(engine.context.optimizer)
+        assert all(x.stride(0) != 0 for x in elements_of(engine.context.optimizer))
+        for parameter in engine.model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        engine.context.optimizer.step()
+    assert_close(one.context.optimizer, other.context.optimizer)
