@@ -5,7 +5,7 @@
     pieces              of large messages, where there are several streams
     size of buckets     a quarter or four times as large, as long as that is faster; then halves
     order of tensors    that in which gradients really came
-    the end             what it began with and the best, in turn, twice: the faster one stays
+    the end             what it began with and the best, in turn: the faster one stays
 
 How messages travel comes first: it is what saves most where a network is slow, so that all later
 steps of the search are fast ones.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 WORTH_IT = 0.97
 """Of the best time so far: more must not be left for a change, or chance would be taken for it."""
 CLEAR = 1.5
-"""Times as fast as what it began with: no second turn is needed."""
+"""Times as fast as the other: no second turn is needed."""
 NUM_LAST_TURNS = 2
 NUM_LAST_WINDOWS = 2 * NUM_LAST_TURNS
 
@@ -85,7 +85,7 @@ def search(start: Settings, space: Space, num_windows: int) -> Proposals:
     for _ in range(NUM_LAST_TURNS):
         start_s += yield start
         best_s += yield hill.best
-        if CLEAR * best_s <= start_s:
+        if CLEAR * min(start_s, best_s) <= max(start_s, best_s):
             break
     return hill.best if best_s < start_s else start
 

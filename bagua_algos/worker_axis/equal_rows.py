@@ -13,6 +13,10 @@ _LOOKED_AT = 1 << 14
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
+class BrokenPromiseError(ValueError):
+    """Workers differ, and their algorithm says that they do not."""
+
+
 class EqualRows:
     """Looks at all elements once, then at some each time, in turn.
 
@@ -26,7 +30,7 @@ class EqualRows:
         self._next: int | None = None
 
     def look_at(self, tensors: Sequence[Tensor]) -> None:
-        """Raises `ValueError` where rows of tensors `[w, ...]` differ in a bit."""
+        """Raises `BrokenPromiseError` where rows of tensors `[w, ...]` differ in a bit."""
         rows = [x.detach().reshape(len(x), -1) for x in tensors]
         if self._next is None:
             self._next = 0
@@ -46,7 +50,7 @@ class EqualRows:
     def look_at_all(self, rows_wn: Tensor) -> None:
         """Raises as `look_at` does, for any element."""
         if not are_equal(rows_wn):
-            raise ValueError(
+            raise BrokenPromiseError(
                 f"the workers' {self._whose} differ, and the algorithm promises that they do not: "
                 f"set {self._promise} = False in its class"
             )

@@ -6,8 +6,8 @@ device=cuda all workers are one batch on one GPU, and a rehearsal times a worker
 """
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -19,6 +19,7 @@ from bagua_algos.communication.patterns import EVERY_SIZE
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.communication.streams import AUTO, NumStreams
 from bagua_algos.engine.script.elementwise import check_elementwise
+from bagua_algos.worker_axis.equal_rows import BrokenPromiseError
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
@@ -139,7 +140,8 @@ def train_simulated(
     the result and the clocks. `on_stacking` is told how the workers are computed; evaluations are
     as `train` makes them with `to_target_alone`.
 
-    Raises `UserError` for an optimizer that would mix stacked workers' weights.
+    Raises `UserError` for an optimizer that would mix stacked workers' weights, and where an
+    algorithm does not keep workers equal as it promises.
     """
     try:
         check_elementwise(plan.make_optimizer(plan.model.parameters()), plan.workers)
@@ -153,7 +155,7 @@ def train_simulated(
     model = StackedModel(plan.model, plan.workers, stacking=choice.stacking)
     if plan.resume is None:
         on_stacking(choice)
-    with kept_memory():
+    with kept_memory(), _promised(plan.names["algo"]):
         result = train(
             plan,
             data,
@@ -166,6 +168,14 @@ def train_simulated(
             to_target_alone=to_target_alone,
         )
     return replace(result, stacking=told(choice, model)), clocks
+
+
+@contextmanager
+def _promised(algorithm: str) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPromiseError as error:
+        raise UserError(f"algo={algorithm}: {error}") from error
 
 
 def get_profile(plan: Plan, data: TaskData, seconds: float = REHEARSED_S) -> Profile:

@@ -166,7 +166,8 @@ def make_step(
     `experiments.training.distributed.distribute`).
     """
     if isinstance(model, StackedModel):
-        model.workers_agree = plan.algorithm.workers_agree
+        # A GPU's host would wait for each look at whether they do.
+        model.workers_agree = plan.algorithm.workers_agree and plan.backend.device == "cpu"
     scaler = make_scaler(plan)
     distributed = distribute(plan, model, optimizer, communicator, scaler, observer)
     lengths = plan.task.lengths(split) if plan.loading.sampler.crop else None

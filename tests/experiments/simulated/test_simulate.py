@@ -1,8 +1,10 @@
 import json
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
+from bagua_algos import Algorithm
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.runs.load import load_rows
@@ -31,6 +33,20 @@ def rehearsed(tmp_path_factory):
     plan = plan_of(tmp_path_factory.mktemp("rehearsal"))
     data = plan.task.load()
     return data, rehearse(plan, data, sharing=2, num_steps=20, seconds=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alone(Algorithm):
+    """Leaves workers to themselves, and does not say so."""
+
+
+def test_an_algorithm_that_does_not_keep_its_promise_is_refused(rehearsed, tmp_path):
+    data, profile = rehearsed
+    plan = replace(plan_of(tmp_path), algorithm=Alone())
+    with pytest.raises(
+        UserError, match=r"algo=bytegrad: .* set workers_agree = False in its class"
+    ):
+        times_of(data, profile, plan)
 
 
 def times_of(data, profile, plan):
