@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 from bagua_algos.worker_axis.linear import in_front, stacked_linear
 
@@ -77,7 +78,7 @@ class _LinearOfAll(torch.autograd.Function):
         )
 
 
-def _flat(function: Callable[..., Tensor], x_wb: Tensor, *others: Tensor) -> Tensor:
+def _flat(function: Callable[..., Tensor], x_wb: Tensor, *others: Any) -> Tensor:
     """`function` of the examples of all workers, `[w, b, ...]` before and after it."""
     return function(x_wb.flatten(0, 1), *others).unflatten(0, x_wb.shape[:2])
 
@@ -168,16 +169,16 @@ class _Conv2dOfAll(torch.autograd.Function):
         x_wb, weight_w = ctx.saved_tensors
         of_x, of_weight, _ = ctx.needs_input_grad
         stride, padding, dilation, groups = ctx.options
-        options = (*map(_pair, (stride, padding, dilation)), groups)
+        options = _pair(stride), _pair(padding), _pair(dilation), groups
         gradient_x_wb = gradient_weight_w = None
         if of_x:
             gradient_b, x_b = gradient_wb.flatten(0, 1), x_wb.flatten(0, 1)
-            own = torch.nn.grad.conv2d_input(x_b.shape, weight_w[0], gradient_b, *options)
+            own = conv2d_input(x_b.shape, weight_w[0], gradient_b, *options)
             gradient_x_wb = own.unflatten(0, x_wb.shape[:2])
         if of_weight:
             gradient_weight_w = torch.empty_like(weight_w)
             for worker, (x_b, gradient_b) in enumerate(zip(x_wb, gradient_wb, strict=True)):
-                gradient_weight_w[worker] = torch.nn.grad.conv2d_weight(
+                gradient_weight_w[worker] = conv2d_weight(
                     x_b, weight_w[0].shape, gradient_b, *options
                 )
         return gradient_x_wb, gradient_weight_w, None
