@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.nn.grad import conv2d_input, conv2d_weight
 
 from bagua_algos.worker_axis.linear import in_front, stacked_linear
 
@@ -168,20 +167,27 @@ class _Conv2dOfAll(torch.autograd.Function):
     ) -> tuple[Tensor | None, Tensor | None, None]:
         x_wb, weight_w = ctx.saved_tensors
         of_x, of_weight, _ = ctx.needs_input_grad
-        stride, padding, dilation, groups = ctx.options
-        options = _pair(stride), _pair(padding), _pair(dilation), groups
         gradient_x_wb = gradient_weight_w = None
         if of_x:
-            gradient_b, x_b = gradient_wb.flatten(0, 1), x_wb.flatten(0, 1)
-            own = conv2d_input(x_b.shape, weight_w[0], gradient_b, *options)
-            gradient_x_wb = own.unflatten(0, x_wb.shape[:2])
+            all_b = gradient_wb.flatten(0, 1), x_wb.flatten(0, 1)
+            gradient_x_b, _, _ = _backward(*all_b, weight_w[0], ctx.options, of=0)
+            gradient_x_wb = gradient_x_b.unflatten(0, x_wb.shape[:2])
         if of_weight:
             gradient_weight_w = torch.empty_like(weight_w)
-            for worker, (x_b, gradient_b) in enumerate(zip(x_wb, gradient_wb, strict=True)):
-                gradient_weight_w[worker] = conv2d_weight(
-                    x_b, weight_w[0].shape, gradient_b, *options
-                )
+            for worker, own in enumerate(zip(gradient_wb, x_wb, strict=True)):
+                _, gradient_weight_w[worker], _ = _backward(*own, weight_w[0], ctx.options, of=1)
         return gradient_x_wb, gradient_weight_w, None
+
+
+def _backward(
+    gradient_b: Tensor, x_b: Tensor, weight: Tensor, options: _Options, *, of: int
+) -> tuple[Any, Any, Any]:
+    """The gradients of `x_b`, of `weight` and of a bias, of which one is asked for."""
+    stride, padding, dilation = map(_pair, options[:3])
+    return torch.ops.aten.convolution_backward(
+        *(gradient_b, x_b, weight, None, stride, padding, dilation, False, (0, 0), options[3]),
+        [number == of for number in range(3)],
+    )
 
 
 def _pair(value: int | Pair) -> Pair:
