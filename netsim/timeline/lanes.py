@@ -293,7 +293,6 @@ class Lanes:
                 lane.times_s = lane.times_s.copy()
                 lane.times_s[lane.flight.ranks] = lane.flight.ends_s
                 slowed.append(other)
-        before_s[index] = begins_s
         return np.maximum(before_s.max(0) - begins_s, 0), saved_s, slowed
 
     def _saved_s(self, links: Ranks, begins_s: Array, free_s: Array) -> Array | None:

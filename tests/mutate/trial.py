@@ -6,10 +6,12 @@ import json
 import os
 import resource
 import signal
+import socket
 import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -100,6 +102,7 @@ def _be(folder: Path, arguments: Sequence[str], plugin: Plugin, told: str) -> No
             os.dup2(null, fd)
         sys.stdout = sys.stderr = os.fdopen(null, "w")
         _move(folder)
+        _serve_forks()
         code = int(pytest.main([*OPTIONS, *arguments], plugins=[plugin]))
         Path(told).write_text(plugin.told())
     finally:
@@ -114,6 +117,22 @@ def _move(folder: Path) -> None:
     sys.path[:] = [str(folder), *(path for path in sys.path if path not in ("", here))]
     os.environ["PYTHONPATH"] = str(folder)
     os.chdir(folder)
+
+
+def _serve_forks() -> None:
+    """Commands that tests begin are forks of this process, too, which has imported what takes long:
+    a process of their own would import it for each mutant.
+    """
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0relaxlab tests {os.getpid()}")
+    listener.listen()
+    if os.fork():
+        return
+    warnings.simplefilter("error")
+    forks: Any = importlib.import_module("tests.forks")
+    forks.import_all = lambda: None
+    forks.serve(listener)
+    os._exit(0)
 
 
 class FirstFailure:

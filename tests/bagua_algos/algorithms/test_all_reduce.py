@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from bagua_algos import AllReduce
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.engine.engine import Engine
+from tests.bagua_algos.cases import make_model, make_optimizer, on_worker_axis, take_step
 from tests.bagua_algos.gradient_oracle import NUM_PARAMETERS, averages, oracle, train
 from tests.bagua_algos.recorder import Recorder
 
@@ -56,3 +59,25 @@ def test_messages_are_as_wide_as_the_wire(wire, num_bytes):
 def test_a_wire_that_cannot_add_up_is_refused(wire):
     with pytest.raises(ValueError, match=f"wire must be bf16, fp16 or None, got '{wire}'.*Cast"):
         AllReduce(wire=wire)
+
+
+@pytest.mark.parametrize("wire", [None, "bf16"])
+def test_other_buckets_change_no_bit_which_it_promises(wire):
+    algorithm, weights, numbers = AllReduce(wire=wire), [], []
+    for bucket_bytes in (256, 1 << 20):
+        workers = StackedCommunicator(3)
+        model = on_worker_axis(make_model(), workers)
+        optimizer = make_optimizer(model)
+        engine = Engine(model, optimizer, algorithm, workers, bucket_bytes=bucket_bytes)
+        for step in range(2):
+            take_step(model, optimizer, step, workers.ranks)
+        numbers.append(len(engine.context.buckets))
+        engine.close()
+        weights.append([p.detach().clone() for p in model.parameters()])
+    assert not algorithm.depends_on_buckets and numbers[0] > numbers[1] == 1
+    assert all(map(torch.equal, *weights))
+
+
+def test_only_a_flat_one_averages_and_does_nothing_else():
+    """Between nodes it adds up within each of them before, and tells them afterwards."""
+    assert AllReduce().only_averages and not AllReduce(hierarchical=True).only_averages

@@ -3,11 +3,17 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from omegaconf import OmegaConf
 from torch import Tensor
 
-from bagua_algos import ByteGrad, CompressedAllReduce
+from bagua_algos import AllReduce, ByteGrad, CompressedAllReduce
+from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.compressors import QSGD, Cast, SignScale
+from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
+from bagua_algos.engine.engine import Engine
+from host.conf import PACKAGED
 from kernels.shared.philox_reference import uniforms
+from tests.bagua_algos.cases import make_model, make_optimizer, on_worker_axis
 from tests.bagua_algos.gradient_oracle import (
     NUM_PARAMETERS,
     averages,
@@ -119,6 +125,25 @@ def test_messages_are_as_long_as_predicted(algorithm):
 @pytest.mark.parametrize("algorithm", [EF_SIGNSGD, FP8, qsgd(2), qsgd(4), qsgd(8)], ids=str)
 def test_a_quadratic_converges(algorithm):
     assert distance_on_a_quadratic(algorithm, lr=0.02, num_steps=400) < 2e-3
+
+
+def test_without_nodes_hierarchical_is_refused_before_training():
+    communicator = StackedCommunicator(4)
+    model = on_worker_axis(make_model(), communicator)
+    algorithm = CompressedAllReduce(compressor=MinMaxUInt8(), hierarchical=True)
+    with pytest.raises(ValueError, match="needs to know which workers share a node"):
+        Engine(model, make_optimizer(model), algorithm, communicator)
+
+
+def test_a_narrower_type_is_of_all_reduces_family_and_other_codes_are_quantized():
+    assert FP8.family == AllReduce().family
+    assert {ByteGrad().family, EF_SIGNSGD.family, qsgd(4).family} == {"quantized"}
+
+
+def test_bytegrad_is_the_same_in_the_library_and_on_the_command_line():
+    config = OmegaConf.load(PACKAGED / "algo" / "bytegrad.yaml")
+    options = {"error_feedback": config.error_feedback, "hierarchical": config.hierarchical}
+    assert ByteGrad() == CompressedAllReduce(compressor=MinMaxUInt8(), **options)
 
 
 def test_few_biased_bits_without_error_feedback_warn():

@@ -136,3 +136,125 @@ def test_one_of_many_takes_what_all_take_by_their_number():
     assert steady_s(model, exchange(1)) == pytest.approx(1.01)
     late = NetworkCondition(rate_mbit=100, workers={1: {"up": {"delay_ms": 30}}})
     assert steady_s(CostModel(late, 2, OPEN), gather(1)) == pytest.approx(1.03)
+
+
+def late_by(seconds: float, *ranks: int, num_workers: int) -> Ready:
+    """Some come later than the others, who come at once."""
+    at_s = np.zeros(num_workers)
+    at_s[list(ranks)] = seconds
+    return Ready(at_s)
+
+
+def test_operations_in_a_row_are_all_told():
+    lanes = lanes_of(2)
+    for operation in (gather(1), exchange(2), gather(3)):
+        lanes.put(0, operation)
+    lanes.run()
+    told = [(e.name, round(e.start_s, 3), round(e.end_s, 3)) for e in lanes.events]
+    expected = [("all_gather", 0, 1), ("exchange", 1, 3), ("all_gather", 3, 6)]
+    assert told == [one for one in expected for _ in range(2)]
+
+
+COLD = replace(OPEN, initial_window_bytes=14_480)
+
+
+@pytest.mark.parametrize("operation", [exchange(0.5, 3), gather(0.5, 3)])
+def test_connections_are_idle_from_the_last_end_to_the_last_start(operation):
+    """Whoever comes early only waits. Windows are small again after ten
+    seconds."""
+    far = NetworkCondition(rate_mbit=100, delay_ms=50)
+    took_s = []
+    for late_s in (0.0, 10.0):
+        lanes = lanes_of(3, far, transport=COLD)
+        for at_s in (0.0, late_s):
+            begin_s = lanes.times_s(0).max() + at_s
+            lanes.put(0, Ready(np.array([0.0, begin_s, 0.0])))
+            lanes.put(0, operation)
+            lanes.run()
+            took_s.append(float(lanes.times_s(0).max() - begin_s))
+    first_s, again_s, first_as_well_s, after_a_rest_s = took_s
+    assert first_s == first_as_well_s
+    assert again_s < after_a_rest_s - 0.5 < first_s
+
+
+def test_an_early_end_is_no_rest_while_others_are_at_it():
+    """Worker 1 of three comes ten seconds late, so that 0 is through long before 2."""
+    far = NetworkCondition(rate_mbit=100, delay_ms=50)
+    lanes = lanes_of(3, far, transport=COLD)
+    lanes.put(0, late_by(10, 1, num_workers=3))
+    took_s = []
+    for _ in range(2):
+        begin_s = lanes.times_s(0).max()
+        lanes.put(0, exchange(0.5, 3))
+        lanes.run()
+        took_s.append(float(lanes.times_s(0).max() - begin_s))
+    assert took_s[0] > 11 and took_s[1] < 1  # 1.3 after ten seconds of rest
+
+
+@pytest.mark.parametrize(
+    ("operation", "latency_s"), [(exchange(0.001, 3), 0.1), (gather(0.001, 3), 0.2)]
+)
+def test_one_link_on_which_others_bytes_are_is_enough_to_be_behind_them(operation, latency_s):
+    """Workers 0 and 1 have half a second of bytes on their links, and 2 has none."""
+    far = NetworkCondition(rate_mbit=100, delay_ms=100)
+    lanes = lanes_of(3, far)
+    lanes.put(0, Operation(name="exchange", num_bytes=SECOND, ranks=(0, 1), peers=(1, 0)))
+    lanes.put(1, Ready(np.full(3, 0.5)))
+    lanes.put(1, operation)
+    lanes.run()
+    assert lanes.times_s(1) == pytest.approx([0.5 + 0.001 + 2 * latency_s] * 3, abs=1e-3)
+
+
+def test_times_that_were_told_stay_as_they_were_told():
+    """Though a second lane makes the first one slower later on."""
+    lanes = lanes_of(2)
+    lanes.put(0, exchange(1))
+    lanes.run()
+    told_s = lanes.times_s(0)
+    assert told_s == pytest.approx([1, 1])
+    lanes.put(1, exchange(1))
+    lanes.run()
+    assert told_s == pytest.approx([1, 1])
+    assert lanes.times_s(0) == pytest.approx([2, 2])
+
+
+def test_a_message_under_way_when_links_change_has_begun_at_the_old_rate():
+    """At 1 s all get half as fast: the first message, of 0.5 s on, is half through, the other one
+    begins later.
+    """
+    slower = NetworkCondition(rate_mbit=100, schedule=[{"at_s": 1, "rate_mbit": 50}])
+    lanes = lanes_of(2, slower)
+    lanes.put(0, Ready(np.array([0.5, 1.5])))
+    lanes.put(0, exchange(1))
+    lanes.run()
+    assert lanes.times_s(0) == pytest.approx([1.5 + 2, 1 + 2 * 0.5])
+
+
+def test_outages_that_never_end_are_of_no_matter_to_what_is_through_between_two():
+    faults = [{"worker": 1, "at_s": 1, "for_s": 2, "every_s": 10}]
+    lanes = lanes_of(2, NetworkCondition(rate_mbit=100, faults=faults))
+    for operation, expected_s in ((exchange(0.75), 0.75), (gather(0.5), 3.25)):
+        lanes.put(0, operation)
+        lanes.run()
+        assert lanes.times_s(0) == pytest.approx([expected_s] * 2)
+
+
+def test_what_is_through_at_the_moment_of_an_outage_is_through():
+    lanes = lanes_of(2)
+    lanes.put(0, gather(1))
+    lanes.run()
+    end_s = float(lanes.times_s(0).max())
+    cut = NetworkCondition(rate_mbit=100, faults=[{"worker": 1, "at_s": end_s, "for_s": 9}])
+    lanes = lanes_of(2, cut)
+    lanes.put(0, gather(1))
+    lanes.run()
+    assert lanes.times_s(0) == pytest.approx([end_s] * 2)
+
+
+def test_what_takes_no_time_is_through_at_once_also_after_links_have_changed():
+    slower = NetworkCondition(rate_mbit=100, schedule=[{"at_s": 1, "rate_mbit": 50}])
+    lanes = lanes_of(2, slower)
+    lanes.put(0, Ready(np.array([0.5, 1.5])))
+    lanes.put(0, Operation(name="exchange", num_bytes=0, ranks=(0, 1), peers=(1, 0)))
+    lanes.run()
+    assert lanes.times_s(0) == pytest.approx([1.5, 1.5])

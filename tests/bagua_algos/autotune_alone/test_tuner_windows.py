@@ -1,0 +1,260 @@
+"""Windows of steps, and what is changed after each, by a clock that a test sets."""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from bagua_algos.autotune.order import Order, OrderTrial
+from bagua_algos.autotune.tuner import Scope, Tuner
+from bagua_algos.communication.patterns import EVERY_SIZE
+from tests.bagua_algos.autotune_alone.stand_ins import SLOWEST, Engine, Workers
+
+ALL = Scope(tunes_lanes=True, tunes_transport=True, tunes_buckets=True, left_out=())
+NOTHING = Scope(tunes_lanes=False, tunes_transport=False, tunes_buckets=False, left_out=("why",))
+FIXED = Order(is_fixed=True)
+SIZES = (4, 4, 8, 16)
+"""128 bytes; a quarter of a bucket holds the last two by themselves."""
+
+
+def tuner_of(
+    engine: Any, own: Scope = ALL, order: Order = FIXED, bucket_bytes: int = 1_000
+) -> Tuner:
+    return Tuner(engine, own, order, bucket_bytes, clock=engine.clock)
+
+
+def train(
+    tuner: Tuner, engine: Any, num_steps: int, seconds: Callable[[int], float] = lambda step: 1.0
+) -> None:
+    """Step n takes `seconds(n)` here, n from 1 on."""
+    for _ in range(num_steps):
+        tuner.forward_begins()
+        engine.context.step += 1
+        engine.now_s += seconds(engine.context.step)
+        tuner.step_ended()
+
+
+def rows(tuner: Tuner) -> list[dict[str, Any]]:
+    return tuner.tuning.table()["windows"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "steps"),
+    [
+        ({}, [13, 23, 33]),
+        ({"num_early_steps": 7}, [17, 27, 37]),
+        ({"steps_per_round": 3}, [11, 19, 27]),
+        ({"steps_per_round": 5}, [10, 17, 24]),
+        ({"steps_per_round": 20}, [25, 47, 69]),
+    ],
+)
+def test_a_window_has_whole_rounds_of_about_eight_steps_after_two(algorithm, steps):
+    engine = Engine(SIZES, Workers(), **algorithm)
+    tuner = tuner_of(engine)
+    train(tuner, engine, steps[-1])
+    assert [row["step"] for row in rows(tuner)] == steps
+
+
+def test_the_first_steps_of_a_window_and_one_that_is_held_up_do_not_count():
+    engine = Engine(SIZES, Workers())
+    tuner = tuner_of(engine)
+    train(tuner, engine, 13, lambda step: {4: 50.0, 5: 70.0, 9: 90.0}.get(step, 0.5))
+    assert [row["step_s"] for row in rows(tuner)] == [0.5 * SLOWEST]
+
+
+def test_a_round_counts_with_all_of_its_steps():
+    engine = Engine(SIZES, Workers(), steps_per_round=2)
+    tuner = tuner_of(engine)
+    train(tuner, engine, 13, lambda step: 9.0 if step in (8, 9) else 1.0 + step % 2)
+    assert [row["step_s"] for row in rows(tuner)] == [1.5 * SLOWEST]
+
+
+def test_what_is_done_between_two_parts_of_a_step_takes_no_part():
+    engine = Engine(SIZES, Workers())
+    tuner = tuner_of(engine)
+    train(tuner, engine, 3)
+    for _ in range(10):
+        tuner.forward_begins()
+        engine.now_s += 1.0
+        tuner.paused()
+        engine.now_s += 1_000.0
+        tuner.paused()
+        tuner.forward_begins()
+        engine.now_s += 0.5
+        tuner.forward_begins()
+        engine.now_s += 0.25
+        engine.context.step += 1
+        tuner.step_ended()
+        tuner.paused()
+        engine.now_s += 1_000.0
+    assert [row["step_s"] for row in rows(tuner)] == [1.75 * SLOWEST]
+
+
+def test_a_pause_at_the_end_of_a_step_is_its_end():
+    engine = Engine(SIZES, Workers())
+    tuner = tuner_of(engine)
+    train(tuner, engine, 3)
+    for _ in range(10):
+        tuner.forward_begins()
+        engine.now_s += 1.0
+        tuner.paused()
+        engine.now_s += 1_000.0
+        engine.context.step += 1
+        tuner.step_ended()
+        tuner.paused()
+    assert [row["step_s"] for row in rows(tuner)] == [SLOWEST]
+
+
+def tried(tuner: Tuner, engine: Any, seconds: Callable[[int], float] = lambda step: 1.0) -> Any:
+    """What differed from the first window, by window."""
+    train(tuner, engine, 203, seconds)
+    assert tuner.tuning.is_done
+    left_out = ("step", "step_s", "num_buckets")
+    first, *others = ({k: v for k, v in r.items() if k not in left_out} for r in rows(tuner))
+    return [{k: v for k, v in one.items() if v != first[k]} for one in others]
+
+
+def in_one_bucket(workers: Workers) -> Engine:
+    engine = Engine(SIZES, workers)
+    engine.backward.order = [engine.parameters[n] for n in (3, 0, 2, 1)]
+    engine.relayout([engine.parameters])
+    return engine
+
+
+BUCKETS = [{"bucket_bytes": 32}, {"bucket_bytes": 64}]
+STREAMS, ONE_LANE = {"streams": 4}, {"lanes": 1}
+BY_HALVES, BY_RING = {"halving_doubling_bytes": EVERY_SIZE}, {"halving_doubling_bytes": 0}
+
+
+@pytest.mark.parametrize(
+    ("workers", "own", "expected"),
+    [
+        (Workers(), ALL, [*BUCKETS, STREAMS, BY_HALVES]),
+        (Workers(halving_doubling_bytes=EVERY_SIZE), ALL, [*BUCKETS, STREAMS, BY_RING]),
+        (Workers(halving_doubling_bytes=9), ALL, [*BUCKETS, STREAMS, BY_RING, BY_HALVES]),
+        (Workers(shares_memory=True), ALL, [*BUCKETS, STREAMS]),
+        (Workers(streams=4), ALL, [*BUCKETS, {"streams": 8}, BY_HALVES, {"pieces": True}]),
+        (Workers(streams=16), ALL, [*BUCKETS, BY_HALVES, {"pieces": True}]),
+        (Workers(streams=16, pieces=True), ALL, [*BUCKETS, BY_HALVES, {"pieces": False}]),
+        (Workers(), replace(ALL, tunes_buckets=False), [STREAMS, BY_HALVES]),
+        (Workers(streams=4), replace(ALL, tunes_transport=False), BUCKETS),
+        (Workers(device=torch.device("cuda")), ALL, BUCKETS),
+        (Workers(device=torch.device("cpu"), shares_memory=True), ALL, [*BUCKETS, STREAMS]),
+    ],
+)
+def test_what_is_tried_where_nothing_is_faster(workers, own, expected):
+    """One bucket is on one lane, so that a single lane is nothing new."""
+    given = dict(vars(workers))
+    engine = in_one_bucket(workers)
+    assert tried(tuner_of(engine, own), engine) == expected
+    assert {name: vars(workers)[name] for name in given} == given, "at the end it is as it was"
+    assert engine.layout == [[0, 1, 2, 3]] and engine.dispatcher.num_used == 2
+
+
+def test_one_lane_is_tried_where_there_are_several_buckets():
+    engine = Engine(SIZES, Workers(shares_memory=True, streams=16))
+    tuner = tuner_of(engine, replace(ALL, tunes_buckets=False))
+    assert tried(tuner, engine) == [ONE_LANE, {"pieces": True}]
+
+
+def test_buckets_are_filled_as_worker_0s_gradients_come():
+    """What is faster and faster stays: small buckets, then another order of them."""
+    engine = in_one_bucket(Workers(streams=16, shares_memory=True, first_says=(2, 0, 3, 1)))
+    tuner = tuner_of(engine, replace(ALL, tunes_transport=False))
+    layouts: list[list[list[int]]] = []
+
+    def seconds(step: int) -> float:
+        if not layouts or layouts[-1] != engine.layout:
+            layouts.append(engine.layout)
+        is_tried = tuner.tuning.settings.by_arrival
+        return 2.0 / len(engine.context.buckets) / (1 + is_tried)
+
+    train(tuner, engine, 203, seconds)
+    assert layouts[:2] == [[[0, 1, 2, 3]], [[0, 1], [2], [3]]]
+    assert tuner.tuning.settings.by_arrival
+    assert engine.layout == [[2], [0], [3], [1]]
+
+
+def test_the_best_settings_stay_and_are_not_measured_any_longer():
+    engine = in_one_bucket(Workers())
+    tuner = tuner_of(engine)
+    train(tuner, engine, 203, lambda step: 1.0 / vars(engine.context.communicator)["streams"])
+    tuning = tuner.tuning
+    assert tuning.is_done and tuning.settings.streams == 16
+    assert vars(engine.context.communicator)["streams"] == 16
+    before = len(engine.dispatcher.done), tuner.tuning
+    train(tuner, engine, 50)
+    assert (len(engine.dispatcher.done), tuner.tuning) == before
+    assert all(use["fixed_order"] is False for use in engine.dispatcher.uses), "as it was given"
+
+
+def test_a_run_that_goes_on_takes_up_the_settings_and_the_order_of_sums():
+    engine = in_one_bucket(Workers())
+    tuner = tuner_of(engine)
+    train(tuner, engine, 13)
+    assert tuner.state_dict()["settings"] is None, "while it is not done, a search begins anew"
+    train(tuner, engine, 190, lambda step: 1.0 / vars(engine.context.communicator)["streams"])
+    trial = OrderTrial(given_s=1.0, fixed_s=2.0, num_turns=2)
+    for other_order in (Order(is_fixed=True, trial=trial), FIXED):
+        kept = {**tuner.state_dict(), "order": asdict(other_order)}
+        again = in_one_bucket(Workers())
+        resumed = tuner_of(again, order=Order(is_fixed=False))
+        resumed.load_state_dict(kept)
+        assert resumed.order == other_order
+        assert again.dispatcher.uses[-1]["fixed_order"] and len(again.dispatcher.uses) == 1
+        assert resumed.tuning.windows == tuner.tuning.windows
+        again.context.step = 500
+        train(resumed, again, 2)
+        assert again.dispatcher.uses[-1]["streams"] == 16 and len(again.dispatcher.uses) == 2
+        assert resumed.tuning == replace(tuner.tuning, order=other_order)
+        assert resumed.state_dict() == kept
+
+
+def test_a_run_that_goes_on_before_the_search_is_done_searches():
+    engine = in_one_bucket(Workers())
+    tuner = tuner_of(engine)
+    kept = {**tuner.state_dict(), "order": asdict(FIXED)}
+    tuner.load_state_dict(kept)
+    train(tuner, engine, 13)
+    assert len(rows(tuner)) == 1 and not tuner.tuning.is_done
+
+
+def test_whoever_is_never_tuned_takes_up_and_measures_nothing():
+    engine = in_one_bucket(Workers())
+    tuner = tuner_of(engine, NOTHING)
+    tuner.load_state_dict({"order": None})
+    train(tuner, engine, 30)
+    assert tuner.tuning.is_done and tuner.state_dict()["settings"] is None
+    assert not engine.dispatcher.uses and not engine.dispatcher.done
+
+
+@pytest.mark.parametrize(("device", "num_waits"), [("cuda", 1), ("cpu", 0)])
+def test_a_gpu_is_through_before_the_clock_is_read(monkeypatch, device, num_waits):
+    engine = in_one_bucket(Workers())
+    engine.context.buckets[0].weights = SimpleNamespace(device=torch.device(device))
+    waits = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    tuner_of(engine).forward_begins()
+    assert waits == num_waits * [torch.device(device)]
+
+
+def test_pieces_by_one_stream_are_equal_parts():
+    """So they are not tried again where there is one."""
+    engine = in_one_bucket(Workers())
+    tuner = tuner_of(engine)
+    settings = tuner.tuning.settings
+    kinds = {
+        (streams, pieces): tuner._kind(replace(settings, streams=streams, pieces=pieces))
+        for streams in (1, 2)
+        for pieces in (False, True)
+    }
+    assert kinds[1, True] == kinds[1, False] and len(set(kinds.values())) == 3
+
+
+@pytest.mark.parametrize("bucket_bytes", [100, 128, 129])
+def test_the_size_to_begin_with_is_no_more_than_there_is(bucket_bytes):
+    tuner = tuner_of(in_one_bucket(Workers()), bucket_bytes=bucket_bytes)
+    assert tuner.tuning.settings.bucket_bytes == min(bucket_bytes, 128)
