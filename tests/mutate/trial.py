@@ -127,6 +127,7 @@ def _serve_forks() -> None:
     listener.bind(f"\0relaxlab tests {os.getpid()}")
     listener.listen()
     if os.fork():
+        listener.close()
         return
     warnings.simplefilter("error")
     forks: Any = importlib.import_module("tests.forks")

@@ -144,3 +144,19 @@ def test_the_slowest_worker_counts_each_number_by_itself():
     engine = engine_of((10,))  # on one bucket alone
     numbers = slowest(engine, [1.0, -3.0, 1 + 2**-50])
     assert numbers == [SLOWEST, -1.5, SLOWEST * (1 + 2**-50)], "of 64 bits"
+
+
+@pytest.mark.parametrize(
+    ("given_s", "fixed_s", "several_s", "is_fixed", "is_clear"),
+    [
+        (order.WORTH_IT, 1.0, None, True, False),
+        (0.75, 2.0, 0.5, True, True),
+        (0.75, 1.0, 0.51, False, False),
+        (1.0, 1.5, None, False, True),
+    ],
+)
+def test_at_the_borders_the_order_is_fixed_and_clear(
+    given_s, fixed_s, several_s, is_fixed, is_clear
+):
+    trial = order.OrderTrial(given_s=given_s, fixed_s=fixed_s, several_s=several_s, num_turns=2)
+    assert (trial.is_fixed, trial.is_clear) == (is_fixed, is_clear)

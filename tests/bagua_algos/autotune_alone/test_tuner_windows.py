@@ -258,3 +258,14 @@ def test_pieces_by_one_stream_are_equal_parts():
 def test_the_size_to_begin_with_is_no_more_than_there_is(bucket_bytes):
     tuner = tuner_of(in_one_bucket(Workers()), bucket_bytes=bucket_bytes)
     assert tuner.tuning.settings.bucket_bytes == min(bucket_bytes, 128)
+
+
+def test_a_window_may_have_one_step_alone():
+    engine = Engine(SIZES, Workers())
+    options = {"clock": engine.clock, "num_measured": 1, "num_settling": 0}
+    tuner = Tuner(engine, ALL, FIXED, 1_000, **options)  # pyright: ignore
+    train(tuner, engine, 5, lambda step: 0.5)
+    assert [(row["step"], row["step_s"]) for row in rows(tuner)] == [
+        (4, 0.5 * SLOWEST),
+        (5, 0.5 * SLOWEST),
+    ]

@@ -181,12 +181,12 @@ def test_whoever_has_closed_them_may_use_them_again():
             lambda y=y: receiver.send_and_receive({}, {0: y}),
         )
         assert torch.equal(y, x)
-        threads = [t._thread for s in sender._streams for t in s._threads.values()]
-        assert len(threads) == NUM_STREAMS
-        sender.close()
-        for thread in threads:
-            thread.join(LIMIT_S)
-        assert not any(thread.is_alive() for thread in threads)
+        held = [thread for stream in sender._streams for thread in stream._threads.values()]
+        assert len(held) == NUM_STREAMS
+        sender.close()  # not only once nobody has them any longer
+        for one in held:
+            one._thread.join(LIMIT_S)
+        assert not any(one._thread.is_alive() for one in held)
 
 
 def test_what_is_too_small_for_pieces_goes_as_stripes_have_it(monkeypatch):
@@ -195,6 +195,7 @@ def test_what_is_too_small_for_pieces_goes_as_stripes_have_it(monkeypatch):
     own = groups(_Wire(), 0)
     small, large = numbers(24, 0, 1), numbers(25, 0, 2)
     stripes = in_pieces(own)
+    assert stripes.groups == tuple(own)
     stripes.send_and_receive({1: small, 2: large}, {})
     stripes.send_and_receive({}, {3: small})
     stripes.close()
