@@ -8,7 +8,7 @@ import pytest
 from bagua_algos.autotune import order
 from bagua_algos.autotune.order import choose_order, slowest, sum_in, try_orders
 from bagua_algos.communication.streams import SEVERAL
-from tests.bagua_algos.autotune_alone.stand_ins import SLOWEST, Engine, Workers
+from tests.bagua_algos.autotune.stand_ins import SLOWEST, Engine, Workers
 
 GIVEN, FIXED, BY_SEVERAL = (False, 1), (True, 1), (True, SEVERAL)
 EQUAL = {GIVEN: 1.0, FIXED: 1.0, BY_SEVERAL: 1.0}

@@ -15,7 +15,7 @@ from bagua_algos.autotune.make_engine import make_engine, tuning_of
 from bagua_algos.autotune.order import Order, OrderTrial
 from bagua_algos.autotune.tuner import Scope, Tuner, scope
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
-from tests.bagua_algos.autotune_alone.stand_ins import Engine, Workers
+from tests.bagua_algos.autotune.stand_ins import Engine, Workers
 
 FLOAT32 = {torch.float32}
 ALL = Scope(tunes_lanes=True, tunes_transport=True, tunes_buckets=True, left_out=())

@@ -11,7 +11,7 @@ import torch
 from bagua_algos.autotune.order import Order, OrderTrial
 from bagua_algos.autotune.tuner import Scope, Tuner
 from bagua_algos.communication.patterns import EVERY_SIZE
-from tests.bagua_algos.autotune_alone.stand_ins import SLOWEST, Engine, Workers
+from tests.bagua_algos.autotune.stand_ins import SLOWEST, Engine, Workers
 
 ALL = Scope(tunes_lanes=True, tunes_transport=True, tunes_buckets=True, left_out=())
 NOTHING = Scope(tunes_lanes=False, tunes_transport=False, tunes_buckets=False, left_out=("why",))
@@ -132,17 +132,17 @@ BY_HALVES, BY_RING = {"halving_doubling_bytes": EVERY_SIZE}, {"halving_doubling_
 @pytest.mark.parametrize(
     ("workers", "own", "expected"),
     [
-        (Workers(), ALL, [*BUCKETS, STREAMS, BY_HALVES]),
-        (Workers(halving_doubling_bytes=EVERY_SIZE), ALL, [*BUCKETS, STREAMS, BY_RING]),
-        (Workers(halving_doubling_bytes=9), ALL, [*BUCKETS, STREAMS, BY_RING, BY_HALVES]),
-        (Workers(shares_memory=True), ALL, [*BUCKETS, STREAMS]),
-        (Workers(streams=4), ALL, [*BUCKETS, {"streams": 8}, BY_HALVES, {"pieces": True}]),
-        (Workers(streams=16), ALL, [*BUCKETS, BY_HALVES, {"pieces": True}]),
-        (Workers(streams=16, pieces=True), ALL, [*BUCKETS, BY_HALVES, {"pieces": False}]),
+        (Workers(), ALL, [STREAMS, BY_HALVES, *BUCKETS]),
+        (Workers(halving_doubling_bytes=EVERY_SIZE), ALL, [STREAMS, BY_RING, *BUCKETS]),
+        (Workers(halving_doubling_bytes=9), ALL, [STREAMS, BY_RING, BY_HALVES, *BUCKETS]),
+        (Workers(shares_memory=True), ALL, [STREAMS, *BUCKETS]),
+        (Workers(streams=4), ALL, [{"streams": 8}, BY_HALVES, {"pieces": True}, *BUCKETS]),
+        (Workers(streams=16), ALL, [BY_HALVES, {"pieces": True}, *BUCKETS]),
+        (Workers(streams=16, pieces=True), ALL, [BY_HALVES, {"pieces": False}, *BUCKETS]),
         (Workers(), replace(ALL, tunes_buckets=False), [STREAMS, BY_HALVES]),
         (Workers(streams=4), replace(ALL, tunes_transport=False), BUCKETS),
         (Workers(device=torch.device("cuda")), ALL, BUCKETS),
-        (Workers(device=torch.device("cpu"), shares_memory=True), ALL, [*BUCKETS, STREAMS]),
+        (Workers(device=torch.device("cpu"), shares_memory=True), ALL, [STREAMS, *BUCKETS]),
     ],
 )
 def test_what_is_tried_where_nothing_is_faster(workers, own, expected):
