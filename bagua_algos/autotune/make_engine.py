@@ -16,7 +16,6 @@ from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, Engine
 from bagua_algos.fused.fuse import fuse_in
-from bagua_algos.worker_axis.models import StackedModel
 
 
 def make_engine(
@@ -27,9 +26,11 @@ def make_engine(
     *,
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
     autotune: bool = False,
+    agree: bool = False,
     **options: Any,
 ) -> Engine:
-    """Hang `algorithm` on `model` and `optimizer`; `options` are those of `Engine`.
+    """Hang `algorithm` on `model` and `optimizer`; `options` are those of `Engine`. If stacked
+    workers `agree` in their gradients, the optimizer steps one row for all.
 
     With `autotune` all-reduces of three workers and more add up in an order that does not depend on
     buckets and streams, that of `pattern="direct"`, unless the pattern given is faster (`order.py`
@@ -41,7 +42,7 @@ def make_engine(
         *(model, optimizer, algorithm, communicator),
         bucket_bytes=bucket_bytes,
         may_move=own is not None and own.tunes_buckets,
-        fuse=partial(fuse_in, agree=_agree(model, algorithm)),
+        fuse=partial(fuse_in, agree=agree),
         **options,
     )
     if own is not None:
@@ -57,11 +58,6 @@ def make_engine(
 def tuning_of(engine: Engine) -> Tuning | None:
     """What autotuning of an engine has come to; None where it was not asked for."""
     return engine.listener.tuning if isinstance(engine.listener, Tuner) else None
-
-
-def _agree(model: nn.Module, algorithm: Algorithm) -> bool:
-    """Whether one step of the optimizer can do for all workers."""
-    return isinstance(model, StackedModel) and model.workers_agree and algorithm.gradients_agree
 
 
 def _scope(model: nn.Module, algorithm: Algorithm, communicator: Communicator) -> Scope:

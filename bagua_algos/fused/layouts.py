@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from bagua_algos.engine.bucket import Bucket
+from bagua_algos.fused.equal_rows import EqualRows
 from bagua_algos.fused.homes import Homes
-from bagua_algos.worker_axis.equal_rows import EqualRows
 
 
 class Layout(Protocol):
@@ -125,7 +125,7 @@ class OneRow:
         self.weights = bucket.weights[0]
         self.count = self._of_all.count
         self._bucket = bucket
-        self._equal = EqualRows("gradients", "gradients_agree")
+        self._equal = EqualRows()
 
     def parts(self, flat: Tensor) -> list[Tensor]:
         """Each parameter's columns, for all rows."""
@@ -136,7 +136,7 @@ class OneRow:
         """Worker 0's in the bucket. Raises `ValueError` where others are found to differ."""
         if self._of_all.together(gradients) is None:
             return None
-        self._equal.look_at([self._bucket.gradients[:, : self._bucket.numel]])
+        self._equal.look_at(self._bucket.gradients[:, : self._bucket.numel])
         return self._bucket.gradients[0]
 
     def copied(self, tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:

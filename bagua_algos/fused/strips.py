@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from bagua_algos.engine.bucket import Bucket
+from bagua_algos.fused.equal_rows import are_equal
 from bagua_algos.fused.homes import Homes
 from bagua_algos.fused.layouts import Layout, OneRow, Rows, Slices
 from bagua_algos.fused.states import Constants, Elements, Numbers, Shared, State, kind, shared
-from bagua_algos.worker_axis.equal_rows import are_equal
 
 States = MutableMapping[Any, State]
 

@@ -30,13 +30,12 @@ class LinearByHand(TorchFunctionMode):
     ) -> Any:
         """As torch calls it."""
         kwargs = kwargs or {}
-        if func is functional.linear and fits(*args, **kwargs):
+        if func is functional.linear and _fits(*args, **kwargs):
             return _linear(*args, **kwargs)
         return func(*args, **kwargs)
 
 
-def fits(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Whether this is a linear layer of examples on a CPU, and not under autocast."""
+def _fits(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     device = input.device.type
     dims_fit = input.dim() > 1 and weight.dim() == 2
     return device == "cpu" and dims_fit and not torch.is_autocast_enabled(device)
@@ -66,22 +65,15 @@ class _Linear(torch.autograd.Function):
         bias: Tensor | None,
     ) -> tuple[Tensor, int]:
         x_wb, weight_woi, bias_wo = (
-            None if tensor is None else in_front(tensor, dim, info.batch_size)
+            None if tensor is None else _in_front(tensor, dim, info.batch_size)
             for tensor, dim in zip((x, weight, bias), in_dims, strict=True)
         )
         assert x_wb is not None
-        assert weight_woi is not None
-        return stacked_linear(x_wb, weight_woi, bias_wo), 0
+        y_wb = _Stacked.apply(x_wb.flatten(1, -2), weight_woi, bias_wo)
+        return y_wb.unflatten(1, x_wb.shape[1:-1]), 0
 
 
-def stacked_linear(x_wb: Tensor, weight_woi: Tensor, bias_wo: Tensor | None) -> Tensor:
-    """`x[w, ..., i]` -> `[w, ..., o]`, each row by its own weight."""
-    y_wb = _Stacked.apply(x_wb.flatten(1, -2), weight_woi, bias_wo)
-    return y_wb.unflatten(1, x_wb.shape[1:-1])
-
-
-def in_front(x: Tensor, dim: int | None, num_workers: int) -> Tensor:
-    """`x` of all workers, `[w, ...]`, as a rule for `vmap` is given it."""
+def _in_front(x: Tensor, dim: int | None, num_workers: int) -> Tensor:
     return x.expand(num_workers, *x.shape) if dim is None else x.movedim(dim, 0)
 
 

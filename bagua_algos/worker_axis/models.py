@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bagua_algos.worker_axis.equal_rows import EqualRows
 from bagua_algos.worker_axis.inputs import Inputs, call, each
 from bagua_algos.worker_axis.parts import InParts, LossOfRows
 from bagua_algos.worker_axis.rows import Rows
@@ -64,7 +63,6 @@ class StackedModel(nn.Module):
             for name, buffer in part.named_buffers(recurse=False):
                 setattr(part, name, _stack(buffer, num_workers))
         self._rows = Rows(self.module)
-        self._equal_rows = EqualRows("weights", "workers_agree")
         self._are_alike = False
         self.stacking = stacking or Stacking()
 
@@ -80,29 +78,14 @@ class StackedModel(nn.Module):
         # No method of its own: memory would be freed only when Python looks for cycles.
         self._in_parts = None if stacking.way == "vmap" else InParts(self._rows, stacking)
 
-    @property
-    def workers_agree(self) -> bool:
-        """Whether the algorithm that trains it keeps all workers' parameters equal, as it promises;
-        False until that is set. Then `vmap` and `parts` compute layers of one weight for all.
-        """
-        return self._rows.are_equal
-
-    @workers_agree.setter
-    def workers_agree(self, workers_agree: bool) -> None:
-        self._rows.are_equal = workers_agree
-
     def forward(self, x_wb: Inputs, loss: LossOfRows | None = None) -> Tensor:
         """`x[w, batch, ...]` -> `[w, batch, ...]`, row i by worker i's weights.
 
         With `loss`, the losses `[w]` in place of outputs; `loss` gives some workers' model its rows
         of the inputs. What backward passes need to remember may then be there for few workers at a
         time.
-
-        Raises `ValueError` where `workers_agree` and workers are found to differ.
         """
         if not self._are_alike:
-            if self.workers_agree:
-                self._equal_rows.look_at(list(self.module.parameters()))
             return (self._in_parts or self._vmap)(x_wb, loss)
         compute = self._rows.compute_all
         return compute(x_wb) if loss is None else loss(compute, slice(None))
@@ -120,7 +103,7 @@ class StackedModel(nn.Module):
             self._are_alike = False
 
     def _vmap(self, x_wb: Inputs, loss: LossOfRows | None) -> Tensor:
-        compute = partial(by_vmap, self.module, are_equal=self.workers_agree)
+        compute = partial(by_vmap, self.module)
         return compute(x_wb) if loss is None else loss(compute, slice(None))
 
 

@@ -30,15 +30,11 @@ class Part(NamedTuple):
     trained: tuple[nn.Parameter, ...]
     is_stacked: bool
     """Whether the model's tensors are `[k, ...]`; else it is the plain model of one worker."""
-    are_equal: bool
-    """Whether all rows of a parameter are equal."""
 
     @property
     def compute(self) -> ModelOfRows:
         """What the model makes of these workers' inputs."""
-        if self.is_stacked:
-            return partial(by_vmap, self.model, are_equal=self.are_equal)
-        return partial(_alone, self.model)
+        return partial(by_vmap if self.is_stacked else _alone, self.model)
 
 
 class Rows:
@@ -51,18 +47,8 @@ class Rows:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._are_equal = False
         self._known: dict[tuple[int, int, bool], Part] = {}
         self._addresses: list[int] = []
-
-    @property
-    def are_equal(self) -> bool:
-        """Whether all workers have equal parameters, as long as they are trained."""
-        return self._are_equal
-
-    @are_equal.setter
-    def are_equal(self, are_equal: bool) -> None:
-        self._are_equal, self._known = are_equal, {}
 
     def alone(self, num_workers: int) -> list[Part]:
         """Each of the first workers by itself, with a plain model."""
@@ -114,11 +100,11 @@ class Rows:
             rows[id(buffer)] = buffer[own]
         model = copy.deepcopy(self._module, rows)
         trained = tuple(p for p in model.parameters() if p.requires_grad)
-        return Part(slice(start, stop), model, trained, is_stacked, self._are_equal)
+        return Part(slice(start, stop), model, trained, is_stacked)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes its own models."""
-        return self.__dict__ | {"_known": {}, "_addresses": []}
+        return {"_module": self._module, "_known": {}, "_addresses": []}
 
 
 def _alone(model: nn.Module, x_1b: Inputs) -> Tensor:

@@ -19,7 +19,7 @@ from bagua_algos.communication.patterns import EVERY_SIZE
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.communication.streams import AUTO, NumStreams
 from bagua_algos.engine.script.elementwise import check_elementwise
-from bagua_algos.worker_axis.equal_rows import BrokenPromiseError
+from bagua_algos.fused.equal_rows import BrokenPromiseError
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
@@ -141,7 +141,7 @@ def train_simulated(
     as `train` makes them with `to_target_alone`.
 
     Raises `UserError` for an optimizer that would mix stacked workers' weights, and where an
-    algorithm does not keep workers equal as it promises.
+    algorithm's gradients differ and it promises that they do not.
     """
     try:
         check_elementwise(plan.make_optimizer(plan.model.parameters()), plan.workers)

@@ -165,9 +165,6 @@ def make_step(
     """The steps of the plan's algorithm, which is hung on `model` and `optimizer` (see
     `experiments.training.distributed.distribute`).
     """
-    if isinstance(model, StackedModel):
-        # A GPU's host would wait for each look at whether they do.
-        model.workers_agree = plan.algorithm.workers_agree and plan.backend.device == "cpu"
     scaler = make_scaler(plan)
     distributed = distribute(plan, model, optimizer, communicator, scaler, observer)
     lengths = plan.task.lengths(split) if plan.loading.sampler.crop else None

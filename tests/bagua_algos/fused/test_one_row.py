@@ -1,6 +1,7 @@
 """The optimizer of workers that agree steps for one, and the others are copies."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from bagua_algos import AllReduce
 from bagua_algos.autotune.make_engine import make_engine
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
+from bagua_algos.fused import equal_rows
 from bagua_algos.fused.fuse import unfuse_optimizer
 from bagua_algos.worker_axis.models import StackedModel
 from tests.bagua_algos.cases import make_model
@@ -20,13 +22,10 @@ from tests.bagua_algos.fused.test_stacked import WORKERS, assert_close, train
 def hung(setting: str, *, agree: bool) -> Engine:
     cls, options = SETTINGS[setting]
     model = StackedModel(make_model().double(), WORKERS)
-    model.workers_agree = agree
     optimizer = cls(model.parameters(), **options)
-    how = make_engine if agree else Engine
+    how = partial(make_engine, agree=True) if agree else Engine
     workers = StackedCommunicator(WORKERS)
-    engine = how(model, optimizer, AllReduce(), workers, bucket_bytes=4096)
-    model.workers_agree = False  # passes are computed apart, since they round otherwise
-    return engine
+    return how(model, optimizer, AllReduce(), workers, bucket_bytes=4096)
 
 
 def elements_of(optimizer: Optimizer) -> list[torch.Tensor]:
@@ -126,3 +125,15 @@ def test_an_optimizer_that_is_plain_again_goes_on():
             parameter.grad = torch.ones_like(parameter)
         engine.context.optimizer.step()
     assert_close(one.context.optimizer, other.context.optimizer)
+
+
+@pytest.mark.parametrize("place", [0, 3, 4, 14])
+def test_a_difference_that_comes_later_is_found_within_a_round(place, monkeypatch):
+    monkeypatch.setattr(equal_rows, "LOOKED_AT", 4)
+    rows, gradients_wn = equal_rows.EqualRows(), torch.full((WORKERS, 15), torch.nan)
+    for _ in range(30):
+        rows.look_at(gradients_wn)
+    gradients_wn[2, place] = 1
+    with pytest.raises(ValueError, match="differ"):
+        for _ in range(4):
+            rows.look_at(gradients_wn)

@@ -1,5 +1,6 @@
 import json
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -37,14 +38,16 @@ def rehearsed(tmp_path_factory):
 
 @dataclass(frozen=True, kw_only=True)
 class Alone(Algorithm):
-    """Leaves workers to themselves, and does not say so."""
+    """Leaves workers to themselves, and promises equal gradients."""
+
+    gradients_agree: ClassVar[bool] = True
 
 
 def test_an_algorithm_that_does_not_keep_its_promise_is_refused(rehearsed, tmp_path):
     data, profile = rehearsed
     plan = replace(plan_of(tmp_path), algorithm=Alone())
     with pytest.raises(
-        UserError, match=r"algo=bytegrad: .* set workers_agree = False in its class"
+        UserError, match=r"algo=bytegrad: .* set gradients_agree = False in its class"
     ):
         times_of(data, profile, plan)
 
