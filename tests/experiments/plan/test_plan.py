@@ -1,6 +1,7 @@
 """Every YAML in conf/ is composed and instantiated."""
 
 import shlex
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import yaml
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from omegaconf import OmegaConf
 
 from bagua_algos import AllReduce, CompressedAllReduce
 from bagua_algos.communication.topology import (
@@ -19,6 +21,7 @@ from bagua_algos.communication.topology import (
     ShiftOne,
 )
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
+from experiments.plan import part
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.identity import ADDED, completed, config_text, plain
@@ -159,6 +162,15 @@ def test_ef_signsgd_is_without_momentum_unless_another_optimizer_is_chosen():
     assert compose_config(["algo=ef_signsgd"]).optim.momentum == 0
     assert compose_config(["algo=ef_signsgd", "optim=sgd"]).optim.momentum == 0.9
     assert compose_config(["experiment=reference_movies", "algo=ef_signsgd"]).names.optim == "adam"
+
+
+def test_no_module_of_a_stranger_is_imported_to_look_at_its_numbers(tmp_path, monkeypatch):
+    (tmp_path / "package_of_a_stranger").mkdir()
+    (tmp_path / "package_of_a_stranger" / "__init__.py").write_text("raise SystemExit('it ran')")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = OmegaConf.create({"_target_": "package_of_a_stranger.Thing", "rate": "fast"})
+    part._check_numbers_of(config, "model")
+    assert "package_of_a_stranger" not in sys.modules
 
 
 def test_the_target_is_the_tasks_unless_given():
