@@ -47,9 +47,9 @@ def make_part(node: DictConfig, group: str) -> Any:
 
 
 def _check_numbers_of(node: DictConfig, group: str) -> None:
-    """Raise `UserError` for a text where a class of ours or torch's takes a number alone: else it would be
-    told of by whatever the class compares the text with. Another `_target_` is Hydra's to judge
-    before anything of it is imported.
+    """Raise `UserError` for a text where a class of ours or torch's takes a number alone: else it
+    would be told of by whatever the class compares the text with. Another `_target_` is Hydra's to
+    judge before anything of it is imported.
     """
     texts = {str(key): value for key, value in node.items() if isinstance(value, str)}
     name = texts.pop("_target_", "")
