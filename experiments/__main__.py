@@ -11,19 +11,24 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.plugins import Plugins
 from omegaconf import DictConfig
 
 from experiments.plan.messages import is_of_hydra, sentence, usage
 from experiments.plan.overrides import normalize_overrides, values_of, with_saved_overrides
+from experiments.plan.schema import KEYS
 from experiments.plan.search_path import compose_once, find_own_files
 from experiments.real.assignment import find_assignment
 from experiments.runs.job import run_job
 from host import commands, conf
+from host.command_line.parser import Parser
+from host.commands import program
 from host.errors import UserError
 from host.output import ANOTHER_RUN_DIR, writing
 
@@ -67,7 +72,8 @@ def _run(peers: Peers | None, started: list[bool], outcomes: list[RunOutcome]) -
     """Have Hydra run what the command line asks for; adds to `started` and `outcomes` what runs in
     this process.
     """
-    sys.argv[1:] = normalize_overrides(with_saved_overrides(_arguments(peers)))
+    options, words = divided(_arguments(peers))
+    sys.argv[1:] = [*options, *normalize_overrides(with_saved_overrides(words))]
     find_own_files()
     compose_once()
     # After the search for plugins, which would make these classes a second time. Hydra looks in
@@ -98,6 +104,23 @@ def _arguments(peers: Peers | None) -> list[str]:
     with commands.importing():
         from experiments.runs.peer_run import shared_arguments
     return shared_arguments(peers, sys.argv[1:])
+
+
+def divided(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Hydra's options, which it takes before all other words alone, and these. Raises `UserError`
+    for an option that it does not have.
+    """
+    parser = Parser(parents=[get_args_parser()], add_help=False, prog=program("experiments"))
+    parser.keys = KEYS
+    words = parser.parse_intermixed_args(arguments).overrides
+    left = list(words)
+    options = []
+    for argument in arguments:
+        if left and argument == left[0]:
+            left.pop(0)
+        else:
+            options.append(argument)
+    return options, words
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from host import commands
+from host.command_line.parser import Parser
 from kernels.bench_cases import cases
 
 DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float32, torch.float16, torch.bfloat16)}
@@ -87,9 +88,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     has_cuda = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(
-        prog="python -m kernels.bench", description="Speed of every kernel."
-    )
+    parser = Parser(prog="python -m kernels.bench", description="Speed of every kernel.")
     parser.add_argument("--device", nargs="+", choices=["cpu", "cuda"])
     parser.add_argument("--mbytes", nargs="+", type=int, help="sizes of the chunk of numbers, MiB")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")

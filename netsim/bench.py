@@ -4,11 +4,11 @@
 the processor time of one core in medians with their spread; it never judges.
 """
 
-import argparse
 import statistics
 import time
 
 from host import commands
+from host.command_line.parser import Parser
 from netsim.conditions.condition import NetworkCondition
 from netsim.timeline.compute import ComputeTimes, Lognormal, even_buckets
 from netsim.timeline.cost_model import CostModel, PlainOperation
@@ -22,7 +22,7 @@ BUCKET_BYTES = 4_000_000
 
 def main() -> int:
     """Measure and print; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m netsim.bench", description=__doc__)
+    parser = Parser(prog="python -m netsim.bench", description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="of each operation (default 5)")
     repeats = parser.parse_args().repeats
     if repeats < 1:

@@ -10,7 +10,6 @@ What trains takes seconds to import. It is imported once the command line was lo
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from experiments.advise.arguments import prediction_parser
 from experiments.advise.choice import choose, read_network
 from host import commands
+from host.command_line.parser import Parser
 from host.environment import environment
 from host.output import check_folder, writing
 from host.words import counted
@@ -68,7 +68,7 @@ def _write(out: Path, given: Sequence[Advice], notes: Sequence[str]) -> None:
         (out / "advice.md").write_text("\n".join(lines) + "\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = prediction_parser("advise", __doc__ or "")
     parser.add_argument(
         "--on",

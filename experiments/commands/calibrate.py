@@ -8,11 +8,11 @@ The network's constants are measured by `python -m netsim calibrate`.
 What trains takes seconds to import. It is imported once the command line was looked at.
 """
 
-import argparse
 from pathlib import Path
 
 from experiments.advise.choice import NUM_REHEARSALS, choose
 from host import commands
+from host.command_line.parser import Parser
 from host.commands import say
 from host.errors import UserError
 from host.output import check_folder, writing
@@ -50,7 +50,7 @@ def calibrate(overrides: list[str], out: str, num_rounds: int) -> None:
 def main() -> int:
     """The command line; returns the exit code."""
     commands.raise_at_sigterm()
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.calibrate"),
         description=commands.as_called(__doc__).split("\n")[0],
     )

@@ -5,15 +5,14 @@ python -m experiments.compare results/runs [--out figures]
 What draws takes seconds to import. It is imported once the command line was looked at.
 """
 
-import argparse
-
 from experiments.runs.load import check_runs
 from host import commands
+from host.command_line.parser import Parser
 
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.compare"),
         description="One table and one plot for many runs.",
     )

@@ -6,17 +6,17 @@ the learning rate with the best mean validation accuracy; its accuracy is that o
 What reads runs takes seconds to import. It is imported once the command line was looked at.
 """
 
-import argparse
 from pathlib import Path
 
 from experiments.runs.load import check_runs, load_runs
 from host import commands
+from host.command_line.parser import Parser
 from host.output import check_folder
 
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.convergence"),
         description=commands.as_called(__doc__).split("\n")[0],
     )

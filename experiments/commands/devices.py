@@ -10,7 +10,6 @@ all other models predict.
 What fits takes seconds to import. It is imported once the command line was looked at.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -18,12 +17,13 @@ import yaml
 
 from experiments.predict.device import SHARES, known_devices
 from host import commands
+from host.command_line.parser import Parser
 from host.output import check_folder, writing
 
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.devices"),
         description=commands.as_called(__doc__).split("\n")[0],
     )

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from host import commands
+from host.command_line.parser import Parser
 from host.output import check_folder, writing
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ def _choose(settings: Settings, arguments: argparse.Namespace) -> None:
     (out / "trials.md").write_text(page(best_there, judged_at, where))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog=commands.program("experiments.equal_tuning"),
         description=commands.as_called(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -120,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
+def _add_run(parser: Parser) -> None:
     parser.add_argument("settings", type=Path, metavar="FILE", help="trials.yaml or chosen.yaml")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="as for the app, of all runs")
     parser.add_argument("--runs", type=Path, required=True, help="the folder of their records")

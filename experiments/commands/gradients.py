@@ -5,18 +5,18 @@ python -m experiments.gradients experiment=reference_movies algo=allreduce profi
 What trains takes seconds to import. It is imported once the command line was looked at.
 """
 
-import argparse
 from pathlib import Path
 
 from experiments.plan.compose import compose_config
 from experiments.plan.part import check_first
 from host import commands
+from host.command_line.parser import Parser
 from host.errors import UserError
 
 
 def main() -> int:
     """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.gradients"),
         description=commands.as_called(__doc__).split("\n")[0],
     )

@@ -8,12 +8,12 @@ loss_pct=0.1 and task=fashion_mnist may be added. docs/map.md says what the answ
 What answers takes seconds to import. It is imported once the command line was looked at.
 """
 
-import argparse
 from pathlib import Path
 
 from experiments.advise.map.job import read_job
 from experiments.advise.map.trainings import tasks
 from host import commands
+from host.command_line.parser import Parser
 from host.errors import UserError
 from host.output import check_folder, writing
 
@@ -64,8 +64,8 @@ def _answer(words: list[str]) -> None:
     print("\n".join(caveats(given, asked)))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog=commands.program("experiments.locate"),
         description=commands.as_called(__doc__).split("\n")[0],
     )

@@ -7,12 +7,12 @@ python -m experiments.study reference score --print        the commands, none of
 A part that was stopped goes on where it was by the same command.
 """
 
-import argparse
 import shlex
 from collections.abc import Sequence
 
 from experiments.runs.parts import StudyPart, choose_parts
 from host import commands
+from host.command_line.parser import Parser
 from host.commands import say
 from host.errors import Failure
 from host.remaining import Work
@@ -58,7 +58,7 @@ def _print(parts: Sequence[StudyPart]) -> None:
 def main() -> int:
     """The command line; returns the exit code."""
     commands.raise_at_sigterm()
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.study"),
         description=commands.as_called(__doc__).split("\n")[0],
     )

@@ -10,7 +10,6 @@ What trains takes seconds to import. It is imported once the command line was lo
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from experiments.advise.arguments import prediction_parser
 from experiments.advise.axes import Axes, parse_axis
 from experiments.advise.choice import choose
 from host import commands
+from host.command_line.parser import Parser
 from host.errors import UserError
 from host.output import check_folder, writing
 from host.words import counted
@@ -64,7 +64,7 @@ def _write(grid: Grid, field: Field, out: Path) -> None:
             print(f"Plot: {file}")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = prediction_parser("surface", __doc__ or "")
     grid = "LOW:HIGH:NUM"
     parser.add_argument("--rates", default="10:10000:7", metavar=grid, help="Mbit/s")

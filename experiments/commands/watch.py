@@ -7,13 +7,13 @@ The page is made again when a record changes. Ctrl-C ends it.
 What makes the page takes seconds to import. It is imported once the command line was looked at.
 """
 
-import argparse
 import os
 from pathlib import Path
 
 from experiments.report.__main__ import check_extra
 from experiments.runs.load import check_runs
 from host import commands
+from host.command_line.parser import Parser
 
 PORT = 8642
 _MAX_PORT = 65535
@@ -22,7 +22,7 @@ _NICE = 10  # runs that are measured beside it go first
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.watch"),
         description=commands.as_called(__doc__).split("\n")[0],
     )

@@ -7,12 +7,13 @@ import re
 import traceback
 from dataclasses import fields
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import yaml
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.plan.schema import GROUPS, Schema
+from experiments.plan.schema import GROUPS, Schema, TargetSchema
 from host import commands, conf
 
 _LAUNCHERS = {
@@ -22,6 +23,14 @@ _LAUNCHERS = {
     "submitit_local": "slurm",
 }
 """Hydra's launchers that an extra brings: launcher -> extra."""
+
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    type(None): "null",
+}
 
 _WHERE = "--cfg job shows those there are, --help the groups and their choices"
 
@@ -89,7 +98,15 @@ def sentence(error: Exception) -> str:
     if match := re.search(r"Could not override '([^']+)'", text):
         return f"there is no key {match[1]!r}: {_nearest(match[1])}"
     if text.startswith("Error merging override") and error.__cause__:
-        return f"{text.removeprefix('Error merging override ')}: {_first_line(error.__cause__)}"
+        word = text.removeprefix("Error merging override ")
+        return _wrong_type(word) or f"{word}: {_first_line(error.__cause__)}"
+    if match := re.match(r"Error parsing override '(.*?)' missing EQUAL", text):
+        return f"{match[1]!r} is no KEY=VALUE: {_with_value(match[1])}"
+    if match := re.match(r"Ambiguous value for argument '(.*?)' 1\.", text):
+        return (
+            f"{match[1]} has several values: with -m each is run in turn, and a list is written "
+            "KEY=[VALUE,VALUE]"
+        )
     if text.startswith("Error parsing override"):
         return f"{text.split(' See ')[0]}: write KEY=VALUE"
     if match := re.match(r"\w+Exception: (.*?) \^? ?See https://hydra", text):
@@ -98,6 +115,23 @@ def sentence(error: Exception) -> str:
             "as in 'KEY=\"a value\"'"
         )
     return text
+
+
+def _wrong_type(word: str) -> str:
+    """What the key of a KEY=VALUE takes; nothing of a key without a type."""
+    key, _, value = word.lstrip("+~").partition("=")
+    schema = TargetSchema if key.startswith("target.") else Schema
+    kinds = get_type_hints(schema).get(key.rpartition(".")[2], Any)
+    named = [name for kind, name in _KINDS.items() if kind in (kinds, *get_args(kinds))]
+    return f"{key} takes {' or '.join(named)}, not {value!r}" if named else ""
+
+
+def _with_value(word: str) -> str:
+    """What to write for a word that is a value without its key, or a key without its value."""
+    name = word.lstrip("+")
+    groups = [group for group in (*GROUPS, "experiment") if name in choices(group)]
+    written = " or ".join(f"{group}={name}" for group in groups)
+    return f"did you mean {written}?" if groups else f"write {name}=VALUE"
 
 
 def _nearest(key: str) -> str:

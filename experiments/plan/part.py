@@ -3,10 +3,11 @@
 Most objects are of classes that import torch, which takes seconds. This imports none of them.
 """
 
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Any, get_args, get_type_hints
 
 from hydra.errors import InstantiationException
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.plan.numbers import check_numbers
@@ -31,6 +32,7 @@ def make_part(node: DictConfig, group: str) -> Any:
     """What `node` names by its `_target_`. Raises `UserError` with one sentence if it cannot be."""
     if not isinstance(node.get("_partial_", False), bool):
         raise UserError(f"{group}._partial_ must be true or false, got {node._partial_}")
+    _check_numbers_of(node, group)
     try:
         # What models and tasks of libraries get is Python's own lists and dictionaries.
         return instantiate(node, _convert_="all") if group in OPEN_GROUPS else instantiate(node)
@@ -39,3 +41,24 @@ def make_part(node: DictConfig, group: str) -> Any:
         lines = str(cause).splitlines()
         said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
         raise UserError(f"{group}: {said}") from error
+
+
+def _check_numbers_of(node: DictConfig, group: str) -> None:
+    """Raise `UserError` for a text where the class takes a number alone: else it would be told of
+    by whatever the class compares the text with.
+    """
+    texts = {str(key): value for key, value in node.items() if isinstance(value, str)}
+    name = texts.pop("_target_", None)
+    if not texts or name is None:
+        return
+    try:
+        own = get_object(name)
+        hints = get_type_hints(own if is_dataclass(own) else getattr(own, "__init__", own))
+    except Exception:  # whatever a stranger's module raises, making the part will tell
+        return
+    for key, value in texts.items():
+        members = get_args(hints.get(key)) or (hints.get(key),)
+        kinds = {getattr(kind, "__name__", "") for kind in members} - {"NoneType", "Tensor"}
+        if kinds and kinds <= {"int", "float"}:
+            what = "a number" if "float" in kinds else "a whole number"
+            raise UserError(f"{group}.{key} takes {what}, not {value!r}")

@@ -1,6 +1,6 @@
 """The names and types of a configuration."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -61,6 +61,10 @@ class Schema:
     tracker: str | None = MISSING
     device: str | None = MISSING
     names: dict[str, str] = field(default_factory=dict)
+
+
+KEYS = tuple(own.name for own in fields(Schema))
+"""Of a configuration, at its top."""
 
 
 def _part(share: float, whole: int) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from experiments.runs.load import READING, check_runs, num_folders
 from host import commands
+from host.command_line.parser import Parser
 from host.errors import UserError
 from host.output import check_folder, writing
 from host.remaining import Work
@@ -70,7 +71,7 @@ def report(path: str | Path, out: str | Path, *, execute: bool = False) -> list[
 def main() -> int:
     """The command line."""
     commands.raise_at_sigterm()
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.report"),
         description=commands.as_called(__doc__).split("\n")[0],
         epilog=_sections(),

@@ -34,6 +34,7 @@ import numpy as np
 import yaml
 
 from host import commands
+from host.command_line.parser import Parser
 from host.output import check_folder, writing
 from netsim.timeline.cost_model import CostModel, PlainOperation
 from netsim.timeline.lanes import steady_s
@@ -59,7 +60,7 @@ OUTLIER = 0.2
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog=f"{commands.program('netsim')} calibrate")
+    parser = Parser(prog=f"{commands.program('netsim')} calibrate")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write the constants there; of queues, the times"
     )

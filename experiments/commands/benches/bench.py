@@ -1,16 +1,16 @@
 """How fast the app is on this machine: `python -m experiments.bench [--repeats 5] [--net none]`."""
 
-import argparse
 import tempfile
 from pathlib import Path
 
 from experiments.plan.messages import choices
 from host import commands
+from host.command_line.parser import Parser
 
 
 def main() -> int:
     """Measure and print; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.bench"),
         description=commands.as_called(__doc__),
     )

@@ -1,10 +1,10 @@
 """What each algorithm costs a worker itself: `python -m experiments.bench_algorithms`."""
 
-import argparse
 import statistics
 
 from experiments.plan.messages import choices
 from host import commands
+from host.command_line.parser import Parser
 
 GPT_STEPS = 10
 """A round."""
@@ -12,7 +12,7 @@ GPT_STEPS = 10
 
 def main() -> int:
     """Measure and print; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.bench_algorithms"),
         description=commands.as_called(__doc__).split("\n")[0],
     )

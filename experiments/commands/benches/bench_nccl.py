@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 
 from host import commands
+from host.command_line.parser import Parser
 from host.errors import Failure, UserError
 from host.output import check_folder, writing
 from netsim.conditions.command_line import read_words
@@ -52,8 +53,8 @@ def main() -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog=commands.program("experiments.bench_nccl"),
         description=commands.as_called(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,15 +1,15 @@
 """What simulated workers cost: `python -m experiments.bench_simulation`."""
 
-import argparse
 import subprocess
 import sys
 
 from host import commands
+from host.command_line.parser import Parser
 
 
 def main() -> int:
     """Measure and print; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.bench_simulation"),
         description=commands.as_called(__doc__).split("\n")[0],
     )

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from experiments.plan.messages import choices
 from host import commands
+from host.command_line.parser import Parser
 from host.errors import UserError
 
 
 def main() -> int:
     """Measure and print; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.bench_systems"),
         description=commands.as_called(__doc__).split("\n")[0],
     )

@@ -10,6 +10,7 @@ steps' delays plus the bytes over the rate, which open windows and no loss would
 import argparse
 
 from host import commands
+from host.command_line.parser import Parser
 from host.errors import UserError
 from netsim.__main__ import parse
 from netsim.errors import NamespaceError
@@ -18,7 +19,7 @@ from netsim.errors import NamespaceError
 def main() -> int:
     """Measure and print; returns the exit code."""
     commands.raise_at_sigterm()
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.collectives"),
         description=commands.as_called(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from experiments.runs.load import check_runs
 from host import commands
+from host.command_line.parser import Parser
 from host.output import check_folder, writing
 
 
 def main() -> int:
     """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.agreement"),
         description=commands.as_called(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -16,17 +16,17 @@ after --only PART..., DEVICE-PART.json and .md. Exit codes: 0 all parts passed, 
 there is no GPU, and nothing is written.
 """
 
-import argparse
 import sys
 
 from host import commands
+from host.command_line.parser import Parser
 from host.conf import checkout
 from host.errors import UserError
 
 
 def main() -> int:
     """Check the first GPU; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.gpu_check"),
         description=commands.as_called(__doc__).split("\n")[0],
     )

@@ -7,11 +7,11 @@ python -m experiments.prediction_error MEASURED PREDICTED --of first    first pl
 Both are folders of runs, which may be one.
 """
 
-import argparse
 from pathlib import Path
 
 from experiments.runs.load import check_runs
 from host import commands
+from host.command_line.parser import Parser
 from host.output import check_folder
 
 _OF = ("accuracy", "steps", "first")
@@ -19,7 +19,7 @@ _OF = ("accuracy", "steps", "first")
 
 def main() -> int:
     """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.prediction_error"),
         description=commands.as_called(__doc__).split("\n")[0],
     )

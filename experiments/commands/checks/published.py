@@ -5,16 +5,16 @@
 It says what was fitted, and explains every row that is far off.
 """
 
-import argparse
 from pathlib import Path
 
 from host import commands
+from host.command_line.parser import Parser
 from host.output import check_folder
 
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.published"),
         description=commands.as_called(__doc__).split("\n")[0],
     )

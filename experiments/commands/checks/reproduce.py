@@ -8,13 +8,13 @@ unpacked records, as many at a time as there are cores. Exit codes: 0 all is the
 differs.
 """
 
-import argparse
 import os
 import time
 
 from experiments.validation.reproduce.recipe import load_recipe
 from experiments.validation.reproduce.reproduce import reproduce, write
 from host import commands
+from host.command_line.parser import Parser
 from host.conf import checkout
 from host.errors import Failure
 from host.words import counted
@@ -23,7 +23,7 @@ from host.words import counted
 def main() -> int:
     """The command line; returns the exit code."""
     commands.raise_at_sigterm()
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.reproduce"),
         description=commands.as_called(__doc__).split("\n")[0],
     )

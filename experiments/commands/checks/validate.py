@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from host import commands, conf
+from host.command_line.parser import Parser
 from host.errors import UserError
 from host.output import check_folder
 
@@ -40,7 +41,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=commands.program("experiments.validate"),
         description=commands.as_called(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -36,6 +36,13 @@ def test_every_program_is_listed_with_what_it_is_for():
         (["advice"], "error: relaxlab has no command 'advice': did you mean advise?"),
         (["zzz"], "error: relaxlab has no command 'zzz': choose run, advise, "),
         (["run", "+algo=bytgrad"], "error: there is no algo named 'bytgrad': choose algo="),
+        (
+            ["run", "+algo=bytegrad", "workers=two"],
+            "error: workers takes a whole number, not 'two'",
+        ),
+        (["report"], "error: DIR is missing: relaxlab report --help says what there is"),
+        (["advise", "--seeds", "many"], "error: --seeds takes a whole number, not 'many'"),
+        (["advise", "--workers", "4"], "error: there is no option --workers: write workers=VALUE"),
         (["netsim", "prob"], "netsim: usage: relaxlab netsim "),
     ],
 )

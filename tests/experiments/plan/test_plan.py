@@ -183,6 +183,19 @@ def test_targets_that_there_are_not_are_refused(words, sentence):
 
 
 @pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("net.rate_mbit=fast", "net.rate_mbit takes a number, not 'fast'"),
+        ("optim.lr=1e-3x", "optim.lr takes a number, not '1e-3x'"),
+        ("model.hidden=wide", "model.hidden takes a whole number, not 'wide'"),
+    ],
+)
+def test_a_text_where_a_class_takes_a_number_is_told_by_its_key(override, sentence):
+    with pytest.raises(UserError, match=f"^{sentence}$"):
+        plan_of(override)
+
+
+@pytest.mark.parametrize(
     "override",
     [
         *("workers=0", "batch_size=0", "max_steps=0", "eval_every=0", "log_every=0", "seed=-1"),
