@@ -55,6 +55,11 @@ _OF_TIME = (
 """What of a configuration changes nothing but times."""
 
 
+def changes_times_alone(key: str) -> bool:
+    """Whether runs that differ in this key of their configuration have the same values."""
+    return key in _OF_TIME or key.startswith(tuple(f"{path}." for path in _OF_TIME))
+
+
 @dataclass(frozen=True, kw_only=True)
 class KeptTraining:
     """A training that serves other runs: the run that made it, and the profile it went by."""

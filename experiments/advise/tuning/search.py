@@ -19,6 +19,7 @@ from pathlib import Path
 import optuna  # pyright: ignore[reportMissingImports]
 from optuna.trial import FrozenTrial, TrialState  # pyright: ignore[reportMissingImports]
 
+from experiments.advise.tuning.left import Took, TrialsLeft, may_reuse
 from experiments.advise.tuning.objectives import Objective
 from experiments.advise.tuning.ranges import Range, Value, is_choice_of_files
 from experiments.advise.tuning.request import Request, has_field
@@ -31,7 +32,6 @@ from experiments.training.metrics import MetricsRow
 from host.commands import say
 from host.errors import Failure, UserError
 from host.output import check_folder
-from host.remaining import Work
 
 DATABASE = "study.db"
 TRIALS = "trials"
@@ -44,7 +44,7 @@ NUM_FIRST = 5
 PATIENCE = 2
 """How many times the best time or bytes a trial may take without the target."""
 
-_NAME, _OF, _DEFAULT = "search", "of", "is default"
+_NAME, _OF, _DEFAULT, _TOOK = "search", "of", "is default", "took"
 _DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
@@ -70,6 +70,7 @@ class Search:
         self._folder = request.folder
         self._reported: set[int] = set()
         self._best_yet = math.inf
+        self._work = TrialsLeft(may_reuse=may_reuse(request))
         self._fields: dict[tuple[tuple[str, Value], ...], list[str]] = {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         check_folder(self._folder, "folder=...")
@@ -92,7 +93,6 @@ class Search:
 
     def _take_all(self) -> None:
         refusals, failures = [], []
-        self._begin_work()
         while True:
             with ExitStack() as held:
                 trial = self._next(held)
@@ -178,31 +178,43 @@ class Search:
             values = self._values(trial)
             rows, is_diverged = self._rows(trial, values)
         except Ended as end:
+            trial.set_user_attr(_TOOK, list(self._work.end_trial()))
             self._study.tell(trial, state=TrialState.PRUNED)
             self._tell(f"trial {trial.number} ended early: {end}")
         else:
             objectives, aim = self._request.objectives, self._request.aim
             numbers = [o.diverged if is_diverged else o.of_rows(rows, aim) for o in objectives]
+            trial.set_user_attr(_TOOK, list(self._work.end_trial()))
             self._study.tell(trial, numbers)
             self._tell(f"trial {trial.number}: {_told(objectives, numbers)}")
         self._save()
 
-    def _begin_work(self) -> None:
-        """What is left to be done by all processes together."""
-        self._num_done = self._count(_DONE)
-        left = max(self._request.trials - self._num_done, 0)
-        self._work = Work()
-        self._work.begin("trials", [1.0] * left)
-
     def _tell(self, line: str) -> None:
-        """Say that a trial is done, and how long the others will take: those of other processes
-        count, too.
+        """Say that a trial is done, and how long the others will take. Among simulated workers that
+        is said once the next one has begun, and shows whether it trains.
         """
-        num_done = min(self._count(_DONE), self._request.trials)
-        for _ in range(num_done - self._num_done):
-            self._work.done()
-        self._num_done = num_done
-        self._work.say(line)
+        num_left = self._expect(self._count((TrialState.RUNNING,)) + 1)
+        if num_left and self._request.plan.backend.is_simulated:
+            say(line)
+        else:
+            self._work.say(line)
+
+    def _expect(self, at_once: int) -> int:
+        """Tell `_work` what is done, by all processes; returns how many trials are not."""
+        done = self._study.get_trials(deepcopy=False, states=_DONE)
+        took = [Took(*own.user_attrs[_TOOK]) for own in done if _TOOK in own.user_attrs]
+        num_left = max(self._request.trials - len(done), 0)
+        self._work.known(took, num_left, at_once)
+        return num_left
+
+    def _tell_kind(self, number: int) -> None:
+        """Say how long the search will take, now that a trial has begun."""
+        source = read_summary(self._run(number)).replayed_from
+        self._work.is_of(is_reused=source is not None)
+        self._expect(self._count((TrialState.RUNNING,)))
+        if self._work.has_told and self._request.plan.backend.is_simulated:
+            what = "trains" if source is None else f"takes the values of {source}"
+            self._work.say(f"trial {number} {what}")
 
     def _count(self, states: tuple[TrialState, ...]) -> int:
         return len(self._study.get_trials(deepcopy=False, states=states))
@@ -229,9 +241,12 @@ class Search:
         """Those of the trial's run, and whether it diverged."""
         words, rows = self._request.overrides_with(values), []
         self._reported, self._best_yet = set(), self._best()
+        self._work.begin_trial()
         say(f"trial {trial.number}: {' '.join(words[len(self._request.overrides) :])}")
 
         def watch(row: MetricsRow) -> None:
+            if not rows:
+                self._tell_kind(trial.number)
             rows.append(row)
             self._judge(trial, rows)
 
