@@ -19,6 +19,8 @@ from statistics import fmean
 from host.commands import say
 
 EVERY_S = 10.0
+FIRST_SHARE, FIRST_S = 0.1, 1.0
+"""Of the work, and seconds at the least, after which it is said for the first time."""
 
 _WEIGHT = 1 / 50
 
@@ -47,7 +49,8 @@ class _Part:
 
 
 class Work:
-    """What a command is going to do; what is left of it is said every `EVERY_S`, and with lines.
+    """What a command is going to do; what is left of it is said after a tenth, every `EVERY_S`, and
+    with lines.
 
     Args:
         expected_s: by part, in order, how long each may take; only their relations matter once one
@@ -62,6 +65,7 @@ class Work:
         self._clock = clock
         self._part: _Part | None = None
         self._started_s = self._begun_s = self._said_s = clock()
+        self._has_said = False
 
     def expect(self, part: str, seconds: float) -> None:
         """By now it is known better how long a part may take, or that there is one more."""
@@ -93,10 +97,24 @@ class Work:
         self.say(line)
 
     def say(self, line: str = "") -> None:
-        """Say it, with what is left; without a line only where nothing was said for `EVERY_S`."""
-        if line or self._clock() - self._said_s >= EVERY_S:
-            self._said_s = self._clock()
+        """Say it, with what is left; without a line only where nothing was said for `EVERY_S`, or
+        yet, and a tenth is done.
+        """
+        if line or self._is_time():
+            self._said_s, self._has_said = self._clock(), True
             say(f"{line}; {self}" if line else str(self))
+
+    def _is_time(self) -> bool:
+        if self._clock() - self._said_s >= EVERY_S:
+            return True
+        spent_s = self._clock() - self._started_s
+        return not self._has_said and spent_s >= FIRST_S and self.share >= FIRST_SHARE
+
+    @property
+    def share(self) -> float:
+        """Of the seconds that all takes, those that are gone."""
+        spent_s, left_s = self._clock() - self._started_s, self.left_s
+        return spent_s / (spent_s + left_s) if spent_s + left_s else 1.0
 
     @property
     def left_s(self) -> float:
@@ -110,9 +128,7 @@ class Work:
 
     def __str__(self) -> str:
         """Such as "23 % done, about 4 min left"."""
-        spent_s, left_s = self._clock() - self._started_s, self.left_s
-        share = spent_s / (spent_s + left_s) if spent_s + left_s else 1.0
-        return f"{100 * share:.0f} % done, about {duration(left_s)} left"
+        return f"{100 * self.share:.0f} % done, about {duration(self.left_s)} left"
 
     def _end(self) -> None:
         if self._part is not None:

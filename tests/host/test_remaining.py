@@ -156,3 +156,25 @@ def test_without_lines_it_is_said_now_and_then(capsys):
         "40",
         "50",
     ]
+
+
+def test_short_work_is_told_of_after_a_tenth(capsys):
+    clock = Clock()
+    work = Work({"all": 1.0}, clock)
+    work.begin("all", [1.0] * 100)
+    for _ in range(100):
+        clock.now_s += 0.12
+        work.done()
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.split()[0] in ("10", "11") and first.endswith("about 11 s left")
+    assert len(others) == 1  # ten seconds later
+
+
+def test_work_of_a_second_is_not_told_of(capsys):
+    clock = Clock()
+    work = Work({"all": 1.0}, clock)
+    work.begin("all", [1.0] * 10)
+    for _ in range(10):
+        clock.now_s += 0.09
+        work.done()
+    assert capsys.readouterr().err == ""

@@ -60,10 +60,14 @@ _PANEL_S |= {"accuracy_over_steps": 0.2, "accuracy_over_bytes": 0.1}
 """Of the figures with a panel for each situation, or for each that is not equal to another."""
 
 
+def _section_s(num_runs: int) -> float:
+    return _SECTION_S + _SECTION_RUN_S * num_runs
+
+
 def expected_s(num_runs: int) -> dict[str, float]:
     """How long the parts of `make_page` may take, in their order, before the runs are known."""
     return {
-        COMPARING: _IMPORTS_S + len(SECTIONS) * (_SECTION_S + _SECTION_RUN_S * num_runs),
+        COMPARING: _IMPORTS_S + len(SECTIONS) * _section_s(num_runs),
         DRAWING: sum(_figure_s(name, MAX_PANELS // 2) for name in _PANEL_S),
         WRITING: _PAGE_S + _PAGE_RUN_S * num_runs,
     }
@@ -86,10 +90,8 @@ def make_page(
     `version` is of a page that is watched: it asks its server for a newer one. The page is a part
     of a command's `work`.
     """
-    work = work or Work()
-    work.begin(COMPARING)
-    _ = data.styles  # imports all algorithms
-    sections = {module.TITLE: module.section(data) for module in SECTIONS}
+    work = work or Work(clock=lambda: 0.0)  # by which nothing is said
+    sections = _compared(data, work)
     num_panels = min(sum(1 for _ in comparable(data.table)), MAX_PANELS)
     drawings = [name for section in sections.values() for name in section.drawings]
     sizes = [_figure_s(name, num_panels) for name in drawings]
@@ -99,6 +101,18 @@ def make_page(
         section.save(out, lambda name: work.done(_figure_s(name, num_panels)))
     work.begin(WRITING)
     return _page(data, sections, root, out, title, version)
+
+
+def _compared(data: ReportData, work: Work) -> dict[str, Section]:
+    """All sections, by their titles: the first part of the work."""
+    section_s, sections = _section_s(len(data.runs)), {}
+    work.begin(COMPARING, [_IMPORTS_S, *[section_s] * len(SECTIONS)])
+    _ = data.styles  # imports all algorithms
+    work.done(_IMPORTS_S)
+    for module in SECTIONS:
+        sections[module.TITLE] = module.section(data)
+        work.done(section_s)
+    return sections
 
 
 def _page(
