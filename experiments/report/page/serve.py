@@ -30,7 +30,9 @@ HOSTS = (ADDRESS, "localhost")
 
 _LOOK_EVERY_S = 1.0
 _REST = 4
-"""How many times as long as it has worked it rests: a run that is measured has the cores."""
+"""How many times as long as it has computed it rests: a run that is measured has the cores. What a
+busy host let it wait does not count.
+"""
 _REQUEST_LIMIT_S = 10
 _WATCHED = {*FILES, "tuning.json", "trace.json"}
 _WAITING = """<!DOCTYPE html>
@@ -119,11 +121,11 @@ def watch(root: Path, port: int, started: Callable[[str], None]) -> None:
         while True:
             commands.check_interrupt()
             found = fingerprint(root)
-            begun = time.monotonic()
+            begun_s = time.process_time()
             if found != seen:
                 seen = found
                 server.published = _made(root, found, server.published)
-            time.sleep(max(_LOOK_EVERY_S, _REST * (time.monotonic() - begun)))
+            time.sleep(max(_LOOK_EVERY_S, _REST * (time.process_time() - begun_s)))
 
 
 def fingerprint(root: Path) -> str:

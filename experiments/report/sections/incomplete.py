@@ -11,6 +11,7 @@ import pandas as pd
 from experiments.report.data import ReportData
 from experiments.report.phrases import sentence
 from experiments.report.section import PageTable, Section
+from experiments.runs.summary import NOT_ENDED
 from host.words import counted, listed
 
 TITLE = "What did not complete"
@@ -24,8 +25,12 @@ def section(data: ReportData) -> Section:
     files that could not be read.
     """
     ended = data.runs.query("status != 'completed'")
+    ended = ended.assign(status=ended.status.mask(ended.reason == NOT_ENDED, "not ended"))
     counts = Counter(sorted(ended.status))
-    said = [f"{counted(n, 'run')} {status}" for status, n in counts.items()]
+    said = [
+        f"{counted(n, 'run')} {_verb(n) if status == 'not ended' else status}"
+        for status, n in counts.items()
+    ]
     if data.apart:
         said.append(f"{counted(len(data.apart), 'run')} compared with none")
     if data.problems:
@@ -36,6 +41,10 @@ def section(data: ReportData) -> Section:
     if more := len(data.apart) + len(data.problems) - len(notes):
         notes.append(f"And {more} more of such runs and files.")
     return Section(finding=finding, notes=notes, tables=tables)
+
+
+def _verb(number: int) -> str:
+    return "has not ended" if number == 1 else "have not ended"
 
 
 def _table(ended: pd.DataFrame) -> PageTable:

@@ -2,6 +2,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -27,6 +28,7 @@ from experiments.report.sections import (
 from experiments.report.sections.performance_profile import factors
 from experiments.report.statistics import median_interval
 from experiments.runs.load import load_metrics
+from experiments.runs.summary import NOT_ENDED
 from experiments.tasks.target import Target
 from host.errors import UserError
 from tests.experiments.recorded import ALGOS, NETS, TARGET, write_run, write_study
@@ -331,6 +333,10 @@ def test_findings_are_of_the_data(folder, study, tmp_path):
         assert f"{name} in {number}" in finding
     assert best_over_networks.section(study).finding.count(" is first on ") == len(firsts)
     assert incomplete.section(study).finding == "1 run diverged and 1 run failed."
+    reason = study.runs.reason.mask(study.runs.status == "failed", NOT_ENDED)
+    at_work = incomplete.section(replace(study, runs=study.runs.assign(reason=reason)))
+    assert at_work.finding == "1 run diverged and 1 run has not ended."
+    assert set(at_work.tables["incomplete"].cells["status"]) == {"diverged", "not ended"}
     for module in SECTIONS:
         assert module.section(study).finding.endswith(".")
 
