@@ -38,6 +38,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return Files([*of_theme, *of_repository])
 
 
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Called by MkDocs: beside a page that is alone in its tab no list of pages takes its room."""
+    if page.parent is None:
+        page.meta["hide"] = ["navigation"]
+    return markdown
+
+
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """Called by MkDocs: a page that loads anything from elsewhere is no page to read offline."""
     if found := _FROM_ELSEWHERE.search(output):
