@@ -21,6 +21,7 @@ from experiments.advise.choice import choose, read_network
 from host import commands
 from host.command_line.parser import Parser
 from host.environment import environment
+from host.errors import UserError
 from host.output import check_folder, writing
 from host.words import counted
 
@@ -32,6 +33,8 @@ def main() -> int:
     """The command line; returns the exit code."""
     commands.raise_at_sigterm()
     arguments = _parser().parse_intermixed_args()
+    if arguments.verify < 0:
+        raise UserError(f"--verify must be at least 0, got {arguments.verify}")
     if arguments.out is not None:
         check_folder(arguments.out)
     choice = choose(arguments.overrides, arguments.seeds)

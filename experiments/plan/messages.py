@@ -110,6 +110,8 @@ def sentence(error: Exception) -> str:
     if text.startswith("Error parsing override"):
         return f"{text.split(' See ')[0]}: write KEY=VALUE"
     if match := re.match(r"\w+Exception: (.*?) \^? ?See https://hydra", text):
+        if match[1].startswith("--"):
+            return f"there is no option {match[1]}: write {match[1].lstrip('-')}=VALUE"
         return (
             f"{match[1]} cannot be read: put quotes around a value with blanks or other signs, "
             "as in 'KEY=\"a value\"'"

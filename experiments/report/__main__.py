@@ -24,6 +24,9 @@ from host.remaining import Work
 EXECUTING = "executing"
 """The part of the work that runs the notebook's cells, which do all again."""
 
+IMPORTING, IMPORTING_S = "importing", 1.5
+"""Its first part."""
+
 BEGIN_S, RUN_S = 0.05, 1e-3
 """What reading takes: to begin, and a run."""
 
@@ -41,6 +44,8 @@ def report(path: str | Path, out: str | Path, *, execute: bool = False) -> list[
     """
     check_extra()
     check_runs(path)
+    work = Work({IMPORTING: IMPORTING_S})
+    work.begin(IMPORTING)
     from experiments.report import notebook as notebooks
     from experiments.report.data import ReportData
     from experiments.report.page.build import expected_s, make_page
@@ -48,7 +53,8 @@ def report(path: str | Path, out: str | Path, *, execute: bool = False) -> list[
     path, out = Path(path), Path(out)
     num_runs = num_folders(path)
     parts = {READING: BEGIN_S + RUN_S * num_runs} | expected_s(num_runs)
-    work = Work(parts | ({EXECUTING: sum(parts.values())} if execute else {}))
+    for part, seconds in (parts | ({EXECUTING: sum(parts.values())} if execute else {})).items():
+        work.expect(part, seconds)
     is_new = not out.exists()
     check_folder(out)
     try:

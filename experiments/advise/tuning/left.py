@@ -4,34 +4,45 @@ A trial that takes the values of an earlier one lasts as long as its clocks: a f
 trains. Which of the two it is shows once it has begun:
 
     left = what its kind has taken on the average, less what it has taken      of the one at work
-           + share trained + (1 - share) reused, of these averages             of each other one
+           + t trained + (m - t) reused, of these averages                     of the m others
 
-    share = (k + 1) / (n + 2)
+    t = min(m (k + 1) / (n + 2), (v - d) (1 - (1 - 1 / v)^m))
 
-where k of the n trials after the first one have trained; 1 where every trial has to.
+where k of the n trials after the first one have trained, and d of v settings that give different
+values. Where v has no bound, every trial trains. The first trial of all is the slowest, by what it
+imports: others that have trained say more.
 
 Other processes of the search take their part at the same time.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from experiments.advise.tuning.ranges import Range
 from experiments.advise.tuning.request import Request
 from experiments.simulated.kept_trainings import changes_times_alone
 from host.remaining import Clock, Work
 
 
-def may_reuse(request: Request) -> bool:
-    """Whether a trial can have the values that an earlier one had: no two that train draw the same
-    number from a range without steps.
+def num_values(request: Request) -> float:
+    """How many settings there are that give different values; inf where a range has no steps, or
+    where no trial takes the values of another one.
     """
-    own = [field for name, field in request.fields.items() if not changes_times_alone(name)]
-    are_few = all(field.choices or field.is_whole for field in own)
-    return request.plan.backend.is_simulated and are_few
+    if not request.plan.backend.is_simulated:
+        return math.inf
+    fields = [field for name, field in request.fields.items() if not changes_times_alone(name)]
+    return math.prod(_num_in(field) for field in fields)
+
+
+def _num_in(field: Range) -> float:
+    if field.choices:
+        return len(field.choices)
+    return field.high - field.low + 1 if field.is_whole else math.inf
 
 
 class Took(NamedTuple):
@@ -42,11 +53,11 @@ class Took(NamedTuple):
 
 
 class TrialsLeft(Work):
-    """The work of a search, of which some trials `may_reuse` values of earlier ones."""
+    """The work of a search over so many different `values`, of `num_values`."""
 
-    def __init__(self, *, may_reuse: bool, clock: Clock = time.monotonic) -> None:
+    def __init__(self, *, values: float, clock: Clock = time.monotonic) -> None:
         super().__init__(clock=clock)
-        self._may_reuse = may_reuse
+        self._values = values
         self._took: Sequence[Took] = ()
         self._num_left, self._at_once = 0, 1
         self._begun_trial_s: float | None = None
@@ -83,19 +94,27 @@ class TrialsLeft(Work):
         """Seconds until all trials are done; 0 where none says anything yet."""
         if not self._num_left or not self._took:
             return 0.0
-        typical_s = self._typical_s()
         if self._begun_trial_s is None:
-            return typical_s * self._num_left / self._at_once
+            return self._coming_s(self._num_left) / self._at_once
         alike = [took.seconds for took in self._took if took.is_reused == self._is_reused]
-        whole_s = fmean(alike) if alike else typical_s
+        if not self._is_reused:
+            alike = self._trained_s() or alike
+        whole_s = fmean(alike or self._trained_s())
         own_s = max(whole_s - (self._clock() - self._begun_trial_s), 0.0)
-        return own_s + typical_s * max(self._num_left - self._at_once, 0) / self._at_once
+        return own_s + self._coming_s(max(self._num_left - self._at_once, 0)) / self._at_once
 
-    def _typical_s(self) -> float:
-        """Seconds of a trial that has not begun."""
+    def _trained_s(self) -> list[float]:
+        """What trials took that trained; the first of all only where it is the only one."""
         trained = [took.seconds for took in self._took if not took.is_reused]
-        reused = [took.seconds for took in self._took if took.is_reused]
-        if not (trained and self._may_reuse):
-            return fmean(trained or reused)
-        share = len(trained) / (len(self._took) + 1)  # the first one trains, whatever others do
-        return share * fmean(trained) + (1 - share) * (fmean(reused) if reused else 0.0)
+        return trained[1:] or trained
+
+    def _coming_s(self, number: int) -> float:
+        """Seconds of trials that have not begun."""
+        trained_s = self._trained_s()
+        reused_s = [took.seconds for took in self._took if took.is_reused]
+        num_trained = sum(not took.is_reused for took in self._took)
+        if math.isinf(self._values) or not num_trained:
+            return number * fmean(trained_s or reused_s)
+        fresh = max(self._values - num_trained, 0) * (1 - (1 - 1 / self._values) ** number)
+        to_train = min(number * num_trained / (len(self._took) + 1), fresh)
+        return to_train * fmean(trained_s) + (number - to_train) * fmean(reused_s or [0.0])

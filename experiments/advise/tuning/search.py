@@ -19,7 +19,7 @@ from pathlib import Path
 import optuna  # pyright: ignore[reportMissingImports]
 from optuna.trial import FrozenTrial, TrialState  # pyright: ignore[reportMissingImports]
 
-from experiments.advise.tuning.left import Took, TrialsLeft, may_reuse
+from experiments.advise.tuning.left import Took, TrialsLeft, num_values
 from experiments.advise.tuning.objectives import Objective
 from experiments.advise.tuning.ranges import Range, Value, is_choice_of_files
 from experiments.advise.tuning.request import Request, has_field
@@ -70,7 +70,7 @@ class Search:
         self._folder = request.folder
         self._reported: set[int] = set()
         self._best_yet = math.inf
-        self._work = TrialsLeft(may_reuse=may_reuse(request))
+        self._work = TrialsLeft(values=num_values(request))
         self._fields: dict[tuple[tuple[str, Value], ...], list[str]] = {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         check_folder(self._folder, "folder=...")
@@ -95,6 +95,7 @@ class Search:
         refusals, failures = [], []
         while True:
             with ExitStack() as held:
+                self._work.begin_trial()
                 trial = self._next(held)
                 if trial is None:
                     return
@@ -241,7 +242,6 @@ class Search:
         """Those of the trial's run, and whether it diverged."""
         words, rows = self._request.overrides_with(values), []
         self._reported, self._best_yet = set(), self._best()
-        self._work.begin_trial()
         say(f"trial {trial.number}: {' '.join(words[len(self._request.overrides) :])}")
 
         def watch(row: MetricsRow) -> None:

@@ -4,6 +4,7 @@ alphabet, so that a figure is the same each time.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -117,9 +118,18 @@ def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
         ticks = [s * 10.0**k for k in range(first, last + 1) for s in steps]
         inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
         if len(inside) <= most:
-            return inside or [low]
+            return inside or [_roundest(low, high)]
     every = -(-len(inside) // most)
     return inside[::every]
+
+
+def _roundest(low: float, high: float) -> float:
+    """The number of the fewest digits between two that are near each other."""
+    for step in (10.0**k for k in range(math.floor(math.log10(high)), -7, -1)):
+        tick = round(math.ceil(low / step) * step, 6)
+        if low <= tick <= high:
+            return tick
+    return low
 
 
 def set_log_axis(axis: Any, low: float, high: float, most: int = 7) -> None:

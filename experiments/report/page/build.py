@@ -55,6 +55,7 @@ COMPARING, DRAWING, WRITING = "comparing", "drawing", "writing"
 _IMPORTS_S, _SECTION_S, _SECTION_RUN_S = 2.7, 0.02, 5e-5
 _PAGE_S, _PAGE_RUN_S = 1.5, 1.5e-3
 _FIGURE_S = 0.1
+_PANEL_RUNS = 12  # of a situation, before it is known
 _PANEL_S = {"time_against_target": 0.3, "time_to_accuracy": 0.3, "accuracy_over_time": 0.3}
 _PANEL_S |= {"accuracy_over_steps": 0.2, "accuracy_over_bytes": 0.1}
 """Of the figures with a panel for each situation, or for each that is not equal to another."""
@@ -66,9 +67,10 @@ def _section_s(num_runs: int) -> float:
 
 def expected_s(num_runs: int) -> dict[str, float]:
     """How long the parts of `make_page` may take, in their order, before the runs are known."""
+    panels = min(1 + num_runs // _PANEL_RUNS, MAX_PANELS)
     return {
         COMPARING: _IMPORTS_S + len(SECTIONS) * _section_s(num_runs),
-        DRAWING: sum(_figure_s(name, MAX_PANELS // 2) for name in _PANEL_S),
+        DRAWING: sum(_figure_s(name, panels) for name in _PANEL_S),
         WRITING: _PAGE_S + _PAGE_RUN_S * num_runs,
     }
 
@@ -91,8 +93,9 @@ def make_page(
     of a command's `work`.
     """
     work = work or Work(clock=lambda: 0.0)  # by which nothing is said
-    sections = _compared(data, work)
     num_panels = min(sum(1 for _ in comparable(data.table)), MAX_PANELS)
+    work.expect(DRAWING, sum(_figure_s(name, num_panels) for name in _PANEL_S))
+    sections = _compared(data, work)
     drawings = [name for section in sections.values() for name in section.drawings]
     sizes = [_figure_s(name, num_panels) for name in drawings]
     work.expect(DRAWING, sum(sizes))

@@ -43,6 +43,7 @@ def test_every_program_is_listed_with_what_it_is_for():
         (["report"], "error: DIR is missing: relaxlab report --help says what there is"),
         (["advise", "--seeds", "many"], "error: --seeds takes a whole number, not 'many'"),
         (["advise", "--workers", "4"], "error: there is no option --workers: write workers=VALUE"),
+        (["tune", "+algo=qsgd", "--trials"], "error: there is no option --trials: write trials="),
         (["netsim", "prob"], "netsim: usage: relaxlab netsim "),
     ],
 )
@@ -70,6 +71,7 @@ MISTAKES = [
     ("advise", "+algo=bytegrad,qsgd", "accumulate=3"),
     ("advise", "--on", "net=wna"),
     ("advise", "--seeds", "0"),
+    ("advise", "--verify", "-1"),
     ("surface", "--rates", "1:0:1"),
     ("calibrate", "algo=glob(*)", "clip_norm=0", "--out", "x.yaml"),
     ("tune", "+algo=bytegrad", "trials=0"),

@@ -254,3 +254,10 @@ def test_a_trace_that_cannot_be_read_is_named(tmp_path):
 def test_traces_are_found_where_they_are_written():
     trace = pytest.importorskip("experiments.training.trace")
     assert (timeline.TRACE, timeline.COMPUTE) == (trace.TRACE, trace.COMPUTE)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "tick"), [(54.7596, 58.1, 55), (0.8412, 0.8434, 0.842), (1234.5, 1290, 1240)]
+)
+def test_an_axis_of_numbers_near_each_other_has_a_round_one(low, high, tick):
+    assert log_ticks(low, high) == [tick]

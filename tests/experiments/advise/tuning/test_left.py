@@ -1,5 +1,7 @@
 """What a search says is left, on a clock of the test's own, held against what it took."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -20,7 +22,7 @@ def searched(kinds, seconds):
     """What was said once each trial had begun, and what was so once the first half of all trials
     was known to be of such kinds; both with the time."""
     clock = Clock()
-    work, took, said = TrialsLeft(may_reuse=True, clock=clock), [], []
+    work, took, said = TrialsLeft(values=1000, clock=clock), [], []
     for number, (is_reused, trial_s) in enumerate(zip(kinds, seconds, strict=True)):
         work.known(took, len(kinds) - number)
         work.begin_trial()
@@ -68,13 +70,13 @@ def test_a_mix_of_trials_is_told_within_a_factor_after_a_tenth():
 
 
 def test_where_each_trial_trains_its_time_is_that_of_the_others():
-    work = TrialsLeft(may_reuse=False, clock=Clock())
+    work = TrialsLeft(values=math.inf, clock=Clock())
     work.known([Took(10.0, False)] * 2, 8)
     assert work.left_s == pytest.approx(80)
 
 
 def test_other_processes_take_their_part():
-    work = TrialsLeft(may_reuse=False, clock=Clock())
+    work = TrialsLeft(values=math.inf, clock=Clock())
     work.known([Took(10.0, False)] * 4, 8, at_once=2)
     assert work.left_s == pytest.approx(40)
     work.begin_trial()
@@ -83,7 +85,15 @@ def test_other_processes_take_their_part():
 
 
 def test_nothing_is_told_before_a_trial_is_done():
-    work = TrialsLeft(may_reuse=True, clock=Clock())
+    work = TrialsLeft(values=1000, clock=Clock())
     work.known([], 8)
     work.begin_trial()
     assert not work.has_told
+
+
+def test_where_few_settings_have_values_of_their_own_most_trials_take_earlier_ones():
+    work = TrialsLeft(values=4, clock=Clock())
+    work.known([Took(50.0, False), Took(20.0, False), Took(20.0, False), Took(1.0, True)], 12)
+    assert work.left_s == pytest.approx(12 + 19 * (1 - 0.75**12))  # one of four is left to train
+    work.known([*[Took(20.0, False)] * 4, Took(1.0, True)], 12)
+    assert work.left_s == pytest.approx(12)
