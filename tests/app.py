@@ -124,7 +124,16 @@ def wait_for(condition: Callable[[], bool], limit_s: float, what: str) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Pids of the children of a process, oldest first."""
+    """Pids of the children of a process, oldest first. The kernel may leave some out where one ends
+    while it lists them: two lists must be the same.
+    """
+    before, found = None, _listed_children(pid)
+    while found != before:
+        before, found = found, _listed_children(pid)
+    return found
+
+
+def _listed_children(pid: int) -> list[int]:
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
         lists = [Path(f"/proc/{pid}/task/{task}/children").read_text() for task in tasks]
