@@ -74,7 +74,8 @@ def distribute(
     num_examples / num_examples_of_all_workers` gives the mean over all examples; a worker without
     examples calls `empty_backward`.
 
-    Raises `ValueError` where the group is not initialised; the model, a part of it or one around it
+    Raises `ValueError` where the group is not initialised, or serves another device than the
+    model's; the model, a part of it or one around it
     is distributed already, or wrapped in DDP or FSDP1; the optimizer has parameters that are not
     the model's; the algorithm cannot train one of them; or memory cannot be shared that has to be.
     """
@@ -84,7 +85,7 @@ def distribute(
     make = _sharded_engine if _is_sharded(model) else _plain_engine
     engine = make(
         *(model, optimizer, algorithm, workers),
-        lambda: _connected(workers, streams, pieces, pattern, shared_memory),
+        lambda: _connected(model, workers, streams, pieces, pattern, shared_memory),
         *(timeout_s, bucket_bytes, find_unused_parameters, grad_scaler, autotune),
     )
     return _register(engine, model), optimizer
@@ -132,12 +133,16 @@ def _plain_engine(
 
 
 def _connected(
+    model: nn.Module,
     communicator: Communicator,
     streams: NumStreams | None,
     pieces: bool | None,
     pattern: Pattern | None,
     shared_memory: bool | None,
 ) -> Communicator:
+    if isinstance(communicator, ProcessGroupCommunicator):
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        communicator.check_carries(tensors)
     if streams is not None or pieces is not None:
         number = communicator.streams if streams is None else streams
         communicator, _ = with_streams(communicator, number, pieces)
@@ -258,7 +263,10 @@ def _for_shards() -> "tuple[Callable[..., None], type[ShardedEngine]]":
 
 def _of_default_group(model: nn.Module, *, may_share: bool) -> ProcessGroupCommunicator:
     may_share = may_share and _is_on_cpu(model)
-    return ProcessGroupCommunicator(shared_memory=None if may_share else False)
+    first = next(model.parameters(), None)
+    return ProcessGroupCommunicator(
+        shared_memory=None if may_share else False, device=None if first is None else first.device
+    )
 
 
 def _check_may_share(model: nn.Module, pattern: Pattern | None, shared_memory: bool | None) -> None:

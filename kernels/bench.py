@@ -8,7 +8,8 @@ codes and writes a chunk; means are of 4 codes. More than 100 % means that a cac
 the limit takes to be read from memory. "New output" allocates the result in each call: on a CPU it
 adds the page faults of fresh memory. All forms of a kernel take turns. One CPU thread is timed by
 its own clock, so that other work on the machine counts little; several threads are timed by the
-wall clock.
+wall clock. A GPU is kept busy while a call is enqueued, so its time has no wait for the host in it;
+"host us" is what the host takes for that.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from kernels.bench_cases import cases
 DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float32, torch.float16, torch.bfloat16)}
 DEFAULT_MBYTES = {"cpu": [16], "cuda": [1, 16, 256, 1024]}
 MIN_REPEATS = 7
+_SLEEP_CYCLES = 5_000_000  # of a GPU: 2 to 4 ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +49,16 @@ class Timing:
     copy_bytes: int
     """What the copy moves."""
     seconds: dict[str, np.ndarray]
+    host_s: np.ndarray | None = None
+    """Of a GPU's kernel: the time `[repeats]` for which its caller is busy."""
 
     def ratios(self) -> dict[str, np.ndarray]:
         """What the table shows, `[repeats]` each."""
         kernel_s = self.seconds["kernel"]
         bytes_per_s, limit = self.num_bytes / kernel_s, self.copy_bytes / self.seconds["copy"]
         ratios = {"ms": 1e3 * kernel_s, "GB/s": bytes_per_s / 1e9}
+        if self.host_s is not None:
+            ratios["host us"] = 1e6 * self.host_s
         for peer in ("eager", "compiled"):
             if peer in self.seconds:
                 ratios[f"x {peer}"] = self.seconds[peer] / kernel_s
@@ -125,6 +131,7 @@ def measure(
         if with_compiled:
             compiled = torch.compile(case.reference, dynamic=False)
             forms["compiled"] = lambda case=case, f=compiled: f(*case.arguments)
+        seconds, host_s = _take_turns(forms, repeats, device)
         results.append(
             Timing(
                 device=device,
@@ -133,7 +140,8 @@ def measure(
                 kernel=case.name,
                 num_bytes=case.num_bytes,
                 copy_bytes=2 * x.nbytes,
-                seconds=_take_turns(forms, repeats, device),
+                seconds=seconds,
+                host_s=host_s["kernel"] if device == "cuda" else None,
             )
         )
     return results
@@ -141,8 +149,9 @@ def measure(
 
 def _take_turns(
     forms: dict[str, Callable[[], object]], repeats: int, device: str
-) -> dict[str, np.ndarray]:
-    """Time every form once in each repeat, so that a slow moment of the machine hits all.
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Time every form once in each repeat, so that a slow moment of the machine hits all; seconds
+    on the device, and of the host.
 
     A peer that does not fit in the device's memory is left out.
     """
@@ -154,27 +163,30 @@ def _take_turns(
                 raise
             del forms[name]
     seconds_of = _cuda_seconds if device == "cuda" else _seconds
-    seconds = {name: np.empty(repeats) for name in forms}
+    seconds, host_s = ({name: np.empty(repeats) for name in forms} for _ in range(2))
     for repeat in range(repeats):
         for name, run in forms.items():
-            seconds[name][repeat] = seconds_of(run)
-    return seconds
+            seconds[name][repeat], host_s[name][repeat] = seconds_of(run)
+    return seconds, host_s
 
 
-def _seconds(run: Callable[[], object]) -> float:
+def _seconds(run: Callable[[], object]) -> tuple[float, float]:
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     start = clock()
     run()
-    return clock() - start
+    return clock() - start, 0.0
 
 
-def _cuda_seconds(run: Callable[[], object]) -> float:
+def _cuda_seconds(run: Callable[[], object]) -> tuple[float, float]:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(_SLEEP_CYCLES)  # while the host enqueues
     start.record()
+    began_s = time.perf_counter()
     run()
+    host_s = time.perf_counter() - began_s
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) / 1e3
+    return start.elapsed_time(end) / 1e3, host_s
 
 
 def _print_table(results: list[Timing]) -> None:

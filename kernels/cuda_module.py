@@ -123,8 +123,7 @@ class CudaModule:
             self.launch(f"{kernel}_rows", (*tensors, *sizes), tiling)
             return
         device = tensors[0].device
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
-        blocks = min(2 * tiling.pieces, _BLOCKS_PER_PROCESSOR * processors)
+        blocks = min(2 * tiling.pieces, _BLOCKS_PER_PROCESSOR * _processors(device))
         lag = min(tiling.pieces, max(tiling.pieces_per_row, blocks))
         tensors = *tensors, *scratch(), row_states(tiling.rows, device)
         args = *tensors, *sizes, tiling.piece_size, lag
@@ -135,8 +134,13 @@ class CudaModule:
     ) -> None:
         device = next(arg.device for arg in args if isinstance(arg, Tensor))
         values = tuple(arg.data_ptr() if isinstance(arg, Tensor) else arg for arg in args)
-        with _current(device), _stream(device):
-            _function(self.file, kernel)((blocks,), (threads,), values)
+        stream = _Stream(torch.cuda.current_stream(device).cuda_stream)
+        run = _function(self.file, kernel)
+        if torch.cuda.current_device() == device.index:  # the contexts would take longer than CUDA
+            run((blocks,), (threads,), values, stream=stream)
+            return
+        with _current(device):
+            run((blocks,), (threads,), values, stream=stream)
 
 
 def row_states(rows: int, device: torch.device) -> Tensor:
@@ -169,9 +173,13 @@ def _current(device: torch.device) -> Iterator[None]:
         yield
 
 
-def _stream(device: torch.device) -> Any:
-    cupy = import_module("cupy")
-    stream = torch.cuda.current_stream(device)
-    if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14, which deprecates the other
-        return cupy.cuda.Stream.from_external(stream)
-    return cupy.cuda.ExternalStream(stream.cuda_stream, device.index)
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """What CuPy reads of the stream that it is to launch on."""
+
+    ptr: int

@@ -19,6 +19,11 @@ from tests.paths import ROOT
 COMMAND = [sys.executable, "-W", "error", "-m", "experiments"]
 
 
+def python_path(root: Path) -> str:
+    """The tree at `root` before what PYTHONPATH names already."""
+    return os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 class Forks:
     """What begins commands in the tree at `root`: a process of `tests.forks`, which all that name
     it share.
@@ -28,7 +33,7 @@ class Forks:
         subprocess.run(
             [sys.executable, "-W", "error", "-m", "tests.forks", name, root],
             cwd=root,
-            env=os.environ | {"PYTHONPATH": str(root)} | environment,
+            env=os.environ | {"PYTHONPATH": python_path(root)} | environment,
             check=True,
         )
         self._socket = socket.socket(socket.AF_UNIX)

@@ -8,7 +8,7 @@ With `stripes.py` and `connections/groups.py` the only modules of this package t
 import socket
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import EllipsisType
@@ -69,6 +69,8 @@ class ProcessGroupCommunicator(Workers):
         memory: of a duplicate or a part: what its workers share.
         others: of a duplicate with several streams: the groups of the others beside `group`.
         origin: of a duplicate: the group beside which its own was made.
+        device: of the tensors that it is given: None means the CPU where its group serves that,
+            else the current GPU. A group of gloo and NCCL serves both.
 
     Raises:
         ValueError: torch.distributed is not initialised, nodes do not share all workers out, or
@@ -91,16 +93,17 @@ class ProcessGroupCommunicator(Workers):
         others: Sequence[dist.ProcessGroup] = (),
         origin: dist.ProcessGroup | None = None,
         memory: SharedMemory | None = None,
+        device: torch.device | None = None,
     ) -> None:
         if not dist.is_initialized():
             raise ValueError(
                 "torch.distributed is not initialised: "
                 "call init_process_group() first and start with torchrun"
             )
-        check_transport(streams, bool(halving_doubling_bytes or fixed_order), group)
         has_process_groups.set()
         self.group = group
-        self._of = Groups(group, origin, timeout)
+        self._of = Groups(group, origin, timeout, device)
+        check_transport(streams, bool(halving_doubling_bytes or fixed_order), self.device)
         self._parts: list[ProcessGroupCommunicator] = []
         self.streams = streams
         self.halving_doubling_bytes = halving_doubling_bytes
@@ -122,8 +125,14 @@ class ProcessGroupCommunicator(Workers):
 
     @property
     def device(self) -> torch.device:
-        """Where it takes tensors from: NCCL from the current GPU, gloo from the CPU."""
+        """Where it takes tensors from."""
         return self._of.device
+
+    def check_carries(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raise `ValueError` where one of a model's tensors is not where it takes tensors from, or
+        its group's back end for that device is gloo, which sends nothing from a GPU.
+        """
+        self._of.check_carries(tensors)
 
     @property
     def shares_memory(self) -> bool:
@@ -164,6 +173,7 @@ class ProcessGroupCommunicator(Workers):
             self.fixed_order if fixed_order is None else fixed_order,
             self.shared_memory if shared_memory is ... else shared_memory,
             pieces=self.pieces if pieces is None else pieces,
+            device=self.device,
         )
         other.on_streams = self.on_streams
         return other
@@ -231,6 +241,7 @@ class ProcessGroupCommunicator(Workers):
             others=others,
             origin=self._of.origin,
             memory=memory,
+            device=self.device,
         )
         other.on_streams = self.on_streams
         return other

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from bagua_algos.communication.communicator import CommunicationError, Nodes, without_place
-from bagua_algos.communication.connections.groups import connect, forget_left
+from bagua_algos.communication.connections.groups import connect, device_of, forget_left
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from host.words import listed
 
@@ -58,7 +58,7 @@ def rendezvous(
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
     try:
-        connect()
+        connect(None, device_of(None))
         yield ProcessGroupCommunicator(timeout=timeout, nodes=nodes)
     except BaseException:
         if backend != dist.Backend.NCCL:  # which would first wait for what will never be done

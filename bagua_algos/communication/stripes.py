@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future, collect_all
@@ -156,12 +157,14 @@ def _together(batch: list[dist.P2POp]) -> Callable[[], Sequence[Any]]:
     return lambda: dist.batch_isend_irecv(batch)
 
 
-def check_transport(streams: int, has_pattern: bool, group: dist.ProcessGroup | None) -> None:
-    """Raise `ValueError` for a number of streams, or a pattern, that `group` cannot have."""
+def check_transport(streams: int, has_pattern: bool, device: torch.device) -> None:
+    """Raise `ValueError` for a number of streams, or a pattern, that there cannot be for tensors on
+    `device`.
+    """
     if not 1 <= streams <= MOST_STREAMS:
         raise ValueError(f"streams must be 1 to {MOST_STREAMS}, got {streams}")
-    if "cpu:gloo" in dist.get_backend_config(group).split(","):
-        return  # as of init_process_group(), too, which names no back end
+    if device.type == "cpu":
+        return
     if streams > 1:
         raise ValueError(
             "only gloo's operations are striped: leave streams at 1, and set NCCL_NSOCKS_PERTHREAD "

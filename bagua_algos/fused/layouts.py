@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.bucket import Bucket, with_own_storage
 from bagua_algos.fused.equal_rows import EqualRows
 from bagua_algos.fused.homes import Homes
 
@@ -94,7 +94,7 @@ class Rows:
     def parts(self, flat: Tensor) -> list[Tensor]:
         """Each parameter's columns of all rows."""
         views = self._bucket.views(flat.detach().view_as(self._bucket.weights))
-        return [torch.from_dlpack(view) for view in views]
+        return [with_own_storage(view) for view in views]
 
     def together(self, gradients: Sequence[Tensor]) -> Tensor | None:
         """The bucket's."""
@@ -130,7 +130,7 @@ class OneRow:
     def parts(self, flat: Tensor) -> list[Tensor]:
         """Each parameter's columns, for all rows."""
         views = self._bucket.views(flat.detach().expand_as(self._bucket.weights))
-        return [torch.from_dlpack(view) for view in views]
+        return [with_own_storage(view) for view in views]
 
     def together(self, gradients: Sequence[Tensor]) -> Tensor | None:
         """Worker 0's in the bucket. Raises `ValueError` where others are found to differ."""
@@ -156,4 +156,4 @@ def slices(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
     of their own.
     """
     parts = flat.detach().split([shape.numel() for shape in shapes])
-    return [torch.from_dlpack(p.view(s)) for p, s in zip(parts, shapes, strict=True)]
+    return [with_own_storage(p.view(s)) for p, s in zip(parts, shapes, strict=True)]

@@ -54,7 +54,8 @@ class DeviceSteps:
 @contextmanager
 def device_trace(run: Path, rank: int) -> Iterator[None]:
     """Write what happens within to the folder of a run."""
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=activities, acc_events=True) as profiler:
         yield
     profiler.export_chrome_trace(str(run / f"trace.{rank}.json"))
 

@@ -1,9 +1,9 @@
 """What a fused optimizer saves: `python -m experiments.bench_systems optimizer`.
 
-Steps of many small parameters on the CPU, one thread, by torch's loop over them, its
+Steps of many small parameters, on the CPU by one thread or on a GPU, by torch's loop over them, its
 `foreach=True`, its `fused=True` where it has that, and ours: with gradients as autograd leaves
 them, and in the buckets of `distribute`. All take turns; milliseconds a step, the median of a
-round.
+round. A GPU's step ends when the GPU has done it.
 """
 
 import statistics
@@ -32,24 +32,27 @@ OPTIMIZERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
 _HAVE_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 
-def measure(name: str, size: int) -> dict[str, float]:
+def measure(name: str, size: int, device: str = "cpu") -> dict[str, float]:
     """Milliseconds a step of each way, medians of interleaved steps."""
+    finish = torch.cuda.synchronize if device == "cuda" else _nothing
     cls, options = OPTIMIZERS[name]
     make: Any = cls
     ways: dict[str, Callable[[], object]] = {
-        "loop": _plain(size, lambda p: make(p, **options, foreach=False)),
-        "foreach=True": _plain(size, lambda p: make(p, **options, foreach=True)),
+        "loop": _plain(size, device, lambda p: make(p, **options, foreach=False)),
+        "foreach=True": _plain(size, device, lambda p: make(p, **options, foreach=True)),
     }
     if issubclass(cls, _HAVE_FUSED):
-        ways["fused=True"] = _plain(size, lambda p: make(p, **options, fused=True))
-    ways["ours"] = _plain(size, lambda p: bagua_algos.fuse_optimizer(cls(p, **options)))
-    distributed = _Model(size)
+        ways["fused=True"] = _plain(size, device, lambda p: make(p, **options, fused=True))
+    ways["ours"] = _plain(size, device, lambda p: bagua_algos.fuse_optimizer(cls(p, **options)))
+    distributed = _Model(size).to(device)
     ways["ours, in buckets"] = _distributed(distributed, cls(distributed.parameters(), **options))
     took_ms: dict[str, list[float]] = {way: [] for way in ways}
     for step in range(NUM_STEPS):
         for way, take in ways.items():
+            finish()
             started_s = time.perf_counter()
             take()
+            finish()
             if step > 1:  # the first ones make the states
                 took_ms[way].append(1e3 * (time.perf_counter() - started_s))
     bagua_algos.release(distributed)
@@ -67,10 +70,16 @@ class _Model(nn.Module):
         return torch.stack([w.sum() for w in self.weights]).sum()
 
 
-def _plain(size: int, make: Callable[[list[nn.Parameter]], Optimizer]) -> Callable[[], object]:
-    parameters = list(_Model(size).parameters())
+def _nothing() -> None:
+    """The CPU is done when a step returns."""
+
+
+def _plain(
+    size: int, device: str, make: Callable[[list[nn.Parameter]], Optimizer]
+) -> Callable[[], object]:
+    parameters = list(_Model(size).to(device).parameters())
     for parameter in parameters:
-        parameter.grad = torch.randn(size)
+        parameter.grad = torch.randn(size, device=device)
     optimizer = make(parameters)
     return optimizer.step
 

@@ -122,10 +122,15 @@ __device__ __forceinline__ u32 encode(float x, float norm, u32 draw) {
     return __float_as_uint(x) >> 31 ? S - level : S + level;
 }
 
+// A level over S, rounded as a division: a first guess, and one correction by its exact residual.
 template <int BITS>
 __device__ __forceinline__ float decode(u32 code, float norm) {
     constexpr float S = (1 << (BITS - 1)) - 1;
-    return ieee::multiply(norm, ieee::divide(ieee::subtract(from_small(code), S), S));
+    constexpr float RECIPROCAL = 1.0f / S;
+    const float level = ieee::subtract(from_small(code), S);
+    const float guess = ieee::multiply(level, RECIPROCAL);
+    const float share = ieee::multiply_add(ieee::multiply_add(guess, -S, level), RECIPROCAL, guess);
+    return ieee::multiply(norm, share);
 }
 
 // --- a tile ---
@@ -144,6 +149,7 @@ __device__ __forceinline__ void encode_tile(
         if (i < tile.count) {
             Place place(groups, i);
             float norm = __uint_as_float(encodable ? norms[place.group] : 0);
+            const bool in_one = place.index + V <= groups.size;
             u32 draws[4];
 #pragma unroll
             for (int j = 0; j < V; ++j) {
@@ -153,7 +159,7 @@ __device__ __forceinline__ void encode_tile(
                     const u32 code = encode<BITS>(x, norm, draws[j % 4]);
                     words[k] |= static_cast<Word<BYTES>>(code) << BITS * j;
                     const bool is_last = i + j + 1 == tile.count;
-                    if (place.advance() && encodable && !is_last) {
+                    if (!in_one && place.advance() && encodable && !is_last) {
                         norm = __uint_as_float(norms[place.group]);
                     }
                 }
@@ -180,11 +186,12 @@ __device__ __forceinline__ void decode_tile(
         if (i < tile.count) {
             Place place(groups, i);
             float norm = load_float(norms + NORM_BYTES * place.group);
+            const bool in_one = place.index + V <= groups.size;
 #pragma unroll
             for (int j = 0; j < V; ++j) {
                 const u32 code = words[k] >> BITS * j & ((1 << BITS) - 1);
                 values[k * V + j] = decode<BITS>(code, norm);
-                if (place.advance() && i + j + 1 < tile.count) {
+                if (!in_one && place.advance() && i + j + 1 < tile.count) {
                     norm = load_float(norms + NORM_BYTES * place.group);
                 }
             }

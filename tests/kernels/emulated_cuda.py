@@ -35,13 +35,14 @@ class EmulatedCuda:
         """Until `monkeypatch` undoes it."""
         cupy = SimpleNamespace(RawModule=self.raw_module, cuda=SimpleNamespace())
         cupy.cuda.Device = lambda index: nullcontext()
-        cupy.cuda.Stream = SimpleNamespace(from_external=lambda stream: nullcontext())
+        stream = SimpleNamespace(cuda_stream=0)
         processors = SimpleNamespace(multi_processor_count=1)
         monkeypatch.setitem(sys.modules, "cupy", cupy)
         monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: processors)
-        for cached in (cuda_module._module, cuda_module._function):
+        for cached in (cuda_module._module, cuda_module._function, cuda_module._processors):
             monkeypatch.setattr(cuda_module, cached.__name__, cached.__wrapped__)
 
     def raw_module(self, *, code: str, options: tuple[str, ...]) -> SimpleNamespace:
@@ -53,7 +54,9 @@ class EmulatedCuda:
     def _kernel(self, library: ctypes.CDLL, name: str) -> Callable[..., None]:
         kernel = getattr(library, name)
 
-        def launch(grid: tuple[int], block: tuple[int], args: tuple[int, ...]) -> None:
+        def launch(
+            grid: tuple[int], block: tuple[int], args: tuple[int, ...], stream: object = None
+        ) -> None:
             self.launched.append(name)
             assert len(args) <= MAX_ARGS
             padded = (ctypes.c_longlong * MAX_ARGS)(*args)

@@ -27,25 +27,23 @@ PROCESSORS = 132
 class RecordingCuda:
     """Stands in for `cupy` and the parts of `torch.cuda` that a launch needs."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, version: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.active: list[str] = []
         self.modules: list[tuple[str, tuple[str, ...]]] = []
         self.compiled: list[tuple[str, list[str]]] = []
         self.launches: list[SimpleNamespace] = []
-        self.cuda = SimpleNamespace(Stream=SimpleNamespace())
-        self.cuda.Device = lambda index: self._note(f"cupy device {index}")
-        if version >= 14:
-            self.cuda.Stream.from_external = lambda s: self._note(f"stream {s.cuda_stream}")
-        else:
-            self.cuda.ExternalStream = lambda pointer, index: self._note(f"stream {pointer}")
+        self.current_device: int | None = 1
+        self.cuda = SimpleNamespace(Device=lambda index: self._note(f"cupy device {index}"))
         stream = SimpleNamespace(cuda_stream=77)
         properties = SimpleNamespace(multi_processor_count=PROCESSORS)
         monkeypatch.setitem(sys.modules, "cupy", self)
         monkeypatch.setattr(torch.cuda, "device", lambda d: self._note(f"torch device {d}"))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current_device)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
         cuda_module._module.cache_clear()
         cuda_module._function.cache_clear()
+        cuda_module._processors.cache_clear()
 
     @contextmanager
     def _note(self, what: str) -> Iterator[None]:
@@ -61,32 +59,46 @@ class RecordingCuda:
         )
 
     def _function(self, name: str) -> Any:
-        def launch(grid: tuple[int], block: tuple[int], args: tuple[int, ...]) -> None:
+        def launch(
+            grid: tuple[int], block: tuple[int], args: tuple[int, ...], *, stream: Any
+        ) -> None:
             launched = SimpleNamespace(
-                name=name, blocks=grid[0], threads=block[0], args=args, active=list(self.active)
+                name=name,
+                blocks=grid[0],
+                threads=block[0],
+                args=args,
+                stream=stream.ptr,
+                active=list(self.active),
             )
             self.launches.append(launched)
 
         return launch
 
 
-@pytest.fixture(params=[13, 14])
-def recorded(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[RecordingCuda]:
-    yield RecordingCuda(monkeypatch, version=request.param)
-    for cached in (cuda_module._module, cuda_module._function, dispatch._backend):
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingCuda]:
+    yield RecordingCuda(monkeypatch)
+    for cached in (cuda_module._module, cuda_module._function, cuda_module._processors):
         cached.cache_clear()
+    dispatch._backend.cache_clear()
 
 
 def test_runs_on_the_current_stream_of_the_tensors_device(recorded: RecordingCuda) -> None:
     chunks, payload = torch.zeros(3, 100), torch.zeros(3, 112, dtype=torch.uint8)
     cuda.compress(chunks, payload)
     (launch,) = recorded.launches
-    assert launch.active == ["torch device cpu", "cupy device None", "stream 77"]
+    assert launch.active == ["torch device cpu", "cupy device None"]
+    assert launch.stream == 77
     assert recorded.active == []
     assert launch.args == (chunks.data_ptr(), payload.data_ptr(), 3, 100)
     assert (launch.name, launch.blocks, launch.threads) == ("compress_f32_rows", 3, 32)
+
+
+def test_sets_no_device_that_is_the_current_one(recorded: RecordingCuda) -> None:
+    recorded.current_device = None  # a tensor's index on the CPU
+    cuda.compress(torch.zeros(3, 100), torch.zeros(3, 112, dtype=torch.uint8))
+    (launch,) = recorded.launches
+    assert (launch.active, launch.stream) == ([], 77)
 
 
 def test_compiles_a_file_once(recorded: RecordingCuda) -> None:

@@ -3,17 +3,18 @@ again.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from bagua_algos.communication.stripes import Stripes
 
-_Kind = tuple[dist.ProcessGroup | None, tuple[int, ...], timedelta | None]
-"""The group that others were made beside, their workers, and their timeout."""
+_Kind = tuple[dist.ProcessGroup | None, tuple[int, ...], timedelta | None, str]
+"""The group that others were made beside, their workers, their timeout, and what they connect."""
 
 _FREE: dict[_Kind, dict[str, dist.ProcessGroup]] = {}
 """Groups that closed communicators have left, by torch's names, which all workers share."""
@@ -26,6 +27,8 @@ class Groups:
         group: over which they agree; None means the default one.
         origin: beside which all are made.
         timeout: of those that are made; None means torch's default.
+        device: of the tensors that they carry; None means the CPU where `group` serves it, else
+            the current GPU.
     """
 
     def __init__(
@@ -33,18 +36,35 @@ class Groups:
         group: dist.ProcessGroup | None,
         origin: dist.ProcessGroup | None,
         timeout: timedelta | None,
+        device: torch.device | None = None,
     ) -> None:
         self.group = group
         self.origin = origin or group or dist.group.WORLD
         self.timeout = timeout
+        self.device = device or device_of(group)
         self.rank = dist.get_rank(group)
         self.members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
 
-    @property
-    def device(self) -> torch.device:
-        """Where tensors are taken from: by NCCL from the current GPU, by gloo from the CPU."""
-        is_nccl = dist.get_backend(self.group) == dist.Backend.NCCL
-        return torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
+    def check_carries(self, tensors: Mapping[str, Tensor]) -> None:
+        """As `ProcessGroupCommunicator.check_carries`."""
+        device, backends = self.device, backends_of(self.group)
+        if device.type != "cpu" and backends.get(device.type, "gloo") == "gloo":
+            raise ValueError(
+                f"the model is on {device}, and the workers exchange tensors of the CPU by gloo: "
+                "call init_process_group('nccl'), or leave the model on the CPU"
+            )
+        if device.type == "cpu" and "cpu" not in backends:
+            raise ValueError(
+                "the model is on the CPU, and the workers exchange tensors of GPUs by "
+                f"{', '.join(backends.values())}: call init_process_group('gloo'), or move the "
+                "model to a GPU"
+            )
+        for name, tensor in tensors.items():
+            if tensor.device.type != device.type:
+                raise ValueError(
+                    f"{name} is on {tensor.device}, and the workers exchange tensors on {device}: "
+                    "move the whole model there before it is distributed"
+                )
 
     def part_of_this_worker(self, parts: Sequence[Sequence[int]]) -> Sequence[int]:
         """The ranks of the part that this worker is in."""
@@ -64,7 +84,7 @@ class Groups:
         """
         ranks = self.part_of_this_worker(parts)
         members = tuple(self.members[rank] for rank in ranks)
-        free = _FREE.setdefault((self.origin, members, self.timeout), {})
+        free = _FREE.setdefault(self._kind(members), {})
         common = set(free)
         if not self._is_same_within(parts, sorted(free)):
             names = self.all_say(sorted(free))
@@ -79,8 +99,10 @@ class Groups:
         """
         for group in groups:
             if group is not None and group is not self.origin:
-                kind = self.origin, self.members, self.timeout
-                _FREE.setdefault(kind, {})[group.group_name] = group
+                _FREE.setdefault(self._kind(self.members), {})[group.group_name] = group
+
+    def _kind(self, members: tuple[int, ...]) -> _Kind:
+        return self.origin, members, self.timeout, self.device.type
 
     def _is_same_within(self, parts: Sequence[Sequence[int]], words: Sequence[str]) -> bool:
         """Whether the workers of each part have the same words: all workers agree on the answer.
@@ -97,16 +119,34 @@ class Groups:
     def _make(self, members: Sequence[int]) -> dist.ProcessGroup:
         # torch names a group by its workers and by how many this process has made: every worker
         # has to make as many groups as the others, or they would wait for each other by two names.
-        group = dist.new_group(list(members), timeout=self.timeout, use_local_synchronization=True)
+        group = dist.new_group(
+            list(members),
+            timeout=self.timeout,
+            backend=dist.get_backend(self.origin),
+            use_local_synchronization=True,
+        )
         assert isinstance(group, dist.ProcessGroup), "this worker is one of the group's"
-        connect(group)
+        connect(group, self.device)
         return group
 
 
-def connect(group: dist.ProcessGroup | None = None) -> None:
+def backends_of(group: dist.ProcessGroup | None) -> dict[str, str]:
+    """Which back end of `group` serves tensors on each type of device, as {"cuda": "nccl"}."""
+    pairs = dist.get_backend_config(group).split(",")
+    return dict(pair.split(":") for pair in pairs)
+
+
+def connect(group: dist.ProcessGroup | None, device: torch.device) -> None:
     """NCCL connects in the first operation, in which all workers have to take part."""
-    if dist.get_backend(group) == dist.Backend.NCCL:
-        dist.all_reduce(torch.zeros(1, device="cuda"), group=group)
+    if backends_of(group).get(device.type) == dist.Backend.NCCL:
+        dist.all_reduce(torch.zeros(1, device=device), group=group)
+
+
+def device_of(group: dist.ProcessGroup | None) -> torch.device:
+    """Where tensors are that `group` carries: the CPU, if it serves that, else the current GPU."""
+    if "cpu" in backends_of(group):
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def limit_of(group: dist.ProcessGroup | None) -> float | None:

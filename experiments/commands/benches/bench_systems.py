@@ -37,12 +37,18 @@ def main() -> int:
         help="of streams, auto, pieces and autotune; by default their own",
     )
     parser.add_argument("--models", nargs="+", help="of autotune (default all)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of optimizer")
     parser.add_argument("--short", action="store_true", help="of autotune: a grid of five settings")
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error(f"--repeats must be at least 1, got {arguments.repeats}")
     if unknown := set(arguments.systems) - set(SYSTEMS):
         parser.error(f"there is no system {unknown.pop()}: choose of {', '.join(SYSTEMS)}")
+    if arguments.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            parser.error("--device cuda needs an NVIDIA GPU, and torch finds none")
     if arguments.models:
         from experiments.validation.bench_autotune import MODELS
 
@@ -167,14 +173,15 @@ def optimizer(arguments: argparse.Namespace) -> None:
     cases = [(name, size) for name in bench_optimizer.OPTIMIZERS for size in bench_optimizer.SIZES]
     for _ in track(range(arguments.repeats), "interleaved steps"):
         for name, size in cases:
-            took_ms = bench_optimizer.measure(name, size)
+            took_ms = bench_optimizer.measure(name, size, arguments.device)
             case = f"{name}, {bench_optimizer.NUM_PARAMETERS} of {size}"
             for way, ms in took_ms.items():
                 rows[f"{case}: ms, {way}"].append(ms)
             for way in ("loop", "foreach=True", "fused=True"):
                 if way in took_ms:
                     rows[f"{case}: {way} / ours"].append(took_ms[way] / took_ms["ours"])
-    print_rounds("fused optimizer: milliseconds a step, one thread", rows)
+    where = torch.cuda.get_device_name() if arguments.device == "cuda" else "one thread"
+    print_rounds(f"fused optimizer: milliseconds a step, {where}", rows)
 
 
 def streams(arguments: argparse.Namespace) -> None:

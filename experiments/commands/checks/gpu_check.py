@@ -3,6 +3,7 @@
     versions        of the driver, CUDA, NCCL and CuPy
     tests           those marked gpu
     kernels         python -m kernels.bench --device cuda
+    fused optimizer python -m experiments.bench_systems optimizer --device cuda
     shared GPU      two workers on one GPU, by NCCL over a shaped link, traced
     net plugin      the same through bagua_net in place of NCCL's own sockets
     stacked         simulated workers as one batch
@@ -12,7 +13,8 @@
 
 It takes less than 8 minutes, and the last three up to 24 more: every part has a limit. After each
 part it writes results/gpu/DEVICE.json and .md, with figures that were measured now and none else;
-after --only PART..., DEVICE-PART.json and .md. Exit codes: 0 all parts passed, 1 one has failed, 2
+after --only PART..., DEVICE-PART.json and .md; without the last three, by --short, DEVICE-short.json
+and .md. Exit codes: 0 all parts passed, 1 one has failed, 2
 there is no GPU, and nothing is written.
 """
 
@@ -33,13 +35,19 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="PART", help="such as 'net plugin'"
     )
-    selection = parser.parse_args().only
+    parser.add_argument("--short", action="store_true", help="all but NCCL over networks")
+    arguments = parser.parse_args()
+    if arguments.short and arguments.only:
+        parser.error("--short is all parts but three: leave it out, or --only")
+    selection = ["short"] if arguments.short else arguments.only
     checkout("gpu_check")
     with commands.importing():  # seconds, once the command line was read
         from experiments.validation.gpu.check import check
         from experiments.validation.gpu.parts import select
         from host.gpus import find_gpus, why_no_gpu
-    parts = select(selection)
+    parts = select(arguments.only)
+    if arguments.short:
+        parts = [part for part in parts if not part.has_own_time]
     try:
         gpus = find_gpus()
         if gpus:

@@ -14,14 +14,19 @@ from experiments.runs.summary import read_fields
 from experiments.training.device_trace import read_device_trace
 from experiments.validation.gpu.check import CheckPart, Figures, PartFailedError
 from experiments.validation.nccl.transfers import page, read_transfers
+from host import markdown
 from host.errors import UserError
 
 _SHARE_OF_ROUNDS = 0.83  # of a part's limit: its start, and a round longer than the others
 
 
 def read_versions(folder: Path) -> Figures:
-    """What the part printed, as JSON in its last line."""
-    return json.loads((folder / "output.txt").read_text().strip().splitlines()[-1])
+    """What the part printed, as JSON in a line of its own, beside what timeit says."""
+    lines = (folder / "output.txt").read_text().splitlines()
+    for line in lines:
+        if line.startswith("{"):
+            return json.loads(line)
+    raise PartFailedError(f"no line of the output is JSON, but {lines}")
 
 
 def read_tests(folder: Path) -> Figures:
@@ -38,6 +43,19 @@ def read_tests(folder: Path) -> Figures:
 def read_kernels(folder: Path) -> Figures:
     """The results of the bench, as it wrote them."""
     return {"results": json.loads((folder / "kernels.json").read_text())}
+
+
+def read_optimizers(folder: Path) -> Figures:
+    """Medians of the bench's table, by its rows."""
+    rows = re.findall(r"│ (\S.*?) +│ +([\d.e+-]+) │", (folder / "output.txt").read_text())
+    if not rows:
+        raise PartFailedError("the bench printed no row")
+    return {"medians": {name: float(median) for name, median in rows}}
+
+
+def _optimizers_page(figures: Figures) -> str:
+    rows = [(name, f"{median:g}") for name, median in figures["medians"].items()]
+    return markdown.table(("steps of a fused optimizer", "median"), rows, "lr")
 
 
 def read_plugin(folder: Path) -> Figures:
@@ -160,6 +178,15 @@ PARTS = (
         ],
         limit_s=120,
         read=read_kernels,
+    ),
+    CheckPart(
+        name="fused optimizer",
+        command=lambda folder: [
+            *("experiments.bench_systems", "optimizer", "--device", "cuda", "--repeats", "3"),
+        ],
+        limit_s=60,
+        read=read_optimizers,
+        page=_optimizers_page,
     ),
     CheckPart(
         name="shared GPU",

@@ -4,6 +4,7 @@ import torch
 from bagua_algos.engine.stopwatch import StreamStopwatch, make_stopwatch, running
 from kernels.upload import upload
 from tests.bagua_algos.fake_cuda import DEVICE, FakeCuda
+from tests.gpu import without_host_waits
 
 
 def test_a_threads_time_adds_up(monkeypatch):
@@ -67,13 +68,10 @@ def test_an_upload_to_a_gpu_is_by_pinned_memory_and_nobody_waits():
 def test_a_real_stream_is_timed_without_a_host_that_waits():
     stopwatch = make_stopwatch(torch.device("cuda", 0))
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with without_host_waits():
         with running(stopwatch):
             torch.cuda._sleep(100_000_000)
         during_s = stopwatch.seconds
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
     assert during_s == 0
     assert 0.01 < stopwatch.seconds < 5

@@ -50,9 +50,9 @@ SETTINGS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
 SHAPES = [(3,), (7, 5), (16,), (), (1,), (64, 3), (129,), (5, 5, 5), (300, 7), (2,), (13,)]
 
 
-def make_parameters() -> list[nn.Parameter]:
+def make_parameters(device: str = "cpu") -> list[nn.Parameter]:
     torch.manual_seed(0)
-    return [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+    return [nn.Parameter(torch.randn(shape).to(device)) for shape in SHAPES]
 
 
 def make(setting: str, parameters: list[nn.Parameter]) -> Optimizer:
@@ -70,6 +70,7 @@ def set_gradients(
     generator = torch.Generator().manual_seed(step)
     for index, parameter in enumerate(parameters):
         gradient = torch.randn(parameter.shape, generator=generator) * 10.0 ** (index % 5 - 2)
+        gradient = gradient.to(parameter.device)
         parameter.grad = gradient if is_used(index) and parameter.requires_grad else None
 
 

@@ -17,6 +17,7 @@ from experiments.plan.messages import choices
 from experiments.training.device_trace import device_trace, read_device_trace
 from experiments.training.step import make_step
 from experiments.training.torch_ddp import TorchDDP
+from tests.gpu import without_host_waits
 
 pytestmark = [
     pytest.mark.gpu,
@@ -52,11 +53,8 @@ def test_the_host_waits_for_no_step(algorithm):
     for step in range(WARM_UP_STEPS):
         take_step(step)
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with without_host_waits():
         losses = [take_step(step) for step in range(WARM_UP_STEPS, WARM_UP_STEPS + 4)]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert torch.stack(losses).isfinite().all()
     engine.pause()
     engine.close()

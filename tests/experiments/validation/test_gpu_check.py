@@ -19,8 +19,17 @@ from experiments.validation.gpu.check import (
     check,
     run_part,
 )
-from experiments.validation.gpu.parts import PARTS, read_nccl, read_shared, read_tests, select
+from experiments.validation.gpu.parts import (
+    PARTS,
+    read_nccl,
+    read_optimizers,
+    read_shared,
+    read_tests,
+    read_versions,
+    select,
+)
 from experiments.validation.nccl.transfers import Transfers, read_transfers
+from experiments.validation.rounds import print_rounds
 from host.errors import UserError
 from host.gpus import Gpu
 from tests import app
@@ -237,3 +246,22 @@ def test_a_shared_gpus_figures_hold_no_time(shared_run):
 def test_a_shared_run_that_is_not_what_it_should_be_fails(shared_run, what, reason):
     with pytest.raises(PartFailedError, match=reason):
         read_shared(shared_run(**what))
+
+
+def test_versions_are_found_beside_what_timeit_says(tmp_path):
+    told = {"driver": "NVIDIA H200 (made up), 580.1", "nccl": [2, 28, 9]}
+    (tmp_path / "output.txt").write_text(f"{json.dumps(told)}\n1 loop, best of 1: 3.5 sec\n")
+    assert read_versions(tmp_path) == told
+    (tmp_path / "output.txt").write_text("1 loop, best of 1: 3.5 sec\n")
+    with pytest.raises(PartFailedError, match="no line of the output is JSON"):
+        read_versions(tmp_path)
+
+
+def test_what_a_bench_of_optimizers_prints_is_read(tmp_path, capsys):
+    rows = {"AdamW, 500 of 64: ms, ours": [0.5, 0.25, 1.0], "AdamW, 500 of 64: loop / ours": [20.0]}
+    print_rounds("fused optimizer: milliseconds a step", rows)
+    (tmp_path / "output.txt").write_text(capsys.readouterr().out)
+    found = read_optimizers(tmp_path)
+    assert found == {
+        "medians": {"AdamW, 500 of 64: ms, ours": 0.5, "AdamW, 500 of 64: loop / ours": 20.0}
+    }
