@@ -153,14 +153,16 @@ def _take_turns(
     """Time every form once in each repeat, so that a slow moment of the machine hits all; seconds
     on the device, and of the host.
 
-    A peer that does not fit in the device's memory is left out.
+    A peer that does not fit in the device's memory, or that torch cannot compile, is left out.
     """
     for name in list(forms):
         try:
             forms[name]()
-        except torch.OutOfMemoryError:
-            if name in ("copy", "kernel"):
+        except Exception as error:
+            is_large = name == "eager" and isinstance(error, torch.OutOfMemoryError)
+            if not is_large and name != "compiled":
                 raise
+            print(f"{name} is left out: {str(error).splitlines()[0]}")
             del forms[name]
     seconds_of = _cuda_seconds if device == "cuda" else _seconds
     seconds, host_s = ({name: np.empty(repeats) for name in forms} for _ in range(2))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,12 @@ _FOLDER = Path(__file__).parent
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
 
+@lru_cache(maxsize=1024)
+def tiling_of(rows: int, n: int, step: int = 1) -> "Tiling":
+    """The `Tiling`; what it comes to is worked out once."""
+    return Tiling(rows, n, step)
+
+
 @dataclass(frozen=True)
 class Tiling:
     """How `rows` chunks of `n` elements, both at least 1, are cut into pieces of a block each.
@@ -47,37 +53,37 @@ class Tiling:
     n: int
     step: int = 1
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Threads of a block: as few warps as hold a chunk, 8 at most."""
         return min(_MAX_THREADS, _WARP * -(-self.n // (_WARP * _PER_THREAD)))
 
-    @property
+    @cached_property
     def tile_size(self) -> int:
         """Elements of a tile."""
         return _PER_THREAD * self.threads // self.step * self.step
 
-    @property
+    @cached_property
     def tiles_per_row(self) -> int:
         """Tiles of a chunk."""
         return -(-self.n // self.tile_size)
 
-    @property
+    @cached_property
     def tiles(self) -> int:
         """Tiles of all chunks."""
         return self.rows * self.tiles_per_row
 
-    @property
+    @cached_property
     def piece_size(self) -> int:
         """Elements of a piece."""
         return self.tile_size * min(max(1, self.tiles // _MANY_TILES), _MAX_TILES_PER_PIECE)
 
-    @property
+    @cached_property
     def pieces_per_row(self) -> int:
         """Pieces of a chunk."""
         return -(-self.n // self.piece_size)
 
-    @property
+    @cached_property
     def pieces(self) -> int:
         """Pieces of all chunks."""
         return self.rows * self.pieces_per_row

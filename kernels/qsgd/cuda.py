@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling, row_states
+from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling, row_states, tiling_of
 from kernels.shared.philox_reference import Key
 
 _MODULE = CudaModule("qsgd/qsgd.cu")
@@ -28,7 +28,7 @@ def compress(
     group_size = min(group_size, n)
     states, norms, tiling = row_states(rows, device), 0, _whole_groups(rows, n, group_size)
     if tiling is None:
-        tiling = Tiling(rows, n)
+        tiling = tiling_of(rows, n)
         norms = torch.zeros(rows, -(-n // group_size), dtype=torch.int32, device=device)
         args = chunks, norms, states, rows, n, group_size, tiling.tile_size
         _MODULE.launch(f"find_norms_{kind}", args, tiling)
@@ -46,7 +46,7 @@ def decompress(payload: Tensor, chunks: Tensor, bits: int, group_size: int) -> N
 
 def decompress_mean(payloads: Tensor, chunks: Tensor, bits: int, group_size: int) -> None:
     """Decode uint8 [chunks, N, wire_bytes] to the mean of the N, in `chunks` [chunks, n]."""
-    tiling = Tiling(*chunks.shape)
+    tiling = tiling_of(*chunks.shape)
     group_size = min(group_size, tiling.n)
     args = payloads.contiguous(), chunks, tiling.rows, tiling.n, group_size, payloads.shape[1]
     _MODULE.launch(f"decompress_mean_{bits}", args, tiling)
@@ -54,8 +54,8 @@ def decompress_mean(payloads: Tensor, chunks: Tensor, bits: int, group_size: int
 
 def _whole_groups(rows: int, n: int, group_size: int) -> Tiling | None:
     """Tiles that each begin with a group and a vector; None where a block does not hold one."""
-    tiling = Tiling(rows, n)
+    tiling = tiling_of(rows, n)
     if tiling.tiles_per_row == 1:
         return tiling
     step = math.lcm(group_size, _VECTOR)
-    return Tiling(rows, n, step) if step <= tiling.tile_size else None
+    return tiling_of(rows, n, step) if step <= tiling.tile_size else None

@@ -6,7 +6,7 @@ The functions have the names and arguments of `kernels.sign_scale.reference`.
 import torch
 from torch import Tensor
 
-from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling, row_states
+from kernels.cuda_module import TYPE_NAMES, CudaModule, Tiling, row_states, tiling_of
 
 _MODULE = CudaModule("sign_scale/sign_scale.cu")
 load = _MODULE.load
@@ -14,7 +14,7 @@ load = _MODULE.load
 
 def compress(chunks: Tensor, payload: Tensor) -> None:
     """Encode [chunks, n], n >= 1, into `payload`, uint8 [chunks, wire_bytes(n)]."""
-    chunks, tiling = chunks.contiguous(), Tiling(*chunks.shape)
+    chunks, tiling = chunks.contiguous(), tiling_of(*chunks.shape)
     sums, states = _new_sums(tiling, chunks.device), row_states(tiling.rows, chunks.device)
     args = chunks, payload, sums, states, tiling.rows, tiling.n, tiling.piece_size
     _MODULE.launch(f"compress_{TYPE_NAMES[chunks.dtype]}", args, tiling, blocks=tiling.pieces)
@@ -22,7 +22,7 @@ def compress(chunks: Tensor, payload: Tensor) -> None:
 
 def compress_with_feedback(chunks: Tensor, residual: Tensor, payload: Tensor) -> None:
     """Encode residual + chunks; `residual`, float32 [chunks, n], keeps what the code lost."""
-    tiling = Tiling(*chunks.shape)
+    tiling = tiling_of(*chunks.shape)
     _MODULE.launch_encoding(
         f"feedback_{TYPE_NAMES[chunks.dtype]}",
         (chunks.contiguous(), residual, payload),
@@ -38,7 +38,7 @@ def decompress(payload: Tensor, chunks: Tensor) -> None:
 
 def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
     """Decode uint8 [chunks, N, wire_bytes(n)] to the mean of the N, in `chunks` [chunks, n]."""
-    tiling = Tiling(*chunks.shape)
+    tiling = tiling_of(*chunks.shape)
     args = payloads.contiguous(), chunks, tiling.rows, tiling.n, payloads.shape[1]
     _MODULE.launch("decompress_mean", args, tiling)
 

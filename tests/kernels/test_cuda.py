@@ -5,7 +5,7 @@ a C++ compiler. It stands in for absent hardware.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from itertools import product
@@ -76,9 +76,12 @@ def device(
 
 
 @pytest.fixture(params=["one tile a piece", "several"])
-def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if request.param == "several":
         monkeypatch.setattr(cuda_module, "_MANY_TILES", 8)
+    cuda_module.tiling_of.cache_clear()
+    yield
+    cuda_module.tiling_of.cache_clear()
 
 
 def chunks_of_every_kind(n: int, dtype: torch.dtype) -> Tensor:

@@ -13,9 +13,9 @@
 
 It takes less than 8 minutes, and the last three up to 24 more: every part has a limit. After each
 part it writes results/gpu/DEVICE.json and .md, with figures that were measured now and none else;
-after --only PART..., DEVICE-PART.json and .md; without the last three, by --short, DEVICE-short.json
-and .md. Exit codes: 0 all parts passed, 1 one has failed, 2
-there is no GPU, and nothing is written.
+after --only PART..., DEVICE-PART.json and .md; after --short, which leaves out the last three,
+DEVICE-short.json and .md. Exit codes: 0 all parts passed, 1 one has failed, 2 there is no GPU, and
+nothing is written.
 """
 
 import sys

@@ -1,6 +1,7 @@
 """The command of everything that needs a GPU, on parts that need none."""
 
 import json
+import re
 import sys
 import time
 from contextlib import suppress
@@ -21,6 +22,7 @@ from experiments.validation.gpu.check import (
 )
 from experiments.validation.gpu.parts import (
     PARTS,
+    TESTS,
     read_nccl,
     read_optimizers,
     read_shared,
@@ -34,6 +36,7 @@ from host.errors import UserError
 from host.gpus import Gpu
 from tests import app
 from tests.experiments.training.test_device_trace import event, steps
+from tests.paths import ROOT
 
 GPU = Gpu(name="NVIDIA H200 (made up)", memory_bytes=1 << 37)
 
@@ -265,3 +268,16 @@ def test_what_a_bench_of_optimizers_prints_is_read(tmp_path, capsys):
     assert found == {
         "medians": {"AdamW, 500 of 64: ms, ours": 0.5, "AdamW, 500 of 64: loop / ours": 20.0}
     }
+
+
+def test_no_test_that_needs_a_gpu_is_left_out():
+    marked = [
+        file
+        for file in (ROOT / "tests").rglob("test_*.py")
+        if re.search(
+            r"pytest\.mark\.gpu\b|needs_cuda|fast_backends|every_backend", file.read_text()
+        )
+    ]
+    assert len(marked) > 5
+    for file in marked:
+        assert any(file.is_relative_to(ROOT / folder) for folder in TESTS), file
