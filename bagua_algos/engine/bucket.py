@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bagua_algos.communication.primitives import CHUNK_ALIGNMENT
-
-_ALIGNMENT = 16  # bytes: inductor's, and of the vectors that a GPU reads
+from bagua_algos.engine.script.own_storage import move_into
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -41,7 +40,7 @@ class Bucket:
         with torch.no_grad():
             for parameter, view in zip(self.parameters, self.views(self.weights), strict=True):
                 view.copy_(parameter)
-                parameter.data = with_own_storage(view)
+                move_into(parameter, view)
 
     def end_moment(self, moment: str) -> None:
         """An algorithm has acted at `moment`, the name of a method of `Algorithm`, and may have
@@ -192,29 +191,6 @@ class Move:
                 view.copy_(parts[parameter])
             carried.append(flat)
         return carried
-
-
-def with_own_storage(view: Tensor) -> Tensor:
-    """The same memory behind a storage of its own: a file that holds one parameter then holds no
-    other, and no two parameters seem to share memory.
-
-    On a GPU the storage begins at an aligned address, so with up to 15 bytes of the neighbour:
-    inductor knows by the offset in a storage alone where its kernels may read vectors.
-    """
-    if view.is_meta:
-        return view
-    if not view.is_cuda:
-        return torch.from_dlpack(view)
-    return with_aligned_storage(view)
-
-
-def with_aligned_storage(view: Tensor) -> Tensor:
-    """The same memory behind a storage that begins at a multiple of 16 bytes."""
-    before = view.data_ptr() % _ALIGNMENT // view.element_size()
-    last = sum((size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True))
-    extent = before + last + 1 if view.numel() else before
-    flat = view.as_strided((extent,), (1,), view.storage_offset() - before)
-    return torch.from_dlpack(flat).as_strided(view.shape, view.stride(), before)
 
 
 def _memory_format(parameter: Tensor) -> torch.memory_format:

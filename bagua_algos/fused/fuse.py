@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 
 from bagua_algos.engine.bucket import Bucket, flat_storage
 from bagua_algos.engine.script.elementwise import why_not_elementwise
+from bagua_algos.engine.script.own_storage import move_into
 from bagua_algos.fused.homes import Homes
-from bagua_algos.fused.layouts import slices
 from bagua_algos.fused.strips import (
     can_be_flat,
     find_stacked,
@@ -288,8 +288,9 @@ def _move_together(parameters: list[nn.Parameter], homes: Homes) -> None:
     for alike in kinds.values():
         flat = torch.cat([p.detach().reshape(-1) for p in alike])
         homes.add(flat)
-        for parameter, part in zip(alike, slices(flat, [p.shape for p in alike]), strict=True):
-            parameter.data = part
+        parts = flat.split([p.numel() for p in alike])
+        for parameter, part in zip(alike, parts, strict=True):
+            move_into(parameter, part.view(parameter.shape))
 
 
 def _is_shared(parameter: Tensor) -> bool:

@@ -11,7 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from bagua_algos.engine.bucket import Bucket, with_own_storage
+from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.script.own_storage import with_own_storage
 from bagua_algos.fused.equal_rows import EqualRows
 from bagua_algos.fused.homes import Homes
 

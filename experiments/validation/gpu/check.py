@@ -29,7 +29,7 @@ LIMIT_S = 470.0
 
 _SHORTEST_S = 0.1  # of a part that is worth its start
 _ENDING_S = 5.0  # for a part that was told to end
-_LINES_KEPT = 40
+_LINES_KEPT = 200
 
 Figures = dict[str, Any]
 

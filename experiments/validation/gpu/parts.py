@@ -51,6 +51,21 @@ def read_kernels(folder: Path) -> Figures:
     return {"results": json.loads((folder / "kernels.json").read_text())}
 
 
+def _kernels_page(figures: Figures) -> str:
+    results = figures["results"]
+    columns = [name for name, value in max(results, key=len).items() if isinstance(value, Mapping)]
+    rows = [
+        (f"{one['kernel']}, {one['mbytes']} MiB {one['dtype']}", *_medians(one, columns))
+        for one in results
+    ]
+    headings = ("kernel, medians", *columns)
+    return markdown.table(headings, rows, "l" + "r" * len(columns))
+
+
+def _medians(result: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
+    return [f"{result[name]['median']:.4g}" if name in result else "" for name in columns]
+
+
 def read_optimizers(folder: Path) -> Figures:
     """Medians of the bench's table, by its rows."""
     rows = re.findall(r"│ (\S.*?) +│ +([\d.e+-]+) │", (folder / "output.txt").read_text())
@@ -174,7 +189,8 @@ PARTS = (
     CheckPart(
         name="tests",
         command=lambda folder: [
-            *("pytest", "-q", "-m", "gpu", f"--junitxml={folder / 'tests.xml'}", *TESTS),
+            *("pytest", "-q", "--tb=line", "-m", "gpu", f"--junitxml={folder / 'tests.xml'}"),
+            *TESTS,
         ],
         limit_s=120,
         read=read_tests,
@@ -186,6 +202,7 @@ PARTS = (
         ],
         limit_s=120,
         read=read_kernels,
+        page=_kernels_page,
     ),
     CheckPart(
         name="fused optimizer",
@@ -227,6 +244,7 @@ PARTS = (
         ],
         limit_s=120,
         read=read_kernels,
+        page=_kernels_page,
     ),
     _over("lan_1g", limit_s=240),
     _over("lossy", limit_s=580),

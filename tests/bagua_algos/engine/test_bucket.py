@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bagua_algos.communication.primitives import CHUNK_ALIGNMENT
-from bagua_algos.engine.bucket import build_buckets, with_aligned_storage
+from bagua_algos.engine.bucket import build_buckets
 
 SHAPES = st.lists(st.lists(st.integers(1, 7), max_size=3), min_size=1, max_size=8)
 
@@ -86,22 +86,3 @@ def test_nothing_to_train_is_refused():
 def test_a_bucket_of_no_bytes_is_refused():
     with pytest.raises(ValueError, match="bucket_bytes must be at least 1, got 0"):
         build_buckets(parameters_of([[1]]), num_held=1, world_size=1, bucket_bytes=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@given(shapes=SHAPES)
-def test_what_an_offset_says_of_alignment_is_true_in_storages_for_gpus(dtype, shapes):
-    """By the offset alone, inductor decides where a kernel reads vectors."""
-    flat = torch.arange(3000).to(dtype)
-    start = 0
-    for shape in shapes:
-        view = flat[start : start + torch.Size(shape).numel()].view(shape)
-        for lying in (view, view.movedim(0, -1) if view.dim() else view):
-            own = with_aligned_storage(lying)
-            assert own.data_ptr() == lying.data_ptr()
-            assert (own.shape, own.stride()) == (lying.shape, lying.stride())
-            assert torch.equal(own, lying)
-            storage = own.untyped_storage()
-            assert storage.data_ptr() % 16 == 0
-            assert storage.nbytes() < (own.numel() * own.element_size() or 1) + 16
-        start += view.numel()

@@ -75,8 +75,21 @@ def test_stacked_workers_train_as_on_a_cpu(algorithm):
         torch.testing.assert_close(on_gpu, on_cpu, rtol=0, atol=5e-3)
 
 
+def make_backward_long(model):
+    """By 10 ms before the first layer's, when the buckets of the others are ready: on a fast GPU
+    backward is over before a host has enqueued the compression of anything.
+    """
+    first = next(module for module in model.modules() if isinstance(module, torch.nn.Linear))
+
+    def sleep_in_backward(module, inputs, output):
+        output.register_hook(lambda gradient: torch.cuda._sleep(20_000_000))
+
+    first.register_forward_hook(sleep_in_backward)
+
+
 def test_a_trace_shows_compression_beside_backward_and_no_host_that_waits(tmp_path):
     plan = plan_of("algo=bytegrad", "backend=nccl", "bucket_bytes=65536", "batch_size=256")
+    make_backward_long(plan.model)
     engine, take_step = stepper(plan, LoopbackCommunicator(4), SingleModel(plan.model.to("cuda")))
     with device_trace(tmp_path, 0):
         for step in range(10):

@@ -1,0 +1,59 @@
+"""Parameters in flat tensors, as a compiler sees them. No GPU is here: tensors on the CPU say that
+they are on one.
+"""
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given
+from torch import nn
+
+from bagua_algos.engine.script.own_storage import move_into, with_aligned_storage
+from tests.bagua_algos.engine.test_bucket import SHAPES
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@given(shapes=SHAPES)
+def test_what_an_offset_says_of_alignment_is_true_in_storages_for_gpus(dtype, shapes):
+    """By the offset alone, inductor decides where a kernel reads vectors."""
+    flat = torch.arange(3000).to(dtype)
+    start = 0
+    for shape in shapes:
+        view = flat[start : start + torch.Size(shape).numel()].view(shape)
+        for lying in (view, view.movedim(0, -1) if view.dim() else view):
+            own = with_aligned_storage(lying)
+            assert own.data_ptr() == lying.data_ptr()
+            assert (own.shape, own.stride()) == (lying.shape, lying.stride())
+            assert torch.equal(own, lying)
+            storage = own.untyped_storage()
+            assert storage.data_ptr() % 16 == 0
+            assert storage.nbytes() < (own.numel() * own.element_size() or 1) + 16
+        start += view.numel()
+
+
+class OnGpu(nn.Parameter):
+    @property
+    def is_cuda(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("start", "is_worse"), [(0, False), (4, False), (8, False), (1, True), (6, True)]
+)
+def test_kernels_compiled_for_aligned_memory_are_forgotten_where_it_is_no_longer(
+    start, is_worse, monkeypatch
+):
+    calls = []
+    monkeypatch.setattr(torch.compiler, "reset", lambda: calls.append("reset"))
+    parameter = OnGpu(torch.arange(5.0))
+    assert parameter.data_ptr() % 16 == 0
+    view = torch.zeros(20)[start : start + 5].copy_(parameter.detach())
+    monkeypatch.setitem(sys.modules, "torch._dynamo", ModuleType("what has compiled"))
+    move_into(parameter, view)
+    assert calls == ["reset"] * is_worse
+    assert parameter.data_ptr() == view.data_ptr()
+    calls.clear()
+    move_into(parameter, torch.zeros(20)[1:6])  # nothing was compiled for it where it is odd
+    assert calls == ["reset"] * (not is_worse)
