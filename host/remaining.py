@@ -32,6 +32,7 @@ class _Part:
     """`share` of it is done, in `spent_s`; None: it has not begun."""
 
     cost_s: float
+    is_measured: bool = False
     share: float = 0.0
     spent_s: float | None = None
     sizes: list[float] = field(default_factory=list)
@@ -67,9 +68,12 @@ class Work:
         self._started_s = self._begun_s = self._said_s = clock()
         self._has_said = False
 
-    def expect(self, part: str, seconds: float) -> None:
-        """By now it is known better how long a part may take, or that there is one more."""
-        self._parts.setdefault(part, _Part(seconds)).cost_s = seconds
+    def expect(self, part: str, seconds: float, *, is_measured: bool = False) -> None:
+        """By now it is known better how long a part may take, or that there is one more. What
+        `is_measured` was measured on this host, and takes no longer for being on a slow one.
+        """
+        own = self._parts.setdefault(part, _Part(seconds))
+        own.cost_s, own.is_measured = seconds, is_measured
 
     def begin(self, part: str, sizes: Sequence[float] = (1.0,), at_once: int = 1) -> None:
         """Its pieces are next, and what came before is done.
@@ -122,8 +126,9 @@ class Work:
         parts = list(self._parts.values())
         at = parts.index(self._part) if self._part is not None else -1
         begun = [part for part in parts[: at + 1] if part.spent_s is not None]
-        earlier = _slowness([part for part in begun if part is not self._part])
-        coming_s = sum(part.cost_s for part in parts[at + 1 :]) * (_slowness(begun) or 1.0)
+        coming_s = sum(part.cost_s * (_slowness(begun, part) or 1.0) for part in parts[at + 1 :])
+        own = self._part
+        earlier = None if own is None else _slowness([p for p in begun if p is not own], own)
         return coming_s + (0.0 if self._part is None else self._part.left_s(earlier))
 
     def __str__(self) -> str:
@@ -135,10 +140,14 @@ class Work:
             self._part.share, self._part.spent_s = 1.0, self._clock() - self._begun_s
 
 
-def _slowness(parts: Sequence[_Part]) -> float | None:
-    """How many times longer than expected these took, as far as they are done."""
-    cost_s = sum(part.share * part.cost_s for part in parts)
-    return sum(part.spent_s or 0.0 for part in parts) / cost_s or None if cost_s else None
+def _slowness(parts: Sequence[_Part], of: _Part) -> float | None:
+    """How many times longer than expected these took, as far as they are done: those that were
+    expected as `of` is, by what was measured here or without.
+    """
+    alike = [part for part in parts if part.is_measured == of.is_measured]
+    cost_s = sum(part.share * part.cost_s for part in alike)
+    took_s = sum(part.spent_s or 0.0 for part in alike)
+    return took_s / cost_s or None if cost_s else (1.0 if of.is_measured else None)
 
 
 def duration(seconds: float) -> str:

@@ -63,7 +63,7 @@ def advise(
 
     def expect(seconds: Sequence[float]) -> None:
         for number in range(len(networks) or 1):
-            _expect_trainings(work, number, compared, seconds, num_seeds)
+            _expect_trainings(work, number, compared, seconds, num_seeds, is_measured=True)
 
     given, work = [], Work()
     compared: list[Plan] = []
@@ -87,7 +87,13 @@ def _expect(
 
 
 def _expect_trainings(
-    work: Work, number: int, plans: Sequence[Plan], seconds: Sequence[float], num_seeds: int
+    work: Work,
+    number: int,
+    plans: Sequence[Plan],
+    seconds: Sequence[float],
+    num_seeds: int,
+    *,
+    is_measured: bool = False,
 ) -> None:
     """A training takes so many `seconds` on one core, by plan; for networks after the first, those
     alone are trained that depend on it.
@@ -95,7 +101,7 @@ def _expect_trainings(
     pairs = zip(plans, seconds, strict=True)
     own = [took_s for plan, took_s in pairs if not number or plan.algorithm.depends_on_timing]
     at_once = max(1, min(num_seeds * len(own), usable_cores()))
-    work.expect(_training(number), num_seeds * sum(own) / at_once)
+    work.expect(_training(number), num_seeds * sum(own) / at_once, is_measured=is_measured)
 
 
 def _training(number: int) -> str:

@@ -53,7 +53,7 @@ SETTLED = 1.03
 than so many times as long as the fastest: another one would hardly be faster.
 """
 
-TRAINED = 0.5
+TRAINED = 0.35
 """The part of its workers' own work that a simulated training may take: many are computed at once,
 and it ends at its target.
 """

@@ -178,3 +178,19 @@ def test_work_of_a_second_is_not_told_of(capsys):
         clock.now_s += 0.09
         work.done()
     assert capsys.readouterr().err == ""
+
+
+def test_what_was_measured_here_takes_no_longer_for_a_slow_host():
+    clock = Clock()
+    work = Work({"rehearsed": 4.0, "trained": 50.0, "checked": 10.0}, clock)
+    work.begin("rehearsed", [1.0] * 10)
+    for _ in range(5):
+        clock.now_s += 2
+        work.expect("trained", 60.0, is_measured=True)
+        work.done()
+    assert work.left_s == pytest.approx(10 + 60 + 5 * 10)
+    clock.now_s += 10
+    work.begin("trained", [1.0] * 2)
+    clock.now_s += 45
+    work.done()
+    assert work.left_s == pytest.approx(45 + 5 * 10, rel=0.05)
