@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.report.results_table import (
+    AT_WORK,
     COMPARABLE,
     DETAIL,
     SITUATION,
@@ -67,9 +68,14 @@ def describe(runs: pd.DataFrame, columns: Iterable[str]) -> str:
 
 
 def remarks(runs: pd.DataFrame) -> list[str]:
-    """A line for each run that did not complete: its folder, its status and the reason."""
-    ended = runs.query("status != 'completed'").fillna({"reason": "no reason was recorded"})
-    return [f"{run['folder']} {run['status']}: {run['reason']}" for run in ended.to_dict("records")]
+    """A line for each run, of those that are `named`, that did not complete: its folder, its status
+    and the reason.
+    """
+    others = runs.query("status != 'completed'").fillna({"reason": "no reason was recorded"})
+    return [
+        f"{run['folder']}{'' if run['status'] == AT_WORK else ' ' + run['status']}: {run['reason']}"
+        for run in others.to_dict("records")
+    ]
 
 
 def leading(table: pd.DataFrame) -> Columns:
@@ -121,6 +127,8 @@ def _time_cell(row: Mapping[Any, Any]) -> str:
         return "no target"
     if row["shared_gpu"]:
         return "shared GPU"
+    if math.isnan(row["time_to_accuracy_s"]):
+        return AT_WORK
     missed = f"missed ({row['missed']}/{row['runs']})" if row["runs"] > 1 else "missed"
     if math.isinf(row["time_to_accuracy_s"]):
         return missed
@@ -158,6 +166,8 @@ def _reached_cell(row: Mapping[Any, Any]) -> str:
     """Such as "2/3 (21 to 94 %)"."""
     if pd.isna(row["target"]):
         return "no target"
+    if math.isnan(row["reached"]):
+        return AT_WORK
     share = f"{row['runs'] - row['missed']}/{row['runs']}"
     if row["runs"] < MIN_SEEDS:
         return share

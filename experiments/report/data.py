@@ -12,6 +12,7 @@ import pandas as pd
 
 from experiments.report.figures.styles import Styles, area_styles, line_styles
 from experiments.report.results_table import (
+    AT_WORK,
     COMPARABLE,
     KEYS,
     named,
@@ -165,9 +166,9 @@ def _with_way(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:
             "mb_to_accuracy": first.bytes_sent.astype(float) / 1e6,
         }
     )
-    has_target = runs.target.notna().to_numpy()
+    may_miss = (runs.target.notna() & (runs.status != AT_WORK)).to_numpy()
     runs = runs.merge(way, on="folder", how="left")
-    is_miss = has_target & runs.steps_to_accuracy.isna().to_numpy()
+    is_miss = may_miss & runs.steps_to_accuracy.isna().to_numpy()
     runs.loc[is_miss, _ON_THE_WAY] = math.inf
     return runs
 

@@ -26,6 +26,7 @@ from experiments.report.statistics import (
     median_interval,
     proportion_interval,
 )
+from experiments.runs.summary import NOT_ENDED
 from host.bounded_yaml import read_mapping
 from host.words import counted
 
@@ -68,6 +69,9 @@ _MEDIANS = (
 )
 _SEED = re.compile(r"^seed: .*\n?", re.MULTILINE)
 
+AT_WORK = "not ended"
+"""The status of a run that is still at work, or that was killed without a word."""
+
 
 def named(runs: pd.DataFrame) -> pd.DataFrame:
     """`runs` (of `load_runs`) with what their configurations tell.
@@ -82,10 +86,12 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     optimizer's, scaled; NaN where that is not recorded. "shared_gpu": its workers shared a GPU;
     false where that is not recorded. "metric": of the target; "target": with its value, such as
     "accuracy 0.9", None where there is none. "target_score", "final_score" and "validation_score":
-    values of that metric. "stops_at_target": it was to end there.
+    values of that metric. "stops_at_target": it was to end there. "status" is `AT_WORK` for a run
+    that has not ended, of which nobody knows what it will reach.
     """
     if "label" in runs:
         return runs
+    runs = runs.assign(status=runs.status.mask(runs.reason == NOT_ENDED, AT_WORK))
     configs = [_read_config(Path(folder)) for folder in runs.folder]
     shared = runs["shared_gpu"] if "shared_gpu" in runs else [None] * len(runs)
     runs = runs.assign(
@@ -289,7 +295,9 @@ def _with_ratios(runs: pd.DataFrame) -> pd.DataFrame:
     share = runs.exposed_communication_s * runs.steps_per_s / runs.steps.astype(float)
     mb_sent_per_worker = runs.bytes_sent_per_worker / 1e6
     return runs.assign(
-        time_to_accuracy_s=runs.time_to_accuracy_s.fillna(math.inf),
+        time_to_accuracy_s=runs.time_to_accuracy_s.where(
+            runs.time_to_accuracy_s.notna() | (runs.status == AT_WORK), math.inf
+        ),
         mb_sent_per_worker=mb_sent_per_worker,
         mb_a_step=mb_sent_per_worker / runs.steps.astype(float),
         exposed_share=share.where(share <= 1),
@@ -298,16 +306,19 @@ def _with_ratios(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _outcome(times_s: Array, scores: Array, seeds: Array) -> dict[str, Any]:
-    """What came of the runs of one setting."""
+    """What came of the runs of one setting: of those that have ended, where there is one."""
+    is_known = ~np.isnan(times_s)
+    if is_known.any():
+        times_s, scores, seeds = times_s[is_known], scores[is_known], seeds[is_known]
     num_missed = int(np.isinf(times_s).sum())
-    num_reached = len(times_s) - num_missed
+    num_reached = int(np.isfinite(times_s).sum())
     low, high = median_interval(times_s)
     final_low, final_high = median_interval(scores[~np.isnan(scores)])
     reached_low, reached_high = proportion_interval(num_reached, len(times_s))
     return {
         "runs": len(times_s),
         "missed": num_missed,
-        "reached": num_reached / len(times_s),
+        "reached": num_reached / len(times_s) if is_known.any() else math.nan,
         "reached_low": reached_low,
         "reached_high": reached_high,
         "times_s": tuple(times_s),

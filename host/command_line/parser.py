@@ -6,7 +6,7 @@ import argparse
 import difflib
 import re
 from collections.abc import Collection
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from host.errors import UserError
 from host.words import listed
@@ -15,12 +15,16 @@ _KINDS = {"int": "a whole number", "float": "a number"}
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises `UserError` where argparse would print its usage and end the process.
+    """Raises `UserError` where argparse would print its usage and end the process. Options have to
+    be written out: `--exec` is not taken for `--execute`.
 
     `keys` are those of a command that takes KEY=VALUE, which some write as options.
     """
 
     keys: Collection[str] = ()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False} | options)
 
     def error(self, message: str) -> NoReturn:
         """Refuse what the command line asks for, in a sentence."""
@@ -34,8 +38,6 @@ class Parser(argparse.ArgumentParser):
             return f"{listed(names)} {verb} missing: {self._help()}"
         if match := re.match(r"unrecognized arguments: (.*)", message):
             return self._unknown(match[1].split())
-        if match := re.match(r"ambiguous option: (\S+) could match (.*)", message):
-            return f"{match[1]} may be {match[2].replace(', ', ' or ')}: write it out"
         if match := re.match(r"argument ([^\s:/]+)\S*: (.*)", message):
             return self._wrong(match[1], match[2])
         return message

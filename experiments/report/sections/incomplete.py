@@ -10,8 +10,8 @@ import pandas as pd
 
 from experiments.report.data import ReportData
 from experiments.report.phrases import sentence
+from experiments.report.results_table import AT_WORK
 from experiments.report.section import PageTable, Section
-from experiments.runs.summary import NOT_ENDED
 from host.words import counted, listed
 
 TITLE = "What did not complete"
@@ -25,10 +25,9 @@ def section(data: ReportData) -> Section:
     files that could not be read.
     """
     ended = data.runs.query("status != 'completed'")
-    ended = ended.assign(status=ended.status.mask(ended.reason == NOT_ENDED, "not ended"))
     counts = Counter(sorted(ended.status))
     said = [
-        f"{counted(n, 'run')} {_verb(n) if status == 'not ended' else status}"
+        f"{counted(n, 'run')} {_verb(n) if status == AT_WORK else status}"
         for status, n in counts.items()
     ]
     if data.apart:

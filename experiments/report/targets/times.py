@@ -1,7 +1,8 @@
 """How long settings take to any target, from the curves of their runs.
 
 A run that did not reach a target has missed it. But where the target is harder than its own, and it
-ended before others of its situation did, nobody knows whether it would have.
+ended before others of its situation did, nobody knows whether it would have. Nor does anybody of a
+run that has not ended.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.report.data import ReportData
-from experiments.report.results_table import KEYS
+from experiments.report.results_table import AT_WORK, KEYS
 from experiments.report.statistics import Array
 from experiments.report.targets.curves import Curves
 from experiments.tasks.target import LOWER_IS_BETTER
@@ -67,6 +68,8 @@ def _times(
     for at, (run, status, steps) in enumerate(
         zip(runs.index, runs.status, runs.steps, strict=True)
     ):
+        if status == AT_WORK:
+            times[at] = math.nan
         if status != "completed":
             continue
         scores = sign * curves.get("score", run)

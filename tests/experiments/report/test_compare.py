@@ -10,12 +10,12 @@ from experiments.report.cells import remarks, render
 from experiments.report.compare import compare
 from experiments.report.data import ReportData
 from experiments.report.figures.plots import accuracy_plot, curve
-from experiments.report.results_table import named, results_table
+from experiments.report.results_table import AT_WORK, named, results_table
 from experiments.report.scores import scored
 from experiments.report.statistics import median_interval
 from experiments.runs.load import load_metrics, load_runs
 from experiments.runs.records import RunFolder
-from experiments.runs.summary import Summary
+from experiments.runs.summary import NOT_ENDED, Summary
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow, time_to_target
 from host.errors import UserError
@@ -147,19 +147,34 @@ def test_failed_and_diverged_runs_stay_and_say_so(tmp_path):
     write(tmp_path, "signsgd", 1, status="diverged", reason="the loss is NaN")
     table = results_table(load_runs(tmp_path))
     status = dict(zip(table["name"], table["status"], strict=True))
-    assert status == {"allreduce": "completed", "async": "failed", "signsgd": "1 of 2 diverged"}
+    assert status == {"allreduce": "completed", "async": AT_WORK, "signsgd": "1 of 2 diverged"}
     text = printed(tmp_path)
-    assert "failed" in text and "1 of 2 diverged" in text
-    lines = remarks(load_runs(tmp_path))
+    assert AT_WORK in text and "1 of 2 diverged" in text
+    lines = remarks(named(load_runs(tmp_path)))
     assert len(lines) == 2
-    assert "failed: the run has not ended" in lines[0] and "the loss is NaN" in lines[1]
+    assert lines[0].endswith(f"/001: {NOT_ENDED}")
+    assert " diverged: the loss is NaN" in lines[1]
+
+
+def test_nobody_knows_what_a_run_will_reach_that_has_not_ended(tmp_path):
+    for seed in range(2):
+        write(tmp_path, "allreduce", seed)
+    write(tmp_path, "allreduce", 2, ends=False)
+    write(tmp_path, "async", ends=False)
+    table = results_table(load_runs(tmp_path)).set_index("name")
+    ours, at_work = table.loc["allreduce"], table.loc["async"]
+    assert (ours.runs, ours.missed, ours.reached) == (2, 0, 1.0)
+    assert ours.status == "1 of 3 not ended" and math.isfinite(ours.time_to_accuracy_s)
+    assert at_work.missed == 0 and math.isnan(at_work.reached)
+    assert math.isnan(at_work.time_to_accuracy_s) and math.isnan(at_work.place)
+    assert "missed" not in printed(tmp_path)
 
 
 def test_a_killed_seed_belongs_to_its_setting(tmp_path):
     write(tmp_path, seed=0)
     write(tmp_path, seed=1, ends=False)
     [row] = results_table(load_runs(tmp_path)).to_dict("records")
-    assert (row["runs"], row["missed"], row["status"]) == (2, 1, "1 of 2 failed")
+    assert (row["runs"], row["missed"], row["status"]) == (1, 0, "1 of 2 not ended")
 
 
 def test_runs_with_other_options_are_not_seeds_of_one_another(tmp_path):

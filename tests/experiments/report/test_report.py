@@ -12,6 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from experiments.report.data import ReportData
+from experiments.report.results_table import AT_WORK
 from experiments.report.sections import (
     SECTIONS,
     best_over_networks,
@@ -28,7 +29,6 @@ from experiments.report.sections import (
 from experiments.report.sections.performance_profile import factors
 from experiments.report.statistics import median_interval
 from experiments.runs.load import load_metrics
-from experiments.runs.summary import NOT_ENDED
 from experiments.tasks.target import Target
 from host.errors import UserError
 from tests.experiments.recorded import ALGOS, NETS, TARGET, write_run, write_study
@@ -333,8 +333,8 @@ def test_findings_are_of_the_data(folder, study, tmp_path):
         assert f"{name} in {number}" in finding
     assert best_over_networks.section(study).finding.count(" is first on ") == len(firsts)
     assert incomplete.section(study).finding == "1 run diverged and 1 run failed."
-    reason = study.runs.reason.mask(study.runs.status == "failed", NOT_ENDED)
-    at_work = incomplete.section(replace(study, runs=study.runs.assign(reason=reason)))
+    status = study.runs.status.mask(study.runs.status == "failed", AT_WORK)
+    at_work = incomplete.section(replace(study, runs=study.runs.assign(status=status)))
     assert at_work.finding == "1 run diverged and 1 run has not ended."
     assert set(at_work.tables["incomplete"].cells["status"]) == {"diverged", "not ended"}
     for module in SECTIONS:

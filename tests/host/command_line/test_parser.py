@@ -32,7 +32,7 @@ HELP = "relaxlab thing --help says what there is"
         ("a -r 1e", "--rate takes a number, not '1e'"),
         ("a --seeds", f"--seeds lacks a value: {HELP}"),
         ("a --net LAN", "--net cannot be 'LAN': choose lan, wan"),
-        ("a --li", "--li may be --list or --limit: write it out"),
+        ("a --li", "there is no option --li: did you mean --list?"),
         ("a --list --limit", "--limit and --list exclude each other: leave one of them out"),
         ("a --list=3", "--list takes no value, but got '3'"),
     ],
