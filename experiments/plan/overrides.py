@@ -97,6 +97,9 @@ def read_overrides(texts: Sequence[str]) -> list[Word]:
     return [Word(text, override) for text, override in zip(normalized, parsed, strict=True)]
 
 
+_FOLDERS = ("hydra.run.dir", "hydra.sweep.dir")
+
+
 def values_of(texts: Sequence[str]) -> dict[str, str]:
     """The value of each key that `texts` override; the last one counts."""
     words = map(read_word, texts)
@@ -109,9 +112,12 @@ def normalize_overrides(arguments: Sequence[str]) -> list[str]:
     `model._target_=x` alone means `model=own` with that, so that no key of the default model stays,
     and keys of such a class, and of a Dataset's, need no + to be new.
 
-    Raises `UserError` for a group that is set to null or a number.
+    Raises `UserError` for a group that is set to null or a number, and for a folder without a name.
     """
     words = [read_word(argument) for argument in arguments]
+    for word in words:
+        if word.key in _FOLDERS and not word.value.strip("\"' "):
+            raise UserError(f"{word.key}= names no folder: write {word.key}=FOLDER")
     texts = [_normalized(word) for word in words]
     for group in OPEN_GROUPS:
         texts = _with_own(group, words, texts)

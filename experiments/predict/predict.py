@@ -142,6 +142,10 @@ def steady_steps(script: Sequence[Any]) -> int:
 
 def case_of(overrides: Sequence[str]) -> Case:
     """What a command line asks for. Raises `UserError` with one sentence for what cannot be."""
+    for option in overrides:
+        if option.startswith("-"):
+            key = option.lstrip("-").partition("=")[0]
+            raise UserError(f"there is no option {option}: write {key}=VALUE")
     own = {key: text for key, text in values_of(overrides).items() if _is_own(key)}
     if "device" not in own and "profile" not in own:
         raise UserError("device is missing: choose one, such as device=v100")

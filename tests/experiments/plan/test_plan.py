@@ -295,6 +295,12 @@ def test_a_dot_before_a_folder_of_choices_means_the_choice():
     assert normalize_overrides(as_they_are) == as_they_are
 
 
+@pytest.mark.parametrize("word", ["hydra.run.dir=", "hydra.run.dir=''", "hydra.sweep.dir= "])
+def test_a_folder_without_a_name_is_refused(word):
+    with pytest.raises(UserError, match=r"names no folder: write hydra\.\w+\.dir=FOLDER"):
+        normalize_overrides(["algo=bytegrad", word])
+
+
 @pytest.mark.parametrize(
     ("text", "key", "value"),
     [

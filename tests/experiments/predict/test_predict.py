@@ -209,6 +209,7 @@ def test_half_precision_is_faster_where_there_are_tensor_cores():
         (("algo=torch_ddp_bf16",), "take algo=power_sgd, or algo=allreduce algo.wire=bf16"),
         (("algo=allreduce", "cluster.straggler=1"), "workers are alike here"),
         ((), "algo is missing"),
+        (("--model", "vgg16"), "there is no option --model: write model=VALUE"),
         (("algo=allreduce", "workers=8", "model="), "model= has no shapes"),
     ],
 )
