@@ -308,17 +308,21 @@ def _with_ratios(runs: pd.DataFrame) -> pd.DataFrame:
 def _outcome(times_s: Array, scores: Array, seeds: Array) -> dict[str, Any]:
     """What came of the runs of one setting: of those that have ended, where there is one."""
     is_known = ~np.isnan(times_s)
-    if is_known.any():
+    has_ended = bool(is_known.any())
+    if has_ended:
         times_s, scores, seeds = times_s[is_known], scores[is_known], seeds[is_known]
     num_missed = int(np.isinf(times_s).sum())
-    num_reached = int(np.isfinite(times_s).sum())
-    low, high = median_interval(times_s)
+    num_reached = len(times_s) - num_missed
     final_low, final_high = median_interval(scores[~np.isnan(scores)])
-    reached_low, reached_high = proportion_interval(num_reached, len(times_s))
+    low = high = reached = reached_low = reached_high = math.nan
+    if has_ended:
+        low, high = median_interval(times_s)
+        reached = num_reached / len(times_s)
+        reached_low, reached_high = proportion_interval(num_reached, len(times_s))
     return {
         "runs": len(times_s),
         "missed": num_missed,
-        "reached": num_reached / len(times_s) if is_known.any() else math.nan,
+        "reached": reached,
         "reached_low": reached_low,
         "reached_high": reached_high,
         "times_s": tuple(times_s),

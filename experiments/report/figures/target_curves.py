@@ -45,6 +45,12 @@ class TargetCurves:
     recorded: float | None
 
     @property
+    def drawn_target(self) -> float | None:
+        """`recorded`, where it is on the axis: the curves alone decide how far that goes."""
+        low, high = self.targets.min(), self.targets.max()
+        return self.recorded if self.recorded is not None and low <= self.recorded <= high else None
+
+    @property
     def shown(self) -> list[int]:
         """The positions of the rows to draw: the first three at the target of the runs, the
         baseline, and who is first at most targets.
@@ -67,15 +73,9 @@ def target_plot(situations: Sequence[TargetCurves], styles: Styles) -> Figure:
     groups = fast_first([curves.rows for curves in situations])
     everything = pd.concat(groups)
     panels = [_panel(by_rows[id(group)], everything, styles) for group in groups]
-    dotted = any(_shows_recorded(curves) for curves in situations)
+    dotted = any(curves.drawn_target is not None for curves in situations)
     note = "Dotted: the target of the runs. " * dotted + "A line ends where half of the seeds miss."
     return column(panels, describe(everything, TITLE_COLUMNS), note)
-
-
-def _shows_recorded(curves: TargetCurves) -> bool:
-    """Whether the runs' own target is one of those that are drawn, which curves alone decide."""
-    targets = curves.targets
-    return curves.recorded is not None and targets.min() <= curves.recorded <= targets.max()
 
 
 def _panel(curves: TargetCurves, everything: pd.DataFrame, styles: Styles) -> Panel:
@@ -106,8 +106,8 @@ def _draw(axes: Axes, *, curves: TargetCurves, styles: Styles, frame_in: float) 
         axes.plot(targets, seconds, drawstyle="steps-mid", label=label, **style)
         ends.append(End(float(targets[-1]), float(seconds[-1]), label, style["color"]))
         known.extend(seconds[seconds > 0])
-    if curves.recorded is not None and _shows_recorded(curves):
-        axes.axvline(curves.recorded, color="0.3", linestyle=":", linewidth=0.8)
+    if curves.drawn_target is not None:
+        axes.axvline(curves.drawn_target, color="0.3", linestyle=":", linewidth=0.8)
     axes.set(xlabel=f"target: {curves.rows.metric.iloc[0]}", ylabel="seconds to it")
     axes.set_xlim(curves.targets[0], curves.targets[-1])
     if known:

@@ -30,7 +30,7 @@ from experiments.report.page.packing import (
 from experiments.report.page.rules import rules
 from experiments.report.page.run_table import run_table
 from experiments.report.page.situations import situations
-from experiments.report.results_table import comparable
+from experiments.report.results_table import AT_WORK, comparable
 from experiments.report.section import Section
 from experiments.report.sections import SECTIONS
 from experiments.report.targets.curves import AXES, Curves
@@ -189,6 +189,7 @@ def _explored(data: ReportData, curves: Curves, root: Path) -> dict[str, Any]:
         "settings": [_setting(row) for row in data.table.to_dict("records")],
         "curves": curves.described(),
         "rules": rules(Counter(settings).values()),
+        "at_work": AT_WORK,
         **situations(data, curves, settings),
     }
     return shared(explored, arrays, {}) | {"arrays": arrays}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from experiments.report.page.targets import (
 )
 from experiments.report.results_table import SITUATION, comparable, varies
 from experiments.report.targets.curves import Curves
-from experiments.report.targets.times import Situation, runs_of_settings
+from experiments.report.targets.times import Situation, ended, runs_of_settings
 from experiments.tasks.target import LOWER_IS_BETTER
 
 PROBLEM = ["task", "data", "model", "partition", "metric"]
@@ -74,7 +75,7 @@ def _verdicts(
     for problem, targets in enumerate(grids):
         of_problem = [k for k, group in enumerate(groups) if group.problem.iloc[0] == problem]
         compared = [
-            Situation(groups[k].to_dict("records"), [runs[own] for own in groups[k].index])
+            Situation(groups[k].to_dict("records"), [ended(runs[own]) for own in groups[k].index])
             for k in of_problem
         ]
         told = verdicts(compared, curves, np.array(targets, dtype=float))
@@ -88,7 +89,9 @@ def _verdicts(
 
 def _recorded(group: pd.DataFrame) -> str:
     rows = group.to_dict("records")
-    return "".join(UNKNOWN if row["shared_gpu"] else letter(row) for row in rows)
+    return "".join(
+        UNKNOWN if math.isnan(row["time_to_accuracy_s"]) else letter(row) for row in rows
+    )
 
 
 def _grid(

@@ -22,6 +22,7 @@ from experiments.report.statistics import Array
 from experiments.report.targets.curves import Curves
 from experiments.report.targets.times import (
     Situation,
+    ended,
     runs_of_settings,
     settings_of_runs,
     times_of_all,
@@ -176,8 +177,8 @@ def _situations(data: ReportData) -> Iterator[tuple[pd.DataFrame, Situation, dic
     for group in data.groups():
         baselines = group.loc[group.is_best_baseline & group.target.notna()]
         if not baselines.empty and not math.isnan(baselines.validation_score.iloc[0]):
-            rows = group.query("not shared_gpu")
-            runs = [runs_of[index] for index in rows.index]
+            rows = group.loc[group.time_to_accuracy_s.notna()]
+            runs = [ended(runs_of[index]) for index in rows.index]
             recorded = [own.target_score.iloc[0] for own in runs]
             records = rows.assign(target_score=recorded).to_dict("records")
             yield rows, Situation(records, runs), baselines.iloc[0].to_dict()

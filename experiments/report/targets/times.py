@@ -25,7 +25,7 @@ from experiments.tasks.target import LOWER_IS_BETTER
 @dataclass(frozen=True)
 class Situation:
     """What is compared: `rows` of `results_table` with the "target_score" of their runs, and the
-    `runs` of each, by their rows in `ReportData.runs`.
+    `runs` of each that have `ended`, by their rows in `ReportData.runs`.
     """
 
     rows: Sequence[Mapping[Any, Any]]
@@ -46,12 +46,17 @@ def runs_of_settings(data: ReportData, settings: Sequence[int]) -> dict[Any, pd.
     return dict(iter(data.runs.groupby(pd.Series(settings, data.runs.index))))
 
 
+def ended(runs: pd.DataFrame) -> pd.DataFrame:
+    """Those that are no longer at work: of the others nobody knows what they will reach."""
+    return runs.loc[runs.status != AT_WORK]
+
+
 def times_of_all(situation: Situation, curves: Curves, targets: Array) -> dict[int, Array]:
     """Seconds `[run, target]` of each setting, by its position, whose times are claims: inf for a
     miss, NaN where it is not known.
     """
     rows, runs = situation.rows, situation.runs
-    timed = [k for k, row in enumerate(rows) if not row["shared_gpu"]]
+    timed = [k for k, row in enumerate(rows) if not row["shared_gpu"] and len(runs[k])]
     last_step = max(
         (int(runs[k].steps.max()) for k in timed if runs[k].steps.notna().any()), default=0
     )
@@ -68,8 +73,6 @@ def _times(
     for at, (run, status, steps) in enumerate(
         zip(runs.index, runs.status, runs.steps, strict=True)
     ):
-        if status == AT_WORK:
-            times[at] = math.nan
         if status != "completed":
             continue
         scores = sign * curves.get("score", run)

@@ -160,7 +160,8 @@ def test_nobody_knows_what_a_run_will_reach_that_has_not_ended(tmp_path):
     for seed in range(2):
         write(tmp_path, "allreduce", seed)
     write(tmp_path, "allreduce", 2, ends=False)
-    write(tmp_path, "async", ends=False)
+    for seed in range(3):
+        write(tmp_path, "async", seed, ends=False)
     table = results_table(load_runs(tmp_path)).set_index("name")
     ours, at_work = table.loc["allreduce"], table.loc["async"]
     assert (ours.runs, ours.missed, ours.reached) == (2, 0, 1.0)

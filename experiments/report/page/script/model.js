@@ -36,6 +36,11 @@ class Model {
         return at < 0 ? Infinity : this.curve("time_s", run)[at];
     }
 
+    // Nobody knows what it will reach.
+    isAtWork(run) {
+        return this.get("status", run) === this.at_work;
+    }
+
     targetsOf(situation) {
         return this.problems[situation.problem].targets;
     }
@@ -44,9 +49,10 @@ class Model {
     at(situation, target, place, k) {
         const setting = situation.settings[k];
         const letter = situation.ties[place][k];
-        const runs = this.runsOf[setting];
+        const runs = this.runsOf[setting].filter((run) => !this.isAtWork(run));
         const times = runs.map((run) => this.timeTo(target, run, situation.is_lower));
-        const isTimed = this.settings[setting].is_timed; // else its workers shared a GPU
+        // Else its workers shared a GPU, or none of its runs has ended.
+        const isTimed = this.settings[setting].is_timed && runs.length > 0;
         const isKnown = isTimed && letter !== "u";
         return {
             ...this.settings[setting],

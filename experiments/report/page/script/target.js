@@ -78,7 +78,8 @@ class TargetView {
 
     cells(row) {
         const seeds = row.runs.map((run, k) => `${this.model.get("seed", run)}: ${said(row.times[k])}`);
-        const unknown = row.isTimed ? "not known" : "shared GPU";
+        const untimed = row.runs.length ? "shared GPU" : this.model.at_work;
+        const unknown = row.isTimed ? "not known" : untimed;
         return [
             row.place, row.label, row.isKnown ? row.seconds : NaN, ...row.interval,
             row.isKnown ? `${row.missed} of ${row.runs.length}` : unknown,
@@ -91,6 +92,7 @@ class TargetView {
         const at = `${situation.is_simulated ? "Simulated: at" : "At"} ${situation.metric} ${target}`;
         const hidden = rows.some((row) => isHidden(row.name)) ? " Places count the algorithms that are not shown, too." : "";
         if (!isDecided) return `${at} nobody knows who is first: some runs ended before others, at an easier target.${hidden}`;
+        if (!rows.some((row) => row.isTimed)) return `${at} no algorithm has a time: no run has ended, or workers shared a GPU.${hidden}`;
         const first = rows.find((row) => row.place === 1);
         if (!first) return `${at} nobody is there: all have missed it.${hidden}`;
         const ties = rows.filter((row) => row.isTied).map((row) => row.label);

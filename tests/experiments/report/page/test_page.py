@@ -25,6 +25,7 @@ from host.words import significant
 from tests.experiments.browser import Browser, browser
 from tests.experiments.recorded import write_run
 from tests.experiments.report.reported import reported
+from tests.experiments.report.test_compare import write
 
 MAX_BYTES = 3_000_000
 COMPLETE = "document.documentElement.classList.contains('complete')"
@@ -216,6 +217,25 @@ def test_the_slider_gives_what_python_gives_and_says_missed(study, page):
                 assert number(exact[label]["speed-up to"]) == near(row["speedup_high"])
     assert seen_ties and {row["seconds"] for row in shown.values()} == {"missed"}
     assert "all have missed it" in texts(page, "#target-note")[0]
+
+
+def test_a_run_at_work_is_no_miss_and_hides_no_other(tmp_path, chromium):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    for seed in range(3):
+        write(runs, "allreduce", seed)
+        write(runs, "bytegrad", seed, ends=seed < 2)
+    write(runs, "async", ends=False)
+    file = tmp_path / "at_work.html"
+    file.write_text(make_page(ReportData.load(runs), runs, tmp_path, "at work"))
+    show(chromium, file)
+    note = chromium.ask("document.getElementById('target-note').textContent")
+    assert "allreduce is first" in note and "0 of 3 have missed it" in note
+    shown = {row["algorithm"]: row for row in rows(chromium, "ranks")}
+    assert shown["bytegrad"]["missed"] == "0 of 2" and shown["bytegrad"]["place"] == "1"
+    assert shown["async"]["missed"] == "not ended" and shown["async"]["seconds"] == "-"
+    times = {row["status"]: row["time to target (s)"] for row in rows(chromium, "run-table")}
+    assert times["not ended"] == "-" and times["completed"] != "-"
 
 
 def test_pairs_are_compared_at_every_target_by_the_rule_of_the_tables(study, page):
