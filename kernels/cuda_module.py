@@ -6,7 +6,7 @@ takes seconds, and CuPy keeps the result on disk (`~/.cupy/kernel_cache`).
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
@@ -142,10 +142,9 @@ class CudaModule:
         values = tuple(arg.data_ptr() if isinstance(arg, Tensor) else arg for arg in args)
         stream = _Stream(torch.cuda.current_stream(device).cuda_stream)
         run = _function(self.file, kernel)
-        if torch.cuda.current_device() == device.index:  # the contexts would take longer than CUDA
-            run((blocks,), (threads,), values, stream=stream)
-            return
-        with _current(device):
+        # Where nothing has to change, `_current` would take longer than CUDA.
+        is_current = torch.cuda.current_device() == device.index
+        with nullcontext() if is_current else _current(device):
             run((blocks,), (threads,), values, stream=stream)
 
 

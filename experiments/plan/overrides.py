@@ -116,7 +116,7 @@ def normalize_overrides(arguments: Sequence[str]) -> list[str]:
     """
     words = [read_word(argument) for argument in arguments]
     for word in words:
-        if word.key in _FOLDERS and not word.value.strip("\"' "):
+        if word.key in _FOLDERS and not word.value.strip():
             raise UserError(f"{word.key}= names no folder: write {word.key}=FOLDER")
     texts = [_normalized(word) for word in words]
     for group in OPEN_GROUPS:

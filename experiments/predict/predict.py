@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.plan.compose import compose_config
-from experiments.plan.overrides import read_word, values_of
+from experiments.plan.overrides import read_overrides, read_word, values_of
 from experiments.plan.part import check_first
 from experiments.predict.cluster import WORDS as CLUSTER_WORDS
 from experiments.predict.cluster import cluster_of
@@ -142,10 +142,7 @@ def steady_steps(script: Sequence[Any]) -> int:
 
 def case_of(overrides: Sequence[str]) -> Case:
     """What a command line asks for. Raises `UserError` with one sentence for what cannot be."""
-    for option in overrides:
-        if option.startswith("-"):
-            key = option.lstrip("-").partition("=")[0]
-            raise UserError(f"there is no option {option}: write {key}=VALUE")
+    read_overrides(overrides)  # refuses what is none
     own = {key: text for key, text in values_of(overrides).items() if _is_own(key)}
     if "device" not in own and "profile" not in own:
         raise UserError("device is missing: choose one, such as device=v100")

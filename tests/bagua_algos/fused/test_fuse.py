@@ -24,10 +24,17 @@ from tests.bagua_algos.fused.settings import (
     set_gradients,
 )
 
+NEEDS_GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
 
-def both(setting: str) -> tuple[Optimizer, list[nn.Parameter], Optimizer, list[nn.Parameter]]:
+
+def both(
+    setting: str, device: str = "cpu"
+) -> tuple[Optimizer, list[nn.Parameter], Optimizer, list[nn.Parameter]]:
     """A fused optimizer and its parameters, and a plain one and its."""
-    ours, theirs = make_parameters(), make_parameters()
+    ours, theirs = make_parameters(device), make_parameters(device)
     return fuse_optimizer(make(setting, ours)), ours, make(setting, theirs), theirs
 
 
@@ -36,8 +43,9 @@ def num_strips(optimizer: Optimizer) -> int:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_hundred_steps(setting):
-    fused, ours, plain, theirs = both(setting)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+def test_a_hundred_steps(setting, device):
+    fused, ours, plain, theirs = both(setting, device)
     for step in range(100):
         for parameters, optimizer in ((ours, fused), (theirs, plain)):
             set_gradients(parameters, step)
