@@ -42,7 +42,7 @@ def move_into(parameter: nn.Parameter, view: Tensor) -> None:
     forgets all that it has compiled, and compiles it anew when it is next called.
     """
     is_worse = parameter.is_cuda and _is_aligned(parameter) and not _is_aligned(view)
-    if is_worse and "torch._dynamo" in sys.modules:  # else nothing can have been compiled
+    if is_worse and "torch._inductor.compile_fx" in sys.modules:  # else it has compiled nothing
         torch.compiler.reset()
     parameter.data = with_own_storage(view)
 

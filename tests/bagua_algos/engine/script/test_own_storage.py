@@ -33,6 +33,9 @@ def test_what_an_offset_says_of_alignment_is_true_in_storages_for_gpus(dtype, sh
         start += view.numel()
 
 
+INDUCTOR = "torch._inductor.compile_fx"
+
+
 class OnGpu(nn.Parameter):
     @property
     def is_cuda(self):
@@ -50,10 +53,18 @@ def test_kernels_compiled_for_aligned_memory_are_forgotten_where_it_is_no_longer
     parameter = OnGpu(torch.arange(5.0))
     assert parameter.data_ptr() % 16 == 0
     view = torch.zeros(20)[start : start + 5].copy_(parameter.detach())
-    monkeypatch.setitem(sys.modules, "torch._dynamo", ModuleType("what has compiled"))
+    monkeypatch.setitem(sys.modules, INDUCTOR, ModuleType("what has compiled"))
     move_into(parameter, view)
     assert calls == ["reset"] * is_worse
     assert parameter.data_ptr() == view.data_ptr()
     calls.clear()
     move_into(parameter, torch.zeros(20)[1:6])  # nothing was compiled for it where it is odd
     assert calls == ["reset"] * (not is_worse)
+
+
+def test_no_compiler_is_loaded_where_none_has_compiled(monkeypatch):
+    """A reset imports inductor, which takes seconds, and warns of what it imports."""
+    monkeypatch.setattr(torch.compiler, "reset", lambda: pytest.fail("reset"))
+    monkeypatch.setitem(sys.modules, "torch._dynamo", ModuleType("loaded by any optimizer"))
+    monkeypatch.delitem(sys.modules, INDUCTOR, raising=False)
+    move_into(OnGpu(torch.arange(5.0)), torch.zeros(20)[1:6])
