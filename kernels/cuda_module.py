@@ -26,6 +26,7 @@ _WARP = 32
 
 _MAX_BLOCKS = 2**20  # of kernels that stride over what is left: any number is right
 _BLOCKS_PER_PROCESSOR = 4  # as many as run at a time, see KERNEL in tiles.cuh
+_STRIDING_BLOCKS_PER_PROCESSOR = 8  # that run at a time, or twice as many
 _MANY_TILES = 1024  # twice as many as an H200 works on at a time
 _MAX_TILES_PER_PIECE = 8
 _STATE_WORDS = 4  # sizeof(RowState) / 8, two_passes.cuh
@@ -110,6 +111,15 @@ class CudaModule:
         """
         self._launch(kernel, args, min(blocks or tiling.tiles, _MAX_BLOCKS), tiling.threads)
 
+    def launch_striding(self, kernel: str, args: tuple[Tensor | int, ...], tiling: Tiling) -> None:
+        """`launch`, but where tiles are many a block takes several, each as many.
+
+        For kernels that first work out what all tiles have in common. Others are faster without.
+        """
+        at_most = _STRIDING_BLOCKS_PER_PROCESSOR * _processors(_device_of(args))
+        tiles_of_block = -(-tiling.tiles // at_most)
+        self.launch(kernel, args, tiling, blocks=-(-tiling.tiles // tiles_of_block))
+
     def launch_encoding(
         self,
         kernel: str,
@@ -138,7 +148,7 @@ class CudaModule:
     def _launch(
         self, kernel: str, args: tuple[Tensor | int, ...], blocks: int, threads: int
     ) -> None:
-        device = next(arg.device for arg in args if isinstance(arg, Tensor))
+        device = _device_of(args)
         values = tuple(arg.data_ptr() if isinstance(arg, Tensor) else arg for arg in args)
         stream = _Stream(torch.cuda.current_stream(device).cuda_stream)
         run = _function(self.file, kernel)
@@ -176,6 +186,10 @@ def _current(device: torch.device) -> Iterator[None]:
     """Within, `device` is the one that torch and CuPy use."""
     with torch.cuda.device(device), import_module("cupy").cuda.Device(device.index):
         yield
+
+
+def _device_of(args: tuple[Tensor | int, ...]) -> torch.device:
+    return next(arg.device for arg in args if isinstance(arg, Tensor))
 
 
 @cache

@@ -1,4 +1,4 @@
-// Fp8 with a scale a chunk on the GPU. `fp8_reference.py` specifies every bit; `fp8_cuda.py` chooses
+// Fp8 with a scale a chunk on the GPU. `reference.py` specifies every bit; `cuda.py` chooses
 // and launches these kernels. The conversions are integer arithmetic, because sm_80 has none.
 
 #include "shared/codes.cuh"
@@ -87,18 +87,34 @@ __device__ __forceinline__ void encode_tile(
 }
 
 template <class Wire>
-__device__ __forceinline__ void decode_tile(
-    const u8* payload, const Tile& tile, float (&values)[PER_THREAD]) {
-    constexpr int V = F32::PER_VECTOR;
-    Word<V> words[PER_THREAD / V];
-    load_codes<V>(payload + HEADER_BYTES + tile.start, code_bytes(tile), words);
-    const float scale = load_float(payload);
-#pragma unroll
-    for (int e = 0; e < PER_THREAD; ++e) {
-        const u32 code = words[e / V] >> e % V * 8 & 0xFF;
-        values[e] = ieee::multiply(Wire::decode(code), scale);
+struct Codec {
+    static constexpr int V = F32::PER_VECTOR;
+
+    struct Codes {
+        Word<V> words[PER_THREAD / V];
+        float scale;
+    };
+
+    static __device__ __forceinline__ bool is_aligned(const u8* payload) {
+        return ::is_aligned<V>(payload);
     }
-}
+
+    template <bool ALIGNED>
+    __device__ __forceinline__ void load(const u8* payload, const Tile& tile, Codes& codes) const {
+        codes.scale = load_float<ALIGNED>(payload);
+        load_codes<V, ALIGNED>(
+            payload + HEADER_BYTES + tile.start, code_bytes(tile), codes.words);
+    }
+
+    __device__ __forceinline__ void decode(
+        const Codes& codes, const Tile&, float (&values)[PER_THREAD]) const {
+#pragma unroll
+        for (int e = 0; e < PER_THREAD; ++e) {
+            const u32 code = codes.words[e / V] >> e % V * 8 & 0xFF;
+            values[e] = ieee::multiply(Wire::decode(code), codes.scale);
+        }
+    }
+};
 
 // --- kernels ---
 
@@ -171,9 +187,9 @@ struct Encoding {
     COMPRESS(F32, f32, Wire, wire) \
     COMPRESS(F16, f16, Wire, wire) \
     COMPRESS(BF16, bf16, Wire, wire) \
-    KERNEL(3) decompress_mean_##wire( \
+    KERNEL(4) decompress_mean_##wire( \
         const u8* payloads, u32* chunks, i64 rows, i64 n, i64 num_codes) { \
-        decode_means<decode_tile<Wire>>(payloads, chunks, rows, n, num_codes, wire_bytes(n)); \
+        decode_means(Codec<Wire>(), payloads, chunks, rows, n, num_codes, wire_bytes(n)); \
     }
 
 KERNELS_OF(E4M3, fp8_e4m3)

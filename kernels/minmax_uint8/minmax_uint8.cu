@@ -1,4 +1,4 @@
-// MinMaxUInt8 on the GPU. `minmax_uint8_reference.py` specifies every bit; `minmax_uint8_cuda.py`
+// MinMaxUInt8 on the GPU. `reference.py` specifies every bit; `cuda.py`
 // chooses and launches these kernels.
 
 #include "shared/codes.cuh"
@@ -42,34 +42,22 @@ __device__ __forceinline__ u32 encode(float x, const Grid& grid) {
     return to_small(ieee::least(ieee::greatest(level, 0.0f), 255.0f));
 }
 
-// Levels over the scale, rounded as a division. Where the reciprocal is in use, the first guess q is
-// within an ulp and a half of the quotient, the second is one of the two floats next to it, and the
-// third the nearer one (Markstein, "Computation of elementary functions on the IBM RISC System/6000
-// processor", 1990): the residuals are exact, because a level is 0 or at least 1 and nothing here
-// comes near the denormals or infinity.
+// Levels over the scale. A level is 0 or at least 1, so `exact` says that nothing here comes near the
+// denormals or infinity.
 struct Decoder {
-    float lower, scale, minus_scale, reciprocal;
+    float lower, scale;
+    Divisor divisor;
     bool exact;
 
-    __device__ __forceinline__ Decoder(float mn, float mx) {
-        const Grid grid = grid_of(mn, mx);
-        lower = grid.lower;
-        scale = grid.scale;
-        minus_scale = __uint_as_float(__float_as_uint(scale) ^ 0x80000000u);
-        reciprocal = ieee::divide(1.0f, scale);
+    explicit __device__ __forceinline__ Decoder(const Grid& grid)
+        : lower(grid.lower), scale(grid.scale), divisor(grid.scale) {
         const u32 bits = __float_as_uint(scale);  // large where it is negative or NaN
-        exact = bits >= exponent(-24) && bits < exponent(32) && magnitude(lower) < exponent(64);
-    }
-
-    static __device__ __forceinline__ constexpr u32 exponent(int power) {
-        return static_cast<u32>(127 + power) << 23;
+        exact = bits >= power_of_two(-24) && bits < power_of_two(32) &&
+            magnitude(lower) < power_of_two(64);
     }
 
     __device__ __forceinline__ float decode_exact(u32 code) const {
-        const float level = ieee::add(from_small(code), lower);
-        float q = ieee::multiply(level, reciprocal);
-        q = ieee::multiply_add(ieee::multiply_add(q, minus_scale, level), reciprocal, q);
-        return ieee::multiply_add(ieee::multiply_add(q, minus_scale, level), reciprocal, q);
+        return divisor.divide(ieee::add(from_small(code), lower));
     }
 
     __device__ __forceinline__ float decode(u32 code) const {
@@ -125,24 +113,42 @@ __device__ __forceinline__ void encode_tile(
     store_codes<V>(payload + HEADER_BYTES + tile.start, code_bytes(tile), words);
 }
 
+// V elements a vector.
 template <int V>
-__device__ __forceinline__ void decode_tile(
-    const u8* payload, const Tile& tile, float (&values)[PER_THREAD]) {
-    Word<V> words[PER_THREAD / V];
-    load_codes<V>(payload + HEADER_BYTES + tile.start, code_bytes(tile), words);
-    const Decoder decoder(load_float(payload), load_float(payload + 4));
-    if (decoder.exact) {  // the same for the whole block
+struct Codec {
+    struct Codes {
+        Word<V> words[PER_THREAD / V];
+        float mn, mx;
+    };
+
+    static __device__ __forceinline__ bool is_aligned(const u8* payload) {
+        return ::is_aligned<V>(payload);
+    }
+
+    template <bool ALIGNED>
+    __device__ __forceinline__ void load(const u8* payload, const Tile& tile, Codes& codes) const {
+        codes.mn = load_float<ALIGNED>(payload);
+        codes.mx = load_float<ALIGNED>(payload + 4);
+        load_codes<V, ALIGNED>(
+            payload + HEADER_BYTES + tile.start, code_bytes(tile), codes.words);
+    }
+
+    __device__ __forceinline__ void decode(
+        const Codes& codes, const Tile&, float (&values)[PER_THREAD]) const {
+        const Decoder decoder(grid_of(codes.mn, codes.mx));
+        if (decoder.exact) {  // the same for the whole block
 #pragma unroll
-        for (int e = 0; e < PER_THREAD; ++e) {
-            values[e] = decoder.decode_exact(static_cast<u8>(words[e / V] >> e % V * 8));
-        }
-    } else {
+            for (int e = 0; e < PER_THREAD; ++e) {
+                values[e] = decoder.decode_exact(static_cast<u8>(codes.words[e / V] >> e % V * 8));
+            }
+        } else {
 #pragma unroll
-        for (int e = 0; e < PER_THREAD; ++e) {
-            values[e] = decoder.decode(static_cast<u8>(words[e / V] >> e % V * 8));
+            for (int e = 0; e < PER_THREAD; ++e) {
+                values[e] = decoder.decode(static_cast<u8>(codes.words[e / V] >> e % V * 8));
+            }
         }
     }
-}
+};
 
 // --- what is encoded ---
 
@@ -170,7 +176,7 @@ struct Means {
     u32* means;
 
     __device__ __forceinline__ void load(const Tile& tile, float (&values)[PER_THREAD]) const {
-        decode_mean<decode_tile<PER_VECTOR>>(payloads, num_codes, wire_bytes(n), tile, values);
+        decode_mean(Codec<PER_VECTOR>(), payloads, num_codes, wire_bytes(n), tile, values);
     }
     __device__ __forceinline__ void keep(const Tile& tile, const float (&values)[PER_THREAD]) const {
         store_tile<F32>(means + tile.row * n, tile, values);
@@ -252,14 +258,16 @@ __device__ __forceinline__ void decode_rows(
     for (i64 index = blockIdx.x; index < rows * per_row; index += gridDim.x) {
         const Tile tile = tile_at(index, per_row, n, tile_size());
         const u8* from = payload + tile.row * wire_bytes(n);
+        const Codec<Type::PER_VECTOR> codec;
+        typename Codec<Type::PER_VECTOR>::Codes codes;
         float values[PER_THREAD];
-        decode_tile<Type::PER_VECTOR>(from, tile, values);
+        codec.template load<false>(from, tile, codes);
+        codec.decode(codes, tile, values);
         if constexpr (Type::PER_VECTOR > 4) {  // 16 bits: what lies beyond mx could become infinite
-            const float mn = load_float(from), mx = load_float(from + 4);
 #pragma unroll
             for (int e = 0; e < PER_THREAD; ++e) {
                 if (magnitude(values[e]) <= INFINITE) {
-                    values[e] = ieee::least(ieee::greatest(values[e], mn), mx);
+                    values[e] = ieee::least(ieee::greatest(values[e], codes.mn), codes.mx);
                 }
             }
         }
@@ -288,7 +296,7 @@ KERNELS_OF(BF16, bf16)
 
 KERNEL(3) decompress_mean(
     const u8* payloads, u32* chunks, i64 rows, i64 n, i64 num_codes) {
-    decode_means<decode_tile<4>>(payloads, chunks, rows, n, num_codes, wire_bytes(n));
+    decode_means(Codec<4>(), payloads, chunks, rows, n, num_codes, wire_bytes(n));
 }
 
 KERNEL(3) average_rows(

@@ -14,6 +14,8 @@ from kernels.shared.philox_reference import Key
 _MODULE = CudaModule("qsgd/qsgd.cu")
 load = _MODULE.load
 _VECTOR = 8  # elements: a tile ends with one of any type
+_VECTOR_OF_FLOATS = 4
+_WORD = 4  # bytes: payloads are of whole words
 
 
 def compress(
@@ -31,12 +33,12 @@ def compress(
         tiling = tiling_of(rows, n)
         norms = torch.zeros(rows, -(-n // group_size), dtype=torch.int32, device=device)
         args = chunks, norms, states, rows, n, group_size, tiling.tile_size
-        _MODULE.launch(f"find_norms_{kind}", args, tiling)
+        _MODULE.launch_striding(f"find_norms_{kind}", args, tiling)
     args = (
         *(chunks, payload, streams.to(device).contiguous(), states, norms),
         *(rows, n, group_size, tiling.tile_size, rows // len(streams), *key),
     )
-    _MODULE.launch(f"compress_{kind}_{bits}", args, tiling)
+    _MODULE.launch_striding(f"compress_{kind}_{bits}", args, tiling)
 
 
 def decompress(payload: Tensor, chunks: Tensor, bits: int, group_size: int) -> None:
@@ -49,7 +51,10 @@ def decompress_mean(payloads: Tensor, chunks: Tensor, bits: int, group_size: int
     tiling = tiling_of(*chunks.shape)
     group_size = min(group_size, tiling.n)
     args = payloads.contiguous(), chunks, tiling.rows, tiling.n, group_size, payloads.shape[1]
-    _MODULE.launch(f"decompress_mean_{bits}", args, tiling)
+    no_vector_in_two = group_size == tiling.n or group_size % _VECTOR_OF_FLOATS == 0
+    of_vectors = no_vector_in_two and args[0].data_ptr() % _WORD == 0
+    groups = "of_vectors" if of_vectors else "of_elements"
+    _MODULE.launch_striding(f"decompress_mean_{bits}_{groups}", args, tiling)
 
 
 def _whole_groups(rows: int, n: int, group_size: int) -> Tiling | None:

@@ -1,5 +1,8 @@
 // Bytes at any address: a tile's codes, BYTES bytes for each of a thread's vectors, and floats; and
 // the mean of what several payloads decode to.
+//
+// ALIGNED says that a tile's codes, and as many bytes as there is room for, begin and end at multiples
+// of BYTES, and floats at multiples of 4. Where nothing is known, the address is looked at.
 
 #ifndef KERNELS_CODES_CUH
 #define KERNELS_CODES_CUH
@@ -52,10 +55,10 @@ __device__ __forceinline__ void store_pieces(
 }
 
 // The codes of this thread's vectors, zeros beyond `room` bytes, which are all of the tile's.
-template <int BYTES, int NUM>
+template <int BYTES, bool ALIGNED = false, int NUM>
 __device__ __forceinline__ void load_codes(const u8* from, int room, Word<BYTES> (&words)[NUM]) {
     constexpr int SMALLER = BYTES > 4 ? 4 : 1;
-    if (is_aligned<BYTES>(from) && room % BYTES == 0) {  // the same for the whole block
+    if (ALIGNED || (is_aligned<BYTES>(from) && room % BYTES == 0)) {  // the same for the whole block
         load_pieces<BYTES, BYTES>(from, room, words);
     } else if (is_aligned<SMALLER>(from) && room % SMALLER == 0) {
         load_pieces<BYTES, SMALLER>(from, room, words);
@@ -76,8 +79,9 @@ __device__ __forceinline__ void store_codes(u8* to, int room, const Word<BYTES> 
     }
 }
 
+template <bool ALIGNED = false>
 __device__ __forceinline__ float load_float(const u8* from) {
-    if (is_aligned<4>(from)) return __uint_as_float(*reinterpret_cast<const u32*>(from));
+    if (ALIGNED || is_aligned<4>(from)) return __uint_as_float(*reinterpret_cast<const u32*>(from));
     u32 bits = 0;
     for (int b = 0; b < 4; ++b) bits |= static_cast<u32>(from[b]) << 8 * b;
     return __uint_as_float(bits);
@@ -92,39 +96,77 @@ __device__ __forceinline__ void store_float(u8* to, float x) {
     }
 }
 
-// A row's tile as the mean of the row's `num_codes` payloads, which follow each other: summed from
-// the first to the last, each by `decode(payload, tile, values, context...)`. Of one, what it
-// decodes to.
-template <auto decode, class... Context>
-__device__ __forceinline__ void decode_mean(
-    const u8* payloads, i64 num_codes, i64 num_bytes, const Tile& tile,
-    float (&values)[PER_THREAD], const Context&... context) {
-    const u8* payload = payloads + tile.row * num_codes * num_bytes;
-    decode(payload, tile, values, context...);
-    for (i64 i = 1; i < num_codes; ++i) {
-        float decoded[PER_THREAD] = {};
-        decode(payload + i * num_bytes, tile, decoded, context...);
+// How a codec decodes its tiles, for `decode_mean`. A `Codec` has
+//   Codes                                 what a thread holds of a tile of one payload
+//   load<ALIGNED>(payload, tile, codes)   reads them, and waits for nothing that it reads
+//   decode(codes, tile, values)
+//   is_aligned(payload)                   whether all of a payload that begins here is ALIGNED
+//
+// Add what payloads after another decode to; of `AT_ONCE` of them, all are read before the first is
+// waited for.
+template <int AT_ONCE, bool ALIGNED, class Codec>
+__device__ __forceinline__ void add_decoded(
+    const Codec& codec, const u8* payload, i64 num_codes, i64 num_bytes, const Tile& tile,
+    float (&sums)[PER_THREAD]) {
+    for (; num_codes > 0; num_codes -= AT_ONCE) {
+        typename Codec::Codes codes[AT_ONCE];
 #pragma unroll
-        for (int e = 0; e < PER_THREAD; ++e) values[e] = ieee::add(values[e], decoded[e]);
-    }
-    if (num_codes > 1) {
+        for (int i = 0; i < AT_ONCE; ++i) {
+            if (i < num_codes) codec.template load<ALIGNED>(payload, tile, codes[i]);
+            payload += num_bytes;
+        }
 #pragma unroll
-        for (int e = 0; e < PER_THREAD; ++e) {
-            values[e] = ieee::divide(values[e], static_cast<float>(num_codes));
+        for (int i = 0; i < AT_ONCE; ++i) {
+            if (i < num_codes) {
+                float decoded[PER_THREAD];
+                codec.decode(codes[i], tile, decoded);
+#pragma unroll
+                for (int e = 0; e < PER_THREAD; ++e) sums[e] = ieee::add(sums[e], decoded[e]);
+            }
         }
     }
 }
 
+// Divide by a whole number, which takes one product where that is a power of two.
+__device__ __forceinline__ void divide_by_number(float (&values)[PER_THREAD], i64 number) {
+    const float divisor = static_cast<float>(number);
+    if ((number & (number - 1)) == 0) {
+        const float reciprocal = ieee::divide(1.0f, divisor);
+#pragma unroll
+        for (int e = 0; e < PER_THREAD; ++e) values[e] = ieee::multiply(values[e], reciprocal);
+    } else {
+#pragma unroll
+        for (int e = 0; e < PER_THREAD; ++e) values[e] = ieee::divide(values[e], divisor);
+    }
+}
+
+// A row's tile as the mean of the row's `num_codes` payloads, which follow each other: summed from
+// the first to the last. Of one, what it decodes to.
+template <class Codec>
+__device__ __forceinline__ void decode_mean(
+    const Codec& codec, const u8* payloads, i64 num_codes, i64 num_bytes, const Tile& tile,
+    float (&values)[PER_THREAD]) {
+    const u8* payload = payloads + tile.row * num_codes * num_bytes;
+#pragma unroll
+    for (int e = 0; e < PER_THREAD; ++e) values[e] = -0.0f;  // the sum of none: -0 + x is x
+    if (codec.is_aligned(payload) && num_bytes % 4 == 0) {
+        add_decoded<2, true>(codec, payload, num_codes, num_bytes, tile, values);
+    } else {
+        add_decoded<1, false>(codec, payload, num_codes, num_bytes, tile, values);
+    }
+    if (num_codes > 1) divide_by_number(values, num_codes);
+}
+
 // `decode_mean` of all rows into `chunks`.
-template <auto decode, class... Context>
+template <class Codec>
 __device__ __forceinline__ void decode_means(
-    const u8* payloads, u32* chunks, i64 rows, i64 n, i64 num_codes, i64 num_bytes,
-    const Context&... context) {
+    const Codec& codec, const u8* payloads, u32* chunks, i64 rows, i64 n, i64 num_codes,
+    i64 num_bytes) {
     const i64 per_row = tiles_of_row(n, tile_size());
     for (i64 index = blockIdx.x; index < rows * per_row; index += gridDim.x) {
         const Tile tile = tile_at(index, per_row, n, tile_size());
-        float values[PER_THREAD] = {};
-        decode_mean<decode>(payloads, num_codes, num_bytes, tile, values, context...);
+        float values[PER_THREAD];
+        decode_mean(codec, payloads, num_codes, num_bytes, tile, values);
         store_tile<F32>(chunks + tile.row * n, tile, values);
     }
 }

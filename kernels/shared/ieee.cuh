@@ -24,13 +24,13 @@ namespace ieee {
     }
 
 KERNELS_BINARY(add, "add.rn.f32")
+KERNELS_BINARY(add_rounding_down, "add.rm.f32")
 KERNELS_BINARY(subtract, "sub.rn.f32")
 KERNELS_BINARY(multiply, "mul.rn.f32")
 KERNELS_BINARY(divide, "div.rn.f32")
 KERNELS_BINARY(least, "min.f32")  // of NaN and a number, the number
 KERNELS_BINARY(greatest, "max.f32")
 KERNELS_UNARY(round, "cvt.rni.f32.f32")  // half to even
-KERNELS_UNARY(floor, "cvt.rmi.f32.f32")
 
 // a * b + c, rounded once.
 __device__ __forceinline__ float multiply_add(float a, float b, float c) {

@@ -45,14 +45,43 @@ __device__ __forceinline__ u32 magnitude(float x) { return __float_as_uint(x) & 
 
 __device__ __forceinline__ bool is_finite(float x) { return magnitude(x) < INFINITE; }
 
-// The float of an integer below 2^23, without a conversion, which has a slower pipeline.
-__device__ __forceinline__ float from_small(u32 number) {
-    return ieee::subtract(__uint_as_float(0x4B000000 | number), 8388608.0f);
+// number - less as a float, for integers below 2^23, without a conversion, which has a slower pipeline.
+__device__ __forceinline__ float from_small(u32 number, int less = 0) {
+    return ieee::subtract(__uint_as_float(0x4B000000 | number), static_cast<float>((1 << 23) + less));
 }
+
+// Its bits.
+__device__ __forceinline__ constexpr u32 power_of_two(int exponent) {
+    return static_cast<u32>(127 + exponent) << 23;
+}
+
+// Quotients by one number, rounded as by a division, where all of it is far from the denormals and
+// from infinity. The reciprocal is rounded, so the first guess is within an ulp and a half of the
+// quotient, the second is one of the two floats next to it, and the third the nearer one (Markstein,
+// "Computation of elementary functions on the IBM RISC System/6000 processor", 1990): the residuals
+// are exact.
+struct Divisor {
+    float minus, reciprocal;
+
+    explicit __device__ __forceinline__ Divisor(float number)
+        : minus(__uint_as_float(__float_as_uint(number) ^ 0x80000000u)),
+          reciprocal(ieee::divide(1.0f, number)) {}
+
+    __device__ __forceinline__ float divide(float x) const {
+        float q = ieee::multiply(x, reciprocal);
+        q = ieee::multiply_add(ieee::multiply_add(q, minus, x), reciprocal, q);
+        return ieee::multiply_add(ieee::multiply_add(q, minus, x), reciprocal, q);
+    }
+};
 
 // The integer of an integral float in [0, 2^23).
 __device__ __forceinline__ u32 to_small(float number) {
     return __float_as_uint(ieee::add(number, 8388608.0f)) & 0x7FFFFF;
+}
+
+// The greatest integer up to a float in [0, 2^23).
+__device__ __forceinline__ u32 floor_of_small(float number) {
+    return __float_as_uint(ieee::add_rounding_down(number, 8388608.0f)) & 0x7FFFFF;
 }
 
 #endif

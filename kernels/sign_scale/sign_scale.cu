@@ -1,5 +1,5 @@
-// SignScale on the GPU. `sign_scale_reference.py` specifies every bit, but for the order of the sum in
-// float64; `sign_scale_cuda.py` chooses and launches these kernels.
+// SignScale on the GPU. `reference.py` specifies every bit, but for the order of the sum in
+// float64; `cuda.py` chooses and launches these kernels.
 
 #include "shared/codes.cuh"
 #include "shared/two_passes.cuh"
@@ -57,23 +57,40 @@ __device__ __forceinline__ float begin_row(u8* payload, double sum, i64 n, bool 
     return scale;
 }
 
-__device__ __forceinline__ void decode_tile(
-    const u8* payload, const Tile& tile, float (&values)[PER_THREAD]) {
-    constexpr int V = F32::PER_VECTOR;
-    const u8* codes = payload + HEADER_BYTES + tile.start / 8;
-    u32 signs[PER_THREAD / V];
-#pragma unroll
-    for (int k = 0; k < PER_THREAD / V; ++k) {
-        const int i = offset_of<V>(k);
-        signs[k] = i < tile.count ? codes[i / 8] >> i % 8 : 0;
+struct Codec {
+    static constexpr int V = F32::PER_VECTOR;
+
+    struct Codes {
+        u32 signs[PER_THREAD / V];  // of a vector, from the lowest bit
+        float scale;
+    };
+
+    static __device__ __forceinline__ bool is_aligned(const u8* payload) {
+        return ::is_aligned<4>(payload);
     }
-    const u32 scale = __float_as_uint(load_float(payload));
+
+    template <bool ALIGNED>
+    __device__ __forceinline__ void load(const u8* payload, const Tile& tile, Codes& codes) const {
+        codes.scale = load_float<ALIGNED>(payload);
+        const u8* from = payload + HEADER_BYTES + tile.start / 8;
 #pragma unroll
-    for (int e = 0; e < PER_THREAD; ++e) {
-        const u32 negative = ~signs[e / V] >> e % V & 1;
-        values[e] = __uint_as_float(scale ^ negative << 31);
+        for (int k = 0; k < PER_THREAD / V; ++k) {
+            const int i = offset_of<V>(k);
+            codes.signs[k] = i < tile.count ? from[i / 8] : 0;
+        }
     }
-}
+
+    __device__ __forceinline__ void decode(
+        const Codes& codes, const Tile&, float (&values)[PER_THREAD]) const {
+        const int shift = offset_of<V>(0) % 8;  // that of every vector
+        const u32 scale = __float_as_uint(codes.scale);
+#pragma unroll
+        for (int e = 0; e < PER_THREAD; ++e) {
+            const u32 negative = ~(codes.signs[e / V] >> shift) >> e % V & 1;
+            values[e] = __uint_as_float(scale ^ negative << 31);
+        }
+    }
+};
 
 // What the code of r leaves out, r being the residual and the chunk together.
 __device__ __forceinline__ void subtract_decoded(float (&values)[PER_THREAD], float scale) {
@@ -242,7 +259,7 @@ KERNELS_OF(F32, f32)
 KERNELS_OF(F16, f16)
 KERNELS_OF(BF16, bf16)
 
-KERNEL(3) decompress_mean(
+KERNEL(4) decompress_mean(
     const u8* payloads, u32* chunks, i64 rows, i64 n, i64 num_codes) {
-    decode_means<decode_tile>(payloads, chunks, rows, n, num_codes, wire_bytes(n));
+    decode_means(Codec(), payloads, chunks, rows, n, num_codes, wire_bytes(n));
 }

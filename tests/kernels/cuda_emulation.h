@@ -41,6 +41,11 @@ inline float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); 
 #define KERNELS_IEEE_CUH
 namespace ieee {
 inline float add(float a, float b) { return a + b; }
+inline float add_rounding_down(float a, float b) {
+    const double exact = static_cast<double>(a) + b;  // of the numbers that are added here
+    const float nearest = static_cast<float>(exact);
+    return nearest > exact ? std::nextafter(nearest, -INFINITY) : nearest;
+}
 inline float subtract(float a, float b) { return a - b; }
 inline float multiply(float a, float b) { return a * b; }
 inline float divide(float a, float b) { return a / b; }
@@ -48,7 +53,6 @@ inline float multiply_add(float a, float b, float c) { return std::fma(a, b, c);
 inline float least(float a, float b) { return std::fmin(a, b); }
 inline float greatest(float a, float b) { return std::fmax(a, b); }
 inline float round(float a) { return std::nearbyint(a); }
-inline float floor(float a) { return std::floor(a); }
 inline double to_double(float a) { return a; }
 inline float from_double(double a) { return static_cast<float>(a); }
 

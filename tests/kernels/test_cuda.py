@@ -352,6 +352,69 @@ def test_qsgd_mean(device: str, n: int, bits: int) -> None:
     assert_equal(decoded, expected)
 
 
+MEANS = [  # codes of a mean, bytes by which payloads are off, and QSGD's group
+    *product([1, 2, 3, 4, 5, 9], [0], [512]),
+    *product([5], [1, 4], [512, 500, 3]),
+]
+
+
+@pytest.mark.parametrize("codec", ["minmax_uint8", "sign_scale", "qsgd", "fp8"])
+@pytest.mark.parametrize(("num_codes", "offset", "group_size"), MEANS)
+def test_means_of_any_number_of_codes_at_any_address(
+    device: str, codec: str, num_codes: int, offset: int, group_size: int
+) -> None:
+    n, options = 4500, {"qsgd": (4, group_size), "fp8": ("fp8_e4m3",)}.get(codec, ())
+    reference = import_module(f"kernels.{codec}.reference")
+    chunks = torch.randn(2 * num_codes, n, generator=torch.Generator().manual_seed(num_codes))
+    num_bytes = reference.wire_bytes(n, *(options if codec == "qsgd" else ()))
+    draws = (torch.tensor([[0, 0, 0]]), (0, 0)) if codec == "qsgd" else ()
+    payloads = encoded(reference.compress, chunks, num_bytes, *draws, *options)
+    payloads = payloads.view(2, num_codes, num_bytes)
+    decoded = torch.empty(2, n, device=device)
+    import_module(f"kernels.{codec}.cuda").decompress_mean(
+        moved(payloads.to(device), offset), decoded, *options
+    )
+    expected = torch.empty(2, n)
+    reference.decompress_mean(payloads, expected, *options)
+    assert_equal(decoded, expected)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_qsgd_decodes_every_code(device: str, bits: int) -> None:
+    """A level over S is rounded as by a division, that of a code which no encoder sends too."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    norms = torch.tensor([1.0, 0.1, 3.4e38, 1e-40, torch.nan]).unsqueeze(1)
+    payload = torch.cat([norms.view(torch.uint8), codes.expand(5, 256)], 1)
+    n = 256 * 8 // bits
+    decoded, expected = torch.empty(5, n, device=device), torch.empty(5, n)
+    qsgd_cuda.decompress(payload.to(device), decoded, bits, n)
+    qsgd_reference.decompress(payload, expected, bits, n)
+    assert_equal(decoded, expected)
+
+
+NEAR_LIMITS = [-140, -126, -101, -100, -99, -60, -1, 0, 1, 19, 20, 21, 126]
+
+
+@pytest.mark.parametrize("bits", [2, 8])
+@every_dtype
+def test_qsgd_divides_by_any_norm(device: str, bits: int, dtype: torch.dtype) -> None:
+    """A product by a reciprocal, corrected twice, where that is as good; tiny numbers are not."""
+    generator = torch.Generator().manual_seed(bits)
+    n, group_size = 64 * len(NEAR_LIMITS) * 8, 64
+    norms = (torch.tensor(NEAR_LIMITS).double().exp2() * 1.7).repeat_interleave(8 * group_size)
+    chunks = torch.rand(3, n, generator=generator).double() * norms
+    smaller = torch.randint(0, 120, (n,), generator=generator).double().neg().exp2()
+    chunks[1] *= smaller  # each exponent
+    chunks[2] = (chunks[2] / norms * 128).round() / 128 * norms  # many levels met
+    chunks = chunks.float().to(dtype).nan_to_num(posinf=1.0)
+    how, key = (bits, group_size), (1, 2)
+    num_bytes = qsgd_reference.wire_bytes(n, *how)
+    streams = torch.tensor([[1, 2, 3]])
+    payload = rubbish(3, num_bytes, device=device, offset=0)
+    qsgd_cuda.compress(chunks.to(device), payload, streams.to(device), key, *how)
+    assert_equal(payload, encoded(qsgd_reference.compress, chunks, num_bytes, streams, key, *how))
+
+
 DRAW_WORDS = (
     cuda_module.read_source("shared/philox.cuh")
     + """
