@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ TESTS = (
     *("tests/bagua_algos/scripts", "tests/experiments/training"),
 )
 """The folders with tests that need a GPU: others may need what a GPU's host lacks."""
+
+_SIDE_BY_SIDE = (
+    ("-n", "4", "--dist", "loadfile", "-p", "no:benchmark") if find_spec("xdist") else ()
+)
+"""pytest-benchmark, which is nobody's wish here, warns of xdist, and warnings are errors."""
 
 _SHARE_OF_ROUNDS = 0.83  # of a part's limit: its start, and a round longer than the others
 
@@ -190,9 +196,10 @@ PARTS = (
         name="tests",
         command=lambda folder: [
             *("pytest", "-q", "--tb=line", "-m", "gpu", f"--junitxml={folder / 'tests.xml'}"),
+            *_SIDE_BY_SIDE,
             *TESTS,
         ],
-        limit_s=120,
+        limit_s=240,
         read=read_tests,
     ),
     CheckPart(
