@@ -82,7 +82,7 @@ def run_part(part: CheckPart, folder: Path, left_s: float = LIMIT_S) -> PartOutc
     figures, reason = {}, _run(part, folder, output, limit_s)
     printed = output.read_text(errors="replace").strip().splitlines()
     if reason is not None:
-        reason = ": ".join([reason, *printed[-1:]])
+        reason = _of_no_machine(": ".join([reason, *printed[-1:]]))
     else:
         try:
             figures = part.read(folder)
@@ -92,9 +92,14 @@ def run_part(part: CheckPart, folder: Path, left_s: float = LIMIT_S) -> PartOutc
         seconds=round(time.monotonic() - started_s, 1),
         figures=figures,
         reason=reason,
-        printed=[] if reason is None else printed[-_LINES_KEPT:],
+        printed=[] if reason is None else [_of_no_machine(s) for s in printed[-_LINES_KEPT:]],
         page=part.page(figures) if reason is None else "",
     )
+
+
+def _of_no_machine(line: str) -> str:
+    """The line without this machine's folders: records are read elsewhere."""
+    return line.replace(f"{ROOT}{os.sep}", "").replace(sys.executable, "python")
 
 
 def _run(part: CheckPart, folder: Path, output: Path, limit_s: float) -> str | None:
