@@ -99,7 +99,7 @@ def run_part(part: CheckPart, folder: Path, left_s: float = LIMIT_S) -> PartOutc
 
 def _of_no_machine(line: str) -> str:
     """The line without this machine's folders: records are read elsewhere."""
-    return line.replace(f"{ROOT}{os.sep}", "").replace(sys.executable, "python")
+    return line.replace(sys.executable, "python").replace(f"{ROOT}{os.sep}", "")
 
 
 def _run(part: CheckPart, folder: Path, output: Path, limit_s: float) -> str | None:

@@ -89,8 +89,8 @@ def running(*command: str) -> bool:
 def test_what_a_failed_part_printed_names_no_folder_of_the_machine(tmp_path):
     code = "import sys; from host import errors; sys.exit(f'{sys.executable} {errors.__file__}')"
     outcome = run_part(part("fails", code), tmp_path)
-    assert outcome.printed[-1] == "python host/errors.py"
-    assert outcome.reason == "exit code 1: python host/errors.py"
+    assert outcome.printed[-1] == "SystemExit: python host/errors.py"
+    assert outcome.reason == "exit code 1: SystemExit: python host/errors.py"
 
 
 def test_what_passed_is_on_disk_before_the_next_part_begins(tmp_path):
