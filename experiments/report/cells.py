@@ -22,16 +22,22 @@ from experiments.report.statistics import MIN_SEEDS
 from experiments.tasks.target import ACCURACY
 from host.words import significant
 
-TITLE_COLUMNS = ("task", "data", "model", "partition", "net", "tcp_options", "workers", "backend")
+TITLE_COLUMNS = (
+    *("task", "data", "model", "model_options", "partition", "net", "net_options", "tcp_options"),
+    *("workers", "backend"),
+)
 WORDS = {
-    *("task", "data", "model", "partition", "network", "TCP", "gpu", "backend", "optim"),
+    *("task", "data", "model", "model's", "partition", "network", "network's", "TCP", "gpu"),
+    *("backend", "optim"),
     *("algorithm", "evaluated", "status", "reason", "search", "objective", "objectives", "field"),
     "command",
 }
 """The headers of columns that hold words, not numbers."""
 
 _HEADERS = {
+    "model_options": "model's",
     "net": "network",
+    "net_options": "network's",
     "tcp_options": "TCP",
     "asked_rate_mbit": "Mbit/s asked",
 }

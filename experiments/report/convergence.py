@@ -2,12 +2,14 @@
 
 import math
 import statistics
+from collections import Counter
 from typing import NamedTuple
 
 import pandas as pd
 
 from experiments.report.cells import describe
 from experiments.report.statistics import best_by_accuracy, mean_half_width
+from experiments.runs.summary import NOT_ENDED
 from host import markdown
 from host.environment import environment
 from host.errors import UserError
@@ -23,14 +25,15 @@ SITUATION = ("task", "model", "workers", "steps", "backend")
 
 class ConvergenceRow(NamedTuple):
     """One algorithm at its best learning rate. Accuracies in per cent; `half_width` is that of the
-    95 % interval of the mean over seeds (Student's t), NaN for one seed.
+    95 % interval of the mean over seeds (Student's t), NaN for one seed; `failed` counts the others
+    by their status.
     """
 
     algo: str
     optim: str
     lr_scale: float
     num_seeds: int
-    num_failed: int
+    failed: dict[str, int]
     accuracy: float
     half_width: float
     mb_sent: float
@@ -40,8 +43,11 @@ class ConvergenceRow(NamedTuple):
 def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
     """One row for each algorithm of `runs` (of `load_runs`), the best first.
 
-    Raises `UserError` where they are not comparable, or the baseline is missing.
+    Runs that have not ended are left out. Raises `UserError` where the others are not comparable,
+    or the baseline is missing.
     """
+    if "reason" in runs:
+        runs = runs[runs.reason != NOT_ENDED]
     completed = runs[runs.status == "completed"]
     for column in SITUATION:
         values = sorted(set(map(str, completed[column])))
@@ -49,6 +55,13 @@ def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
             raise UserError(f"the runs differ in {column} ({', '.join(values)}): compare like runs")
     if "metric" in runs and any(map(pd.notna, runs["metric"])):
         raise UserError("accuracies are compared, and some runs have a target of another metric")
+    of_one_seed = runs[runs.duplicated(["algo", "lr_scale", "seed"])]
+    if len(of_one_seed):
+        algo, scale, seed = of_one_seed.iloc[0][["algo", "lr_scale", "seed"]]
+        raise UserError(
+            f"{algo} has several runs of seed {seed} with lr_scale={scale:g}: they differ in what "
+            "is not compared here; give folders with one setting of each algorithm"
+        )
     if BASELINE not in set(runs.algo):
         raise UserError(f"there is no run of {BASELINE} to compare with: add some")
     rows = [_best(group) for _, group in runs.groupby("algo")]
@@ -64,7 +77,7 @@ def _best(runs: pd.DataFrame) -> ConvergenceRow:
         optim=group.optim.iloc[0],
         lr_scale=float(group.lr_scale.iloc[0]),
         num_seeds=len(completed),
-        num_failed=len(group) - len(completed),
+        failed=dict(Counter(group.status[group.status != "completed"])),
         accuracy=statistics.mean(accuracies) if accuracies else 0.0,
         half_width=mean_half_width(accuracies),
         mb_sent=completed.bytes_sent_per_worker.mean() / 1e6,
@@ -80,7 +93,7 @@ def table(rows: list[ConvergenceRow]) -> str:
 
 def _cells(row: ConvergenceRow, baseline: ConvergenceRow) -> list[str]:
     interval = f" ± {row.half_width:.2f}" if not math.isnan(row.half_width) else ""
-    failed = f", {counted(row.num_failed, 'seed')} diverged" if row.num_failed else ""
+    failed = "".join(f", {counted(n, 'seed')} {status}" for status, n in row.failed.items())
     return [
         row.algo,
         f"{row.optim}, {row.lr_scale:g}",

@@ -84,7 +84,7 @@ class ReportData:
         """Runs and their rows, as `load_runs_and_metrics` gives them."""
         problems, apart = metrics.attrs.pop("problems", []), runs.attrs.get("apart", ())
         metrics.attrs = {}  # pandas copies them with every selection
-        evaluations = scored(metrics)
+        evaluations = scored(metrics, runs)
         runs = _with_way(named(runs), evaluations)
         return cls(
             runs=runs,

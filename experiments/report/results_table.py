@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,10 @@ SITUATION: dict[str, Callable[[str], str]] = {
     "task": str,
     "data": "data {}".format,
     "model": str,
+    "model_options": str,
     "partition": "partition {}".format,
     "net": "network {}".format,
+    "net_options": str,
     "tcp_options": str,
     "asked_rate_mbit": "{} Mbit/s asked".format,
     "workers": lambda number: counted(int(number), "worker"),
@@ -56,7 +58,8 @@ computed.
 """
 _CONFIGURATION = "configuration"
 """The one option of a run whose configuration cannot be read: it is no seed of any setting."""
-_TASK, _TARGET = "task.", "task.target_accuracy"
+_TOLD_ELSEWHERE = (*_TCP, "net.rate_mbit", "net.backend", "task.target_accuracy")
+"""Options that have a column of their own, or that change how a link is shaped, not what it is."""
 _PARTITION = ("data.partition", "data.alpha", "data.sizes")
 KEYS = (*SITUATION, *DETAIL, "metric", "shared_gpu", "name", "label", "algo", "is_baseline")
 """What the runs of a setting share."""
@@ -80,7 +83,8 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     algorithm with `bits` of 4 and of 8 are two algorithms, not two seeds of one. "label": the name
     with what else of DETAIL tells it from others. "cluster": the options of `cluster` that vary,
     such as "straggler=0.5". "tcp_options": those of the network that are not Linux's own, such as
-    "mtu=9000, wmem_max_kb=64". "data": what varies among runs of one task, such as "root=a".
+    "mtu=9000, wmem_max_kb=64". "data", "model_options" and "net_options": what else varies among
+    runs of one task, model or network, such as "root=a", "hidden=64" or "delay_ms=5".
     "partition": which examples workers have for themselves, such as "dirichlet, alpha=0.1"; None
     where all share all. "is_baseline": it is PyTorch's own. "learning_rate": the
     optimizer's, scaled; NaN where that is not recorded. "shared_gpu": its workers shared a GPU;
@@ -97,7 +101,9 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     runs = runs.assign(
         cluster=pd.Series(_clusters(configs), runs.index, dtype="str"),
         tcp_options=pd.Series(map(_tcp_options, configs), runs.index, dtype="str"),
-        data=pd.Series(_data(runs, configs), runs.index, dtype="str"),
+        data=pd.Series(_varying(runs.task, "task.", configs), runs.index, dtype="str"),
+        model_options=pd.Series(_varying(runs.model, "model.", configs), runs.index, dtype="str"),
+        net_options=pd.Series(_varying(runs.net, "net.", configs), runs.index, dtype="str"),
         partition=pd.Series(map(_partition, configs), runs.index, dtype="str"),
     )
     runs = with_scores(runs)
@@ -198,20 +204,28 @@ def _tcp_options(config: Mapping[str, Any]) -> str | None:
     return ", ".join(f"{name}={config[key]}" for key, name in names.items()) or None
 
 
-def _data(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str | None]:
-    """What of its task a run has in another way than others of that task: None where all are alike.
-    A task over a user's own files or Datasets has one name for all of them.
+def _varying(
+    names: Iterable[str], group: str, configs: Sequence[dict[str, Any]]
+) -> list[str | None]:
+    """What a run has in another way than others of the same name, of the options of a `group`: None
+    where all are alike. A task over a user's own files has one name for all of them, as a network
+    with another delay has.
     """
-    of_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for task, config in zip(runs.task, configs, strict=True):
-        of_task[task].append(config)
+    names = list(names)
+    of_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for name, config in zip(names, configs, strict=True):
+        of_name[name].append(config)
     varying = {
-        task: sorted(key for key in _differing(own) if key.startswith(_TASK) and key != _TARGET)
-        for task, own in of_task.items()
+        name: sorted(
+            key
+            for key in _differing(own)
+            if key.startswith(group) and not key.startswith(_TOLD_ELSEWHERE)
+        )
+        for name, own in of_name.items()
     }
     return [
-        ", ".join(f"{k.removeprefix(_TASK)}={config.get(k)}" for k in varying[task]) or None
-        for task, config in zip(runs.task, configs, strict=True)
+        ", ".join(f"{k.removeprefix(group)}={config.get(k)}" for k in varying[name]) or None
+        for name, config in zip(names, configs, strict=True)
     ]
 
 

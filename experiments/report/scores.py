@@ -34,9 +34,14 @@ def with_scores(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(target=pd.Series(target, runs.index, dtype="str"))
 
 
-def scored(metrics: pd.DataFrame) -> pd.DataFrame:
-    """The evaluations of `load_metrics`, with a "score": accuracy, where that is the metric."""
-    score = metrics.accuracy if "score" not in metrics else metrics.score.fillna(metrics.accuracy)
+def scored(metrics: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """The evaluations of `load_metrics`, with a "score": accuracy, where that is the metric of its
+    one of `runs` (of `load_runs`). One whose score is no number is left out.
+    """
+    score = metrics.accuracy
+    if "metric" in runs and "score" in metrics:
+        others = set(runs.folder[runs["metric"].fillna(ACCURACY) != ACCURACY])
+        score = score.mask(metrics.folder.isin(others), metrics.score)
     rows = metrics.assign(score=score)
     return rows.loc[(rows["kind"] == "evaluation") & rows.score.notna()]
 

@@ -230,7 +230,7 @@ def best_by_steps(settings: pd.DataFrame) -> pd.DataFrame:
     For runs that end at a target: the question is how soon they are there. The best are the
     settings that the greatest share of seeds reached the target with, and of these those whose
     median run took the fewest steps. Where every median run misses, or there is no target, those
-    of the best score on the validation set.
+    of the best score on the validation set: none, where none has a score.
     """
     settings = settings.loc[settings.reached == settings.reached.max()]
     fewest = settings.steps_to_accuracy.min()

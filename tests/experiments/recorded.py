@@ -34,11 +34,13 @@ def write_run(
 
     Its accuracy approaches `limit`, sooner for an algorithm that learns faster, and its steps take
     as long as its bytes need. `fields` are of the summary; `options`, of the algorithm; `cluster`,
-    of the workers; `of_net`, of the network; `lr`, of its optimizer; `stop_at_target`, of the run;
+    of the workers; `of_net`, of the network; `of_model`, of the model; `lr`, of its optimizer;
+    `stop_at_target`, of the run;
     `shared_training`: it learns on every network the same.
     """
     options, cluster = fields.pop("options", {}), fields.pop("cluster", {})
     of_net, stops = fields.pop("of_net", {}), fields.pop("stop_at_target", False)
+    of_model = fields.pop("of_model", {})
     lr = fields.pop("lr", 0.1)
     mb_a_step, rate = ALGOS[algo]
     of_chance = 0 if fields.pop("shared_training", False) else len(net)
@@ -77,6 +79,7 @@ def write_run(
     if summary["status"] != "completed":
         summary["time_to_accuracy_s"] = None
     config = {"seed": seed, "workers": workers, "cluster": cluster, "net": of_net}
+    config |= {"model": of_model}
     config |= {"optim": {"lr": lr}, "lr_scale": summary["lr_scale"], "stop_at_target": stops}
     config["algo"] = {"_target_": _target(algo)} | options
     environment = {"cpu": "A CPU", "cores": 2, "packages": {"torch": "2.13.0"}, "host": "a-host"}

@@ -10,19 +10,19 @@ import pandas as pd
 
 from experiments.report.results_table import COMPARABLE, shown
 
-NETWORK = ["net", "tcp_options", "asked_rate_mbit", "cluster"]
+NETWORK = ["net", "net_options", "tcp_options", "asked_rate_mbit", "cluster"]
 """A network, with workers of a kind at its ends."""
 REST = [column for column in COMPARABLE if column not in NETWORK]
 
 
 def network_name(row: Mapping[Any, Any]) -> str:
     """Such as "wan", "slow_tcp, 50 Mbit/s" or "lan_1g, 1000 Mbit/s, straggler=0.5": a network, its
-    TCP where that is not Linux's own, the rate asked of it, and what its workers are like where
-    they are not alike in all runs.
+    options that other runs on it have otherwise, its TCP where that is not Linux's own, the rate
+    asked of it, and what its workers are like where they are not alike in all runs.
     """
-    net, tcp, rate, cluster = (row[column] for column in NETWORK)
+    net, options, tcp, rate, cluster = (row[column] for column in NETWORK)
     asked = f"{rate:g} Mbit/s" if pd.notna(rate) else None
-    parts = [shown("net", net), tcp, asked, cluster]
+    parts = [shown("net", net), options, tcp, asked, cluster]
     return ", ".join(part for part in parts if pd.notna(part))
 
 

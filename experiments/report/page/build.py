@@ -188,7 +188,7 @@ def _explored(data: ReportData, curves: Curves, root: Path) -> dict[str, Any]:
         "setting": settings,
         "settings": [_setting(row) for row in data.table.to_dict("records")],
         "curves": curves.described(),
-        "rules": rules(Counter(settings).values()),
+        "rules": rules(range(1, max(Counter(settings).values()) + 1)),  # some may not have ended
         "at_work": AT_WORK,
         **situations(data, curves, settings),
     }

@@ -37,7 +37,8 @@ _REQUEST_LIMIT_S = 10
 _WATCHED = {*FILES, "tuning.json", "trace.json"}
 _WAITING = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="2">
-<title>{title}</title></head><body><h1>{title}</h1><p>{sentence}</p></body></html>
+<link rel="icon" href="data:,"><title>{title}</title></head>
+<body><h1>{title}</h1><p>{sentence}</p></body></html>
 """
 _HEADERS = {
     "Cache-Control": "no-store",

@@ -24,7 +24,7 @@ from experiments.report.targets.curves import Curves
 from experiments.report.targets.times import Situation, ended, runs_of_settings
 from experiments.tasks.target import LOWER_IS_BETTER
 
-PROBLEM = ["task", "data", "model", "partition", "metric"]
+PROBLEM = ["task", "data", "model", "model_options", "partition", "metric"]
 """What situations share that have the same targets to choose from."""
 
 

@@ -246,7 +246,8 @@ def times_over_networks(table: pd.DataFrame) -> PageTable:
     ]
     columns = {name: [on.get(name) for on in on_networks] for name in names}
     alike = pd.concat([row.head(1) for row in rows], ignore_index=True)
-    alike = alike.assign(net="", tcp_options=None, asked_rate_mbit=math.nan, cluster=None)
+    alike = alike.assign(net="", net_options=None, tcp_options=None)
+    alike = alike.assign(asked_rate_mbit=math.nan, cluster=None)
     seconds = {name: [_seconds(setting) for setting in columns[name]] for name in names}
     return PageTable(
         caption="Seconds until the target, by network: the median over seeds, in brackets how many "

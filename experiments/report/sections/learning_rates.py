@@ -58,11 +58,12 @@ def _best(table: pd.DataFrame) -> pd.DataFrame:
     order.
     """
     found = {}
-    for _, group in table.groupby([*COMPARABLE, "optim", "name"], dropna=False):
+    has_ended = table.reached.notna()
+    for _, group in table[has_ended].groupby([*COMPARABLE, "optim", "name"], dropna=False):
         tried = _rates(group)
         if len(tried) > 1:
             best = best_by_steps(group)
-            found[best.index[0]] = (_rates(best), tried)
+            found[(group if best.empty else best).index[0]] = (_rates(best), tried)
     chosen = table.loc[sorted(found)]
     both = [found[index] for index in chosen.index]
     return chosen.assign(best=[best for best, _ in both], tried=[tried for _, tried in both])
@@ -73,19 +74,27 @@ def _rates(settings: pd.DataFrame) -> Rates:
 
 
 def _said(rates: Rates) -> str:
-    """Such as "0.03, 0.1"."""
-    return ", ".join(f"{rate:g}" for rate in rates)
+    """Such as "0.03, 0.1"; "none"."""
+    return ", ".join(f"{rate:g}" for rate in rates) or "none"
 
 
 def _end(best: Rates, tried: Rates) -> str:
-    """Such as " (the highest)", where no best rate has a lower and a higher one beside it."""
-    if set(best) & set(tried[1:-1]):
+    """Such as " (the highest)", where there is a best rate, and none has a lower and a higher one
+    beside it.
+    """
+    if not best or set(best) & set(tried[1:-1]):
         return ""
     ends = {tried[0]: "the lowest", tried[-1]: "the highest"}
     return f" ({' and '.join(ends[rate] for rate in best)})"
 
 
 def _finding(mark: str, best: pd.DataFrame) -> str:
+    is_known = best.best.map(len) > 0
+    without = listed(sorted(set(best["name"][~is_known])))
+    best = best[is_known]
+    said = f"no learning rate led {without} to the target or to a score" if without else ""
+    if best.empty:
+        return sentence([said], mark)
     at_end = [bool(_end(*both)) for both in zip(best.best, best.tried, strict=True)]
     if any(at_end):
         part = (
@@ -98,7 +107,7 @@ def _finding(mark: str, best: pd.DataFrame) -> str:
             "the best learning rate has a lower and a higher one beside it in "
             f"{'all ' if len(best) > 1 else ''}{counted(len(best), 'case')}"
         )
-    return sentence([part], mark)
+    return sentence([part, *filter(None, [said])], mark)
 
 
 def _untuned(table: pd.DataFrame, best: pd.DataFrame) -> list[str]:

@@ -19,7 +19,7 @@ from experiments.report.figures.styles import Styles
 from experiments.report.phrases import kinds, sentence, situation
 from experiments.report.results_table import COMPARABLE
 from experiments.report.section import Section
-from host.words import significant
+from host.words import listed, significant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,12 +81,15 @@ def _groups(table: pd.DataFrame, measure: str) -> Iterator[pd.DataFrame]:
 
 
 def _times(group: pd.DataFrame) -> pd.Series:
-    """For each algorithm, the time to accuracy with the most workers over that with the fewest."""
+    """For each algorithm, the time to accuracy with the most workers over that with the fewest: inf
+    where it misses with the most, 0 where it misses with the fewest alone.
+    """
     ratios = {}
     for label, rows in group.groupby("label"):
-        rows = rows.loc[np.isfinite(rows.time) & (rows.time > 0)].sort_values("workers")
-        if rows.workers.nunique() > 1:
-            ratios[label] = rows.time.iloc[-1] / rows.time.iloc[0]
+        rows = rows.loc[rows.time.notna() & (rows.time > 0)].sort_values("workers")
+        if rows.workers.nunique() > 1 and np.isfinite(rows.time).any():
+            first, last = rows.time.iloc[0], rows.time.iloc[-1]
+            ratios[label] = math.inf if last == math.inf else last / first
     return pd.Series(ratios, dtype=float)
 
 
@@ -119,18 +122,28 @@ def _finding(mark: str, table: pd.DataFrame) -> str:
 
 def _of_times(table: pd.DataFrame) -> list[str]:
     """Such as "the time to accuracy with the most workers is 0.43 times that with the fewest for a,
-    and 1.2 times for b".
+    and 1.2 times for b", "c misses the target with the most workers".
     """
     ratios = [_times(group) for group in _groups(table, "time")]
     if not (known := [each for each in ratios if len(each)]):
         return []
-    medians = pd.concat(known).groupby(level=0).median()
-    best, worst = medians.idxmin(), medians.idxmax()
-    least, most = float(medians.min()), float(medians.max())
-    said = f"{significant(least)} times that with the fewest for {best}"
-    if best != worst:
-        said += f", and {significant(most)} times for {worst}"
-    return [said_of(table, f"the time to accuracy with the most workers is {said}")]
+    ratios = pd.concat(known)
+    parts = []
+    medians = ratios.groupby(level=0).median()
+    medians = medians[np.isfinite(medians) & (medians > 0)]
+    if len(medians):
+        best, worst = medians.idxmin(), medians.idxmax()
+        least, most = float(medians.min()), float(medians.max())
+        said = f"{significant(least)} times that with the fewest for {best}"
+        if best != worst:
+            said += f", and {significant(most)} times for {worst}"
+        parts.append(said_of(table, f"the time to accuracy with the most workers is {said}"))
+    for value, workers in ((math.inf, "most"), (0.0, "fewest")):
+        if labels := sorted(set(ratios.index[ratios == value])):
+            verb = "misses" if len(labels) == 1 else "miss"
+            where = " in some situation" if len(known) > 1 else ""
+            parts.append(f"{listed(labels)} {verb} the target with the {workers} workers{where}")
+    return parts
 
 
 def _draw_speed(axes: Axes, *, group: pd.DataFrame, styles: Styles, frame_in: float) -> None:

@@ -2,6 +2,7 @@ import pandas as pd
 import pytest
 
 from experiments.report.convergence import best_rows, table
+from experiments.runs.summary import NOT_ENDED
 from host.errors import UserError
 
 
@@ -11,7 +12,8 @@ def runs(*rows):
         **{"task": "t", "model": "m", "workers": 4, "steps": 10, "backend": "sim"},
         **{"optim": "sgd", "bytes_sent_per_worker": 2e6, "spread": 0.0},
     }
-    return pd.DataFrame([dict(zip(columns, row, strict=True)) | same for row in rows])
+    made = pd.DataFrame([dict(zip(columns, row, strict=True)) | same for row in rows])
+    return made.assign(seed=made.groupby(["algo", "lr_scale"]).cumcount(), reason=None)
 
 
 BASE = [("allreduce", 1.0, 0.80, 0.81, "completed"), ("allreduce", 1.0, 0.82, 0.83, "completed")]
@@ -42,7 +44,7 @@ def test_a_rate_at_which_a_seed_diverged_gives_way_and_is_never_hidden():
             ("qsgd", 3.0, None, None, "diverged"),
         )
     )
-    assert (rows[1].lr_scale, rows[1].num_failed) == (1.0, 0)
+    assert (rows[1].lr_scale, rows[1].failed) == (1.0, {})
     only = best_rows(runs(*BASE, ("qsgd", 3.0, None, None, "diverged")))
     assert "1 seed diverged" in table(only)
 
@@ -59,3 +61,18 @@ def test_runs_that_cannot_be_compared_are_refused():
     mixed.loc[0, "steps"] = 20
     with pytest.raises(UserError, match=r"differ in steps \(10, 20\)"):
         best_rows(mixed)
+
+
+def test_what_failed_did_not_diverge_and_what_is_at_work_did_neither():
+    rows = [("qsgd", 3.0, 0.9, 0.9, "completed"), ("qsgd", 3.0, None, None, "failed")]
+    assert "1 seed failed" in table(best_rows(runs(*BASE, *rows)))
+    unended = runs(*BASE, *rows, ("qsgd", 1.0, 0.8, 0.8, "completed"))
+    unended.loc[unended.status == "failed", "reason"] = NOT_ENDED
+    [_, qsgd] = sorted(best_rows(unended), key=lambda row: row.algo)
+    assert (qsgd.lr_scale, qsgd.num_seeds, qsgd.failed) == (3.0, 1, {})
+
+
+def test_other_settings_are_no_seeds():
+    twice = runs(*BASE).assign(seed=0)
+    with pytest.raises(UserError, match="allreduce has several runs of seed 0 with lr_scale=1"):
+        best_rows(twice)

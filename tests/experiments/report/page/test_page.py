@@ -238,6 +238,20 @@ def test_a_run_at_work_is_no_miss_and_hides_no_other(tmp_path, chromium):
     assert times["not ended"] == "-" and times["completed"] != "-"
 
 
+def test_many_seeds_of_which_one_is_at_work_are_explored(tmp_path, chromium):
+    """Of so many, intervals are by order: of those that have ended there is one fewer."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    for seed in range(7):
+        write(runs, "allreduce", seed, pace_s=1 + seed / 10, ends=seed < 6)
+    file = tmp_path / "seven.html"
+    file.write_text(make_page(ReportData.load(runs), runs, tmp_path, "seven"))
+    show(chromium, file)
+    [row] = rows(chromium, "ranks")
+    assert row["missed"] == "0 of 6"
+    assert chromium.console == []
+
+
 def test_pairs_are_compared_at_every_target_by_the_rule_of_the_tables(study, page):
     pick(page, "#situation", "network slow_tcp, 100 Mbit/s asked")
     pick(page, "#pair-second", "torch_ddp_powersgd")

@@ -13,6 +13,7 @@ from experiments.report.page import serve
 from experiments.report.page.serve import Published, fingerprint
 from host.errors import UserError
 from tests import app
+from tests.experiments.browser import browser
 from tests.experiments.recorded import write_run
 
 
@@ -63,6 +64,16 @@ def test_a_port_in_use_and_no_folder_are_one_sentence(tmp_path):
     assert done.stderr.startswith(f"error: Port {port} of 127.0.0.1 is in use: choose another one")
     with pytest.raises(UserError, match="There is no folder"):
         serve.watch(tmp_path / "misspelt", 0, print)
+
+
+def test_a_browser_that_waits_for_the_page_asks_for_nothing_that_is_not_there(tmp_path, server):
+    server.published = serve._waiting(tmp_path, "The runs are being read.")
+    with browser(tmp_path) as page:
+        page.open(server.url)
+        page.wait("performance.now() > 1000")
+        page.wait("performance.now() < 1000")  # it has loaded itself again
+        assert page.ask("document.querySelector('p').textContent") == "The runs are being read."
+        assert page.console == []
 
 
 def test_every_change_of_a_record_is_seen(tmp_path):

@@ -1,0 +1,98 @@
+"""Records that are not as most are: what a table must not put together, drop or make up."""
+
+import math
+
+import pytest
+from pyarrow import parquet
+
+from experiments.report.data import ReportData
+from experiments.report.sections import (
+    best_over_networks,
+    learning_rates,
+    overview,
+    scaling,
+    time_to_accuracy,
+)
+from experiments.runs.summary import NOT_ENDED
+from experiments.tasks.target import Target
+from tests.experiments.recorded import write_run
+
+
+def test_a_network_of_the_same_name_with_another_delay_is_another_situation(tmp_path):
+    """Each algorithm ran on its own: nothing is compared."""
+    write_run(tmp_path / "a", "allreduce", of_net={"delay_ms": 100})
+    write_run(tmp_path / "b", "bytegrad", of_net={"delay_ms": 5})
+    study = ReportData.load(tmp_path)
+    assert list(study.table["name"]) == ["allreduce", "bytegrad"]
+    assert list(study.table.net_options) == ["delay_ms=100", "delay_ms=5"]
+    assert study.table.speedup.dropna().tolist() == [1.0] and study.table.place.tolist() == [1, 1]
+    cells = time_to_accuracy.section(study).tables["time_to_accuracy"].cells
+    assert cells["network's"] == ["delay_ms=100", "delay_ms=5"]
+
+
+def test_all_on_both_networks_of_a_name_are_compared_on_each(tmp_path):
+    for algo in ("allreduce", "bytegrad"):
+        for seed, delay_ms in enumerate((5, 100)):
+            write_run(tmp_path / f"{algo}{seed}", algo, of_net={"delay_ms": delay_ms})
+    study = ReportData.load(tmp_path)
+    assert list(study.table.place) == [1, 2, 1, 2]
+    table = best_over_networks.section(study).tables["times_over_networks"]
+    nets = {"wan, delay_ms=5, 50 Mbit/s", "wan, delay_ms=100, 50 Mbit/s"}
+    assert set(table.cells) == {"algorithm", *nets}
+
+
+def test_a_model_of_the_same_name_with_other_sizes_is_another_situation(tmp_path):
+    for algo in ("allreduce", "bytegrad"):
+        for hidden in (64, 256):
+            write_run(tmp_path / f"{algo}{hidden}", algo, of_model={"hidden": hidden})
+    study = ReportData.load(tmp_path)
+    assert list(study.table["name"]) == ["bytegrad", "allreduce"] * 2
+    assert list(study.table.model_options) == ["hidden=256"] * 2 + ["hidden=64"] * 2
+    assert "2 situations" in overview.section(study).finding
+
+
+def test_a_loss_that_is_no_number_is_not_the_accuracy_beside_it(tmp_path):
+    target = Target(metric="loss", value=0.2)
+    write_run(tmp_path / "a", target=target, limit=0.5, time_to_accuracy_s=None)
+    file = tmp_path / "a" / "metrics.parquet"
+    rows = parquet.read_table(file).to_pandas()
+    last = rows.index[rows.kind == "evaluation"][-1]
+    rows.loc[last, ["score", "accuracy"]] = [math.nan, 0.1]
+    rows.to_parquet(file)
+    study = ReportData.load(tmp_path)
+    assert list(study.table.missed) == [1]
+    assert list(study.runs.steps_to_accuracy) == [math.inf]
+    assert study.evaluations.score.min() > 0.2
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ((0.98, 0.98, 0.5), "allreduce misses the target with the most workers"),
+        ((0.5, 0.98, 0.98), "allreduce misses the target with the fewest workers"),
+        ((0.98, 0.5, 0.98), "times that with the fewest for allreduce"),
+    ],
+)
+def test_a_miss_at_an_end_of_the_scaling_is_told(tmp_path, limits, said):
+    for workers, limit in zip((2, 8, 16), limits, strict=True):
+        write_run(tmp_path / str(workers), workers=workers, limit=limit)
+    finding = scaling.section(ReportData.load(tmp_path)).finding
+    assert said in finding
+    assert ("times that with the fewest" in finding) == (limits[0] == limits[2])
+
+
+def test_rates_of_which_none_came_to_anything_have_no_best_one(tmp_path):
+    for scale in (10.0, 30.0):
+        folder = tmp_path / str(scale)
+        write_run(folder, status="diverged", lr_scale=scale, validation_accuracy=None)
+    section = learning_rates.section(ReportData.load(tmp_path))
+    assert section.tables["learning_rates"].cells["best"] == ["none"]
+    assert section.finding == "No learning rate led allreduce to the target or to a score."
+
+
+def test_rates_that_are_at_work_are_not_yet_tried(tmp_path):
+    for scale, status in ((1.0, "completed"), (3.0, "completed"), (10.0, "failed")):
+        reason = NOT_ENDED if status == "failed" else None
+        write_run(tmp_path / str(scale), status=status, lr_scale=scale, reason=reason)
+    table = learning_rates.section(ReportData.load(tmp_path)).tables["learning_rates"]
+    assert table.cells["learning rates tried"] == ["0.1, 0.3"]
