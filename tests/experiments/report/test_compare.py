@@ -223,7 +223,7 @@ def test_names_are_not_taken_for_markup(tmp_path):
 
 def test_a_curve_is_the_median_and_range_over_seeds(tmp_path):
     seeds = [write(tmp_path, seed=s, pace_s=1.0 + s, limit=0.9 + s / 50) for s in range(3)]
-    line = curve(scored(load_metrics(tmp_path)).assign(status="completed"))
+    line = curve(scored(load_metrics(tmp_path), load_runs(tmp_path)).assign(status="completed"))
     assert line["time_s"].tolist() == [row.time_s for row in seeds[1]]
     assert line["score"].tolist() == [row.accuracy for row in seeds[1]]
     assert line["least"].tolist() == [row.accuracy for row in seeds[0]]
@@ -235,7 +235,7 @@ def test_a_curve_ends_where_its_first_completed_run_does(tmp_path):
         write_run(tmp_path / f"{seed}", seed=seed, num_rows=20 - 6 * seed)
     write_run(tmp_path / "failed", seed=3, num_rows=2, status="failed")
     status = load_runs(tmp_path)[["folder", "status"]]
-    evaluations = scored(load_metrics(tmp_path)).merge(status, on="folder")
+    evaluations = scored(load_metrics(tmp_path), load_runs(tmp_path)).merge(status, on="folder")
     assert len(curve(evaluations)) == 8
     assert len(curve(evaluations.loc[evaluations.status == "failed"])) == 2
     completed = evaluations.loc[evaluations.status == "completed"]

@@ -314,7 +314,8 @@ def test_a_profile_counts_a_miss_as_infinity_and_takes_who_was_run_everywhere():
         ("c", "lan", 0.5),
     ]
     same = {"task": "t", "model": "m", "asked_rate_mbit": 1.0, "workers": 4, "gpu": None}
-    same["cluster"] = same["tcp_options"] = same["partition"] = same["data"] = None
+    kinds = ("cluster", "tcp_options", "net_options", "partition", "data", "model_options")
+    same |= dict.fromkeys(kinds)
     table = pd.DataFrame(
         [{"label": label, "net": net, "time_to_accuracy_s": s} | same for label, net, s in rows]
     ).assign(target="accuracy 0.9", metric="accuracy", backend="gloo")
