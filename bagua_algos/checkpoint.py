@@ -42,12 +42,13 @@ def checked(state: Any) -> Any:
     return state
 
 
-def check_belongs(state_dict: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raise `ValueError` where a state is not of what `here` says: algorithm, layout, workers.
-
-    A state without tensors, such as a count of steps, belongs to any workers of the algorithm.
+def check_belongs(
+    state_dict: Mapping[str, Any], here: Mapping[str, Any], *, workers_agree: bool
+) -> None:
+    """Raise `ValueError` where a state is not of what `here` says: algorithm, layout, workers; but
+    a portable one belongs to any workers of the algorithm.
     """
-    portable = is_portable(state_dict["state"])
+    portable = is_portable(state_dict["state"], workers_agree=workers_agree)
     for what, own in here.items():
         saved = state_dict["of"].get(what)
         if saved != own and not (portable and what != ALGORITHM):
@@ -75,8 +76,8 @@ def _parts(state: Any) -> Iterable[Any]:
     return vars(state).values() if hasattr(state, "__dict__") else ()
 
 
-def is_portable(state: Any) -> bool:
-    """Whether any number of workers can go on with this state: it has no tensors, which are laid
-    out for the workers that made it.
+def is_portable(state: Any, *, workers_agree: bool) -> bool:
+    """Whether any number of workers can go on with this state: all models are one, and it has no
+    tensors, which are laid out for the workers that made it.
     """
-    return next(tensors_in(state), None) is None
+    return workers_agree and next(tensors_in(state), None) is None

@@ -202,7 +202,8 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
 
     Call it last: `distribute` first, which gives all workers equal weights, then
     `model.load_state_dict` and `optimizer.load_state_dict` of this worker's own. Raises
-    `ValueError` for a state of another algorithm, model, rank or number of workers.
+    `ValueError` for a state of another algorithm, model, rank or number of workers; where workers
+    agree after every step and the state holds no tensors, of another algorithm alone.
     """
     _engine(model).load_state_dict(state)
 

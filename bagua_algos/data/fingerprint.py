@@ -4,8 +4,9 @@ Two are equal only if all is that examples are made of. An object counts by what
 of it, a function or class by its code and by the globals, closures and modules that the code uses,
 an array by its elements, and a file that a path names, as a string with a separator or a `Path`, by
 its size and its time of change.
-What an installed package or Python brings counts by its file and version. What pickle cannot keep,
-such as an open file, is refused: it could change unseen.
+What an installed package or Python brings counts by its file and version, and its functions also by
+their defaults and closures, which may hold code of others. What pickle cannot keep, such as an open
+file, is refused: it could change unseen.
 """
 
 import copyreg
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-_FORM = "1"
+_FORM = "2"
 """Another one wherever this module reads objects otherwise."""
 _LONGEST_PATH = 4096
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, tuple)
@@ -145,24 +146,39 @@ class _Describer(pickle.Pickler):
         if id(obj) in self._seen:
             return "again", list(self._seen).index(id(obj))
         self._seen[id(obj)] = obj
-        module = obj if isinstance(obj, types.ModuleType) else sys.modules.get(obj.__module__)
-        name = getattr(obj, "__qualname__", "")
-        if module is not None and _is_installed(module):
-            return "installed", module.__name__, name, _source(module), _version(module)
+        module, name = _home(obj), getattr(obj, "__qualname__", "")
+        if module is not None and _is_installed(module) and _is_of_a_file(obj):
+            held = list(_held(obj)) if isinstance(obj, types.FunctionType) else []
+            return "installed", module.__name__, name, _source(module), _version(module), held
         if isinstance(obj, types.ModuleType):
             return "module", obj.__name__, _source(obj), list(_members_of_module(obj))
         if isinstance(obj, types.FunctionType):
-            return (
-                "function",
-                obj.__code__,
-                obj.__defaults__,
-                obj.__kwdefaults__,
-                [
-                    *_closure(obj),
-                    *_globals(obj.__code__, obj.__globals__),
-                ],
-            )
+            found = _globals(obj.__code__, obj.__globals__)
+            return "function", [*_held(obj), *found]
         return "class", name, obj.__bases__, list(_members_of_class(obj))
+
+
+def _home(obj: Any) -> types.ModuleType | None:
+    """The module of its code: of a function not `__module__`, which `functools.wraps` copies from
+    another.
+    """
+    match obj:
+        case types.ModuleType():
+            return obj
+        case types.FunctionType():
+            return sys.modules.get(obj.__globals__.get("__name__", ""))
+        case _:
+            return sys.modules.get(obj.__module__)
+
+
+def _is_of_a_file(obj: Any) -> bool:
+    """Whether it is no function of other code: of a text that an installed module executes, or of a
+    program that it runs, as cProfile does.
+    """
+    if not isinstance(obj, types.FunctionType):
+        return True
+    file = obj.__code__.co_filename
+    return file.startswith("<frozen ") or _is_path_of_package(file)
 
 
 def _members_of_class(cls: type) -> Iterator[tuple[str, Any]]:
@@ -180,7 +196,13 @@ def _members_of_module(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
         if type(member) in _CONSTANTS or isinstance(member, types.ModuleType):
             yield name, member
         elif isinstance(member, type | types.FunctionType):
-            yield name, sys.modules.get(member.__module__)
+            yield name, (sys.modules.get(member.__module__), _home(member))
+
+
+def _held(function: types.FunctionType) -> Iterator[Any]:
+    """Its code, and what it brings along by itself: defaults and closure."""
+    yield from (function.__code__, function.__defaults__, function.__kwdefaults__)
+    yield from _closure(function)
 
 
 def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -248,6 +270,10 @@ def _is_installed(module: types.ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if file is None:
         return module.__name__ != "__main__"
+    return _is_path_of_package(file)
+
+
+def _is_path_of_package(file: str) -> bool:
     is_package = "site-packages" in file or "dist-packages" in file
     return is_package or file.startswith(_roots())
 

@@ -164,6 +164,11 @@ class Classification:
                 f"target_accuracy is a fraction in (0, 1], but got {self.target_accuracy}."
             )
 
+    @property
+    def averages_labels(self) -> bool:
+        """Whether the loss is the mean over labels, and no other one of a subclass."""
+        return type(self).loss is Classification.loss
+
     def lengths(self, split: Split) -> np.ndarray:
         """All places of all examples."""
         return np.full(len(split), split.x.shape[1])

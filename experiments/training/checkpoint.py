@@ -200,12 +200,13 @@ def go_on_alike(state: dict[str, Any], plan: Plan, model: nn.Module) -> None:
 
 
 def check_portable(state: object, plan: Plan, num_saved: int) -> None:
-    """Raise `UserError` where an algorithm's `state`, of `num_saved` workers, has tensors: they are
-    laid out for so many.
+    """Raise `UserError` where `num_saved` workers differ, or their algorithm's `state` has tensors,
+    which are laid out for so many: no other number can go on.
     """
-    if not is_portable(state):
+    agree = plan.algorithm.workers_agree
+    if not is_portable(state, workers_agree=agree):
         raise UserError(
-            f"the checkpoint has the state of {plan.names['algo']} on "
+            f"the checkpoint has the {'state' if agree else 'models'} of {plan.names['algo']} on "
             f"{counted(num_saved, 'worker')}, which {plan.workers} cannot go on with: "
             f"start {num_saved}"
         )

@@ -4,6 +4,7 @@ Shapes: w workers held by this process, b examples of each.
 """
 
 import itertools
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,7 @@ from bagua_algos.engine.step_observer import StepObserver
 from bagua_algos.worker_axis.inputs import Inputs, any_of, each
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
-from experiments.tasks.base import Batch, Model, Split
+from experiments.tasks.base import PADDING, Batch, Classification, Model, Split
 from experiments.tasks.batches import Batches
 from experiments.tasks.loading.reading import Reading, Request
 from experiments.training.distributed import Distributed, distribute
@@ -41,8 +42,11 @@ def uploaded(plan: Plan, batch: Batch) -> Batch:
     return plan.task.inputs(x_wb), upload(y_wb, plan.backend.device)
 
 
-def losses(plan: Plan, model: nn.Module, batch: Batch) -> Tensor:
-    """Each worker's loss of a micro-batch in the plan's precision `[w]`, to be differentiated."""
+def losses(plan: Plan, model: nn.Module, batch: Batch, divisors_w: Tensor | None = None) -> Tensor:
+    """Each worker's loss of a micro-batch in the plan's precision `[w]`, to be differentiated.
+
+    Divided by `divisors_w`, so that those of a batch add up to its mean; None: by their number.
+    """
     x_wb, y_wb = batch
     device, dtype = any_of(x_wb).device.type, getattr(torch, plan.precision)
 
@@ -53,7 +57,8 @@ def losses(plan: Plan, model: nn.Module, batch: Batch) -> Tensor:
             return outputs_wb.float()
 
         own = each(lambda x: x[rows], x_wb), y_wb[rows]
-        return plan.task.loss(in_precision, own) / plan.accumulate
+        divisor = plan.accumulate if divisors_w is None else divisors_w[rows]
+        return plan.task.loss(in_precision, own) / divisor
 
     # The loss of float16 has to be scaled before a backward pass begins.
     at_once = isinstance(model, StackedModel) and dtype is not torch.float16
@@ -84,6 +89,8 @@ class Step:
     """Of the examples, where batches are cut to the longest of theirs."""
     weights_w: Tensor | None = None
     """Of the workers' losses in their mean, where not all count alike."""
+    weighs_labels: bool = False
+    """Whether micro-batches may have unequally many labels, over which the loss is a mean."""
     schedule: torch.optim.lr_scheduler.LRScheduler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -94,7 +101,9 @@ class Step:
     def __call__(self, indices_wb: np.ndarray) -> Tensor:
         """Take the step on the examples `indices_wb`; returns each worker's loss before it `[w]`.
 
-        The gradient is that of the mean over the batch, however many micro-batches it is cut into.
+        The gradient is that of the mean over the batch, however many micro-batches it is cut into:
+        over its labels where they are classes. A loss of the task's own is the mean of those of the
+        micro-batches.
         On a GPU the step is enqueued and the host waits for none of it, but for a `GradScaler`.
         """
         with record_function(STEP):
@@ -129,10 +138,10 @@ class Step:
 
     def _take(self, indices_wb: np.ndarray) -> Tensor:
         self.optimizer.zero_grad()
-        parts = self._micro_batches(indices_wb)
+        last = self.plan.accumulate - 1
         losses_w = [
-            self._accumulate(part, is_last=index == len(parts) - 1)
-            for index, part in enumerate(parts)
+            self._accumulate(*part, is_last=index == last)
+            for index, part in enumerate(self._parts(indices_wb))
         ]
         if self.plan.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
@@ -144,10 +153,23 @@ class Step:
             self.schedule.step()
         return torch.stack(losses_w).sum(0)
 
-    def _accumulate(self, indices_wb: np.ndarray, *, is_last: bool) -> Tensor:
-        batch = uploaded(self.plan, self.reading.batch(self._request(indices_wb)))
+    def _parts(self, indices_wb: np.ndarray) -> Iterator[tuple[Batch, Tensor | None]]:
+        """The micro-batches, and what the loss of each is divided by; each is read when its turn
+        comes, but where the labels of all have to be counted first.
+        """
+        requests = map(self._request, self._micro_batches(indices_wb))
+        batches = map(self.reading.batch, requests)
+        if not self.weighs_labels:
+            return ((batch, None) for batch in batches)
+        read = list(batches)
+        return zip(read, _divisors([y_wb for _, y_wb in read]), strict=True)
+
+    def _accumulate(self, read: Batch, divisors_w: Tensor | None, *, is_last: bool) -> Tensor:
+        device = self.plan.backend.device
+        batch = uploaded(self.plan, read)
+        divisors_w = None if divisors_w is None else upload(divisors_w, device)
         with nullcontext() if is_last else self.distributed.no_sync():
-            loss_w = losses(self.plan, self.distributed.model, batch)
+            loss_w = losses(self.plan, self.distributed.model, batch, divisors_w)
             weighted_w = loss_w if self.weights_w is None else loss_w * self.weights_w
             # Workers do not mix: each one's gradient is of its own loss.
             self.scaler.scale(weighted_w.sum()).backward()
@@ -170,9 +192,27 @@ def make_step(
     lengths = plan.task.lengths(split) if plan.loading.sampler.crop else None
     on_wait = {"on_wait": observer.on_data} if isinstance(observer, TraceRecorder) else {}
     reading = Reading(split, plan.seed, plan.loaders, **on_wait)
-    return Step(
-        plan, reading, distributed, optimizer, scaler, lengths, _weights(plan, split, communicator)
-    )
+    weights_w, weighs_labels = _weights(plan, split, communicator), _weighs_labels(plan, split)
+    return Step(plan, reading, distributed, optimizer, scaler, lengths, weights_w, weighs_labels)
+
+
+def _weighs_labels(plan: Plan, split: Split) -> bool:
+    """Arrays tell whether all their places have labels; of a Dataset nobody knows before."""
+    task = plan.task
+    if plan.accumulate == 1 or not (isinstance(task, Classification) and task.averages_labels):
+        return False
+    return split.counts_epochs or bool((split.y == PADDING).any())
+
+
+def _divisors(labels: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """What the means over the `labels` [w, b, ...] of each micro-batch are divided by `[w]`, to add
+    up to the mean over all; None where it is their number for all.
+    """
+    counts_aw = torch.stack([(y_wb != PADDING).flatten(1).sum(1) for y_wb in labels])
+    if (counts_aw == counts_aw[0]).all():
+        return [None] * len(labels)
+    # No label has a loss of 0, which an infinite divisor leaves as it is.
+    return list(counts_aw.sum(0).clamp(min=1) / counts_aw)
 
 
 def _weights(plan: Plan, split: Split, communicator: Communicator) -> Tensor | None:

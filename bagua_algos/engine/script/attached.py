@@ -65,9 +65,11 @@ class Attached(ABC):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from another engine's `state_dict`, of the same workers.
 
-        Raises `ValueError` where that was of another algorithm, model, shard or number of workers.
+        Raises `ValueError` where that was of another algorithm, model, shard or number of workers,
+        unless workers agree and it holds no tensors: then only of another algorithm.
         """
-        check_belongs(state_dict, self._identity())
+        agree = self.algorithm.workers_agree
+        check_belongs(state_dict, self._identity(), workers_agree=agree)
         self._change_context(state=copy.deepcopy(state_dict["state"]), step=int(state_dict["step"]))
 
     def close(self) -> None:

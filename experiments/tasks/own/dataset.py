@@ -84,6 +84,11 @@ class DatasetTask(Classification):
         """Whether labels are class numbers."""
         return self.loss_function == CROSS_ENTROPY
 
+    @property
+    def averages_labels(self) -> bool:
+        """Not where `loss` is a function that is given, or a method of a subclass."""
+        return self.is_classification and type(self).loss is DatasetTask.loss
+
     def load(self) -> TaskData:
         """Reads no example yet. Raises UserError for a split without one."""
         collate = self.collate or default_collate

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils.data import Subset, TensorDataset
 
 from bagua_algos.data.fingerprint import fingerprint
@@ -255,3 +257,54 @@ def test_what_could_change_unseen_is_refused(make):
     part = make()
     with pytest.raises(ValueError, match=r"changes cannot be seen \(.*\): .*fingerprint=\.\.\."):
         fingerprint({"transform": lambda x: (x, part)})
+
+
+def scaled(function, factor):
+    @functools.wraps(function)
+    def wrapper(x):
+        return function(x, dim=0) * factor
+
+    return wrapper
+
+
+def with_power(power):
+    code = F.normalize.__code__
+    return types.FunctionType(code, F.normalize.__globals__, argdefs=(power, 1, 1e-12, None))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda number: scaled(F.normalize, number),
+        lambda number: scaled(scaled(F.normalize, number), 1),
+        lambda number: torch.vmap(F.normalize, in_dims=number),
+        lambda number: torch.no_grad()(lambda x: x * number),
+        lambda number: torch.vmap(scaled(F.normalize, number)),
+        lambda number: eval(f"lambda x: normalize(x) * {number}", vars(F)),
+        with_power,
+    ],
+    ids=["wrapper", "twice", "closure", "decorator", "both", "text", "defaults"],
+)
+def test_what_is_ones_own_counts_in_a_function_that_names_a_package(make):
+    found = [fingerprint(make(number)) for number in (0, 1)]
+    assert len({*found, fingerprint(F.normalize)}) == 3
+    assert [fingerprint(make(number)) for number in (0, 1)] == found
+
+
+def test_a_packages_wrappers_of_one_function_differ():
+    assert fingerprint(torch.vmap(F.normalize)) != fingerprint(torch.no_grad()(F.normalize))
+
+
+def test_a_module_that_wraps_a_packages_function_counts_where_another_imports_it(loaded):
+    program = "from helpers import normalize"
+    helpers = """
+import functools, torch.nn.functional as F
+def scaled(function):
+    @functools.wraps(function)
+    def wrapper(x):
+        return function(x) * 2
+    return wrapper
+normalize = scaled(F.normalize)
+"""
+    found = [fingerprint(loaded(program, h)) for h in (helpers, helpers.replace("* 2", "* 3"))]
+    assert found[0] != found[1]

@@ -10,7 +10,17 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import bagua_algos
-from bagua_algos import Algorithm, AllReduce, CommunicationError, CompressedAllReduce
+from bagua_algos import (
+    Algorithm,
+    AllReduce,
+    ByteGrad,
+    CommunicationError,
+    CompressedAllReduce,
+    Decentralized,
+    LocalSGD,
+)
+from bagua_algos.checkpoint import tensors_in
+from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.engine import Engine
@@ -294,6 +304,41 @@ def test_a_state_that_no_checkpoint_could_give_back_is_refused():
     with pytest.raises(ValueError, match=sentence):
         engine.state_dict()
     engine.close()
+
+
+def alone(algorithm, world_size):
+    """Worker 0 of so many, after a step."""
+    model = layers(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, algorithm, LoopbackCommunicator(world_size))
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    return engine
+
+
+@pytest.mark.parametrize("algorithm", [Decentralized(), LocalSGD()])
+def test_a_state_without_tensors_of_workers_that_differ_is_of_one_worker(algorithm):
+    """Its model is in no other worker's file."""
+    engines = [alone(algorithm, world_size) for world_size in (4, 3, 4)]
+    state = engines[0].state_dict()
+    assert next(tensors_in(state["state"]), None) is None
+    with pytest.raises(ValueError, match="of another number of workers: 4, and here it is 3"):
+        engines[1].load_state_dict(state)
+    of_another = state | {"of": state["of"] | {"rank": [1]}}
+    with pytest.raises(ValueError, match=r"of another rank: \[1\], and here it is \[0\]"):
+        engines[2].load_state_dict(of_another)
+    engines[2].load_state_dict(state)
+    for engine in engines:
+        engine.close()
+
+
+@pytest.mark.parametrize("algorithm", [AllReduce(), ByteGrad()])
+def test_a_state_without_tensors_of_workers_that_agree_is_anybodys(algorithm):
+    engines = [alone(algorithm, world_size) for world_size in (4, 3)]
+    engines[1].load_state_dict(engines[0].state_dict())
+    assert engines[1].context.step == 1
+    for engine in engines:
+        engine.close()
 
 
 def test_an_engine_may_be_collected_while_any_optimizer_steps():

@@ -6,12 +6,14 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
 from experiments.plan.identity import completed
 from experiments.runs.load import load_rows
 from experiments.runs.records import RunFolder
 from experiments.runs.resume import check_resumable
 from experiments.runs.summary import Summary
-from experiments.training.checkpoint import Checkpoints
+from experiments.training.checkpoint import Checkpoints, check_portable
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 from tests import app
@@ -129,3 +131,24 @@ def test_what_cannot_be_is_refused_in_a_sentence(words, complaint, tmp_path):
     assert complaint in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("algo", "state", "what"),
+    [
+        ("allreduce", None, None),
+        ("torch_ddp", {}, None),
+        ("slowmo", [torch.zeros(1)], "models of slowmo"),
+        ("local_sgd", None, "models of local_sgd"),
+        ("decentralized", None, "models of decentralized"),
+        ("qadam", [torch.zeros(1)], "state of qadam"),
+    ],
+)
+def test_another_number_of_workers_goes_on_where_all_models_are_one(algo, state, what, tmp_path):
+    plan = make_plan(compose_config([f"algo={algo}", "workers=2", "model=mlp"]), tmp_path)
+    if what is None:
+        check_portable({"state": state, "step": 5}, plan, 4)
+        return
+    sentence = f"has the {what} on 4 workers, which 2 cannot go on with: start 4$"
+    with pytest.raises(UserError, match=sentence):
+        check_portable({"state": state, "step": 5}, plan, 4)

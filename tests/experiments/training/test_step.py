@@ -1,3 +1,6 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -6,8 +9,11 @@ from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
+from experiments.tasks.base import PADDING
 from experiments.tasks.batches import Batches
+from experiments.tasks.own.dataset import DatasetTask
 from experiments.training.step import clip_norms_, make_step
+from tests.experiments.tasks.own.test_dictionaries import OF_PLACES, SENTENCES
 
 WORKERS = 3
 
@@ -15,16 +21,17 @@ WORKERS = 3
 class Training:
     """Simulated workers, by plan."""
 
-    def __init__(self, folder, *overrides):
+    def __init__(self, folder, *overrides, every_labelled=1):
         words = ["algo=allreduce", "model=mlp", "model.hidden=[16]", f"workers={WORKERS}"]
         self.plan = make_plan(compose_config([*words, "backend=sim", *overrides]), folder)
-        data = self.plan.task.load()
+        train = self.plan.task.load().train
+        train = replace(train, y=np.where(np.arange(len(train)) % every_labelled, PADDING, train.y))
         communicator = StackedCommunicator(WORKERS)
         self.model = StackedModel(self.plan.model, WORKERS)
         optimizer = self.plan.make_optimizer(self.model.parameters())
-        self.take_step = make_step(self.plan, data.train, self.model, optimizer, communicator)
+        self.take_step = make_step(self.plan, train, self.model, optimizer, communicator)
         self.batches = Batches(
-            num_examples=len(data.train),
+            num_examples=len(train),
             world_size=WORKERS,
             ranks=communicator.ranks,
             batch_size=self.plan.batch_size,
@@ -53,6 +60,57 @@ def test_micro_batches_sum_up_to_the_batch(tmp_path):
         without_batch_norm(training.model)  # it sees a micro-batch at a time
     assert whole.run(3) == pytest.approx(cut.run(3), rel=1e-4)
     torch.testing.assert_close(whole.weights, cut.weights, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_micro_batches_sum_up_to_the_batch_where_few_examples_have_labels(precision, tmp_path):
+    """Some micro-batches have none."""
+    words = ["model=mlp_layer_norm", f"precision={precision}"]
+    whole = Training(tmp_path, *words, every_labelled=5)
+    cut = Training(tmp_path, *words, "accumulate=8", every_labelled=5)
+    rel = 1e-4 if precision == "float32" else 1e-2
+    assert whole.run(3) == pytest.approx(cut.run(3), rel=rel)
+    torch.testing.assert_close(whole.weights, cut.weights, rtol=0, atol=rel / 10)
+
+
+def stepped(folder, *words):
+    """Three workers of a user's Dataset of sentences, after a step on their batches of 6: the
+    losses, and the weights.
+    """
+    words = [*SENTENCES, "backend=sim", "batch_size=6", *words]
+    plan = make_plan(compose_config(words), folder)
+    train = plan.task.load().train
+    torch.manual_seed(0)
+    model = StackedModel(plan.model, WORKERS)
+    optimizer = plan.make_optimizer(model.parameters())
+    step = make_step(plan, train, model, optimizer, StackedCommunicator(WORKERS))
+    losses_w = step(np.arange(18).reshape(WORKERS, 6))
+    step.distributed.close()
+    return losses_w, torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_places_without_labels_do_not_change_what_micro_batches_sum_up_to(loaders, tmp_path):
+    words = [*OF_PLACES, "task.shift_labels=true", f"data.loaders={loaders}"]
+    whole, cut = (stepped(tmp_path, *words, f"accumulate={number}") for number in (1, 3))
+    for ours, theirs in zip(cut, whole, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_micro_batches_of_equally_many_labels_have_the_bits_of_their_mean(tmp_path, monkeypatch):
+    counted = stepped(tmp_path, "accumulate=3")
+    monkeypatch.setattr(DatasetTask, "averages_labels", False)
+    for ours, theirs in zip(counted, stepped(tmp_path, "accumulate=3"), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_micro_batches_are_read_at_once_only_where_labels_have_to_be_counted(tmp_path):
+    def counts(*words, **options):
+        return Training(tmp_path, *words, **options).take_step.weighs_labels
+
+    assert counts("accumulate=4", every_labelled=2)
+    assert not counts("accumulate=4")
+    assert not counts(every_labelled=2)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
