@@ -9,7 +9,7 @@ a step what they are without.
 import operator
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import Any, TypeVar
 
@@ -205,9 +205,10 @@ class _Fusion:
             vars(optimizer).update(hooks)
             for group, before in zip(groups, given, strict=True):
                 group.update(before)
-            for strip in strips:
-                strip.end(flat.get(strip.weights, {}), states)
-            states.update({p: flat[p] for p in rest if p in flat})
+            with ExitStack() as ends:  # all of them, last first, also where one raises
+                ends.callback(states.update, {p: flat[p] for p in rest if p in flat})
+                for strip in reversed(strips):
+                    ends.callback(strip.end, flat.get(strip.weights, {}), states)
 
     def _group(self, index: int, parameters: list[nn.Parameter], states: Any) -> "_Group":
         layout = [(p.data_ptr(), p.is_contiguous(), _kind(p.grad)) for p in parameters]
@@ -249,15 +250,19 @@ class _Called:
     def __init__(self, optimizer: Optimizer, loss: Any) -> None:
         self._loss = loss
         self._weights = [p for group in optimizer.param_groups for p in group["params"]]
-        self._versions = [p._version for p in self._weights]
+        self._versions = self._versions_now()
 
     def __call__(self) -> Any:
-        if [p._version for p in self._weights] != self._versions:
+        if self._versions_now() != self._versions:
             raise ValueError(
                 "the optimizer calls its closure on weights that it has changed in the same step, "
                 "so it cannot be fused: call unfuse_optimizer() with it first"
             )
         return self._loss
+
+    def _versions_now(self) -> list[tuple[int, int]]:
+        """What is another after a change in place, and after `p.data = ...`."""
+        return [(p._version, p.data_ptr()) for p in self._weights]
 
 
 @torch._disable_dynamo  # pyright: ignore[reportPrivateImportUsage]

@@ -62,8 +62,12 @@ class Strip:
         return {name: part.value for name, part in self._shared.items()}
 
     def end(self, state: State, states: States) -> None:
-        """Hand what the optimizer has made of the strip's state on to the parameters' own."""
+        """Hand what the optimizer has made of the strip's state on to the parameters' own.
+
+        Raises `ValueError` where it has given `weights` another shape, type or device.
+        """
         self.weights.grad = None
+        self._bring_home(state)
         self._layout.end_step()
         # Else a backward through a graph of before the step would not be refused.
         torch.autograd.graph.increment_version(self._parameters)
@@ -81,6 +85,27 @@ class Strip:
             del self._shared[name]
             for known in own:
                 known.pop(name, None)
+
+    def _bring_home(self, state: State) -> None:
+        """Where the optimizer has given `weights` other memory (`p.data = ...`), copy what is there
+        to where the parameters are.
+        """
+        home, now = self._layout.weights, self.weights.data
+        is_of_kind = (now.shape, now.dtype, now.device) == (home.shape, home.dtype, home.device)
+        if is_of_kind and (now.data_ptr(), now.stride()) == (home.data_ptr(), home.stride()):
+            return
+        self.weights.data = home
+        if not is_of_kind:
+            raise ValueError(
+                f"the optimizer has made {now.dtype} {list(now.shape)} on {now.device} of weights "
+                f"that are {home.dtype} {list(home.shape)} on {home.device}, so it cannot be "
+                "fused: call unfuse_optimizer() with it first"
+            )
+        storage = home.untyped_storage().data_ptr()
+        for name, value in state.items():  # the weights of before, which it has kept
+            if isinstance(value, Tensor) and value.untyped_storage().data_ptr() == storage:
+                state[name] = value.clone()
+        home.copy_(now)
 
     def _known(self) -> list[State]:
         """The parameters' own states; none before the first step."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bagua_algos.worker_axis.inputs import Inputs, any_of, call, each, parts
+from bagua_algos.worker_axis.modes import modes_of, set_modes
 from bagua_algos.worker_axis.vmapped import by_vmap
 
 ModelOfRows = Callable[[Inputs], Tensor]
@@ -49,6 +50,7 @@ class Rows:
         self._module = module
         self._known: dict[tuple[int, int, bool], Part] = {}
         self._addresses: list[int] = []
+        self._modes: list[bool] = []
 
     def alone(self, num_workers: int) -> list[Part]:
         """Each of the first workers by itself, with a plain model."""
@@ -76,14 +78,16 @@ class Rows:
         addresses = [x.data_ptr() for x in self._tensors()]
         if addresses != self._addresses:
             self._known, self._addresses = {}, addresses
+        modes = modes_of(self._module)
+        if modes != self._modes:
+            for part in self._known.values():
+                set_modes(part.model, modes)
+            self._modes = modes
         found = []
         for key in keys:
             if key not in self._known:
                 self._known[key] = self._make(*key)
             found.append(self._known[key])
-        for part in found:
-            if part.model.training != self._module.training:
-                part.model.train(self._module.training)
         return found
 
     def _tensors(self) -> list[Tensor]:
@@ -104,7 +108,7 @@ class Rows:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes its own models."""
-        return {"_module": self._module, "_known": {}, "_addresses": []}
+        return {"_module": self._module, "_known": {}, "_addresses": [], "_modes": []}
 
 
 def _alone(model: nn.Module, x_1b: Inputs) -> Tensor:

@@ -64,7 +64,8 @@ def bert(
                 f"model.weights={weights} has no config.json: put a model of transformers there, "
                 f"such as https://huggingface.co/google-bert/bert-{size}-uncased"
             )
-        return Logits(kind.from_pretrained(weights, local_files_only=True, **given))
+        pretrained = kind.from_pretrained(weights, local_files_only=True, **given)
+        return Logits(pretrained.train())  # it comes in evaluation mode, without dropout
     layers, width, heads = SIZES[size]
     config = library.BertConfig(
         vocab_size=vocabulary,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bagua_algos.worker_axis.inputs import call, each
 from bagua_algos.worker_axis.models import SingleModel
+from bagua_algos.worker_axis.modes import evaluating
 from experiments.plan.plan import Plan
 from experiments.tasks.base import Batch, TaskData
 from host.errors import UserError
@@ -34,7 +35,7 @@ def check_model(plan: Plan, data: TaskData) -> None:
     inputs_b = each(lambda x: x[0], inputs_wb)
     model, examples = f"model={plan.names['model']}", f"examples of task={plan.names['task']}"
     try:
-        with _evaluating(plan.model):
+        with _trying(plan.model):
             outputs_b = call(plan.model, inputs_b)
     except Exception as error:  # whatever a model raises for what it was not made for
         raise UserError(
@@ -57,7 +58,7 @@ def check_model(plan: Plan, data: TaskData) -> None:
 def _check_loss(plan: Plan, batch: Batch) -> None:
     """Raise `UserError` unless the task's own loss of one worker is `[1]`, floating."""
     try:
-        with _evaluating(plan.model):
+        with _trying(plan.model):
             loss_w = plan.task.loss(SingleModel(plan.model), batch)
     except Exception as error:  # whatever a loss raises for what it was not made for
         raise UserError(
@@ -73,16 +74,10 @@ def _check_loss(plan: Plan, batch: Batch) -> None:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def _trying(model: nn.Module) -> Iterator[None]:
     """Within, `model` is in evaluation mode; what it draws then, nobody misses afterwards."""
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        for part, is_training in modes:
-            part.training = is_training
+    with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        yield
 
 
 def _is_float(value: Any) -> bool:

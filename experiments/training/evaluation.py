@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from bagua_algos.communication.communicator import Averager
 from bagua_algos.worker_axis.models import StackedModel
+from bagua_algos.worker_axis.modes import evaluating
 from experiments.plan.plan import Plan
 from experiments.tasks.base import PADDING, Batch, Indices, Split, Task
 from experiments.tasks.batches import Shard, shard
@@ -80,8 +81,7 @@ def _of_classes(plan: Plan, split: Split, model: nn.Module, averager: Averager) 
     score = _score(plan, split)
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
     totals_wk: Tensor | float = 0.0
-    with torch.no_grad():
-        model.eval()
+    with torch.no_grad(), evaluating(model):
         size, num_places = _batch_size(plan, split), part.indices.shape[1]
         slices = [slice(start, start + size) for start in range(0, num_places, size)]
         for (x_wb, y_wb), at in zip(_read(plan, split, part, slices), slices, strict=True):
@@ -89,7 +89,6 @@ def _of_classes(plan: Plan, split: Split, model: nn.Module, averager: Averager) 
             y_wb[~torch.from_numpy(mask)] = PADDING
             places = np.where(mask, part.indices[:, at], -1)
             totals_wk = totals_wk + _totals(plan.task, score, model(x_wb), y_wb, places).cpu()
-        model.train()
     assert isinstance(totals_wk, Tensor), "a split has an example"
     totals_wk = totals_wk.to(plan.backend.device)
     averager.all_reduce_mean_(totals_wk)
@@ -122,15 +121,13 @@ def _of_loss(plan: Plan, split: Split, model: nn.Module, averager: Averager) -> 
     size = _batch_size(plan, split)
     ends = [*range(size, num_places - 1, size), num_places - 1, num_places]
     sum_w = torch.zeros(len(averager.ranks), dtype=torch.float64)
-    with torch.no_grad():
-        model.eval()
+    with torch.no_grad(), evaluating(model):
         pairs = itertools.pairwise([0, *(end for end in ends if end > 0)])
         slices = [slice(start, end) for start, end in pairs]
         for batch, at in zip(_read(plan, split, part, slices), slices, strict=True):
             loss_w = plan.task.loss(lambda x_wb: model(x_wb).float(), batch)
             num_w = torch.from_numpy(part.mask[:, at].sum(1))
             sum_w += torch.where(num_w > 0, loss_w.double().cpu() * num_w, 0.0)
-        model.train()
     sum_w = sum_w.to(plan.backend.device)
     averager.all_reduce_mean_(sum_w)
     loss = sum_w[0].item() * plan.workers / len(split)

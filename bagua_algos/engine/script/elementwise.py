@@ -2,12 +2,14 @@
 
 Simulated workers' weights are one tensor `[N, ...]`, and a fused optimizer's many parameters are
 one. A norm, a factorization or a line search over it would mix what does not belong together,
-silently. So an optimizer is tried: on several tensors, and on their elements in one.
+silently. So an optimizer is tried: on several tensors, and on their elements in one. For simulated
+workers also on each tensor by itself: what looks at all of them together mixes workers, too.
 """
 
 import copy
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,7 +38,7 @@ def check_elementwise(optimizer: Optimizer, num_held: int) -> None:
     """
     if num_held == 1:
         return
-    reason = why_not_elementwise(optimizer)
+    reason = why_not_elementwise(optimizer, alone=True)
     if reason is not None:
         raise ValueError(
             f"{type(optimizer).__name__} looks at whole tensors, and {num_held} simulated workers' "
@@ -51,13 +53,15 @@ def check_elementwise(optimizer: Optimizer, num_held: int) -> None:
         )
 
 
-def why_not_elementwise(optimizer: Optimizer, *, exactly: bool = False) -> str | None:
+def why_not_elementwise(
+    optimizer: Optimizer, *, exactly: bool = False, alone: bool = False
+) -> str | None:
     """Why the optimizer, as it is set, does not treat every element by itself; None: it does.
 
     Kernels may round an element by its place in a tensor, as torch's do for bfloat16 and with
-    fused=True: `exactly` counts that, too. The optimizer takes some steps with tensors of its
-    parameters' type and device; neither its parameters, its state nor torch's random numbers
-    change.
+    fused=True: `exactly` counts that, too. With `alone`, each tensor has to change as it would if
+    there were no others. The optimizer takes some steps with tensors of its parameters' type and
+    device; neither its parameters, its state nor torch's random numbers change.
     """
     names = {cls.__name__.lower() for cls in type(optimizer).__mro__}
     if names & {name.lower() for name in NOT_ELEMENTWISE}:
@@ -71,7 +75,11 @@ def why_not_elementwise(optimizer: Optimizer, *, exactly: bool = False) -> str |
             continue
         options = {name: group[name] for name in sorted(group) if name not in _ANY_VALUE}
         kind = repr((options, example.dtype, example.device))
-        reason = None if kind in tried else _try(optimizer, group, example, exactly)
+        if kind in tried:
+            continue
+        reason = _try(optimizer, group, example, exactly)
+        if reason is None and alone:
+            reason = _try_alone(optimizer, group, example)
         if reason is not None:
             return reason
         tried.add(kind)
@@ -101,10 +109,8 @@ def _sees_gaps(optimizer: Optimizer, group: dict[str, Any]) -> bool:
 
 
 def _try(optimizer: Optimizer, group: dict[str, Any], example: Tensor, exactly: bool) -> str | None:
-    numbers = torch.Generator().manual_seed(0)
-    cuda = [example.device] if example.is_cuda else []
-    with torch.random.fork_rng(devices=cuda), torch.enable_grad():
-        weights, *gradients = (_tensors(numbers, example) for _ in range(1 + _NUM_STEPS))
+    with _trying(example):
+        weights, *gradients = _drawn(example)
         parts = _Trial(optimizer, group, weights)
         whole = _Trial(optimizer, group, [_flat(weights)])
         try:
@@ -112,8 +118,46 @@ def _try(optimizer: Optimizer, group: dict[str, Any], example: Tensor, exactly: 
                 parts.step(gradient)
                 whole.step([_flat(gradient)])
         except Exception as error:
-            return f"a trial of it fails ({type(error).__name__}: {str(error).splitlines()[0]})"
+            return _failed(error)
     return parts.oddity or _difference(parts, whole, _flat(weights), exactly)
+
+
+def _try_alone(optimizer: Optimizer, group: dict[str, Any], example: Tensor) -> str | None:
+    """Gradients agree about the way, or a distance that steps follow from would not grow."""
+    with _trying(example):
+        weights, way, *gradients = _drawn(example)
+        beside = _Trial(optimizer, group, weights)
+        alone = [_Trial(optimizer, group, [weight]) for weight in weights]
+        try:
+            for gradient in gradients:
+                agreeing = [a + b for a, b in zip(way, gradient, strict=True)]
+                beside.step(agreeing)
+                for trial, own in zip(alone, agreeing, strict=True):
+                    trial.step([own])
+        except Exception as error:
+            return _failed(error)
+    pairs = zip(beside.parameters, (trial.parameters[0] for trial in alone), strict=True)
+    if all(_agree(ours.detach(), own.detach()) for ours, own in pairs):
+        return None
+    return "it looks at other tensors, too: it changes a tensor otherwise where there are none"
+
+
+def _agree(ours: Tensor, own: Tensor) -> bool:
+    """Whether they differ by rounding, or both are no numbers any more."""
+    rounding = _NUM_STEPS * torch.finfo(own.dtype).eps
+    return torch.allclose(ours, own, rtol=0, atol=rounding * float(own.abs().max()), equal_nan=True)
+
+
+@contextmanager
+def _trying(example: Tensor) -> Iterator[None]:
+    """Within, gradients are computed, and what is drawn, nobody misses afterwards."""
+    cuda = [example.device] if example.is_cuda else []
+    with torch.random.fork_rng(devices=cuda), torch.enable_grad():
+        yield
+
+
+def _failed(error: Exception) -> str:
+    return f"a trial of it fails ({type(error).__name__}: {str(error).splitlines()[0]})"
 
 
 def _difference(parts: "_Trial", whole: "_Trial", before: Tensor, exactly: bool) -> str | None:
@@ -196,6 +240,12 @@ class _Trial:
             for name, value in attributes
             if isinstance(value, _CONTAINERS) and name not in _REPLACED
         }
+
+
+def _drawn(example: Tensor) -> list[list[Tensor]]:
+    """Weights, and the gradients of each step."""
+    numbers = torch.Generator().manual_seed(0)
+    return [_tensors(numbers, example) for _ in range(1 + _NUM_STEPS)]
 
 
 def _tensors(numbers: torch.Generator, example: Tensor) -> list[Tensor]:

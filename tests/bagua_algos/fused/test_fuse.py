@@ -361,6 +361,60 @@ def test_an_elementwise_optimizer_of_ones_own():
     assert num_strips(fused) >= 1
 
 
+class Rebinding(Optimizer):
+    """Gives parameters other memory at each step, and keeps what they were before."""
+
+    doubles = False
+
+    def __init__(self, parameters: Any, lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    def step(self, closure=None):
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                before = self.state[p].get("before", p.data)
+                self.state[p]["before"] = p.data
+                p.data = p.data + 0.9 * (p.data - before) - group["lr"] * p.grad
+                if self.doubles:
+                    p.data = p.data.double()
+        return loss if closure is None else closure()
+
+
+def test_an_optimizer_that_gives_parameters_other_memory():
+    ours, theirs = make_parameters(), make_parameters()
+    fused, plain = fuse_optimizer(Rebinding(ours)), Rebinding(theirs)
+    addresses = [p.data_ptr() for p in ours if p.dim()]
+    for step in range(6):
+        for parameters, optimizer in ((ours, fused), (theirs, plain)):
+            set_gradients(parameters, step)
+            optimizer.step()
+        assert_same(fused, plain)
+    assert not ours[0].equal(make_parameters()[0])
+    assert num_strips(fused) == 1
+    assert [p.data_ptr() for p in ours if p.dim()] == addresses
+    with pytest.raises(ValueError, match=r"weights that it has changed .* unfuse_optimizer\(\)"):
+        fused.step(lambda: 1.0)
+
+
+def test_a_step_that_gives_parameters_another_type_is_refused():
+    ours = [p for p in make_parameters() if p.dim()]
+    optimizer = fuse_optimizer(Rebinding(ours))
+    set_gradients(ours, 0)
+    optimizer.step()
+    before = [p.detach().clone() for p in ours]
+    optimizer.doubles = True
+    with pytest.raises(ValueError, match=r"made torch\.float64 .* of weights that are torch\.flo"):
+        optimizer.step()
+    assert all(map(torch.equal, before, ours))
+    optimizer.doubles = False
+    set_gradients(ours, 1)
+    optimizer.step()
+    assert not any(map(torch.equal, before, ours))
+
+
 def test_low_precision_whose_rounding_depends_on_the_place_is_refused():
     parameters = [nn.Parameter(torch.randn(5).bfloat16()) for _ in range(3)]
     with pytest.raises(ValueError, match=r"rounds some elements of torch\.bfloat16 by their place"):

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
+from bagua_algos.worker_axis.modes import evaluating
 from bagua_algos.worker_axis.rows import Rows
 from bagua_algos.worker_axis.stacking import Stacking
 from experiments.predict.memory_traffic import MemoryTraffic
@@ -192,3 +193,26 @@ def test_in_a_loop_the_work_grows_with_the_workers_not_with_their_square():
 def test_what_cannot_be_is_refused(fields):
     with pytest.raises(ValueError, match=next(iter(fields))):
         Stacking(**fields)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_models_of_rows_are_in_the_modes_of_each_part(way):
+    """Also where the whole is in training mode all the time."""
+    model = StackedModel(normed(), 3, stacking=WAYS[way])
+    norm, x_wb = model.module[1], torch.randn(3, 5, 3)
+
+    def changes():
+        before = norm.running_mean.clone()
+        with torch.no_grad():
+            model(x_wb)
+        return not norm.running_mean.equal(before)
+
+    assert changes()
+    norm.eval()
+    assert not changes()
+    norm.train()
+    assert changes()
+    norm.eval()
+    with evaluating(model):
+        assert not changes()
+    assert model.training and not changes()

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
 from bagua_algos.worker_axis.stacking import Stacking
+from experiments.models.bert import bert
 from tests import app
 
 pytest.importorskip("transformers", reason="the extra text is not installed")
@@ -55,3 +56,15 @@ def test_two_workers_train_it(backend: str, tmp_path: Path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["model"], summary["status"]) == ("resnet", "completed")
     assert summary["final_accuracy"] > 0.2
+
+
+def test_pretrained_weights_come_in_training_mode_as_drawn_ones_do(tmp_path: Path):
+    drawn = bert(size="tiny", vocabulary=30, dropout=0.5)
+    drawn.model.save_pretrained(tmp_path)
+    pretrained = bert(weights=str(tmp_path), dropout=0.5)
+    for model in (drawn, pretrained):
+        assert all(part.training for part in model.modules())
+        tokens = torch.ones(2, 7, dtype=torch.long)
+        assert not model(input_ids=tokens).equal(model(input_ids=tokens)), "by dropout"
+    for ours, theirs in zip(pretrained.parameters(), drawn.parameters(), strict=True):
+        assert ours.equal(theirs)

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import f1_score, top_k_accuracy_score
+from torch import nn
 
 from bagua_algos.communication.stacked import StackedCommunicator
-from bagua_algos.worker_axis.models import StackedModel
+from bagua_algos.worker_axis.models import SingleModel, StackedModel
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.tasks.base import Split
@@ -161,3 +163,66 @@ def test_what_an_evaluation_waits_for_is_no_communication_of_training():
     with train._uncounted(distributed):
         distributed.exposed_communication_s += 0.5
     assert distributed.exposed_communication_s == 2.0
+
+
+class Modes(nn.Module):
+    """Notes in which modes its parts are when it is called."""
+
+    def __init__(self, layer, seen):
+        super().__init__()
+        self.layer, self.seen = layer, seen
+        self.trained = nn.Dropout()
+        self.frozen = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout()).eval()
+
+    def forward(self, x_wb):
+        self.seen.append(modes(self))
+        if len(self.seen) == self.fails_at:
+            raise RuntimeError("as a model may")
+        return self.layer(x_wb)
+
+    fails_at = 0
+
+
+def modes(model):
+    return [part.training for part in model.modules()]
+
+
+MADE = "tests.experiments.tasks.own.made"
+POINTS = (
+    *("task=dataset", f"task.train._target_={MADE}.Points", "task.loss=mse_loss"),
+    *(f"task.validation._target_={MADE}.Points", "model._target_=torch.nn.Linear"),
+    *("model.in_features=4", "model.out_features=1"),
+)
+
+
+@pytest.mark.parametrize("words", [("task=mnist5k", "model=mlp"), POINTS])
+def test_every_part_keeps_the_mode_in_which_its_constructor_left_it(words, tmp_path):
+    """Such as a BatchNorm that a user has frozen."""
+    words = ["algo=local_sgd", "backend=sim", f"workers={WORKERS}", *words]
+    plan = make_plan(compose_config(words), tmp_path)
+    split = images() if "task=mnist5k" in words else plan.task.load().validation
+    model = SingleModel(Modes(StackedModel(plan.model, WORKERS), seen := []))
+    model.forward = model.module.forward
+    before = modes(model)
+    assert any(before) and not all(before)
+    measure = partial(
+        evaluation._of_loss if plan.task.num_classes is None else evaluation._of_classes,
+        *(plan, split, model, StackedCommunicator(WORKERS)),
+    )
+    measure()
+    assert len(seen) > 0 and not any(map(any, seen)) and modes(model) == before
+    model.module.fails_at = len(seen) + 1
+    with pytest.raises(RuntimeError, match="as a model may"):
+        measure()
+    assert modes(model) == before
+
+
+def test_a_model_that_comes_in_evaluation_mode_is_evaluated_and_stays_there(tmp_path):
+    words = ["algo=allreduce", "task=mnist5k", "model=mlp", "backend=sim", f"workers={WORKERS}"]
+    plan = make_plan(compose_config(words), tmp_path)
+    communicator, model = StackedCommunicator(WORKERS), StackedModel(plan.model.eval(), WORKERS)
+    optimizer = plan.make_optimizer(model.parameters())
+    distributed = make_step(plan, images(), model, optimizer, communicator).distributed
+    evaluate(plan, images(), distributed, communicator)
+    distributed.close()
+    assert model.training and not any(modes(model.module))

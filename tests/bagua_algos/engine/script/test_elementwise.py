@@ -3,7 +3,8 @@ from functools import partial
 import pytest
 import torch
 
-from bagua_algos.engine.script.elementwise import check_elementwise
+from bagua_algos.engine.script.elementwise import check_elementwise, why_not_elementwise
+from tests.bagua_algos.fused.settings import SETTINGS
 
 
 class Lamb(torch.optim.Adam):
@@ -34,3 +35,71 @@ FOREACH = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1, forea
 @pytest.mark.parametrize("make", [FOREACH, torch.optim.AdamW, torch.optim.RMSprop])
 def test_what_is_elementwise_is_not(make):
     check_elementwise(make(PARAMETERS), 2)
+
+
+class GlobalClip(torch.optim.SGD):
+    """Clips by the norm of all gradients."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        own = [p for group in self.param_groups for p in group["params"]]
+        norm = torch.stack([p.grad.square().sum() for p in own]).sum().sqrt()
+        for p in own:
+            p.add_(p.grad, alpha=-self.param_groups[0]["lr"] / max(1.0, float(norm)))
+
+
+class DoG(torch.optim.SGD):
+    """A rate by the distance from the beginning: Ivgi et al., arXiv 2302.12022."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        own, group = self.param_groups[0]["params"], self.param_groups[0]
+        for p in own:
+            self.state[p].setdefault("first", p.clone())
+        squares = sum((p - self.state[p]["first"]).square().sum() for p in own)
+        group["distance"] = max(group.get("distance", 1e-4), float(squares) ** 0.5)
+        group["gradients"] = group.get("gradients", 0.0) + sum(
+            float(p.grad.square().sum()) for p in own
+        )
+        for p in own:
+            p.sub_(p.grad, alpha=group["distance"] / group["gradients"] ** 0.5)
+
+
+class Prodigy(torch.optim.SGD):
+    """A rate by an estimate of the distance, which begins at 1e-6: Mishchenko and Defazio, arXiv
+    2306.06101, without momentum.
+    """
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        group = self.param_groups[0]
+        d, above, below = group.get("d", 1e-6), group.get("above", 0.0), 0.0
+        for p in group["params"]:
+            state = self.state[p]
+            if not state:
+                state.update(first=p.clone(), sum=torch.zeros_like(p), squares=torch.zeros_like(p))
+            above += d * d * float((p.grad * (state["first"] - p)).sum())
+            state["sum"].add_(p.grad, alpha=d * d)
+            state["squares"].mul_(0.999).addcmul_(p.grad, p.grad, value=0.001 * d * d)
+            below += float(state["sum"].abs().sum())
+        group["above"], group["d"] = above, max(d, above / below)
+        for p in group["params"]:
+            squares = self.state[p]["squares"].sqrt().add_(group["d"] * 1e-8)
+            p.addcdiv_(p.grad, squares, value=-group["d"] * d)
+
+
+@pytest.mark.parametrize("make", [GlobalClip, DoG, Prodigy])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_looks_at_all_tensors_is_refused_for_stacked_workers(make, dtype):
+    optimizer = make([torch.nn.Parameter(torch.zeros(2, 3, dtype=dtype))], lr=0.1)
+    with pytest.raises(ValueError, match=f"{make.__name__} .* looks at other tensors, too"):
+        check_elementwise(optimizer, 2)
+    assert why_not_elementwise(optimizer) is None
+    check_elementwise(optimizer, 1)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_every_elementwise_optimizer_of_torch_is_taken(setting, dtype):
+    cls, options = SETTINGS[setting]
+    check_elementwise(cls([torch.nn.Parameter(torch.zeros(2, 3, dtype=dtype))], **options), 2)
