@@ -370,6 +370,8 @@ class Engine(Attached):
         """The gradients are there: those of a closure, if the step has one."""
         if not self._accumulation.take_step():
             self._changes.check_are_the_models(self.backward.parameters)
+            if self._needs_backward and not self._overflowed:
+                self._changes.refuse_gradient(self.backward.foreign_gradient())
         if self._remembers:
             check_scaler_is_known(self._scaled)
         self._changes.take_back_weights()

@@ -146,6 +146,15 @@ class ScriptChanges:
                     f"was distributed (load_state_dict(assign=True) does, or a new layer): {AGAIN}"
                 )
 
+    def refuse_gradient(self, of: nn.Parameter | None) -> None:
+        """Raise `ValueError` for this parameter's gradient, which no backward pass has made."""
+        if of is not None:
+            raise ValueError(
+                f"{self._name(of)} has a gradient that no backward pass of the distributed model "
+                "has made, so that each worker would take a step of its own: call backward() on "
+                "the distributed model's loss, or average the gradients and use a plain model"
+            )
+
     def _before_any_step(self, optimizer: Optimizer) -> None:
         is_within_backward = torch._C._current_graph_task_id() != -1
         if optimizer is self._optimizer and not is_within_backward:

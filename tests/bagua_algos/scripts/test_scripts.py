@@ -78,6 +78,33 @@ def test_accumulation_needs_no_sync_for_speed_alone(workers, name):
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("all_reduce", "later", "qadam", "decentralized", "before post-local", "async warm-up"),
+        *("in place", "no_sync"),
+    ],
+)
+def test_a_step_on_gradients_that_no_backward_pass_has_made_is_refused(workers, case):
+    for worker in workers:
+        sentence = worker["own_gradients"][case]
+        assert sentence.startswith("'2.bias' of shape (3,) has a gradient that no backward pass of")
+        assert "call backward() on the distributed model's loss, or average" in sentence
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("sgp", "local_sgd", "post-local", "async", "second step", "zeros", "nothing"),
+        *("averaged, in no_sync", "inputs"),
+    ],
+)
+def test_a_step_without_a_backward_pass_is_taken_where_workers_do_not_meet_in_one(workers, case):
+    """Or where there is nothing new to step on."""
+    assert [worker["own_gradients"][case] for worker in workers] == ["", ""]
+    assert torch.equal(*(worker["own_gradients"]["ours"] for worker in workers))
+
+
 def test_copies_and_files_are_plain(workers):
     for worker in workers:
         results = worker["copies"]

@@ -26,6 +26,7 @@ SCRIPTS: dict[str, Callable[[], Results]] = {
         steps.closures,
         steps.compiled,
         steps.accumulation,
+        steps.own_gradients,
         steps.reentrant,
         weights.moved_weights,
         weights.copies,
