@@ -83,6 +83,10 @@ class AsyncModelAverage(Hierarchical):
         """The number of warm-up steps, which all-reduce gradients."""
         return self.warmup_steps
 
+    def meets_in_backward(self, step: int) -> bool:
+        """Only during warm-up."""
+        return step < self.warmup_steps
+
     def check_shards(self) -> None:
         """Raise `ValueError`: when an average is taken up, each process decides by its clock."""
         raise ValueError(

@@ -110,6 +110,10 @@ class LocalSGD(Hierarchical):
         """Codes travel otherwise."""
         return self.compressor is None
 
+    def meets_in_backward(self, step: int) -> bool:
+        """Only as long as workers train together."""
+        return step < self.start_step
+
     def move_state(self, context: Context, move: Move) -> list[OuterState] | None:
         """Anchors and momenta in other buckets; without a compressor there are no residuals."""
         states: list[OuterState] | None = context.state

@@ -124,6 +124,12 @@ class Algorithm:
         """After how many steps its work repeats, so that their mean says what a step takes."""
         return 1
 
+    def meets_in_backward(self, step: int) -> bool:
+        """Whether `on_bucket_ready` or `on_backward_end`, where it has any, must be called before
+        step number `step`. No: that step takes each worker's own gradients as they are.
+        """
+        return True
+
     def check(self, world_size: int, optimizer: Optimizer) -> None:
         """Raise `ValueError` where it cannot train so many workers, or by this optimizer.
 

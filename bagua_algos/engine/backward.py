@@ -36,6 +36,7 @@ class BackwardTracker:
         self._buckets = buckets
         self._launch = launch
         self._find_places()
+        self.note_gradients()
         self._missing: list[set[nn.Parameter]] = []
         self._came: dict[nn.Parameter, None] = {}
 
@@ -68,6 +69,29 @@ class BackwardTracker:
             gradient = parameter.grad
             if gradient is not None and gradient.data_ptr() == place.address:
                 parameter.grad = self._places[parameter].view.copy_(gradient)
+        self.note_gradients()
+
+    def note_gradients(self) -> None:
+        """A step has ended: what is in the buckets by now is no gradient of a script's own."""
+        self._versions = [bucket.gradients._version for bucket in self._buckets]
+
+    def foreign_gradient(self) -> nn.Parameter | None:
+        """The first parameter whose gradient comes from elsewhere than the passes before the last
+        step: it is no part of its bucket, or was written there since. None of zeros is foreign.
+
+        `gradient.data` can be written to without a trace.
+        """
+        for parameter, place in self._places.items():
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if gradient is not place.view or gradient.data_ptr() != place.address:
+                return parameter
+            bucket = place.bucket
+            is_written = bucket.gradients._version != self._versions[bucket.index]
+            if is_written and gradient.any():
+                return parameter
+        return None
 
     def attach(self, on_gradient: Callable[[nn.Parameter], None]) -> list[RemovableHandle]:
         """Have autograd call the method `on_gradient(parameter)` of an object, as long as that

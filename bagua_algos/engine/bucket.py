@@ -225,7 +225,7 @@ def _empty_bucket(
         starts=starts,
         numel=numel,
         weights=storage[0],
-        gradients=storage[1],
+        gradients=storage[1].data,  # which counts its own changes, as `BackwardTracker` asks for
         memory_formats=tuple(
             _memory_format(p) if num_held == 1 else torch.contiguous_format for p in parameters
         ),

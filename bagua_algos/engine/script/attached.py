@@ -116,6 +116,12 @@ class Attached(ABC):
         return self.backward.end()
 
     @property
+    def _needs_backward(self) -> bool:
+        """Whether workers meet in the backward pass of this step."""
+        needs = self.algorithm.meets_in_backward(self.context.step)
+        return needs and self.dispatcher.acts_on_gradients
+
+    @property
     def _remembers(self) -> bool:
         """Whether the algorithm's results depend on the scale of gradients: a mean alone takes a
         scale as it takes anything else, and infinities to all workers.
@@ -163,6 +169,7 @@ class Attached(ABC):
         if not _is_inner(optimizer):
             self._closure.after_step()
             self._after_step()
+            self.backward.note_gradients()
 
     @abstractmethod
     def _after_own_moment(self) -> None:

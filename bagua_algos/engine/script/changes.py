@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
+from bagua_algos.engine.script.own_storage import find_overlap, is_shared, lies_in
 
 AGAIN = "release() the model and distribute() it again"
 
@@ -64,14 +65,17 @@ class ScriptChanges:
     def take_back_weights(self) -> None:
         """Weights that are somewhere else are copied into their buckets, and live there again.
 
-        Raises `ValueError` where one has another type, device or shape by now.
+        Raises `ValueError` where one has another type, device or shape by now, or memory that is
+        not its own.
         """
         if [parameter.data_ptr() for parameter in self._living] == self._addresses:
             return
         for bucket in self._buckets:
-            before = [parameter.stride() for parameter in bucket.parameters]
             for parameter in bucket.parameters:
                 self._check_is_as_before(parameter, bucket)
+        self._leave_each_others_places()
+        for bucket in self._buckets:
+            before = [parameter.stride() for parameter in bucket.parameters]
             bucket.adopt_weights()
             if [parameter.stride() for parameter in bucket.parameters] != before:
                 warnings.warn(
@@ -146,6 +150,15 @@ class ScriptChanges:
                     f"was distributed (load_state_dict(assign=True) does, or a new layer): {AGAIN}"
                 )
 
+    def refuse_gradient(self, of: nn.Parameter | None) -> None:
+        """Raise `ValueError` for this parameter's gradient, which no backward pass has made."""
+        if of is not None:
+            raise ValueError(
+                f"{self._name(of)} has a gradient that no backward pass of the distributed model "
+                "has made, so that each worker would take a step of its own: call backward() on "
+                "the distributed model's loss, or average the gradients and use a plain model"
+            )
+
     def _before_any_step(self, optimizer: Optimizer) -> None:
         is_within_backward = torch._C._current_graph_task_id() != -1
         if optimizer is self._optimizer and not is_within_backward:
@@ -191,6 +204,31 @@ class ScriptChanges:
                 f"{self._name(parameter)} has the shape {tuple(parameter.shape)} now, another than "
                 f"when the model was distributed: {AGAIN}"
             )
+
+    def _leave_each_others_places(self) -> None:
+        """What has moved to where another weight belongs, as where two were swapped, is copied: its
+        values would be overwritten there.
+        """
+        pairs = zip(self._living, self._addresses, strict=True)
+        moved = {p: None for p, address in pairs if p.data_ptr() != address}
+        everything = [*self._living, *self._model.parameters(), *self._model.buffers()]
+        rest = {x: None for x in everything if x not in moved}
+        pair = find_overlap(moved, rest)
+        if pair is not None:
+            raise ValueError(
+                f"{self._name(pair[0])} was given the memory of another parameter or buffer after "
+                "the model was distributed, and would be parted from it: release() the model, make "
+                "them one Parameter, and distribute() it again, or give it a clone()"
+            )
+        for parameter in moved:
+            if is_shared(parameter):
+                raise ValueError(
+                    f"{self._name(parameter)} was put into memory that other processes share after "
+                    "the model was distributed, and would leave it: give the others a copy, such "
+                    "as copy.deepcopy(model), and have them load its state_dict()"
+                )
+            if any(lies_in(parameter, bucket.weights) for bucket in self._buckets):
+                parameter.data = parameter.data.clone()
 
     def _note_addresses(self) -> None:
         self._living = [p for bucket in self._buckets for p in bucket.parameters if p.numel()]

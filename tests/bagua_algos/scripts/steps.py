@@ -9,11 +9,21 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import bagua_algos
-from bagua_algos import SGP, Algorithm, Decentralized
+from bagua_algos import (
+    SGP,
+    Algorithm,
+    AllReduce,
+    AsyncModelAverage,
+    Decentralized,
+    LocalSGD,
+    QAdam,
+)
 from tests.bagua_algos.scripts.training import (
     ALGORITHMS,
     NUM_STEPS,
+    MakeOptimizer,
     Results,
+    adam,
     all_reduced,
     distributed,
     flat,
@@ -233,6 +243,66 @@ def accumulation() -> Results:
         for name in ALGORITHMS
         for no_sync in (True, False)
     } | {"never": refusal(never)}
+
+
+def give_own_gradients(model: nn.Module, step: int, *, in_place: bool = False) -> None:
+    """This worker's, of a loss on which nobody calls backward()."""
+    parameters = list(model.parameters())
+    gradients = torch.autograd.grad(loss_of(model, step), parameters)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if in_place:
+            assert parameter.grad is not None
+            parameter.grad.copy_(gradient)
+        else:
+            parameter.grad = gradient
+
+
+def own_gradients() -> Results:
+    """Steps without a backward pass, on gradients by hand and on what is left of the last pass."""
+
+    def by_hand(algorithm: Algorithm, make_optimizer: MakeOptimizer, *, first: int = 0) -> str:
+        model, optimizer = distributed(algorithm, make_optimizer, make_model())
+        train(model, optimizer, range(first))
+        give_own_gradients(model, first)
+        sentence = refusal(optimizer.step)
+        bagua_algos.release(model)
+        return sentence
+
+    results: Results = {
+        "all_reduce": by_hand(AllReduce(), sgd),
+        "later": by_hand(AllReduce(), sgd, first=2),
+        "qadam": by_hand(QAdam(warmup_steps=1), adam, first=2),
+        "decentralized": by_hand(Decentralized(), sgd, first=1),
+        "sgp": by_hand(SGP(overlap=True), sgd),
+        "local_sgd": by_hand(LocalSGD(interval=2), sgd),
+        "post-local": by_hand(LocalSGD(interval=2, start_step=1), sgd, first=1),
+        "before post-local": by_hand(LocalSGD(interval=2, start_step=2), sgd, first=1),
+        "async": by_hand(AsyncModelAverage(), sgd),
+        "async warm-up": by_hand(AsyncModelAverage(warmup_steps=1), sgd),
+    }
+    model, optimizer = all_reduced(make_model())
+    train(model, optimizer, range(1))
+    with bagua_algos.consensus(model):  # writes to the weights beside the gradients
+        pass
+    results["second step"] = refusal(optimizer.step)
+    optimizer.zero_grad(set_to_none=False)
+    results["zeros"] = refusal(optimizer.step)
+    give_own_gradients(model, 1, in_place=True)
+    results["in place"] = refusal(optimizer.step)
+    optimizer.zero_grad()
+    results["nothing"] = refusal(optimizer.step)
+    with model.no_sync():
+        give_own_gradients(model, 1)
+        results["no_sync"] = refusal(optimizer.step)
+    optimizer.zero_grad()
+    loss_of(model, 1).backward()
+    with model.no_sync():
+        results["averaged, in no_sync"] = refusal(optimizer.step)
+    loss_of(model, 2).backward(inputs=list(model.parameters()))
+    results["inputs"] = refusal(optimizer.step)
+    results["ours"] = flat(model)
+    bagua_algos.release(model)
+    return results
 
 
 def reentrant() -> Results:

@@ -78,6 +78,33 @@ def test_accumulation_needs_no_sync_for_speed_alone(workers, name):
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("all_reduce", "later", "qadam", "decentralized", "before post-local", "async warm-up"),
+        *("in place", "no_sync"),
+    ],
+)
+def test_a_step_on_gradients_that_no_backward_pass_has_made_is_refused(workers, case):
+    for worker in workers:
+        sentence = worker["own_gradients"][case]
+        assert sentence.startswith("'2.bias' of shape (3,) has a gradient that no backward pass of")
+        assert "call backward() on the distributed model's loss, or average" in sentence
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("sgp", "local_sgd", "post-local", "async", "second step", "zeros", "nothing"),
+        *("averaged, in no_sync", "inputs"),
+    ],
+)
+def test_a_step_without_a_backward_pass_is_taken_where_workers_do_not_meet_in_one(workers, case):
+    """Or where there is nothing new to step on."""
+    assert [worker["own_gradients"][case] for worker in workers] == ["", ""]
+    assert torch.equal(*(worker["own_gradients"]["ours"] for worker in workers))
+
+
 def test_copies_and_files_are_plain(workers):
     for worker in workers:
         results = worker["copies"]
@@ -286,6 +313,56 @@ def test_what_cannot_be_right_is_refused_on_every_worker(workers, script, case, 
     for worker in workers:
         assert sentence in worker[script][case]
         assert "\n" not in worker[script][case]
+
+
+@pytest.mark.parametrize(
+    ("case", "first", "second"),
+    [
+        (
+            "order",
+            ", from the trainable 'a.weight' of shape (4, 4) in float32 on",
+            ", from the trainable 'b.weight' of shape (4, 4) in float32 on",
+        ),
+        (
+            "shape",
+            "'weight' of shape (8, 4) in float32 on",
+            "'weight' of shape (4, 8) in float32 on",
+        ),
+        (
+            "type",
+            "'0.weight' of shape (16, 6) in float32 on",
+            "'0.weight' of shape (16, 6) in float64",
+        ),
+        ("frozen", "the frozen '0.weight' of shape (16, 6)", "the trainable '0.weight' of shape"),
+        ("fewer", "the trainable 'c.weight' of", "which goes on after the trainable 'b.weight' of"),
+        (
+            "fewer buckets",
+            "the trainable 'b.weight' of",
+            "which goes on after the trainable 'a.weight'",
+        ),
+        (
+            "buffer's name",
+            "the buffer 'x' of shape (2,)",
+            "the buffer 'y' of shape (2,) in float32 on",
+        ),
+        (
+            "buffer's shape",
+            "the buffer 'x' of shape (2,)",
+            "the buffer 'x' of shape (3,) in float32 on",
+        ),
+        ("memory format", "of shape (8, 2, 3, 3) in float32 on", "in float32, channels_last on"),
+    ],
+)
+def test_workers_that_have_built_different_models_are_told(workers, case, first, second):
+    for rank, part in enumerate((first, second)):
+        sentence = workers[rank]["different_models"][case]
+        assert sentence.startswith(f"worker {rank}'s model differs from worker {1 - rank}'s, ")
+        assert part in sentence
+        assert sentence.endswith("in an order that no set and no random number decides")
+
+
+def test_a_model_is_the_same_where_one_worker_has_compiled_it(workers):
+    assert [worker["different_models"]["compiled"] for worker in workers] == ["", ""]
 
 
 def test_complex_weights_train_by_all_reduce(workers):
