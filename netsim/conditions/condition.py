@@ -151,7 +151,9 @@ class NetworkCondition:
         """When any link changes next after a time; None: never."""
         sources = (self._timetable, *self._faults)
         changes = [source.next_change_s(at_s) for source in sources]
-        return min((change for change in changes if change is not None), default=None)
+        next_s = min((change for change in changes if change is not None), default=None)
+        assert next_s is None or next_s > at_s, f"the change after {at_s} s is at {next_s} s"
+        return next_s
 
     @property
     def varies(self) -> bool:

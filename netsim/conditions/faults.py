@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netsim.conditions.link import check_keys, check_number
+from netsim.conditions.periods import period_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +47,24 @@ class Fault:
 
     def is_down(self, rank: int, at_s: float) -> bool:
         """Whether it keeps this worker's link down at a time."""
-        if rank not in self.workers or at_s < self.at_s:
+        if rank not in self.workers:
             return False
-        return self._into_outage_s(at_s) < self.for_s
+        begins_s, ends_s = self._changes_s(at_s)[:2]
+        return begins_s <= at_s < ends_s
 
     def next_change_s(self, at_s: float) -> float | None:
         """When an outage next begins or ends after a time; None: never again."""
-        if at_s < self.at_s:
-            return self.at_s
-        begun_s = at_s - self._into_outage_s(at_s)
-        if at_s < begun_s + self.for_s:
-            return begun_s + self.for_s
-        return None if self.every_s is None else begun_s + self.every_s
+        return next((change_s for change_s in self._changes_s(at_s) if change_s > at_s), None)
 
-    def _into_outage_s(self, at_s: float) -> float:
-        since_s = at_s - self.at_s
-        return since_s if self.every_s is None else since_s % self.every_s
+    def _changes_s(self, at_s: float) -> list[float]:
+        """When the last outage that has begun begins and ends, and when the one after it begins;
+        before the first one: of the first.
+        """
+        if self.every_s is None:
+            return [self.at_s, self.at_s + self.for_s]
+        number = max(period_number(at_s, self.at_s, self.every_s), 0)
+        begins_s, next_s = (self.at_s + k * self.every_s for k in (number, number + 1))
+        return [begins_s, begins_s + self.for_s, next_s]
 
 
 def parse_fault(entry: Mapping[str, Any]) -> Fault:

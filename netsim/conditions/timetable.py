@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from netsim.conditions.link import LINK_FIELDS, check_keys, check_number
+from netsim.conditions.periods import period_number
 
 TRACES = Path(__file__).with_name("traces")
 TRACE_COLUMNS = ("time_s", "rate_mbit", "delay_ms")
@@ -28,20 +29,28 @@ class Timetable:
 
     def overrides(self, at_s: float) -> Mapping[str, Any]:
         """What holds at a time since training began."""
-        if self.period_s is not None:
-            at_s %= self.period_s
-        index = bisect_right(self.steps, at_s, key=lambda step: step[0])
-        return self.steps[index - 1][1] if index else {}
+        _, num_past = self._place(at_s)
+        return self.steps[num_past - 1][1] if num_past else {}
 
     def next_change_s(self, at_s: float) -> float | None:
         """When the next step comes after a time; None: never."""
-        if not self.steps:
+        period, num_past = self._place(at_s)
+        if num_past < len(self.steps):
+            return self._step_s(period, self.steps[num_past][0])
+        if not self.steps or self.period_s is None:
             return None
-        begun_s = 0.0 if self.period_s is None else at_s // self.period_s * self.period_s
-        for step_s, _ in self.steps:
-            if begun_s + step_s > at_s:
-                return begun_s + step_s
-        return None if self.period_s is None else begun_s + self.period_s + self.steps[0][0]
+        return self._step_s(period + 1, self.steps[0][0])
+
+    def _place(self, at_s: float) -> tuple[int, int]:
+        """The period that a time is in, and how many of its steps have come until then."""
+        period = 0 if self.period_s is None else period_number(at_s, 0.0, self.period_s)
+        return period, bisect_right(
+            self.steps, at_s, key=lambda step: self._step_s(period, step[0])
+        )
+
+    def _step_s(self, period: int, step_s: float) -> float:
+        """When a step comes, of a period."""
+        return step_s if self.period_s is None else period * self.period_s + step_s
 
 
 def from_schedule(schedule: Sequence[Mapping[str, Any]]) -> Timetable:

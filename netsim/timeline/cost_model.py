@@ -94,7 +94,8 @@ class CostModel:
     """The costs of operations between N workers under a condition.
 
     `host` is what all workers together move and handle at the most; nothing limits it where each
-    has a host of its own. `has_buckets`: token buckets are before the links.
+    has a host of its own. `has_buckets`: token buckets are before the links. `varies`: links
+    change over time.
 
     Args:
         condition: of the network; its time begins at 0 when training does.
@@ -118,6 +119,7 @@ class CostModel:
         self.world_size = world_size
         self.transport = transport.over(condition)
         self.has_buckets = backend == "tbf"
+        self.varies = condition.varies
         self._nap_s = transport.switch_nap_s if backend == "switch" else 0.0
         self.host = transport.host(backend)
         self.wire_per_payload = wire_per_payload(condition.mtu)
@@ -179,6 +181,11 @@ class CostModel:
         return operation.name == "all_reduce_mean" and is_small
 
     def _make(self, operation: CostedOperation, table: LinkTable, windows: Windows) -> Cost:
+        cost = self._formula(operation, table, windows)
+        assert not _has_nan(cost), f"{operation.name} costs NaN: {cost}"
+        return cost
+
+    def _formula(self, operation: CostedOperation, table: LinkTable, windows: Windows) -> Cost:
         situation = Situation(
             table=table,
             ranks=self.ranks(operation),
@@ -243,6 +250,13 @@ _COLLECTIVES: dict[str, Callable[[Situation, float], Cost]] = {
     "all_gather": _all_gather,
     "broadcast": broadcasts.broadcast,
 }
+
+
+def _has_nan(cost: Cost) -> bool:
+    """Whether a number of it is none: inf is a time, "never"."""
+    numbers = (cost.seconds, cost.drain_s, cost.busy_s, cost.sent_bytes, cost.notice_s)
+    numbers += (cost.handover_s, cost.rtt_s, cost.windows, cost.idle_s)
+    return any(bool(np.isnan(each).any()) for each in numbers)
 
 
 def _nothing(situation: Situation) -> Cost:

@@ -9,6 +9,7 @@ of `bagua_algos.communication.halving_doubling`:
     1 if n > P    the n - P get the sums back
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -47,46 +48,38 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
     The two swaps with a peer use one connection. The first opens its window, and what lies between
     the two may close it again where it takes longer than TCP's timeout for idleness. So may what
     lies between the second and the next all-reduce's first, which is long for peers that swap in
-    the middle. `windows` are in the order of their first swaps.
+    the middle. `windows` are in the order of their first swaps. Over a link that is down it takes
+    for ever, and they stay as they are.
     """
-    steps = _steps(situation.ranks, num_bytes)
+    transport, steps = situation.transport, _steps(situation.ranks, num_bytes)
     peers = list(dict.fromkeys(step.peer for step in steps))
     windows = situation.windows * (len(peers) if len(situation.windows) == 1 else 1)
     kept = dict(zip(peers, windows, strict=True))
     first_s: dict[int, float] = {}
     used_s: dict[int, float] = {}
-    at_s = situation.transport.operation_s
-    busy_s = np.zeros(situation.table.num_links)
-    sent: Array = np.zeros(situation.table.world_size)
-    num_messages, rtt_s = 0, 0.0
+    at_s, rtt_s, num_messages = transport.operation_s, 0.0, 0
     for step in steps:
         window = kept[step.peer]
-        if step.peer in used_s and situation.transport.slow_start_after_idle:
-            idle_s = at_s - used_s[step.peer] + situation.transport.unused_s(rtt_s)
-            initial_bytes = situation.transport.initial_window_bytes
-            window = after_idleness(window, idle_s, rtt_s, initial_bytes)
-        own = replace(
-            situation,
-            windows=(window,),
-            streams=situation.transport.parts(step.num_bytes),
-        )
+        if step.peer in used_s and transport.slow_start_after_idle and at_s < math.inf:
+            idle_s = at_s - used_s[step.peer] + transport.unused_s(rtt_s)
+            window = after_idleness(window, idle_s, rtt_s, transport.initial_window_bytes)
+        own = replace(situation, windows=(window,), streams=transport.parts(step.num_bytes))
         first_s.setdefault(step.peer, at_s)
         seconds, step_rtt_s, kept[step.peer] = _seconds(own, step)
         at_s += seconds
         used_s[step.peer] = at_s
         rtt_s = max(rtt_s, step_rtt_s)
-        busy_s = busy_s + situation.busy_s(step.senders, step.receivers, step.num_bytes)
-        np.add.at(sent, step.senders, step.num_bytes)
         num_messages += len(step.senders) * own.streams
     paths = situation.table.worst_path(situation.ranks)
+    unused_s = [at_s - used_s[peer] + first_s[peer] for peer in peers] if at_s < math.inf else []
     return Cost(
         seconds=at_s,
         drain_s=float(situation.delay_s(paths, steps[-1].num_bytes)),
-        busy_s=busy_s,
-        sent_bytes=sent,
+        busy_s=_busy_s(situation, steps),
+        sent_bytes=_sent(situation.table.world_size, steps),
         rtt_s=rtt_s,
-        windows=tuple(kept.values()),
-        idle_s=tuple(at_s - used_s[peer] + first_s[peer] for peer in peers),
+        windows=tuple(kept.values()) if at_s < math.inf else windows,
+        idle_s=tuple(unused_s),
         num_messages=num_messages,
     )
 
@@ -107,6 +100,22 @@ def _steps(ranks: Ranks, num_bytes: float) -> Sequence[_Step]:
         back = _Step(senders=partners, receivers=beyond, num_bytes=num_bytes, notes_late=False)
         steps = [there, *steps, back]
     return steps
+
+
+def _busy_s(situation: Situation, steps: Sequence[_Step]) -> Array:
+    """For how long all steps occupy each link, `[links]`."""
+    busy_s = np.zeros(situation.table.num_links)
+    for step in steps:
+        busy_s += situation.busy_s(step.senders, step.receivers, step.num_bytes)
+    return busy_s
+
+
+def _sent(world_size: int, steps: Sequence[_Step]) -> Array:
+    """Bytes that each worker sends, `[N]`."""
+    sent = np.zeros(world_size)
+    for step in steps:
+        np.add.at(sent, step.senders, step.num_bytes)
+    return sent
 
 
 def _seconds(situation: Situation, step: _Step) -> tuple[float, float, Window]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from netsim.timeline import link_sharing
+from netsim.timeline import changes, link_sharing
 from netsim.timeline.connections import Connections
 from netsim.timeline.cost import Cost
 from netsim.timeline.cost_model import CostedOperation, CostModel
@@ -215,9 +215,9 @@ class Lanes:
         """It starts for all when the last has come, and ends for all at the same time."""
         starts_s = self._lanes[index].times_s[ranks]
         start_s = starts_s.max(keepdims=True)
-        cost, end_s = self._finish(operation, start_s, windows)
+        cost, end_s, _ = changes.finish(self._model, operation, windows, start_s)
         links = cost.links
-        behind_s, saved_s, slowed = self._occupy(index, links, start_s, cost)
+        behind_s, saved_s, slowed = self._occupy(index, operation, windows, cost, start_s)
         if saved_s is not None:
             end_s = end_s - _sooner_s(cost, saved_s, links, cost.seconds)
         if slowed:
@@ -242,11 +242,12 @@ class Lanes:
         sends_s = times_s[route.senders]
         if self._model.transport.rendezvous:
             sends_s = np.maximum(sends_s, begins_s + cost.notice_s)
-        cost, ends_s = self._finish(operation, sends_s, windows)
+        cost, ends_s, handed_over_s = changes.finish(self._model, operation, windows, sends_s)
         moves, crossed = route.moves, route.crossed
         first_s = self._first_use_s(crossed, sends_s[moves])
-        behind_s, saved_s, slowed = self._occupy(index, cost.links, first_s[cost.links], cost)
-        handed_over_s = sends_s + cost.handover_s
+        behind_s, saved_s, slowed = self._occupy(
+            index, operation, windows, cost, first_s[cost.links]
+        )
         if saved_s is not None:
             seconds = np.asarray(cost.seconds)[moves]
             sooner_s = _sooner_s(cost, saved_s, crossed, seconds)
@@ -271,21 +272,28 @@ class Lanes:
         return first_s
 
     def _occupy(
-        self, index: int, links: Ranks, begins_s: Array, cost: Cost
+        self,
+        index: int,
+        operation: CostedOperation,
+        windows: Windows,
+        cost: Cost,
+        begins_s: Array,
     ) -> tuple[Array, Array | None, list[int]]:
-        """Put an operation's bytes on links `[l]`.
+        """Put an operation's bytes on its links `[l]`.
 
         Returns:
             for how long others' bytes would have been there, `[l]`, what token buckets had saved,
             `[links]`, None if there are none, and these others' lanes.
         """
+        links = cost.links
         if not len(links):
             return begins_s, None, []
         before_s = np.take(self._free_s, links, axis=1)  # by lanes in memory, as [:, links] is not
         saved_s = self._saved_s(links, begins_s, before_s)
         begins_s = np.maximum(begins_s, before_s[index])
         works_s = begins_s if saved_s is None else begins_s - saved_s[links]
-        self._free_s[:, links] = link_sharing.shared(before_s, index, works_s, cost.busy_s[links])
+        busy_s = changes.busy_s(self._model, operation, windows, cost, begins_s)
+        self._free_s[:, links] = link_sharing.shared(before_s, index, works_s, busy_s)
         slowed = []
         for other, lane in enumerate(self._lanes):
             if other != index and lane.flight is not None and (before_s[other] > begins_s).any():
@@ -305,35 +313,6 @@ class Lanes:
         saved_s = np.zeros_like(buckets_s)
         saved_s[links] = np.clip(begins_s - free_s.max(0), 0, buckets_s[links])
         return saved_s
-
-    def _finish(
-        self, operation: CostedOperation, starts_s: Array, windows: Windows
-    ) -> tuple[Cost, Array]:
-        """The cost at the start, and the ends `[n]` of what started then.
-
-        While links change, an operation that would take T there gets on by the share dt / T.
-        """
-        at_s = starts_s
-        left = np.ones_like(starts_s)
-        table, until_s = self._model.at(float(starts_s.min()))
-        first = cost = self._model.cost(operation, table, windows)
-        while True:
-            ends_s = at_s + left * cost.seconds
-            if until_s == np.inf or (ends_s <= until_s).all():
-                break
-            moved_s = np.clip(until_s - at_s, 0, left * cost.seconds)
-            left = left - np.divide(
-                moved_s, cost.seconds, out=np.zeros_like(left), where=moved_s > 0
-            )
-            at_s = np.maximum(at_s, np.minimum(ends_s, until_s))
-            table, until_s = self._model.at(until_s)
-            cost = self._model.cost(operation, table, windows)
-        if not np.isfinite(ends_s).all():
-            raise ValueError(
-                f"{operation.name} never ends: a link that it needs is down for ever from "
-                f"{at_s.max():g} s on; give the fault an end, or loss_pct less than 100."
-            )
-        return first, ends_s
 
 
 def steady_s(model: CostModel, operation: CostedOperation) -> float:

@@ -232,6 +232,7 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
     moving_s = np.maximum(busy_s[table.crossed(senders, ranks)].max(0), message_s)
     cold_s = situation.cold_s(path, num_bytes, rate, rtt_s)
     lost_s = situation.recovery_s(path, num_bytes, rate, rtt_s, num_parts)
+    held_bytes = max(num_bytes - transport.socket_bytes, 0)
     return Cost(
         seconds=np.where(moves, transport.operation_s + moving_s + delay_s + cold_s + lost_s, 0),
         drain_s=delay_s,
@@ -239,7 +240,7 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
         num_messages=int(moves.sum()) * situation.streams,
         sent_bytes=situation.sent(num_bytes * moves),
         notice_s=note_s * transport.rendezvous,
-        handover_s=transfer_s(max(num_bytes - transport.socket_bytes, 0), rate),
+        handover_s=np.where(moves, transfer_s(held_bytes, rate), 0),
         rtt_s=float(rtt_s.max()),
         windows=situation.opened(path, num_bytes, rate, rtt_s),
     )

@@ -1,8 +1,13 @@
+import math
+
 import pytest
 from hydra.utils import instantiate
+from hypothesis import example, given
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.faults import Fault
 from netsim.conditions.link import LinkCondition
 from netsim.conditions.presets import preset_names, read_condition
 from tests.paths import ROOT
@@ -82,6 +87,43 @@ def test_a_fault_takes_both_directions_of_its_workers_links_down():
         assert condition.link(0, "up", at_s).loss_pct == 1
     assert condition.link(2, "down", 5).loss_pct == 100
     assert max(link.loss_pct for link in condition.all_links(3)) == 1
+
+
+SECONDS = st.integers(1, 999_999).map(lambda thousandths: thousandths / 1000)
+
+
+@given(at_s=st.just(0.0) | SECONDS, for_s=SECONDS, up_s=SECONDS)
+@example(at_s=5, for_s=0.3, up_s=9.7)
+@example(at_s=0, for_s=0.05, up_s=0.05)
+def test_a_flapping_link_is_down_from_one_change_to_the_next_and_then_up(at_s, for_s, up_s):
+    every_s = for_s + up_s
+    fault = Fault(workers=(1,), at_s=at_s, for_s=for_s, every_s=every_s)
+    now_s = -1.0
+    for index in range(100):
+        change_s = fault.next_change_s(now_s)
+        assert change_s is not None and change_s > now_s
+        begins = index % 2 == 0
+        assert change_s == pytest.approx(at_s + index // 2 * every_s + (0 if begins else for_s))
+        assert fault.is_down(1, change_s) is begins
+        assert fault.is_down(1, math.nextafter(change_s, -1)) is not begins
+        now_s = change_s
+
+
+@given(at_s=SECONDS, for_s=SECONDS)
+@example(at_s=5, for_s=0.3)
+def test_a_link_that_fails_once_comes_back(at_s, for_s):
+    condition = NetworkCondition(faults=[{"worker": 1, "at_s": at_s, "for_s": for_s}])
+    assert condition.next_change_s(0) == at_s
+    end_s = condition.next_change_s(at_s)
+    assert end_s == pytest.approx(at_s + for_s)
+    assert condition.link(1, "up", math.nextafter(end_s, 0)).loss_pct == 100
+    assert condition.link(1, "up", end_s).loss_pct == 0
+    assert condition.next_change_s(end_s) is None
+
+
+def test_whoever_waits_for_a_change_finds_it_later_than_now():
+    flapping = [{"worker": 1, "at_s": 0, "for_s": 0.05, "every_s": 0.1}]
+    assert NetworkCondition(faults=flapping).next_change_s(0.5) == 0.55
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,10 @@
-import pytest
+import math
 
-from netsim.conditions.timetable import from_schedule, from_trace
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from netsim.conditions.timetable import Timetable, from_schedule, from_trace
 
 HEADER = "time_s,rate_mbit,delay_ms\n"
 
@@ -23,6 +27,29 @@ def test_every_change_is_met_when_going_from_one_to_the_next():
         assert following is not None
         at_s = following
     assert seen == list(range(240))
+
+
+@given(
+    times=st.lists(st.integers(1, 99_999), min_size=1, max_size=6, unique=True),
+    unit=st.sampled_from([10, 100, 1000]),
+)
+@example(times=[3, 600], unit=10)  # 60 + 0.3 is less than 60.3
+@example(times=[599], unit=10)
+def test_every_step_of_a_trace_begins_when_it_is_said_to_and_not_before(times, unit):
+    """The last time is the trace's end."""
+    *starts_s, period_s = [time / unit for time in [0, *sorted(times)]]
+    steps = tuple((at_s, {"delay_ms": index}) for index, at_s in enumerate(starts_s))
+    trace = Timetable(steps=steps, period_s=period_s)
+    now_s, num_steps = 0.0, len(steps)
+    for index in range(1, 20 * num_steps):
+        change_s = trace.next_change_s(now_s)
+        assert change_s is not None and change_s > now_s
+        period, step = divmod(index, num_steps)
+        assert change_s == pytest.approx(period * period_s + starts_s[step])
+        assert trace.overrides(change_s)["delay_ms"] == step
+        before = trace.overrides(math.nextafter(change_s, 0))["delay_ms"]
+        assert before == (index - 1) % num_steps
+        now_s = change_s
 
 
 def test_before_its_first_step_a_schedule_overrides_nothing():

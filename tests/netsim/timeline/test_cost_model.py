@@ -422,10 +422,14 @@ def test_a_tree_is_taken_where_it_is_faster():
     assert seconds_of(large, condition, 64, NCCL) == seconds_of(large, condition, 64, ringed)
 
 
-def test_a_link_that_is_down_never_ends_an_operation():
+@pytest.mark.parametrize("options", [{}, {"halving_doubling_bytes": 1e9}, {"rendezvous": True}])
+def test_a_link_that_is_down_never_ends_an_operation(options):
     condition = NetworkCondition(faults=[{"worker": 1, "at_s": 0, "for_s": 9}])
     for name in COLLECTIVES:
-        assert seconds_of(of_all(name, 1000, 2), condition, 2) == math.inf
+        for num_workers in (2, 5):
+            operation = of_all(name, 1000, num_workers)
+            seconds = seconds_of(operation, condition, num_workers, replace(IDEAL, **options))
+            assert seconds == math.inf
     exchange = cost_of(of_all("exchange", 1000, 4, shift=1), condition, 4)
     assert np.isinf(exchange.seconds).tolist() == [False, True, True, False]
 
@@ -451,6 +455,16 @@ def test_one_worker_alone_has_nothing_to_wait_for():
 def test_refuses_an_operation_of_no_cost():
     with pytest.raises(ValueError, match="no cost of an operation 'gossip': choose one of all_red"):
         cost_of(of_all("gossip", 1, 2), NetworkCondition(), 2)
+
+
+@pytest.mark.parametrize("values", [{"seconds": np.nan}, {"idle_s": (1.0, np.nan)}])
+def test_refuses_a_cost_that_is_no_number(values, monkeypatch):
+    operation = of_all("broadcast", 1000, 2)
+    known = cost_of(operation, FAR, 2)
+    broken = {"broadcast": lambda situation, num_bytes: replace(known, **values)}
+    monkeypatch.setattr("netsim.timeline.cost_model._COLLECTIVES", broken)
+    with pytest.raises(AssertionError, match="broadcast costs NaN"):
+        cost_of(operation, FAR, 2)
 
 
 def test_routes_that_many_exchanges_take_are_forgotten(monkeypatch):

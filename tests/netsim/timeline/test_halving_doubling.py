@@ -8,6 +8,8 @@ import pytest
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import wire_per_payload
 from netsim.timeline.cost_model import CostModel
+from netsim.timeline.lanes import Lanes, Ready
+from netsim.timeline.tcp.windows import Window
 from netsim.timeline.transport import GLOO
 from tests.netsim.operations import of_all
 from tests.netsim.timeline.test_cost_model import IDEAL, OPEN, cost_of, seconds_of
@@ -131,3 +133,36 @@ def test_under_loss_every_swap_may_wait_for_a_repair():
     clean_s, lossy_s = (seconds_of(operation, c, 8, HALVING) for c in (NETWORK, lossy))
     # One packet of four at a time: 4 % wait for 20 ms or, if the probe is lost too, 210.
     assert lossy_s - clean_s == pytest.approx(6 * (0.0394 * 0.02 + 4e-4 * 0.19), rel=0.3)
+
+
+@pytest.mark.parametrize("num_workers", [2, 4, 6])
+def test_over_a_link_that_is_down_it_sends_as_much_and_never_ends(num_workers):
+    """What it has sent counts from its start, also in an outage. Windows stay as they are."""
+    cut = replace(NETWORK, faults=[{"worker": 1, "at_s": 0, "for_s": 1}])
+    operation = of_all("all_reduce_mean", BYTES, num_workers)
+    healthy = cost_of(operation, NETWORK, num_workers, HALVING, 14_480)
+    down = cost_of(operation, cut, num_workers, HALVING, 14_480)
+    assert down.seconds == np.inf
+    assert down.windows == (Window(14_480),) * len(healthy.windows)
+    for name in ("busy_s", "sent_bytes", "num_messages", "drain_s", "rtt_s"):
+        assert getattr(down, name) == pytest.approx(getattr(healthy, name)), name
+
+
+@pytest.mark.parametrize("every_s", [None, 10])
+@pytest.mark.parametrize("transport", [HALVING, replace(GLOO, halving_doubling_bytes=1e12)])
+def test_it_waits_for_the_end_of_an_outage(every_s, transport):
+    """From 1.5 s on, half a second; then it takes what it takes over links that are up."""
+    fault = {"worker": 1, "at_s": 1, "for_s": 1} | ({"every_s": every_s} if every_s else {})
+    cut = replace(NETWORK, faults=[fault])
+    operation = of_all("all_reduce_mean", BYTES, 4)
+    ends_s = []
+    for condition in (NETWORK, cut):
+        lanes = Lanes(CostModel(condition, 4, transport), 1, records_events=False)
+        for _ in range(2):
+            lanes.put(0, Ready(np.full(4, 1.5)))
+            lanes.put(0, operation)
+            lanes.run()
+            ends_s.append(lanes.times_s(0).max())
+    first_s, second_s, late_s, after_it_s = ends_s
+    assert late_s - first_s == pytest.approx(0.5)
+    assert second_s < after_it_s <= late_s + (first_s - 1.5)

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import wire_per_payload
@@ -258,3 +260,63 @@ def test_what_takes_no_time_is_through_at_once_also_after_links_have_changed():
     lanes.put(0, Operation(name="exchange", num_bytes=0, ranks=(0, 1), peers=(1, 0)))
     lanes.run()
     assert lanes.times_s(0) == pytest.approx([1.5, 1.5])
+
+
+HELD = replace(OPEN, socket_bytes=0)
+"""A sender is done when the last byte has left."""
+
+
+@pytest.mark.parametrize("operation", [exchange(1), gather(1)])
+def test_bytes_move_and_are_handed_over_as_fast_as_links_are_then(operation):
+    """At 25 Mbit/s a quarter is there after 1 s, and the rest 0.75 s later."""
+    faster = NetworkCondition(rate_mbit=25, schedule=[{"at_s": 1, "rate_mbit": 100}])
+    lanes = lanes_of(2, faster, transport=HELD)
+    lanes.put(0, operation)
+    lanes.run()
+    assert lanes.times_s(0) == pytest.approx([1.75] * 2)
+
+
+def test_a_message_that_begins_in_an_outage_is_handed_over_after_it():
+    cut = NetworkCondition(rate_mbit=100, faults=[{"worker": 1, "at_s": 1, "for_s": 1}])
+    for transport in (HELD, OPEN):
+        lanes = lanes_of(2, cut, transport=transport)
+        lanes.put(0, Ready(np.full(2, 1.5)))
+        lanes.put(0, exchange(0.25))
+        lanes.run()
+        assert lanes.times_s(0) == pytest.approx([2.25] * 2)
+
+
+def test_what_stays_with_its_worker_is_handed_over_though_its_link_is_down():
+    cut = NetworkCondition(rate_mbit=100, workers={2: {"up": {"loss_pct": 100}}})
+    lanes = lanes_of(3, cut, transport=HELD)
+    lanes.put(0, Operation(name="exchange", num_bytes=SECOND, ranks=(0, 1, 2), peers=(1, 0, 2)))
+    lanes.run()
+    assert lanes.times_s(0) == pytest.approx([1, 1, 0])
+
+
+TENTHS = st.integers(1, 9).map(lambda tenths: tenths / 10)
+
+
+@given(rates=st.lists(st.integers(20, 100), max_size=6), start_s=TENTHS, for_s=TENTHS)
+@example(rates=[], start_s=0.1, for_s=0.5)
+def test_an_outage_is_of_no_matter_to_messages_that_are_through(rates, start_s, for_s):
+    """Worker 2 is through with its two messages before it fails at 2 s; those from 3 to 0 and from
+    0 to 1 take 2.5 s.
+    """
+    times_s = []
+    steps = [{"at_s": index / 7, "rate_mbit": rate} for index, rate in enumerate(rates, start=1)]
+    for faults in (None, [{"worker": 2, "at_s": 2, "for_s": for_s}]):
+        condition = NetworkCondition(
+            rate_mbit=100,
+            workers={0: {"rate_mbit": 4}},
+            schedule=steps or None,
+            faults=faults,
+        )
+        lanes = lanes_of(4, condition)
+        lanes.put(0, Ready(np.array([0, start_s, start_s / 3, 0])))
+        lanes.put(0, exchange(0.1, 4))
+        lanes.run()
+        times_s.append(lanes.times_s(0))
+    unharmed_s, harmed_s = times_s
+    assert unharmed_s.min() < 2 < unharmed_s.max()
+    assert harmed_s == pytest.approx(unharmed_s, rel=1e-9)

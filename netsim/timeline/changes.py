@@ -1,0 +1,76 @@
+"""Operations under way while links change.
+
+What would take T over the links of a moment gets on by the share dt / T. What is through is
+through, whatever links do then.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from netsim.timeline.cost import Cost
+from netsim.timeline.cost_model import CostedOperation, CostModel
+from netsim.timeline.link_table import Array
+from netsim.timeline.tcp.windows import Windows
+
+
+def finish(
+    model: CostModel, operation: CostedOperation, windows: Windows, starts_s: Array
+) -> tuple[Cost, Array, Array]:
+    """The cost at the start, and when what starts then ends and is handed over, `[n]` each.
+
+    Raises:
+        ValueError: if it never ends.
+    """
+    starts_s = np.array([starts_s, starts_s])
+    cost, (ends_s, handed_over_s) = _through_s(
+        model, operation, windows, starts_s, _ends_and_handovers
+    )
+    return cost, ends_s, handed_over_s
+
+
+def busy_s(
+    model: CostModel, operation: CostedOperation, windows: Windows, cost: Cost, begins_s: Array
+) -> Array:
+    """For how long an operation of this cost, at its start, occupies its links from then on, `[l]`.
+    A link that is down is busy as if it were not.
+    """
+    links = cost.links
+    if not model.varies:
+        return cost.busy_s[links]
+    _, ends_s = _through_s(model, operation, windows, begins_s, lambda cost: cost.busy_s[links])
+    return ends_s - begins_s
+
+
+def _ends_and_handovers(cost: Cost) -> Array:
+    return np.array([cost.seconds, cost.handover_s]).reshape(2, -1)
+
+
+def _through_s(
+    model: CostModel,
+    operation: CostedOperation,
+    windows: Windows,
+    starts_s: Array,
+    takes: Callable[[Cost], Array],
+) -> tuple[Cost, Array]:
+    """The cost at the start, and when parts of an operation that start then are through; `takes`
+    has what each of them takes at a cost.
+    """
+    table, until_s = model.at(float(starts_s.min()))
+    first = model.cost(operation, table, windows)
+    takes_s = takes(first)
+    at_s, left, ends_s = starts_s, np.ones_like(starts_s), starts_s + takes_s
+    while until_s < np.inf and not (is_through := ends_s <= until_s).all():
+        moved_s = np.where(is_through, 0, np.maximum(until_s - at_s, 0))
+        share = np.divide(moved_s, takes_s, out=np.zeros_like(left), where=moved_s > 0)
+        left = np.where(is_through, 0, np.maximum(left - share, 0))
+        at_s = np.maximum(at_s, np.minimum(ends_s, until_s))
+        table, until_s = model.at(until_s)
+        takes_s = takes(model.cost(operation, table, windows))
+        ends_s = at_s + np.multiply(left, takes_s, out=np.zeros_like(left), where=left > 0)
+    if not np.isfinite(ends_s).all():
+        raise ValueError(
+            f"{operation.name} never ends: a link that it needs is down for ever from "
+            f"{at_s.max():g} s on; give the fault an end, or loss_pct less than 100."
+        )
+    return first, ends_s
