@@ -10,6 +10,7 @@ from bagua_algos.communication.communicator import Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.consensus import Run
 from bagua_algos.engine.lane import CommunicationLane
 from bagua_algos.engine.step_observer import Clocks, StepObserver
 from bagua_algos.engine.stopwatch import make_stopwatch, running
@@ -29,6 +30,9 @@ class Dispatcher:
         num_buckets: lanes that no bucket would use are not made.
         timeout_s: the longest wait for one job.
         observer: hears of every moment; one that keeps simulated clocks also keeps the time.
+        check: raises where the workers cannot begin, on all of them; it may communicate, in jobs of
+            the `Run` that it is given. Its turn is before there is a second lane: how many there
+            are depends on the model, and workers may have built others.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class Dispatcher:
         num_buckets: int,
         timeout_s: float,
         observer: StepObserver | None = None,
+        check: Callable[[Communicator, Run], None] = lambda *_: None,
     ) -> None:
         self._algorithm = algorithm
         self._observer = observer
@@ -48,13 +53,19 @@ class Dispatcher:
         self._exposed = make_stopwatch(device)
 
         def lane() -> CommunicationLane:
-            return CommunicationLane(communicator.duplicate(), device, timeout_s)
+            duplicate = communicator.duplicate()
+            duplicate.limit_waits(timeout_s)
+            return CommunicationLane(duplicate, device, timeout_s)
 
-        self._lanes = [
-            lane() for _ in range(min(self._max_lanes(communicator, device), num_buckets))
-        ]
-        for one in self._lanes:
-            one.communicator.limit_waits(timeout_s)
+        self._lanes = [lane()]
+        self._background_lane = None
+        try:
+            check(self.communicator, self.run)
+        except BaseException:
+            self.close()
+            raise
+        num_lanes = min(self._max_lanes(communicator, device), num_buckets)
+        self._lanes += [lane() for _ in range(1, num_lanes)]
         self._num_used = len(self._lanes)
         self._background_lane = lane() if algorithm.uses_background else None
         self.background = self._background_lane and Background(self._background_lane, self._clocks)

@@ -47,6 +47,7 @@ from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
 from bagua_algos.engine.script.elementwise import check_elementwise
 from bagua_algos.engine.script.grad_scaler import ScaledGradients, check_scaler_is_known
+from bagua_algos.engine.script.same_model import check_same_model
 from bagua_algos.engine.step_observer import Listener, StepObserver
 from bagua_algos.engine.untrained import average_buffers_, broadcast_untrained_, broadcast_weights_
 
@@ -131,6 +132,7 @@ class Engine(Attached):
             num_buckets=sum(len(b.parameters) for b in buckets) if may_move else len(buckets),
             timeout_s=timeout_s,
             observer=step_observer,
+            check=lambda workers, run: check_same_model(model, workers, run),
         )
         self.context = Context(
             buckets=buckets,

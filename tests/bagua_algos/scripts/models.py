@@ -1,11 +1,13 @@
 """What a script distributes, adds later, wraps and resumes."""
 
+import copy
 import gc
 import io
 import threading
 import weakref
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -96,6 +98,45 @@ class Complex(nn.Module):
 
     def forward(self, x_b: Tensor) -> Tensor:
         return (x_b.to(torch.complex64) @ self.weight).abs()
+
+
+def different_models() -> Results:
+    """Each case builds another model on worker 1, or two that are as good as the same."""
+
+    def layers(*names: str, size: int = 4) -> nn.ModuleDict:
+        return nn.ModuleDict({name: nn.Linear(size, size, bias=False) for name in names})
+
+    def with_buffer(name: str, *shape: int) -> nn.Module:
+        model = make_model()
+        model.register_buffer(name, torch.zeros(shape))
+        return model
+
+    def frozen(layer: int) -> nn.Module:
+        model = make_model()
+        model[layer].requires_grad_(False)
+        return model
+
+    conv = nn.Conv2d(2, 8, 3)
+    large = 1 << 10  # so that a layer closes a bucket
+    pairs: dict[str, tuple[nn.Module, nn.Module]] = {
+        "order": (layers("a", "b"), layers("b", "a")),
+        "shape": (nn.Linear(4, 8, bias=False), nn.Linear(8, 4, bias=False)),
+        "type": (make_model(), make_model().double()),
+        "frozen": (frozen(0), frozen(2)),
+        "fewer": (layers("a", "b", "c"), layers("a", "b")),
+        "fewer buckets": (layers(*"abc", size=large), layers("a", size=large)),
+        "buffer's name": (with_buffer("x", 2), with_buffer("y", 2)),
+        "buffer's shape": (with_buffer("x", 2), with_buffer("x", 3)),
+        "memory format": (conv, copy.deepcopy(conv).to(memory_format=torch.channels_last)),
+        "compiled": (make_model(), torch.compile(make_model(), backend="eager")),
+    }
+    results: Results = {}
+    for name, models in pairs.items():
+        model = models[dist.get_rank()]
+        results[name] = refusal(lambda model=model: all_reduced(model))
+        if bagua_algos.is_distributed(model):
+            bagua_algos.release(model)
+    return results
 
 
 def types() -> Results:

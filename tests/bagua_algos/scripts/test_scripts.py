@@ -315,6 +315,56 @@ def test_what_cannot_be_right_is_refused_on_every_worker(workers, script, case, 
         assert "\n" not in worker[script][case]
 
 
+@pytest.mark.parametrize(
+    ("case", "first", "second"),
+    [
+        (
+            "order",
+            ", from the trainable 'a.weight' of shape (4, 4) in float32 on",
+            ", from the trainable 'b.weight' of shape (4, 4) in float32 on",
+        ),
+        (
+            "shape",
+            "'weight' of shape (8, 4) in float32 on",
+            "'weight' of shape (4, 8) in float32 on",
+        ),
+        (
+            "type",
+            "'0.weight' of shape (16, 6) in float32 on",
+            "'0.weight' of shape (16, 6) in float64",
+        ),
+        ("frozen", "the frozen '0.weight' of shape (16, 6)", "the trainable '0.weight' of shape"),
+        ("fewer", "the trainable 'c.weight' of", "which goes on after the trainable 'b.weight' of"),
+        (
+            "fewer buckets",
+            "the trainable 'b.weight' of",
+            "which goes on after the trainable 'a.weight'",
+        ),
+        (
+            "buffer's name",
+            "the buffer 'x' of shape (2,)",
+            "the buffer 'y' of shape (2,) in float32 on",
+        ),
+        (
+            "buffer's shape",
+            "the buffer 'x' of shape (2,)",
+            "the buffer 'x' of shape (3,) in float32 on",
+        ),
+        ("memory format", "of shape (8, 2, 3, 3) in float32 on", "in float32, channels_last on"),
+    ],
+)
+def test_workers_that_have_built_different_models_are_told(workers, case, first, second):
+    for rank, part in enumerate((first, second)):
+        sentence = workers[rank]["different_models"][case]
+        assert sentence.startswith(f"worker {rank}'s model differs from worker {1 - rank}'s, ")
+        assert part in sentence
+        assert sentence.endswith("in an order that no set and no random number decides")
+
+
+def test_a_model_is_the_same_where_one_worker_has_compiled_it(workers):
+    assert [worker["different_models"]["compiled"] for worker in workers] == ["", ""]
+
+
 def test_complex_weights_train_by_all_reduce(workers):
     assert torch.equal(workers[0]["types"]["ours"], workers[1]["types"]["ours"])
 

@@ -32,6 +32,7 @@ SCRIPTS: dict[str, Callable[[], Results]] = {
         weights.copies,
         models.more_parameters,
         models.wrapped,
+        models.different_models,
         models.types,
         models.resumed,
         models.dropped,
