@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from bagua_algos.checkpoint import kept
 from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.script.own_storage import check_owns_memory
 
 
 @kept
@@ -59,8 +60,8 @@ def stretches(bucket: Bucket, optimizer: Optimizer) -> list[Stretch]:
 
 
 def check_parameters(model: nn.Module, optimizer: Optimizer, algorithm: Algorithm) -> None:
-    """Raise `ValueError` where a parameter of `model` has no shape or no values yet, `algorithm`
-    cannot train it, or one of `optimizer` is not the model's.
+    """Raise `ValueError` where a parameter of `model` has no shape, no values or no memory of its
+    own, `algorithm` cannot train it, or one of `optimizer` is not the model's.
     """
     known = set(model.parameters())
     for name, parameter in model.named_parameters():
@@ -79,6 +80,7 @@ def check_parameters(model: nn.Module, optimizer: Optimizer, algorithm: Algorith
                 algorithm.check_parameter(parameter)
             except ValueError as error:
                 raise ValueError(f"{name!r}: {error}") from None
+    check_owns_memory(model)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter not in known:

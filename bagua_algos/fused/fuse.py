@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from bagua_algos.engine.bucket import Bucket, flat_storage
 from bagua_algos.engine.script.elementwise import why_not_elementwise
-from bagua_algos.engine.script.own_storage import move_into
+from bagua_algos.engine.script.own_storage import is_shared, move_into
 from bagua_algos.fused.homes import Homes
 from bagua_algos.fused.strips import (
     can_be_flat,
@@ -281,7 +281,7 @@ def _move_together(parameters: list[nn.Parameter], homes: Homes) -> None:
     places = Counter(parameter.data_ptr() for parameter in parameters if can_be_flat(parameter))
     for parameter in parameters:
         num_bytes = parameter.numel() * parameter.element_size()
-        is_own = parameter.untyped_storage().nbytes() == num_bytes and not _is_shared(parameter)
+        is_own = parameter.untyped_storage().nbytes() == num_bytes and not is_shared(parameter)
         is_own = is_own and places[parameter.data_ptr()] == 1
         if parameter.requires_grad and can_be_flat(parameter) and is_own:
             kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
@@ -291,11 +291,6 @@ def _move_together(parameters: list[nn.Parameter], homes: Homes) -> None:
         parts = flat.split([p.numel() for p in alike])
         for parameter, part in zip(alike, parts, strict=True):
             move_into(parameter, part.view(parameter.shape))
-
-
-def _is_shared(parameter: Tensor) -> bool:
-    """Whether other processes have the memory, too."""
-    return parameter.device.type == "cpu" and parameter.is_shared()
 
 
 def _has_kernels(group: dict[str, Any]) -> bool:

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
+from bagua_algos.engine.script.own_storage import find_overlap, is_shared, lies_in
 
 AGAIN = "release() the model and distribute() it again"
 
@@ -64,14 +65,17 @@ class ScriptChanges:
     def take_back_weights(self) -> None:
         """Weights that are somewhere else are copied into their buckets, and live there again.
 
-        Raises `ValueError` where one has another type, device or shape by now.
+        Raises `ValueError` where one has another type, device or shape by now, or memory that is
+        not its own.
         """
         if [parameter.data_ptr() for parameter in self._living] == self._addresses:
             return
         for bucket in self._buckets:
-            before = [parameter.stride() for parameter in bucket.parameters]
             for parameter in bucket.parameters:
                 self._check_is_as_before(parameter, bucket)
+        self._leave_each_others_places()
+        for bucket in self._buckets:
+            before = [parameter.stride() for parameter in bucket.parameters]
             bucket.adopt_weights()
             if [parameter.stride() for parameter in bucket.parameters] != before:
                 warnings.warn(
@@ -201,14 +205,39 @@ class ScriptChanges:
                 f"when the model was distributed: {AGAIN}"
             )
 
+    def _leave_each_others_places(self) -> None:
+        """What has moved to where another weight belongs, as where two were swapped, is copied: its
+        values would be overwritten there.
+        """
+        pairs = zip(self._living, self._addresses, strict=True)
+        moved = {p: None for p, address in pairs if p.data_ptr() != address}
+        everything = [*self._living, *self._model.parameters(), *self._model.buffers()]
+        rest = {x: None for x in everything if x not in moved}
+        pair = find_overlap(moved, rest)
+        if pair is not None:
+            raise ValueError(
+                f"{self._name(pair[0])} was given the memory of another parameter or buffer after "
+                "the model was distributed, and would be parted from it: release() the model, make "
+                "them one Parameter, and distribute() it again, or give it a clone()"
+            )
+        for parameter in moved:
+            if is_shared(parameter):
+                raise ValueError(
+                    f"{self._name(parameter)} was put into memory that other processes share after "
+                    "the model was distributed, and would leave it: give the others a copy, such "
+                    "as copy.deepcopy(model), and have them load its state_dict()"
+                )
+            if any(lies_in(parameter, bucket.weights) for bucket in self._buckets):
+                parameter.data = parameter.data.clone()
+
     def _note_addresses(self) -> None:
         self._living = [p for bucket in self._buckets for p in bucket.parameters if p.numel()]
         self.note_backward()
         self._addresses = [parameter.data_ptr() for parameter in self._living]
         self._sizes = {p: p.numel() * p.element_size() for p in self._distributed}
 
-    def _name(self, parameter: nn.Parameter) -> str:
-        names = {p: name for name, p in self._model.named_parameters()}
+    def _name(self, parameter: Tensor) -> str:
+        names: dict[Tensor, str] = {p: name for name, p in self._model.named_parameters()}
         shape = tuple(parameter.shape)
         return (
             f"{names[parameter]!r} of shape {shape}"

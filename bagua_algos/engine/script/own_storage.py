@@ -1,15 +1,101 @@
-"""Parameters whose memory lies in a flat tensor, each behind a storage of its own.
+"""Parameters whose memory lies in a flat tensor, each behind a storage of its own; and which memory
+is not theirs alone.
 
 Inductor's kernels read vectors of 16 bytes where a parameter's offset in its storage says that they
 can. It looks once, when it compiles.
 """
 
 import sys
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 _ALIGNMENT = 16  # bytes
+
+
+def check_owns_memory(model: nn.Module) -> None:
+    """Raise `ValueError` where the memory of a trainable parameter is that of another parameter or
+    buffer, too, or of other processes: in a bucket it would be its own.
+    """
+    named = dict(model.named_parameters())
+    trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
+    others = [x for name, x in [*named.items(), *model.named_buffers()] if name not in trained]
+    for name, parameter in trained.items():
+        if _has_memory(parameter) and is_shared(parameter):
+            raise ValueError(
+                f"{name!r} lies in memory that other processes share, and would leave it: "
+                "distribute copy.deepcopy(model), and have the others load its state_dict()"
+            )
+    pair = find_overlap(trained.values(), others)
+    if pair is not None:
+        names = {id(x): name for name, x in [*named.items(), *model.named_buffers()]}
+        one, other = (names[id(x)] for x in pair)
+        raise ValueError(
+            f"{one!r} and {other!r} lie in the same memory and would be parted: make them one "
+            "Parameter, as dec.weight = enc.weight does, or clone() one of them"
+        )
+
+
+def is_shared(x: Tensor) -> bool:
+    """Whether other processes have the memory, too."""
+    return x.device.type == "cpu" and x.is_shared()
+
+
+def find_overlap(
+    these: Iterable[Tensor], others: Iterable[Tensor] = ()
+) -> tuple[Tensor, Tensor] | None:
+    """One of `these`, and another of them or one of `others`, that have an element in common."""
+    both = [(x, is_one) for group, is_one in ((these, True), (others, False)) for x in group]
+    spans = [(*_span(x), x, is_one) for x, is_one in both if _has_memory(x)]
+    open_spans: list[tuple[int, int, Tensor, bool]] = []
+    for span in sorted(spans, key=lambda span: span[0]):
+        start, _, x, is_one = span
+        open_spans = [earlier for earlier in open_spans if earlier[1] > start]
+        for _, _, y, is_other_one in open_spans:
+            if (is_one or is_other_one) and _meet(x, y):
+                return (x, y) if is_one else (y, x)
+        open_spans.append(span)
+    return None
+
+
+def lies_in(x: Tensor, flat: Tensor) -> bool:
+    """Whether the first element of `x` is in the memory of `flat`."""
+    start, end = _span(flat)
+    return x.device == flat.device and start <= x.data_ptr() < end
+
+
+def _has_memory(x: Tensor) -> bool:
+    is_plain = x.layout is torch.strided and not is_traceable_wrapper_subclass(x)
+    return is_plain and not x.is_meta and x.numel() > 0
+
+
+def _span(x: Tensor) -> tuple[int, int]:
+    """The addresses at which it begins and ends."""
+    return x.data_ptr(), x.data_ptr() + _extent(x) * x.element_size()
+
+
+def _extent(x: Tensor) -> int:
+    """The elements of its memory, with those of its gaps."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def _meet(x: Tensor, y: Tensor) -> bool:
+    """Whether two, whose spans overlap, have an element in common: columns of a matrix have not."""
+    if x.device != y.device:
+        return False
+    are_dense = _extent(x) == x.numel() and _extent(y) == y.numel()
+    if are_dense or x.element_size() != y.element_size():
+        return True
+    return bool(torch.isin(_addresses(x), _addresses(y)).any())
+
+
+def _addresses(x: Tensor) -> Tensor:
+    found = torch.tensor(x.data_ptr())
+    for size, stride in zip(x.shape, x.stride(), strict=True):
+        found = found.unsqueeze(-1) + stride * x.element_size() * torch.arange(size)
+    return found.reshape(-1)
 
 
 def with_own_storage(view: Tensor) -> Tensor:
@@ -29,8 +115,7 @@ def with_own_storage(view: Tensor) -> Tensor:
 def with_aligned_storage(view: Tensor) -> Tensor:
     """The same memory behind a storage that begins at a multiple of 16 bytes."""
     before = view.data_ptr() % _ALIGNMENT // view.element_size()
-    last = sum((size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True))
-    extent = before + last + 1 if view.numel() else before
+    extent = before + _extent(view) if view.numel() else before
     flat = view.as_strided((extent,), (1,), view.storage_offset() - before)
     return torch.from_dlpack(flat).as_strided(view.shape, view.stride(), before)
 

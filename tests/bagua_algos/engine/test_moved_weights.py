@@ -100,6 +100,37 @@ def test_moved_weights_are_laid_out_anew_with_the_others():
     engine.close()
 
 
+@pytest.mark.parametrize("bucket_bytes", [1, 1 << 20])
+def test_weights_that_were_swapped_are_taken_back_as_they_are(bucket_bytes):
+    """Each lies where the other belongs, in one bucket or in two."""
+    model = layers(3, 3, 3)
+    engine, _ = engine_of(model, AllReduce(), bucket_bytes=bucket_bytes)
+    one, other = model.parameters()
+    values = [other.detach().clone(), one.detach().clone()]
+    one.data, other.data = other.data, one.data
+    engine.pause()
+    assert torch.equal(one, values[0]) and torch.equal(other, values[1])
+    assert in_bucket(model, engine)
+    engine.close()
+
+
+def test_weights_that_were_tied_or_shared_after_the_start_are_refused():
+    model = layers(3, 3, 3)
+    model.register_buffer("average", torch.zeros(3, 3))
+    engine, _ = engine_of(model, AllReduce())
+    own = model[1].weight.data
+    for memory in (model[0].weight.data, model.average):
+        model[1].weight.data = memory
+        with pytest.raises(ValueError, match=r"'1.weight' .* given the memory of another param"):
+            engine.pause()
+    model[1].weight.data = own.clone().share_memory_()
+    with pytest.raises(ValueError, match=r"'1.weight' .* memory that other processes share after"):
+        engine.pause()
+    model[1].weight.data = own
+    engine.pause()
+    engine.close()
+
+
 @pytest.mark.parametrize(("num_first", "num_buckets"), [(1 << 20, 2), ((1 << 20) - 1, 1)])
 def test_a_bucket_is_closed_once_it_holds_four_mebibytes(num_first, num_buckets):
     """The last parameter comes first."""

@@ -1,5 +1,7 @@
 """Which parameters and buffers take part, and what is refused."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -57,6 +59,45 @@ def test_an_optimizer_of_anothers_parameters_is_refused():
     optimizer = torch.optim.SGD([*model.parameters(), other], lr=0.1)
     with pytest.raises(ValueError, match=r"shape \(7,\) that is not the model's"):
         Engine(model, optimizer, AllReduce(), StackedCommunicator(1))
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_parameters_in_one_memory_are_refused(is_frozen):
+    """In plain torch they are tied, and in buckets would not be."""
+    model = layers(3, 3, 3)
+    model[1].weight.data = model[0].weight.data
+    model[1].requires_grad_(not is_frozen)
+    with pytest.raises(ValueError, match=r"'[01].weight' and '[01].weight' lie in the same memory"):
+        engine_of(model, AllReduce())
+    model[1].weight = model[0].weight  # as the sentence says
+    engine_of(model, AllReduce())
+
+
+def test_a_buffer_in_a_parameters_memory_is_refused():
+    model = layers(3, 3)
+    model.register_buffer("last", model[0].weight.detach()[2])
+    with pytest.raises(ValueError, match=r"'0.weight' and 'last' lie in the same memory"):
+        engine_of(model, AllReduce())
+
+
+def test_parts_of_one_tensor_are_not_in_one_memory():
+    """Rows, columns between each other, nothing, and two buffers or frozen parameters."""
+    model, whole, frozen = nn.Module(), torch.zeros(6, 4), torch.zeros(3)
+    parts = (whole[:2], whole[2:, ::2], whole[2:, 1::2], whole[3:3], whole[3:3])
+    model.parts = nn.ParameterList(parts)
+    model.one, model.other = (nn.Parameter(frozen, requires_grad=False) for _ in range(2))
+    model.register_buffer("buffer", frozen)
+    engine_of(model, AllReduce())
+
+
+def test_parameters_in_memory_that_processes_share_are_refused():
+    model = layers(3, 3)
+    with pytest.raises(ValueError, match=r"'0.weight' lies in memory that other processes share"):
+        engine_of(model.share_memory(), AllReduce())
+    engine_of(copy.deepcopy(model), AllReduce())  # as the sentence says
+    model.requires_grad_(False).append(nn.Linear(3, 3))  # frozen, it stays where it is
+    engine_of(model, AllReduce())
+    assert model[0].weight.is_shared()
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
