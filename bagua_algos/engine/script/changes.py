@@ -236,8 +236,8 @@ class ScriptChanges:
         self._addresses = [parameter.data_ptr() for parameter in self._living]
         self._sizes = {p: p.numel() * p.element_size() for p in self._distributed}
 
-    def _name(self, parameter: nn.Parameter) -> str:
-        names = {p: name for name, p in self._model.named_parameters()}
+    def _name(self, parameter: Tensor) -> str:
+        names: dict[Tensor, str] = {p: name for name, p in self._model.named_parameters()}
         shape = tuple(parameter.shape)
         return (
             f"{names[parameter]!r} of shape {shape}"

@@ -18,7 +18,8 @@ def check_same_model(model: nn.Module, communicator: Communicator, run: Run) -> 
     A collective call, in jobs of `run`. Nothing is compared where one process holds all workers, in
     one model.
     """
-    if len(communicator.ranks) > 1 or communicator.world_size == 1:
+    own, num_held = communicator.ranks[0], len(communicator.ranks)
+    if num_held > 1 or communicator.world_size == 1:
         return
     device = next(p for p in model.parameters() if p.requires_grad).device
     parts = _parts_of(model)
@@ -30,11 +31,11 @@ def check_same_model(model: nn.Module, communicator: Communicator, run: Run) -> 
     own_tb = torch.zeros(most, _DIGEST_BYTES, dtype=torch.int64)
     own_tb[: len(parts)] = torch.tensor([[*_digest(part)] for part in parts])
     differs_Nt = (_gather(own_tb, device, communicator, run) != own_tb).any(2)
-    other = int(differs_Nt.any(1).nonzero()[0])
-    place = int(differs_Nt[other].nonzero()[0])
+    other = differs_Nt.any(1).tolist().index(True)
+    place = differs_Nt[other].tolist().index(True)
     more = f", which goes on after {parts[-1]}"
     raise ValueError(
-        f"worker {communicator.ranks[0]}'s model differs from worker {other}'s"
+        f"worker {own}'s model differs from worker {other}'s"
         + (f", from {parts[place]} on" if place < len(parts) else more)
         + ": build the same model on every worker, with the same layers frozen, in an order that "
         "no set and no random number decides"
