@@ -47,7 +47,7 @@ def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
     or the baseline is missing.
     """
     if "reason" in runs:
-        runs = runs[runs.reason != NOT_ENDED]
+        runs = runs.loc[runs.reason != NOT_ENDED]
     completed = runs[runs.status == "completed"]
     for column in SITUATION:
         values = sorted(set(map(str, completed[column])))
@@ -55,7 +55,7 @@ def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
             raise UserError(f"the runs differ in {column} ({', '.join(values)}): compare like runs")
     if "metric" in runs and any(map(pd.notna, runs["metric"])):
         raise UserError("accuracies are compared, and some runs have a target of another metric")
-    of_one_seed = runs[runs.duplicated(["algo", "lr_scale", "seed"])]
+    of_one_seed = runs.loc[runs.duplicated(["algo", "lr_scale", "seed"])]
     if len(of_one_seed):
         algo, scale, seed = of_one_seed.iloc[0][["algo", "lr_scale", "seed"]]
         raise UserError(

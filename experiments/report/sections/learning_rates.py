@@ -58,8 +58,9 @@ def _best(table: pd.DataFrame) -> pd.DataFrame:
     order.
     """
     found = {}
-    has_ended = table.reached.notna()
-    for _, group in table[has_ended].groupby([*COMPARABLE, "optim", "name"], dropna=False):
+    for _, group in table.dropna(subset=["reached"]).groupby(
+        [*COMPARABLE, "optim", "name"], dropna=False
+    ):
         tried = _rates(group)
         if len(tried) > 1:
             best = best_by_steps(group)
@@ -89,9 +90,8 @@ def _end(best: Rates, tried: Rates) -> str:
 
 
 def _finding(mark: str, best: pd.DataFrame) -> str:
-    is_known = best.best.map(len) > 0
-    without = listed(sorted(set(best["name"][~is_known])))
-    best = best[is_known]
+    without = listed(sorted(set(best.loc[best.best.map(len) == 0, "name"])))
+    best = best.loc[best.best.map(len) > 0]
     said = f"no learning rate led {without} to the target or to a score" if without else ""
     if best.empty:
         return sentence([said], mark)

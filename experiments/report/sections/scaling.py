@@ -124,13 +124,13 @@ def _of_times(table: pd.DataFrame) -> list[str]:
     """Such as "the time to accuracy with the most workers is 0.43 times that with the fewest for a,
     and 1.2 times for b", "c misses the target with the most workers".
     """
-    ratios = [_times(group) for group in _groups(table, "time")]
-    if not (known := [each for each in ratios if len(each)]):
+    found = [_times(group) for group in _groups(table, "time")]
+    if not (known := [each for each in found if len(each)]):
         return []
     ratios = pd.concat(known)
     parts = []
     medians = ratios.groupby(level=0).median()
-    medians = medians[np.isfinite(medians) & (medians > 0)]
+    medians = medians.loc[(medians > 0) & (medians < math.inf)]
     if len(medians):
         best, worst = medians.idxmin(), medians.idxmax()
         least, most = float(medians.min()), float(medians.max())
@@ -139,7 +139,7 @@ def _of_times(table: pd.DataFrame) -> list[str]:
             said += f", and {significant(most)} times for {worst}"
         parts.append(said_of(table, f"the time to accuracy with the most workers is {said}"))
     for value, workers in ((math.inf, "most"), (0.0, "fewest")):
-        if labels := sorted(set(ratios.index[ratios == value])):
+        if labels := sorted(set(ratios.loc[ratios == value].index)):
             verb = "misses" if len(labels) == 1 else "miss"
             where = " in some situation" if len(known) > 1 else ""
             parts.append(f"{listed(labels)} {verb} the target with the {workers} workers{where}")
