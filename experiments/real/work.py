@@ -143,6 +143,5 @@ def _recorded(plan: Plan, rank: int) -> dict[str, Any]:
     """
     if AUTO not in (plan.streams, plan.pattern) or plan.resume is None:
         return {}
-    own = Checkpoints(plan.resume, rank, plan.workers)
-    step = own.latest() if plan.resume_step is None else plan.resume_step
-    return own.of_step(step).load(step)
+    saved, step = Checkpoints(plan.resume, rank, plan.workers).to_resume(plan.resume_step)
+    return saved.load(step)

@@ -126,8 +126,7 @@ class _State:
             "step": self.take_step.state_dict(),
             "distributed": distributed.state_dict(),
             "generators": [generator.get_state() for generator in _generators(plan)],
-            "time_s": self.meter.time_s,
-            "bytes_sent": self.meter.bytes_sent,
+            **self.meter.state_dict(),
             "exposed_communication_s": distributed.exposed_communication_s,
             "data_wait_s": self.take_step.reading.waited_s,
             "epochs": self.epochs.state_dict(),
@@ -144,8 +143,7 @@ class _State:
             return 0
         distributed = self.take_step.distributed
         own = _checkpoints(plan.resume, communicator)
-        step = own.latest() if plan.resume_step is None else plan.resume_step
-        saved = own.of_step(step)
+        saved, step = own.to_resume(plan.resume_step)
         state = saved.load(step)
         go_on_alike(state, plan, self.model)
         self.model.load_state_dict(state["model"])
@@ -157,7 +155,7 @@ class _State:
         else:
             check_portable(state["distributed"], plan, saved.num_processes)
         distributed.load_state_dict(state["distributed"])
-        self.meter.restore(state["time_s"], state["bytes_sent"])
+        self.meter.restore(state, step)
         distributed.exposed_communication_s = state["exposed_communication_s"]
         self.take_step.reading.waited_s = state.get("data_wait_s", 0.0)  # older ones have none
         if "epochs" in state:

@@ -1,7 +1,9 @@
 """Simulated workers without their clocks: what a run learns, in no time."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -33,7 +35,10 @@ class StandingMeter:
     def synchronize(self, communicator: object) -> None:
         pass
 
-    def restore(self, time_s: float, bytes_sent: int) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: Mapping[str, Any], step: int) -> None:
         pass
 
 
