@@ -100,7 +100,8 @@ class _Crew:
         self._supervisor.await_all(self._joined, START_LIMIT_S, "entered its network")
         self._network.release(self._begins_s)
         self._supervisor.say(TRAIN)
-        # Collectives have the limit timeout_s; a long evaluation needs room above it.
+        # Of a step: worker 0 is heard of after each, or each batch of an evaluation. Collectives
+        # have the limit timeout_s, and a step has several.
         limit_s = START_LIMIT_S + 10 * self._plan.cluster.timeout_s
         self._supervisor.await_all(self._results, limit_s, "finished")
         return [self._results[rank] for rank in range(self._plan.workers)]

@@ -44,6 +44,11 @@ class Joined:
 
 
 @dataclass(frozen=True)
+class Alive:
+    """The worker trains, and has had nothing else to say for a while."""
+
+
+@dataclass(frozen=True)
 class Finished:
     """The worker is done."""
 

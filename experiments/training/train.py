@@ -39,6 +39,7 @@ def train(
     make_pace: MakePace = lambda model, optimizer: Together(),
     *,
     to_target_alone: bool = False,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> Result:
     """Train `model` as planned, on the workers that `communicator` holds.
 
@@ -54,6 +55,7 @@ def train(
         make_pace: says which workers take the next step.
         to_target_alone: evaluations are only to tell when the target is reached: there is none of
             the test set, nor of what each worker's model comes to by itself.
+        on_progress: is called after every step, and every batch of an evaluation.
 
     Raises:
         DivergedError: the loss is not finite.
@@ -64,16 +66,20 @@ def train(
     take_step = make_step(plan, data.train, model, optimizer, communicator, observer)
     batches = plan.batches(data, communicator.ranks)
     state = _State(model, take_step, meter, Epochs(batches.steps_per_epoch))
-    rows = _Rows(state, report, plan.backend.is_simulated)
-    everyone = averager or communicator
-    training = _Training(plan, communicator, everyone, rows, scores_own=not to_target_alone)
+    rows = _Rows(state, report, on_progress, plan.backend.is_simulated)
+    training = _Training(plan, communicator, averager or communicator, rows, not to_target_alone)
     with closing(take_step.reading):
         step, time_s, validation = training.run(batches, pace, data.validation)
     test = NOT_EVALUATED if to_target_alone else training.evaluate(data.test)
     result = rows.result(step, time_s, validation, test)
-    take_step.distributed.pause()
-    take_step.distributed.close()
+    _end(take_step.distributed)
     return result
+
+
+def _end(distributed: Distributed) -> None:
+    """Wait for what is under way, and let go of the model."""
+    distributed.pause()
+    distributed.close()
 
 
 def _next_stop(plan: Plan, step: int) -> int:
@@ -183,6 +189,7 @@ class _Rows:
 
     state: _State
     send: Callable[[MetricsRow], None]
+    on_progress: Callable[[], None]
     is_simulated: bool
 
     @property
@@ -201,6 +208,7 @@ class _Rows:
             step += 1
             if step == 1 or step % log_every == 0:
                 self.report_loss(step, loss_w)
+            self.on_progress()
         return step
 
     def result(self, steps: int, time_s: float, validation: Evaluation, test: Evaluation) -> Result:
@@ -294,7 +302,12 @@ class _Training:
         distributed = self.rows.state.take_step.distributed
         with _uncounted(distributed):
             return evaluate(
-                self.plan, split, distributed, self.averager, scores_own=self.scores_own
+                self.plan,
+                split,
+                distributed,
+                self.averager,
+                scores_own=self.scores_own,
+                on_batch=self.rows.on_progress,
             )
 
 

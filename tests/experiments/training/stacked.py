@@ -1,6 +1,6 @@
 """Simulated workers without their clocks: what a run learns, in no time."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import Stacking, Way
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
+from experiments.plan.plan import Plan
+from experiments.tasks.base import TaskData
 from experiments.training.meter import Stop
 from experiments.training.metrics import MetricsRow
 from experiments.training.train import train
@@ -42,6 +44,18 @@ class StandingMeter:
         pass
 
 
+def train_stacked(
+    plan: Plan,
+    data: TaskData,
+    on_row: Callable[[MetricsRow], None],
+    on_progress: Callable[[], None] = lambda: None,
+    stacking: Stacking | None = None,
+) -> None:
+    model = StackedModel(plan.model, plan.workers, stacking=stacking or Stacking(way="vmap"))
+    communicator, meter = StackedCommunicator(plan.workers), StandingMeter()
+    train(plan, data, model, communicator, meter, on_row, on_progress=on_progress)
+
+
 def rows_of(words: list[str], folder: Path, way: Way = "vmap") -> list[MetricsRow]:
     """The metrics of a training by the configuration of a command line."""
     folder.mkdir(exist_ok=True)
@@ -51,9 +65,7 @@ def rows_of(words: list[str], folder: Path, way: Way = "vmap") -> list[MetricsRo
     stacking = Stacking(way=way, threads=threads)
     torch.manual_seed(plan.seed)
     try:
-        model = StackedModel(plan.model, plan.workers, stacking=stacking)
-        communicator = StackedCommunicator(plan.workers)
-        train(plan, plan.task.load(), model, communicator, StandingMeter(), rows.append)
+        train_stacked(plan, plan.task.load(), rows.append, stacking=stacking)
     finally:
         torch.set_num_threads(1)
     return rows
