@@ -20,6 +20,7 @@ from experiments.real.network import DIED, START_LIMIT_S, ShapedNetwork, Workers
 from experiments.real.supervisor import Supervisor
 from experiments.real.worker import run_worker
 from experiments.tasks.base import TaskData
+from experiments.training.checkpoint import resumed_s
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from experiments.training.torch_ddp import before_forks
@@ -48,7 +49,8 @@ def launch(
     Raises:
         RunFailedError: the network is not what was asked for, or a worker has died or failed.
         DivergedError: the loss is not finite.
-        UserError: a worker was stopped, such as by a full disk.
+        UserError: a worker was stopped, such as by a full disk, or there is no checkpoint to go on
+            from.
     """
     network = network or WorkersNetwork(plan.net, plan.workers)
     try:
@@ -69,6 +71,7 @@ class _Crew:
     def __init__(self, plan: Plan, data: TaskData, network: WorkersNetwork) -> None:
         self._plan = plan
         self._network = network
+        self._begins_s = resumed_s(plan) if plan.net.varies else 0.0
         self._joined: dict[int, Joined] = {}
         self._results: dict[int, Result] = {}
         self._on_row: Callable[[MetricsRow], None] = lambda row: None
@@ -95,9 +98,10 @@ class _Crew:
         """Let the workers train and wait for their results."""
         self._on_row = on_row
         self._supervisor.await_all(self._joined, START_LIMIT_S, "entered its network")
-        self._network.release()
+        self._network.release(self._begins_s)
         self._supervisor.say(TRAIN)
-        # Collectives have the limit timeout_s; a long evaluation needs room above it.
+        # Of a step: worker 0 is heard of after each, or each batch of an evaluation. Collectives
+        # have the limit timeout_s, and a step has several.
         limit_s = START_LIMIT_S + 10 * self._plan.cluster.timeout_s
         self._supervisor.await_all(self._results, limit_s, "finished")
         return [self._results[rank] for rank in range(self._plan.workers)]

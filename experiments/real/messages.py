@@ -19,6 +19,15 @@ PROBE, TRAIN = "probe", "train"
 
 
 @dataclass(frozen=True)
+class Released:
+    """What the launcher says to the hub: workers are about to train, and the time of their network
+    begins with `at_s`, 0 unless they go on from a checkpoint.
+    """
+
+    at_s: float
+
+
+@dataclass(frozen=True)
 class Probed:
     """What a worker's link turned out to be, None for a single worker, and its TCP; or why the
     probe broke off.
@@ -32,6 +41,11 @@ class Probed:
 @dataclass(frozen=True)
 class Joined:
     """The worker is behind its link."""
+
+
+@dataclass(frozen=True)
+class Alive:
+    """The worker trains, and has had nothing else to say for a while."""
 
 
 @dataclass(frozen=True)

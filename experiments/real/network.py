@@ -17,7 +17,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from experiments.real.failures import RunFailedError
-from experiments.real.messages import PROBE, TRAIN, Failed, Probed, failed_by
+from experiments.real.messages import PROBE, Failed, Probed, Released, failed_by
 from experiments.real.supervisor import GRACE_S, Supervisor
 from host.channel import ParentChannel
 from host.processes import allow_open_files, end_of, fork
@@ -152,10 +152,12 @@ class WorkersNetwork:
         assert self._keepers is not None, "await_made comes first"
         join_network_namespace(self._keepers[rank])
 
-    def release(self) -> None:
-        """All workers have entered: their links last as long as they do, and their time begins."""
+    def release(self, at_s: float = 0.0) -> None:
+        """All workers have entered: their links last as long as they do, and their time begins with
+        `at_s`, in seconds on the training clock.
+        """
         with suppress(BrokenPipeError):  # its death is heard
-            self.channel.send(TRAIN)
+            self.channel.send(Released(at_s))
 
     def end(self) -> None:
         """Take it down: the hub is gone when this returns, and the kernel ends its keepers."""
@@ -191,10 +193,11 @@ def _run_hub(condition: NetworkCondition, num_workers: int, launcher: ParentChan
     launcher.send([keepers[rank] for rank in range(num_workers)])
     try:
         launcher.send(_proven(condition, hub.backend, [ours for ours, _ in channels], keepers))
-        assert launcher.recv() == TRAIN, "there is one word"
+        released = launcher.recv()
+        assert isinstance(released, Released), "there is one word"
         for ours, _ in channels:
             ours.close()  # which ends the keepers
-        hub.start_clock()
+        hub.start_clock(released.at_s)
         for pid in ranks:
             os.waitpid(pid, 0)
         launcher.recv()  # without a limit: the launcher's end is this process's

@@ -8,7 +8,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 
 from experiments.real.failures import RunFailedError
-from experiments.real.messages import Exited, Failed
+from experiments.real.messages import Alive, Exited, Failed
 from host.memory import ADVICE, num_oom_kills
 
 GRACE_S = 3.0
@@ -21,7 +21,8 @@ class Supervisor:
     Args:
         workers: their channels, by rank.
         others: channels of other processes; each with the sentence that its end means.
-        take: is given what is heard and the rank, None of another process; failures are not.
+        take: is given what is heard and the rank, None of another process; failures are not,
+            nor is `Alive`.
         end_of: what the end of a worker's channel means; None: another process tells of it.
     """
 
@@ -116,6 +117,8 @@ class Supervisor:
 
     def _hear(self, rank: int | None, message: object) -> None:
         match message:
+            case Alive():
+                pass  # that something is heard is all it is for
             case Failed():
                 self._fail(message, rank)
             case Exited(exited, code) if code < 0:

@@ -45,6 +45,7 @@ class Surroundings:
         profiler: runs around the training.
         share_sockets: is told how many streams carry each message, once that is known, and when it
             changes.
+        on_progress: is called after every step, and every batch of an evaluation.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class Surroundings:
     recorder: TraceRecorder | None = None
     profiler: AbstractContextManager[Any] = field(default_factory=nullcontext)
     share_sockets: Callable[[int], None] = lambda streams: None
+    on_progress: Callable[[], None] = lambda: None
 
 
 def work(
@@ -106,6 +108,7 @@ def work(
                 surroundings.recorder,
                 surroundings.averager,
                 lambda model, optimizer: make_pace(plan, surroundings.meeting),
+                on_progress=surroundings.on_progress,
             )
         return finish(replace(result, **transport), communicator)
 
@@ -143,6 +146,5 @@ def _recorded(plan: Plan, rank: int) -> dict[str, Any]:
     """
     if AUTO not in (plan.streams, plan.pattern) or plan.resume is None:
         return {}
-    own = Checkpoints(plan.resume, rank, plan.workers)
-    step = own.latest() if plan.resume_step is None else plan.resume_step
-    return own.of_step(step).load(step)
+    saved, step = Checkpoints(plan.resume, rank, plan.workers).to_resume(plan.resume_step)
+    return saved.load(step)

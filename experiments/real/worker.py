@@ -1,13 +1,25 @@
 """What one worker's process does, from the moment its link is proven."""
 
+import time
 import traceback
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import NoReturn
 
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.rendezvous import file_rendezvous
 from experiments.plan.plan import Plan
-from experiments.real.messages import TRAIN, Diverged, Failed, Finished, Joined, Stopped, failed_by
+from experiments.real.messages import (
+    TRAIN,
+    Alive,
+    Diverged,
+    Failed,
+    Finished,
+    Joined,
+    Stopped,
+    failed_by,
+)
 from experiments.real.nccl import nccl_environment, plugin_environment
 from experiments.real.network import WorkersNetwork
 from experiments.real.shared_memory import HostMemory
@@ -24,6 +36,36 @@ from netsim.links import counters, tcp
 from netsim.links.namespaces import address
 from netsim.links.netlink import INTERFACE
 from netsim.proof.reachability import unreachable
+
+ALIVE_EVERY_S = 5.0
+"""For how long worker 0 says nothing, if its steps are no longer."""
+
+
+class Voice:
+    """What is heard of a worker while it trains: its rows, and that it is alive where it has long
+    had none.
+
+    Args:
+        launcher: hears it.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self, launcher: ParentChannel, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._launcher = launcher
+        self._clock = clock
+        self._spoke_s = clock()
+
+    def say(self, message: object) -> None:
+        """Tell the launcher."""
+        self._launcher.send(message)
+        self._spoke_s = self._clock()
+
+    def say_alive(self) -> None:
+        """To be called between steps: nearly always it only looks at the time."""
+        if self._clock() - self._spoke_s >= ALIVE_EVERY_S:
+            self.say(Alive())
 
 
 def run_worker(
@@ -81,7 +123,10 @@ def _train(
 ) -> Result:
     recorder = TraceRecorder(rank) if plan.trace and not plan.backend.has_gpu_workers else None
     surroundings = _surroundings(plan, rank, rendezvous, memory, recorder)
-    report = launcher.send if rank == 0 else lambda row: None
+    voice = Voice(launcher)
+    report = voice.say if rank == 0 else lambda row: None
+    if rank == 0:
+        surroundings = replace(surroundings, on_progress=voice.say_alive)
     (result,) = work(plan, data, surroundings, report)
     if recorder is not None:
         TraceFile(plan.folder).write_part(recorder.events, rank)

@@ -6,12 +6,13 @@ device=cuda all workers are one batch on one GPU, and a rehearsal times a worker
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from bagua_algos.communication.communicator import Communicator
@@ -41,6 +42,7 @@ from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from experiments.training.trace import TraceFile
 from experiments.training.train import train
+from host.bounded_yaml import read_mapping
 from host.child import run_in_child_reporting
 from host.cores import usable_cores
 from host.errors import UserError
@@ -179,11 +181,13 @@ def _promised(algorithm: str) -> Iterator[None]:
 
 
 def get_profile(plan: Plan, data: TaskData, seconds: float = REHEARSED_S) -> Profile:
-    """The one that `plan` names, else measured now, for so many seconds at least. Raises
-    `UserError` if it is of something else.
+    """The one that `plan` names, else that of the run that it resumes, else measured now, for so
+    many seconds at least. Raises `UserError` if it is of something else.
     """
-    return given_profile(plan) or rehearse(
-        plan, data, sharing=plan.cluster.sharing, seconds=seconds
+    return (
+        given_profile(plan)
+        or _profile_before(plan)
+        or rehearse(plan, data, sharing=plan.cluster.sharing, seconds=seconds)
     )
 
 
@@ -193,6 +197,24 @@ def given_profile(plan: Plan) -> Profile | None:
         return None
     profile = Profile.load(plan.profile)
     profile.check(plan)
+    return profile
+
+
+def _profile_before(plan: Plan) -> Profile | None:
+    """By which the run that `plan` resumes was timed, so that steps take as long as they did; None
+    if there is none, or workers compute otherwise now.
+    """
+    if plan.resume is None or not (plan.resume / PROFILE).is_file():
+        return None
+    before = read_mapping((plan.resume / "config.yaml").read_text())
+    for name in ("threads_per_worker", "sharing"):
+        if before.get(f"cluster.{name}") != getattr(plan.cluster, name):
+            return None
+    try:
+        profile = Profile.load(plan.resume / PROFILE)
+        profile.check(plan)
+    except UserError:  # it goes on as something else
+        return None
     return profile
 
 
@@ -266,13 +288,12 @@ class SimulatedMeter:
 
     def __init__(self, clocks: SimulatedClocks) -> None:
         self._clocks = clocks
-        self._earlier_s = 0.0
         self._earlier_bytes = 0
 
     @property
     def time_s(self) -> float:
         """The slowest worker's clock, in seconds."""
-        return self._earlier_s + self._clocks.now_s()
+        return self._clocks.now_s()
 
     @property
     def bytes_sent(self) -> int:
@@ -295,6 +316,15 @@ class SimulatedMeter:
         """Set every worker's clock to the slowest worker's."""
         self._clocks.timeline.barrier()
 
-    def restore(self, time_s: float, bytes_sent: int) -> None:
-        """Go on from the time, in seconds, and the bytes of an earlier run."""
-        self._earlier_s, self._earlier_bytes = time_s, bytes_sent
+    def state_dict(self) -> dict[str, Any]:
+        """Both, and every worker's clock, in seconds."""
+        clocks_s = self._clocks.timeline.time_s.tolist()
+        return {"time_s": self.time_s, "bytes_sent": self.bytes_sent, "clocks_s": clocks_s}
+
+    def restore(self, state: Mapping[str, Any], step: int) -> None:
+        """Set the clocks, and count bytes from those of the earlier run. See `Timeline.go_on` for
+        what begins anew; all clocks are the slowest one in a checkpoint that does not tell each.
+        """
+        clocks_s = state.get("clocks_s", state["time_s"])
+        self._clocks.timeline.go_on(step, np.asarray(clocks_s))
+        self._earlier_bytes = state["bytes_sent"]

@@ -71,9 +71,16 @@ class Checkpoints:
 
         Raises `UserError` for what `save` has not written, from what torch says of it.
         """
+        return self._read(step)
+
+    def time_s(self, step: int) -> float:
+        """When it was written, on the training clock; reads no tensor. Raises as `load`."""
+        return self._read(step, mmap=True)["time_s"]
+
+    def _read(self, step: int, **options: Any) -> dict[str, Any]:
         file = self._file(step)
         try:
-            return torch.load(file, weights_only=True)
+            return torch.load(file, weights_only=True, **options)
         except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
             raise UserError(
                 f"{file} is no checkpoint of relaxlab, or is damaged: take an older one"
@@ -106,6 +113,11 @@ class Checkpoints:
         number = max(numbers)
         return Checkpoints(self.run, self.process % number, number)
 
+    def to_resume(self, step: int | None) -> tuple["Checkpoints", int]:
+        """Those of `step`, or of the last one, as `of_step` has them; and which step that is."""
+        step = self.latest() if step is None else step
+        return self.of_step(step), step
+
     def _delete_of_others(self, step: int) -> None:
         """What processes of another number have left, some of whom are no more."""
         with suppress(FileNotFoundError):
@@ -115,6 +127,16 @@ class Checkpoints:
 
     def _file(self, step: int) -> Path:
         return _folder(self.run, step) / f"{self.process}_of_{self.num_processes}.pt"
+
+
+def resumed_s(plan: Plan) -> float:
+    """When the checkpoint that real workers of `plan` go on from was written, in seconds on the
+    training clock; 0 if they begin anew. Raises as `Checkpoints.load`.
+    """
+    if plan.resume is None:
+        return 0.0
+    saved, step = Checkpoints(plan.resume, 0, plan.workers).to_resume(plan.resume_step)
+    return saved.time_s(step)
 
 
 def newest(run: Path) -> int | None:

@@ -5,7 +5,7 @@ Shapes: w workers held by this process, b examples of each.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
@@ -58,17 +58,19 @@ def evaluate(
     averager: Averager,
     *,
     scores_own: bool = True,
+    on_batch: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """Evaluate the consensus model on `split`, each worker on its shard; a collective call, by
     `averager`. Where the algorithm lets workers differ, their own models are scored before, too,
-    unless not `scores_own`.
+    unless not `scores_own`. `on_batch` is called after every batch.
 
     Accuracy and loss are means over all labels, of which an example may have several; every label
     counts once, however many of them a worker has.
     """
     classifies = plan.task.num_classes is not None
     model = distributed.model
-    measure = partial(_of_classes if classifies else _of_loss, plan, split, model, averager)
+    of_kind = _of_classes if classifies else _of_loss
+    measure = partial(of_kind, plan, split, model, averager, on_batch)
     has_own = scores_own and plan.workers > 1 and not plan.algorithm.workers_agree
     own = measure().value if has_own else None
     alike = model.alike() if isinstance(model, StackedModel) else nullcontext()
@@ -76,7 +78,9 @@ def evaluate(
         return measure()._replace(spread=spread, own=own)
 
 
-def _of_classes(plan: Plan, split: Split, model: nn.Module, averager: Averager) -> Evaluation:
+def _of_classes(
+    plan: Plan, split: Split, model: nn.Module, averager: Averager, on_batch: Callable[[], None]
+) -> Evaluation:
     """What the model comes to as it is; the spread is not looked at, and NaN."""
     score = _score(plan, split)
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
@@ -89,6 +93,7 @@ def _of_classes(plan: Plan, split: Split, model: nn.Module, averager: Averager) 
             y_wb[~torch.from_numpy(mask)] = PADDING
             places = np.where(mask, part.indices[:, at], -1)
             totals_wk = totals_wk + _totals(plan.task, score, model(x_wb), y_wb, places).cpu()
+            on_batch()
     assert isinstance(totals_wk, Tensor), "a split has an example"
     totals_wk = totals_wk.to(plan.backend.device)
     averager.all_reduce_mean_(totals_wk)
@@ -112,7 +117,9 @@ def _batch_size(plan: Plan, split: Split) -> int:
     return plan.batch_size if split.counts_epochs else BATCH
 
 
-def _of_loss(plan: Plan, split: Split, model: nn.Module, averager: Averager) -> Evaluation:
+def _of_loss(
+    plan: Plan, split: Split, model: nn.Module, averager: Averager, on_batch: Callable[[], None]
+) -> Evaluation:
     """The same of the mean loss of an example, by the task's own function, to which no padding is
     given: of the shards' last place, some workers have none.
     """
@@ -128,6 +135,7 @@ def _of_loss(plan: Plan, split: Split, model: nn.Module, averager: Averager) -> 
             loss_w = plan.task.loss(lambda x_wb: model(x_wb).float(), batch)
             num_w = torch.from_numpy(part.mask[:, at].sum(1))
             sum_w += torch.where(num_w > 0, loss_w.double().cpu() * num_w, 0.0)
+            on_batch()
     sum_w = sum_w.to(plan.backend.device)
     averager.all_reduce_mean_(sum_w)
     loss = sum_w[0].item() * plan.workers / len(split)

@@ -4,9 +4,9 @@ training.
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -52,8 +52,12 @@ class Meter(Protocol):
         """
         ...
 
-    def restore(self, time_s: float, bytes_sent: int) -> None:
-        """Go on from these."""
+    def state_dict(self) -> dict[str, Any]:
+        """`time_s`, `bytes_sent`, and what else this meter has to know to go on."""
+        ...
+
+    def restore(self, state: Mapping[str, Any], step: int) -> None:
+        """Go on from the `state_dict` of a run that has done `step` steps."""
         ...
 
 
@@ -126,9 +130,13 @@ class InterfaceMeter:
         own = torch.tensor([[self.time_s]], dtype=torch.float64, device=self._device)
         self._time_s = communicator.all_gather(own).max().item()
 
-    def restore(self, time_s: float, bytes_sent: int) -> None:
-        """Set the clock, in seconds, and the count of bytes."""
-        self._time_s, self._bytes_sent = time_s, bytes_sent
+    def state_dict(self) -> dict[str, Any]:
+        """The clock, in seconds, and the count of bytes; raises as these."""
+        return {"time_s": self.time_s, "bytes_sent": self.bytes_sent}
+
+    def restore(self, state: Mapping[str, Any], step: int) -> None:
+        """Set both; what the network does is no business of a worker's."""
+        self._time_s, self._bytes_sent = state["time_s"], state["bytes_sent"]
 
     def _stop(self) -> None:
         if self._since is None:

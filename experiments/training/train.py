@@ -39,6 +39,7 @@ def train(
     make_pace: MakePace = lambda model, optimizer: Together(),
     *,
     to_target_alone: bool = False,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> Result:
     """Train `model` as planned, on the workers that `communicator` holds.
 
@@ -54,6 +55,7 @@ def train(
         make_pace: says which workers take the next step.
         to_target_alone: evaluations are only to tell when the target is reached: there is none of
             the test set, nor of what each worker's model comes to by itself.
+        on_progress: is called after every step, and every batch of an evaluation.
 
     Raises:
         DivergedError: the loss is not finite.
@@ -64,16 +66,20 @@ def train(
     take_step = make_step(plan, data.train, model, optimizer, communicator, observer)
     batches = plan.batches(data, communicator.ranks)
     state = _State(model, take_step, meter, Epochs(batches.steps_per_epoch))
-    rows = _Rows(state, report, plan.backend.is_simulated)
-    everyone = averager or communicator
-    training = _Training(plan, communicator, everyone, rows, scores_own=not to_target_alone)
+    rows = _Rows(state, report, on_progress, plan.backend.is_simulated)
+    training = _Training(plan, communicator, averager or communicator, rows, not to_target_alone)
     with closing(take_step.reading):
         step, time_s, validation = training.run(batches, pace, data.validation)
     test = NOT_EVALUATED if to_target_alone else training.evaluate(data.test)
     result = rows.result(step, time_s, validation, test)
-    take_step.distributed.pause()
-    take_step.distributed.close()
+    _end(take_step.distributed)
     return result
+
+
+def _end(distributed: Distributed) -> None:
+    """Wait for what is under way, and let go of the model."""
+    distributed.pause()
+    distributed.close()
 
 
 def _next_stop(plan: Plan, step: int) -> int:
@@ -126,8 +132,7 @@ class _State:
             "step": self.take_step.state_dict(),
             "distributed": distributed.state_dict(),
             "generators": [generator.get_state() for generator in _generators(plan)],
-            "time_s": self.meter.time_s,
-            "bytes_sent": self.meter.bytes_sent,
+            **self.meter.state_dict(),
             "exposed_communication_s": distributed.exposed_communication_s,
             "data_wait_s": self.take_step.reading.waited_s,
             "epochs": self.epochs.state_dict(),
@@ -144,8 +149,7 @@ class _State:
             return 0
         distributed = self.take_step.distributed
         own = _checkpoints(plan.resume, communicator)
-        step = own.latest() if plan.resume_step is None else plan.resume_step
-        saved = own.of_step(step)
+        saved, step = own.to_resume(plan.resume_step)
         state = saved.load(step)
         go_on_alike(state, plan, self.model)
         self.model.load_state_dict(state["model"])
@@ -157,7 +161,7 @@ class _State:
         else:
             check_portable(state["distributed"], plan, saved.num_processes)
         distributed.load_state_dict(state["distributed"])
-        self.meter.restore(state["time_s"], state["bytes_sent"])
+        self.meter.restore(state, step)
         distributed.exposed_communication_s = state["exposed_communication_s"]
         self.take_step.reading.waited_s = state.get("data_wait_s", 0.0)  # older ones have none
         if "epochs" in state:
@@ -185,6 +189,7 @@ class _Rows:
 
     state: _State
     send: Callable[[MetricsRow], None]
+    on_progress: Callable[[], None]
     is_simulated: bool
 
     @property
@@ -203,6 +208,7 @@ class _Rows:
             step += 1
             if step == 1 or step % log_every == 0:
                 self.report_loss(step, loss_w)
+            self.on_progress()
         return step
 
     def result(self, steps: int, time_s: float, validation: Evaluation, test: Evaluation) -> Result:
@@ -296,7 +302,12 @@ class _Training:
         distributed = self.rows.state.take_step.distributed
         with _uncounted(distributed):
             return evaluate(
-                self.plan, split, distributed, self.averager, scores_own=self.scores_own
+                self.plan,
+                split,
+                distributed,
+                self.averager,
+                scores_own=self.scores_own,
+                on_batch=self.rows.on_progress,
             )
 
 

@@ -63,7 +63,7 @@ class NetworkCondition:
         mtu: bytes of an IP packet that fit into a frame, of every interface: 9000 for jumbo frames.
         backend: one of `BACKENDS`; None: the best that the kernel has.
         schedule: steps over time, a list of {at_s: 60, rate_mbit: 10, ...}; time begins at 0
-            when training does.
+            when training does, and a resumed run goes on at its checkpoint's time.
         trace: a CSV file of such steps, replayed again and again; see `timetable.from_trace`.
         up: overrides for all uplinks, from a worker to the network.
         down: overrides for all downlinks.

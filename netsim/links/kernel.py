@@ -67,7 +67,7 @@ class KernelShaper:
     def start(self) -> None:
         """Nothing is left to do."""
 
-    def start_clock(self) -> None:
+    def start_clock(self, at_s: float = 0.0) -> None:
         """Nothing changes over time."""
 
     def _add_node(self, node: int) -> None:

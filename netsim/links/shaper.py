@@ -29,8 +29,10 @@ class Shaper(Protocol):
         """All links are there: let packets pass."""
         ...
 
-    def start_clock(self) -> None:
-        """Begin the condition's time; only the first call counts. From any process of the hub's."""
+    def start_clock(self, at_s: float = 0.0) -> None:
+        """Begin the condition's time with `at_s`; only the first call counts. From any process of
+        the hub's.
+        """
         ...
 
 

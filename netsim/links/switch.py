@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
@@ -37,6 +38,8 @@ _BULK_BYTES = 3000
 
 _RING_BYTES = 1024**3
 _ANSWER_LIMIT_S = 10
+_CLOCK = struct.Struct("=8sd")
+"""The word that begins the condition's time, and the time."""
 _PR_SET_TIMERSLACK = 29
 _PR_SET_NAME = 15
 _M_TRIM_THRESHOLD = -1
@@ -132,9 +135,9 @@ class SwitchShaper:
         self._ask(b"started")
         signal.signal(signal.SIGCHLD, self._on_child)
 
-    def start_clock(self) -> None:
-        """Begin the condition's time, if it has not begun."""
-        self._ours.send(b"clock")
+    def start_clock(self, at_s: float = 0.0) -> None:
+        """Begin the condition's time, if it has not begun, with `at_s`."""
+        self._ours.send(_CLOCK.pack(b"clock", at_s))
 
     def counters(self) -> SwitchCounters:
         """What the switch has done so far; one process of the hub's may ask at a time."""
@@ -198,7 +201,7 @@ class _Switch:
                 ready, _, _ = select.select([self._control], [], [], _NAP_S)
             else:
                 ready = self._await_packets()
-            if self._control in ready and not self._obey(self._control.recv(16)):
+            if self._control in ready and not self._obey(self._control.recv(_CLOCK.size)):
                 return 0
 
     def _read(self, now_s: float) -> None:
@@ -220,9 +223,10 @@ class _Switch:
 
     def _obey(self, word: bytes) -> bool:
         """False: nobody is left to serve."""
-        if word == b"clock" and self._began_s is None:
-            self._began_s = time.monotonic()
-            self._change(self._began_s)
+        if word.startswith(b"clock") and self._began_s is None:
+            now_s = time.monotonic()
+            self._began_s = now_s - _CLOCK.unpack(word)[1]
+            self._change(now_s)
         elif word == b"started":
             self._control.send(b"yes")
         elif word == b"counters":

@@ -64,7 +64,8 @@ _STAGES = {
 
 
 class Timeline:
-    """N workers' clocks, at 0 when training begins. Operations outside a step are waited for.
+    """N workers' clocks, at 0 when training begins; `go_on` takes up a training that has begun.
+    Operations outside a step are waited for.
 
     `exposed_communication_s [N]` adds up what compute waited for within steps; `num_steps` counts
     those that have ended.
@@ -126,6 +127,17 @@ class Timeline:
     def events(self) -> list[Event]:
         """All that happened, if it is recorded."""
         return [*self._compute_events, *self._lanes.events]
+
+    def go_on(self, num_steps: int, time_s: Array | float) -> None:
+        """Take up a training after `num_steps` steps, its workers' clocks at `time_s`, `[N]` or one
+        for all: from here on steps vary, and the network is, as if it had not been interrupted.
+
+        Two things begin anew: the windows of TCP's connections, and what is left on the links of
+        messages that nobody waits for any more.
+        """
+        assert self._stage == _Stage.OUTSIDE, "end_step() comes first"
+        self.num_steps = num_steps
+        self._now_s = np.broadcast_to(np.asarray(time_s, dtype=float), self._now_s.shape).copy()
 
     def begin_step(self, factors: Array | None = None) -> None:
         """Forward begins, each worker's compute as much slower as `factors` say, by default as the

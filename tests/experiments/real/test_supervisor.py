@@ -1,5 +1,7 @@
 """What is heard of workers where the launcher was late to listen."""
 
+import threading
+import time
 from multiprocessing import Pipe
 from typing import Any
 
@@ -7,7 +9,7 @@ import pytest
 
 from experiments.real import supervisor
 from experiments.real.failures import RunFailedError
-from experiments.real.messages import Exited
+from experiments.real.messages import Alive, Exited, Failed
 from experiments.real.supervisor import Supervisor
 
 CREW_DIED = "the process that has forked the workers died"
@@ -65,4 +67,31 @@ def test_an_end_without_a_result_is_a_failure(says, reason, monkeypatch):
     heard.workers[0].close()
     heard.workers[1].close()
     with pytest.raises(RunFailedError, match=reason):
+        heard.supervisor.await_all(heard.answers, 10, "finished")
+
+
+def test_who_says_that_it_is_alive_may_take_longer_than_the_limit_and_who_does_not_may_not():
+    heard = Heard()
+
+    def work():
+        for _ in range(12):
+            time.sleep(0.1)
+            heard.workers[0].send(Alive())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    began_s = time.monotonic()
+    with pytest.raises(RunFailedError, match="nothing was heard of any worker for 1 s"):
+        heard.supervisor.await_all(heard.answers, 1.0, "finished")
+    assert 2.1 < time.monotonic() - began_s < 10
+    thread.join()
+    assert heard.rows == []
+
+
+def test_that_a_worker_was_alive_does_not_speak_for_it_when_another_fails(monkeypatch):
+    monkeypatch.setattr(supervisor, "GRACE_S", 0.1)
+    heard = Heard()
+    heard.workers[0].send(Alive())
+    heard.workers[1].send(Failed("worker 1 waits for worker 0"))
+    with pytest.raises(RunFailedError, match="worker 0 is silent; worker 1 waits"):
         heard.supervisor.await_all(heard.answers, 10, "finished")

@@ -58,7 +58,7 @@ def test_a_resumed_run_takes_the_pattern_that_was_measured(recorded, tmp_path, m
 def test_sockets_hear_of_the_streams_that_share_them_before_training(tmp_path, monkeypatch):
     heard = []
 
-    def train(*arguments):
+    def train(*arguments, **options):
         assert heard == [3]
         raise DivergedError("it trains")
 

@@ -1,7 +1,7 @@
 import os
 import shutil
 import signal
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from experiments.runs.load import load_rows
 from experiments.runs.records import RunFolder
 from experiments.runs.resume import check_resumable
 from experiments.runs.summary import Summary
-from experiments.training.checkpoint import Checkpoints, check_portable
+from experiments.training.checkpoint import Checkpoints, check_portable, resumed_s
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 from tests import app
@@ -70,6 +70,44 @@ def test_a_killed_run_is_resumed(tmp_path):
     assert ended.returncode == 0, ended.stderr
     steps = [row.step for row in load_rows(resumed) if row.kind == "step"]
     assert steps == list(range(1, step + 4))
+
+
+@pytest.mark.root
+def test_the_network_of_a_resumed_run_is_at_the_time_of_the_checkpoint(tmp_path):
+    """A delay begins after 1,000 s, which a checkpoint says that training has taken."""
+    first, resumed = tmp_path / "first", tmp_path / "resumed"
+    net = ("net=none", "net.schedule=[{at_s: 1000, delay_ms: 200}]")
+    words = ("algo=allreduce", *SMALL, *net, "max_steps=6", "eval_every=6", "checkpoint_every=2")
+    ended = app.run(*words, f"hydra.run.dir={first}")
+    assert ended.returncode == 0, ended.stderr
+    for worker in range(2):
+        own = Checkpoints(first, worker, 2)
+        own.save(6, own.load(4) | {"time_s": 1000.5})
+    for file in (first / "checkpoints" / "step_00000006").iterdir():
+        file.replace(first / "checkpoints" / "step_00000004" / file.name)
+    (first / "checkpoints" / "step_00000006").rmdir()
+    ended = app.run(f"resume={first}", f"hydra.run.dir={resumed}")
+    assert ended.returncode == 0, ended.stderr
+    at_s = {row.step: row.time_s for row in load_rows(resumed) if row.kind == "step"}
+    assert at_s[4] < 200
+    assert at_s[5] - 1000.5 > 0.2
+    assert at_s[6] - at_s[5] > 0.2
+
+
+def test_when_a_checkpoint_was_written_is_read_of_whoever_wrote_it(tmp_path):
+    plan = make_plan(compose_config(["algo=allreduce", "workers=4"]), tmp_path)
+    assert resumed_s(plan) == 0
+    for step in (10, 20):
+        for worker in range(2):
+            Checkpoints(tmp_path, worker, 2).save(step, {"time_s": 1.5 * step, "x": torch.ones(9)})
+    again = replace(plan, resume=tmp_path)
+    with pytest.raises(UserError, match="no complete checkpoint of 4 processes"):
+        resumed_s(again)
+    assert resumed_s(replace(again, resume_step=10)) == 15
+    assert resumed_s(replace(again, workers=2)) == 30
+    (tmp_path / "checkpoints" / "step_00000010" / "0_of_2.pt").write_bytes(b"no checkpoint")
+    with pytest.raises(UserError, match="no checkpoint of relaxlab, or is damaged"):
+        resumed_s(replace(again, resume_step=10))
 
 
 def test_a_checkpoint_is_complete_with_the_last_file(tmp_path):

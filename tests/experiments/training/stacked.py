@@ -1,7 +1,9 @@
 """Simulated workers without their clocks: what a run learns, in no time."""
 
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -10,6 +12,8 @@ from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import Stacking, Way
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
+from experiments.plan.plan import Plan
+from experiments.tasks.base import TaskData
 from experiments.training.meter import Stop
 from experiments.training.metrics import MetricsRow
 from experiments.training.train import train
@@ -33,8 +37,23 @@ class StandingMeter:
     def synchronize(self, communicator: object) -> None:
         pass
 
-    def restore(self, time_s: float, bytes_sent: int) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: Mapping[str, Any], step: int) -> None:
         pass
+
+
+def train_stacked(
+    plan: Plan,
+    data: TaskData,
+    on_row: Callable[[MetricsRow], None],
+    on_progress: Callable[[], None] = lambda: None,
+    stacking: Stacking | None = None,
+) -> None:
+    model = StackedModel(plan.model, plan.workers, stacking=stacking or Stacking(way="vmap"))
+    communicator, meter = StackedCommunicator(plan.workers), StandingMeter()
+    train(plan, data, model, communicator, meter, on_row, on_progress=on_progress)
 
 
 def rows_of(words: list[str], folder: Path, way: Way = "vmap") -> list[MetricsRow]:
@@ -46,9 +65,7 @@ def rows_of(words: list[str], folder: Path, way: Way = "vmap") -> list[MetricsRo
     stacking = Stacking(way=way, threads=threads)
     torch.manual_seed(plan.seed)
     try:
-        model = StackedModel(plan.model, plan.workers, stacking=stacking)
-        communicator = StackedCommunicator(plan.workers)
-        train(plan, plan.task.load(), model, communicator, StandingMeter(), rows.append)
+        train_stacked(plan, plan.task.load(), rows.append, stacking=stacking)
     finally:
         torch.set_num_threads(1)
     return rows

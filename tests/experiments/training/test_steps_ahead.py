@@ -169,7 +169,7 @@ def test_what_is_sent_while_training_stands_is_counted_and_takes_no_time(monkeyp
 def test_a_meter_is_set_to_the_slowest_workers_clock_and_restored(monkeypatch):
     clock = Clock(monkeypatch)
     meter = InterfaceMeter(clock.bytes_sent)
-    meter.restore(30.0, 7)
+    meter.restore({"time_s": 30.0, "bytes_sent": 7}, step=3)
     with meter.running():
         clock.now_s += 2
 
@@ -181,3 +181,4 @@ def test_a_meter_is_set_to_the_slowest_workers_clock_and_restored(monkeypatch):
     assert meter.time_s == 32
     meter.synchronize(Others(1))
     assert (meter.time_s, meter.bytes_sent) == (40, 27)
+    assert meter.state_dict() == {"time_s": 40, "bytes_sent": 27}

@@ -70,8 +70,9 @@ def test_garbage_and_arp_storms_do_not_end_the_switch(scenario):
 
 @pytest.mark.root
 @may_be_slowed
-def test_a_link_goes_down_and_comes_back_at_its_time(scenario):
-    answered = scenario("outage")
+@pytest.mark.parametrize("name", ["outage", "later_outage"])
+def test_a_link_goes_down_and_comes_back_at_its_time(scenario, name):
+    answered = scenario(name)
     assert [at_s for at_s in answered if at_s < 0.25]
     assert not [at_s for at_s in answered if 0.35 < at_s < 1.2]
     assert [at_s for at_s in answered if at_s > 1.35]

@@ -77,9 +77,11 @@ def fuzzed() -> dict:
     return {"reached": results.values, "counters": results.hub}
 
 
-def outage() -> list:
-    """Round trips in s of single bytes over a link that goes down 0.3 s after the clock starts."""
-    fault = {"worker": 1, "at_s": 0.3, "for_s": 1.0}
+def outage(begins_s: float = 0.0) -> list:
+    """Round trips in s of single bytes over a link that goes down 0.3 s after the clock starts,
+    with `begins_s`.
+    """
+    fault = {"worker": 1, "at_s": begins_s + 0.3, "for_s": 1.0}
 
     def work(hub: Hub, rank: int) -> list:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
@@ -90,7 +92,7 @@ def outage() -> list:
                     datagrams.sendto(b"!", (hub.address(0), 5000))
                 return []
             datagrams.settimeout(0.05)
-            hub.start_clock()
+            hub.start_clock(begins_s)
             begin, answered = time.monotonic(), []
             while (now := time.monotonic() - begin) < 1.8:
                 datagrams.sendto(b"?", (hub.address(1), 5000))
@@ -103,6 +105,11 @@ def outage() -> list:
             return answered
 
     return run_workers(NetworkCondition(faults=[fault]), 2, work).values[0]
+
+
+def later_outage() -> list:
+    """The same where the time of training is 1,000 s already."""
+    return outage(1000.0)
 
 
 def dead_switch() -> str:

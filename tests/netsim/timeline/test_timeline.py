@@ -492,3 +492,29 @@ def test_a_thousand_workers_wait_no_longer_than_their_ring():
     timeline = timeline_of(1024, NetworkCondition(rate_mbit=100, delay_ms=1))
     timeline.on_operation(of_all("all_reduce_mean", num_bytes, 1024))
     assert timeline.time_s == pytest.approx([2 * 1023 / 1024 + 2 * 1023 * 0.001] * 1024, rel=1e-4)
+
+
+def test_a_training_that_is_taken_up_goes_on_as_it_would_have():
+    """Over a rate that changes twice, with factors that differ by step and worker."""
+    schedule = [{"at_s": 2.0, "rate_mbit": 50}, {"at_s": 4.5, "rate_mbit": 25}]
+    condition = NetworkCondition(rate_mbit=100, schedule=schedule)
+    compute = replace(COMPUTE, variation=Lognormal(sigma=0.5), warm_up_s=3.0)
+    whole, taken_up = (timeline_of(4, condition, compute) for _ in range(2))
+    jobs = [TimelineJob(moment="bucket_ready", bucket=0, work=[all_to_all(0.2)])]
+    for _ in range(4):
+        whole.replay(jobs)
+    taken_up.go_on(4, whole.time_s)
+    for _ in range(4):
+        whole.replay(jobs)
+        taken_up.replay(jobs)
+        assert taken_up.time_s == pytest.approx(whole.time_s)
+    assert whole.time_s.min() > 4.5
+    assert taken_up.num_steps == whole.num_steps == 8
+
+
+def test_clocks_that_are_taken_up_as_one_are_all_there():
+    timeline = timeline_of(3)
+    timeline.go_on(7, 2.5)
+    assert timeline.time_s.tolist() == [2.5] * 3
+    run(timeline, "bucket_ready")
+    assert timeline.time_s == pytest.approx([2.5 + 0.31] * 3)
