@@ -207,7 +207,7 @@ def test_every_part_keeps_the_mode_in_which_its_constructor_left_it(words, tmp_p
     assert any(before) and not all(before)
     measure = partial(
         evaluation._of_loss if plan.task.num_classes is None else evaluation._of_classes,
-        *(plan, split, model, StackedCommunicator(WORKERS)),
+        *(plan, split, model, StackedCommunicator(WORKERS), lambda: None),
     )
     measure()
     assert len(seen) > 0 and not any(map(any, seen)) and modes(model) == before
