@@ -190,7 +190,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 def _clusters(configs: Sequence[dict[str, Any]]) -> list[str | None]:
     """What their workers are like, where they are not alike in all: None where they are."""
-    varying = sorted(key for key in _differing(configs) if key.startswith(_CLUSTER))
+    varying = sorted(_differing(configs, _CLUSTER))
     names = {key: key.removeprefix(_CLUSTER).removesuffix("._target_") for key in varying}
     return [
         ", ".join(f"{names[key]}={config[key]}" for key in varying if key in config) or None
@@ -216,11 +216,7 @@ def _varying(
     for name, config in zip(names, configs, strict=True):
         of_name[name].append(config)
     varying = {
-        name: sorted(
-            key
-            for key in _differing(own)
-            if key.startswith(group) and not key.startswith(_TOLD_ELSEWHERE)
-        )
+        name: sorted(key for key in _differing(own, group) if not key.startswith(_TOLD_ELSEWHERE))
         for name, own in of_name.items()
     }
     return [
@@ -272,10 +268,11 @@ def _unusual(config: Mapping[str, Any]) -> set[str]:
     return {key for key, usual in ADDED.items() if config.get(key, usual) != usual} - _OF_NO_SETTING
 
 
-def _differing(configs: Sequence[dict[str, Any]]) -> set[str]:
+def _differing(configs: Sequence[dict[str, Any]], group: str = "") -> set[str]:
+    """The options of a `group`, such as "net.", that are not the same in all of these."""
     by_id = {id(config): config for config in configs if _CONFIGURATION not in config}
     distinct = list(by_id.values())
-    keys = {key for config in distinct for key in config} - _OF_NO_SETTING
+    keys = {key for config in distinct for key in config if key.startswith(group)} - _OF_NO_SETTING
     return {key for key in keys if len({repr(config.get(key)) for config in distinct}) > 1}
 
 

@@ -22,6 +22,12 @@ def finish(
     Raises:
         ValueError: if it never ends.
     """
+    if not model.varies:
+        table, _ = model.at(float(starts_s.min()))
+        cost = model.cost(operation, table, windows)
+        ends_s = starts_s + cost.seconds
+        _check_ends(operation, starts_s, ends_s)
+        return cost, ends_s, starts_s + cost.handover_s
     starts_s = np.array([starts_s, starts_s])
     cost, (ends_s, handed_over_s) = _through_s(
         model, operation, windows, starts_s, _ends_and_handovers
@@ -68,9 +74,13 @@ def _through_s(
         table, until_s = model.at(until_s)
         takes_s = takes(model.cost(operation, table, windows))
         ends_s = at_s + np.multiply(left, takes_s, out=np.zeros_like(left), where=left > 0)
+    _check_ends(operation, at_s, ends_s)
+    return first, ends_s
+
+
+def _check_ends(operation: CostedOperation, at_s: Array, ends_s: Array) -> None:
     if not np.isfinite(ends_s).all():
         raise ValueError(
             f"{operation.name} never ends: a link that it needs is down for ever from "
             f"{at_s.max():g} s on; give the fault an end, or loss_pct less than 100."
         )
-    return first, ends_s

@@ -17,12 +17,12 @@ from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.standing_rows import StandingRows
 from experiments.simulated.clocks import SimulatedClocks
 from experiments.simulated.pace import OwnPace
-from experiments.simulated.profile import Profile
 from experiments.tasks.batches import Batches
 from netsim.conditions.condition import NetworkCondition
 from netsim.timeline.compute import ComputeTimes, Trace
 from netsim.timeline.cost_model import CostModel
 from netsim.timeline.timeline import Timeline
+from tests.experiments.simulated.profiles import profile_of_a_second
 
 NUM_STEPS = 40
 DUE = (7, 8, 25)
@@ -40,20 +40,6 @@ SCHEDULES = {
     "constant": lambda optimizer: ConstantLR(optimizer, factor=1.0, total_iters=0),
     "cosine": lambda optimizer: CosineAnnealingLR(optimizer, T_max=NUM_STEPS),
 }
-
-
-def profile():
-    return Profile(
-        device="made up",
-        sharing=1,
-        setting={},
-        forward_s=0.5,
-        late_s=0.0,
-        ready_s=(0.4,),
-        backward_s=0.4,
-        optimizer_s=0.1,
-        jobs=(),
-    )
 
 
 @dataclass
@@ -170,7 +156,7 @@ def test_every_worker_sees_the_others_as_they_are_at_that_moment_whoever_evaluat
         optimizer_s=0.1,
         variation=Trace(steps=[*factors.tolist(), [1.0] * num_workers]),
     )
-    clocks = SimulatedClocks(Timeline(model_of_costs, compute), profile())
+    clocks = SimulatedClocks(Timeline(model_of_costs, compute), profile_of_a_second())
     communicator = StackedCommunicator(num_workers, clocks, clocks.now_s)
     model = StackedModel(nn.Linear(1, 1, bias=False), num_workers)
     optimizer = OPTIMIZERS[optim](model.parameters())

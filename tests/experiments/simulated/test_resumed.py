@@ -8,26 +8,15 @@ import pytest
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.runs.load import load_rows
-from experiments.simulated.profile import Profile
 from experiments.simulated.simulate import train_simulated
 from experiments.training.checkpoint import Checkpoints
 from tests import app
+from tests.experiments.simulated.profiles import profile_of_a_second
 
 SMALL = ("model=mlp", "model.hidden=[8]", "workers=2", "net=none", "net.rate_mbit=10")
 STEPS = ("max_steps=8", "eval_every=4", "log_every=1", "checkpoint_every=4")
 
-PROFILE = Profile(
-    device="made up",
-    sharing=1,
-    setting={},
-    forward_s=0.5,
-    late_s=0.0,
-    ready_s=(0.4,),
-    backward_s=0.4,
-    optimizer_s=0.1,
-    warm_up_s=0.7,
-    jobs=(),
-)
+PROFILE = replace(profile_of_a_second(), warm_up_s=0.7)
 """A step takes a second, and what the network takes: 50 ms at 10 Mbit/s."""
 
 OF_ALL = "cluster.jitter.steps=[1,1,1,1,50,5,50,5]"

@@ -1,0 +1,18 @@
+"""Profiles that are made up, where tests need numbers that they know."""
+
+from experiments.simulated.profile import Profile
+
+
+def profile_of_a_second() -> Profile:
+    """Of a worker whose step takes 1 s without communication: its gradients come after 0.9 s."""
+    return Profile(
+        device="made up",
+        sharing=1,
+        setting={},
+        forward_s=0.5,
+        late_s=0.0,
+        ready_s=(0.4,),
+        backward_s=0.4,
+        optimizer_s=0.1,
+        jobs=(),
+    )
