@@ -1,16 +1,40 @@
-"""Which examples each worker sees at each step, as pure functions, so that resuming needs no state.
+"""Which examples each worker sees at each step, as pure functions of the step and of where the
+number of workers changed, if it did.
 
-Shapes: w workers held by this process, b examples a batch, s places of the largest shard.
+Shapes: w workers held by this process, b examples a batch, s places of the largest shard, k of the
+examples that an epoch has left.
 """
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.tasks.base import Indices
 from experiments.tasks.samplers import SHUFFLED, Order
 from host.errors import UserError
+
+
+class Taken(NamedTuple):
+    """A part of an epoch that so many workers have seen."""
+
+    world_size: int
+    batch_size: int
+    steps: int
+
+
+class Place(NamedTuple):
+    """Where the workers of a run took over, in the middle of an epoch or before it."""
+
+    step: int = 0
+    epoch: int = 0
+    taken: tuple[Taken, ...] = ()
+    """What others had seen of this epoch, one part after another."""
+
+
+FROM_THE_BEGINNING = Place()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +44,8 @@ class Batches:
     Every epoch has an order of its own, which follows from (seed, epoch). Step by step it is cut
     into global batches of world_size * batch_size. Shards are disjoint, an epoch repeats nothing,
     each worker has equally many full batches, and runs of an equal global batch see equal ones on
-    any number of workers.
+    any number of workers. Where the number of workers changes in the middle of an epoch, those who
+    go on share out what is left of it.
 
     Raises UserError if a worker's share of the examples does not fill one batch, and ValueError
     for numbers that no run can have.
@@ -35,6 +60,7 @@ class Batches:
     order: Order = SHUFFLED
     counts_epochs: bool = False
     """Whether indices go on from epoch to epoch, each of `num_examples`."""
+    place: Place = FROM_THE_BEGINNING
     _epochs: dict[int, Indices] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -49,15 +75,44 @@ class Batches:
                 f"{self.batch_size} on each of {self.world_size} workers: take fewer workers or a "
                 "smaller batch_size."
             )
+        _ = self._left  # raises
 
     @property
     def steps_per_epoch(self) -> int:
         """Full global batches in one epoch; what remains of its examples is left out."""
         return self.num_examples // (self.world_size * self.batch_size)
 
+    def passes(self, step: int) -> float:
+        """Passes over the training examples after `step` steps, with the part of the present one;
+        what an epoch leaves out counts as seen at its end.
+        """
+        epoch, step_in_epoch = self._where(step)
+        if epoch > self.place.epoch:
+            return epoch + step_in_epoch / self.steps_per_epoch
+        seen = self._left.seen
+        return epoch + seen + (1 - seen) * (step_in_epoch / self._left_steps)
+
+    def state_dict(self, step: int) -> dict[str, Any]:
+        """For a checkpoint of `step`: the epoch, and by whom what has been seen of it."""
+        epoch, step_in_epoch = self._where(step)
+        before = self.place.taken if epoch == self.place.epoch else ()
+        own = Taken(self.world_size, self.batch_size, step_in_epoch)
+        return {"epoch": epoch, "taken": [tuple(part) for part in (*before, own)]}
+
+    def going_on(self, state: Mapping[str, Any], step: int) -> "Batches":
+        """Those of workers that go on from a checkpoint of `step` with the `state_dict` of its
+        batches. Raises UserError where examples are shared out for good among so many workers.
+        """
+        *before, last = (Taken(*part) for part in state["taken"])
+        if last[:2] == (self.world_size, self.batch_size):
+            place = Place(step - last.steps, state["epoch"], tuple(before))
+        else:
+            place = Place(step, state["epoch"], (*before, last))
+        return replace(self, place=place)
+
     def indices(self, step: int) -> np.ndarray:
         """The examples of batch `step`, counted from 0 over all epochs: int64 [w, b]."""
-        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
+        epoch, step_in_epoch = self._where(step)
         start = step_in_epoch * self.batch_size
         batch = self._epoch(epoch)[:, start : start + self.batch_size].take(self.ranks, axis=0)
         return batch + epoch * self.num_examples if self.counts_epochs else batch
@@ -67,13 +122,62 @@ class Batches:
         batches = {step: self.indices(step) for step in set(steps.tolist())}
         return np.stack([batches[step][i] for i, step in enumerate(steps.tolist())])
 
+    def _where(self, step: int) -> tuple[int, int]:
+        """The epoch of `step`, and its number there, counted from where these workers took over."""
+        since = step - self.place.step
+        if since < self._left_steps:
+            return self.place.epoch, since
+        epochs, step_in_epoch = divmod(since - self._left_steps, self.steps_per_epoch)
+        return self.place.epoch + 1 + epochs, step_in_epoch
+
     def _epoch(self, epoch: int) -> Indices:
         if epoch not in self._epochs:
             if len(self._epochs) > 1:  # the last two: not all workers need be in the same one
                 del self._epochs[min(self._epochs)]
-            sizes = self.num_examples, self.world_size, self.batch_size
-            self._epochs[epoch] = self.order.epoch(*sizes, self.seed, epoch)
+            sizes = self.world_size, self.batch_size, self.seed, epoch
+            is_first = epoch == self.place.epoch
+            self._epochs[epoch] = (self._left if is_first else self._all).batches(*sizes)
         return self._epochs[epoch]
+
+    @property
+    def _all(self) -> "_Left":
+        return _Left(np.arange(self.num_examples), self.order)
+
+    @cached_property
+    def _left(self) -> "_Left":
+        """What the epoch of `place` has left for these workers."""
+        left = self._all
+        for part in self.place.taken:
+            batches = left.batches(part.world_size, part.batch_size, self.seed, self.place.epoch)
+            left = left.after(batches, part.steps * part.batch_size)
+        return left
+
+    @cached_property
+    def _left_steps(self) -> int:
+        """Those that it is enough for."""
+        return len(self._left.examples) // (self.world_size * self.batch_size)
+
+
+class _Left(NamedTuple):
+    """Of an epoch in whose middle others go on."""
+
+    examples: Indices
+    """int64 [k], in ascending order."""
+    order: Order
+    seen: float = 0.0
+    """The part of the epoch that is done, whose last batch ends it."""
+
+    def batches(self, num_workers: int, batch_size: int, seed: int, epoch: int) -> Indices:
+        """As `Order.epoch`."""
+        places = self.order.epoch(len(self.examples), num_workers, batch_size, seed, epoch)
+        return self.examples[places]
+
+    def after(self, batches: Indices, taken: int) -> "_Left":
+        """What is left after the first `taken` examples of each worker."""
+        is_left = ~np.isin(self.examples, batches[:, :taken])
+        order = self.order.of(np.flatnonzero(is_left))
+        seen = self.seen + (1 - self.seen) * taken / batches.shape[1]
+        return _Left(self.examples[is_left], order, seen)
 
 
 class Shard(NamedTuple):

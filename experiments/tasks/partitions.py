@@ -162,6 +162,13 @@ class Shares:
             ]
         )
 
+    def of(self, examples: Indices) -> "Shares":
+        """None: raises UserError, since the examples are shared out for good."""
+        raise UserError(
+            "data.partition gives every worker examples of its own, with which another number of "
+            "workers, or another batch_size, cannot go on: start as many as the checkpoint has"
+        )
+
 
 def _stream(own: Indices, start: int, length: int, key: tuple[int, int]) -> Indices:
     """So many examples from place `start` on of endless passes through `own`."""

@@ -24,6 +24,12 @@ class Order(Protocol):
         """The examples of each worker, int64 `[N, s]`: as many as fill whole batches."""
         ...
 
+    def of(self, examples: Indices) -> "Order":
+        """That of these examples `[k]` alone, by their places among them. Raises UserError where
+        there is none.
+        """
+        ...
+
 
 class Sampler(Protocol):
     """A choice of `conf/data/sampler/`."""
@@ -57,6 +63,10 @@ class Shuffled:
         permutation = _permutation(num_examples, seed, epoch)[:num_taken]
         return permutation.reshape(-1, num_workers).T
 
+    def of(self, examples: Indices) -> Order:
+        """The same for all examples."""
+        return self
+
 
 SHUFFLED = Shuffled()
 
@@ -72,6 +82,10 @@ class InOrder:
         global_batch = num_workers * batch_size
         num_taken = num_examples // global_batch * global_batch
         return np.arange(num_taken).reshape(-1, num_workers).T
+
+    def of(self, examples: Indices) -> Order:
+        """The same for all examples."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +134,9 @@ class _ByLength:
         num_taken = num_examples // global_batch * global_batch
         balance = self.sampler.balance(num_workers=num_workers, seed=seed)
         return balance.epoch(self.lengths, epoch, batch_size=batch_size, num_taken=num_taken)
+
+    def of(self, examples: Indices) -> Order:
+        return _ByLength(self.lengths[examples], self.sampler)
 
 
 @dataclass(frozen=True, kw_only=True)

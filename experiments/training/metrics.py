@@ -1,6 +1,6 @@
 """What a run tells of itself on the way: rows of metrics."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from experiments.tasks.target import Target
@@ -56,34 +56,6 @@ class MetricsRow:
     def value(self) -> float | None:
         """By the metric of the run's target; None: it is no evaluation."""
         return self.accuracy if self.score is None else self.score
-
-
-@dataclass
-class Epochs:
-    """Passes over the training examples, of which another number of workers takes longer or shorter
-    steps: what is done does not become less.
-
-    Args:
-        steps_each: steps of one epoch, by the workers that there are.
-        ahead: by how much `step / steps_each` falls short of the passes of those before.
-    """
-
-    steps_each: int
-    ahead: float = 0.0
-
-    def at(self, step: int) -> float:
-        """The passes after `step` steps."""
-        return step / self.steps_each + self.ahead
-
-    def state_dict(self) -> dict[str, float]:
-        """For a checkpoint."""
-        return {"steps_each": self.steps_each, "ahead": self.ahead}
-
-    def load_state_dict(self, state: Mapping[str, float], step: int) -> None:
-        """Go on from a checkpoint of `step`."""
-        self.ahead = state["ahead"]
-        if state["steps_each"] != self.steps_each:
-            self.ahead += step / state["steps_each"] - step / self.steps_each
 
 
 def reaching(rows: Iterable[MetricsRow], target: Target) -> MetricsRow | None:

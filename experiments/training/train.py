@@ -21,7 +21,7 @@ from experiments.training.checkpoint import STACKING, Checkpoints, check_portabl
 from experiments.training.distributed import Distributed, tuning
 from experiments.training.evaluation import NOT_EVALUATED, Evaluation, evaluate
 from experiments.training.meter import Meter, Stop
-from experiments.training.metrics import Epochs, MetricsRow
+from experiments.training.metrics import MetricsRow
 from experiments.training.pace import MakePace, Pace, Together
 from experiments.training.result import DivergedError, Result
 from experiments.training.step import Step, make_step
@@ -65,11 +65,11 @@ def train(
     pace = make_pace(model, optimizer)
     take_step = make_step(plan, data.train, model, optimizer, communicator, observer)
     batches = plan.batches(data, communicator.ranks)
-    state = _State(model, take_step, meter, Epochs(batches.steps_per_epoch))
+    state = _State(model, take_step, meter, batches)
     rows = _Rows(state, report, on_progress, plan.backend.is_simulated)
     training = _Training(plan, communicator, averager or communicator, rows, not to_target_alone)
     with closing(take_step.reading):
-        step, time_s, validation = training.run(batches, pace, data.validation)
+        step, time_s, validation = training.run(pace, data.validation)
     test = NOT_EVALUATED if to_target_alone else training.evaluate(data.test)
     result = rows.result(step, time_s, validation, test)
     _end(take_step.distributed)
@@ -107,14 +107,14 @@ def _metered(meter: Meter, steps: Iterator[Tensor]) -> Iterator[Tensor]:
         yield loss_w
 
 
-@dataclass(frozen=True)
+@dataclass
 class _State:
     """All that a checkpoint holds."""
 
     model: nn.Module
     take_step: Step
     meter: Meter
-    epochs: Epochs
+    batches: Batches
 
     def save(self, plan: Plan, communicator: Communicator, step: int) -> None:
         """Write a checkpoint of this process; a collective call."""
@@ -135,7 +135,7 @@ class _State:
             **self.meter.state_dict(),
             "exposed_communication_s": distributed.exposed_communication_s,
             "data_wait_s": self.take_step.reading.waited_s,
-            "epochs": self.epochs.state_dict(),
+            "batches": self.batches.state_dict(step),
         }
         if isinstance(self.model, StackedModel):
             state[STACKING] = asdict(self.model.stacking)
@@ -164,8 +164,8 @@ class _State:
         self.meter.restore(state, step)
         distributed.exposed_communication_s = state["exposed_communication_s"]
         self.take_step.reading.waited_s = state.get("data_wait_s", 0.0)  # older ones have none
-        if "epochs" in state:
-            self.epochs.load_state_dict(state["epochs"], step)
+        if "batches" in state:
+            self.batches = self.batches.going_on(state["batches"], step)
         return step
 
 
@@ -237,7 +237,7 @@ class _Rows:
             MetricsRow(
                 kind=kind,
                 step=step,
-                epoch=self.state.epochs.at(step),
+                epoch=self.state.batches.passes(step),
                 time_s=time_s,
                 bytes_sent=self.state.meter.bytes_sent,
                 **self._waits,
@@ -264,7 +264,7 @@ class _Training:
     rows: _Rows
     scores_own: bool
 
-    def run(self, batches: Batches, pace: Pace, examples: Split) -> tuple[int, float, Evaluation]:
+    def run(self, pace: Pace, examples: Split) -> tuple[int, float, Evaluation]:
         """Train from the beginning, or the checkpoint that the plan resumes, to the end; evaluate
         on `examples` in between.
 
@@ -275,7 +275,7 @@ class _Training:
         validation, time_s = NOT_EVALUATED, state.meter.time_s
         while done < plan.max_steps:
             done, limit = _next_stop(plan, done), _limit(plan, done)
-            steps = pace(batches, state.take_step, step, done, limit)
+            steps = pace(state.batches, state.take_step, step, done, limit)
             step = rows.report_losses(_metered(state.meter, steps), step, plan.log_every)
             pace.wait(done)
             if done % plan.eval_every == 0 or done == plan.max_steps:

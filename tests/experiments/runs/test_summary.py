@@ -3,7 +3,6 @@ import json
 import pytest
 
 from experiments.runs.summary import Summary, read_summary, told_workers, with_workers_since
-from experiments.training.metrics import Epochs
 
 ONE, TWO = Summary(algo="allreduce", workers=1), Summary(algo="allreduce", workers=2)
 
@@ -25,14 +24,3 @@ def test_a_strangers_number_of_workers_is_no_summary(tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps(record))
     with pytest.raises(ValueError, match="no list of after_step and workers"):
         read_summary(tmp_path)
-
-
-def test_epochs_do_not_fall_when_workers_leave():
-    two = Epochs(50)
-    one = Epochs(100)
-    one.load_state_dict(two.state_dict(), 60)
-    assert one.at(60) == pytest.approx(two.at(60)) == pytest.approx(1.2)
-    assert one.at(160) == pytest.approx(2.2)
-    again = Epochs(100)
-    again.load_state_dict(one.state_dict(), 160)  # the same workers: the same bits
-    assert again.at(170) == one.at(170)

@@ -2,8 +2,12 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from experiments.tasks.batches import Batches, shard
+from experiments.tasks.partitions import Shares
+from experiments.tasks.samplers import SHUFFLED, Balanced, InOrder, Order
 from host.errors import UserError
 
 
@@ -101,3 +105,55 @@ def test_shards_cover_every_example_once(num_examples: int):
         own = shard(num_examples=num_examples, world_size=4, ranks=(rank,))
         np.testing.assert_array_equal(own.indices, indices_ws[[rank]])
         np.testing.assert_array_equal(own.mask, mask_ws[[rank]])
+
+
+ORDERS = [SHUFFLED, InOrder(), Balanced().order(np.random.default_rng(0).integers(5, 90, 103))]
+
+
+def of_workers(num_workers: int, order: Order = SHUFFLED, batch_size: int = 4) -> Batches:
+    ranks = tuple(range(num_workers))
+    sizes = {"num_examples": 103, "world_size": num_workers, "batch_size": batch_size}
+    return Batches(**sizes, ranks=ranks, seed=7, order=order)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 5), st.integers(0, 20)), min_size=2),
+    st.sampled_from(ORDERS),
+)
+def test_an_epoch_repeats_no_example_whenever_the_number_of_workers_changes(starts, order):
+    own, step, seen, passes = None, 0, {}, [0.0]
+    for num_workers, batch_size, num_steps in starts:
+        workers = of_workers(num_workers, order, batch_size)
+        own = workers if own is None else workers.going_on(own.state_dict(step), step)
+        for _ in range(num_steps):
+            epoch = own.state_dict(step)["epoch"]
+            seen.setdefault(epoch, []).append(own.indices(step).ravel())
+            step += 1
+            passes.append(own.passes(step))
+    assert passes == sorted(passes)
+    assert list(seen) == list(range(len(seen)))  # none is skipped
+    largest = max(num_workers * batch_size for num_workers, batch_size, _ in starts)
+    for epoch, parts in seen.items():
+        examples = np.concatenate(parts)
+        assert len(np.unique(examples)) == len(examples)
+        if epoch < len(seen) - 1:  # less than a batch of those who ended it is left out
+            assert len(examples) > 103 - largest
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_those_who_go_on_as_they_were_see_what_they_would_have_seen(order):
+    two = of_workers(2, order)
+    three = of_workers(3, order).going_on(two.state_dict(17), 17)  # in the middle of epoch 1
+    for own, step in ((two, 5), (two, 12), (three, 18), (three, 40)):
+        again = of_workers(own.world_size, order).going_on(own.state_dict(step), step)
+        for later in range(step, step + 30):
+            np.testing.assert_array_equal(again.indices(later), own.indices(later))
+            assert again.passes(later) == own.passes(later)
+
+
+def test_another_number_of_workers_does_not_go_on_with_examples_that_were_shared_out():
+    shares = Shares(np.array_split(np.arange(103), 2), np.zeros(103, int))
+    two = of_workers(2, shares)
+    assert two.going_on(two.state_dict(3), 3).indices(3).tolist() == two.indices(3).tolist()
+    with pytest.raises(UserError, match=r"^data.partition gives .* as many as the checkpoint has$"):
+        of_workers(3, shares).going_on(two.state_dict(3), 3)
