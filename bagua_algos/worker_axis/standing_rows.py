@@ -4,8 +4,12 @@ One batch computes the step for all workers. The rows of workers that stand stil
 before the algorithm sees the end of the step.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
+
+from bagua_algos.worker_axis.trial import Trial
 
 
 class StandingRows:
@@ -23,32 +27,45 @@ class StandingRows:
         self._model = model
         self._optimizer = optimizer
         self._num_held = len(next(model.parameters()))
-        self._kept: list[tuple[Tensor, Tensor]] = []
+        self._weights: list[tuple[Tensor, Tensor]] = []
+        self._states: dict[tuple[Tensor, str], Tensor] = {}
         self._standing = torch.zeros(self._num_held, dtype=torch.bool)
         optimizer.register_step_post_hook(lambda *_: self._restore())
 
     def keep(self, standing_w: Tensor) -> None:
         """The workers of bool `[w]` stand still in the step that begins."""
         self._standing = standing_w
-        self._kept = [(x, x.detach()[standing_w].clone()) for x in self._tensors()]
+        if standing_w.any():
+            weights = [*self._model.parameters(), *self._model.buffers()]
+            self._weights = [(x, x.detach()[standing_w].clone()) for x in weights]
+            self._states = {key: x[standing_w].clone() for key, x in self._optimizer_states()}
 
     def _restore(self) -> None:
-        known = {id(x) for x, _ in self._kept}
-        with torch.no_grad():
-            for x, rows in self._kept:
-                x[self._standing] = rows
-            for x in self._tensors():
-                if id(x) not in known:  # the optimizer has made it in this step
-                    x[self._standing] = 0
-        self._kept = []
-
-    def _tensors(self) -> list[Tensor]:
         if not self._standing.any():
-            return []
-        state = [
-            value
-            for parameter in self._optimizer.state.values()
-            for value in parameter.values()
-            if isinstance(value, Tensor) and value.dim() > 0 and len(value) == self._num_held
-        ]
-        return [*self._model.parameters(), *self._model.buffers(), *state]
+            return
+        with torch.no_grad():
+            for x, rows in self._weights:
+                x[self._standing] = rows
+            for key, x in self._optimizer_states():  # an optimizer may put other tensors there
+                if key in self._states:
+                    x[self._standing] = self._states[key]
+                else:
+                    x[self._standing] = self._first_state(*key)[self._standing]
+        self._weights, self._states = [], {}
+
+    def _optimizer_states(self) -> Iterator[tuple[tuple[Tensor, str], Tensor]]:
+        """What the optimizer keeps of each element, by its parameter and name."""
+        for parameter, state in self._optimizer.state.items():
+            for name, x in state.items():
+                if isinstance(x, Tensor) and x.dim() > 0 and len(x) == self._num_held:
+                    yield (parameter, name), x
+
+    def _first_state(self, parameter: Tensor, name: str) -> Tensor:
+        """What the optimizer keeps before a worker's first step, such as Rprop's step sizes; after
+        a step of zeros it is the same.
+        """
+        groups = self._optimizer.param_groups
+        group = next(own for own in groups if any(p is parameter for p in own["params"]))
+        trial = Trial(self._optimizer, group, [torch.zeros_like(parameter)])
+        trial.step([torch.zeros_like(parameter)])
+        return trial.state_of(0)[name]

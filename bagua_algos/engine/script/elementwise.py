@@ -6,15 +6,15 @@ silently. So an optimizer is tried: on several tensors, and on their elements in
 workers also on each tensor by itself: what looks at all of them together mixes workers, too.
 """
 
-import copy
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
+
+from bagua_algos.worker_axis.trial import Trial
 
 NOT_ELEMENTWISE = ("LAMB", "LARS", "LBFGS", "Adafactor", "Muon", "Shampoo", "SOAP")
 
@@ -26,8 +26,6 @@ are more than the 4,096 elements from which 8-bit optimizers act otherwise, and 
 _NUM_STEPS = 8
 _ROW = 40
 """Elements of each row of a tensor whose rows lie apart."""
-_CONTAINERS = (list, dict, set)
-_REPLACED = ("param_groups", "state")
 _ANY_VALUE = ("params", "lr", "initial_lr")
 """Options whose value makes no other update of it."""
 
@@ -95,7 +93,7 @@ def _sees_gaps(optimizer: Optimizer, group: dict[str, Any]) -> bool:
         return True
     drawn = torch.randn(1 + _NUM_STEPS, 2, _ROW, generator=torch.Generator().manual_seed(0))
     weights, *gradients = drawn.to(example)
-    dense, with_gaps = (_Trial(optimizer, group, [weights]) for _ in range(2))
+    dense, with_gaps = (Trial(optimizer, group, [weights]) for _ in range(2))
     storage = torch.zeros(2, 2 * _ROW).to(example)
     rows, gaps = storage.split(_ROW, 1)
     with_gaps.parameters[0].data = rows.copy_(weights)
@@ -111,8 +109,8 @@ def _sees_gaps(optimizer: Optimizer, group: dict[str, Any]) -> bool:
 def _try(optimizer: Optimizer, group: dict[str, Any], example: Tensor, exactly: bool) -> str | None:
     with _trying(example):
         weights, *gradients = _drawn(example)
-        parts = _Trial(optimizer, group, weights)
-        whole = _Trial(optimizer, group, [_flat(weights)])
+        parts = Trial(optimizer, group, weights)
+        whole = Trial(optimizer, group, [_flat(weights)])
         try:
             for gradient in gradients:
                 parts.step(gradient)
@@ -126,8 +124,8 @@ def _try_alone(optimizer: Optimizer, group: dict[str, Any], example: Tensor) -> 
     """Gradients agree about the way, or a distance that steps follow from would not grow."""
     with _trying(example):
         weights, way, *gradients = _drawn(example)
-        beside = _Trial(optimizer, group, weights)
-        alone = [_Trial(optimizer, group, [weight]) for weight in weights]
+        beside = Trial(optimizer, group, weights)
+        alone = [Trial(optimizer, group, [weight]) for weight in weights]
         try:
             for gradient in gradients:
                 agreeing = [a + b for a, b in zip(way, gradient, strict=True)]
@@ -157,10 +155,11 @@ def _trying(example: Tensor) -> Iterator[None]:
 
 
 def _failed(error: Exception) -> str:
-    return f"a trial of it fails ({type(error).__name__}: {str(error).splitlines()[0]})"
+    first = str(error).partition("\n")[0]
+    return f"a trial of it fails ({type(error).__name__}{': ' * bool(first)}{first})"
 
 
-def _difference(parts: "_Trial", whole: "_Trial", before: Tensor, exactly: bool) -> str | None:
+def _difference(parts: Trial, whole: Trial, before: Tensor, exactly: bool) -> str | None:
     apart, together = _flat([p.detach() for p in parts.parameters]), whole.parameters[0].detach()
     if apart.equal(before):
         return "it changes nothing in a trial of it"
@@ -172,7 +171,7 @@ def _difference(parts: "_Trial", whole: "_Trial", before: Tensor, exactly: bool)
     return _difference_of_states(parts, whole) if exactly else None
 
 
-def _difference_of_states(parts: "_Trial", whole: "_Trial") -> str | None:
+def _difference_of_states(parts: Trial, whole: Trial) -> str | None:
     state = whole.state_of(0)
     states = [parts.state_of(index) for index in range(len(parts.parameters))]
     for name, value in state.items():
@@ -190,56 +189,6 @@ def _difference_of_states(parts: "_Trial", whole: "_Trial") -> str | None:
     if any(one.keys() != state.keys() for one in states):
         return "it keeps something else of some tensors than of others"
     return None
-
-
-class _Trial:
-    """An optimizer of the same class, with the options of a group, for other parameters."""
-
-    def __init__(
-        self, optimizer: Optimizer, group: dict[str, Any], weights: Sequence[Tensor]
-    ) -> None:
-        self.parameters = [nn.Parameter(w.clone()) for w in weights]
-        self.oddity: str | None = None
-        """What makes the optimizer unfit, whatever it comes to."""
-        trial = object.__new__(type(optimizer))
-        for name, value in vars(optimizer).items():
-            if name.endswith("_hooks"):
-                vars(trial)[name] = OrderedDict()
-            elif name != "step":  # which a learning rate scheduler has wrapped
-                is_mutable = isinstance(value, _CONTAINERS) and name not in _REPLACED
-                vars(trial)[name] = copy.deepcopy(value) if is_mutable else value
-        options = {name: copy.deepcopy(group[name]) for name in group if name != "params"}
-        if not options.get("lr", 1.0):
-            options["lr"] = 0.01  # at the beginning of a warm-up nothing would change
-        trial.param_groups = [{**options, "params": self.parameters}]
-        trial.state = defaultdict(dict)
-        self._optimizer = trial
-        self._sizes = self._sizes_of_attributes()
-        step = type(optimizer).step
-        self._step: Callable[..., object] = getattr(step, "__wrapped__", step)  # without hooks
-
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        """One step on these."""
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient.clone()
-        self._step(self._optimizer)
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            if parameter.grad is None or not parameter.grad.equal(gradient):
-                self.oddity = "it changes gradients"
-        if self._sizes_of_attributes() != self._sizes:
-            self.oddity = "it keeps something of its parameters elsewhere than in its state"
-
-    def state_of(self, index: int) -> dict[str, Any]:
-        """What the optimizer keeps of a parameter."""
-        return self._optimizer.state[self.parameters[index]]
-
-    def _sizes_of_attributes(self) -> dict[str, int]:
-        attributes = vars(self._optimizer).items()
-        return {
-            name: len(value)
-            for name, value in attributes
-            if isinstance(value, _CONTAINERS) and name not in _REPLACED
-        }
 
 
 def _drawn(example: Tensor) -> list[list[Tensor]]:

@@ -221,3 +221,38 @@ def test_standing_rows_keep_weights_buffers_and_moments():
     assert all(not m[1].any() and m[0].any() for m in momenta if m.dim() > 2)
     step([True, False, False])
     step([False, False, False])
+
+
+class Replacing(torch.optim.SGD):
+    """Momentum that is another tensor after every step."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            momentum = self.state[p].get("momentum", torch.zeros_like(p))
+            self.state[p]["momentum"] = 0.9 * momentum + p.grad
+            p.sub_(0.1 * self.state[p]["momentum"])
+
+
+@pytest.mark.parametrize("cls", [Replacing, torch.optim.Rprop, torch.optim.Adagrad])
+def test_a_standing_worker_keeps_its_part_of_the_optimizers_state(cls):
+    options = {"lr": 0.1} | ({"initial_accumulator_value": 2.0} if "Ada" in cls.__name__ else {})
+    model = StackedModel(nn.Linear(4, 1, bias=False), 3)
+    (weight,) = model.parameters()
+    alone = [nn.Parameter(own.detach().clone()) for own in weight]
+    optimizers = [cls([own], **options) for own in alone]
+    optimizer = cls(model.parameters(), **options)
+    rows = StandingRows(model, optimizer)
+    gradients = torch.randn(6, *weight.shape, generator=torch.Generator().manual_seed(0))
+    stand = torch.tensor([[0, 1, 1], [1, 0, 1], [0, 1, 0], [0, 0, 0], [1, 0, 1], [0, 0, 0]]).bool()
+    for gradient, standing_w in zip(gradients, stand, strict=True):
+        rows.keep(standing_w)
+        weight.grad = gradient.clone()
+        optimizer.step()
+        for own, its_optimizer, g, stands in zip(
+            alone, optimizers, gradient, standing_w, strict=True
+        ):
+            if not stands:
+                own.grad = g.clone()
+                its_optimizer.step()
+        assert torch.equal(weight.detach(), torch.stack([own.detach() for own in alone]))
