@@ -48,6 +48,7 @@ class ChocoSGD(Algorithm):
     family = "decentralized"
     workers_agree = False
     all_reduces = False
+    keeps_weights = True
 
     compressor: Compressor = field(default_factory=MinMaxUInt8)
     topology: Topology = field(default_factory=Ring)

@@ -23,7 +23,11 @@ the mean is compressed too, where QSGD and EF-SignSGD send every worker's code t
 from dataclasses import dataclass
 
 from bagua_algos.communication.hierarchy import levels
-from bagua_algos.communication.primitives import Residuals, compressed_all_reduce_mean_
+from bagua_algos.communication.primitives import (
+    DRAW_STAGES,
+    Residuals,
+    compressed_all_reduce_mean_,
+)
 from bagua_algos.compressors.cast import Cast
 from bagua_algos.compressors.compressor import Compressor, Draw, warn_of_bias
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
@@ -54,6 +58,11 @@ class CompressedAllReduce(Hierarchical):
         """A cast to a narrower type is all-reduce still; other codes are quantized."""
         return "all-reduce" if isinstance(self.compressor, Cast) else "quantized"
 
+    @property
+    def keeps_unsent(self) -> bool:
+        """With error feedback."""
+        return self.error_feedback
+
     def init(self, context: Context) -> list[Residuals] | None:
         """Residuals of zero where error feedback is on."""
         levels(context.communicator, self.hierarchical)  # raises
@@ -72,7 +81,12 @@ class CompressedAllReduce(Hierarchical):
             context.communicator,
             self.compressor,
             context.state[bucket.index] if context.state else None,
-            Draw(ranks=context.communicator.ranks, step=context.step, bucket=bucket.index),
+            Draw(
+                ranks=context.communicator.ranks,
+                step=context.step,
+                bucket=bucket.index,
+                stage=DRAW_STAGES * context.backwards,
+            ),
             self.hierarchical,
         )
 

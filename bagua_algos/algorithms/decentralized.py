@@ -49,6 +49,7 @@ class Decentralized(Hierarchical):
     workers_agree = False
     depends_on_buckets = False
     all_reduces = False
+    replaces_weights = True
 
     topology: Topology = field(default_factory=Ring)
     interval: int = 1

@@ -110,6 +110,11 @@ class LocalSGD(Hierarchical):
         """Codes travel otherwise."""
         return self.compressor is None
 
+    @property
+    def keeps_weights(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where an outer optimizer steps from those that workers began with."""
+        return self.outer is not None
+
     def meets_in_backward(self, step: int) -> bool:
         """Only as long as workers train together."""
         return step < self.start_step

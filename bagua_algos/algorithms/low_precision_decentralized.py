@@ -46,6 +46,7 @@ class LowPrecisionDecentralized(Hierarchical):
     family = "decentralized"
     workers_agree = False
     all_reduces = False
+    keeps_weights = True
 
     compressor: Compressor = field(default_factory=MinMaxUInt8)
     topology: Topology = field(default_factory=Ring)

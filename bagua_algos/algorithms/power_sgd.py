@@ -86,6 +86,11 @@ class PowerSGD(Hierarchical):
         """The number of warm-up steps, which all-reduce gradients uncompressed."""
         return self.warmup_steps
 
+    @property
+    def keeps_unsent(self) -> bool:
+        """With error feedback."""
+        return self.error_feedback
+
     def check_shards(self) -> None:
         """Raise `ValueError`: a shard is some rows of a matrix."""
         raise ValueError(

@@ -86,6 +86,16 @@ class TopK(Algorithm):
             )
 
     @property
+    def takes_one_backward(self) -> bool:
+        """With momentum, which every pass would take for a step."""
+        return bool(self.momentum)
+
+    @property
+    def keeps_unsent(self) -> bool:
+        """With error feedback."""
+        return self.error_feedback
+
+    @property
     def num_early_steps(self) -> int:
         """The number of warm-up steps, in which the ratio falls."""
         return self.warmup_steps

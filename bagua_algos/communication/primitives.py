@@ -58,6 +58,10 @@ class Residuals:
         return cls(*(torch.zeros_like(x, dtype=dtype) for x in (x_pNc, x_pNc[:, 0])))
 
 
+DRAW_STAGES = 2
+"""Of a draw, in each of `compressed_all_reduce_mean_`."""
+
+
 def compressed_all_reduce_mean_(
     x_wn: Tensor,
     numel: int,

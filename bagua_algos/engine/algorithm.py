@@ -19,7 +19,8 @@ class Context:
     """What an algorithm works on: the buckets of one model, its optimizer, the other workers, and
     its own state.
 
-    `step` counts the optimizer's steps. `state` is what `Algorithm.init` returned; a checkpoint
+    `step` counts the optimizer's steps, `backwards` the backward passes before this one in which
+    workers have met since the last step. `state` is what `Algorithm.init` returned; a checkpoint
     holds it. An algorithm changes what `state` holds, and assigns to nothing here: every moment is
     given a context of its own. `background` is there for an algorithm that `uses_background`.
     """
@@ -29,6 +30,7 @@ class Context:
     optimizer: Optimizer
     state: Any = field(default=None)
     step: int = 0
+    backwards: int = 0
     background: Background | None = None
 
 
@@ -80,6 +82,28 @@ class Algorithm:
 
     is_simulatable: ClassVar[bool] = True
     """Whether simulated workers can train by it: code that brings its own communication cannot."""
+
+    keeps_weights: ClassVar[bool] = False
+    """Whether its state has a picture of the weights, beside which others that a script loads
+    would look like training. A property where options decide it.
+    """
+
+    replaces_weights: ClassVar[bool] = False
+    """Whether what began to travel at a forward replaces the weights when backward has ended."""
+
+    @property
+    def takes_one_backward(self) -> bool:
+        """Whether a second backward pass in a step, outside of `no_sync`, would come to something
+        else than one pass of both micro-batches.
+        """
+        return False
+
+    @property
+    def keeps_unsent(self) -> bool:
+        """Whether a backward pass leaves something of its gradients for later steps, whatever
+        becomes of those that it has averaged.
+        """
+        return False
 
     @property
     def is_resumable(self) -> bool:

@@ -14,6 +14,11 @@ from bagua_algos.engine.call_stack import running
 from bagua_algos.engine.script.weak_hook import WeakHook
 from kernels.upload import upload
 
+_BROKEN_OFF = (
+    "the last backward pass was broken off by an error, with some buckets on their way and others "
+    "not: release() the model and distribute() it again, on all workers"
+)
+
 
 class _Place(NamedTuple):
     """Where a parameter's gradient belongs: a view of the bucket's gradients, at an address."""
@@ -93,6 +98,15 @@ class BackwardTracker:
                 return parameter
         return None
 
+    def is_thrown_away(self, parameter: nn.Parameter) -> bool:
+        """Whether the gradients of the pass before are gone, now that this one has given the first
+        of its own, to `parameter`.
+        """
+        others = [p.grad for p in self._places if p is not parameter]
+        if any(x is not None and bool(_held(x).any()) for x in others):
+            return False
+        return bool(others) or parameter.grad is not self._places[parameter].view
+
     def attach(self, on_gradient: Callable[[nn.Parameter], None]) -> list[RemovableHandle]:
         """Have autograd call the method `on_gradient(parameter)` of an object, as long as that
         lives, whenever a gradient has been accumulated.
@@ -121,14 +135,13 @@ class BackwardTracker:
             return True
         if number != self._number:
             _refuse_reentrant_checkpoint()
-            raise ValueError(
-                "the last backward pass was broken off by an error, with some buckets on their "
-                "way and others not: release() the model and distribute() it again, on all workers"
-            )
+            raise ValueError(_BROKEN_OFF)
         return False
 
     def begin(self) -> None:
-        """A backward pass begins: no gradient is final yet."""
+        """A backward pass begins: no gradient is final yet. Raises as `enter`."""
+        if self._missing:
+            raise ValueError(_BROKEN_OFF)
         self._missing = [set(bucket.parameters) for bucket in self._buckets]
         self._next = 0
         self._came = {}
@@ -206,9 +219,11 @@ def drop_unused_(
     buckets: Sequence[Bucket],
     unused_here: Sequence[nn.Parameter],
     average_: Callable[[Tensor], None],
+    *,
+    keeps_unsent: bool,
 ) -> None:
     """Leave no gradient to parameters that no worker has used; `average_` takes `[w, p]` of all
-    workers.
+    workers. Where an algorithm `keeps_unsent` gradients of earlier steps, these may have come now.
     """
     parameters = [p for bucket in buckets for p in bucket.parameters]
     idle = set(unused_here)
@@ -217,7 +232,7 @@ def drop_unused_(
     used_wp = upload(used, weights.device).repeat(len(weights), 1)
     average_(used_wp)
     for parameter, share in zip(parameters, used_wp[0].tolist(), strict=True):
-        if share == 0:
+        if share == 0 and not (keeps_unsent and bool(_held(parameter.grad).any())):
             parameter.grad = None
 
 
@@ -226,6 +241,12 @@ def _remove_dead(parameter: nn.Parameter) -> None:
     hooks = parameter._post_accumulate_grad_hooks or {}
     for key in [k for k, hook in hooks.items() if isinstance(hook, WeakHook) and hook.is_dead]:
         del hooks[key]
+
+
+def _held(x: Tensor) -> Tensor:
+    """What this process holds of a tensor that may be distributed."""
+    to_local = getattr(x, "to_local", None)
+    return x if to_local is None else to_local()
 
 
 def _refuse_parts() -> None:

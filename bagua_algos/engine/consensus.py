@@ -28,12 +28,12 @@ def averaged(
         yield 0.0
         return
     own = [bucket.weights.clone() for bucket in buckets]
-    for bucket in buckets:
-        run("averaging of weights", lambda b=bucket: averager.all_reduce_mean_(b.weights))
-    spread = _spread(buckets, own, averager, run)
-    if kept_equal_by is not None:
-        warn_of_difference(kept_equal_by, spread)
     try:
+        for bucket in buckets:
+            run("averaging of weights", lambda b=bucket: averager.all_reduce_mean_(b.weights))
+        spread = _spread(buckets, own, averager, run)
+        if kept_equal_by is not None:
+            warn_of_difference(kept_equal_by, spread)
         yield spread
     finally:
         for bucket, weights in zip(buckets, own, strict=True):

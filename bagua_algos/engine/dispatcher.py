@@ -199,10 +199,16 @@ class Dispatcher:
             self._background_lane.close()
 
     def _wait(self) -> None:
-        for lane in self._lanes:
-            lane.run_held()  # while the other lanes are at work
-        for lane in self._lanes:
-            lane.wait()
+        try:
+            for lane in self._lanes:
+                lane.run_held()  # while the other lanes are at work
+            for lane in self._lanes:
+                lane.wait()
+        except BaseException:
+            failures = [lane.failure for lane in self._lanes if lane.failure is not None]
+            for lane in self._lanes:  # others may wait for what no longer comes
+                lane.failure = lane.failure or next(iter(failures), None)
+            raise
 
     def _max_lanes(self, communicator: Communicator, device: torch.device) -> int:
         """Two lanes hide latency between processes on CPUs; NCCL wants one order for all."""

@@ -24,14 +24,7 @@ from bagua_algos.checkpoint import ALGORITHM
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.backward import BackwardTracker, drop_unused_
-from bagua_algos.engine.bucket import (
-    Bucket,
-    Groups,
-    Move,
-    build_buckets,
-    lay_out,
-    phases_of,
-)
+from bagua_algos.engine.bucket import Bucket, Groups, Move, build_buckets, lay_out, phases_of
 from bagua_algos.engine.consensus import averaged
 from bagua_algos.engine.dispatcher import Dispatcher
 from bagua_algos.engine.parameter_groups import check_parameters
@@ -173,7 +166,7 @@ class Engine(Attached):
         self._begin_observed()
         if not self._has_begun:
             self._begin()
-        self._changes.note_backward()
+        self._begin_backward()
         self.backward.begin()
         self._after_backward()
 
@@ -218,7 +211,8 @@ class Engine(Attached):
         run = self.dispatcher.run
         run("averaging of buffers", lambda: average_buffers_(self.model, averager))
         keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
-        with averaged(self.context.buckets, averager, run, kept_equal_by=keeper) as spread:
+        within = averaged(self.context.buckets, averager, run, kept_equal_by=keeper)
+        with within as spread, self._looking_on():
             yield spread
 
     def relayout(self, groups: Groups) -> None:
@@ -303,7 +297,8 @@ class Engine(Attached):
 
     def _before_forward(self, module: nn.Module) -> None:
         check_is_called_plainly()
-        self._begin_observed()
+        if not self._is_consensus:
+            self._begin_observed()
 
     def _after_forward(self, module: nn.Module) -> None:
         if self._observer is not None:
@@ -352,7 +347,12 @@ class Engine(Attached):
             self._scaled.rescale_()
         if self._find_unused:
             search = "the search for unused parameters"
-            drop_unused_(self.context.buckets, unused, lambda used: self._average(search, used))
+            drop_unused_(
+                self.context.buckets,
+                unused,
+                lambda used: self._average(search, used),
+                keeps_unsent=self.algorithm.keeps_unsent,
+            )
 
     def _unscale(self, scaled: ScaledGradients) -> bool:
         """Whether a gradient has overflowed on any worker; if so, all are infinite now.

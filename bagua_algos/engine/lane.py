@@ -86,10 +86,14 @@ class CommunicationLane:
                 future.result(self._timeout_s)
             except TimeoutError as error:
                 awaited = self.communicator.awaited
-                raise CommunicationError(
+                self.failure = CommunicationError(
                     f"{label} has not finished within {self._timeout_s:g} s"
                     + (f": it waits for {named_workers(awaited)}" if awaited else "")
-                ) from error
+                )
+                raise self.failure from error
+            except KeyboardInterrupt:
+                self.failure = CommunicationError(f"the wait for {label} was interrupted")
+                raise
         if self._stream:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
 

@@ -47,15 +47,16 @@ def that_differ(tensors: Sequence[Tensor], communicator: Communicator) -> list[T
     num_held, num_workers = len(communicator.ranks), communicator.world_size
     if not tensors or num_held > 1 or num_workers == 1 or any(x.is_cuda for x in tensors):
         return list(tensors)
-    own_tb = torch.stack([_digest(x) for x in tensors])
+    own_tb = torch.stack([digest(x) for x in tensors])
     all_Ntb = communicator.all_gather(own_tb[None])[0]
     differs_t = (all_Ntb != all_Ntb[:1]).any(2).any(0)
     return [x for x, differs in zip(tensors, differs_t.tolist(), strict=True) if differs]
 
 
-def _digest(x: Tensor) -> Tensor:
+def digest(x: Tensor) -> Tensor:
+    """16 bytes of its bits, uint8, on the CPU."""
     real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
-    octets = real.detach().resolve_neg().contiguous().view(-1).view(torch.uint8).numpy()
+    octets = real.detach().resolve_neg().contiguous().view(-1).view(torch.uint8).cpu().numpy()
     digest = hashlib.blake2b(octets.data, digest_size=_DIGEST_BYTES).digest()
     return torch.frombuffer(bytearray(digest), dtype=torch.uint8)
 

@@ -173,14 +173,17 @@ class ShardedEngine(Attached):
         run("averaging of buffers", lambda: average_buffers_(self.model, averager))
         average_buffers_(self.model, self._shard_workers)
         keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
-        with averaged(
-            self._buckets,
-            averager,
-            self._shard_workers,
-            run,
-            self._write_weights,
-            kept_equal_by=keeper,
-        ) as spread:
+        with (
+            averaged(
+                self._buckets,
+                averager,
+                self._shard_workers,
+                run,
+                self._write_weights,
+                kept_equal_by=keeper,
+            ) as spread,
+            self._looking_on(),
+        ):
             yield spread
 
     def _identity(self) -> dict[str, Any]:
@@ -224,6 +227,8 @@ class ShardedEngine(Attached):
 
     def _before_forward(self, module: nn.Module) -> None:
         check_is_called_plainly()
+        if self._is_consensus:
+            return
         if not self._synchronizing:
             self._accumulation.note_local()
         self._begin_forward()

@@ -3,12 +3,13 @@
 import copy
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -19,6 +20,7 @@ from bagua_algos.engine.dispatcher import Dispatcher
 from bagua_algos.engine.script.accumulation import Accumulation
 from bagua_algos.engine.script.changes import ScriptChanges
 from bagua_algos.engine.script.closures import StepClosure
+from bagua_algos.engine.script.loads import LoadedWeights
 
 _HOOKED_STEP = Optimizer.profile_hook_step(lambda _: None).__code__
 """Of what torch puts around every optimizer's `step`, to run the hooks."""
@@ -35,9 +37,11 @@ class Attached(ABC):
     _changes: ScriptChanges
     _accumulation: Accumulation
     _closure: StepClosure
+    _loaded: LoadedWeights | None = None
     _hooks: list[RemovableHandle]
     _synchronizing: bool = True
     _has_begun: bool = False
+    _is_consensus: bool = False
 
     @property
     def exposed_communication_s(self) -> float:
@@ -71,6 +75,8 @@ class Attached(ABC):
         agree = self.algorithm.workers_agree
         check_belongs(state_dict, self._identity(), workers_agree=agree)
         self._change_context(state=copy.deepcopy(state_dict["state"]), step=int(state_dict["step"]))
+        if self._loaded is not None:
+            self._loaded.accept()
 
     def close(self) -> None:
         """Remove every hook and end the lanes; model and optimizer are plain again, and the latter
@@ -92,20 +98,46 @@ class Attached(ABC):
             self._begin()
 
     def _begin(self) -> None:
-        self._has_begun = True
         self._before_begin()
+        if not self._has_begun and self.algorithm.replaces_weights:
+            self._changes.note_begin()
+        self._has_begun = True
         self.dispatcher.submit_moment("on_forward", self.context)
+
+    @contextmanager
+    def _looking_on(self) -> Iterator[None]:
+        """Forward passes within, of weights that are for a while another model's, begin no step."""
+        self._is_consensus = True
+        try:
+            yield
+        finally:
+            self._is_consensus = False
 
     def _take_gradient(self, parameter: nn.Parameter) -> None:
         """A gradient of this backward pass, in which workers meet, is final."""
         if self.backward.enter():
-            self._changes.note_backward()
+            if self._accumulation.is_step_next and self.algorithm.keeps_unsent:
+                self._changes.refuse_thrown_away(self.backward.is_thrown_away(parameter))
+            self._begin_backward()
             # Called when the whole pass is done, before backward() returns, as in DDP and FSDP: a
             # call that FSDP2 has queued before this one ends its own part first.
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
             if not self._has_begun:  # the loss came from no forward() in training mode after a step
                 self._begin()
         self.backward.gradient_ready(parameter)
+
+    def _begin_backward(self) -> None:
+        backwards = self.context.backwards + 1 if self._accumulation.is_step_next else 0
+        if backwards and self.algorithm.takes_one_backward:
+            raise ValueError(
+                f"{type(self.algorithm).__name__} takes every backward pass for a step: let those "
+                "of all micro-batches but the last run within model.no_sync()"
+            )
+        if backwards != self.context.backwards:
+            self._change_context(backwards=backwards)
+        if self._has_begun and self.algorithm.replaces_weights:
+            self._changes.check_begin()
+        self._changes.note_backward()
 
     def _end_backward(self) -> list[nn.Parameter]:
         """All gradients are there; returns the parameters that have got none."""
@@ -149,7 +181,10 @@ class Attached(ABC):
             self._after_own_moment()
 
         self._changes.attach()
+        if self.algorithm.keeps_weights:
+            self._loaded = LoadedWeights(self.model, self._held_weights)
         return [
+            *(self._loaded.attach() if self._loaded is not None else []),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._end_step),
             optimizer.register_state_dict_pre_hook(lambda _: act("on_optimizer_save")),
@@ -163,13 +198,21 @@ class Attached(ABC):
         if _is_inner(optimizer):
             return None
         self._changes.check_optimizer()
+        if self._loaded is not None:
+            self._loaded.check()
         return self._closure.before_step(args, kwargs)
 
     def _end_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         if not _is_inner(optimizer):
             self._closure.after_step()
             self._after_step()
+            self._has_begun = False
             self.backward.note_gradients()
+
+    def _held_weights(self) -> list[Tensor]:
+        """All that is trained here, as the model has it now."""
+        self._changes.take_back_weights()
+        return [bucket.weights for bucket in self.context.buckets]
 
     @abstractmethod
     def _after_own_moment(self) -> None:

@@ -50,7 +50,9 @@ class ScriptChanges:
         self._distributed = {p for bucket in buckets for p in bucket.parameters}
         self._requires_grad = {p: p.requires_grad for p in model.parameters()}
         self._optimized = _parameters_of(optimizer)
-        self._approved: dict[int, list[nn.Parameter]] = {}
+        self._approved: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._note_addresses()
 
     def attach(self) -> None:
@@ -89,6 +91,23 @@ class ScriptChanges:
         """The same parameters are in other buckets from here on."""
         self._buckets = buckets
         self._note_addresses()
+
+    def note_begin(self) -> None:
+        """A step begins at a forward, at which the algorithm acts on the weights."""
+        self._begun = [parameter._version for parameter in self._living]
+
+    def check_begin(self) -> None:
+        """A backward pass begins: raise `ValueError` where a weight was changed in place since
+        `note_begin`, whose average is about to replace it.
+        """
+        for parameter, version in zip(self._living, self._begun, strict=True):
+            if parameter._version != version:
+                raise ValueError(
+                    f"{self._name(parameter)} was changed after a forward pass in training mode, "
+                    "at which its average with other workers' began to travel, and would be lost: "
+                    "change or load weights before that forward pass, or after the optimizer's "
+                    "step, and run a forward pass that trains nothing under torch.no_grad()"
+                )
 
     def note_backward(self) -> None:
         """A backward pass in which workers meet has begun."""
@@ -159,6 +178,19 @@ class ScriptChanges:
                 "the distributed model's loss, or average the gradients and use a plain model"
             )
 
+    def refuse_thrown_away(self, is_thrown_away: bool) -> None:
+        """Raise `ValueError` where a backward pass begins whose predecessor's gradients are gone,
+        and no step has used them.
+        """
+        if is_thrown_away:
+            raise ValueError(
+                "the gradients of the last backward pass were thrown away before a step, and what "
+                "its error feedback did not send of them would reach the weights all the same: let "
+                "a backward pass whose gradients nobody uses run within model.no_sync(), or with "
+                "requires_grad_(False) on the model, and decide by the loss which batch to leave "
+                "out"
+            )
+
     def _before_any_step(self, optimizer: Optimizer) -> None:
         is_within_backward = torch._C._current_graph_task_id() != -1
         if optimizer is self._optimizer and not is_within_backward:
@@ -166,7 +198,8 @@ class ScriptChanges:
         parameters = _parameters_of(optimizer)
         if is_within_backward:
             self._refuse_within_backward(parameters)
-        if _are_same(parameters, self._approved.get(id(optimizer), [])):
+        known = [id(parameter) for parameter in parameters]
+        if self._approved.get(optimizer) == known:
             return
         own = set(self._model.parameters()) | self._distributed
         for parameter in parameters:
@@ -177,7 +210,7 @@ class ScriptChanges:
                     "it to the distributed optimizer, in a group of its own if it needs other "
                     "options"
                 )
-        self._approved[id(optimizer)] = parameters
+        self._approved[optimizer] = known
 
     def _refuse_within_backward(self, parameters: Iterable[nn.Parameter]) -> None:
         for parameter in parameters:

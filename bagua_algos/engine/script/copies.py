@@ -15,7 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from bagua_algos.engine.script.loads import LoadHook
+
 FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+LOAD_HOOKS = ("_load_state_dict_pre_hooks",)
 
 
 class ForwardHook:
@@ -50,14 +53,19 @@ class _Hooks(OrderedDict):
     """The hooks of a module; a copy of them leaves ours out."""
 
     def __reduce__(self) -> tuple:
-        others = [(key, hook) for key, hook in self.items() if not isinstance(hook, ForwardHook)]
+        others = [(key, hook) for key, hook in self.items() if not _is_ours(hook)]
         return OrderedDict, (others,)
 
 
 def leave_out_of_copies(model: nn.Module) -> None:
-    """From here on no copy of `model` has a `ForwardHook`. Call it before any is registered."""
-    for name in FORWARD_HOOKS:
-        # Not by setattr: a compiled model would set it on the model within.
-        attributes: dict[str, Any] = vars(model)
-        if not isinstance(attributes[name], _Hooks):
-            attributes[name] = _Hooks(attributes[name])
+    """From here on no copy of `model` has a hook of ours. Call it before any is registered."""
+    for module in model.modules():
+        for name in (*FORWARD_HOOKS, *LOAD_HOOKS) if module is model else LOAD_HOOKS:
+            # Not by setattr: a compiled model would set it on the model within.
+            attributes: dict[str, Any] = vars(module)
+            if not isinstance(attributes[name], _Hooks):
+                attributes[name] = _Hooks(attributes[name])
+
+
+def _is_ours(hook: object) -> bool:
+    return isinstance(getattr(hook, "hook", hook), ForwardHook | LoadHook)  # or torch's around it
