@@ -13,6 +13,9 @@ from netsim.timeline.cost_model import CostedOperation, CostModel
 from netsim.timeline.link_table import Array
 from netsim.timeline.tcp.windows import Windows
 
+MAX_IDLE = 100_000
+"""Changes of the links in a row during which nothing of an operation gets through."""
+
 
 def finish(
     model: CostModel, operation: CostedOperation, windows: Windows, starts_s: Array
@@ -66,7 +69,10 @@ def _through_s(
     first = model.cost(operation, table, windows)
     takes_s = takes(first)
     at_s, left, ends_s = starts_s, np.ones_like(starts_s), starts_s + takes_s
+    num_idle = 0
     while until_s < np.inf and not (is_through := ends_s <= until_s).all():
+        num_idle = 0 if np.isfinite(takes_s[~is_through]).any() else num_idle + 1
+        _check_gets_on(operation, num_idle, until_s)
         moved_s = np.where(is_through, 0, np.maximum(until_s - at_s, 0))
         share = np.divide(moved_s, takes_s, out=np.zeros_like(left), where=moved_s > 0)
         left = np.where(is_through, 0, np.maximum(left - share, 0))
@@ -76,6 +82,15 @@ def _through_s(
         ends_s = at_s + np.multiply(left, takes_s, out=np.zeros_like(left), where=left > 0)
     _check_ends(operation, at_s, ends_s)
     return first, ends_s
+
+
+def _check_gets_on(operation: CostedOperation, num_idle: int, at_s: float) -> None:
+    if num_idle > MAX_IDLE:
+        raise ValueError(
+            f"{operation.name} never ends: in the {MAX_IDLE:,} last changes of the links until "
+            f"{at_s:g} s, those that it needs were never up at once; give a fault an end, or "
+            "other times."
+        )
 
 
 def _check_ends(operation: CostedOperation, at_s: Array, ends_s: Array) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import wire_per_payload
+from netsim.timeline import changes
 from netsim.timeline.compute import (
     ComputeTimes,
     Lognormal,
@@ -348,6 +349,18 @@ def test_a_link_that_never_comes_back_is_told():
     timeline = timeline_of(2, NetworkCondition(loss_pct=100))
     with pytest.raises(ValueError, match="exchange never ends: a link that it needs is down for"):
         timeline.on_operation(exchange(1, 2))
+
+
+def test_links_that_are_never_up_at_once_are_told(monkeypatch):
+    """One fails in the first half of each second, the other in the second."""
+    monkeypatch.setattr(changes, "MAX_IDLE", 50)
+    faults = [
+        {"worker": 0, "at_s": 0.0, "for_s": 0.5, "every_s": 1.0},
+        {"worker": 1, "at_s": 0.5, "for_s": 0.5, "every_s": 1.0},
+    ]
+    timeline = timeline_of(2, NetworkCondition(rate_mbit=100, faults=faults))
+    with pytest.raises(ValueError, match=r"never ends: in the 50 last changes .* never up at once"):
+        timeline.on_operation(all_to_all(1, 2))
 
 
 def test_subgroups_do_not_wait_for_each_other():
