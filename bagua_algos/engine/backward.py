@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,13 @@ _BROKEN_OFF = (
     "the last backward pass was broken off by an error, with some buckets on their way and others "
     "not: release() the model and distribute() it again, on all workers"
 )
+
+
+@runtime_checkable
+class _Distributed(Protocol):
+    """torch's DTensor, whose import takes long."""
+
+    def to_local(self) -> Tensor: ...
 
 
 class _Place(NamedTuple):
@@ -103,7 +110,7 @@ class BackwardTracker:
         of its own, to `parameter`.
         """
         others = [p.grad for p in self._places if p is not parameter]
-        if any(x is not None and bool(_held(x).any()) for x in others):
+        if any(map(_is_any, others)):
             return False
         return bool(others) or parameter.grad is not self._places[parameter].view
 
@@ -232,7 +239,7 @@ def drop_unused_(
     used_wp = upload(used, weights.device).repeat(len(weights), 1)
     average_(used_wp)
     for parameter, share in zip(parameters, used_wp[0].tolist(), strict=True):
-        if share == 0 and not (keeps_unsent and bool(_held(parameter.grad).any())):
+        if share == 0 and not (keeps_unsent and _is_any(parameter.grad)):
             parameter.grad = None
 
 
@@ -243,10 +250,10 @@ def _remove_dead(parameter: nn.Parameter) -> None:
         del hooks[key]
 
 
-def _held(x: Tensor) -> Tensor:
-    """What this process holds of a tensor that may be distributed."""
-    to_local = getattr(x, "to_local", None)
-    return x if to_local is None else to_local()
+def _is_any(gradient: Tensor | None) -> bool:
+    """Whether there is one that is not zero, here where it is distributed."""
+    held = gradient.to_local() if isinstance(gradient, _Distributed) else gradient
+    return held is not None and bool(held.any())
 
 
 def _refuse_parts() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from bagua_algos.worker_axis.trial import Trial
+from bagua_algos.optimizer_trial import Trial
 
 
 class StandingRows:

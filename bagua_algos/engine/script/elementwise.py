@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from bagua_algos.worker_axis.trial import Trial
+from bagua_algos.optimizer_trial import Trial
 
 NOT_ELEMENTWISE = ("LAMB", "LARS", "LBFGS", "Adafactor", "Muon", "Shampoo", "SOAP")
 
