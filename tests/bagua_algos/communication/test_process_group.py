@@ -101,6 +101,13 @@ def test_only_connections_that_all_have_left_are_used_again(workers):
         assert worker["again"]["mean"].eq(1).all()
 
 
+def test_groups_of_some_workers_that_a_script_has_made_are_in_nobodys_way(workers):
+    """torch names a group by how many a process has, and not all have made as many."""
+    for rank, worker in enumerate(workers):
+        assert worker["own groups"]["whole"].eq(1).all()
+        assert worker["own groups"]["part"].eq(1).all(), rank
+
+
 @pytest.fixture
 def alone(tmp_path):
     """The only worker of its world."""
