@@ -143,6 +143,17 @@ def test_a_transport_differs_in_what_is_given(alone):
         assert isinstance(duplicate.stripes, Pieces) == (kept | changes)["pieces"]
 
 
+def test_another_transport_shares_the_nodes_connections_with_the_first(monkeypatch, alone):
+    """It is a template, which nobody closes: the nodes' connections are made for duplicates."""
+    made_for, hierarchy = [], object()
+    module = "bagua_algos.communication.workers"
+    monkeypatch.setattr(f"{module}.make_hierarchy", lambda workers, nodes: made_for.append(nodes))
+    alone.nodes, alone.hierarchy = ((0,),), hierarchy
+    other = alone.with_transport(fixed_order=True)
+    assert (other.nodes, other.hierarchy, made_for) == (alone.nodes, hierarchy, [None])
+    assert other.duplicate().nodes == made_for[1] == alone.nodes
+
+
 class Broken:
     """Connections to workers that are gone."""
 
