@@ -14,19 +14,19 @@ payload in full frames. "x the first" is the median over the rounds. Processor t
 workers together.
 """
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from operator import truediv
 from statistics import median
 
-from bagua_net.cases import DEFAULTS, Case, Load, Sample, measure, parse_case
+from bagua_net.cases import DEFAULTS, Case, Load, Sample, measure, parse_case, path
 from host import commands, markdown
 from host.errors import UserError
 from netsim.conditions.command_line import read_words
 from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.link import wire_per_payload
 from netsim.errors import NamespaceError, ProbeError
-
-_PAYLOAD_SHARE = 1448 / 1514
 
 
 def main() -> int:
@@ -58,8 +58,11 @@ def parse(words: Sequence[str]) -> tuple[NetworkCondition, list[Case], int, Load
         condition, values = read_words(words, defaults, command="bagua_net.bench")
         rounds, mbytes = int(values["rounds"]), float(values["mbytes"])
         message = float(values["message"] or mbytes)
-        if rounds < 1 or not 0 < mbytes <= 1024:
-            raise ValueError("rounds must be at least 1, and mbytes more than 0 and at most 1024.")
+        if rounds < 1 or not 0 < mbytes <= 1024 or not 0 < message < math.inf:
+            raise ValueError(
+                "rounds must be at least 1, mbytes more than 0 and at most 1024, "
+                "and message a finite number above 0."
+            )
         load = Load(
             num_bytes=round(mbytes * 2**20),
             message_bytes=round(message * 2**20),
@@ -76,13 +79,14 @@ def parse(words: Sequence[str]) -> tuple[NetworkCondition, list[Case], int, Load
 def table(condition: NetworkCondition, samples: Mapping[str, Sequence[Sample]]) -> str:
     """One row a case: goodput with its spread, its part of the link, ratios and processor time."""
     rows, first = [], [sample.mbit for sample in next(iter(samples.values()))]
+    rate = path(condition).rate_mbit
     for name, measured in samples.items():
         mbit = [sample.mbit for sample in measured]
-        link = condition.rate_mbit and median(mbit) / (_PAYLOAD_SHARE * condition.rate_mbit)
+        share = median(mbit) * wire_per_payload(condition.mtu) / rate if rate else None
         row = (
             name,
             f"{median(mbit):.4g} ({min(mbit):.4g} to {max(mbit):.4g})",
-            f"{100 * link:.1f} %" if link else "-",
+            "-" if share is None else f"{100 * share:.1f} %",
             f"{median(map(truediv, mbit, first)):.2f}",
             f"{median([sample.cpu_s_per_gb for sample in measured]):.2f}",
             measured[-1].choice or "-",

@@ -17,6 +17,7 @@ from typing import Any
 from bagua_net.library import build
 from bagua_net.table import HANDLE_BYTES, Plugin
 from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.link import LinkCondition
 from netsim.errors import ProbeError
 from netsim.links.namespaces import Hub
 from netsim.proof.temporary_network import run_workers
@@ -129,10 +130,10 @@ def measure(
         other.close()
         channel.settimeout(_LIMIT_S)
         worker = (_Receiver if rank == 0 else _Sender)(library, channel, load)
-        slow_mbit = _SLOWED_SHARE * (condition.rate_mbit or _UNSHAPED_SLOW_MBIT)
         measured = []
         for case in [case for _ in range(rounds) for case in cases]:
             try:
+                slow_mbit = slowed_mbit(condition, case.streams or 1)
                 measured.append(worker.run(case, slow_mbit, hub.address(0)))
             except (OSError, TimeoutError, RuntimeError, subprocess.SubprocessError) as error:
                 raise ProbeError(f"{case.name}, worker {rank}: {error}") from error
@@ -152,6 +153,16 @@ def measure(
         )
         samples[cases[index % len(cases)].name].append(sample)
     return samples
+
+
+def path(condition: NetworkCondition) -> LinkCondition:
+    """All links from the sender to the receiver, as one, when training begins."""
+    return condition.path(sender=1, receiver=0)
+
+
+def slowed_mbit(condition: NetworkCondition, streams: int) -> float:
+    """The rate of the stream that is slowed: a tenth of its share of the path."""
+    return _SLOWED_SHARE * (path(condition).rate_mbit or _UNSHAPED_SLOW_MBIT) / streams
 
 
 class _Worker:
@@ -222,7 +233,7 @@ class _Sender(_Worker):
             before = _open_sockets()
             comm = self.plugin.connect(self.channel.recv(HANDLE_BYTES))
             if case.is_slowed:
-                _slow_one(_open_sockets() - before, slow_mbit / (case.streams or 1))
+                _slow_one(_open_sockets() - before, slow_mbit)
             self.meet()
             before_s = time.process_time()
             start_s = time.monotonic()

@@ -3,10 +3,11 @@
     python -m bagua_net.soak net=none gbytes=10 [net.KEY=VALUE...] [seed=0]
 
 Both workers draw the same bytes and sizes from the seed. Four messages are in flight, as NCCL has
-them. Ends with exit code 1 at the first byte that differs.
+them. Ends with exit code 1 at the first byte that differs, or where a transfer fails.
 """
 
 import ctypes
+import math
 import os
 import random
 import socket
@@ -18,7 +19,7 @@ from pathlib import Path
 from bagua_net.library import build
 from bagua_net.table import HANDLE_BYTES, Plugin, PluginError
 from host import commands
-from host.errors import UserError
+from host.errors import Failure, UserError
 from netsim.conditions.command_line import read_words
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError, ProbeError
@@ -39,10 +40,15 @@ def main() -> int:
     defaults = {"gbytes": "10", "seed": "0"}
     try:
         condition, values = read_words(sys.argv[1:], defaults, command="bagua_net.soak")
-        num_bytes, seed = round(1e9 * float(values["gbytes"])), int(values["seed"])
+        gbytes, seed = float(values["gbytes"]), int(values["seed"])
+        if not 1e-9 <= gbytes < math.inf:
+            raise ValueError("gbytes must be a finite number above 0: 1e-9 is one byte.")
+        num_bytes = round(1e9 * gbytes)
         seconds = soak(condition, num_bytes, seed)
-    except (ValueError, NamespaceError, ProbeError) as error:
+    except (ValueError, NamespaceError) as error:
         raise UserError(str(error)) from error
+    except ProbeError as error:
+        raise Failure(str(error)) from error
     rate = 8e-6 * num_bytes / seconds
     print(f"{num_bytes / 1e9:g} GB, every byte as it was sent, {rate:.4g} Mbit/s")
     return 0

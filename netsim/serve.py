@@ -10,8 +10,8 @@ from netsim.links.namespaces import Hub
 from netsim.links.netlink import INTERFACE
 from netsim.links.unshare import run_in_pid_namespace
 from netsim.proof import proof
+from netsim.torchrun import PORT, of_one_node
 
-PORT = 29_500
 _NOT_FOUND = 127
 
 
@@ -20,8 +20,8 @@ def serve(condition: NetworkCondition, num_workers: int, command: list[str]) -> 
 
     Each has RANK, WORLD_SIZE, LOCAL_RANK=0, MASTER_ADDR and MASTER_PORT in its environment, and
     the interface for gloo and NCCL. Where the command is torchrun, each worker starts one
-    torchrun, a node of one process: see `of_one_node`. The time of the condition begins when the
-    commands do. The first that fails ends the others.
+    torchrun, a node of one process: see `netsim.torchrun`. The time of the condition begins when
+    the commands do. The first that fails ends the others.
 
     To be called in a freshly forked process, which becomes the hub.
 
@@ -59,25 +59,6 @@ def serve(condition: NetworkCondition, num_workers: int, command: list[str]) -> 
     return 0
 
 
-def of_one_node(command: list[str], rank: int, addresses: list[str]) -> list[str]:
-    """Turn a torchrun command for all workers into one worker's: a node of one process.
-
-    Raises:
-        ValueError: if it is to start another number of processes than there are workers.
-    """
-    if os.path.basename(command[0]) != "torchrun":
-        return command
-    rest, num_processes = _without_option(command[1:], "nproc-per-node")
-    if num_processes is not None and num_processes != str(len(addresses)):
-        raise ValueError(
-            f"torchrun is to start {num_processes} processes for {len(addresses)} workers: choose "
-            f"--nproc-per-node {len(addresses)}, or workers={num_processes}."
-        )
-    node = f"--nnodes={len(addresses)} --node-rank={rank} --nproc-per-node=1"
-    meeting = f"--master-addr={addresses[0]} --master-port={PORT} --local-addr={addresses[rank]}"
-    return [command[0], *node.split(), *meeting.split(), *rest]
-
-
 def environment(rank: int, addresses: list[str]) -> dict[str, str]:
     """What a worker's command finds in its environment besides the caller's own."""
     return {
@@ -110,15 +91,3 @@ def _execute(rank: int, addresses: list[str], command: list[str]) -> int:
     except OSError as error:
         print(f"netsim: cannot run {arguments[0]}: {error.strerror}", file=sys.stderr)
     return _NOT_FOUND
-
-
-def _without_option(arguments: list[str], name: str) -> tuple[list[str], str | None]:
-    """Arguments without `--name VALUE` or `--name=VALUE`, in either spelling; and the value."""
-    for index, argument in enumerate(arguments):
-        option, has_value, value = argument.partition("=")
-        if option.replace("_", "-") == f"--{name}":
-            end = index + (1 if has_value else 2)
-            return arguments[:index] + arguments[end:], value or arguments[end - 1]
-        if not argument.startswith("-"):
-            break  # the script, whose arguments are its own
-    return arguments, None

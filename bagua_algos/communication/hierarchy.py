@@ -91,7 +91,7 @@ class Hierarchy:
     def weigh_(self, x_p: Tensor) -> None:
         """Scale the leaders' `x[p, ...]`, so that their mean is one over workers."""
         if len(set(self._weights)) > 1:
-            x_p.mul_(self._of_held(self._weights, x_p).to(x_p.dtype))
+            x_p.mul_(self._of_held(self._weights, x_p))  # rounded once, where x has 16 bits
 
     def pace(self, like: Tensor) -> Tensor | float:
         """How far a leader may go to its neighbours' average, as a factor of `like[p, ...]`.

@@ -79,6 +79,8 @@ def compressed_all_reduce_mean_(
     compressor that rounds at random needs a `draw`, and uses its stage and the next. Only the
     first `numel` columns are data.
     """
+    if numel == 0:  # parameters without an element
+        return
     # The padding repeats the last element: zeros would widen its chunk's range.
     x_wn[:, numel:] = x_wn[:, numel - 1 : numel]
     among = levels(communicator, hierarchical)

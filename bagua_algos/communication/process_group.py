@@ -158,8 +158,8 @@ class ProcessGroupCommunicator(Workers):
         shared_memory: bool | EllipsisType | None = ...,
         pieces: bool | None = None,
     ) -> "ProcessGroupCommunicator":
-        """Return one over the same connections that differs in what is given; collective where
-        nodes are known. Raises `ValueError` for what cannot be.
+        """Return one over the same connections, those of nodes among them, that differs in what is
+        given. Raises `ValueError` for what cannot be.
         """
         limit = halving_doubling_bytes
         other = ProcessGroupCommunicator(
@@ -167,7 +167,7 @@ class ProcessGroupCommunicator(Workers):
             self.observer,
             self.clock,
             self._of.timeout,
-            self.nodes,
+            None,
             self.streams if streams is None else streams,
             self.halving_doubling_bytes if limit is None else limit,
             self.fixed_order if fixed_order is None else fixed_order,
@@ -175,6 +175,7 @@ class ProcessGroupCommunicator(Workers):
             pieces=self.pieces if pieces is None else pieces,
             device=self.device,
         )
+        other.nodes, other.hierarchy = self.nodes, self.hierarchy
         other.on_streams = self.on_streams
         return other
 

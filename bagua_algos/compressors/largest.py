@@ -33,7 +33,8 @@ class Sparse:
     @classmethod
     def unpack(cls, payload: Tensor) -> "Sparse":
         """What `pack` made `payload` of."""
-        words = payload.clone(memory_format=torch.contiguous_format).view(torch.int32)
+        own = payload.clone(memory_format=torch.contiguous_format).flatten()  # it may be of none
+        words = own.view(torch.int32).view(*payload.shape[:-1], payload.shape[-1] // 4)
         values, indices = words.chunk(2, -1)
         return cls(values=values.view(torch.float32), indices=indices.long())
 

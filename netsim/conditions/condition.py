@@ -98,6 +98,7 @@ class NetworkCondition:
     def __post_init__(self) -> None:
         LinkCondition(**{name: getattr(self, name) for name in LINK_FIELDS})
         self._check_names()
+        self._check_kinds()
         self._check_tcp()
         self._check_mtu()
         for direction in ("up", "down"):
@@ -242,6 +243,15 @@ class NetworkCondition:
             raise ValueError(
                 f"trace={self.trace!r} and schedule both say what holds when: choose one of them."
             )
+
+    def _check_kinds(self) -> None:
+        if self.trace is not None and not isinstance(self.trace, str):
+            raise ValueError(f"trace={self.trace!r} is no path: name a CSV file.")
+        for name in ("schedule", "faults"):
+            steps = getattr(self, name)
+            is_list = isinstance(steps, Sequence) and not isinstance(steps, str)
+            if steps is not None and not is_list:
+                raise ValueError(f"{name}={steps!r} is no list: write it as [{{at_s: 5, ...}}].")
 
     def _check_tcp(self) -> None:
         after_idle = self.tcp_slow_start_after_idle

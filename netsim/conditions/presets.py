@@ -26,6 +26,7 @@ def read_condition(
     Raises:
         ValueError: if there is no such file, a key is unknown, or a value is none of a network's.
     """
+    import yaml
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -39,8 +40,9 @@ def read_condition(
                 known = ", ".join(key for key in values if not key.startswith("_"))
                 raise ValueError(f"net has no key {key!r}: choose from {known}.")
             values[key] = OmegaConf.to_container(OmegaConf.create(f"value: {text}"))["value"]  # pyright: ignore
-    except OmegaConfBaseException as error:
-        raise ValueError(f"{name} and its overrides are no YAML: {error}") from error
+    except (OmegaConfBaseException, yaml.YAMLError) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{name} and its overrides are no YAML: {said}") from error
     return NetworkCondition(**{key: v for key, v in values.items() if not key.startswith("_")})
 
 

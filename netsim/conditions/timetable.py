@@ -108,6 +108,8 @@ def from_trace(path: str) -> Timetable:
             f"The trace {path!r} has a row that is not three numbers: {error}."
         ) from error
     times_s = [row[0] for row in rows]
+    for time_s in times_s:
+        check_number(f"time_s of the trace {path!r}", time_s)
     if times_s[0] != 0 or any(later <= earlier for earlier, later in pairwise(times_s)):
         raise ValueError(f"The times of the trace {path!r} have to begin at 0 and to increase.")
     steps = tuple((time_s, {"rate_mbit": r, "delay_ms": d}) for time_s, r, d in rows[:-1])

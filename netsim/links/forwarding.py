@@ -46,9 +46,9 @@ class Forwarder:
         self._condition = condition
         self._ups = [Link(condition.link(r, "up"), 2 * r) for r in range(len(ports))]
         self._downs = [Link(condition.link(r, "down"), 2 * r + 1) for r in range(len(ports))]
-        num_nodes = condition.node(len(ports) - 1) + 1
-        self._node_ups = [Link(condition.node_link("up"), -2 * n - 2) for n in range(num_nodes)]
-        self._node_downs = [Link(condition.node_link("down"), -2 * n - 3) for n in range(num_nodes)]
+        nodes = range(len(ports), len(ports) + condition.node(len(ports) - 1) + 1)
+        self._node_ups = [Link(condition.node_link("up"), 2 * n) for n in nodes]
+        self._node_downs = [Link(condition.node_link("down"), 2 * n + 1) for n in nodes]
         self._ports = ports
         self._ranks = {bytes.fromhex(mac_address(r).replace(":", "")): r for r in range(len(ports))}
         self._waiting: list[_Event] = []

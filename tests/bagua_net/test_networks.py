@@ -2,12 +2,15 @@
 
 import pytest
 
+from bagua_net import soak as soaking
 from bagua_net import zero_copy
 from bagua_net.bench import parse, table
-from bagua_net.cases import Load, Sample, measure, parse_case
+from bagua_net.cases import Load, Sample, measure, parse_case, slowed_mbit
 from bagua_net.soak import soak
-from host.errors import UserError
+from host.errors import Failure, UserError
 from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.presets import read_condition
+from netsim.errors import ProbeError
 
 
 @pytest.mark.root
@@ -58,6 +61,7 @@ def test_both_ways_to_hand_over_bytes_are_measured():
         (["net=wan", "cases=iperf3-8-static"], "There is no case"),
         (["net=wan", "rounds=0"], "rounds must be at least 1"),
         (["net=wan", "message=65"], "no more than all have together"),
+        (["net=wan", "message=inf"], "and message a finite number above 0"),
         (["net=wan", "in_flight=33"], "1 to 32 are in flight"),
         (["net=mars"], "There is no network 'mars'"),
     ],
@@ -74,3 +78,42 @@ def test_the_table_compares_with_the_first_case_and_with_the_link():
     }
     lines = table(NetworkCondition(rate_mbit=100), samples).splitlines()
     assert lines[-1] == "| 8 | 50 (40 to 80) | 52.3 % | 2.00 | 2.00 | x |"
+
+
+@pytest.mark.parametrize(
+    ("condition", "mbit", "share"),
+    [
+        (read_condition("one_slow_worker"), 10 * 1448 / 1514, "100.0 %"),
+        (NetworkCondition(rate_mbit=1000, mtu=9000), 1000 * 8948 / 9014, "100.0 %"),
+        (NetworkCondition(down={"rate_mbit": 10}), 10 * 1448 / 1514, "100.0 %"),
+        (NetworkCondition(nodes={"size": 1, "between": {"rate_mbit": 50}}), 25, "52.3 %"),
+        (NetworkCondition(), 25, "-"),
+    ],
+)
+def test_the_link_is_what_the_sender_and_the_receiver_have_between_them(condition, mbit, share):
+    [*_, row] = table(condition, {"1": [Sample(mbit=mbit, cpu_s_per_gb=1)]}).splitlines()
+    assert row.split(" | ")[2] == share
+
+
+def test_a_stream_is_slowed_to_a_tenth_of_its_share_of_the_link():
+    assert slowed_mbit(read_condition("one_slow_worker"), 8) == pytest.approx(10 / 8 / 10)
+    assert slowed_mbit(NetworkCondition(down={"rate_mbit": 40}), 1) == pytest.approx(4)
+    assert slowed_mbit(NetworkCondition(), 4) == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("gbytes", ["inf", "nan", "0", "-1"])
+def test_a_soak_of_nothing_or_without_an_end_is_refused(gbytes, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["soak", "net=none", f"gbytes={gbytes}"])
+    monkeypatch.setattr(soaking, "soak", lambda *_: 1.0)
+    with pytest.raises(UserError, match="gbytes must be a finite number"):
+        soaking.main()
+
+
+def test_a_byte_that_differs_is_a_failure_and_no_mistake_of_the_users(monkeypatch):
+    def differs(*_):
+        raise ProbeError("Message 3 of 9 bytes is not as it was sent.")
+
+    monkeypatch.setattr("sys.argv", ["soak", "net=none", "gbytes=1"])
+    monkeypatch.setattr(soaking, "soak", differs)
+    with pytest.raises(Failure, match="Message 3"):
+        soaking.main()

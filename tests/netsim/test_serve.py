@@ -5,9 +5,7 @@ import sys
 import pytest
 
 from netsim.__main__ import main, parse
-from netsim.serve import environment, of_one_node
-
-ADDRESSES = ["10.0.0.1", "10.0.0.2"]
+from netsim.serve import environment
 
 
 def netsim(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -15,23 +13,8 @@ def netsim(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def test_each_worker_starts_a_torchrun_of_one_process():
-    command = ["/bin/torchrun", "--nproc_per_node=2", "train.py", "--nproc-per-node", "7"]
-    arguments = of_one_node(command, 1, ADDRESSES)
-    assert arguments[:4] == ["/bin/torchrun", "--nnodes=2", "--node-rank=1", "--nproc-per-node=1"]
-    assert arguments[-3:] == ["train.py", "--nproc-per-node", "7"]
-    assert "--master-addr=10.0.0.1" in arguments
-    assert "--nproc_per_node=2" not in arguments
-
-
-def test_torchrun_has_as_many_processes_as_there_are_workers():
-    with pytest.raises(ValueError, match=r"start 4 processes for 2 workers: .* or workers=4"):
-        of_one_node(["torchrun", "--nproc-per-node", "4", "train.py"], 0, ADDRESSES)
-
-
-def test_another_command_stays_as_it_is_and_finds_its_place_in_the_environment():
-    assert of_one_node(["python", "train.py"], 1, ADDRESSES) == ["python", "train.py"]
-    found = environment(1, ADDRESSES)
+def test_a_command_finds_its_place_in_the_environment():
+    found = environment(1, ["10.0.0.1", "10.0.0.2"])
     assert found["RANK"] == "1"
     assert found["WORLD_SIZE"] == "2"
     assert found["MASTER_ADDR"] == "10.0.0.1"

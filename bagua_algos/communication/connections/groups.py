@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _world
 
 from bagua_algos.communication.stripes import Stripes
 
@@ -86,11 +87,15 @@ class Groups:
         members = tuple(self.members[rank] for rank in ranks)
         free = _FREE.setdefault(self._kind(members), {})
         common = set(free)
-        if not self._is_same_within(parts, sorted(free)):
+        digests, nums_of_groups = self._outline(sorted(free))
+        if any(len({digests[rank] for rank in part}) > 1 for part in parts):
             names = self.all_say(sorted(free))
             common = set.intersection(*(set(names[rank]) for rank in ranks))
         chosen = [free.pop(name) for name in sorted(common)[:number]]
-        return [*chosen, *(self._make(members) for _ in range(number - len(chosen)))]
+        num_missing = number - len(chosen)
+        if num_missing:
+            _make_up_to(max(nums_of_groups[rank] for rank in ranks))
+        return [*chosen, *(self._make(members) for _ in range(num_missing))]
 
     def leave(self, groups: Iterable[dist.ProcessGroup | None]) -> None:
         """Leave groups of all these workers to those who need some next. torch cannot end them
@@ -104,21 +109,22 @@ class Groups:
     def _kind(self, members: tuple[int, ...]) -> _Kind:
         return self.origin, members, self.timeout, self.device.type
 
-    def _is_same_within(self, parts: Sequence[Sequence[int]], words: Sequence[str]) -> bool:
-        """Whether the workers of each part have the same words: all workers agree on the answer.
+    def _outline(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
+        """A digest of every worker's words, and how many groups it has, by rank.
 
         One operation where `all_gather_object` has two, each N - 1 round trips.
         """
         digest = hashlib.sha256(" ".join(words).encode()).digest()[:8]
-        own = torch.tensor([int.from_bytes(digest, signed=True)], device=self.device)
-        all_N = own.new_empty(len(self.members))
+        numbers = [int.from_bytes(digest, signed=True), _num_groups()]
+        own = torch.tensor([numbers], device=self.device)
+        all_N = own.expand(len(self.members), -1).clone()
         Stripes([self.group]).all_gather(own, all_N)
-        digests = all_N.tolist()
-        return all(len({digests[rank] for rank in part}) == 1 for part in parts)
+        digests, nums_of_groups = all_N.T.tolist()
+        return digests, nums_of_groups
 
     def _make(self, members: Sequence[int]) -> dist.ProcessGroup:
-        # torch names a group by its workers and by how many this process has made: every worker
-        # has to make as many groups as the others, or they would wait for each other by two names.
+        # torch names it by its workers and by how many groups a process has: if these had
+        # different numbers, they would wait for each other by two names.
         group = dist.new_group(
             list(members),
             timeout=self.timeout,
@@ -128,6 +134,19 @@ class Groups:
         assert isinstance(group, dist.ProcessGroup), "this worker is one of the group's"
         connect(group, self.device)
         return group
+
+
+def _num_groups() -> int:
+    """Of all that this process is a worker of."""
+    return len(_world.pg_names)
+
+
+def _make_up_to(number: int) -> None:
+    """Have `number` groups: those that are missing are of this process alone. Others may have
+    more, such as a group that a script has made of some workers.
+    """
+    for _ in range(number - _num_groups()):
+        dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
 
 
 def backends_of(group: dist.ProcessGroup | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ from functools import cache, partial
 
 import pytest
 import torch
+from torch import nn
 
 import bagua_algos.algorithms
 from bagua_algos import Algorithm, LocalSGD
@@ -151,6 +152,34 @@ def test_real_workers_train_as_simulated_ones(real, simulated, name):
         if key != "gradients":
             atol = TIES.get(name, EXACT)
             torch.testing.assert_close(real[name][key], expected, rtol=0, atol=atol)
+
+
+class WithNothing(nn.Module):
+    """Two parameters, each in a bucket of its own; one has no element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nothing = nn.Parameter(torch.zeros(0))
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x_b: torch.Tensor) -> torch.Tensor:
+        return x_b @ self.weight + self.nothing.sum()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_parameter_without_an_element_is_in_nobodys_way(name):
+    communicator = StackedCommunicator(WORLD_SIZE, nodes=NODES[WORLD_SIZE])
+    model = on_worker_axis(WithNothing(), communicator)
+    optimizer = OPTIMIZERS.get(name, make_optimizer)(model)
+    engine = Engine(model, optimizer, ROWS[name](), communicator, bucket_bytes=1)
+    assert [bucket.numel for bucket in engine.context.buckets] == [4, 0]
+    for _ in range(NUM_STEPS):
+        optimizer.zero_grad()
+        model(torch.ones(WORLD_SIZE, 2, 4)).sum().backward()
+        optimizer.step()
+    with engine.consensus():
+        assert model.module.weight.lt(1).all()
+    engine.close()
 
 
 @pytest.mark.parametrize("name", [n for n in ROWS if not ROWS[n]().depends_on_timing])

@@ -36,6 +36,14 @@ def test_padding_does_not_widen_the_range_of_a_chunk():
     assert (x_wn - exact)[:, :NUMEL].abs().max() < 0.05
 
 
+@pytest.mark.parametrize("hierarchical", [False, True])
+def test_a_bucket_without_an_element_is_not_sent(hierarchical):
+    recorder, x_wn = Recorder(), torch.zeros(NUM_WORKERS, PADDED)
+    workers = StackedCommunicator(NUM_WORKERS, recorder, nodes=((0, 1), (2, 3)))
+    compressed_all_reduce_mean_(x_wn, 0, workers, MinMaxUInt8(), hierarchical=hierarchical)
+    assert recorder.messages == [] and x_wn.eq(0).all()
+
+
 def test_messages_are_as_long_as_predicted():
     recorder, compressor = Recorder(), MinMaxUInt8()
     communicator = StackedCommunicator(NUM_WORKERS, observer=recorder)

@@ -101,6 +101,13 @@ def test_only_connections_that_all_have_left_are_used_again(workers):
         assert worker["again"]["mean"].eq(1).all()
 
 
+def test_groups_of_some_workers_that_a_script_has_made_are_in_nobodys_way(workers):
+    """torch names a group by how many a process has, and not all have made as many."""
+    for rank, worker in enumerate(workers):
+        assert worker["own groups"]["whole"].eq(1).all()
+        assert worker["own groups"]["part"].eq(1).all(), rank
+
+
 @pytest.fixture
 def alone(tmp_path):
     """The only worker of its world."""
@@ -134,6 +141,17 @@ def test_a_transport_differs_in_what_is_given(alone):
         assert {name: getattr(duplicate, name) for name in kept} == kept | changes
         assert len(duplicate.stripes.groups) == (kept | changes)["streams"]
         assert isinstance(duplicate.stripes, Pieces) == (kept | changes)["pieces"]
+
+
+def test_another_transport_shares_the_nodes_connections_with_the_first(monkeypatch, alone):
+    """It is a template, which nobody closes: the nodes' connections are made for duplicates."""
+    made_for, hierarchy = [], object()
+    module = "bagua_algos.communication.workers"
+    monkeypatch.setattr(f"{module}.make_hierarchy", lambda workers, nodes: made_for.append(nodes))
+    alone.nodes, alone.hierarchy = ((0,),), hierarchy
+    other = alone.with_transport(fixed_order=True)
+    assert (other.nodes, other.hierarchy, made_for) == (alone.nodes, hierarchy, [None])
+    assert other.duplicate().nodes == made_for[1] == alone.nodes
 
 
 class Broken:

@@ -5,11 +5,13 @@ tests.bagua_algos.communication.three_workers FOLDER 3`.
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from bagua_algos import AllReduce
@@ -40,6 +42,7 @@ def main(workers: ProcessGroupCommunicator) -> dict[str, Any]:
         "again": again(workers),
         "start": start(workers),
         "laid out": laid_out(workers),
+        "own groups": own_groups(workers),
     }
 
 
@@ -203,6 +206,20 @@ def start(workers: ProcessGroupCommunicator) -> dict[str, Any]:
     differ = [names[id(x)] for x in that_differ(list(tensors.values()), duplicate)]
     duplicate.close()
     return {"model": model.state_dict(), "messages": recorder.messages, "differ": differ}
+
+
+def own_groups(workers: ProcessGroupCommunicator) -> dict[str, Any]:
+    """The means over duplicates and parts, once the script has made groups of some workers."""
+    dist.new_group([0, 1])
+    dist.new_group([1])
+    duplicate = ProcessGroupCommunicator(timeout=timedelta(seconds=20)).duplicate()
+    [part] = duplicate.split([[0, 2], [1]])
+    whole_w = torch.full((1, 3), float(workers.ranks[0]))
+    part_w = whole_w.clone()
+    duplicate.all_reduce_mean_(whole_w)
+    part.run_(part_w, lambda x_p, among: among.all_reduce_mean_(x_p))
+    duplicate.close()
+    return {"whole": whole_w, "part": part_w}
 
 
 if __name__ == "__main__":

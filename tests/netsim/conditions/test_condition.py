@@ -152,6 +152,10 @@ def test_whoever_waits_for_a_change_finds_it_later_than_now():
         ({"mtu": 1500.5}, "mtu=1500.5: choose a whole number"),
         ({"mtu": True}, "mtu=True: choose a whole number"),
         ({"trace": "nowhere.csv"}, "There is no trace 'nowhere.csv'"),
+        ({"trace": 5}, "trace=5 is no path"),
+        ({"schedule": 5}, "schedule=5 is no list"),
+        ({"schedule": {"at_s": 5, "delay_ms": 1}}, "schedule={'at_s': 5, .* is no list"),
+        ({"faults": "5"}, "faults='5' is no list"),
         ({"faults": [{"worker": 0, "for_s": 1}]}, "needs at_s"),
         ({"faults": [{"at_s": 0, "for_s": 1}]}, "names one rank"),
         ({"faults": [{"worker": 0, "at_s": 0, "for_s": 0}]}, "never happens"),
@@ -162,6 +166,21 @@ def test_whoever_waits_for_a_change_finds_it_later_than_now():
 def test_refuses_what_no_network_can_be(values, reason):
     with pytest.raises(ValueError, match=reason):
         NetworkCondition(**values)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        ({"workers": "{0: {rate_mbit: 10}"}, "wan and its overrides are no YAML: .* expected ','"),
+        ({"delay_ms": "1: 2"}, "wan and its overrides are no YAML: mapping values"),
+        ({"up": "${"}, "wan and its overrides are no YAML: "),
+        ({"trace": "5"}, "trace=5 is no path"),
+    ],
+)
+def test_an_override_that_is_none_is_refused_in_a_line(overrides, reason):
+    with pytest.raises(ValueError, match=f"^{reason}") as refused:
+        read_condition("wan", overrides)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

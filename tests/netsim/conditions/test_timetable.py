@@ -65,6 +65,8 @@ def test_before_its_first_step_a_schedule_overrides_nothing():
         (HEADER + "0,1,1\n1,1\n", "not three numbers"),
         (HEADER + "1,1,1\n2,1,1\n", "begin at 0"),
         (HEADER + "0,1,1\n2,1,1\n2,1,1\n", "increase"),
+        (HEADER + "0,1,1\n5,2,1\ninf,0,0\n", "time_s of the trace .* finite number .* not inf"),
+        (HEADER + "0,1,1\nnan,2,1\n9,0,0\n", "time_s of the trace .* finite number .* not nan"),
     ],
 )
 def test_refuses_what_is_no_trace(tmp_path, text, reason):

@@ -3,6 +3,7 @@ import random
 import pytest
 
 from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.link import LinkCondition
 from netsim.links.forwarding import Forwarder
 
 VNET = bytes(10)
@@ -134,6 +135,15 @@ def test_the_same_seed_loses_the_same_packets():
         lost.append(received(sinks)[1])
     assert lost[0] == lost[1]
     assert 350 < lost[0] < 450
+
+
+def test_no_two_links_draw_alike():
+    between = {"delay_ms": 10, "jitter_ms": 10}
+    forwarder, _ = network(NetworkCondition(nodes={"size": 2, "between": between}), 6)
+    for link in forwarder.links:
+        link.condition = LinkCondition(delay_ms=10, jitter_ms=10)
+    due = {link.cross(0, 0, 1000) for link in forwarder.links}
+    assert len(due) == len(forwarder.links) == 2 * (6 + 3)
 
 
 def test_garbage_never_raises():

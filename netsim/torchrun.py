@@ -1,0 +1,92 @@
+"""A torchrun command for all workers, as what each of them runs: a torchrun of one process."""
+
+import os
+from collections.abc import Collection, Mapping
+
+PORT = 29_500
+
+FLAGS = frozenset(
+    [
+        *("-h", "--help", "-m", "--module", "--no-python", "--run-path"),
+        *("--standalone", "--virtual-local-rank"),
+    ]
+)
+"""torchrun's options that have no value; every other one has."""
+
+_MEETING = (
+    *("--standalone", "--rdzv-backend", "--rdzv-endpoint", "--node-rank"),
+    *("--master-addr", "--master-port", "--local-addr"),
+)
+"""The options by which torchruns find each other."""
+
+_MODULE = "torch.distributed.run"
+
+
+def of_one_node(command: list[str], rank: int, addresses: list[str]) -> list[str]:
+    """Turn a torchrun command for all workers into one worker's: a node of one process. Any other
+    command stays as it is.
+
+    Raises:
+        ValueError: if it is to start another number of processes than there are workers, or says
+            itself how the nodes find each other.
+    """
+    begin = _first_option(command)
+    if begin is None:
+        return command
+    options, num_words = _options(command[begin:])
+    _check(options, len(addresses))
+    node = f"--nnodes={len(addresses)} --node-rank={rank} --nproc-per-node=1"
+    meeting = f"--master-addr={addresses[0]} --master-port={PORT} --local-addr={addresses[rank]}"
+    script = begin + num_words  # of two values for an option, the later one counts
+    return [*command[:script], *node.split(), *meeting.split(), *command[script:]]
+
+
+def _first_option(command: list[str]) -> int | None:
+    """The place behind `torchrun`, or `python -m torch.distributed.run`; None: it is neither."""
+    name = os.path.basename(command[0])
+    if name == "torchrun":
+        return 1
+    if name.startswith("python") and _MODULE in command:
+        place = command.index(_MODULE)
+        return place + 1 if command[place - 1] == "-m" else None
+    return None
+
+
+def _options(words: list[str]) -> tuple[dict[str, str], int]:
+    """torchrun's own options with their values, and how many words they are: those before the
+    script, whose options are its own.
+    """
+    options: dict[str, str] = {}
+    place = 0
+    while place < len(words) and words[place].startswith("-") and words[place] != "--":
+        option, has_value, value = words[place].partition("=")
+        place += 1
+        option = "--" + option[2:].replace("_", "-") if option.startswith("--") else option
+        is_joined = not option.startswith("--") and len(option) > 2  # as -r3
+        if not (has_value or is_joined or _is_one_of(FLAGS, option)):
+            value = words[place] if place < len(words) else ""
+            place += 1
+        options[option] = value
+    return options, min(place, len(words))
+
+
+def _check(options: Mapping[str, str], num_workers: int) -> None:
+    for option, value in options.items():
+        is_several = _is_one_of(["--nnodes"], option) and value not in ("1", "1:1")
+        if is_several or _is_one_of(_MEETING, option):
+            raise ValueError(
+                f"torchrun has {' '.join([option, value]).strip()}, and each worker is a node here "
+                f"that is told how to find the others: leave it out."
+            )
+        if _is_one_of(["--nproc-per-node"], option) and value != str(num_workers):
+            raise ValueError(
+                f"torchrun is to start {value} processes for {num_workers} workers: choose "
+                f"--nproc-per-node {num_workers}, or workers={value}."
+            )
+
+
+def _is_one_of(names: Collection[str], option: str) -> bool:
+    """Whether `option` is one of `names`, or its beginning: torchrun takes what is no other's."""
+    if not option.startswith("--"):
+        return option in names
+    return any(name.startswith(option) for name in names)
