@@ -186,12 +186,17 @@ class Tuner:
     def tuning(self) -> Tuning:
         """What it has come to."""
         return Tuning(
-            settings=self._settings,
+            settings=self._found,
             is_done=self._is_done,
             left_out=self.scope.left_out,
             order=self.order,
             windows=tuple(self._windows),
         )
+
+    @property
+    def _found(self) -> Settings:
+        """Those now, or the loaded ones that the next step will end with."""
+        return self._restored or self._settings
 
     def forward_begins(self) -> None:
         """A step begins, after something else."""
@@ -225,7 +230,7 @@ class Tuner:
         """The settings, where they are found; a search that is not done begins anew. The order of
         sums stays what it was.
         """
-        settings = asdict(self._settings) if self._is_done and self._windows else None
+        settings = asdict(self._found) if self._is_done and self._windows else None
         windows = [_plain(w) for w in self._windows]
         return {"settings": settings, "windows": windows, "order": asdict(self.order)}
 

@@ -52,7 +52,7 @@ def measure_complexity(
     store = None if cache is None else Guarded(opened(cache))
     name = b"" if store is None else fingerprint((dataset, complexity))
     known = None if store is None else _read(store, name, n)
-    if _agree(known is not None, communicator):
+    if _agree(known is not None, n, communicator):
         return checked(known, n, communicator)
     shares = 1 if communicator is None else communicator.world_size
     own = range(0 if communicator is None else communicator.ranks[0], n, shares)
@@ -82,6 +82,14 @@ def checked(
     """`costs` as float64 `[n]`, the same on all workers. Raises `ValueError` otherwise."""
     costs = costs.cpu().numpy() if isinstance(costs, Tensor) else costs
     costs = np.array(costs, dtype=np.float64)
+    if communicator is not None:  # first, lest some wait for one that has raised
+        own = torch.frombuffer(bytearray(digest(costs)), dtype=torch.uint8)
+        digests = communicator.all_gather(own[None].to(communicator.device)).cpu()[0]
+        if not (digests == own).all():
+            raise ValueError(
+                "workers have different complexities, by which they would take different orders: "
+                "give all of them the same data set and the same numbers"
+            )
     if costs.shape != (n,):
         raise ValueError(
             f"complexity has the shape {costs.shape}, and the data set {n} examples: "
@@ -93,14 +101,6 @@ def checked(
             f"the complexity of example {bad[0]} is {costs[bad[0]]}: "
             "give finite numbers, at least 0"
         )
-    if communicator is not None:
-        own = torch.frombuffer(bytearray(digest(costs)), dtype=torch.uint8)
-        digests = communicator.all_gather(own[None].to(communicator.device)).cpu()[0]
-        if not (digests == own).all():
-            raise ValueError(
-                "workers have different complexities, by which they would take different orders: "
-                "give all of them the same data set and the same numbers"
-            )
     return costs
 
 
@@ -128,6 +128,7 @@ def _measured(
         sampler=own,
         num_workers=num_processes,
         collate_fn=list,
+        generator=torch.Generator(),  # else it draws from torch's own, which a cache does not
     )
     return np.array([cost for batch in loader for cost in batch], np.float64)
 
@@ -142,12 +143,17 @@ def _gathered(
     return communicator.all_gather(own).cpu().numpy()[0].T.ravel()[:n]
 
 
-def _agree(is_known: bool, communicator: ProcessGroupCommunicator | None) -> bool:
-    """Whether all workers know them."""
+def _agree(is_known: bool, n: int, communicator: ProcessGroupCommunicator | None) -> bool:
+    """Whether all workers know them. Raises `ValueError` where they have not all n examples."""
     if communicator is None:
         return is_known
-    own = torch.tensor([[int(is_known)]], device=communicator.device)
-    return bool(communicator.all_gather(own).all())
+    own = torch.tensor([[int(is_known), n]], device=communicator.device)
+    known_w, n_w = communicator.all_gather(own)[0].T
+    if not (n_w == n).all():
+        raise ValueError(
+            f"the workers' data sets have {n_w.tolist()} examples: give all of them the same one"
+        )
+    return bool(known_w.all())
 
 
 def _read(store: Guarded, name: bytes, n: int) -> NDArray | None:

@@ -3,7 +3,7 @@
 Two are equal only if all is that examples are made of. An object counts by what pickle would keep
 of it, a function or class by its code and by the globals, closures and modules that the code uses,
 an array by its elements, and a file that a path names, as a string with a separator or a `Path`, by
-its size and its time of change.
+its size and its time of change; a folder by those of all files in it and in folders below.
 What an installed package or Python brings counts by its file and version, and its functions also by
 their defaults and closures, which may hold code of others. What pickle cannot keep, such as an open
 file, is refused: it could change unseen.
@@ -16,6 +16,7 @@ import importlib
 import importlib.metadata
 import os
 import pickle
+import stat
 import sys
 import sysconfig
 import types
@@ -28,9 +29,12 @@ from typing import Any
 import numpy as np
 import torch
 
-_FORM = "2"
+_FORM = "3"
 """Another one wherever this module reads objects otherwise."""
 _LONGEST_PATH = 4096
+_MOST_FILES = 2_000_000
+"""Of a folder: some ten seconds' reading."""
+_PLAIN_ARRAYS = (np.ndarray, np.memmap)
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, tuple)
 _OF_CODE = (
     *("co_name", "co_flags", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_code"),
@@ -50,7 +54,7 @@ def fingerprint(value: Any) -> bytes:
         ValueError: a part of it cannot be known.
     """
     try:
-        return _digest(value, {})
+        return _digest(value, {}, {})
     except Exception as error:
         raise ValueError(
             f"the data set has a part in which changes cannot be seen ({error}): leave it out of "
@@ -59,11 +63,11 @@ def fingerprint(value: Any) -> bytes:
         ) from error
 
 
-def _digest(value: Any, seen: dict[int, Any]) -> bytes:
+def _digest(value: Any, seen: dict[int, Any], folders: dict[str, bytes]) -> bytes:
     try:
-        return _Describer(seen, is_fast=True).digest(value)
+        return _Describer(seen, folders, is_fast=True).digest(value)
     except (ValueError, RecursionError):  # an object that holds itself
-        return _Describer(seen, is_fast=False).digest(value)
+        return _Describer(seen, folders, is_fast=False).digest(value)
 
 
 class _Hash:
@@ -81,15 +85,16 @@ class _Describer(pickle.Pickler):
 
     Args:
         seen: functions and classes that were read before, by id.
+        folders: what was found in folders, which are read once.
         is_fast: equal objects count the same, whether or not they are one object; none may hold
             itself.
     """
 
-    def __init__(self, seen: dict[int, Any], *, is_fast: bool) -> None:
+    def __init__(self, seen: dict[int, Any], folders: dict[str, bytes], *, is_fast: bool) -> None:
         self._file = _Hash()
         super().__init__(self._file, protocol=4)
         self.fast = is_fast
-        self._seen = dict(seen)
+        self._seen, self._folders = dict(seen), folders
 
     def digest(self, value: Any) -> bytes:
         self.dump((_FORM, sys.version_info[:2], value))
@@ -99,21 +104,23 @@ class _Describer(pickle.Pickler):
         """What stands for `obj`; None: pickle's own way."""
         match obj:
             case str():
-                found = _file(obj) if os.sep in obj else None
+                found = self._state_of(obj) if os.sep in obj else None
                 return None if found is None else ("file", obj.encode(), found)
             case int() | float() | bytes() | tuple() | list() | dict():
                 return None
+            case np.ndarray() if type(obj) not in _PLAIN_ARRAYS:  # pickle may leave out attributes
+                return "array", obj.__reduce_ex__(4), getattr(obj, "__dict__", None)
             case np.ndarray() if not obj.dtype.hasobject:
                 elements = np.ascontiguousarray(obj).reshape(-1).view(np.uint8)
                 return "array", obj.dtype.descr, obj.shape, _hashed(elements)
             case torch.Tensor():
                 form = f"{obj.dtype} {tuple(obj.shape)} {obj.layout}"
-                return type(obj).__name__, form, _hashed(_elements(obj))
+                return "tensor", type(obj), form, _hashed(_elements(obj)), vars(obj)
             case set() | frozenset():
-                parts = sorted(_digest(part, self._seen) for part in obj)
+                parts = sorted(_digest(part, self._seen, self._folders) for part in obj)
                 return "set", type(obj).__name__, parts
             case PurePath():
-                return "path", os.fsencode(obj), _file(str(obj))
+                return "path", os.fsencode(obj), self._state_of(str(obj))
             case types.ModuleType() | type() | types.FunctionType():
                 return self._once(obj)
             case types.CodeType():
@@ -141,6 +148,22 @@ class _Describer(pickle.Pickler):
         if not _is_installed(sys.modules[type(obj).__module__]):
             raise pickle.PicklingError(f"{obj!r} is known by its name alone")
         return reduced
+
+    def _state_of(self, path: str) -> Any:
+        """Size and time of change in ns of the file that `path` names, or what stands for a folder;
+        None where there is none.
+        """
+        if len(path) > _LONGEST_PATH:
+            return None
+        try:
+            found = os.stat(path)
+        except (OSError, ValueError):
+            return None
+        if stat.S_ISDIR(found.st_mode) and path.strip("./"):  # a text's "/" is no data
+            if path not in self._folders:
+                self._folders[path] = _folder(path)
+            return self._folders[path]
+        return found.st_size, found.st_mtime_ns
 
     def _once(self, obj: Any) -> Any:
         if id(obj) in self._seen:
@@ -295,14 +318,35 @@ def _version(module: types.ModuleType) -> str:
     return _version_of(module.__name__.partition(".")[0])
 
 
-def _file(path: str) -> tuple[int, int] | None:
-    """Size and time of change in ns of the file that `path` names; None where there is none."""
-    if len(path) > _LONGEST_PATH:
-        return None
-    with suppress(OSError, ValueError):
-        found = os.stat(path)
-        return found.st_size, found.st_mtime_ns
-    return None
+def _folder(path: str) -> bytes:
+    """Names, sizes and times of change of all files in and below a folder, in linked ones too.
+
+    Raises:
+        PicklingError: they are too many.
+        OSError: a folder cannot be read.
+    """
+    lines, known, num_files = hashlib.blake2b(digest_size=16), set(), 0
+    for folder, folders, files in os.walk(path, followlinks=True, onerror=_raise):
+        own = os.stat(folder)
+        if (own.st_dev, own.st_ino) in known:  # a link to where it has been
+            folders.clear()
+            continue
+        known.add((own.st_dev, own.st_ino))
+        folders.sort()
+        num_files += len(files)
+        if num_files > _MOST_FILES:
+            raise pickle.PicklingError(f"{path!r} has more than {_MOST_FILES:,} files")
+        for name in sorted(files):
+            file, state = os.path.join(folder, name), ()
+            with suppress(FileNotFoundError):  # a link to nowhere
+                found = os.stat(file)
+                state = found.st_size, found.st_mtime_ns
+            lines.update(os.fsencode(f"{os.path.relpath(file, path)!r} {state}"))
+    return lines.digest()
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _elements(tensor: torch.Tensor) -> np.ndarray:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, TypedDict, Unpack
 
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.data.balance import Balance, Indices
@@ -106,9 +106,10 @@ class _BalancedSampler(Sampler[Any]):
         raise NotImplementedError
 
 
-class LoadBalancingDistributedSampler(_BalancedSampler):
+class LoadBalancingDistributedSampler(_BalancedSampler, DistributedSampler[Any]):
     """In place of torch's `DistributedSampler`: every example once an epoch, dealt so that the
-    workers' examples of each step cost nearly the same.
+    workers' examples of each step cost nearly the same. It is one to whoever asks, such as
+    Lightning, which would deal a worker's examples out again.
 
     Args:
         dataset: with a length.
@@ -147,17 +148,21 @@ class LoadBalancingDistributedSampler(_BalancedSampler):
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.batch_size = batch_size
         self.drop_last = drop_last
+        self.dataset = dataset
+        self.num_replicas = self.balance.num_workers
+        self.shuffle, self.seed = self.balance.shuffle, self.balance.seed
         share = len(self.costs) / self.balance.num_workers
-        self._num_samples = math.floor(share) if drop_last else math.ceil(share)
-        if not self._num_samples:
+        self.num_samples = math.floor(share) if drop_last else math.ceil(share)
+        if not self.num_samples:
             raise ValueError(
                 f"{len(self.costs)} examples are not one for each of {self.balance.num_workers} "
                 "workers: take drop_last=False, or fewer workers"
             )
+        self.total_size = self.num_samples * self.num_replicas
 
     def __len__(self) -> int:
         """Examples of an epoch on each worker."""
-        return self._num_samples
+        return self.num_samples
 
     def __iter__(self) -> Iterator[int]:
         begin = self._take_begin()
@@ -168,7 +173,7 @@ class LoadBalancingDistributedSampler(_BalancedSampler):
             self.costs,
             self.epoch,
             batch_size=self.batch_size,
-            num_taken=self._num_samples * self.balance.num_workers,
+            num_taken=self.total_size,
         )[self.rank]
 
     def _order(self) -> dict[str, Any]:
@@ -234,6 +239,13 @@ class LoadBalancingDistributedBatchSampler(_BalancedSampler):
 
     def _order(self) -> dict[str, Any]:
         return super()._order() | {"max_cost": self.max_cost}
+
+
+def deals_to_workers(loader: DataLoader[Any]) -> bool:
+    """Whether what `loader` takes is a worker's own share already."""
+    samplers = [loader.sampler, loader.batch_sampler]
+    samplers += [getattr(sampler, "sampler", None) for sampler in samplers]
+    return any(isinstance(sampler, _BalancedSampler) for sampler in samplers)
 
 
 def _default_workers() -> ProcessGroupCommunicator:

@@ -7,8 +7,8 @@ a step what they are without.
 """
 
 import operator
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import Any, TypeVar
@@ -55,9 +55,9 @@ def fuse_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
     reason = _why_not(optimizer)
     if reason is not None:
         raise ValueError(f"{type(optimizer).__name__} cannot be fused: {reason}")
-    homes = Homes()
+    homes, shared = Homes(), _shared(p for group in optimizer.param_groups for p in group["params"])
     for group in optimizer.param_groups:
-        _move_together(group["params"], homes)
+        _move_together([p for p in group["params"] if p not in shared], homes)
     _attach(optimizer, homes)
     return optimizer
 
@@ -283,11 +283,9 @@ def _with_own_rows(_: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
 def _move_together(parameters: list[nn.Parameter], homes: Homes) -> None:
     """Move those that own their memory into one flat tensor for each type and device."""
     kinds: dict[Any, list[nn.Parameter]] = {}
-    places = Counter(parameter.data_ptr() for parameter in parameters if can_be_flat(parameter))
     for parameter in parameters:
         num_bytes = parameter.numel() * parameter.element_size()
         is_own = parameter.untyped_storage().nbytes() == num_bytes and not is_shared(parameter)
-        is_own = is_own and places[parameter.data_ptr()] == 1
         if parameter.requires_grad and can_be_flat(parameter) and is_own:
             kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
     for alike in kinds.values():
@@ -296,6 +294,24 @@ def _move_together(parameters: list[nn.Parameter], homes: Homes) -> None:
         parts = flat.split([p.numel() for p in alike])
         for parameter, part in zip(alike, parts, strict=True):
             move_into(parameter, part.view(parameter.shape))
+
+
+def _shared(parameters: Iterable[nn.Parameter]) -> set[nn.Parameter]:
+    """Those whose storage another one of them has, in part or as a whole, or another tensor."""
+    flat = [p for p in parameters if p.layout is torch.strided and not p.is_meta and p.numel()]
+    shared = {p for p in flat if _num_holders(p) > _num_holders(torch.empty(1))}
+    last, end = None, 0
+    for p in sorted(flat, key=lambda p: p.untyped_storage().data_ptr()):
+        storage = p.untyped_storage()
+        if last is not None and storage.data_ptr() < end:
+            shared |= {last, p}
+        if storage.data_ptr() + storage.nbytes() > end:
+            last, end = p, storage.data_ptr() + storage.nbytes()
+    return shared
+
+
+def _num_holders(x: Tensor) -> int:
+    return torch._C._storage_Use_Count(x.untyped_storage()._cdata)
 
 
 def _has_kernels(group: dict[str, Any]) -> bool:

@@ -6,10 +6,12 @@ import torch
 from accelerate.accelerator import Accelerator  # pyright: ignore[reportMissingImports]
 from accelerate.utils import DistributedType  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 import bagua_algos
 from bagua_algos.communication.patterns import Pattern
 from bagua_algos.communication.streams import NumStreams
+from bagua_algos.data.sampler import deals_to_workers
 from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S
 from bagua_algos.trainers.worker_state import (
@@ -103,9 +105,14 @@ class RelaxedAccelerator(Accelerator):
     ) -> nn.Module:
         """Prepare the model, and wrap it in nothing."""
         prepared = super().prepare_model(model, device_placement, evaluation_mode=True)
-        if not evaluation_mode:
+        if not evaluation_mode and all(prepared is not known for known in self._candidates):
             self._candidates.append(prepared)
         return prepared
+
+    def prepare_data_loader(self, data_loader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
+        """As Accelerate's own; `ValueError` where the loader's sampler deals to workers itself."""
+        check_is_not_dealt(data_loader)
+        return super().prepare_data_loader(data_loader, *args, **kwargs)
 
     def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
         """Prepare all; with an optimizer among them, distribute it and its model.
@@ -221,6 +228,15 @@ def check_is_data_parallel(accelerator: Accelerator) -> None:
         raise ValueError(_sharded(kind.value))
     if accelerator.parallelism_config is not None:
         raise ValueError(_sharded("parallelism_config"))
+
+
+def check_is_not_dealt(loader: DataLoader[Any]) -> None:
+    """Raise `ValueError` where Accelerate would deal a worker's own examples to all workers."""
+    if deals_to_workers(loader):
+        raise ValueError(
+            "the loader's sampler deals examples to workers itself, and Accelerate would deal each "
+            "one's share out again: do not prepare the loader, and call the sampler's set_epoch"
+        )
 
 
 def _sharded(by: str) -> str:

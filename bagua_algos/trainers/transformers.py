@@ -1,13 +1,16 @@
 """transformers' Trainer: `RelaxedTrainer(model, args, algorithm=LocalSGD(interval=8), ...)`."""
 
+import copy
 import logging
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
+from accelerate.accelerator import Accelerator  # pyright: ignore[reportMissingImports]
 from accelerate.optimizer import AcceleratedOptimizer  # pyright: ignore[reportMissingImports]
 from torch import nn
+from torch.utils.data import DataLoader
 from transformers.trainer import Trainer  # pyright: ignore[reportMissingImports]
 from transformers.training_args import (  # pyright: ignore[reportMissingImports]
     OptimizerNames,
@@ -19,7 +22,7 @@ from bagua_algos.communication.patterns import Pattern
 from bagua_algos.communication.streams import NumStreams
 from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S
-from bagua_algos.trainers.accelerate import check_is_data_parallel
+from bagua_algos.trainers.accelerate import check_is_data_parallel, check_is_not_dealt
 from bagua_algos.trainers.worker_state import (
     check_optimizer,
     load_own_file,
@@ -90,6 +93,7 @@ class RelaxedTrainer(Trainer):
             )
         if not algorithm.workers_agree and self.args.average_tokens_across_devices:
             LOGGER.info("average_tokens_across_devices becomes False: workers do not agree")
+            self.args = copy.copy(self.args)  # the caller's may be for other trainers, too
             self.args.average_tokens_across_devices = False
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -100,6 +104,8 @@ class RelaxedTrainer(Trainer):
         self.accelerator.prepare_model = partial(
             prepare_model, self.accelerator, evaluation_mode=True
         )
+        prepare_data_loader: Any = partial(_prepare_data_loader, self.accelerator)
+        self.accelerator.prepare_data_loader = prepare_data_loader
 
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
         """As `Trainer`'s own; `RuntimeError` where this version of it has prepared otherwise."""
@@ -183,6 +189,13 @@ class RelaxedTrainer(Trainer):
 
     def _consensus(self) -> AbstractContextManager[object]:
         return bagua_algos.consensus(self._trained) if self._is_training else nullcontext()
+
+
+def _prepare_data_loader(
+    accelerator: Accelerator, data_loader: DataLoader[Any], *args: Any, **kwargs: Any
+) -> Any:
+    check_is_not_dealt(data_loader)
+    return type(accelerator).prepare_data_loader(accelerator, data_loader, *args, **kwargs)
 
 
 def _check_arguments(args: TrainingArguments) -> None:

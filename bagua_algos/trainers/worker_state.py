@@ -33,6 +33,7 @@ def load_worker_state(model: nn.Module, optimizer: Optimizer, state: Mapping[str
 
     Raises `ValueError` where that was of another algorithm, model, worker or number of workers.
     """
+    _check_fits(model, state["weights"])
     _copy_(model, state["weights"])
     optimizer.load_state_dict(state["optimizer"])
     bagua_algos.load_state_dict(model, state["algorithm"])
@@ -112,6 +113,20 @@ def _copy_(model: nn.Module, values: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, own in _own(model).items():
             own.copy_(values[name])
+
+
+def _check_fits(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Raise `ValueError` unless `values` are all that this worker trains and buffers."""
+    own = {name: list(x.shape) for name, x in _own(model).items()}
+    other = {name: list(x.shape) for name, x in values.items()}
+    differing = [name for name in own | other if own.get(name) != other.get(name)]
+    if differing:
+        name = differing[0]
+        raise ValueError(
+            f"the checkpoint has {other.get(name, 'nothing')} for {name!r}, of which the model "
+            f"trains {own.get(name, 'nothing')}: resume with the same model and the same frozen "
+            "parts, or begin anew with the checkpoint's weights"
+        )
 
 
 def _own_file(folder: str | os.PathLike[str], rank: int) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -38,7 +39,9 @@ class LinearByHand(TorchFunctionMode):
 def _fits(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     device = input.device.type
     dims_fit = input.dim() > 1 and weight.dim() == 2
-    return device == "cpu" and dims_fit and not torch.is_autocast_enabled(device)
+    is_of_workers = any(map(is_batchedtensor, (input, weight)))  # else vmap has nothing to do here
+    is_plain = device == "cpu" and not torch.is_autocast_enabled(device)
+    return dims_fit and is_of_workers and is_plain
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

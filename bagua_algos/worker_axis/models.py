@@ -9,6 +9,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,17 +52,19 @@ class StackedModel(nn.Module):
     ) -> None:
         super().__init__()
         self.module = copy.deepcopy(model)
-        tied: dict[Tensor, nn.Parameter] = {}  # a weight used in two places stays one weight
+        tied: dict[Tensor, Any] = {}  # a tensor used in two places stays one tensor
         for part in self.module.modules():
             if isinstance(part, _BatchNorm):
                 part.register_forward_pre_hook(_in_float32)
-            for name, parameter in part.named_parameters(recurse=False):
+            for name, parameter in part.named_parameters(recurse=False, remove_duplicate=False):
                 if parameter not in tied:
                     stacked = _stack(parameter.detach(), num_workers)
                     tied[parameter] = nn.Parameter(stacked, parameter.requires_grad)
                 setattr(part, name, tied[parameter])
-            for name, buffer in part.named_buffers(recurse=False):
-                setattr(part, name, _stack(buffer, num_workers))
+            for name, buffer in part.named_buffers(recurse=False, remove_duplicate=False):
+                if buffer not in tied:
+                    tied[buffer] = _stack(buffer, num_workers)
+                setattr(part, name, tied[buffer])
         self._rows = Rows(self.module)
         self._are_alike = False
         self.stacking = stacking or Stacking()

@@ -40,7 +40,8 @@ class Part(NamedTuple):
 
 class Rows:
     """Models of parts of the workers, made when first asked for, and anew when the stacked tensors
-    have moved. What a model changes in place changes the stacked tensors.
+    have moved. What a model changes in place changes the stacked tensors, and so does another
+    tensor that it gives a buffer.
 
     Args:
         module: its parameters and buffers are `[w, ...]`.
@@ -71,7 +72,7 @@ class Rows:
     def compute_all(self, x_wb: Inputs) -> Tensor:
         """The outputs of all workers by the model of worker 0; without gradients."""
         [first], x_b = self.alone(1), each(lambda x: x.flatten(0, 1), x_wb)
-        outputs_b = torch.cat([call(first.model, part) for part in parts(x_b, CHUNK)])
+        outputs_b = torch.cat([_called(first.model, part) for part in parts(x_b, CHUNK)])
         return outputs_b.unflatten(0, any_of(x_wb).shape[:2])
 
     def _parts(self, keys: list[tuple[int, int, bool]]) -> list[Part]:
@@ -112,4 +113,17 @@ class Rows:
 
 
 def _alone(model: nn.Module, x_1b: Inputs) -> Tensor:
-    return call(model, each(lambda x: x[0], x_1b)).unsqueeze(0)
+    return _called(model, each(lambda x: x[0], x_1b)).unsqueeze(0)
+
+
+def _called(model: nn.Module, x_b: Inputs) -> Tensor:
+    """What a model whose buffers are rows makes of a batch `[b, ...]`; they are its rows still."""
+    buffers = dict(model.named_buffers())
+    y_b = call(model, x_b)
+    for name, row in buffers.items():
+        found = model.get_buffer(name)
+        if found is not row:
+            row.copy_(found.detach())
+            owner, _, own = name.rpartition(".")
+            setattr(model.get_submodule(owner), own, row)
+    return y_b

@@ -21,9 +21,17 @@ class StandingRows:
     Args:
         model: a `StackedModel`: parameters and buffers `[w, ...]`.
         optimizer: over its parameters.
+
+    Raises:
+        ValueError: an SGD with momentum and dampening.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        if any(g.get("momentum") and g.get("dampening") for g in optimizer.param_groups):
+            raise ValueError(
+                "dampening leaves out an optimizer's first step, which workers at their own pace "
+                "take at different times: set dampening to 0"
+            )
         self._model = model
         self._optimizer = optimizer
         self._num_held = len(next(model.parameters()))

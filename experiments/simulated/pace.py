@@ -29,15 +29,22 @@ from experiments.simulated.shared_numbers import SharedNumbers
 from experiments.tasks.batches import Batches
 from experiments.training.pace import Pace, Together
 from experiments.training.step import Step
+from host.errors import UserError
 
 
 def make_pace(
     plan: Plan, clocks: SimulatedClocks, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Pace:
-    """How simulated workers go on; to be called before the model is distributed."""
-    if plan.algorithm.depends_on_timing:
+    """How simulated workers go on; to be called before the model is distributed.
+
+    Raises `UserError` for an optimizer whose workers cannot stand still.
+    """
+    if not plan.algorithm.depends_on_timing:
+        return Together()
+    try:
         return OwnPace(clocks, StandingRows(model, optimizer))
-    return Together()
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 class OwnPace:

@@ -205,7 +205,8 @@ def test_a_run_that_goes_on_takes_up_the_settings_and_the_order_of_sums():
         resumed.load_state_dict(kept)
         assert resumed.order == other_order
         assert again.dispatcher.uses[-1]["fixed_order"] and len(again.dispatcher.uses) == 1
-        assert resumed.tuning.windows == tuner.tuning.windows
+        assert resumed.tuning == replace(tuner.tuning, order=other_order), "also before a step"
+        assert resumed.state_dict() == kept
         again.context.step = 500
         train(resumed, again, 2)
         assert again.dispatcher.uses[-1]["streams"] == 16 and len(again.dispatcher.uses) == 2

@@ -31,13 +31,23 @@ def measured(communicator: ProcessGroupCommunicator, folder: Path) -> dict[str, 
     return {"costs": costs, "read": (first, data.num_read - first)}
 
 
-def different(communicator: ProcessGroupCommunicator) -> str:
-    """Why columns that differ by worker are refused."""
-    try:
-        LoadBalancingDistributedSampler(Sequences(), [1.0] * 49 + [communicator.ranks[0]])
-    except ValueError as error:
-        return str(error)
-    return "taken"
+def different(communicator: ProcessGroupCommunicator) -> list[str]:
+    """Why columns and data sets that differ by worker are refused, also what one alone cannot
+    take.
+    """
+    rank, found = communicator.ranks[0], []
+    nan_on_one = float("nan") if rank == 1 else 1.0
+    for data, complexity in [
+        (Sequences(), [1.0] * 49 + [rank]),
+        (Sequences(), [1.0] * 49 + [nan_on_one]),
+        (Sequences(num_examples=47 if rank == 2 else 50), len),
+    ]:
+        try:
+            LoadBalancingDistributedSampler(data, complexity)
+            found.append("taken")
+        except ValueError as error:
+            found.append(str(error))
+    return found
 
 
 def epoch(communicator: ProcessGroupCommunicator, folder: Path) -> dict[str, Any]:

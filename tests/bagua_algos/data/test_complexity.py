@@ -26,6 +26,13 @@ def test_a_function_is_asked_once_for_each_example():
     assert data.num_read == 100 and sampler.costs.tolist() == LENGTHS
 
 
+@pytest.mark.parametrize("num_processes", [0, 2])
+def test_measuring_takes_no_random_number_from_the_script(num_processes):
+    before = torch.get_rng_state()
+    measure_complexity(Sequences(), len, num_processes=num_processes)
+    assert torch.get_rng_state().equal(before)
+
+
 def test_processes_measure_in_parallel():
     data = Sequences()
     assert measure_complexity(data, len, num_processes=2).tolist() == LENGTHS
@@ -75,7 +82,10 @@ def test_workers_measure_a_share_each_and_keep_all(workers):
 
 def test_workers_with_different_columns_are_refused(workers):
     for worker in workers:
-        assert "workers have different complexities" in worker["different"]
+        numbers, with_nan, function = worker["different"]
+        assert "workers have different complexities" in numbers
+        assert "workers have different complexities" in with_nan
+        assert "data sets have [50, 50, 47, 50] examples: give all of them the same" in function
 
 
 def test_workers_deal_every_example_and_share_one_cache(workers):

@@ -233,6 +233,69 @@ def test_a_file_counts_by_its_time_of_change(tmp_path):
         assert len({missing, first, fingerprint([path])}) == 3
 
 
+@pytest.mark.parametrize("change", ["rewritten", "added", "removed", "linked"])
+def test_a_folder_counts_by_all_files_below_it(tmp_path, change):
+    folder, linked = tmp_path / "pictures", tmp_path / "linked"
+    for own in (folder / "dogs", linked):
+        own.mkdir(parents=True)
+        (own / "1.png").write_text("1")
+    (folder / "more").symlink_to(linked)
+    (linked / "back").symlink_to(folder)
+    before = fingerprint({"root": str(folder)}), fingerprint({"root": folder})
+    assert before == (fingerprint({"root": str(folder)}), fingerprint({"root": folder}))
+    match change:
+        case "rewritten":
+            os.utime(folder / "dogs" / "1.png", ns=(1, 2))
+        case "added":
+            (folder / "dogs" / "2.png").write_text("2")
+        case "removed":
+            (folder / "dogs" / "1.png").unlink()
+        case "linked":
+            os.utime(linked / "1.png", ns=(1, 2))
+    after = fingerprint({"root": str(folder)}), fingerprint({"root": folder})
+    assert after[0] != before[0] and after[1] != before[1]
+
+
+def test_a_folder_of_too_many_files_is_refused_and_a_texts_slash_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr("bagua_algos.data.fingerprint._MOST_FILES", 1)
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+    with pytest.raises(ValueError, match=r"has more than 1 files.*give fingerprint="):
+        fingerprint([tmp_path])
+    assert fingerprint(["/", "./"]) == fingerprint(["/", "./"])
+
+
+class Rows(np.ndarray):
+    """Has a format, which pickle leaves out."""
+
+
+class Boxes(torch.Tensor):
+    """Has a format."""
+
+
+def with_format(cls, number):
+    x = np.ones(2).view(cls) if cls is Rows else torch.ones(2).as_subclass(cls)
+    x.format = number
+    return x
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda number: np.ma.masked_array([1.0, 2.0], [number, 1 - number]),
+        lambda number: with_format(Rows, number),
+        lambda number: with_format(Boxes, number),
+        lambda number: with_format(torch.Tensor, number),
+        lambda number: torch.ones(2).as_subclass(type("Own", (torch.Tensor,), {"factor": number})),
+    ],
+    ids=["mask", "array", "subclass", "tensor", "class"],
+)
+def test_what_arrays_and_tensors_bring_beside_their_elements_counts(make):
+    found = [fingerprint(make(number)) for number in (0, 1)]
+    assert found[0] != found[1]
+    assert [fingerprint(make(number)) for number in (0, 1)] == found
+
+
 def test_cycles_end():
     rows: list[Any] = [1]
     rows.append(rows)

@@ -258,6 +258,42 @@ def test_sparse_shared_and_strided_parameters_are_left_alone():
     assert num_strips(fused) == 1 and shared.is_shared()
 
 
+def tied_over_groups():
+    encoder, decoder = (nn.Parameter(torch.randn(3, 4)) for _ in range(2))
+    decoder.data = encoder.data
+    return [[encoder], [decoder]], decoder
+
+
+def overlapping():
+    table = nn.Parameter(torch.randn(12))
+    return [[table, nn.Parameter(table.data[5:])]], table.detach()
+
+
+def tied_to_a_frozen_one():
+    weight = nn.Parameter(torch.randn(6))
+    return [[weight]], nn.Parameter(weight.data, requires_grad=False)
+
+
+@pytest.mark.parametrize("make_tied", [tied_over_groups, overlapping, tied_to_a_frozen_one])
+def test_parameters_in_memory_of_others_stay_there(make_tied):
+    def trained(wrap):
+        torch.manual_seed(0)
+        groups, other = make_tied()
+        groups[0] += [nn.Parameter(torch.randn(5)) for _ in range(2)]
+        decays = [{"params": own, "weight_decay": 0.1 * i} for i, own in enumerate(groups)]
+        optimizer = wrap(torch.optim.AdamW(decays, lr=0.01))
+        parameters = [p for own in groups for p in own]
+        for step in range(3):
+            set_gradients(parameters, step)
+            optimizer.step()
+        return optimizer, other
+
+    (fused, ours), (plain, theirs) = trained(fuse_optimizer), trained(lambda optimizer: optimizer)
+    assert_same(fused, plain)
+    assert ours.equal(theirs)
+    assert num_strips(fused) == 1, "those that are nobody else's"
+
+
 def test_a_step_that_calls_another_runs_hooks_once_and_on_parameters():
     class Twice(torch.optim.SGD):
         def step(self, closure=None):

@@ -140,6 +140,7 @@ def refused_to_prepare() -> dict[str, str]:
             lambda: train_epoch(unprepared, apart, plain_loop.make_sgd(apart))
         ),
         "schedule-free": error_of(lambda: relaxed(Decentralized()).prepare(model, schedule_free)),
+        "balanced": error_of(lambda: relaxed(AllReduce()).prepare(plain_loop.balanced())),
     }
 
 
@@ -184,8 +185,11 @@ def refused_to_load(saved: Path, rank: int) -> dict[str, str]:
 
 
 def ended() -> dict[str, Any]:
-    """After `end_training`, which takes Accelerate's process group along."""
+    """After `end_training`, which takes Accelerate's process group along; of a model that was
+    prepared twice.
+    """
     accelerator, model = relaxed(Decentralized()), Regression()
+    model = accelerator.prepare(model)
     model, optimizer = accelerator.prepare(model, plain_loop.make_sgd(model))
     train_epoch(accelerator, model, optimizer)
     own = weights(model)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.bagua_algos.trainers.plain_loop import Weights
+from tests.bagua_algos.trainers.plain_loop import NUM_EPOCHS, Weights, examples
 
 
 def are_equal(these: Weights, those: Weights) -> bool:
@@ -31,6 +31,14 @@ def check_is_the_mean(workers: Sequence[dict[str, Any]], names: Sequence[str]) -
     for worker in workers:
         for name in names:
             assert are_equal(worker[name], mean), name
+
+
+def check_each_is_dealt_once_an_epoch(workers: Sequence[list[list[float]]]) -> None:
+    """By the balanced sampler, in another order in each epoch."""
+    mine, others = workers
+    every = sorted(float(example["x"][0]) for example in examples(0))
+    assert all(sorted(mine[epoch] + others[epoch]) == every for epoch in range(NUM_EPOCHS))
+    assert mine[0] != mine[1]
 
 
 def check_is_refused(workers: Sequence[dict[str, str]], what: str, sentence: str) -> None:

@@ -90,6 +90,17 @@ class ManualModule(Module):
             optimizer.zero_grad()
 
 
+class RecordingModule(Module):
+    """Notes which examples it sees in each epoch, by their first inputs."""
+
+    def on_train_epoch_start(self) -> None:
+        self.seen = [*getattr(self, "seen", []), []]
+
+    def training_step(self, batch, batch_idx):
+        self.seen[-1] += batch["x"][:, 0].tolist()
+        return super().training_step(batch, batch_idx)
+
+
 def fit(
     strategy: Any,
     make_optimizers: Callable[[nn.Module], Any] = plain_loop.make_sgd,
@@ -98,6 +109,7 @@ def fit(
     resume: Path | None = None,
     make_module: type[Module] = Module,
     compiled: bool = False,
+    data: DataLoader[Any] | None = None,
     **options: Any,
 ) -> Module:
     """A module after training by all of the trainer's options that every case has."""
@@ -110,7 +122,7 @@ def fit(
         accelerator="cpu",
         devices=2,
         max_epochs=plain_loop.NUM_EPOCHS,
-        use_distributed_sampler=False,
+        use_distributed_sampler=data is not None,
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -119,8 +131,8 @@ def fit(
         **options,
     )
     given = torch.compile(module, backend="eager") if compiled else module
-    data = DataLoader(plain_loop.examples(RANK), plain_loop.BATCH_SIZE)
-    trainer.fit(given, data, data, ckpt_path=resume)
+    own = DataLoader(plain_loop.examples(RANK), plain_loop.BATCH_SIZE)
+    trainer.fit(given, data or own, own, ckpt_path=resume)
     return module
 
 
@@ -190,6 +202,13 @@ def other_ways() -> dict[str, Any]:
     }
 
 
+def dealt() -> list[list[float]]:
+    """What this worker sees in each epoch of all examples, by a sampler that deals them itself."""
+    module = relaxed(Decentralized(), make_module=RecordingModule, data=plain_loop.balanced())
+    assert isinstance(module, RecordingModule)
+    return module.seen
+
+
 def removed(folder: Path) -> list[str]:
     """What is there after training, where only the last checkpoint is kept."""
     relaxed(LocalSGD(), callbacks=[ModelCheckpoint(folder, filename="{epoch}")])
@@ -235,6 +254,7 @@ def main(communicator: ProcessGroupCommunicator) -> dict[str, Any]:
         **{name: like_loop(name, CHECKPOINTS / name) for name in ALGORITHMS},
         "half with memory": half_with_memory(),
         "other ways": other_ways(),
+        "dealt": dealt(),
         "removed": removed(CHECKPOINTS / "removed"),
         "refused": refused(CHECKPOINTS / "local_sgd"),
     }

@@ -9,12 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
+from torch.utils.data import DataLoader
 
 import bagua_algos
 from bagua_algos import Algorithm, Decentralized, LocalSGD, QAdam
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.communication.stripes import Stripes
 from bagua_algos.compressors.sign_scale import SignScale
+from bagua_algos.data import LoadBalancingDistributedSampler
 from bagua_algos.outer_optimizer import Nesterov
 
 Weights = dict[str, Tensor]
@@ -108,6 +110,13 @@ def batches(examples: list[Batch]) -> Iterator[Batch]:
     for first in range(0, len(examples), BATCH_SIZE):
         part = examples[first : first + BATCH_SIZE]
         yield {key: torch.stack([example[key] for example in part]) for key in part[0]}
+
+
+def balanced() -> DataLoader[Batch]:
+    """Deals one worker's examples to all by their first inputs."""
+    data = examples(0)
+    costs = [abs(float(example["x"][0])) for example in data]
+    return DataLoader(data, BATCH_SIZE, sampler=LoadBalancingDistributedSampler(data, costs))
 
 
 def weights(model: nn.Module) -> Weights:

@@ -74,6 +74,7 @@ def test_the_end_of_training_leaves_a_plain_model_with_the_consensus(workers):
         "LBFGS": "the optimizer calls its closure several times a step",
         "schedule-free": "choose another optimizer, or an algorithm whose workers agree",
         "too early": r"load_state\(\) has to come after prepare\(\)",
+        "balanced": "the loader's sampler deals .*: do not prepare the loader, and call",
         "streams": "streams must be 1 to 16, or auto, got 17",
         "pattern": "pattern must be one of ring, halving_doubling, direct, auto, got 'tree'",
         "no file of its own": r"load model.safetensors before prepare\(\)",

@@ -64,6 +64,10 @@ def test_validation_and_checkpoints_are_of_the_consensus_which_remains(workers, 
     checks.check_is_the_mean(of(workers, name), ["evaluated", "saved", "at the end"])
 
 
+def test_the_balanced_sampler_deals_each_example_once_an_epoch(workers):
+    checks.check_each_is_dealt_once_an_epoch(of(workers, "dealt"))
+
+
 def test_a_checkpoint_is_removed_with_the_workers_parts(workers):
     assert of(workers, "removed") == [["epoch=1.ckpt", "epoch=1.ckpt.workers"]] * 2
 

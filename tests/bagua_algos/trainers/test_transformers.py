@@ -42,6 +42,11 @@ def test_training_equals_a_plain_loop(workers, name):
 
 def test_workers_that_differ_count_their_own_labels(workers):
     checks.check_equals_a_loop(of(workers, "counting alone"))
+    assert all(worker["the caller's"] for worker in of(workers, "counting alone"))
+
+
+def test_a_loader_of_the_balanced_sampler_that_is_not_prepared_deals_each_example_once(workers):
+    checks.check_each_is_dealt_once_an_epoch(of(workers, "dealt"))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -66,6 +71,7 @@ def test_evaluation_and_checkpoints_are_of_the_consensus_which_remains(workers, 
         "DeepSpeed": "does not support deepspeed=deepspeed.json: leave it",
         "sharded when it was loaded": "call from_pretrained without a distributed_config",
         "schedule-free": "choose another optimizer, or an algorithm whose workers agree",
+        "balanced": "the loader's sampler deals .*: do not prepare the loader, and call",
         "streams": "streams must be 1 to 16, or auto, got 17",
         "pattern": "pattern must be one of ring, halving_doubling, direct, auto, got 'tree'",
         "no file of its own": "call from_pretrained and give train no resume_from_checkpoint",

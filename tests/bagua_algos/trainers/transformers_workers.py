@@ -58,6 +58,40 @@ class Sharded(Regression):
     is_distributed_loading_by_transformers = True
 
 
+class Balanced(RelaxedTrainer):
+    """Takes its examples by a sampler that deals them itself."""
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return plain_loop.balanced().sampler
+
+
+class Unprepared(RelaxedTrainer):
+    """Takes its examples by such a sampler as docs/trainers.md says, and notes which of each epoch
+    it sees.
+    """
+
+    def get_train_dataloader(self) -> Any:
+        loader = plain_loop.balanced()
+        self.seen: dict[int, list[float]] = {}
+        self.add_callback(SetEpoch(loader.sampler))
+        return loader
+
+    def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
+        of_epoch = self.seen.setdefault(int(self.state.epoch or 0), [])
+        of_epoch += inputs["x"][:, 0].tolist()
+        return super().training_step(model, inputs, *args, **kwargs)
+
+
+class SetEpoch(TrainerCallback):
+    """Has a sampler take another order in each epoch."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def on_epoch_begin(self, args, state, control, **kwargs) -> None:
+        self.sampler.set_epoch(int(state.epoch))
+
+
 class Recorder(TrainerCallback):
     """This worker's own weights after the last epoch, and those that were evaluated."""
 
@@ -187,7 +221,16 @@ def counting_alone(folder: Path) -> dict[str, Any]:
     return {
         "own": train(algorithm, args, make_model=Counting, examples=unevenly_labelled),
         "loop": plain_loop.train_by(algorithm, model, make_sgd(model), loss, own),
+        "the caller's": args.average_tokens_across_devices,
     }
+
+
+def dealt(folder: Path) -> list[list[float]]:
+    """What this worker sees in each epoch of all examples, by a sampler that deals them itself."""
+    args, data = arguments(folder), plain_loop.examples(0)
+    trainer = Unprepared(Regression(), args, algorithm=Decentralized(), train_dataset=data)
+    trainer.train()
+    return [trainer.seen[epoch] for epoch in range(plain_loop.NUM_EPOCHS)]
 
 
 def compiled(folder: Path) -> dict[str, Any]:
@@ -225,6 +268,9 @@ def refused(folder: Path, saved: Path, rank: int) -> dict[str, str]:
         trainer, _ = make_trainer(algorithm, arguments(folder))
         return error_of(lambda: trainer.train(resume_from_checkpoint=str(checkpoint)))
 
+    args, data = arguments(folder), plain_loop.examples(0)
+    balanced = Balanced(Regression(), args, algorithm=AllReduce(), train_dataset=data)
+
     missing, mixed = (folder / f"{name} {rank}" for name in ("missing", "mixed"))
     for copy in missing, mixed:
         shutil.copytree(saved, copy)
@@ -240,6 +286,7 @@ def refused(folder: Path, saved: Path, rank: int) -> dict[str, str]:
             lambda: make_trainer(AllReduce(), arguments(folder), make_model=Sharded)
         ),
         "schedule-free": error_of(lambda: train(Decentralized(), arguments(folder), schedule_free)),
+        "balanced": error_of(balanced.train),
         "streams": error_of(lambda: train(AllReduce(), arguments(folder), streams=17)),
         "pattern": error_of(lambda: train(AllReduce(), arguments(folder), pattern="tree")),
         "no file of its own": resume(Decentralized(), missing),
@@ -266,6 +313,7 @@ def main(communicator: ProcessGroupCommunicator) -> dict[str, Any]:
         **{name: like_loop(name, OUTPUT / name) for name in ALGORITHMS},
         "counting alone": counting_alone(OUTPUT),
         "compiled": compiled(OUTPUT),
+        "dealt": dealt(OUTPUT),
         "refused": {
             "alone": alone_at_first,
             "not prepared": unprepared(OUTPUT),

@@ -44,6 +44,13 @@ def test_what_all_workers_share_is_each_workers_too():
     torch.testing.assert_close(by_shared, weight_w @ x_b.T)
 
 
+def test_a_layer_of_tensors_that_no_worker_owns():
+    x_b, weight = torch.randn(4, 6), torch.randn(5, 6)
+    with LinearByHand():
+        y_wb = torch.func.vmap(lambda bias: functional.linear(x_b, weight) + bias)(torch.ones(3, 5))
+    torch.testing.assert_close(y_wb, (x_b @ weight.T + 1).expand(3, 4, 5))
+
+
 def test_autocast_casts_as_ever():
     model = StackedModel(nn.Linear(6, 5), NUM_WORKERS)
     x_wb = torch.randn(NUM_WORKERS, 4, 6)

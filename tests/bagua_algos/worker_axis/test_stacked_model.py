@@ -49,6 +49,36 @@ class Tied(nn.Module):
         return self.second(self.first(x_b).relu())
 
 
+class Centred(nn.Module):
+    """Gives its buffer another tensor at every training step."""
+
+    def __init__(self):
+        super().__init__()
+        self.part, self.layer = nn.Module(), nn.Linear(3, 2)
+        self.part.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x_b):
+        if self.training:
+            self.part.mean = 0.9 * self.part.mean + 0.1 * x_b.mean(0)
+        return self.layer(x_b - self.part.mean)
+
+
+class Quantised(nn.Module):
+    """One buffer of two modules, which one of them changes in place, and under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder, self.layer = nn.Module(), nn.Module(), nn.Linear(3, 3)
+        self.encoder.register_buffer("book", torch.zeros(3))
+        self.decoder.register_buffer("book", self.encoder.book)
+        self.decoder.register_buffer("same", self.encoder.book)
+        self.layer.again = self.layer.weight
+
+    def forward(self, x_b):
+        self.encoder.book += x_b.mean(0)
+        return self.layer(x_b - self.decoder.book + self.decoder.same) @ self.layer.again
+
+
 def normed():
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
 
@@ -82,6 +112,22 @@ def test_workers_one_by_one_are_what_vmap_computes(way, make, at_once):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     for ours, theirs in zip(in_turn.buffers(), stacked.buffers(), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("way", ["vmap", *WAYS])
+@pytest.mark.parametrize("make", [Centred, Quantised])
+def test_buffers_are_those_of_each_worker_by_itself(way, make):
+    torch.manual_seed(0)
+    model, x_twb = make(), torch.randn(3, 3, 5, 3)
+    alone = [copy.deepcopy(model) for _ in range(3)]
+    stacked = StackedModel(model, 3, stacking=WAYS.get(way))
+    for x_wb in x_twb:
+        expected = torch.stack([own(x_b) for own, x_b in zip(alone, x_wb, strict=True)])
+        torch.testing.assert_close(stacked(x_wb), expected)
+    for name, _ in model.named_buffers(remove_duplicate=False):
+        rows = torch.stack([own.get_buffer(name) for own in alone])
+        torch.testing.assert_close(stacked.module.get_buffer(name), rows)
+    assert len(list(stacked.buffers())) == 1
 
 
 def test_workers_side_by_side_are_those_one_after_the_other_bit_for_bit():

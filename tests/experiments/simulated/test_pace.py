@@ -223,6 +223,17 @@ def test_standing_rows_keep_weights_buffers_and_moments():
     step([False, False, False])
 
 
+def test_an_sgd_whose_first_step_differs_is_refused():
+    model = StackedModel(nn.Linear(2, 3), 3)
+    groups = [{"params": [p]} for p in model.parameters()]
+    groups[1] |= {"momentum": 0.9, "dampening": 0.5}
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    with pytest.raises(ValueError, match=r"dampening leaves out .*: set dampening to 0"):
+        StandingRows(model, optimizer)
+    groups[1]["momentum"] = 0.0
+    StandingRows(model, torch.optim.SGD(groups, lr=0.1))
+
+
 class Replacing(torch.optim.SGD):
     """Momentum that is another tensor after every step."""
 
