@@ -51,6 +51,24 @@ def test_a_model_of_the_same_name_with_other_sizes_is_another_situation(tmp_path
     assert "2 situations" in overview.section(study).finding
 
 
+@pytest.mark.parametrize("field", ["clip_norm", "seed", "streams"])
+def test_an_algorithms_field_is_not_the_runs_option_of_that_name(tmp_path, field):
+    for value in (1, 5):
+        for seed in (0, 1):
+            write_run(tmp_path / f"{value}_{seed}", seed=seed, options={field: value})
+    table = ReportData.load(tmp_path).table
+    assert set(table["name"]) == {f"allreduce algo.{field}={value}" for value in (1, 5)}
+    assert list(table.runs) == [2, 2]
+
+
+def test_an_algorithms_part_is_not_the_runs_group_of_that_name(tmp_path):
+    for delay_ms in (5, 100):
+        write_run(tmp_path / str(delay_ms), options={"net": {"delay_ms": delay_ms}})
+    table = ReportData.load(tmp_path).table
+    assert table.net_options.isna().all()
+    assert set(table["name"]) == {f"allreduce algo.net.delay_ms={ms}" for ms in (5, 100)}
+
+
 def test_a_loss_that_is_no_number_is_not_the_accuracy_beside_it(tmp_path):
     target = Target(metric="loss", value=0.2)
     write_run(tmp_path / "a", target=target, limit=0.5, time_to_accuracy_s=None)
