@@ -3,15 +3,18 @@
 import math
 
 import pytest
+from matplotlib.text import Text
 from pyarrow import parquet
 
 from experiments.report.data import ReportData
+from experiments.report.figures.dots import dots
 from experiments.report.sections import (
     best_over_networks,
     learning_rates,
     overview,
     scaling,
     time_to_accuracy,
+    way_to_accuracy,
 )
 from experiments.runs.summary import NOT_ENDED
 from experiments.tasks.target import Target
@@ -114,3 +117,59 @@ def test_rates_that_are_at_work_are_not_yet_tried(tmp_path):
         write_run(tmp_path / str(scale), status=status, lr_scale=scale, reason=reason)
     table = learning_rates.section(ReportData.load(tmp_path)).tables["learning_rates"]
     assert table.cells["learning rates tried"] == ["0.1, 0.3"]
+
+
+def write_at_work(folder, **fields):
+    at_work = {"status": "failed", "reason": NOT_ENDED, "steps_per_s": None}
+    write_run(folder, **at_work, **fields)
+
+
+def test_what_is_at_work_has_neither_reached_nor_missed(tmp_path):
+    write_at_work(tmp_path / "a")
+    study = ReportData.load(tmp_path)
+    said = "No algorithm reaches a target in its median run so far."
+    assert way_to_accuracy.section(study).finding == said
+    said = "No algorithm reaches the target of 0.9 in its median run so far."
+    assert time_to_accuracy.section(study).finding == said
+    write_run(tmp_path / "b", "bytegrad", limit=0.5)
+    assert time_to_accuracy.section(ReportData.load(tmp_path)).finding == said
+
+
+def test_networks_on_which_all_are_at_work_are_none_that_all_missed(tmp_path):
+    write_at_work(tmp_path / "a", net="wan")
+    write_at_work(tmp_path / "b", net="lan_1g")
+    study = ReportData.load(tmp_path)
+    said = "No algorithm reaches its target in any of 2 situations so far."
+    assert time_to_accuracy.section(study).finding == said
+    said = "No algorithm reaches a target on any network so far."
+    assert best_over_networks.section(study).finding == said
+    write_run(tmp_path / "c", net="slow_tcp")
+    write_run(tmp_path / "d", net="dc_10g", limit=0.5)
+    study = ReportData.load(tmp_path)
+    said = "in 1 none reaches the target; in 2 none reaches the target so far"
+    assert said in time_to_accuracy.section(study).finding
+    section = best_over_networks.section(study)
+    said = (
+        "in 1 of 4 fields none reaches the target; in 2 of 4 fields none reaches the target so far"
+    )
+    assert said in section.finding
+    cells = [cell for [cell] in section.tables["times_over_networks"].cells.values()]
+    assert (cells.count("not ended"), cells.count("missed")) == (2, 1)
+    texts = [text.get_text() for text in section.figures["best_over_networks"].findobj(Text)]
+    assert (texts.count("not ended"), texts.count("all missed")) == (2, 1)
+
+
+def test_dots_have_no_cross_for_what_is_at_work(tmp_path):
+    write_run(tmp_path / "a")
+    write_at_work(tmp_path / "b", algo="bytegrad")
+    write_run(tmp_path / "c", "local_sgd", limit=0.5)
+    figure = dots(ReportData.load(tmp_path))
+    assert figure is not None
+    [axes] = figure.axes
+    assert [line.get_marker() for line in axes.lines].count("x") == 1
+    assert "not ended" in [text.get_text() for text in axes.texts]
+
+
+def test_runs_without_a_target_miss_none(tmp_path):
+    write_run(tmp_path / "a", target_accuracy=None, time_to_accuracy_s=None)
+    assert way_to_accuracy.section(ReportData.load(tmp_path)).finding == "The runs have no target."
