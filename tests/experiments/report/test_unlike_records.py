@@ -8,6 +8,7 @@ from pyarrow import parquet
 
 from experiments.report.data import ReportData
 from experiments.report.figures.dots import dots
+from experiments.report.page.run_table import run_table
 from experiments.report.sections import (
     best_over_networks,
     learning_rates,
@@ -168,6 +169,18 @@ def test_dots_have_no_cross_for_what_is_at_work(tmp_path):
     [axes] = figure.axes
     assert [line.get_marker() for line in axes.lines].count("x") == 1
     assert "not ended" in [text.get_text() for text in axes.texts]
+
+
+def test_workers_that_shared_a_gpu_have_no_time_in_the_pages_table_of_runs(tmp_path):
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", "bytegrad", shared_gpu=True)
+    columns = {
+        each["name"]: each for each in run_table(ReportData.load(tmp_path), tmp_path)["columns"]
+    }
+    for name in ("time_to_accuracy_s", "steps_per_s", "exposed_communication_s"):
+        time, none = (columns[name]["levels"][code] for code in columns[name]["codes"])
+        assert time > 0 and none is None
+    assert None not in columns["final_score"]["levels"]
 
 
 def test_runs_without_a_target_miss_none(tmp_path):
