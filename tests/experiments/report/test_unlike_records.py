@@ -1,5 +1,6 @@
 """Records that are not as most are: what a table must not put together, drop or make up."""
 
+import json
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from experiments.report.data import ReportData
 from experiments.report.figures.dots import dots
 from experiments.report.page.run_table import run_table
 from experiments.report.sections import (
+    SECTIONS,
     best_over_networks,
     learning_rates,
     overview,
@@ -17,6 +19,7 @@ from experiments.report.sections import (
     time_to_accuracy,
     way_to_accuracy,
 )
+from experiments.report.statistics import ratio_interval
 from experiments.runs.summary import NOT_ENDED
 from experiments.tasks.target import Target
 from tests.experiments.recorded import write_run
@@ -71,6 +74,21 @@ def test_an_algorithms_part_is_not_the_runs_group_of_that_name(tmp_path):
     table = ReportData.load(tmp_path).table
     assert table.net_options.isna().all()
     assert set(table["name"]) == {f"allreduce algo.net.delay_ms={ms}" for ms in (5, 100)}
+
+
+def test_runs_whose_seeds_are_unknown_are_compared_in_no_pairs(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", seed=seed)
+        write_run(tmp_path / f"b{seed}", "bytegrad", seed=seed)
+        file = tmp_path / f"b{seed}" / "summary.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"seed": None if seed else 0}))
+    study = ReportData.load(tmp_path)
+    rows = {row["name"]: row for row in study.table.to_dict("records")}
+    own, baseline = rows["bytegrad"], rows["allreduce"]
+    expected = ratio_interval(baseline["times_s"], own["times_s"], paired=False)
+    assert (own["speedup_low"], own["speedup_high"]) == expected
+    for module in SECTIONS:
+        assert module.section(study).finding.endswith(".")
 
 
 def test_a_loss_that_is_no_number_is_not_the_accuracy_beside_it(tmp_path):
