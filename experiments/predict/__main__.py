@@ -1,11 +1,14 @@
 """Step time and throughput of models too large to train here, without weights:
 
-    python -m experiments.predict model=vgg16 +algo=bytegrad net=dc_10g workers=128 profile=v100
+    python -m experiments.predict model=vgg16 +algo=bytegrad net=dc_10g nodes=16x8 device=v100
 
-`model` is one of `experiments.predict.shapes`, `profile` one of `experiments/predict/devices`; all
-else is as for `python -m experiments`, of which algo, net, optim, workers, batch_size, bucket_bytes
-and max_steps count. Workers are alike and compute at one pace. Kernels of communication take
-nothing from those of compute.
+`model` is a file of `experiments/predict/models`, or any other by `model._target_` and its
+arguments; `tokens=1024`, `image=3x224x224` or `features=784` say what one example is. `device` is a
+file of `experiments/predict/devices`, or a YAML file like those. `nodes=16x8` is 16 nodes of 8
+workers; `nic_gbit`, `rails` and `inside` are of their links. All else is as for
+`python -m experiments`, of which algo, net, optim, workers, batch_size, bucket_bytes, precision and
+max_steps count. Workers are alike and compute at one pace. Kernels of communication take nothing
+from those of compute.
 """
 
 import sys

@@ -26,7 +26,7 @@ SITUATION = ("task", "model", "workers", "steps", "backend")
 class ConvergenceRow(NamedTuple):
     """One algorithm at its best learning rate. Accuracies in per cent; `half_width` is that of the
     95 % interval of the mean over seeds (Student's t), NaN for one seed; `failed` counts the others
-    by their status.
+    by their status. Numbers are NaN where no seed completed.
     """
 
     algo: str
@@ -44,10 +44,9 @@ def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
     """One row for each algorithm of `runs` (of `load_runs`), the best first.
 
     Runs that have not ended are left out. Raises `UserError` where the others are not comparable,
-    or the baseline is missing.
+    or no run of the baseline completed.
     """
-    if "reason" in runs:
-        runs = runs.loc[runs.reason != NOT_ENDED]
+    runs = _ended(runs)
     completed = runs[runs.status == "completed"]
     for column in SITUATION:
         values = sorted(set(map(str, completed[column])))
@@ -62,10 +61,14 @@ def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
             f"{algo} has several runs of seed {seed} with lr_scale={scale:g}: they differ in what "
             "is not compared here; give folders with one setting of each algorithm"
         )
-    if BASELINE not in set(runs.algo):
-        raise UserError(f"there is no run of {BASELINE} to compare with: add some")
+    if BASELINE not in set(completed.algo):
+        raise UserError(f"there is no run of {BASELINE} that completed to compare with: add some")
     rows = [_best(group) for _, group in runs.groupby("algo")]
-    return sorted(rows, key=lambda row: -row.accuracy)
+    return sorted(rows, key=lambda row: -row.accuracy if row.num_seeds else 0.0)
+
+
+def _ended(runs: pd.DataFrame) -> pd.DataFrame:
+    return runs.loc[runs.reason != NOT_ENDED] if "reason" in runs else runs
 
 
 def _best(runs: pd.DataFrame) -> ConvergenceRow:
@@ -78,7 +81,7 @@ def _best(runs: pd.DataFrame) -> ConvergenceRow:
         lr_scale=float(group.lr_scale.iloc[0]),
         num_seeds=len(completed),
         failed=dict(Counter(group.status[group.status != "completed"])),
-        accuracy=statistics.mean(accuracies) if accuracies else 0.0,
+        accuracy=statistics.mean(accuracies) if accuracies else math.nan,
         half_width=mean_half_width(accuracies),
         mb_sent=completed.bytes_sent_per_worker.mean() / 1e6,
         spread=completed.spread.mean(),
@@ -94,6 +97,8 @@ def table(rows: list[ConvergenceRow]) -> str:
 def _cells(row: ConvergenceRow, baseline: ConvergenceRow) -> list[str]:
     interval = f" ± {row.half_width:.2f}" if not math.isnan(row.half_width) else ""
     failed = "".join(f", {counted(n, 'seed')} {status}" for status, n in row.failed.items())
+    if not row.num_seeds:
+        return [row.algo, f"{row.optim}, {row.lr_scale:g}", f"-{failed}", *["-"] * 4]
     return [
         row.algo,
         f"{row.optim}, {row.lr_scale:g}",
@@ -106,7 +111,8 @@ def _cells(row: ConvergenceRow, baseline: ConvergenceRow) -> list[str]:
 
 
 def page(runs: pd.DataFrame, rows: list[ConvergenceRow]) -> str:
-    """The table with what it is of, and the machine."""
+    """The table with what it is of, and the machine; `rows` are the `best_rows` of these runs."""
+    runs = _ended(runs)
     host = environment()
     situation = describe(runs, ("task", "model", "workers", "backend"))
     steps = int(runs.steps.max())

@@ -50,6 +50,11 @@ def caution(table: pd.DataFrame) -> str:
     return f" (of fewer than {MIN_SEEDS} seeds in places, where differences may be chance)"
 
 
+def so_far(medians: pd.Series) -> str:
+    """What to add where nobody reaches a target: some `medians` are NaN, since no run has ended."""
+    return " so far" if medians.isna().any() else ""
+
+
 def sentence(parts: Iterable[str], mark: str = "", names: Iterable[str] = ()) -> str:
     """One sentence of several clauses, after a `mark` of `kinds`; one of `names` that it begins
     with keeps its letters.

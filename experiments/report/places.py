@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
+import pandas as pd
+
 from experiments.report.statistics import (
     MIN_SEEDS,
     UNKNOWN,
@@ -129,9 +131,12 @@ def _ties(row: Mapping[Any, Any], first: Mapping[Any, Any] | None) -> bool:
 
 
 def _paired(row: Mapping[Any, Any], other: Mapping[Any, Any]) -> tuple[_Times, _Times, bool]:
-    """The times of both, seed by seed; where seeds differ or come twice, of all, not paired."""
+    """The times of both, seed by seed; where seeds differ, come twice or are unknown, of all, not
+    paired.
+    """
     seeds = row["seeds"]
-    if len(set(seeds)) < len(seeds) or sorted(seeds) != sorted(other["seeds"]):
+    is_unknown = any(map(pd.isna, (*seeds, *other["seeds"])))
+    if is_unknown or len(set(seeds)) < len(seeds) or sorted(seeds) != sorted(other["seeds"]):
         return row["times_s"], other["times_s"], False
     of_other = dict(zip(other["seeds"], other["times_s"], strict=True))
     return row["times_s"], tuple(of_other[seed] for seed in seeds), True

@@ -50,7 +50,7 @@ SITUATION: dict[str, Callable[[str], str]] = {
 DETAIL: dict[str, Callable[[str], str]] = {"backend": str, "optim": "optimizer {}".format}
 COMPARABLE = (*SITUATION, "backend")
 _BASELINE = "TorchDDP"
-_CLUSTER = "cluster."
+_ALGO, _CLUSTER = "algo.", "cluster."
 _TCP = ("net.tcp_", "net.mtu")
 _OF_NO_SETTING = {"seed", "resume", "tracker", "cluster.timeout_s", "cluster.stacking"}
 """What makes no other setting: a limit, how a run came about or is shown, how equal values are
@@ -174,7 +174,8 @@ def _is_baseline(config: dict[str, Any]) -> bool:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     """The configuration as {"bits": 8, "optim.lr": 0.1}, without the seed; where it cannot be read,
-    only that.
+    only that. A field of the algorithm by whose name the run has an option, or could have one, is
+    {"algo.clip_norm": 1.0}.
     """
     try:
         return ADDED | _parsed(_SEED.sub("", (folder / "config.yaml").read_text()))
@@ -185,7 +186,18 @@ def _read_config(folder: Path) -> dict[str, Any]:
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> dict[str, Any]:
     """YAML takes a millisecond, and seeds of one setting have the same text."""
-    return {path.removeprefix("algo."): value for path, value in read_mapping(text).items()}
+    values = read_mapping(text)
+    paths = (*(path for path in values if not path.startswith(_ALGO)), *ADDED, *_OF_NO_SETTING)
+    of_run = {_first_part(path) for path in paths}
+    own = {path: path.removeprefix(_ALGO) for path in values}
+    return {
+        path if _first_part(own[path]) in of_run else own[path]: value
+        for path, value in values.items()
+    }
+
+
+def _first_part(path: str) -> str:
+    return path.partition(".")[0]
 
 
 def _clusters(configs: Sequence[dict[str, Any]]) -> list[str | None]:

@@ -79,7 +79,7 @@ def write_run(
     if summary["status"] != "completed":
         summary["time_to_accuracy_s"] = None
     config = {"seed": seed, "workers": workers, "cluster": cluster, "net": of_net}
-    config |= {"model": of_model}
+    config |= {"model": of_model, "clip_norm": None}
     config |= {"optim": {"lr": lr}, "lr_scale": summary["lr_scale"], "stop_at_target": stops}
     config["algo"] = {"_target_": _target(algo)} | options
     environment = {"cpu": "A CPU", "cores": 2, "packages": {"torch": "2.13.0"}, "host": "a-host"}

@@ -16,6 +16,7 @@ from experiments.report.figures.names import LINE_IN, SMALL, narrow, set_log_axi
 from experiments.report.figures.networks import fast_first
 from experiments.report.figures.styles import Styles
 from experiments.report.phrases import situation
+from experiments.report.results_table import AT_WORK
 from host.words import significant
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _draw(
         axes.plot(seeds_s, np.full(len(seeds_s), height), ".", ms=2.2, color="0.1", mew=0, zorder=4)
         if row["time_to_accuracy_s"] < math.inf:
             axes.plot(row["time_to_accuracy_s"], height, **style, ms=4, zorder=3)
-        else:
+        elif math.isinf(row["time_to_accuracy_s"]):
             axes.plot(high, height, "x", color="0.2", ms=4, clip_on=False, zorder=3)
         axes.annotate(
             _said(row),
@@ -105,9 +106,11 @@ def _whisker(axes: Axes, height: float, row: dict, edge: float, color: str) -> N
 
 
 def _said(row: dict) -> str:
-    """Such as "2.5", "2.5, tie", "2.5, missed 1/3" or "missed 3/3"."""
+    """Such as "2.5", "2.5, tie", "2.5, missed 1/3", "missed 3/3" or "not ended"."""
     missed = f"missed {row['missed']}/{row['runs']}" if row["missed"] else ""
     median_s = row["time_to_accuracy_s"]
+    if math.isnan(median_s):
+        return AT_WORK
     time = significant(median_s) if median_s < math.inf else ""
     tie = "tie" if row["ties_with_first"] else ""
     return ", ".join(part for part in (time, tie, missed) if part)

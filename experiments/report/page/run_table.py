@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -57,6 +58,9 @@ _HEADERS: dict[str, str] = {
 }
 """Every column, in the order of the page. One of which no run has a value is left out."""
 
+_TIMES = ["time_to_accuracy_s", "steps_per_s", "exposed_communication_s"]
+"""Of workers that shared a GPU these are no claim, and left out."""
+
 _OF_CONFIGURATION = ("interval", "interval_ms", "bits", "batch_size")
 _LARGE = {"links", "tuning", "shares", "stacking", "stream_trial", "pattern_trial", "tcp"}
 _SEED = re.compile(r"^seed: .*\n?", re.MULTILINE)
@@ -74,6 +78,7 @@ def run_table(data: ReportData, root: Path) -> dict[str, Any]:
         mb_sent_per_worker=data.runs.bytes_sent_per_worker / 1e6,
         **{name: [_option(config, name) for config in configs] for name in _OF_CONFIGURATION},
     )
+    runs.loc[runs.shared_gpu, _TIMES] = math.nan
     return {
         "columns": list(_columns(runs)),
         "configuration": columns(configs),

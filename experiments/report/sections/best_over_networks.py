@@ -17,8 +17,8 @@ from experiments.report.figures.column import Panel, column
 from experiments.report.figures.names import LINE_IN, narrow, text_width_in
 from experiments.report.figures.networks import NETWORK, REST, network_name, network_names
 from experiments.report.figures.styles import algorithm_of, lighter, style_of
-from experiments.report.phrases import kinds, sentence
-from experiments.report.results_table import KEYS, comparable, varies
+from experiments.report.phrases import kinds, sentence, so_far
+from experiments.report.results_table import AT_WORK, KEYS, comparable, varies
 from experiments.report.section import PageTable, Section
 from host.words import counted, listed, significant
 
@@ -55,8 +55,8 @@ def section(data: ReportData) -> Section:
 
 
 def _firsts(table: pd.DataFrame) -> pd.DataFrame:
-    """The first row of each comparable group, with the number of rows that tie with it, and the
-    time of the next.
+    """The first row of each comparable group, with the number of rows that tie with it, the time of
+    the next, and of what rows `so_far` says so.
     """
     if table.empty:
         return table
@@ -65,6 +65,7 @@ def _firsts(table: pd.DataFrame) -> pd.DataFrame:
             group.head(1).assign(
                 num_ties=group.ties_with_first.sum(),
                 second_s=group.time_to_accuracy_s.iloc[1] if len(group) > 1 else math.inf,
+                so_far=so_far(group.time_to_accuracy_s),
             )
             for group in comparable(table)
         ]
@@ -73,18 +74,19 @@ def _firsts(table: pd.DataFrame) -> pd.DataFrame:
 
 def _finding(mark: str, firsts: pd.DataFrame) -> str:
     reached = firsts.query("place == 1")
+    others = firsts.query("place != 1").so_far
     if reached.empty:
-        return sentence(["no algorithm reaches a target on any network"], mark)
+        return sentence([f"no algorithm reaches a target on any network{others.max()}"], mark)
     labels = list(reached.label.value_counts().index)
     said = [
         f"{label} is first on {_where(reached.loc[reached.label == label], firsts)}"
         for label in labels
     ]
-    num_tied, num_missed = int((reached.num_ties > 0).sum()), len(firsts) - len(reached)
+    num_tied, fields = int((reached.num_ties > 0).sum()), counted(len(firsts), "field")
     if num_tied:
-        said.append(f"in {num_tied} of {counted(len(firsts), 'field')} the first ties with another")
-    if num_missed:
-        said.append(f"in {num_missed} of {counted(len(firsts), 'field')} none reaches the target")
+        said.append(f"in {num_tied} of {fields} the first ties with another")
+    for when, number in sorted(others.value_counts().items()):
+        said.append(f"in {number} of {fields} none reaches the target{when}")
     return sentence(said, mark, names=labels)
 
 
@@ -215,7 +217,7 @@ def _draw_panel(
 def _text(field: Mapping[Any, Any]) -> str:
     """Who is first in a field, and by how much."""
     if field["place"] != 1:
-        return "all missed"
+        return AT_WORK if field["so_far"] else "all missed"
     lines = [narrow(field["label"], _NAME_WIDTH)]
     by = field["speedup"]
     if field["is_best_baseline"]:
@@ -225,7 +227,7 @@ def _text(field: Mapping[Any, Any]) -> str:
         by = field["second_s"] / seconds if seconds else math.nan
     if 0 < by < math.inf:
         lines.append(f"{significant(by)} x")
-    elif by == math.inf:
+    elif by == math.inf and not field["so_far"]:
         lines.append("alone")
     if field["num_ties"]:
         lines.append(f"ties with {field['num_ties']}")
@@ -263,12 +265,14 @@ def _seconds(setting: Mapping[Any, Any] | None) -> float:
 
 
 def _cell(setting: Mapping[Any, Any] | None) -> str:
-    """Such as "41.2 *", "1,340", "41.2 (missed 1/3)", "missed", or "-" where none was run."""
+    """Such as "41.2 *", "1,340", "41.2 (missed 1/3)", "missed", "not ended", or "-" where none was
+    run.
+    """
     if setting is None:
         return "-"
     seconds = setting["time_to_accuracy_s"]
-    if math.isinf(seconds):
-        return "missed"
+    if not seconds < math.inf:
+        return AT_WORK if math.isnan(seconds) else "missed"
     text = significant(seconds)
     if setting["missed"]:
         text += f" (missed {setting['missed']}/{setting['runs']})"

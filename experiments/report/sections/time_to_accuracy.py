@@ -17,6 +17,7 @@ from experiments.report.phrases import (
     kinds,
     sentence,
     situation,
+    so_far,
     span,
 )
 from experiments.report.results_table import COMPARABLE, comparable
@@ -103,8 +104,8 @@ def _finding(mark: str, table: pd.DataFrame) -> str:
 def _of_one(group: pd.DataFrame) -> str:
     first = group.iloc[0]
     target = f"the target of {first.target.removeprefix('accuracy ')}"
-    if math.isinf(first.time_to_accuracy_s):
-        return f"no algorithm reaches {target} in its median run"
+    if not first.time_to_accuracy_s < math.inf:
+        return f"no algorithm reaches {target} in its median run{so_far(group[_TIME])}"
     order = " first" if len(group) > 1 else ""
     took = f"{significant(first.time_to_accuracy_s)} s{span(first.low, first.high)}"
     tied = listed(group.label[group.ties_with_first])
@@ -129,16 +130,17 @@ def _gain(first: pd.Series) -> str:
 
 def _of_many(groups: Sequence[pd.DataFrame], table: pd.DataFrame) -> list[str]:
     won = [group for group in groups if group.place.iloc[0] == 1]
+    others = [so_far(group[_TIME]) for group in groups if group.place.iloc[0] != 1]
     if not won:
-        return [f"no algorithm reaches its target in any of {counted(len(groups), 'situation')}"]
+        of_all = counted(len(groups), "situation")
+        return [f"no algorithm reaches its target in any of {of_all}{max(others)}"]
     firsts = Counter(group.label.iloc[0] for group in won)
     tied = sum(bool(group.ties_with_first.any()) for group in won)
-    missed = len(groups) - len(won)
     said = listed(f"{label} in {number}" for label, number in firsts.most_common())
     return [
         f"of {counted(len(groups), 'situation')}, first is {said}",
         f"in {tied} the first ties with another" if tied else "",
-        f"in {missed} none reaches the target" if missed else "",
+        *(f"in {n} none reaches the target{when}" for when, n in sorted(Counter(others).items())),
         _greatest_gain(won, table),
     ]
 

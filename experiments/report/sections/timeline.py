@@ -58,10 +58,11 @@ def section(data: ReportData) -> Section:
             break
     if not steps:
         return Section(finding="No run has a trace (trace=true): no timeline.", notes=problems)
+    timed = [(run, step) for run, step in steps if not run["shared_gpu"]]
     return Section(
         finding=sentence([_finding(run, step) for run, step in steps]),
         notes=problems,
-        drawings={"timeline": partial(_figure, steps)},
+        drawings={"timeline": partial(_figure, timed)} if timed else {},
     )
 
 
@@ -108,7 +109,7 @@ def _finding(run: dict[Any, Any], step: pd.DataFrame) -> str:
     first = step[(step.worker == step.worker.min()) & (step["name"] == _WAIT)]
     waits = (first.end_s - first.start_s).sum() / step.attrs["length_s"]
     if run["shared_gpu"]:
-        return f"a step of {run['label']} was taken by workers that shared a GPU"
+        return f"a step of {run['label']} was taken by workers that shared a GPU, and is not drawn"
     return (
         f"a step of {run['label']} takes {1e3 * step.attrs['length_s']:.3g} ms"
         f"{' of simulated time' if run['backend'] == 'sim' else ''}, of which the first worker "

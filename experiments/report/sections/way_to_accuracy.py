@@ -12,7 +12,7 @@ import pandas as pd
 from experiments.report.cells import leading, outcomes, said_of
 from experiments.report.data import ReportData
 from experiments.report.figures.plots import OVER, accuracy_plot
-from experiments.report.phrases import kinds, sentence
+from experiments.report.phrases import kinds, sentence, so_far
 from experiments.report.results_table import COMPARABLE, comparable
 from experiments.report.section import PageTable, Section
 from host.words import counted, listed
@@ -52,8 +52,12 @@ def _finding(mark: str, table: pd.DataFrame) -> str:
         _fewest(groups, "steps_to_accuracy", "the fewest steps"),
         _fewest(groups, "mb_to_accuracy", "the fewest bytes"),
     ]
-    if not any(parts):
-        parts = ["no algorithm reaches a target in its median run"]
+    targeted = table.query("target.notna()")
+    if targeted.empty:
+        parts = ["the runs have no target"]
+    elif not any(parts):
+        when = so_far(targeted.steps_to_accuracy)
+        parts = [f"no algorithm reaches a target in its median run{when}"]
     return sentence(parts, mark)
 
 

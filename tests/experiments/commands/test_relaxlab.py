@@ -1,7 +1,10 @@
 """All commands by one name, in processes that have imported nothing."""
 
+import ast
+import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -57,6 +60,14 @@ def test_a_wrong_word_is_one_sentence_and_exit_code_2(words, said):
 @pytest.mark.parametrize("name", ["run", "report", "advise", "study"])
 def test_help_names_the_command_as_it_was_called(name):
     assert run(name, "--help").stdout.startswith(f"usage: relaxlab {name} ")
+
+
+def test_modules_and_files_that_a_help_names_are_there():
+    rooms = ROOT / "experiments"
+    for file in (*rooms.glob("*/__main__.py"), *rooms.glob("commands/**/*.py")):
+        said = ast.get_docstring(ast.parse(file.read_text())) or ""
+        for name in re.findall(r"`((?:experiments|results)[./][a-z_./]+)`", said):
+            assert (ROOT / name).exists() or importlib.util.find_spec(name), f"{file}: {name}"
 
 
 HEAVY = ("torch", "pandas", "scipy", "matplotlib", "numba", "pyroute2", "rich")

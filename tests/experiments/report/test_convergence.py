@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from experiments.report.convergence import best_rows, table
+from experiments.report.convergence import best_rows, page, table
 from experiments.runs.summary import NOT_ENDED
 from host.errors import UserError
 
@@ -46,7 +46,8 @@ def test_a_rate_at_which_a_seed_diverged_gives_way_and_is_never_hidden():
     )
     assert (rows[1].lr_scale, rows[1].failed) == (1.0, {})
     only = best_rows(runs(*BASE, ("qsgd", 3.0, None, None, "diverged")))
-    assert "1 seed diverged" in table(only)
+    assert "| qsgd | sgd, 3 | -, 1 seed diverged | - | - | - | - |" in table(only)
+    assert [row.algo for row in only] == ["allreduce", "qsgd"]
 
 
 def test_differences_are_to_all_reduce():
@@ -57,6 +58,11 @@ def test_differences_are_to_all_reduce():
 def test_runs_that_cannot_be_compared_are_refused():
     with pytest.raises(UserError, match="no run of allreduce"):
         best_rows(runs(("qsgd", 1.0, 0.8, 0.8, "completed")))
+    diverged = ("allreduce", 1.0, None, None, "diverged")
+    with pytest.raises(UserError, match="no run of allreduce that completed"):
+        best_rows(runs(diverged, ("qsgd", 1.0, 0.8, 0.8, "completed")))
+    with pytest.raises(UserError, match="no run of allreduce that completed"):
+        best_rows(runs(diverged).assign(steps=None))
     mixed = runs(*BASE)
     mixed.loc[0, "steps"] = 20
     with pytest.raises(UserError, match=r"differ in steps \(10, 20\)"):
@@ -70,6 +76,8 @@ def test_what_failed_did_not_diverge_and_what_is_at_work_did_neither():
     unended.loc[unended.status == "failed", "reason"] = NOT_ENDED
     [_, qsgd] = sorted(best_rows(unended), key=lambda row: row.algo)
     assert (qsgd.lr_scale, qsgd.num_seeds, qsgd.failed) == (3.0, 1, {})
+    unended.loc[unended.algo == "qsgd", "reason"] = NOT_ENDED
+    assert "times one of 1, whichever" in page(unended, best_rows(unended))
 
 
 def test_other_settings_are_no_seeds():

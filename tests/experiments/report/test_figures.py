@@ -244,6 +244,16 @@ def test_the_timeline_is_of_a_step_of_median_length(tmp_path):
     assert computed.start_s.tolist() == pytest.approx([0, 0.004, 0.012, 0.018])
 
 
+def test_a_step_of_workers_that_shared_a_gpu_is_not_drawn_over_time(tmp_path):
+    for algo in ("allreduce", "bytegrad"):
+        write_run(tmp_path / algo, algo, shared_gpu=algo == "bytegrad")
+        write_trace(tmp_path / algo)
+    section = timeline.section(ReportData.load(tmp_path))
+    assert "a step of bytegrad was taken by workers that shared a GPU" in section.finding
+    titles = [axes.get_title(loc="left") for axes in section.figures["timeline"].axes]
+    assert "allreduce" in titles and "bytegrad" not in titles
+
+
 def test_a_trace_that_cannot_be_read_is_named(tmp_path):
     write_run(tmp_path / "run")
     (tmp_path / "run" / "trace.json").write_text('{"traceEvents": [')

@@ -1,18 +1,25 @@
 """Records that are not as most are: what a table must not put together, drop or make up."""
 
+import json
 import math
 
 import pytest
+from matplotlib.text import Text
 from pyarrow import parquet
 
 from experiments.report.data import ReportData
+from experiments.report.figures.dots import dots
+from experiments.report.page.run_table import run_table
 from experiments.report.sections import (
+    SECTIONS,
     best_over_networks,
     learning_rates,
     overview,
     scaling,
     time_to_accuracy,
+    way_to_accuracy,
 )
+from experiments.report.statistics import ratio_interval
 from experiments.runs.summary import NOT_ENDED
 from experiments.tasks.target import Target
 from tests.experiments.recorded import write_run
@@ -49,6 +56,39 @@ def test_a_model_of_the_same_name_with_other_sizes_is_another_situation(tmp_path
     assert list(study.table["name"]) == ["bytegrad", "allreduce"] * 2
     assert list(study.table.model_options) == ["hidden=256"] * 2 + ["hidden=64"] * 2
     assert "2 situations" in overview.section(study).finding
+
+
+@pytest.mark.parametrize("field", ["clip_norm", "seed", "streams"])
+def test_an_algorithms_field_is_not_the_runs_option_of_that_name(tmp_path, field):
+    for value in (1, 5):
+        for seed in (0, 1):
+            write_run(tmp_path / f"{value}_{seed}", seed=seed, options={field: value})
+    table = ReportData.load(tmp_path).table
+    assert set(table["name"]) == {f"allreduce algo.{field}={value}" for value in (1, 5)}
+    assert list(table.runs) == [2, 2]
+
+
+def test_an_algorithms_part_is_not_the_runs_group_of_that_name(tmp_path):
+    for delay_ms in (5, 100):
+        write_run(tmp_path / str(delay_ms), options={"net": {"delay_ms": delay_ms}})
+    table = ReportData.load(tmp_path).table
+    assert table.net_options.isna().all()
+    assert set(table["name"]) == {f"allreduce algo.net.delay_ms={ms}" for ms in (5, 100)}
+
+
+def test_runs_whose_seeds_are_unknown_are_compared_in_no_pairs(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", seed=seed)
+        write_run(tmp_path / f"b{seed}", "bytegrad", seed=seed)
+        file = tmp_path / f"b{seed}" / "summary.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"seed": None if seed else 0}))
+    study = ReportData.load(tmp_path)
+    rows = {row["name"]: row for row in study.table.to_dict("records")}
+    own, baseline = rows["bytegrad"], rows["allreduce"]
+    expected = ratio_interval(baseline["times_s"], own["times_s"], paired=False)
+    assert (own["speedup_low"], own["speedup_high"]) == expected
+    for module in SECTIONS:
+        assert module.section(study).finding.endswith(".")
 
 
 def test_a_loss_that_is_no_number_is_not_the_accuracy_beside_it(tmp_path):
@@ -96,3 +136,71 @@ def test_rates_that_are_at_work_are_not_yet_tried(tmp_path):
         write_run(tmp_path / str(scale), status=status, lr_scale=scale, reason=reason)
     table = learning_rates.section(ReportData.load(tmp_path)).tables["learning_rates"]
     assert table.cells["learning rates tried"] == ["0.1, 0.3"]
+
+
+def write_at_work(folder, **fields):
+    at_work = {"status": "failed", "reason": NOT_ENDED, "steps_per_s": None}
+    write_run(folder, **at_work, **fields)
+
+
+def test_what_is_at_work_has_neither_reached_nor_missed(tmp_path):
+    write_at_work(tmp_path / "a")
+    study = ReportData.load(tmp_path)
+    said = "No algorithm reaches a target in its median run so far."
+    assert way_to_accuracy.section(study).finding == said
+    said = "No algorithm reaches the target of 0.9 in its median run so far."
+    assert time_to_accuracy.section(study).finding == said
+    write_run(tmp_path / "b", "bytegrad", limit=0.5)
+    assert time_to_accuracy.section(ReportData.load(tmp_path)).finding == said
+
+
+def test_networks_on_which_all_are_at_work_are_none_that_all_missed(tmp_path):
+    write_at_work(tmp_path / "a", net="wan")
+    write_at_work(tmp_path / "b", net="lan_1g")
+    study = ReportData.load(tmp_path)
+    said = "No algorithm reaches its target in any of 2 situations so far."
+    assert time_to_accuracy.section(study).finding == said
+    said = "No algorithm reaches a target on any network so far."
+    assert best_over_networks.section(study).finding == said
+    write_run(tmp_path / "c", net="slow_tcp")
+    write_run(tmp_path / "d", net="dc_10g", limit=0.5)
+    study = ReportData.load(tmp_path)
+    said = "in 1 none reaches the target; in 2 none reaches the target so far"
+    assert said in time_to_accuracy.section(study).finding
+    section = best_over_networks.section(study)
+    said = (
+        "in 1 of 4 fields none reaches the target; in 2 of 4 fields none reaches the target so far"
+    )
+    assert said in section.finding
+    cells = [cell for [cell] in section.tables["times_over_networks"].cells.values()]
+    assert (cells.count("not ended"), cells.count("missed")) == (2, 1)
+    texts = [text.get_text() for text in section.figures["best_over_networks"].findobj(Text)]
+    assert (texts.count("not ended"), texts.count("all missed")) == (2, 1)
+
+
+def test_dots_have_no_cross_for_what_is_at_work(tmp_path):
+    write_run(tmp_path / "a")
+    write_at_work(tmp_path / "b", algo="bytegrad")
+    write_run(tmp_path / "c", "local_sgd", limit=0.5)
+    figure = dots(ReportData.load(tmp_path))
+    assert figure is not None
+    [axes] = figure.axes
+    assert [line.get_marker() for line in axes.lines].count("x") == 1
+    assert "not ended" in [text.get_text() for text in axes.texts]
+
+
+def test_workers_that_shared_a_gpu_have_no_time_in_the_pages_table_of_runs(tmp_path):
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", "bytegrad", shared_gpu=True)
+    columns = {
+        each["name"]: each for each in run_table(ReportData.load(tmp_path), tmp_path)["columns"]
+    }
+    for name in ("time_to_accuracy_s", "steps_per_s", "exposed_communication_s"):
+        time, none = (columns[name]["levels"][code] for code in columns[name]["codes"])
+        assert time > 0 and none is None
+    assert None not in columns["final_score"]["levels"]
+
+
+def test_runs_without_a_target_miss_none(tmp_path):
+    write_run(tmp_path / "a", target_accuracy=None, time_to_accuracy_s=None)
+    assert way_to_accuracy.section(ReportData.load(tmp_path)).finding == "The runs have no target."

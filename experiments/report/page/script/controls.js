@@ -53,8 +53,9 @@ function setUpRuns(DataTable, model) {
     const time = shown.findIndex(({ name }) => name === "time_to_accuracy_s");
     const rows = Array.from({ length: model.count }, (_, run) => {
         const cells = shown.map((column) => valueOf(column, run));
-        const isMiss = cells[time] === null && model.get("target", run) !== null && !model.isAtWork(run);
-        if (time >= 0 && isMiss) cells[time] = Infinity;
+        const isTimed = model.settings[model.setting[run]].is_timed && !model.isAtWork(run);
+        const isMiss = cells[time] === null && model.get("target", run) !== null;
+        if (time >= 0 && isTimed && isMiss) cells[time] = Infinity;
         return [run, ...cells];
     });
     const table = makeTable(DataTable, document.getElementById("run-table"), columns, rows);

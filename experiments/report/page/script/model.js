@@ -99,13 +99,13 @@ class Model {
         return this.statistics.isTie(...this.paired(first, second));
     }
 
-    // The times of both, seed by seed; where seeds differ or come twice, of all, not paired.
+    // The times of both, seed by seed; where seeds differ, come twice or are unknown, of all, not paired.
     paired(first, second) {
         const bySeed = new Map(second.runs.map((run, k) => [this.get("seed", run), second.times[k]]));
         const seeds = new Set(first.runs.map((run) => this.get("seed", run)));
         const isPaired =
             [seeds.size, bySeed.size, second.runs.length].every((size) => size === first.runs.length) &&
-            [...seeds].every((seed) => bySeed.has(seed));
+            [...seeds].every((seed) => seed !== null && bySeed.has(seed));
         if (!isPaired) return [first.times, second.times, false];
         return [first.times, first.runs.map((run) => bySeed.get(this.get("seed", run))), true];
     }

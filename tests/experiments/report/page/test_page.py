@@ -219,23 +219,24 @@ def test_the_slider_gives_what_python_gives_and_says_missed(study, page):
     assert "all have missed it" in texts(page, "#target-note")[0]
 
 
-def test_a_run_at_work_is_no_miss_and_hides_no_other(tmp_path, chromium):
+def test_a_run_that_is_at_work_or_shared_a_gpu_is_no_miss_and_hides_no_other(tmp_path, chromium):
     runs = tmp_path / "runs"
     runs.mkdir()
     for seed in range(3):
         write(runs, "allreduce", seed)
         write(runs, "bytegrad", seed, ends=seed < 2)
     write(runs, "async", ends=False)
+    write(runs, "qsgd", shared_gpu=True)
     file = tmp_path / "at_work.html"
     file.write_text(make_page(ReportData.load(runs), runs, tmp_path, "at work"))
     show(chromium, file)
     note = chromium.ask("document.getElementById('target-note').textContent")
-    assert "allreduce is first" in note and "0 of 3 have missed it" in note
+    assert "allreduce is first" in note and "0 of 4 have missed it" in note
     shown = {row["algorithm"]: row for row in rows(chromium, "ranks")}
     assert shown["bytegrad"]["missed"] == "0 of 2" and shown["bytegrad"]["place"] == "1"
     assert shown["async"]["missed"] == "not ended" and shown["async"]["seconds"] == "-"
-    times = {row["status"]: row["time to target (s)"] for row in rows(chromium, "run-table")}
-    assert times["not ended"] == "-" and times["completed"] != "-"
+    times = {row["algorithm"]: row["time to target (s)"] for row in rows(chromium, "run-table")}
+    assert times["async"] == times["qsgd"] == "-" != times["allreduce"]
 
 
 def test_many_seeds_of_which_one_is_at_work_are_explored(tmp_path, chromium):
