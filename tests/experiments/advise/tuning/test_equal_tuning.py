@@ -207,6 +207,40 @@ def test_trials_are_found_by_what_records_say_of_them(tmp_path):
         load_trials(settings, tmp_path)
 
 
+TUNED = "data.for_tuning=true"
+
+
+def test_a_run_is_of_the_setting_that_says_most_of_it(tmp_path):
+    settings = {"plain": ["algo=qsgd"], "clipped": ["algo=qsgd clip_norm=1"]}
+    record(tmp_path / "one", [TUNED, "algo=qsgd", "net=wan", "seed=0"])
+    record(tmp_path / "two", [TUNED, "algo=qsgd", "clip_norm=1", "net=wan", "seed=0"])
+    found = load_trials(settings, tmp_path)
+    assert [(own.contestant, own.folder.name) for own in found] == [
+        ("plain", "one"),
+        ("clipped", "two"),
+    ]
+    with pytest.raises(UserError, match=r"plain and other have the same setting, 'algo=qsgd'"):
+        load_trials({**settings, "other": ["algo=qsgd"]}, tmp_path)
+
+
+def test_all_settings_need_a_run_on_each_network_with_each_seed(tmp_path):
+    settings = {"a": ["algo=qsgd"], "b": ["algo=sgp"], "own": ["algo=slowmo net=none"]}
+    with pytest.raises(UserError, match="lacks 3 trials: run them"):
+        load_trials(settings, tmp_path)
+    for algo, net in (("qsgd", "lan_1g"), ("qsgd", "wan"), ("sgp", "lan_1g"), ("slowmo", "none")):
+        record(tmp_path / f"{algo}_{net}", [TUNED, f"algo={algo}", f"net={net}", "seed=0"])
+    with pytest.raises(UserError, match="lacks 1 trial: run them"):
+        load_trials(settings, tmp_path)
+    record(tmp_path / "sgp_wan", [TUNED, "algo=sgp", "net=wan", "seed=0"])
+    assert len(load_trials(settings, tmp_path)) == 5
+    record(tmp_path / "seed", [TUNED, "algo=sgp", "net=wan", "seed=1"])
+    with pytest.raises(UserError, match="lacks 4 trials: run them"):
+        load_trials(settings, tmp_path)
+    record(tmp_path / "pilot", [TUNED, "algo=sgp", "net=wan", "max_steps=2", "seed=0"])
+    with pytest.raises(UserError, match="two runs of 'algo=sgp' on wan with seed 0: keep those"):
+        load_trials(settings, tmp_path)
+
+
 def chosen_of(folder: str) -> list[Path]:
     """What was chosen of the trials of a folder: there, or one folder further down."""
     found = [*(RESULTS / folder).glob("chosen.yaml"), *(RESULTS / folder).glob("*/chosen.yaml")]
