@@ -57,7 +57,7 @@ def advise(
             for condition in conditions:
                 check_nodes(plan, condition)
         if num_verified:
-            check_launchable(conditions, plans[0].workers)
+            check_launchable(plans, conditions)
         _expect(work, plans, len(conditions), num_seeds, num_verified)
         compared.extend(plans)
 

@@ -156,11 +156,11 @@ def case_of(overrides: Sequence[str]) -> Case:
     if cluster is not None:
         cluster.place(config)
     check_first(config)
+    if config.cluster.straggler or config.cluster.jitter:
+        raise UserError("workers are alike here: leave cluster.straggler=0 and cluster.jitter=null")
     from experiments.plan.factory import make_plan
 
     plan = make_plan(config, Path())
-    if plan.cluster.straggler or plan.cluster.jitter:
-        raise UserError("workers are alike here: leave cluster.straggler=0 and cluster.jitter=null")
     if plan.accumulate > 1:
         raise UserError("a step has one batch here: leave accumulate=1, and choose batch_size")
     device.link_gb_per_s(own.get("inside"))

@@ -12,6 +12,7 @@ from experiments.advise.advise import slowest_rate_mbit
 from experiments.advise.candidates import gather
 from experiments.advise.choice import choose
 from experiments.advise.rank import Prediction, predictions_tie, ranked, tie_rule, ties
+from experiments.advise.verify import check_launchable
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.report.statistics import RATE_CLASSES_MBIT, prediction_error
@@ -249,6 +250,12 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(overrides, complaint):
         gather(choose(overrides), 1)
 
 
+def test_predictions_for_gpus_are_not_held_against_workers_on_cpus():
+    on_gpu = SimpleNamespace(backend=SimpleNamespace(device="cuda"))
+    with pytest.raises(UserError, match="--verify runs workers on CPUs, and .* device=cuda: leave"):
+        check_launchable([on_gpu], [NetworkCondition()])
+
+
 def test_no_seeds_are_refused():
     with pytest.raises(UserError, match="--seeds must be at least 1, got 0"):
         choose(["algo=allreduce"], 0)
@@ -362,6 +369,10 @@ def test_first_choices_are_run_for_real():
         (
             ("algo=bytegrad", "algo.hierarchical=true", "--on=net=two_sites", "--on=net=lan_1g"),
             "bytegrad averages within nodes",
+        ),
+        (
+            ("algo=allreduce", *SMALL, "cluster.straggler=1", "--verify=1"),
+            "--verify runs real workers: cluster.straggler=1 is of simulated workers: leave ",
         ),
     ],
 )
