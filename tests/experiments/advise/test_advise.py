@@ -331,23 +331,25 @@ def test_networks_with_other_nodes_are_refused_where_workers_average_within_node
         candidate.outcomes(NetworkCondition(rate_mbit=10))
 
 
-def test_the_command_ranks_on_two_networks_and_writes_a_page(tmp_path):
+def test_the_command_ranks_on_all_networks_and_writes_a_page(tmp_path):
     ended = advise(
         *("algo=allreduce,async", *SMALL, "target_accuracy=0.6", "--seeds", "1"),
+        *("net=lan_1g", "net.delay_ms=2"),
         *("--on", "net=slow_tcp", "--on", "net.rate_mbit=20 net.delay_ms=5"),
         *("--out", str(tmp_path / "out")),
     )
     assert ended.returncode == 0, ended.stderr
     page = (tmp_path / "out" / "advice.md").read_text()
     assert "network slow_tcp with rate_mbit=20, delay_ms=5, 2 workers" in page
-    assert page.count("simulated, 1 seed") == 2
+    assert "network lan_1g with delay_ms=2, 2 workers" in page
+    assert page.count("simulated, 1 seed") == 3
     assert "The values of async depend on timing" in ended.stdout
     assert "Two algorithms tie where" in page
-    # all-reduce was trained once for both networks, and async on each
+    # all-reduce was trained once for all networks, and async on each
     assert ended.stderr.count("trained allreduce") == 1
-    assert ended.stderr.count("trained async") == 2
+    assert ended.stderr.count("trained async") == 3
     said = [line for line in ended.stderr.splitlines() if line.startswith("trained ")]
-    assert len(said) == 3 and "; 100 % done" not in said[0]
+    assert len(said) == 4 and "; 100 % done" not in said[0]
     assert said[-1].endswith("; 100 % done, about 0 s left")
 
 
