@@ -169,6 +169,15 @@ def test_the_nearest_to_a_target_of_loss_has_the_lowest():
         ({"y": [9.0], "z": [1.0]}, "0 came in the predicted order, and 1 had been called ties"),
         ({"x": [1.0], "y": [9.0], "z": [2.0]}, "of 3 pairs of the first 3, 2 came in"),
         ({"y": [9.0], "z": [1.0]}, "the advice held"),
+        (
+            {"x": [math.inf], "y": [math.inf]},
+            "of 1 pair of the first 2, in 1 both missed the target: nothing is known of the advice",
+        ),
+        (
+            {"x": [1.0], "y": [math.inf], "z": [math.inf]},
+            "of 3 pairs of the first 3, in 1 both missed the target, 2 came in the predicted "
+            "order, and 0 had been called ties: the advice held",
+        ),
     ],
 )
 def test_the_verdict_holds_the_order_against_real_runs(measured_s, verdict):
