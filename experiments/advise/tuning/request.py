@@ -195,7 +195,7 @@ def _number(word: Word) -> float:
 
 def _trials(word: Word | None) -> int:
     number = 30 if word is None else _number(word)
-    if number < 1 or number != int(number):
+    if not (1 <= number < math.inf and number == int(number)):
         raise UserError(f"trials must be a whole number of at least 1, got {number:g}")
     return int(number)
 

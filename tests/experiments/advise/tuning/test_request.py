@@ -23,6 +23,9 @@ def refusal(*words: str) -> str:
     ("words", "sentence"),
     [
         (["trials=0"], "trials must be a whole number of at least 1, got 0"),
+        (["trials=inf"], "trials must be a whole number of at least 1, got inf"),
+        (["trials=nan"], "trials must be a whole number of at least 1, got nan"),
+        (["seed=4294967296"], "seed must be at least 0 and at most 4294967295, got 4294967296"),
         (["trials=many"], "trials must be a number, got many"),
         (["objective=speed"], "there is no objective 'speed': choose objective=steps_per_s"),
         (["objective=steps_per_s,time_to_accuracy,bytes_to_accuracy"], "one objective or two"),
