@@ -16,6 +16,7 @@ from experiments.advise.candidates import (
     Candidate,
     Field,
     check_nodes,
+    check_target,
     gather,
     outcomes_of,
 )
@@ -52,6 +53,7 @@ def advise(
     """
 
     def check(plans: Sequence[Plan]) -> None:
+        check_target(plans[0])
         conditions = [other.condition for other in networks] or [plans[0].net]
         for plan in plans:
             for condition in conditions:

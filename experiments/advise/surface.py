@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from experiments.advise.axes import Array, Axes
-from experiments.advise.candidates import Candidate, Field
+from experiments.advise.candidates import Candidate, Field, check_target
 from experiments.advise.grid import Grid, spread_out
 from experiments.advise.rank import tie_rule
 from experiments.plan.plan import Plan
@@ -88,10 +88,11 @@ def _two_digits(rate_mbit: float) -> str:
 
 
 def check_grid(plans: Sequence[Plan], axes: Axes) -> None:
-    """Raise `UserError` for a network whose links do not all have one rate and delay, those of a
-    point of `axes`, or for a point that no network can be at.
+    """Raise `UserError` without a target, for a network whose links do not all have the rate and
+    delay of a point of `axes`, or for a point that no network can be at.
     """
     plan = plans[0]
+    check_target(plan)
     name = f"net={plan.names['net']}"
     if plan.net.varies:
         raise UserError(

@@ -155,6 +155,7 @@ def case_of(overrides: Sequence[str]) -> Case:
     cluster = cluster_of(own)
     if cluster is not None:
         cluster.place(config)
+        _check_workers(values_of(overrides).get("workers"), config.workers, own["nodes"])
     check_first(config)
     if config.cluster.straggler or config.cluster.jitter:
         raise UserError("workers are alike here: leave cluster.straggler=0 and cluster.jitter=null")
@@ -179,6 +180,14 @@ def case_of(overrides: Sequence[str]) -> Case:
         nodes=plan.nodes,
         inside=own.get("inside"),
     )
+
+
+def _check_workers(given: str | None, of_nodes: int, nodes: str) -> None:
+    if given not in (None, str(of_nodes)):
+        raise UserError(
+            f"workers={given} and nodes={nodes}, which are {of_nodes} workers, do not agree: leave "
+            "one of them out"
+        )
 
 
 def _is_own(key: str) -> bool:

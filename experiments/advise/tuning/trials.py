@@ -144,8 +144,12 @@ def _own_net(words: _Words) -> str | None:
 
 
 def best_final(trials: Iterable[Trial]) -> Trial:
-    """The baselines' trial of the highest final accuracy."""
-    own = [t for t in trials if values_of(t.words.split())["algo"] == _BASELINE]
+    """The baselines' trial of the highest final accuracy. Raises `UserError` without a baseline."""
+    own = [t for t in trials if values_of(t.words.split()).get("algo") == _BASELINE]
+    if not own:
+        raise UserError(
+            f"targets are set by a baseline, and no contestant has algo={_BASELINE}: add one"
+        )
     return max(own, key=lambda trial: trial.final)
 
 

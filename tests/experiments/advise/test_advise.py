@@ -261,7 +261,7 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(overrides, complaint):
 
 def test_predictions_for_gpus_are_not_held_against_workers_on_cpus():
     on_gpu = SimpleNamespace(backend=SimpleNamespace(device="cuda"))
-    with pytest.raises(UserError, match="--verify runs workers on CPUs, and .* device=cuda: leave"):
+    with pytest.raises(UserError, match=r"--verify runs workers on CPUs, .* device=cuda: leave"):
         check_launchable([on_gpu], [NetworkCondition()])
 
 
@@ -275,6 +275,12 @@ def test_a_glob_leaves_out_what_cannot_be_simulated_and_says_why():
     assert [candidate.algo for candidate in field.candidates] == ["allreduce"]
     assert [plan.seed for plan in field.candidates[0].plans] == [0, 1]
     assert "needs real workers" in field.left_out["torch_ddp"]
+
+
+def test_what_is_rehearsed_needs_no_target():
+    words = ["algo=allreduce", "target_accuracy=null", *SMALL]
+    (candidate,) = gather(choose(words), 1, num_rehearsals=1).candidates
+    assert candidate.profile.work_s > 0
 
 
 @pytest.mark.parametrize(
@@ -375,6 +381,7 @@ def test_first_choices_are_run_for_real():
     ("arguments", "complaint"),
     [
         (("net=nonsense",), "there is no net named 'nonsense'"),
+        (("algo=allreduce", *SMALL, "target_accuracy=null"), "and there is none: give target_acc"),
         (("algo=allreduce", "--on", "workers=3"), "--on takes overrides of net"),
         (("algo=allreduce", "algo.hierarchical=true", *SMALL), "needs a network with nodes"),
         (

@@ -13,6 +13,7 @@ from experiments.advise.grid import Grid, spread_out
 from experiments.advise.surface import check_grid, compute, sentences
 from experiments.advise.surface_plot import surface_plot
 from experiments.report.statistics import prediction_error
+from experiments.tasks.target import Target
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from tests import app
@@ -204,7 +205,11 @@ LOW_RATES = np.array([0.1, 100.0])
 @pytest.mark.parametrize(
     ("net", "axes", "said"),
     [
-        ({"workers": {0: {"rate_mbit": 10}}}, (RATES, DELAYS), "net=slow_tcp has links with a rate"),
+        (
+            {"workers": {0: {"rate_mbit": 10}}},
+            (RATES, DELAYS),
+            "net=slow_tcp has links with",
+        ),
         ({"workers": {1: {"up": {"delay_ms": 1}}}}, (RATES, DELAYS), "or delay of their own, "),
         ({"down": {"rate_mbit": 10}}, (RATES, DELAYS), "choose a network whose links are alike"),
         ({"nodes": {"size": 2, "between": {"rate_mbit": 9}}}, (RATES, DELAYS), "of their own"),
@@ -219,6 +224,8 @@ def test_a_grid_is_of_links_that_are_alike_and_can_be(net, axes, said, plan):
     check_grid([replace(plan, net=NetworkCondition(nodes={"size": 2}))], Axes(RATES, DELAYS))
     with pytest.raises(UserError, match=said):
         check_grid([replace(plan, net=NetworkCondition(**net))], Axes(*axes))
+    with pytest.raises(UserError, match="there is none: give target_accuracy"):
+        check_grid([replace(plan, target=Target())], Axes(RATES, DELAYS))
 
 
 def test_a_network_that_changes_is_refused():

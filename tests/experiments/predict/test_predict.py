@@ -235,6 +235,8 @@ def test_half_precision_is_faster_where_there_are_tensor_cores():
         ),
         (("algo=torch_ddp_bf16",), "take algo=power_sgd, or algo=allreduce algo.wire=bf16"),
         (("algo=allreduce", "cluster.straggler=1"), "workers are alike here"),
+        (("algo=allreduce", "nodes=16x8"), "workers=16 and nodes=16x8, which are 128 workers, do"),
+        (("algo=allreduce", "tokens=8", "image=3x8x8"), "tokens=8 and image=3x8x8 both say what"),
         ((), "algo is missing"),
         (("--model", "vgg16"), "there is no option --model: write model=VALUE"),
         (("algo=allreduce", "workers=8", "model="), "model= has no shapes"),

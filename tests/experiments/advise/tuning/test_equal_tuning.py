@@ -1,6 +1,7 @@
 """Tuning of all contestants alike: its trials, what is chosen, and that nothing of it scores."""
 
 import json
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from experiments.advise.tuning.trials import (
     final_targets,
     load_trials,
 )
+from experiments.commands.equal_tuning import main
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.overrides import values_of
@@ -177,6 +179,8 @@ def test_what_is_the_lowest_or_highest_tried_is_told():
 def test_targets_follow_from_the_most_accurate_baseline():
     other = trial("algo=qsgd lr_scale=1.0", [1], [0.99])
     assert best_final([SLOW, other, GOOD, FAST]) is GOOD
+    with pytest.raises(UserError, match="no contestant has algo=allreduce: add one"):
+        best_final([other])
     seeds = [trial("algo=allreduce", [1], [final]) for final in (0.80, 0.86, 0.85)]
     assert final_targets(seeds) == {2.0: 0.83, 1.0: 0.84, 0.5: 0.845, 0.2: 0.848}
     with pytest.raises(UserError, match=r"an accuracy of 0\.010, and a target 2 points below it"):
@@ -205,6 +209,14 @@ def test_trials_are_found_by_what_records_say_of_them(tmp_path):
     record(tmp_path / "two", [*words[1:], "net=wan", "seed=0"])
     with pytest.raises(UserError, match=r"is no trial: it has not data\.for_tuning=true"):
         load_trials(settings, tmp_path)
+
+
+@pytest.mark.parametrize("number", ["0", "-1"])
+def test_a_draw_has_trials(number, tmp_path, monkeypatch):
+    words = ["draw", "reference_fashion", f"--trials={number}", f"--out={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["equal_tuning", *words])
+    with pytest.raises(UserError, match=f"--trials must be at least 1, got {number}"):
+        main()
 
 
 TUNED = "data.for_tuning=true"

@@ -35,7 +35,10 @@ def test_each_setting_runs_on_its_networks_by_one_training(tmp_path: Path):
 
 def test_each_run_is_the_one_that_its_words_make():
     settings = {
-        "a": ["algo=allreduce net.rate_mbit=20", "algo=decentralized algo.topology=random_matching"],
+        "a": [
+            "algo=allreduce net.rate_mbit=20",
+            "algo=decentralized algo.topology=random_matching",
+        ],
         "b": ["algo=local_sgd net=slow_tcp net.rate_mbit=30 profile='profiles/${names.net}.yaml'"],
     }
     common = (*COMMON, "cluster.jitter=lognormal")
