@@ -137,6 +137,14 @@ def test_what_depends_on_timing_is_simulated_at_few_points_and_said_so(plan):
     assert said[-2:] == ["Left out: x needs real workers.", "Left out: y: no."]
 
 
+def test_the_first_at_a_delay_is_one_that_reaches_the_target(plan):
+    late = grid(
+        a=lambda r, d: np.where((r > RATES[0]) & (d < DELAYS[2]), 1.0, math.inf),
+    )
+    said = sentences(late, Field([Fake("a", False, plan)], {}))
+    assert said[1:4] == ["At 1 ms: a.", "At 10 ms: a.", "At 100 ms: none reaches the target."]
+
+
 @pytest.fixture
 def plan(tmp_path):
     from experiments.plan.compose import compose_config
