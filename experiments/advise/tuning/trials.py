@@ -129,18 +129,19 @@ def _wanted(known: Iterable[_Words], found: Set[_Run]) -> set[_Run]:
     """What makes equally many runs of all: each on its own network, or on all that occur, with all
     seeds that occur.
     """
-    nets = {net for words, net, _ in found if _own_net(words) is None}
+    nets = {net for words, net, _ in found if not _own_net(words)}
     seeds = {seed for _, _, seed in found}
     return {
         (words, net, seed)
         for words in known
-        for net in ({_own_net(words)} if _own_net(words) else nets or {""})
+        for own in [_own_net(words)]
+        for net in ({own} if own else nets or {""})
         for seed in seeds or {None}
     }
 
 
-def _own_net(words: _Words) -> str | None:
-    return values_of([*words]).get("net")
+def _own_net(words: _Words) -> str:
+    return values_of([*words]).get("net", "")
 
 
 def best_final(trials: Iterable[Trial]) -> Trial:
