@@ -3,7 +3,8 @@
 python -m experiments.advise task=fashion_mnist net=slow_tcp workers=16 [algo=glob(*)] [--seeds 3]
 
 Every algorithm is trained once for each seed on simulated workers, which serves all networks: name
-more of them by --on. With --verify N, real workers here run the first N choices, too.
+more of them, beside net=..., by --on. With --verify N, real workers here run the first N choices,
+too.
 
 What trains takes seconds to import. It is imported once the command line was looked at.
 """
@@ -38,9 +39,12 @@ def main() -> int:
     if arguments.out is not None:
         check_folder(arguments.out)
     choice = choose(arguments.overrides, arguments.seeds)
-    networks = [read_network(text.split()) for text in arguments.on]
+    named = [text.split() for text in arguments.on]
+    if named and choice.net:
+        named = [choice.net, *named]
+    networks = [read_network(words) for words in named]
     if networks:
-        choice = choice.over(arguments.on[0].split())
+        choice = choice.over(named[0])
     with commands.importing():
         from experiments.advise.advise import advise
     given, notes = advise(

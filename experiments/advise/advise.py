@@ -16,6 +16,7 @@ from experiments.advise.candidates import (
     Candidate,
     Field,
     check_nodes,
+    check_target,
     gather,
     outcomes_of,
 )
@@ -52,12 +53,13 @@ def advise(
     """
 
     def check(plans: Sequence[Plan]) -> None:
+        check_target(plans[0])
         conditions = [other.condition for other in networks] or [plans[0].net]
         for plan in plans:
             for condition in conditions:
                 check_nodes(plan, condition)
         if num_verified:
-            check_launchable(conditions, plans[0].workers)
+            check_launchable(plans, conditions)
         _expect(work, plans, len(conditions), num_seeds, num_verified)
         compared.extend(plans)
 

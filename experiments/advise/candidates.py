@@ -212,6 +212,15 @@ def check_nodes(plan: Plan, net: NetworkCondition) -> None:
         )
 
 
+def check_target(plan: Plan) -> None:
+    """Raise `UserError` where there is no target, so that no times to it can be compared."""
+    if plan.target.value is None:
+        raise UserError(
+            "times to a target are compared, and there is none: give target_accuracy, or one such "
+            "as target.loss=3.2"
+        )
+
+
 class Field(NamedTuple):
     """All that are compared, and why others are not, by name."""
 
@@ -258,11 +267,6 @@ def gather(
     torch.set_num_threads(1)  # a pool of threads would not survive the forks of a rehearsal
     plans, left_out = _plans(choice, num_seeds, shares_host)
     check([own[0] for own in plans])
-    if plans[0][0].target.value is None:
-        raise UserError(
-            "times to a target are compared, and there is none: give target_accuracy, or one such "
-            "as target.loss=3.2"
-        )
     data = _load(plans[0][0])
     profiles = _profiles([own[0] for own in plans], data, num_rehearsals, briefly, work, expect)
     pairs = zip(plans, profiles, strict=True)

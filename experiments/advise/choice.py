@@ -27,9 +27,14 @@ class Choice(NamedTuple):
     """One by one: all of them must work, where those of a glob may be left out."""
     others: list[str]
 
+    @property
+    def net(self) -> list[str]:
+        """Its overrides of `net`."""
+        return [text for text in self.others if read_word(text).is_of("net")]
+
     def over(self, net: Sequence[str]) -> "Choice":
         """The same with these overrides of `net`, and no other ones."""
-        kept = [text for text in self.others if not read_word(text).is_of("net")]
+        kept = [text for text in self.others if text not in self.net]
         return self._replace(others=[*kept, *net])
 
 

@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
 from experiments.advise.axes import Array, Axes
-from experiments.advise.candidates import Candidate, Field
+from experiments.advise.candidates import Candidate, Field, check_target
 from experiments.advise.grid import Grid, spread_out
 from experiments.advise.rank import tie_rule
 from experiments.plan.plan import Plan
 from host.errors import UserError
 from host.words import counted
+from netsim.conditions.condition import NetworkCondition
 
 
 def compute(candidates: Sequence[Candidate], axes: Axes, num_coarse: int) -> Grid:
@@ -40,8 +42,7 @@ def _times(candidate: Candidate, axes: Axes) -> Array:
     times_srd = np.empty((len(candidate.plans), len(axes.rates_mbit), len(axes.delays_ms)))
     for i, rate in enumerate(axes.rates_mbit):
         for j, delay in enumerate(axes.delays_ms):
-            there = replace(base, rate_mbit=float(rate), delay_ms=float(delay))
-            outcomes = candidate.outcomes(there)
+            outcomes = candidate.outcomes(_at(base, rate, delay))
             times_srd[:, i, j] = [outcome.time_to_accuracy_s for outcome in outcomes]
     return times_srd
 
@@ -75,10 +76,14 @@ def sentences(grid: Grid, field: Field) -> list[str]:
 
 def _along(grid: Grid, delay: int) -> str:
     """Such as "At 1 ms: power_sgd, from 810 Mbit/s allreduce."."""
+    firsts = [grid.first(rate, delay) for rate in range(len(grid.rates_mbit))]
+    reached = next((first for first in firsts if first is not None), None)
+    if reached is None:
+        return f"At {grid.delays_ms[delay]:.3g} ms: none reaches the target."
     crossings = grid.crossings(delay)
-    start = crossings[0].before if crossings else grid.first(0, delay)
+    start = crossings[0].before if crossings else reached
     changes = [f"from {_two_digits(c.rate_mbit)} Mbit/s {c.after}" for c in crossings]
-    return f"At {grid.delays_ms[delay]:.3g} ms: {', '.join([str(start), *changes])}."
+    return f"At {grid.delays_ms[delay]:.3g} ms: {', '.join([start, *changes])}."
 
 
 def _two_digits(rate_mbit: float) -> str:
@@ -86,11 +91,41 @@ def _two_digits(rate_mbit: float) -> str:
     return np.format_float_positional(rate_mbit, 2, fractional=False, trim="-")
 
 
-def check_constant(plans: Sequence[Plan]) -> None:
-    """Raise `UserError` for a network that changes over time."""
+def check_grid(plans: Sequence[Plan], axes: Axes) -> None:
+    """Raise `UserError` without a target, for a network whose links do not all have the rate and
+    delay of a point of `axes`, or for a point that no network can be at.
+    """
     plan = plans[0]
-    if plan.net.trace is not None or plan.net.schedule is not None:
+    check_target(plan)
+    name = f"net={plan.names['net']}"
+    if plan.net.varies:
         raise UserError(
-            f"net={plan.names['net']} changes over time, so it has no one rate and "
-            "delay: choose a constant network, such as net=slow_tcp"
+            f"{name} changes over time, so it has no one rate and delay: choose a constant "
+            "network, such as net=slow_tcp"
         )
+    for rate, delay in product(axes.rates_mbit[[0, -1]], axes.delays_ms[[0, -1]]):
+        try:
+            net = _at(plan.net, rate, delay)
+        except ValueError as error:
+            raise UserError(f"a point of the grid: {error}") from error
+        if not _is_even(net, plan.workers):
+            raise UserError(
+                f"{name} has links with a rate or delay of their own, which no point of the grid "
+                "changes: choose a network whose links are alike, such as net=slow_tcp"
+            )
+
+
+def _at(net: NetworkCondition, rate: float, delay: float) -> NetworkCondition:
+    return replace(net, rate_mbit=float(rate), delay_ms=float(delay))
+
+
+def _is_even(net: NetworkCondition, num_workers: int) -> bool:
+    """Whether all links have the rate and delay of `net`, and those of nodes add nothing."""
+    ranks = range(min(num_workers, net.max_rank_named + 2))  # the last one has nothing of its own
+    up, down = ([net.link(rank, way) for rank in ranks] for way in ("up", "down"))
+    nodes = [net.node_link("up"), net.node_link("down")]
+    return (
+        {(link.rate_mbit, link.delay_ms) for link in up} == {(net.rate_mbit, net.delay_ms)}
+        and {(link.rate_mbit, link.delay_ms) for link in down} == {(net.rate_mbit, 0)}
+        and {(link.rate_mbit, link.delay_ms) for link in nodes} == {(None, 0)}
+    )

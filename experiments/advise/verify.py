@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 from experiments.advise.candidates import Candidate
 from experiments.plan.plan import Backend, Plan
@@ -26,11 +27,22 @@ ATTEMPTS = 2
 """A busy host can spoil a run's network; that says nothing of the algorithm."""
 
 
-def check_launchable(networks: Iterable[NetworkCondition], workers: int) -> None:
-    """Raise `UserError` where real workers cannot run here over these networks."""
+def check_launchable(plans: Sequence[Plan], networks: Sequence[NetworkCondition]) -> None:
+    """Raise `UserError` where real workers cannot run these plans here over these networks."""
+    device = plans[0].backend.device
+    if device != "cpu":
+        raise UserError(
+            f"--verify runs workers on CPUs, and times are predicted for device={device}: leave "
+            "out --verify, or take device=cpu"
+        )
+    try:
+        for plan, network in product(plans, networks):
+            _real(plan, network)
+    except ValueError as error:
+        raise UserError(f"--verify runs real workers: {error}") from error
     try:
         for network in networks:
-            check_permitted(network, workers)
+            check_permitted(network, plans[0].workers)
     except (NamespaceError, ValueError) as error:
         raise UserError(str(error)) from error
 
@@ -41,9 +53,12 @@ def measured_times_s(candidate: Candidate, net: NetworkCondition, work: Work) ->
 
     Raises `RunFailedError` where a run fails twice.
     """
-    gloo = Backend(process_group="gloo", device="cpu")
-    plans = [replace(plan, net=net, backend=gloo) for plan in candidate.plans]
+    plans = [_real(plan, net) for plan in candidate.plans]
     return [_measured_s(plan, candidate.data, work) for plan in plans]
+
+
+def _real(plan: Plan, net: NetworkCondition) -> Plan:
+    return replace(plan, net=net, backend=Backend(process_group="gloo", device="cpu"))
 
 
 def _measured_s(plan: Plan, data: TaskData, work: Work) -> float:

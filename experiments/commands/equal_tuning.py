@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from host import commands
 from host.command_line.parser import Parser
+from host.errors import UserError
 from host.output import check_folder, writing
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def main() -> int:
         runs = list(runs_of(settings, arguments.words, arguments.nets, arguments.seeds))
         run_all(runs[::-1] if arguments.from_the_end else runs, arguments.runs)
         return 0
+    if arguments.trials < 1:
+        raise UserError(f"--trials must be at least 1, got {arguments.trials}")
     check_folder(arguments.out)
     with commands.importing():
         from experiments.advise.tuning.draws import draw, read_contestants, save_settings

@@ -24,6 +24,13 @@ def main() -> int:
     arguments = _parser().parse_intermixed_args()
     if (arguments.real is None) != (arguments.page is None):
         raise UserError("--real wants --page, and --page wants --real: give both")
+    if arguments.trainings is not None and (
+        arguments.extract is None or arguments.map is not None or arguments.words
+    ):
+        raise UserError(
+            "--trainings is where --extract writes, and answers and the map are of the package's "
+            "own file: give it beside --extract alone"
+        )
     if arguments.map is not None:
         check_folder(arguments.map)
     if arguments.extract is not None:

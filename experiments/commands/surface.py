@@ -10,6 +10,7 @@ What trains takes seconds to import. It is imported once the command line was lo
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,8 +39,9 @@ def main() -> int:
     choice = choose(arguments.overrides, arguments.seeds)
     with commands.importing():
         from experiments.advise.candidates import gather
-        from experiments.advise.surface import check_constant, compute, sentences
-    field = gather(choice, arguments.seeds, check=check_constant)
+        from experiments.advise.surface import check_grid, compute, sentences
+    check = partial(check_grid, axes=axes)
+    field = gather(choice, arguments.seeds, check=check)
     grid = compute(field.candidates, axes, arguments.coarse)
     _write(grid, field, arguments.out)
     print("\n".join(sentences(grid, field)))

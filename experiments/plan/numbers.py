@@ -5,6 +5,9 @@ from typing import Any
 PRECISIONS = ("float32", "bfloat16", "float16")
 """What matrices are multiplied in; weights and gradients are float32."""
 
+MAX_SEED = 2**32 - 1
+"""What every generator takes, those of torch and NumPy alike."""
+
 _FROM_1 = ("workers", "batch_size", "max_steps", "eval_every", "log_every", "bucket_bytes")
 
 
@@ -16,9 +19,10 @@ def check_numbers(run: Any) -> None:
         value = getattr(run, name)
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    for name in ("seed", "checkpoint_every"):
-        if getattr(run, name) < 0:
-            raise ValueError(f"{name} must be at least 0, got {getattr(run, name)}")
+    if run.checkpoint_every < 0:
+        raise ValueError(f"checkpoint_every must be at least 0, got {run.checkpoint_every}")
+    if not 0 <= run.seed <= MAX_SEED:
+        raise ValueError(f"seed must be at least 0 and at most {MAX_SEED}, got {run.seed}")
     if run.batch_size % run.accumulate:
         raise ValueError(
             f"accumulate={run.accumulate} micro-batches must divide batch_size={run.batch_size}"

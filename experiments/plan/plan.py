@@ -219,6 +219,7 @@ class Plan:
     def __post_init__(self) -> None:
         check_numbers(self)
         self._check_transport()
+        self._check_pace()
         if self.task.num_classes is None and self.target.metric != LOSS:
             raise ValueError(
                 f"task={self.names['task']} has no classes, so that there is no "
@@ -250,6 +251,21 @@ class Plan:
             raise ValueError(
                 "data.sizes=unequal weighs the workers' gradients, which clip_norm would undo: "
                 "take data.sizes=equal, or clip_norm=null"
+            )
+
+    def _check_pace(self) -> None:
+        """Real workers are as fast as they are."""
+        if self.backend.is_simulated:
+            return
+        if self.cluster.straggler:
+            raise ValueError(
+                f"cluster.straggler={self.cluster.straggler:g} is of simulated workers: leave "
+                "cluster.straggler=0, or take backend=sim"
+            )
+        if self.cluster.jitter is not None:
+            raise ValueError(
+                "cluster.jitter is of simulated workers: leave cluster.jitter=null, or take "
+                "backend=sim"
             )
 
     def _check_transport(self) -> None:

@@ -88,6 +88,8 @@ def make_model(
 def model_config(words: Mapping[str, str]) -> dict[str, Any]:
     """What the model is made of. Raises `UserError` for one that is not known."""
     prefix = "model."
+    if len(examples := [f"{key}={words[key]}" for key in INPUTS if key in words]) > 1:
+        raise UserError(f"{' and '.join(examples)} both say what one example is: leave one")
     changes = OmegaConf.from_dotlist(
         [f"{key.removeprefix(prefix)}={text}" for key, text in words.items() if prefix in key]
     )

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 class Case:
     """What is to be predicted; `trace` has the batch of each worker. `nodes` are for an algorithm
     that is hierarchical, `inside` is what links their workers (see `Device.link_gb_per_s`).
+    `num_steps` pass at least: see `predict`.
     """
 
     trace: StepTrace
@@ -80,7 +81,8 @@ class StepPrediction:
 
 
 def predict(case: Case) -> StepPrediction:
-    """Let `num_steps` steps pass; the last whole period of them counts (see `steady_steps`).
+    """Let `num_steps` steps pass, or as many more as the algorithm needs for two rounds after its
+    early steps; of those after the early ones the last whole periods count (see `steady_steps`).
 
     Raises:
         UserError: the device does not compute in that precision, or has no such link.
@@ -102,11 +104,12 @@ def predict(case: Case) -> StepPrediction:
         nodes=case.nodes,
     )
     marks = [(0.0, 0.0, 0.0)]
-    for _ in range(case.num_steps):
+    early, steps_per_round = case.algorithm.num_early_steps, case.algorithm.steps_per_round
+    for _ in range(max(case.num_steps, early + 2 * steps_per_round)):
         run.step()
         marks.append((timeline.time_s.max(), run.optimizer_s, timeline.bytes_sent[0]))
     run.close()
-    num_steady = steady_steps(run.script)
+    num_steady = steady_steps(run.script[early:])
     pairs = zip(marks[-1], marks[-1 - num_steady], strict=True)
     step_s, optimizer_s, sent = (float(last - first) / num_steady for last, first in pairs)
     return StepPrediction(
@@ -152,12 +155,13 @@ def case_of(overrides: Sequence[str]) -> Case:
     cluster = cluster_of(own)
     if cluster is not None:
         cluster.place(config)
+        _check_workers(values_of(overrides).get("workers"), config.workers, own["nodes"])
     check_first(config)
+    if config.cluster.straggler or config.cluster.jitter:
+        raise UserError("workers are alike here: leave cluster.straggler=0 and cluster.jitter=null")
     from experiments.plan.factory import make_plan
 
     plan = make_plan(config, Path())
-    if plan.cluster.straggler or plan.cluster.jitter:
-        raise UserError("workers are alike here: leave cluster.straggler=0 and cluster.jitter=null")
     if plan.accumulate > 1:
         raise UserError("a step has one batch here: leave accumulate=1, and choose batch_size")
     device.link_gb_per_s(own.get("inside"))
@@ -178,6 +182,14 @@ def case_of(overrides: Sequence[str]) -> Case:
     )
 
 
+def _check_workers(given: str | None, of_nodes: int, nodes: str) -> None:
+    if given not in (None, str(of_nodes)):
+        raise UserError(
+            f"workers={given} and nodes={nodes}, which are {of_nodes} workers, do not agree: leave "
+            "one of them out"
+        )
+
+
 def _is_own(key: str) -> bool:
     """Whether a word is of predictions alone; `profile` is another name of `device`."""
     return key in ("device", "profile", *CLUSTER_WORDS) or is_of_model(key)
@@ -193,10 +205,12 @@ def _algorithm(plan: Plan, trace: StepTrace) -> Algorithm:
     return counterpart
 
 
-def _beside(first_s: float | None) -> str:
-    if first_s is None:
-        return "no step that communicates was like a later one: take more max_steps"
-    more_ms = round(1e3 * first_s, 1) + 0.0  # -0.0 is 0.0
+def _beside(result: StepPrediction) -> str:
+    if not result.bytes_sent:
+        return "nothing is sent"
+    if result.first_s is None:
+        return "no later step does the same as the first that communicates, to compare it with"
+    more_ms = round(1e3 * result.first_s, 1) + 0.0  # -0.0 is 0.0
     return (
         f"the first step that communicates takes {more_ms:,.1f} ms more, while TCP's windows "
         "open; making the connections comes on top, and is not known"
@@ -213,7 +227,7 @@ def describe(case: Case, result: StepPrediction) -> str:
         f"examples/s             {result.examples_per_s:,.0f}\n"
         f"exposed communication  {result.exposed_share:.1%} of the step\n"
         f"sent by worker 0       {result.bytes_sent / 1e6:,.1f} MB a step\n"
-        f"steady state           {_beside(result.first_s)}\n"
+        f"steady state           {_beside(result)}\n"
         f"model                  {trace.num_parameters / 1e6:,.1f} M parameters, "
         f"{work / trace.batch_size / 1e9:,.1f} GFLOPs an example, forward and backward\n"
         f"compute                {1e3 * result.compute_s:,.1f} ms: "

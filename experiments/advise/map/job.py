@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
+from netsim.conditions.link import MIN_RATE_MBIT
 
 MAX_LOSS_PCT = 1.0
 """More was never compared with measurements."""
@@ -48,8 +49,9 @@ class Job:
     loss_pct: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("compute_ms", "model_mb", "rate_mbit"):
+        for name in ("compute_ms", "model_mb"):
             _check_range(name, getattr(self, name), 1e-6, 1e9)
+        _check_range("rate_mbit", self.rate_mbit, MIN_RATE_MBIT, 1e9)
         _check_range("delay_ms", self.delay_ms, 0, 1e5)
         _check_range("loss_pct", self.loss_pct, 0, MAX_LOSS_PCT)
 

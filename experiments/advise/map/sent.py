@@ -20,6 +20,7 @@ from bagua_algos.communication.communicator import Operation
 from bagua_algos.engine.algorithm import Algorithm
 from experiments.plan.part import make_part
 from experiments.predict.dry_run import DryRun, meta_buckets
+from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from netsim.timeline.compute import ComputeTimes
 from netsim.timeline.cost_model import CostModel
@@ -91,8 +92,14 @@ def sent_of(
     workers: int,
     bucket_bytes: int = _ONE_BUCKET,
 ) -> Sent:
-    """The steps of an algorithm on parameters of these shapes."""
-    assert not algorithm.depends_on_timing, algorithm
+    """The steps of an algorithm on parameters of these shapes. Raises `UserError` where these
+    depend on timing.
+    """
+    if algorithm.depends_on_timing:
+        raise UserError(
+            f"the values of {type(algorithm).__name__} depend on timing, so that one training does "
+            "not serve all places of the map: leave it out"
+        )
     buckets = meta_buckets(shapes, workers, bucket_bytes)
     timeline = Timeline(
         CostModel(NetworkCondition(), workers),

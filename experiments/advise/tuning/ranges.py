@@ -62,7 +62,7 @@ class Range:
             return self.choices[int(quantile * len(self.choices))]
         low, high = (self.low, self.high + 1) if self.is_whole else (self.low, self.high)
         value = low * (high / low) ** quantile if self.log else low + quantile * (high - low)
-        return int(value) if self.is_whole else value
+        return math.floor(value) if self.is_whole else value
 
 
 def read_ranges(name: str) -> dict[str, Range]:
@@ -129,4 +129,14 @@ def _of_choices(options: Mapping[str, Any]) -> Range:
         raise ValueError("choices must be a list of two or more, and stand alone")
     if not all(value is None or isinstance(value, Value) for value in found):
         raise ValueError(f"choices must be numbers, words, true, false or null, got {found}")
+    for value in found:
+        if isinstance(value, str) and _is_number(value):
+            raise ValueError(f"{value} is text to YAML: write a number as 8 or 1.0e-4")
     return Range(choices=tuple(found))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

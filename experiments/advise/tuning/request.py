@@ -53,6 +53,7 @@ class Request:
         folder: of the search.
         plan: of a trial with the defaults.
         command: that goes on with it, without the number of trials.
+        only_of_search: those of `overrides` that were added for the trials.
     """
 
     overrides: tuple[str, ...]
@@ -64,6 +65,7 @@ class Request:
     folder: Path
     plan: Plan = field(repr=False)
     command: str
+    only_of_search: tuple[str, ...]
 
     @property
     def key(self) -> str:
@@ -81,14 +83,11 @@ class Request:
         return [*self.overrides, *(override(name, values[name]) for name in ordered)]
 
     def command_of(self, values: dict[str, Value]) -> str:
-        """The app's command line that runs with these values, and with the app's own seed."""
+        """The app's command line that runs with these values; with the app's own seed, unless
+        one was given.
+        """
         words = [w for w in self.overrides_with(values) if w not in self.only_of_search]
         return shlex.join(["python", "-m", "experiments", *words])
-
-    @property
-    def only_of_search(self) -> tuple[str, ...]:
-        """Words that were added for the trials."""
-        return (f"seed={SEED}", "stop_at_target=true")
 
 
 def read_request(arguments: Sequence[str]) -> Request:
@@ -103,7 +102,8 @@ def read_request(arguments: Sequence[str]) -> Request:
         else:
             others.append(word)
     objectives = _objectives(own.get("objective"))
-    overrides = _with_defaults(others, objectives)
+    added = _added(others, objectives)
+    overrides = [*(word.text for word in others), *added]
     config = compose_config(overrides)
     folder_of_names = "_".join([config.names.algo, config.names.net])
     check_first(config)
@@ -134,6 +134,7 @@ def read_request(arguments: Sequence[str]) -> Request:
         command=shlex.join(
             ["python", "-m", "experiments.tune", *(w for w in arguments if _key(w) != "trials")]
         ),
+        only_of_search=tuple(added),
     )
     default = Path("results/tunes", f"{folder_of_names}_{identity(request.key)}")
     folder = Path(own["folder"].value) if "folder" in own else default
@@ -153,12 +154,12 @@ def _key(argument: str) -> str:
     return argument.partition("=")[0].lstrip("+")
 
 
-def _with_defaults(others: Sequence[Word], objectives: Sequence[Objective]) -> list[str]:
+def _added(others: Sequence[Word], objectives: Sequence[Objective]) -> list[str]:
     keys = {word.key for word in others}
     ends = all(objective.ends_at_target for objective in objectives)
     added = [] if "seed" in keys else [f"seed={SEED}"]
     added += ["stop_at_target=true"] if ends and "stop_at_target" not in keys else []
-    return [*(word.text for word in others), *added]
+    return added
 
 
 def _objectives(word: Word | None) -> tuple[Objective, ...]:
@@ -195,7 +196,7 @@ def _number(word: Word) -> float:
 
 def _trials(word: Word | None) -> int:
     number = 30 if word is None else _number(word)
-    if number < 1 or number != int(number):
+    if not (1 <= number < math.inf and number == int(number)):
         raise UserError(f"trials must be a whole number of at least 1, got {number:g}")
     return int(number)
 

@@ -45,6 +45,9 @@ PATIENCE = 2
 """How many times the best time or bytes a trial may take without the target."""
 
 _NAME, _OF, _DEFAULT, _TOOK = "search", "of", "is default", "took"
+_PROCESSES = "processes"
+_APART = 1_000_003
+"""What lies between the seeds of two processes, so that searches by other seeds draw otherwise."""
 _DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
@@ -149,7 +152,10 @@ class Search:
                 "choose another folder=..."
             )
         # Another process, and this one when it goes on, draw otherwise.
-        seed = self._request.plan.seed + len(study.get_trials(deepcopy=False))
+        others = study.user_attrs.get(_PROCESSES, 0)
+        study.set_user_attr(_PROCESSES, others + 1)
+        seed = self._request.plan.seed + len(study.get_trials(deepcopy=False)) + others * _APART
+        seed %= 2**32  # as NumPy takes it
         study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=NUM_FIRST)
         return study
 

@@ -1,8 +1,9 @@
 """Runs of settings on several networks with several seeds. As in a sweep, what is done is left out,
 and one training serves all networks.
 
-A setting is composed once. Networks and seeds are put into its configuration, of which they change
-nothing else: Hydra takes longer to compose a run than simulation takes to replay one.
+A setting is composed once. Networks and seeds are put into its configuration before anything in it
+is resolved, so that what refers to them follows: Hydra takes longer to compose a run than
+simulation takes to replay one.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf, read_write
 
 from experiments.advise.tuning.draws import Settings
-from experiments.plan.compose import compose_config
+from experiments.plan.compose import compose_with_hydra, of_app
 from experiments.plan.identity import config_text, identity, plain
-from experiments.plan.overrides import values_of
+from experiments.plan.overrides import read_word, values_of
 from experiments.runs.folder_lock import HeldError, hold
 from experiments.runs.run import run
 from experiments.runs.study import Standing, clear, read_record
@@ -42,35 +43,34 @@ def runs_of(
     """Those of all settings, each beside the words in `common`, on its own network, where it names
     one, else on all of `nets`. Raises `UserError` for words that do not fit.
     """
-    networks: dict[str, dict[str, Any]] = {}
-    composed: dict[tuple[str, ...], dict[str, Any]] = {}
+    networks: dict[tuple[str, ...], DictConfig] = {}
+    composed: dict[tuple[str, ...], DictConfig] = {}
     for contestant, text in ((name, text) for name, own in settings.items() for text in own):
         named = values_of(text.split()).get("net")
-        words = tuple(word for word in text.split() if not word.startswith("net="))
+        words = tuple(word for word in text.split() if read_word(word).key != "net")
+        of_net = tuple(word for word in words if read_word(word).is_of("net"))
         if words not in composed:
-            composed[words] = plain(compose_config([*common, *words]))
+            composed[words] = compose_with_hydra([*common, *words])
         for seed, net in product(seeds, nets if named is None else [named]):
-            if net not in networks:
-                networks[net] = plain(compose_config([*common, "algo=allreduce", f"net={net}"]))
-            yield _one(composed[words], networks[net], contestant, (*common, *words), seed)
+            there = (*of_net, f"net={net}")
+            if there not in networks:
+                networks[there] = compose_with_hydra([*common, "algo=allreduce", *there]).net
+            config = _put_in(composed[words], net, networks[there], seed)
+            yield _one(config, contestant, (*common, *words, f"net={net}", f"seed={seed}"))
 
 
-def _one(
-    config: dict[str, Any],
-    of_net: dict[str, Any],
-    contestant: str,
-    words: tuple[str, ...],
-    seed: int,
-) -> SettingRun:
-    net = of_net["names"]["net"]
-    names = {**config["names"], "net": net}
-    values = {**config, "net": of_net["net"], "names": names, "seed": seed}
-    key = identity(config_text(values))
-    return SettingRun(
-        config=values,
-        words=(*words, f"net={net}", f"seed={seed}"),
-        name=f"{contestant}_{net}_s{seed}_{key}",
-    )
+def _put_in(composed: DictConfig, name: str, net: DictConfig, seed: int) -> dict[str, Any]:
+    """The configuration of `composed`, resolved with this network and seed."""
+    with read_write(composed.hydra):
+        composed.hydra.runtime.choices.net = name
+    composed.net, composed.seed = net, seed
+    return plain(of_app(composed))
+
+
+def _one(config: dict[str, Any], contestant: str, words: tuple[str, ...]) -> SettingRun:
+    key = identity(config_text(config))
+    name = f"{contestant}_{config['names']['net']}_s{config['seed']}_{key}"
+    return SettingRun(config=config, words=words, name=name)
 
 
 def run_all(runs: Sequence[SettingRun], root: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,12 @@ JUDGED_AT = 1.0
 
 _BASELINE = "allreduce"
 """What `algo` says of a contestant that is a baseline."""
+
+_Words = frozenset[str]
+"""Of a setting."""
+
+_Run = tuple[_Words, str, str | None]
+"""The setting of a run, its network and its seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +77,14 @@ class Trial:
 
 
 def load_trials(settings: Settings, folder: Path) -> list[Trial]:
-    """Those of the runs in `folder` that are done and have the words of a setting.
+    """Those of the runs in `folder` that are done and have the words of a setting; of several
+    settings whose words a run has, it is of the one that says most.
 
-    Raises `UserError` where a setting has no run, or a run did not learn by `data.for_tuning`.
+    Raises `UserError` where a setting lacks a run on a network or with a seed that others have, or
+    has two, where two contestants have the same setting, or a run did not learn by
+    `data.for_tuning`.
     """
-    known = {
-        frozenset(words.split()): (name, words) for name, own in settings.items() for words in own
-    }
+    known = _by_words(settings)
     trials, found = [], set()
     for file in sorted(folder.rglob("environment.json")):
         given = json.loads(file.read_text())["overrides"]
@@ -86,18 +93,64 @@ def load_trials(settings: Settings, folder: Path) -> list[Trial]:
         record = read_record(file.parent, is_held=False)
         if record is None or record.standing is not Standing.DONE:
             continue
-        for words, (name, text) in known.items():
-            if words <= set(given):
-                found.add(words)
-                trials.append(_trial(name, text, values_of(given)["net"], file.parent))
-    if missing := known.keys() - found:
+        values = values_of(given)
+        for words in _said_most(known, set(given)):
+            name, text = known[words]
+            one = words, values["net"], values.get("seed")
+            if one in found:
+                raise UserError(
+                    f"{folder} has two runs of {text!r} on {one[1]} with seed {one[2]}: keep those "
+                    "of one command"
+                )
+            found.add(one)
+            trials.append(_trial(name, text, values["net"], file.parent))
+    if missing := _wanted(known, found) - found:
         raise UserError(f"{folder} lacks {counted(len(missing), 'trial')}: run them first")
     return trials
 
 
+def _by_words(settings: Settings) -> dict[_Words, tuple[str, str]]:
+    """Contestant and text of each setting."""
+    known: dict[_Words, tuple[str, str]] = {}
+    for name, text in ((name, text) for name, own in settings.items() for text in own):
+        other, _ = known.setdefault(frozenset(text.split()), (name, text))
+        if other != name:
+            raise UserError(f"{other} and {name} have the same setting, {text!r}: leave one out")
+    return known
+
+
+def _said_most(known: Iterable[_Words], given: Set[str]) -> list[_Words]:
+    """Those whose words are all in `given`, without those that another one of them has all of."""
+    all_in = [words for words in known if words <= given]
+    return [words for words in all_in if not any(words < other for other in all_in)]
+
+
+def _wanted(known: Iterable[_Words], found: Set[_Run]) -> set[_Run]:
+    """What makes equally many runs of all: each on its own network, or on all that occur, with all
+    seeds that occur.
+    """
+    nets = {net for words, net, _ in found if not _own_net(words)}
+    seeds = {seed for _, _, seed in found}
+    return {
+        (words, net, seed)
+        for words in known
+        for own in [_own_net(words)]
+        for net in ({own} if own else nets or {""})
+        for seed in seeds or {None}
+    }
+
+
+def _own_net(words: _Words) -> str:
+    return values_of([*words]).get("net", "")
+
+
 def best_final(trials: Iterable[Trial]) -> Trial:
-    """The baselines' trial of the highest final accuracy."""
-    own = [t for t in trials if values_of(t.words.split())["algo"] == _BASELINE]
+    """The baselines' trial of the highest final accuracy. Raises `UserError` without a baseline."""
+    own = [t for t in trials if values_of(t.words.split()).get("algo") == _BASELINE]
+    if not own:
+        raise UserError(
+            f"targets are set by a baseline, and no contestant has algo={_BASELINE}: add one"
+        )
     return max(own, key=lambda trial: trial.final)
 
 

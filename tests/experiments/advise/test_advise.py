@@ -12,6 +12,7 @@ from experiments.advise.advise import slowest_rate_mbit
 from experiments.advise.candidates import gather
 from experiments.advise.choice import choose
 from experiments.advise.rank import Prediction, predictions_tie, ranked, tie_rule, ties
+from experiments.advise.verify import check_launchable
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.report.statistics import RATE_CLASSES_MBIT, prediction_error
@@ -168,6 +169,15 @@ def test_the_nearest_to_a_target_of_loss_has_the_lowest():
         ({"y": [9.0], "z": [1.0]}, "0 came in the predicted order, and 1 had been called ties"),
         ({"x": [1.0], "y": [9.0], "z": [2.0]}, "of 3 pairs of the first 3, 2 came in"),
         ({"y": [9.0], "z": [1.0]}, "the advice held"),
+        (
+            {"x": [math.inf], "y": [math.inf]},
+            "of 1 pair of the first 2, in 1 both missed the target: nothing is known of the advice",
+        ),
+        (
+            {"x": [1.0], "y": [math.inf], "z": [math.inf]},
+            "of 3 pairs of the first 3, in 1 both missed the target, 2 came in the predicted "
+            "order, and 0 had been called ties: the advice held",
+        ),
     ],
 )
 def test_the_verdict_holds_the_order_against_real_runs(measured_s, verdict):
@@ -249,6 +259,12 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(overrides, complaint):
         gather(choose(overrides), 1)
 
 
+def test_predictions_for_gpus_are_not_held_against_workers_on_cpus():
+    on_gpu = SimpleNamespace(backend=SimpleNamespace(device="cuda"))
+    with pytest.raises(UserError, match=r"--verify runs workers on CPUs, .* device=cuda: leave"):
+        check_launchable([on_gpu], [NetworkCondition()])
+
+
 def test_no_seeds_are_refused():
     with pytest.raises(UserError, match="--seeds must be at least 1, got 0"):
         choose(["algo=allreduce"], 0)
@@ -259,6 +275,12 @@ def test_a_glob_leaves_out_what_cannot_be_simulated_and_says_why():
     assert [candidate.algo for candidate in field.candidates] == ["allreduce"]
     assert [plan.seed for plan in field.candidates[0].plans] == [0, 1]
     assert "needs real workers" in field.left_out["torch_ddp"]
+
+
+def test_what_is_rehearsed_needs_no_target():
+    words = ["algo=allreduce", "target_accuracy=null", *SMALL]
+    (candidate,) = gather(choose(words), 1, num_rehearsals=1).candidates
+    assert candidate.profile.work_s > 0
 
 
 @pytest.mark.parametrize(
@@ -324,23 +346,25 @@ def test_networks_with_other_nodes_are_refused_where_workers_average_within_node
         candidate.outcomes(NetworkCondition(rate_mbit=10))
 
 
-def test_the_command_ranks_on_two_networks_and_writes_a_page(tmp_path):
+def test_the_command_ranks_on_all_networks_and_writes_a_page(tmp_path):
     ended = advise(
         *("algo=allreduce,async", *SMALL, "target_accuracy=0.6", "--seeds", "1"),
+        *("net=lan_1g", "net.delay_ms=2"),
         *("--on", "net=slow_tcp", "--on", "net.rate_mbit=20 net.delay_ms=5"),
         *("--out", str(tmp_path / "out")),
     )
     assert ended.returncode == 0, ended.stderr
     page = (tmp_path / "out" / "advice.md").read_text()
     assert "network slow_tcp with rate_mbit=20, delay_ms=5, 2 workers" in page
-    assert page.count("simulated, 1 seed") == 2
+    assert "network lan_1g with delay_ms=2, 2 workers" in page
+    assert page.count("simulated, 1 seed") == 3
     assert "The values of async depend on timing" in ended.stdout
     assert "Two algorithms tie where" in page
-    # all-reduce was trained once for both networks, and async on each
+    # all-reduce was trained once for all networks, and async on each
     assert ended.stderr.count("trained allreduce") == 1
-    assert ended.stderr.count("trained async") == 2
+    assert ended.stderr.count("trained async") == 3
     said = [line for line in ended.stderr.splitlines() if line.startswith("trained ")]
-    assert len(said) == 3 and "; 100 % done" not in said[0]
+    assert len(said) == 4 and "; 100 % done" not in said[0]
     assert said[-1].endswith("; 100 % done, about 0 s left")
 
 
@@ -357,11 +381,16 @@ def test_first_choices_are_run_for_real():
     ("arguments", "complaint"),
     [
         (("net=nonsense",), "there is no net named 'nonsense'"),
+        (("algo=allreduce", *SMALL, "target_accuracy=null"), "and there is none: give target_acc"),
         (("algo=allreduce", "--on", "workers=3"), "--on takes overrides of net"),
         (("algo=allreduce", "algo.hierarchical=true", *SMALL), "needs a network with nodes"),
         (
             ("algo=bytegrad", "algo.hierarchical=true", "--on=net=two_sites", "--on=net=lan_1g"),
             "bytegrad averages within nodes",
+        ),
+        (
+            ("algo=allreduce", *SMALL, "cluster.straggler=1", "--verify=1"),
+            "--verify runs real workers: cluster.straggler=1 is of simulated workers: leave ",
         ),
     ],
 )

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,13 +10,12 @@ from experiments.advise import surface_plot as drawing
 from experiments.advise.axes import Axes, parse_axis
 from experiments.advise.candidates import Field
 from experiments.advise.grid import Grid, spread_out
-from experiments.advise.surface import (
-    compute,
-    sentences,
-)
+from experiments.advise.surface import check_grid, compute, sentences
 from experiments.advise.surface_plot import surface_plot
 from experiments.report.statistics import prediction_error
+from experiments.tasks.target import Target
 from host.errors import UserError
+from netsim.conditions.condition import NetworkCondition
 from tests import app
 from tests.experiments.legible import check
 
@@ -137,6 +137,14 @@ def test_what_depends_on_timing_is_simulated_at_few_points_and_said_so(plan):
     assert said[-2:] == ["Left out: x needs real workers.", "Left out: y: no."]
 
 
+def test_the_first_at_a_delay_is_one_that_reaches_the_target(plan):
+    late = grid(
+        a=lambda r, d: np.where((r > RATES[0]) & (d < DELAYS[2]), 1.0, math.inf),
+    )
+    said = sentences(late, Field([Fake("a", False, plan)], {}))
+    assert said[1:4] == ["At 1 ms: a.", "At 10 ms: a.", "At 100 ms: none reaches the target."]
+
+
 @pytest.fixture
 def plan(tmp_path):
     from experiments.plan.compose import compose_config
@@ -197,6 +205,35 @@ def test_the_command_writes_the_picture_and_the_table(tmp_path):
     slowest = frame[(frame.rate_mbit == 1) & frame.is_first]
     assert set(slowest.algo) == {"bytegrad"}
     assert "Simulated: of 2 algorithms at 6 points" in ended.stdout
+
+
+LOW_RATES = np.array([0.1, 100.0])
+
+
+@pytest.mark.parametrize(
+    ("net", "axes", "said"),
+    [
+        (
+            {"workers": {0: {"rate_mbit": 10}}},
+            (RATES, DELAYS),
+            "net=slow_tcp has links with",
+        ),
+        ({"workers": {1: {"up": {"delay_ms": 1}}}}, (RATES, DELAYS), "or delay of their own, "),
+        ({"down": {"rate_mbit": 10}}, (RATES, DELAYS), "choose a network whose links are alike"),
+        ({"nodes": {"size": 2, "between": {"rate_mbit": 9}}}, (RATES, DELAYS), "of their own"),
+        ({"faults": [{"worker": 1, "at_s": 5, "for_s": 2}]}, (RATES, DELAYS), "changes over time"),
+        ({}, (LOW_RATES, DELAYS), "a point of the grid: rate_mbit=0.1 is under 1"),
+        ({}, (RATES, np.array([1.0, 300_000])), "a point of the grid: delay_ms=300000.0 is over"),
+        ({"jitter_ms": 2, "delay_ms": 10}, (RATES, DELAYS), "jitter_ms=2 exceeds delay_ms=1.0"),
+    ],
+)
+def test_a_grid_is_of_links_that_are_alike_and_can_be(net, axes, said, plan):
+    check_grid([plan], Axes(RATES, DELAYS))
+    check_grid([replace(plan, net=NetworkCondition(nodes={"size": 2}))], Axes(RATES, DELAYS))
+    with pytest.raises(UserError, match=said):
+        check_grid([replace(plan, net=NetworkCondition(**net))], Axes(*axes))
+    with pytest.raises(UserError, match="there is none: give target_accuracy"):
+        check_grid([replace(plan, target=Target())], Axes(RATES, DELAYS))
 
 
 def test_a_network_that_changes_is_refused():

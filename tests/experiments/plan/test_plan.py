@@ -111,6 +111,19 @@ def test_a_topology_that_an_algorithm_cannot_use_is_refused_with_the_reason():
         plan_of("algo=low_precision_decentralized", "algo/topology=exponential")
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("cluster.straggler=3", r"cluster\.straggler=3 is of simulated workers: leave "),
+        ("cluster/jitter=lognormal", r"cluster\.jitter is of simulated workers: leave "),
+    ],
+)
+def test_real_workers_are_not_slowed_down(word, said):
+    with pytest.raises(UserError, match=said):
+        plan_of(word)
+    assert plan_of(word, "backend=sim").backend.is_simulated
+
+
 def test_a_star_means_the_algorithms_and_not_their_parts():
     with initialize_config_dir(str(PACKAGED), version_base="1.3"):
         config_loader = GlobalHydra.instance().config_loader()

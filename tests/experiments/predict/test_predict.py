@@ -9,7 +9,7 @@ from experiments.plan.messages import choices
 from experiments.predict.__main__ import main
 from experiments.predict.device import Device
 from experiments.predict.dry_run import DryRun, meta_buckets
-from experiments.predict.predict import _beside, case_of, predict, steady_steps
+from experiments.predict.predict import _beside, case_of, describe, predict, steady_steps
 from host import commands
 from host.errors import UserError
 from netsim.conditions.link import wire_per_payload
@@ -90,7 +90,7 @@ def test_the_first_step_that_communicates_waits_for_windows_that_open():
     assert every.first_s == pytest.approx(waited_s, rel=0.01)
     fourth = predicted(*words, "algo=local_sgd", "algo.interval=4")
     assert fourth.first_s == pytest.approx(waited_s, rel=0.01)
-    once = predicted(*words, "algo=local_sgd", "algo.interval=8")
+    once = predicted(*words, "algo=post_local_sgd", "algo.interval=8", "algo.start_step=1")
     assert once.first_s is None
 
 
@@ -112,6 +112,33 @@ def test_the_mean_is_over_whole_periods():
     every = predicted("algo=allreduce", "max_steps=40")
     eighth = predicted("algo=local_sgd", "algo.interval=8", "max_steps=40")
     assert eighth.bytes_sent == pytest.approx(every.bytes_sent / 8)
+
+
+@pytest.mark.parametrize(
+    ("warming_up", "steady"),
+    [
+        (("algo=post_local_sgd", "algo.start_step=20"), ("algo=local_sgd",)),
+        (("algo=power_sgd", "algo.warmup_steps=20"), ("algo=power_sgd", "algo.warmup_steps=2")),
+        (("algo=post_local_sgd", "algo.start_step=6"), ("algo=local_sgd",)),
+    ],
+)
+def test_a_warm_up_is_not_of_the_steady_state(warming_up, steady):
+    early, late = predicted(*warming_up), predicted(*steady)
+    assert early.bytes_sent == pytest.approx(late.bytes_sent)
+    assert early.step_s == pytest.approx(late.step_s)
+
+
+def test_workers_that_seldom_meet_do_meet():
+    every, seldom = (
+        predicted("algo=local_sgd", f"algo.interval={interval}", "model=resnet50")
+        for interval in (1, 20)
+    )
+    assert seldom.bytes_sent == pytest.approx(every.bytes_sent / 20)
+
+
+def test_one_worker_sends_nothing_whatever_the_number_of_steps():
+    case = case_of([*BASE, "algo=allreduce", "workers=1", "model=resnet50"])
+    assert "steady state           nothing is sent\n" in describe(case, predict(case))
 
 
 def test_steady_steps_are_the_whole_periods_in_the_second_half():
@@ -208,6 +235,8 @@ def test_half_precision_is_faster_where_there_are_tensor_cores():
         ),
         (("algo=torch_ddp_bf16",), "take algo=power_sgd, or algo=allreduce algo.wire=bf16"),
         (("algo=allreduce", "cluster.straggler=1"), "workers are alike here"),
+        (("algo=allreduce", "nodes=16x8"), "workers=16 and nodes=16x8, which are 128 workers, do"),
+        (("algo=allreduce", "tokens=8", "image=3x8x8"), "tokens=8 and image=3x8x8 both say what"),
         ((), "algo is missing"),
         (("--model", "vgg16"), "there is no option --model: write model=VALUE"),
         (("algo=allreduce", "workers=8", "model="), "model= has no shapes"),
@@ -258,4 +287,5 @@ def test_the_command_line_refuses_with_one_sentence(monkeypatch, capsys):
 
 @pytest.mark.parametrize(("first_s", "said"), [(-1e-9, " 0.0 ms"), (0.0123, " 12.3 ms")])
 def test_what_the_first_step_takes_more_is_never_minus_nothing(first_s, said):
-    assert f"takes{said} more" in _beside(first_s)
+    result = replace(predicted("algo=allreduce", "model=resnet50"), first_s=first_s)
+    assert f"takes{said} more" in _beside(result)

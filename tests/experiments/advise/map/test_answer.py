@@ -17,6 +17,13 @@ JOB = Job(compute_ms=180, model_mb=440, workers=8, rate_mbit=10_000, delay_ms=0.
 WORDS = ("compute_ms=180", "model_mb=440", "rate_mbit=10000", "delay_ms=0.1", "task=fashion_mnist")
 
 
+@pytest.mark.parametrize("others", [WORDS, ("--map", "m"), ("--extract", "r", *WORDS)])
+def test_other_trainings_are_written_and_answer_nothing(others, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["locate", "--trainings", "mine.yaml", *others])
+    with pytest.raises(UserError, match="give it beside --extract alone"):
+        locate.main()
+
+
 @pytest.mark.parametrize(
     ("workers", "trained"), [(8, [8]), (9, [8, 32]), (31, [8, 32]), (32, [32])]
 )

@@ -34,6 +34,7 @@ def test_a_place_of_the_map_is_where_its_job_lies():
         ((*WORDS[:-1], "delay_ms=-1"), "delay_ms=-1 is out of range"),
         ((*WORDS[:-1], "delay_ms=nan"), "delay_ms=nan is out of range"),
         ((*WORDS[:-1], "delay_ms=inf"), "delay_ms=inf is out of range"),
+        ((*WORDS[:3], "rate_mbit=0.5", "delay_ms=1"), "rate_mbit=0.5 is out of range: give 1 to"),
         (("compute_ms=0", *WORDS[1:]), "compute_ms=0 is out of range"),
         ((*WORDS, "loss_pct=5"), "loss_pct=5 is out of range: give 0 to 1"),
         ((*WORDS, "task=mnist"), "no map of task=mnist: choose fashion_mnist or movie_snippets"),

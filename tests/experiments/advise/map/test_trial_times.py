@@ -10,6 +10,7 @@ from experiments.advise.tuning.trials import Trial, best_by_network
 from experiments.plan.compose import compose_config
 from experiments.plan.identity import plain
 from experiments.training.metrics import MetricsRow
+from host.errors import UserError
 from netsim.conditions.link import wire_per_payload
 
 COMPUTE_S = 0.18
@@ -39,6 +40,11 @@ def test_all_reduce_takes_what_rules_at_each_place(tmp_path):
     assert a_step["delay"] == pytest.approx(1 + 4 * delay_lambda, rel=0.1)
     assert 1 < a_step["compute"] < 1.2
     assert [row.accuracy for row in own[0].evaluations] == [0.1, 0.2, 0.3]
+
+
+def test_what_depends_on_timing_has_no_place(tmp_path):
+    with pytest.raises(UserError, match=r"AsyncModelAverage depend on timing, .*: leave it out"):
+        on_map([trial(tmp_path / "run", "algo=async", [0.1, 0.2, 0.3])])
 
 
 def test_the_same_trials_have_another_best_where_compute_rules_and_where_bytes_do(tmp_path):

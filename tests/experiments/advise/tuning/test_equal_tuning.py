@@ -1,6 +1,7 @@
 """Tuning of all contestants alike: its trials, what is chosen, and that nothing of it scores."""
 
 import json
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from experiments.advise.tuning.trials import (
     final_targets,
     load_trials,
 )
+from experiments.commands.equal_tuning import main
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.overrides import values_of
@@ -177,6 +179,8 @@ def test_what_is_the_lowest_or_highest_tried_is_told():
 def test_targets_follow_from_the_most_accurate_baseline():
     other = trial("algo=qsgd lr_scale=1.0", [1], [0.99])
     assert best_final([SLOW, other, GOOD, FAST]) is GOOD
+    with pytest.raises(UserError, match="no contestant has algo=allreduce: add one"):
+        best_final([other])
     seeds = [trial("algo=allreduce", [1], [final]) for final in (0.80, 0.86, 0.85)]
     assert final_targets(seeds) == {2.0: 0.83, 1.0: 0.84, 0.5: 0.845, 0.2: 0.848}
     with pytest.raises(UserError, match=r"an accuracy of 0\.010, and a target 2 points below it"):
@@ -204,6 +208,48 @@ def test_trials_are_found_by_what_records_say_of_them(tmp_path):
         load_trials({**settings, "b": ["algo=qsgd"]}, tmp_path)
     record(tmp_path / "two", [*words[1:], "net=wan", "seed=0"])
     with pytest.raises(UserError, match=r"is no trial: it has not data\.for_tuning=true"):
+        load_trials(settings, tmp_path)
+
+
+@pytest.mark.parametrize("number", ["0", "-1"])
+def test_a_draw_has_trials(number, tmp_path, monkeypatch):
+    words = ["draw", "reference_fashion", f"--trials={number}", f"--out={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["equal_tuning", *words])
+    with pytest.raises(UserError, match=f"--trials must be at least 1, got {number}"):
+        main()
+
+
+TUNED = "data.for_tuning=true"
+
+
+def test_a_run_is_of_the_setting_that_says_most_of_it(tmp_path):
+    settings = {"plain": ["algo=qsgd"], "clipped": ["algo=qsgd clip_norm=1"]}
+    record(tmp_path / "one", [TUNED, "algo=qsgd", "net=wan", "seed=0"])
+    record(tmp_path / "two", [TUNED, "algo=qsgd", "clip_norm=1", "net=wan", "seed=0"])
+    found = load_trials(settings, tmp_path)
+    assert [(own.contestant, own.folder.name) for own in found] == [
+        ("plain", "one"),
+        ("clipped", "two"),
+    ]
+    with pytest.raises(UserError, match=r"plain and other have the same setting, 'algo=qsgd'"):
+        load_trials({**settings, "other": ["algo=qsgd"]}, tmp_path)
+
+
+def test_all_settings_need_a_run_on_each_network_with_each_seed(tmp_path):
+    settings = {"a": ["algo=qsgd"], "b": ["algo=sgp"], "own": ["algo=slowmo net=none"]}
+    with pytest.raises(UserError, match="lacks 3 trials: run them"):
+        load_trials(settings, tmp_path)
+    for algo, net in (("qsgd", "lan_1g"), ("qsgd", "wan"), ("sgp", "lan_1g"), ("slowmo", "none")):
+        record(tmp_path / f"{algo}_{net}", [TUNED, f"algo={algo}", f"net={net}", "seed=0"])
+    with pytest.raises(UserError, match="lacks 1 trial: run them"):
+        load_trials(settings, tmp_path)
+    record(tmp_path / "sgp_wan", [TUNED, "algo=sgp", "net=wan", "seed=0"])
+    assert len(load_trials(settings, tmp_path)) == 5
+    record(tmp_path / "seed", [TUNED, "algo=sgp", "net=wan", "seed=1"])
+    with pytest.raises(UserError, match="lacks 4 trials: run them"):
+        load_trials(settings, tmp_path)
+    record(tmp_path / "pilot", [TUNED, "algo=sgp", "net=wan", "max_steps=2", "seed=0"])
+    with pytest.raises(UserError, match="two runs of 'algo=sgp' on wan with seed 0: keep those"):
         load_trials(settings, tmp_path)
 
 

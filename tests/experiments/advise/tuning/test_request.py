@@ -23,6 +23,9 @@ def refusal(*words: str) -> str:
     ("words", "sentence"),
     [
         (["trials=0"], "trials must be a whole number of at least 1, got 0"),
+        (["trials=inf"], "trials must be a whole number of at least 1, got inf"),
+        (["trials=nan"], "trials must be a whole number of at least 1, got nan"),
+        (["seed=4294967296"], "seed must be at least 0 and at most 4294967295, got 4294967296"),
         (["trials=many"], "trials must be a number, got many"),
         (["objective=speed"], "there is no objective 'speed': choose objective=steps_per_s"),
         (["objective=steps_per_s,time_to_accuracy,bytes_to_accuracy"], "one objective or two"),
@@ -52,6 +55,10 @@ def test_what_cannot_be_searched_is_refused_by_a_sentence(words, sentence):
         ("lr_scale: {low: 1, hihg: 2}", "there is no 'hihg'"),
         ("lr_scale: {low: 1}", "low and high must be numbers, got 1 and None"),
         ("lr_scale: {choices: [1]}", "choices must be a list of two or more"),
+        (
+            "lr_scale: {choices: [1e-4, 1e-3]}",
+            "1e-4 is text to YAML: write a number as",
+        ),
         ("lr_scale: {choices: [[1], 2]}", "choices must be numbers, words"),
         ("lr_scale: 3", "write {low: ..., high: ...}"),
         ("", "has no ranges"),
@@ -102,6 +109,8 @@ def test_files_come_first_and_the_command_has_neither_the_seed_nor_the_end_of_tr
     assert words.index("algo.compressor=qsgd") < words.index("algo.compressor.bits=4")
     assert "algo.error_feedback=true" in words and "net=wan" in words
     assert not [word for word in words if word.startswith(("seed", "stop_at", "trials"))]
+    given = read_request([*WORDS, "seed=1000", "stop_at_target=true"]).command_of(values)
+    assert {"seed=1000", "stop_at_target=true"} <= set(shlex.split(given))
     trial = request.config(values)
     assert (trial.seed, trial.stop_at_target, trial.algo.compressor.bits) == (1000, True, 4)
     assert "trials=3" not in request.command and "objective=time_to_accuracy" in request.command
@@ -112,6 +121,12 @@ def test_one_search_is_one_folder_whatever_the_number_of_trials():
         return read_request(["algo=allreduce", "ranges=engine", *words]).folder
 
     assert folder("trials=3") == folder("trials=30") != folder("net=wan")
+
+
+def test_whole_numbers_below_0_are_drawn_as_often_as_others():
+    quantiles = [place / 14 for place in range(14)]
+    drawn = [Range(low=-3, high=3).at(quantile) for quantile in quantiles]
+    assert drawn == [number for number in range(-3, 4) for _ in range(2)]
 
 
 def test_what_a_range_contains():

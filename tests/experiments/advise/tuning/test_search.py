@@ -182,6 +182,14 @@ def test_two_processes_share_a_search(words, tmp_path):
     assert all(trial.state in ("complete", "pruned") for trial in tuning.trials)
 
 
+def test_processes_that_begin_at_once_draw_other_trials(tmp_path):
+    own = read_request([*WORDS, "ranges=optim", f"folder={tmp_path}"])
+    first, second, third = Search(own), Search(own), Search(own)
+    assert first._values(first._study.ask()) == own.defaults
+    drawn = [str(one._values(one._study.ask())) for one in (first, second, third)]
+    assert len(set(drawn)) == 3
+
+
 def test_wrong_words_end_with_one_sentence_and_exit_code_2(tmp_path):
     ended = app.run("+algo=bytegrad", "trials=0", module="experiments.tune")
     assert ended.returncode == 2

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from experiments.advise.tuning.settings_runs import run_all, runs_of
+from experiments.plan.compose import compose_config
+from experiments.plan.identity import plain
 from experiments.runs.folder_lock import hold
 from host.errors import Failure
 from tests import app
@@ -29,6 +31,24 @@ def test_each_setting_runs_on_its_networks_by_one_training(tmp_path: Path):
     before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("summary.json")}
     run_all(runs[:2], tmp_path)
     assert before == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("summary.json")}
+
+
+def test_each_run_is_the_one_that_its_words_make():
+    settings = {
+        "a": [
+            "algo=allreduce net.rate_mbit=20",
+            "algo=decentralized algo.topology=random_matching",
+        ],
+        "b": ["algo=local_sgd net=slow_tcp net.rate_mbit=30 profile='profiles/${names.net}.yaml'"],
+    }
+    common = (*COMMON, "cluster.jitter=lognormal")
+    runs = list(runs_of(settings, common, ["none", "wan"], [3, 4]))
+    assert len(runs) == 10
+    for run in runs:
+        assert run.config == plain(compose_config(run.words))
+    assert {run.config["cluster"]["jitter"]["seed"] for run in runs} == {3, 4}
+    assert {run.config["net"]["rate_mbit"] for run in runs} == {20, None, 100, 30}
+    assert runs[-1].config["profile"] == "profiles/slow_tcp.yaml"
 
 
 def test_a_run_that_is_refused_fails_in_the_end_and_one_that_is_held_is_left(tmp_path: Path):
