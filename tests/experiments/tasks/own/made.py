@@ -50,6 +50,22 @@ class Stream(IterableDataset):
         return (self.points[index] for index in range(first, self.ends_at, every))
 
 
+class Lines(IterableDataset):
+    """The numbers of a file's lines, which say their own places, read as they are asked for."""
+
+    def __init__(self, file: Path, size: int) -> None:
+        self.file, self.size = file, size
+        file.write_text("".join(f"{place:08d}\n" for place in range(size)))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        with self.file.open() as lines:
+            for line in lines:
+                yield torch.zeros(1), int(line)
+
+
 class Broken(Points):
     """One of whose examples cannot be made."""
 
