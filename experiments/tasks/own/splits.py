@@ -103,9 +103,7 @@ class DatasetSplit(Split):
                 "task.collate, a function that makes one of a list of examples"
             )
         x_b, y_b = pair
-        y_b = _narrow(y_b)
-        if not y_b.is_floating_point():
-            y_b = y_b.where(y_b != IGNORED, PADDING)
+        y_b = _labels(y_b)
         if self._shift_labels:
             last = torch.full_like(y_b[:, :1], PADDING)
             return x_b, torch.cat([y_b[:, 1:], last], 1)
@@ -194,6 +192,14 @@ def _without_labels(made: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 
 def _narrow(x: Tensor) -> Tensor:
     return x.float() if x.dtype == torch.float64 else x
+
+
+def _labels(y_b: Tensor) -> Tensor:
+    """Class numbers as int64, which can say `PADDING`; others in float32 at most."""
+    if y_b.is_floating_point() or y_b.is_complex():
+        return _narrow(y_b)
+    y_b = y_b.long()
+    return y_b.where(y_b != IGNORED, PADDING)
 
 
 def _is_copy(ids_b: Tensor | None, y_b: Tensor) -> bool:
