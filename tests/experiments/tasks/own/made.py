@@ -30,6 +30,14 @@ class Points(Dataset):
         return self.x[index] + self.noise * torch.randn(4), self.y[index]
 
 
+class Numbers(Points):
+    """Whose labels are plain numbers, and so no `[1]`."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, float]:
+        x, y = super().__getitem__(index)
+        return x, y.item()
+
+
 class Stream(IterableDataset):
     """The same, in one order alone; `shares`: out over the processes that read, as torch's
     documentation has it.
