@@ -4,6 +4,7 @@ Shapes: b examples, c classes; [...] is nothing where an example has one label, 
 it has one at each of them.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -58,13 +59,15 @@ def check_model(plan: Plan, data: TaskData) -> None:
 def _check_loss(plan: Plan, batch: Batch) -> None:
     """Raise `UserError` unless the task's own loss of one worker is `[1]`, floating."""
     try:
-        with _trying(plan.model):
+        with _trying(plan.model), warnings.catch_warnings():
+            # torch goes on with [b, b] pairs of outputs [b, 1] and labels [b], and warns of it.
+            warnings.filterwarnings("error", "Using a target size", UserWarning)
             loss_w = plan.task.loss(SingleModel(plan.model), batch)
     except Exception as error:  # whatever a loss raises for what it was not made for
         raise UserError(
             f"the loss of task={plan.names['task']} does not take what model="
             f"{plan.names['model']} makes of its examples ({_first_line(error)}): choose a model "
-            "or a loss that fits the labels"
+            "or a loss that fits the labels, or give labels of the outputs' shape"
         ) from error
     if not _is_float(loss_w) or list(loss_w.shape) != [1]:
         raise UserError(

@@ -22,6 +22,8 @@ READING = "reading"
 """The part of a command's work that reads runs."""
 
 _IDENTITY = ("algo", "net", "task", "workers", "seed")  # joined to each row of metrics
+_OF_TRAINING = ("algo", "task", "model", "optim", "seed")
+"""What a run has in common with one that goes on with it."""
 _DTYPES = {str: "str", int: "Int64", float: "float64", bool: "boolean"}
 
 
@@ -148,9 +150,10 @@ def _without_continued(
     """A run that goes on with one that has not ended holds all rows of that one, and counts in its
     place.
     """
+    known = {Path(summary["folder"]).resolve(): summary for summary in summaries}
     continued = {
-        Path(summary["resumed_from"]).resolve(): summary["folder"]
-        for summary in summaries
+        _earlier(folder, summary, known): summary["folder"]
+        for folder, summary in known.items()
         if summary.get("resumed_from")
     }
     kept = []
@@ -161,6 +164,18 @@ def _without_continued(
         else:
             problems.append(f"{summary['folder']} is left out, {by} goes on with it.")
     return kept
+
+
+def _earlier(folder: Path, summary: dict[str, Any], known: dict[Path, dict[str, Any]]) -> Path:
+    """The run that the one in `folder` goes on with: where its summary says, or, if no run that is
+    known is there, the one of that name beside it, since records may have been moved or copied.
+    """
+    named = Path(summary["resumed_from"]).resolve()
+    beside = folder.parent / named.name
+    if named in known or beside == folder or beside not in known:
+        return named
+    is_same = all(known[beside].get(name) == summary.get(name) for name in _OF_TRAINING)
+    return beside if is_same else named
 
 
 def _without_elastic(summaries: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:

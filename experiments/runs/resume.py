@@ -33,7 +33,8 @@ def going_on(
     plan: Plan, config: Mapping[str, Any], summary: Summary
 ) -> tuple[Plan, list[MetricsRow], Summary]:
     """`plan` with the step from which it goes on, the rows up to there of the run that it goes on
-    with, and `summary` with how many workers that had.
+    with, and `summary` with how many workers that had; in its own folder, also with what that had
+    gone on with.
 
     Raises `UserError` if it would be another run, or one that is done.
     """
@@ -43,7 +44,10 @@ def going_on(
     if step is None:
         step = check_resumable(config, run, 1 if plan.backend.is_simulated else plan.workers)
     with suppress(*UNREADABLE):
-        summary = with_workers_since(summary, read_summary(run), step)
+        earlier = read_summary(run)
+        summary = with_workers_since(summary, earlier, step)
+        if run == plan.folder:
+            summary = replace(summary, resumed_from=earlier.resumed_from)
     return replace(plan, resume_step=step), rows_until(run, step), summary
 
 

@@ -322,7 +322,7 @@ def known_summary(plan: Plan, data: TaskData) -> Summary:
         streams=_given_streams(plan),
         net_plugin=plan.cluster.net_plugin,
         evaluated_model="average of the workers' models",
-        resumed_from=None if plan.resume in (None, plan.folder) else str(plan.resume),
+        resumed_from=None if plan.resume in (None, plan.folder) else str(plan.resume.absolute()),
         shares=_shares(plan, data),
     )
 

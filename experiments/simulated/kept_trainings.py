@@ -7,6 +7,7 @@ by the profile that it names, else by that of the earlier one, and its summary n
 """
 
 import hashlib
+import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -53,6 +54,9 @@ _OF_TIME = (
     *("cluster.straggler", "cluster.jitter"),
 )
 """What of a configuration changes nothing but times."""
+
+_READ = ("task", "model")
+"""The groups of a configuration whose strings may be paths of what is read."""
 
 
 def changes_times_alone(key: str) -> bool:
@@ -164,10 +168,9 @@ def _key(plan: Plan, config: Mapping[str, Any]) -> str | None:
     """
     if plan.algorithm.depends_on_timing or plan.checkpoint_every or plan.resume is not None:
         return None
-    strings = list(_strings(config))
-    if not all(_is_installed(text) for name, text in strings if name == "_target_"):
+    if not all(map(_is_installed, _names_of_code(config))):
         return None  # a user's own code, which may change between two runs
-    files = [_state_of_files(Path(text)) for _, text in _strings(config["task"])]
+    files = [_state_of_files(text) for part in _READ for text in _strings(config[part])]
     of_values = deepcopy(dict(config))
     for path in _OF_TIME:
         *groups, name = path.split(".")
@@ -180,21 +183,32 @@ def _key(plan: Plan, config: Mapping[str, Any]) -> str | None:
     return identity(f"{config_text(of_values)}{plan.nodes}{digest_of_code()}{read or ''}")
 
 
-def _strings(node: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """All strings in a configuration, with their keys."""
+def _strings(node: Any) -> Iterator[str]:
+    """All strings in a configuration, but its keys."""
     if isinstance(node, str):
-        yield name, node
-    elif isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from _strings(value, str(key))
-    elif isinstance(node, list | tuple):
+        yield node
+    elif isinstance(node, Mapping | list | tuple):
+        for value in node.values() if isinstance(node, Mapping) else node:
+            yield from _strings(value)
+
+
+def _names_of_code(node: Any) -> Iterator[str]:
+    """What a configuration makes its objects of: each `_target_`, and what one of Hydra's own
+    functions, such as `hydra.utils.get_method`, is to look up.
+    """
+    if isinstance(node, Mapping):
+        target = node.get("_target_")
+        if isinstance(target, str):
+            yield from _strings(node) if target.startswith("hydra.") else [target]
+        node = list(node.values())
+    if isinstance(node, list | tuple):
         for value in node:
-            yield from _strings(value, name)
+            yield from _names_of_code(value)
 
 
 @cache
 def _is_installed(target: str) -> bool:
-    """Whether a class is this project's or an installed package's."""
+    """Whether a name is this project's or an installed package's."""
     root = target.partition(".")[0]
     if root in ("bagua_algos", "experiments", "netsim"):
         return True
@@ -202,16 +216,38 @@ def _is_installed(target: str) -> bool:
     return spec is not None and "site-packages" in str(spec.origin)
 
 
-def _state_of_files(path: Path) -> list[tuple[str, int, int]]:
-    """The names, sizes and times of a task's file, or of what its folder holds; none where a string
-    is no path.
-    """
+def _state_of_files(text: str) -> list[tuple[str, int, int]]:
+    """The names, sizes and times of a task's or a model's files; none where `text` names none."""
     try:
-        found = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
-        states = [(str(file), file.stat()) for file in found]
+        states = [(str(file), file.stat()) for file in _files(text)]
     except (OSError, ValueError):
         return []
     return [(name, state.st_size, state.st_mtime_ns) for name, state in states]
+
+
+def _files(text: str) -> Iterator[Path]:
+    """The file of that path, all below the folder, or those whose names match the pattern."""
+    path = Path(text)
+    if text in ("", "/"):
+        return
+    if path.is_dir():
+        yield from _below(path)
+    elif path.is_file():
+        yield path
+    else:
+        yield from (file for file in sorted(path.parent.glob(path.name)) if file.is_file())
+
+
+def _below(root: Path) -> Iterator[Path]:
+    """All files below a folder, also through links, which may lead back to it."""
+    seen = set()
+    for folder, inner, names in os.walk(root, followlinks=True):
+        if (own := os.path.realpath(folder)) in seen:
+            inner.clear()
+            continue
+        seen.add(own)
+        inner.sort()
+        yield from (file for name in sorted(names) if (file := Path(folder, name)).is_file())
 
 
 @cache

@@ -92,13 +92,30 @@ class Partition:
                     "the task does not say what its examples' sources are: choose another "
                     f"data.partition of {', '.join(KINDS[:-1])}"
                 )
-            return split.sources
+            self._check_length(split.sources, split)
+            return np.unique(split.sources, return_inverse=True)[1]
         if split.y.ndim > 1 or split.y.dtype.kind not in "iu":
             raise UserError(
                 f"data.partition={self.kind} needs a task with one class an example: choose "
                 "data.partition=iid, or by_source where the task names sources"
             )
+        self._check_length(split.y, split)
+        if split.y.min() < 0:
+            raise UserError(
+                f"data.partition={self.kind} needs classes from 0 on, but one is {split.y.min()}: "
+                "leave out examples without a class, or choose data.partition=iid"
+            )
         return split.y
+
+    def _check_length(self, groups: Indices, split: Split) -> None:
+        """Raise UserError unless there is one for each example."""
+        if groups.shape != (len(split),):
+            what = "source" if self.kind == "by_source" else "class"
+            raise UserError(
+                f"data.partition={self.kind} needs one {what} of each of {len(split)} examples, "
+                f"but the task names {list(groups.shape)}: give as many, or choose "
+                "data.partition=iid"
+            )
 
     def _deal(
         self, groups: Indices, num_workers: int, numbers: np.random.Generator

@@ -97,12 +97,21 @@ def _of_classes(
     assert isinstance(totals_wk, Tensor), "a split has an example"
     totals_wk = totals_wk.to(plan.backend.device)
     averager.all_reduce_mean_(totals_wk)
-    sums = totals_wk[0] * plan.workers
-    accuracy, loss = (sums[:2] / sums[2].round()).tolist()
+    sums = _sums(totals_wk[0], plan.workers)
+    accuracy, loss = (sums[:2] / sums[2]).tolist()
     if score.of_loss is not None:
         return Evaluation(accuracy, loss, math.nan, score.of_loss(loss))
     value = None if score.sums is None else score.of_sums(sums[3:].tolist())
     return Evaluation(accuracy, loss, math.nan, value)
+
+
+def _sums(means_k: Tensor, num_workers: int) -> Tensor:
+    """Means over workers times their number, which misses a count by a rounding: counts are exact,
+    so that a target that is exactly reached is, however many workers there are.
+    """
+    sums_k = means_k * num_workers
+    whole_k = sums_k.round()
+    return whole_k.where(sums_k.isclose(whole_k, rtol=1e-12, atol=0.0), sums_k)
 
 
 def _read(plan: Plan, split: Split, part: Shard, slices: Sequence[slice]) -> Iterator[Batch]:

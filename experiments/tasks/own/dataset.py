@@ -154,10 +154,13 @@ def is_map_style(dataset: object) -> bool:
 
 
 def _num_classes(dataset: object) -> int:
-    classes, targets = getattr(dataset, "classes", None), known_targets(dataset)
-    if classes is None and targets is None:
+    classes = getattr(dataset, "classes", None)
+    if classes is not None:
+        return len(classes)
+    targets = known_targets(dataset)
+    if targets is None or targets.dtype.kind not in "iuf":
         raise UserError(
             f"{type(dataset).__name__} does not tell how many classes there are: give "
             "task.num_classes, or task.loss=mse_loss or another where labels are no classes"
         )
-    return int(targets.max()) + 1 if classes is None and targets is not None else len(classes or ())
+    return int(targets.max()) + 1

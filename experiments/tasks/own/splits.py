@@ -78,9 +78,11 @@ class DatasetSplit(Split):
 
     @property
     def sources(self) -> Indices | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The source of each example, where the Dataset has an attribute `sources`."""
+        """The source of each example, where the Dataset has an attribute `sources`: its numbers or
+        names of them.
+        """
         sources = getattr(self._dataset, "sources", None)
-        return None if sources is None else np.asarray(sources, np.int64)
+        return None if sources is None else np.asarray(sources)
 
     def __len__(self) -> int:
         return len(self._dataset)  # pyright: ignore[reportArgumentType]
@@ -103,9 +105,7 @@ class DatasetSplit(Split):
                 "task.collate, a function that makes one of a list of examples"
             )
         x_b, y_b = pair
-        y_b = _narrow(y_b)
-        if not y_b.is_floating_point():
-            y_b = y_b.where(y_b != IGNORED, PADDING)
+        y_b = _labels(y_b)
         if self._shift_labels:
             last = torch.full_like(y_b[:, :1], PADDING)
             return x_b, torch.cat([y_b[:, 1:], last], 1)
@@ -178,12 +178,21 @@ def _drawn() -> tuple[float, ...]:
 
 
 def known_targets(dataset: object) -> Indices | None:
-    """The class of each example as torchvision's Datasets tell it; None where it is not told."""
+    """The class of each example as torchvision's Datasets tell it, int64, or what else their labels
+    are; None where they are not told.
+    """
     for name in ("targets", "labels"):
         targets = getattr(dataset, name, None)
         if targets is not None:
-            return np.asarray(targets).astype(np.int64)
+            return _whole(np.asarray(targets))
     return None
+
+
+def _whole(targets: np.ndarray) -> np.ndarray:
+    """As int64 where all are whole numbers."""
+    kind = targets.dtype.kind
+    is_whole = kind in "biu" or (kind == "f" and (targets == np.rint(targets)).all())
+    return targets.astype(np.int64) if is_whole else targets
 
 
 def _without_labels(made: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -194,6 +203,14 @@ def _without_labels(made: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 
 def _narrow(x: Tensor) -> Tensor:
     return x.float() if x.dtype == torch.float64 else x
+
+
+def _labels(y_b: Tensor) -> Tensor:
+    """Class numbers as int64, which can say `PADDING`; others in float32 at most."""
+    if y_b.is_floating_point() or y_b.is_complex():
+        return _narrow(y_b)
+    y_b = y_b.long()
+    return y_b.where(y_b != IGNORED, PADDING)
 
 
 def _is_copy(ids_b: Tensor | None, y_b: Tensor) -> bool:

@@ -6,6 +6,7 @@ and a resumed run goes on at its place. Every process that reads goes through th
 keeps its own examples.
 """
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ class StreamSplit(DatasetSplit):
     is_stream = True
 
     _iterator: Iterator[Any] | None = None
-    _pass = (-1, -1)
+    _pass = (-1, -1, -1)
     _next = 0
 
     def _items(self, indices: Indices, seed: int) -> list[Any]:
@@ -33,7 +34,8 @@ class StreamSplit(DatasetSplit):
 
     def _at(self, index: int, seed: int) -> Any:
         epoch, place = divmod(index, len(self))
-        if self._pass != (seed, epoch) or self._next > place:
+        # A fork begins anew: an open file would have one offset in both processes.
+        if self._pass != (os.getpid(), seed, epoch) or self._next > place:
             self._begin(seed, epoch)
         assert self._iterator is not None
         item = None
@@ -54,7 +56,7 @@ class StreamSplit(DatasetSplit):
             self._dataset.set_epoch(epoch)  # pyright: ignore[reportAttributeAccessIssue]
         seed_generators((seed, epoch))
         self._iterator = iter(self._dataset)
-        self._pass, self._next = (seed, epoch), 0
+        self._pass, self._next = (os.getpid(), seed, epoch), 0
 
 
 _END = object()

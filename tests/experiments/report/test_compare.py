@@ -198,6 +198,16 @@ def test_a_run_that_goes_on_with_another_counts_in_its_place(tmp_path):
     assert problem == f"{first} is left out, {tmp_path / '001'} goes on with it."
 
 
+@pytest.mark.parametrize("resumed_from", ["results/runs/000", "/elsewhere/000"])
+def test_a_run_that_goes_on_is_known_where_records_have_been_moved(resumed_from, tmp_path):
+    write(tmp_path, ends=False)
+    write(tmp_path, seed=1, resumed_from="/elsewhere/000")  # no run of this training is here
+    write(tmp_path, status="failed", resumed_from="/elsewhere/002")  # nor another of this name
+    assert len(load_runs(tmp_path)) == 3
+    write(tmp_path, resumed_from=resumed_from)
+    assert list(load_runs(tmp_path).seed) == [1, 0, 0]
+
+
 def test_a_run_that_had_ended_stays_beside_a_longer_one(tmp_path):
     write(tmp_path, of_run={"max_steps": 20})
     write(tmp_path, of_run={"max_steps": 40}, resumed_from=str(tmp_path / "000"))

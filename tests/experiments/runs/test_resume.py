@@ -2,6 +2,7 @@ import os
 import shutil
 import signal
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from experiments.plan.factory import make_plan
 from experiments.plan.identity import completed
 from experiments.runs.load import load_rows
 from experiments.runs.records import RunFolder
-from experiments.runs.resume import check_resumable
-from experiments.runs.summary import Summary
+from experiments.runs.resume import check_resumable, going_on
+from experiments.runs.run import known_summary
+from experiments.runs.summary import Summary, read_summary
 from experiments.training.checkpoint import Checkpoints, check_portable, resumed_s
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
@@ -140,6 +142,21 @@ def test_a_checkpoint_whose_rows_were_lost_on_their_way_is_not_gone_on_from(tmp_
         UserError, match="before it had logged what led to its checkpoint of step 8"
     ):
         check_resumable(config, tmp_path, 1)
+
+
+def test_a_run_that_goes_on_in_its_own_folder_keeps_what_it_had_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["algo=allreduce", "workers=2", "task=mnist5k", "model=mlp", "backend=sim"]
+    plan = replace(make_plan(compose_config(words), tmp_path / "run"), resume=Path("first"))
+    summary = known_summary(plan, plan.load_data())
+    assert summary.resumed_from == str(tmp_path / "first")
+    record = RunFolder.create(plan.folder, {}, summary)
+    again = replace(plan, resume=plan.folder, resume_step=8)
+    _, _, gone_on = going_on(again, {}, known_summary(again, again.load_data()))
+    assert gone_on.resumed_from == summary.resumed_from
+    record = RunFolder.reopen(plan.folder, {}, gone_on, [], [])
+    record.finish(replace(gone_on, status="completed"))
+    assert read_summary(plan.folder).resumed_from == summary.resumed_from
 
 
 def test_old_checkpoints_go(tmp_path):

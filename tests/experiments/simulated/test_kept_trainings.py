@@ -11,7 +11,7 @@ from experiments.plan.factory import make_plan
 from experiments.plan.identity import plain
 from experiments.runs.load import load_rows
 from experiments.runs.run import run
-from experiments.simulated.kept_trainings import FOLDER, digest_of_code, simulate_once
+from experiments.simulated.kept_trainings import FOLDER, _key, digest_of_code, simulate_once
 from tests import app
 
 SMALL = (
@@ -171,6 +171,48 @@ def test_a_file_that_has_changed_is_trained_again(tmp_path):
             text.write_text(3000 * letters)
         found = record(tmp_path, name, *words, f"net={'wan' if name == 'b' else 'slow_tcp'}")
         assert found[0]["replayed_from"] == served
+
+
+def with_parts(folder, **parts):
+    """The key of a run whose configuration has these parts."""
+    config = config_of("algo=allreduce")
+    return _key(make_plan(config, folder), {**plain(config), **parts})
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"task": {"root": "data"}},
+        {"task": {"train": {"pattern": "data/train/cat/*.tar"}}},
+        {"model": {"_target_": "torch.nn.Linear", "weights": "data"}},
+    ],
+    ids=str,
+)
+def test_files_below_a_folder_and_those_of_a_pattern_are_looked_at(part, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("train/cat/0.tar", "train/dog/1.tar"):
+        file = tmp_path / "elsewhere" / name
+        file.parent.mkdir(parents=True)
+        file.write_text("as it was")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train").symlink_to(tmp_path / "elsewhere" / "train")
+    (tmp_path / "elsewhere" / "train" / "back").symlink_to(tmp_path / "data")
+    (tmp_path / "elsewhere" / "train" / "gone").symlink_to(tmp_path / "nothing")
+    before = with_parts(tmp_path, **part)
+    assert before is not None and with_parts(tmp_path, **part) == before
+    (tmp_path / "data" / "train" / "dog" / "1.tar").rename(tmp_path / "data/train/cat/1.tar")
+    moved = with_parts(tmp_path, **part)
+    (tmp_path / "data" / "train" / "cat" / "0.tar").write_text("other")
+    assert len({before, moved, with_parts(tmp_path, **part)}) == 3
+
+
+@pytest.mark.parametrize("named", [{"path": "mine.pair"}, {"_args_": ["mine.pair"]}], ids=str)
+def test_a_function_of_ones_own_that_hydra_looks_up_is_own_code(named, tmp_path):
+    task = {"_target_": "experiments.tasks.own.dataset.DatasetTask"}
+    found = {"_target_": "hydra.utils.get_method", **named}
+    assert with_parts(tmp_path, task={**task, "collate": found}) is None
+    found = {"_target_": "hydra.utils.get_method", "path": "torch.stack"}
+    assert with_parts(tmp_path, task={**task, "collate": found}) is not None
 
 
 def test_another_process_finds_the_same_trainings():

@@ -17,6 +17,7 @@ from experiments.report.sections import shares as section
 from experiments.runs.run import known_summary
 from experiments.tasks.base import Split, TaskData
 from experiments.tasks.batches import Batches
+from experiments.tasks.own.splits import DatasetSplit
 from experiments.tasks.partitions import Partition, Shares
 from experiments.tasks.target import Target
 from experiments.training.step import make_step
@@ -112,6 +113,41 @@ def test_tasks_without_groups_are_refused():
             Partition(kind=kind).shares(one, num_workers=2, batch_size=1, seed=0)
     with pytest.raises(UserError, match=r"by_class leaves a worker 0 of 3001 .* fewer workers"):
         shares("by_class", workers=11, sizes="unequal")
+
+
+def parted(kind: str, **attributes) -> Shares:
+    """Six examples of a Dataset with these attributes, over two workers."""
+    dataset = type("Own", (list,), attributes)(range(6))
+    return Partition(kind=kind).shares(DatasetSplit(dataset), num_workers=2, batch_size=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    "sources", [[-1, -1, 5, 5, -1, 5], [10**12, 7] * 3, ["ann", "bob"] * 3], ids=str
+)
+def test_sources_are_told_apart_by_any_numbers_or_names(sources):
+    own = parted("by_source", sources=sources)
+    assert sorted(np.concatenate(own.of_workers)) == list(range(6))
+    assert all(len({sources[example] for example in examples}) == 1 for examples in own.of_workers)
+    assert own.counts.tolist() in ([[3, 0], [0, 3]], [[0, 3], [3, 0]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "sentence"),
+    [
+        ("by_source", {"sources": [0, 1]}, r"one source of each of 6 .* names \[2\]: give"),
+        ("by_class", {"targets": [0, 1] * 4}, r"one class of each of 6 .* names \[8\]: give"),
+        ("by_class", {"targets": [0, 1, -1] * 2}, "classes from 0 on, but one is -1: leave out"),
+        ("by_class", {"targets": [0.3, 1.7, -0.5] * 2}, "needs a task with one class an example"),
+    ],
+)
+def test_groups_that_would_lose_examples_are_refused(kind, attributes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        parted(kind, **attributes)
+
+
+def test_classes_may_be_written_as_floats():
+    own = parted("by_class", targets=[0.0, 1.0] * 3)
+    assert own.counts.tolist() in ([[3, 0], [0, 3]], [[0, 3], [3, 0]])
 
 
 def planned(folder, *words: str):

@@ -110,6 +110,23 @@ def test_every_metric_counts_uneven_shards_exactly(make, tmp_path, monkeypatch):
     distributed.close()
 
 
+@pytest.mark.parametrize(("workers", "right", "examples"), [(11, 850, 1000), (15, 490, 500)])
+@pytest.mark.parametrize("metric", ["accuracy", "exact_match"])
+def test_a_target_that_is_exactly_reached_is(metric, workers, right, examples, tmp_path):
+    words = ["algo=allreduce", "backend=sim", f"workers={workers}", "task=mnist5k", "model=mlp"]
+    plan = make_plan(compose_config([*words, "model.hidden=[2]"]), tmp_path)
+    plan = replace(plan, target=Target(metric=metric, value=right / examples))
+    communicator, model = StackedCommunicator(workers), StackedModel(plan.model, workers)
+    x = np.zeros((examples, 28, 28), np.uint8)
+    said = plan.model.eval()(plan.task.inputs(torch.from_numpy(x[:1]))).argmax().item()
+    split = Split(x, np.where(np.arange(examples) < right, said, (said + 1) % 10))
+    optimizer = plan.make_optimizer(model.parameters())
+    distributed = make_step(plan, split, model, optimizer, communicator).distributed
+    found = evaluate(plan, split, distributed, communicator)
+    distributed.close()
+    assert found.value == right / examples and plan.target.is_reached(found.value)
+
+
 @pytest.mark.parametrize("metric", ["accuracy", "loss"])
 def test_workers_that_differ_are_scored_as_they_are_too(metric, tmp_path):
     """Each on its shard: of examples r, r + 3, ... for worker r."""

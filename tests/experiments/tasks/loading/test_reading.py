@@ -15,7 +15,7 @@ from experiments.tasks.own.splits import DatasetSplit
 from experiments.tasks.own.stream import StreamSplit
 from host.errors import Failure, UserError
 from host.processes import fork
-from tests.experiments.tasks.own.made import Broken, Points, Stream
+from tests.experiments.tasks.own.made import Broken, Lines, Points, Stream
 from tests.experiments.training.stacked import rows_of
 
 MADE = "tests.experiments.tasks.own.made"
@@ -54,6 +54,14 @@ def test_a_stream_comes_in_its_order_to_all_workers():
         assert torch.equal(y, Points().y[request.indices_wb % 50])
     with pytest.raises(UserError, match="Stream ends after 30 examples, and its length is 50"):
         StreamSplit(Stream(ends_at=30)).batch(np.array([[35]]))
+
+
+def test_processes_do_not_share_the_file_that_a_stream_reads(tmp_path):
+    split = StreamSplit(Lines(tmp_path / "lines", 6_000))
+    split.batch(np.array([[0, 1]]))  # as the trial of a model does, before workers are forked
+    requests = [Request(np.arange(at, at + 500)[None]) for at in range(2, 5_500, 500)]
+    for request, (_, y) in zip(requests, read_all(split, 0, TWO, requests), strict=True):
+        assert y.tolist() == request.indices_wb.tolist()
 
 
 def test_what_fails_in_a_process_is_one_sentence(capfd):

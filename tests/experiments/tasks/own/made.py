@@ -30,6 +30,14 @@ class Points(Dataset):
         return self.x[index] + self.noise * torch.randn(4), self.y[index]
 
 
+class Numbers(Points):
+    """Whose labels are plain numbers, and so no `[1]`."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, float]:
+        x, y = super().__getitem__(index)
+        return x, y.item()
+
+
 class Stream(IterableDataset):
     """The same, in one order alone; `shares`: out over the processes that read, as torch's
     documentation has it.
@@ -48,6 +56,22 @@ class Stream(IterableDataset):
         info = get_worker_info() if self.shares else None
         first, every = (0, 1) if info is None else (info.id, info.num_workers)
         return (self.points[index] for index in range(first, self.ends_at, every))
+
+
+class Lines(IterableDataset):
+    """The numbers of a file's lines, which say their own places, read as they are asked for."""
+
+    def __init__(self, file: Path, size: int) -> None:
+        self.file, self.size = file, size
+        file.write_text("".join(f"{place:08d}\n" for place in range(size)))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        with self.file.open() as lines:
+            for line in lines:
+                yield torch.zeros(1), int(line)
 
 
 class Broken(Points):

@@ -16,6 +16,7 @@ from experiments.plan.factory import make_plan
 from experiments.runs.load import load_rows
 from experiments.runs.run import load_data, run
 from experiments.runs.summary import read_summary
+from experiments.tasks.own.splits import DatasetSplit
 from experiments.training.evaluation import evaluate
 from experiments.training.step import make_step
 from host.errors import UserError
@@ -77,6 +78,15 @@ def test_labels_that_only_need_copying_are_refused(tmp_path):
     plan = make_plan(compose_config([*SENTENCES, *OF_PLACES, "backend=sim"]), tmp_path)
     with pytest.raises(UserError, match=r"give task\.shift_labels=true"):
         load_data(plan)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.bool])
+def test_class_numbers_of_any_type_have_room_for_places_without_a_label(dtype):
+    bytes_b = torch.tensor([[0, 156, 255], [1, 2, 3]]).to(dtype)
+    items = [{"input_ids": own.long(), "labels": own} for own in bytes_b]
+    expected = torch.cat([bytes_b[:, 1:].long(), torch.full((2, 1), -1)], 1)
+    _, y_wb = DatasetSplit(items, shift_labels=True).batch(np.array([[0, 1]]))
+    assert y_wb.dtype == torch.int64 and torch.equal(y_wb[0], expected)
 
 
 def test_a_model_of_transformers_takes_dictionaries(tmp_path):

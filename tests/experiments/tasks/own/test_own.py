@@ -149,6 +149,16 @@ def test_what_does_not_fit_is_refused(words, sentence, tmp_path):
         load_data(planned(tmp_path, *LINEAR, *RUN, *words))
 
 
+@pytest.mark.parametrize("loss", ["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"])
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_labels_that_the_loss_would_pair_with_all_outputs_are_refused(loss, tmp_path):
+    words = [*LINEAR, *RUN, *POINTS, f"task.train._target_={MADE}.Numbers", f"task.loss={loss}"]
+    with pytest.raises(
+        UserError, match=r"the loss of task=dataset .* labels of the outputs' shape"
+    ):
+        load_data(planned(tmp_path, *words))
+
+
 def test_a_collate_function_makes_pairs(tmp_path):
     words = [f"task.train._target_={MADE}.Dictionaries", "~task.train.noise"]
     words += [f"task.validation._target_={MADE}.Dictionaries"]
@@ -287,6 +297,12 @@ def test_a_task_says_its_metric(tmp_path):
     assert planned(tmp_path, *words).target == Target(metric="bits_per_byte")
     assert planned(tmp_path, *words, "target.loss=3.2").target == Target(metric="loss", value=3.2)
     assert DatasetTask(train=Signs(), validation=Signs()).num_classes == 2
+    named = Points()
+    named.labels = ["cat", "dog"] * 25
+    with pytest.raises(UserError, match="Points does not tell how many classes"):
+        DatasetTask(train=named, validation=named)
+    named.classes = ["cat", "dog", "cow"]
+    assert DatasetTask(train=named, validation=named).num_classes == 3
 
 
 def test_images_of_cifar_are_moved_and_mirrored_anew_in_each_epoch(tmp_path):
