@@ -11,17 +11,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.parameter_groups import group_of
 
 ParameterState = dict[str, Tensor]
 """`step`, `exp_avg` and `exp_avg_sq` of one parameter."""
 
 
-def num_steps(parameters: Iterable[nn.Parameter], optimizer: Optimizer) -> int:
-    """Adam's count of steps: the greatest of all `parameters`, since one that nothing has used has
-    a smaller one, or none.
-    """
-    known = (optimizer.state[p] for p in parameters if p in optimizer.state)
-    return max((int(state["step"]) for state in known if state), default=0)
+def num_steps(parameter: nn.Parameter, optimizer: Optimizer) -> int:
+    """Adam's count of the steps of `parameter`: those in which it had a gradient."""
+    return int(optimizer.state.get(parameter, {}).get("step", 0))
 
 
 def flat_moments(bucket: Bucket, optimizer: Optimizer) -> tuple[Tensor, Tensor]:
@@ -37,11 +35,10 @@ def states_of(
     """What Adam would keep of each parameter of `bucket` after so many steps, in the parameter's
     type; `m` and `v` are its moments, `[w, n]`.
     """
-    group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
-    states = {}
+    groups, states = group_of(optimizer), {}
     views = zip(bucket.parameters, bucket.views(m), bucket.views(v), strict=True)
     for parameter, exp_avg, exp_avg_sq in views:
-        group = group_of[parameter]
+        group = groups[parameter]
         on_device = group.get("capturable") or group.get("fused")
         states[parameter] = {
             "step": torch.tensor(float(steps), device=parameter.device if on_device else "cpu"),

@@ -19,6 +19,12 @@ from torch import Tensor
 class OuterOptimizer(Protocol):
     """One step for all workers, equal on each. Anchor and momentum are the caller's state."""
 
+    def check(self, inner_lr: float) -> None:
+        """Raise `ValueError` where it cannot step by this inner learning rate; called for all parts
+        of the model before any of it changes.
+        """
+        ...
+
     def step_(
         self, anchor: Tensor, outer_gradient: Tensor, momentum: Tensor, inner_lr: float
     ) -> None:
@@ -39,15 +45,18 @@ class SlowMo:
     def __post_init__(self) -> None:
         _check(self.lr, self.momentum)
 
-    def step_(
-        self, anchor: Tensor, outer_gradient: Tensor, momentum: Tensor, inner_lr: float
-    ) -> None:
-        """Take SlowMo's step, in place; `ValueError` for an inner learning rate of 0."""
+    def check(self, inner_lr: float) -> None:
+        """Raise `ValueError` for an inner learning rate of 0."""
         if inner_lr == 0:
             raise ValueError(
                 "SlowMo divides by the optimizer's learning rate, which is 0 at this averaging: "
                 "let the schedule end above 0 or choose the Nesterov outer optimizer"
             )
+
+    def step_(
+        self, anchor: Tensor, outer_gradient: Tensor, momentum: Tensor, inner_lr: float
+    ) -> None:
+        """Take SlowMo's step, in place."""
         momentum.mul_(self.momentum).add_(outer_gradient, alpha=1 / inner_lr)
         anchor.sub_(momentum, alpha=self.lr * inner_lr)
 
@@ -63,6 +72,9 @@ class Nesterov:
 
     def __post_init__(self) -> None:
         _check(self.lr, self.momentum)
+
+    def check(self, inner_lr: float) -> None:
+        """Nothing: `inner_lr` is not used."""
 
     def step_(
         self, anchor: Tensor, outer_gradient: Tensor, momentum: Tensor, inner_lr: float

@@ -33,7 +33,7 @@ from bagua_algos.communication.primitives import (
 from bagua_algos.compressors.compressor import Compressor, Draw, warn_of_bias
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket, Move
-from bagua_algos.engine.parameter_groups import Stretch, stretches
+from bagua_algos.engine.parameter_groups import stretches
 from bagua_algos.outer_optimizer import Nesterov, OuterOptimizer
 
 
@@ -47,7 +47,6 @@ class OuterState:
     anchor: Tensor
     momentum: Tensor
     residuals: Residuals | None
-    stretches: list[Stretch]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,13 +126,8 @@ class LocalSGD(Hierarchical):
         anchors = move.carry([state.anchor for state in states])
         momenta = move.carry([state.momentum for state in states])
         return [
-            OuterState(
-                anchor=anchor,
-                momentum=momentum,
-                residuals=None,
-                stretches=stretches(bucket, context.optimizer),
-            )
-            for bucket, anchor, momentum in zip(move.new, anchors, momenta, strict=True)
+            OuterState(anchor=anchor, momentum=momentum, residuals=None)
+            for anchor, momentum in zip(anchors, momenta, strict=True)
         ]
 
     def init(self, context: Context) -> list[OuterState] | None:
@@ -141,6 +135,8 @@ class LocalSGD(Hierarchical):
         levels(context.communicator, self.hierarchical)  # raises
         if self.outer is None:
             return None
+        for bucket in context.buckets:
+            stretches(bucket, context.optimizer)  # raises
         return [
             OuterState(
                 anchor=bucket.weights.clone(),
@@ -150,7 +146,6 @@ class LocalSGD(Hierarchical):
                 )
                 if self.error_feedback
                 else None,
-                stretches=stretches(bucket, context.optimizer),
             )
             for bucket in context.buckets
         ]
@@ -167,8 +162,15 @@ class LocalSGD(Hierarchical):
             for bucket in context.buckets:  # from here on workers go apart
                 context.state[bucket.index].anchor.copy_(bucket.weights)
         if num_local_steps > 0 and num_local_steps % self.interval == 0:
+            self._check_rates(context)
             for bucket in context.buckets:
                 self._meet(context, bucket)
+
+    def _check_rates(self, context: Context) -> None:
+        if self.outer is not None:
+            for bucket in context.buckets:
+                for stretch in stretches(bucket, context.optimizer):
+                    self.outer.check(float(stretch.options(context.optimizer)["lr"]))
 
     def _meet(self, context: Context, bucket: Bucket) -> None:
         if self.outer is None:
@@ -189,7 +191,7 @@ class LocalSGD(Hierarchical):
                 Draw(ranks=context.communicator.ranks, step=context.step, bucket=bucket.index),
                 self.hierarchical,
             )
-        for stretch in state.stretches:
+        for stretch in stretches(bucket, context.optimizer):
             self.outer.step_(
                 state.anchor[stretch.columns],
                 outer_gradient[stretch.columns],

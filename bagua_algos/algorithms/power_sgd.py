@@ -13,7 +13,8 @@ powerSGD_hook, a parameter travels as it is if its factors would not save `min_c
 replaces Gram-Schmidt, so that a column of zeros neither divides by zero nor stays zero; the
 optimizer keeps the momentum. Differs from the hook: Q is normalised, not orthonormalised, before
 its use (the columns span the same, so only rounding changes), and a bucket's uncompressed
-parameters share the message of its Ps: two all-reduces a bucket, not three.
+parameters share the message of its Ps: two all-reduces a bucket, not three; those leave out
+nothing, so no e is kept of them. A step that overflows leaves Q as it was and e at zero.
 
 Shape suffixes: w workers held here, n rows, m columns, r rank; all after the first factor agree
 on every worker, so Q is held once, [1, m, r].
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 from bagua_algos.checkpoint import kept
 from bagua_algos.communication.hierarchy import levels
 from bagua_algos.communication.primitives import all_reduce_mean_
-from bagua_algos.compressors.compressor import REAL_DTYPES
+from bagua_algos.compressors.compressor import REAL_DTYPES, forget_overflow_
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket, Move
 
@@ -140,12 +141,21 @@ class PowerSGD(Hierarchical):
             right = [m.mT @ p.to(m) for m, p in zip(matrices, ps, strict=True)]
             means = self._mean(right, context)
             for m, p, q, mean in zip(matrices, ps, state.q, means, strict=True):
-                q.copy_(mean)
-                m.copy_(p @ q.mT)
+                new_q = mean.to(q)
+                m.copy_(p @ new_q.mT)
                 # Else M Q is as large as the square of a gradient, which fp16 does not reach.
-                q.copy_(torch.nn.functional.normalize(q, dim=1))
+                new_q = torch.nn.functional.normalize(new_q, dim=1)
+                q.copy_(torch.where(new_q.isfinite().all(), new_q, q))
         if state.residual is not None:
-            state.residual.sub_(gradients_wn)
+            self._keep(state.residual.sub_(gradients_wn), bucket, context)
+
+    def _keep(self, residual: Tensor, bucket: Bucket, context: Context) -> None:
+        """Of what gradients differ by from their means, all that factors have left out: parameters
+        that travel as they are leave out nothing, and their differences would add up.
+        """
+        for other in self._split(residual, bucket, len(context.communicator.ranks))[1]:
+            other.zero_()
+        forget_overflow_(residual)
 
     def _factors(self, bucket: Bucket, num_held: int, generator: torch.Generator) -> Factors:
         gradients_wn = bucket.gradients[:, : bucket.numel]

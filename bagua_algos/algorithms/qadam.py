@@ -5,8 +5,9 @@
                         m   <- C_LP_S average of m_j
                         x   <- x - lr m / (1 - b1^k) / (sqrt(v / (1 - b2^K)) + eps)
 
-K, v: Adam's count of steps and second moment at the switch. Weight decay is Adam's (added to g_j)
-or AdamW's (x <- (1 - lr wd) x). With a 1-bit sign compressor and error feedback it is 1-bit Adam.
+K, v: Adam's count of steps of a parameter and second moment at the switch. Weight decay is Adam's
+(added to g_j) or AdamW's (x <- (1 - lr wd) x). With a 1-bit sign compressor and error feedback it
+is 1-bit Adam.
 
 A sign code gives each element of a chunk a momentum of one size, and where v is far below the
 chunk's (a bias before BatchNorm has gradients of rounding alone) x is thrown about. `precondition`
@@ -20,6 +21,10 @@ Adam's, and the correction of v is frozen with v; each parameter group has its o
 and weight decay, as they are at the step (eps: at the switch); `precondition`; an element whose
 gradient was zero all through warm-up rests, where the paper would divide by eps.
 
+A parameter that no worker uses in a step after the switch moves on by its momentum and decay, as if
+its gradient were zero: those of one bucket share codes. One without any gradient in warm-up rests,
+and a warning tells of it.
+
 Every backward of a step makes m anew, of the gradients accumulated so far and of the m before the
 step; a step without a backward changes nothing.
 
@@ -28,13 +33,15 @@ this worker's own gradients behind, and clipping them has no effect. Adam's mome
 the optimizer to the algorithm's state, and return when training ends. optimizer.state_dict() has
 them too, in the parameters' type: v such that Adam's own correction makes v / (1 - b2^K) of it.
 Loading it sets m and v, equal but for rounding (for float32, a few units in the last place), and
-residuals of zero; `bagua_algos.state_dict` has all of the state, bit for bit. Loaded moments that
-have taken `warmup_steps` steps or more leave no warm-up to do.
+residuals of zero; `bagua_algos.state_dict` has all of the state, bit for bit. Loaded moments of
+which each has taken `warmup_steps` steps or more leave no warm-up to do; a layer that was thawed
+since has taken none.
 """
 
 import copy
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +61,7 @@ from bagua_algos.compressors.compressor import REAL_DTYPES, Compressor, Draw, wa
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
-from bagua_algos.engine.parameter_groups import Stretch, stretches
+from bagua_algos.engine.parameter_groups import group_of, stretches
 
 
 @kept
@@ -74,11 +81,14 @@ class Moments:
     """One bucket after the switch: the `momentum`, and the frozen `denominator` sqrt(v / (1 -
     b2^K)) + eps, `[w, n]`, infinite where v is 0.
 
-    `following` is what backward makes of the momentum, if it `has_followed`; else a storage for it.
+    `resting` are the numbers of the bucket's parameters without any gradient before the switch:
+    Adam leaves such as they are. `following` is what backward makes of the momentum, if it
+    `has_followed`; else a storage for it.
     """
 
     momentum: Momentum
     denominator: Tensor
+    resting: tuple[int, ...] = ()
     following: Momentum | None = None
     has_followed: bool = False
 
@@ -107,10 +117,9 @@ class Moments:
 @dataclass(kw_only=True)
 class QAdamState:
     """`moments`, one a bucket, are empty during warm-up; `num_steps` is Adam's count after it.
-    `head_start` is how far that count was ahead of this training's own.
+    `head_start` is how far the least count of a parameter was ahead of this training's own.
     """
 
-    stretches: list[list[Stretch]]
     moments: list[Moments]
     num_steps: int = 0
     head_start: int = 0
@@ -171,11 +180,13 @@ class QAdam(Hierarchical):
                     raise ValueError(f"QAdam does not support {option}=True: {reason}")
 
     def init(self, context: Context) -> QAdamState:
-        """The layout, and the moments of an Adam that has been warmed up before."""
+        """No moments yet, or those of an Adam that has been warmed up before; `ValueError` for a
+        weight that no optimizer has.
+        """
         levels(context.communicator, self.hierarchical)  # raises
-        state = QAdamState(
-            stretches=[stretches(b, context.optimizer) for b in context.buckets], moments=[]
-        )
+        for bucket in context.buckets:
+            stretches(bucket, context.optimizer)  # raises
+        state = QAdamState(moments=[])
         self._begin(context, state)
         return state
 
@@ -187,7 +198,7 @@ class QAdam(Hierarchical):
             return
         moments = state.moments[bucket.index]
         following = moments.begin_following()
-        for stretch in state.stretches[bucket.index]:
+        for stretch in stretches(bucket, context.optimizer):
             options, columns = stretch.options(context.optimizer), stretch.columns
             gradient = bucket.gradients[columns].to(following.m.dtype)
             if not options["decoupled_weight_decay"]:
@@ -248,8 +259,10 @@ class QAdam(Hierarchical):
         context.state.moments = []
 
     def _begin(self, context: Context, state: QAdamState) -> None:
-        """Warm up what is left of it, after the steps that Adam's moments have taken."""
-        steps = adam_state.num_steps(_parameters(context), context.optimizer)
+        """Warm up what is left of it, after the steps that Adam's moments have taken: the least of
+        all parameters, since one that was thawed has none.
+        """
+        steps = min(adam_state.num_steps(p, context.optimizer) for p in _parameters(context))
         state.moments, state.head_start = [], steps - context.step
         if steps >= self.warmup_steps:
             self._switch(context, state)
@@ -261,7 +274,7 @@ class QAdam(Hierarchical):
         for bucket, moments in zip(context.buckets, state.moments, strict=False):
             m, v = torch.zeros_like(moments.momentum.m), torch.zeros_like(moments.momentum.m)
             smallest = torch.finfo(v.dtype).tiny
-            for stretch in state.stretches[bucket.index]:
+            for stretch in stretches(bucket, context.optimizer):
                 options, columns = stretch.options(context.optimizer), stretch.columns
                 rests = moments.denominator[columns].isinf()
                 denominator = moments.denominator[columns].masked_fill(rests, options["eps"])
@@ -277,7 +290,9 @@ class QAdam(Hierarchical):
         state: QAdamState = context.state
         moments = state.moments[bucket.index]
         moments.follow()
-        for stretch in state.stretches[bucket.index]:
+        resting = [bucket.views(bucket.weights)[number] for number in moments.resting]
+        before = [weights.clone() for weights in resting]
+        for stretch in stretches(bucket, context.optimizer):
             options, columns = stretch.options(context.optimizer), stretch.columns
             lr, beta1 = float(options["lr"]), float(options["betas"][0])
             weights, m, denominator = (
@@ -288,25 +303,58 @@ class QAdam(Hierarchical):
             if self.precondition:
                 denominator = torch.where(denominator.isinf(), denominator, 1.0)
             weights.addcdiv_(m, denominator, value=-lr / (1 - beta1**state.num_steps))
+        for weights, own in zip(resting, before, strict=True):
+            weights.copy_(own)
 
     def _switch(self, context: Context, state: QAdamState) -> None:
         """Take Adam's moments over from the user's optimizer."""
         optimizer, parameters = context.optimizer, _parameters(context)
-        state.num_steps = adam_state.num_steps(parameters, optimizer)
+        state.num_steps = max(adam_state.num_steps(p, optimizer) for p in parameters)
         for bucket in context.buckets:
-            m, v = adam_state.flat_moments(bucket, optimizer)
-            denominator = v.sqrt().masked_fill_(v == 0, math.inf)
-            for stretch in state.stretches[bucket.index]:
-                options, columns = stretch.options(optimizer), stretch.columns
-                beta2 = float(options["betas"][1])
-                denominator[columns].div_(math.sqrt(1 - beta2**state.num_steps))
-                denominator[columns].add_(options["eps"])
+            m, denominator = _frozen(bucket, optimizer, state.num_steps)
             residuals = None
             if self.error_feedback:
                 residuals = Residuals.zeros_like(m, context.communicator, self.hierarchical)
             momentum = Momentum(m / denominator if self.precondition else m, residuals)
-            state.moments.append(Moments(momentum=momentum, denominator=denominator))
+            numbered = enumerate(bucket.parameters)
+            resting = tuple(i for i, p in numbered if not adam_state.num_steps(p, optimizer))
+            state.moments.append(
+                Moments(momentum=momentum, denominator=denominator, resting=resting)
+            )
         adam_state.drop(parameters, optimizer)
+        _warn_of_resting(context.buckets, state.moments)
+
+
+def _frozen(bucket: Bucket, optimizer: Optimizer, num_steps: int) -> tuple[Tensor, Tensor]:
+    """Adam's m and sqrt(v / (1 - b2^K)) + eps, `[w, n]`, the latter infinite where v is 0.
+
+    K is each parameter's own count of steps, and m such that the correction by `num_steps` makes of
+    it what its own would.
+    """
+    m, v = adam_state.flat_moments(bucket, optimizer)
+    denominator, groups = v.sqrt().masked_fill_(v == 0, math.inf), group_of(optimizer)
+    parts = zip(bucket.parameters, bucket.views(m), bucket.views(denominator), strict=True)
+    for parameter, own_m, own_denominator in parts:
+        own_steps = adam_state.num_steps(parameter, optimizer)
+        if own_steps:
+            beta1, beta2 = map(float, groups[parameter]["betas"])
+            own_m.mul_((1 - beta1**num_steps) / (1 - beta1**own_steps))
+            own_denominator.div_(math.sqrt(1 - beta2**own_steps)).add_(groups[parameter]["eps"])
+    return m, denominator
+
+
+def _warn_of_resting(buckets: Sequence[Bucket], moments: Sequence[Moments]) -> None:
+    """Of parameters that no momentum can change any more."""
+    pairs = zip(buckets, moments, strict=True)
+    views = [view for bucket, own in pairs for view in bucket.views(own.denominator)]
+    num_resting = sum(view.numel() > 0 and bool(view.isinf().all()) for view in views)
+    if num_resting:
+        warnings.warn(
+            f"{num_resting} parameters have had no gradient but zero in QAdam's warm-up, and rest "
+            "from here on: choose warmup_steps such that it uses them, or freeze them before "
+            "distribute()",
+            stacklevel=2,
+        )
 
 
 def _parameters(context: Context) -> list[nn.Parameter]:

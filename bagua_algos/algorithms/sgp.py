@@ -83,6 +83,7 @@ class SGP(Algorithm):
 
     def on_step_end(self, context: Context) -> None:
         """Apply the optimizer's change of z to x, mix x and w, set the weights to the ratio."""
+        self.on_forward(context)  # where the step had none
         state, communicator, mixing = context.state, context.communicator, self._mixing(context)
         before = state.denominators.tolist()
         state.denominators = torch.from_numpy(mixing.matrix()) @ state.denominators

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from bagua_algos.checkpoint import kept
-from bagua_algos.compressors.compressor import REAL_DTYPES
+from bagua_algos.compressors.compressor import REAL_DTYPES, forget_overflow_
 from bagua_algos.compressors.largest import Largest, Sparse
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.bucket import Bucket
@@ -154,7 +154,9 @@ class TopK(Algorithm):
             self._exchange(context, bucket)
 
     def _exchange(self, context: Context, bucket: Bucket) -> None:
-        memory: Memory = context.state[bucket.index]
+        memory = Memory(unsent=None, velocity=None)
+        if self.error_feedback:
+            memory = context.state[bucket.index]
         gradients_wn = bucket.gradients[:, : bucket.numel]
         v_wn = gradients_wn
         if memory.velocity is not None:
@@ -163,9 +165,11 @@ class TopK(Algorithm):
             v_wn = memory.unsent.add_(v_wn)
         sent = Largest(ratio=self.ratio_at(context.step)).select(v_wn)
         if memory.unsent is not None:
-            memory.unsent.scatter_(1, sent.indices, 0)
-        if memory.velocity is not None and self.momentum_masking:
-            memory.velocity.scatter_(1, sent.indices, 0)
+            forget_overflow_(memory.unsent.scatter_(1, sent.indices, 0))
+        if memory.velocity is not None:
+            if self.momentum_masking:
+                memory.velocity.scatter_(1, sent.indices, 0)
+            forget_overflow_(memory.velocity)
         gathered_wN = Sparse.unpack(context.communicator.all_gather(sent.pack()))
         # Every worker received the same: summed once for all that this process holds.
         gradients_wn.copy_(_mean(gathered_wN, bucket.numel))

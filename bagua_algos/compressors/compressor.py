@@ -103,6 +103,13 @@ class FeedsBack(Protocol):
         ...
 
 
+def forget_overflow_(left_out: Tensor) -> None:
+    """Zeros for what is not finite in `left_out`, which waits for a later step: a gradient that
+    overflowed is a step's, not for ever.
+    """
+    left_out.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+
+
 @dataclass(frozen=True)
 class ErrorFeedback:
     """Sends what earlier codes left out: Q(x + e), e <- x + e - Q(x + e) (Seide et al. 2014;
@@ -122,8 +129,7 @@ class ErrorFeedback:
         residual.add_(x)
         payload = self.compressor.compress(residual, draw)
         residual.sub_(self.compressor.decompress(payload, x.shape[-1]))
-        # A gradient that overflowed is a step's, not for ever: what it left out is forgotten.
-        residual.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        forget_overflow_(residual)
         return payload
 
 

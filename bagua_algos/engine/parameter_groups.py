@@ -4,6 +4,7 @@ A bucket is laid out for communication and knows no groups; an algorithm that up
 needs every group's own learning rate, betas and weight decay.
 """
 
+import weakref
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -20,8 +21,8 @@ from bagua_algos.engine.script.own_storage import check_owns_memory
 class Stretch(NamedTuple):
     """Neighbouring columns `[start, stop)` of a bucket that belong to parameter group `group`.
 
-    It holds numbers alone: a checkpoint can store it, and it stays valid for a loaded optimizer's
-    new groups.
+    It holds for the optimizer's groups as they are: a script may split them. Checkpoints of earlier
+    versions have some.
     """
 
     group: int
@@ -38,20 +39,41 @@ class Stretch(NamedTuple):
         return optimizer.param_groups[self.group]
 
 
+_FOUND: weakref.WeakKeyDictionary[Bucket, tuple[list[int], list[Stretch]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Of each bucket, and the sizes of the groups then. These say who is in which: `ScriptChanges`
+refuses another order of parameters.
+"""
+
+
+def group_of(optimizer: Optimizer) -> dict[nn.Parameter, dict[str, Any]]:
+    """Each parameter's group, as it is now."""
+    return {p: group for group in optimizer.param_groups for p in group["params"]}
+
+
 def stretches(bucket: Bucket, optimizer: Optimizer) -> list[Stretch]:
-    """The stretches of `bucket`, which cover all its parameters in order.
+    """The stretches of `bucket`, which cover all its parameters in order, as the groups are now.
 
     Raises `ValueError` where a parameter is in none of the optimizer's groups.
     """
-    group_of = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
-    num_held, found = bucket.weights.shape[0], []
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    known = _FOUND.get(bucket)
+    if known is None or known[0] != sizes:  # found anew, it takes as long as a small layer
+        known = _FOUND[bucket] = sizes, _find(bucket, optimizer)
+    return known[1]
+
+
+def _find(bucket: Bucket, optimizer: Optimizer) -> list[Stretch]:
+    number_of = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    num_held, found = len(bucket.gradients), []
     for parameter, start in zip(bucket.parameters, bucket.starts, strict=True):
-        if parameter not in group_of:
+        if parameter not in number_of:
             raise ValueError(
                 f"a trainable parameter of shape {tuple(parameter.shape)} is not in the optimizer: "
                 "add it to a parameter group or freeze it (requires_grad=False)"
             )
-        group, stop = group_of[parameter], start + parameter.numel() // num_held
+        group, stop = number_of[parameter], start + parameter.numel() // num_held
         if found and found[-1].group == group:
             found[-1] = Stretch(group, found[-1].start, stop)
         else:

@@ -283,6 +283,21 @@ def test_slowmo_refuses_a_learning_rate_of_zero():
         training.steps(0, 1)
 
 
+def test_weights_are_what_they_were_where_slowmo_refuses_one_groups_rate():
+    """A script may catch the error and save them."""
+
+    def two_groups(parameters):
+        first, second = parameters
+        return torch.optim.SGD([{"params": [first], "lr": 0.5}, {"params": [second], "lr": 0.0}])
+
+    training = Training(2, LocalSGD(interval=1, outer=SlowMo()), two_groups, 20, SIZE - 20)
+    with pytest.raises(ValueError, match="learning rate, which is 0"):
+        training.steps(0, 1)
+    rates = torch.where(torch.arange(SIZE) < 20, 0.5, 0.0)
+    for rank, x in enumerate(training.x):
+        torch.testing.assert_close(x, start() - rates * (start() - target(0, rank)))
+
+
 def test_a_weight_outside_the_optimizer_is_refused_with_an_outer_optimizer():
     with pytest.raises(ValueError, match=r"shape \(2, 5\) is not in the optimizer"):
         Training(2, LocalSGD(outer=SlowMo()), lambda p: sgd(p[:1]), SIZE - 5, 5)

@@ -13,7 +13,9 @@ from tests.bagua_algos.gloo import run_program
 from tests.bagua_algos.gradient_oracle import (
     NUM_PARAMETERS,
     SHAPES,
+    averages,
     distance_on_a_quadratic,
+    given_gradients,
     oracle,
     train,
 )
@@ -147,6 +149,28 @@ def test_a_gradient_of_zeros_is_no_division_by_zero_and_does_not_stay():
     assert calm.isfinite().all()
     assert (calm - train(world_size, AllReduce())).abs().max() < 0.5
     assert not torch.equal(calm, train(world_size, algorithm, num_steps=0))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_gradient_that_overflows_is_forgotten_after_its_step(value):
+    """What follows is as if training had begun there."""
+    gradients = given_gradients(2, 4)
+    gradients[0, 0] = value
+    means = averages(PowerSGD(), gradients)
+    assert not means[0].isfinite().any()
+    assert torch.equal(means[1:], averages(PowerSGD(), gradients[1:]))
+
+
+def test_nothing_is_left_out_of_what_travels_uncompressed():
+    """Workers' differences from the mean would add up there, and a narrow type could not hold the
+    mean beside them.
+    """
+    contexts = []
+    train(2, PowerSGD(), prepare=contexts.append, num_steps=3)
+    [bucket], [state] = contexts[0].buckets, contexts[0].state
+    for i, residual in enumerate(state.residual.split([shape.numel() for shape in SHAPES], 1)):
+        assert bool(residual.any()) == (i in Oracle(2).compressed()), i
+    assert bucket.numel == state.residual.shape[1]
 
 
 @pytest.mark.parametrize("rank", [1, 4])

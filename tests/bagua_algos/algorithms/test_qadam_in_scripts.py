@@ -2,12 +2,17 @@
 
 import copy
 import io
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from bagua_algos.algorithms.qadam import QAdam
+from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.compressors import QSGD, MinMaxUInt8, SignScale
+from bagua_algos.engine.engine import Engine
+from tests.bagua_algos.checkpoint import carry_over
 from tests.bagua_algos.quadratic import SIZE, Training
 
 LR, WARMUP, NUM_STEPS = 0.03, 6, 20
@@ -192,3 +197,98 @@ def test_a_loaded_option_that_it_does_not_support_is_refused():
     other.param_groups[0]["amsgrad"] = True
     with pytest.raises(ValueError, match="amsgrad=True"):
         Training(1, one_bit, adam).optimizer.load_state_dict(other.state_dict())
+
+
+def two_layers():
+    """Of one worker: body and head."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+
+
+def train(model, optimizer, num_steps):
+    for step in range(num_steps):
+        optimizer.zero_grad()
+        x_bi = torch.randn(5, 3, generator=torch.Generator().manual_seed(step))
+        model(x_bi).square().sum().backward()
+        optimizer.step()
+
+
+def test_a_thawed_layer_is_warmed_up_before_the_switch():
+    model = two_layers()
+    body = model[0]
+    body.requires_grad_(False)
+    optimizer, algorithm = adam(model.parameters()), QAdam(warmup_steps=2)
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(1))
+    train(model, optimizer, 4)
+    engine.close()
+    body.requires_grad_(True)
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(1))
+    train(model, optimizer, 1)
+    assert not engine.context.state.moments
+    train(model, optimizer, 1)
+    assert engine.context.state.num_steps == 6
+    before = [p.detach().clone() for p in model.parameters()]
+    train(model, optimizer, 1)
+    for parameter, old in zip(model.parameters(), before, strict=True):
+        assert not torch.equal(parameter, old)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1 << 20), (1 << 20, 1)])
+def test_a_state_of_warm_up_goes_on_in_other_buckets(before, after):
+    def started(bucket_bytes):
+        model = two_layers()
+        optimizer = adam(model.parameters())
+        engine = Engine(
+            model,
+            optimizer,
+            QAdam(warmup_steps=3),
+            StackedCommunicator(1),
+            bucket_bytes=bucket_bytes,
+        )
+        return SimpleNamespace(model=model, optimizer=optimizer, engine=engine)
+
+    stopped, resumed = started(before), started(after)
+    train(stopped.model, stopped.optimizer, 2)
+    carry_over(stopped, resumed)
+    train(resumed.model, resumed.optimizer, 1)
+    assert resumed.engine.context.state.moments
+    old = [p.detach().clone() for p in resumed.model.parameters()]
+    train(resumed.model, resumed.optimizer, 1)
+    for parameter, value in zip(resumed.model.parameters(), old, strict=True):
+        assert not torch.equal(parameter, value)
+
+
+def test_a_parameter_of_fewer_steps_is_corrected_by_its_own():
+    """What torch's Adam divides by after the warm-up, and what its momentum is worth."""
+    model = nn.ModuleDict({"often": nn.Linear(3, 2), "seldom": nn.Linear(3, 2)})
+    plain = copy.deepcopy(model)
+    optimizer, plain_adam = adamw(model.parameters()), adamw(plain.parameters())
+    engine = Engine(
+        model,
+        optimizer,
+        QAdam(warmup_steps=WARMUP),
+        StackedCommunicator(1),
+        find_unused_parameters=True,
+    )
+    for step in range(WARMUP):
+        used = ["often", "seldom"] if step == WARMUP - 1 else ["often"]
+        for each, each_adam in ((model, optimizer), (plain, plain_adam)):
+            each_adam.zero_grad()
+            sum(each[name](torch.ones(1, 3)).square().sum() for name in used).backward()
+            each_adam.step()
+    [bucket], state = engine.context.buckets, engine.context.state
+    [moments] = state.moments
+    expected = dict(zip(model.parameters(), plain_adam.state.values(), strict=True))
+    views = zip(
+        bucket.parameters,
+        bucket.views(moments.momentum.m),
+        bucket.views(moments.denominator),
+        strict=True,
+    )
+    for parameter, m, denominator in views:
+        own = expected[parameter]
+        steps = int(own["step"])
+        v_hat = own["exp_avg_sq"] / (1 - 0.95**steps)
+        torch.testing.assert_close(denominator, v_hat.sqrt() + 1e-4)
+        m_hat = own["exp_avg"] / (1 - 0.8**steps)
+        torch.testing.assert_close(m / (1 - 0.8**state.num_steps), m_hat)

@@ -1,7 +1,9 @@
 import pytest
 import torch
+from torch import nn
 
 from bagua_algos.algorithms.sgp import SGP
+from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.communication.topology import (
     Complete,
     Exponential,
@@ -9,6 +11,8 @@ from bagua_algos.communication.topology import (
     ShiftOne,
     StaticExponential,
 )
+from bagua_algos.engine.engine import Engine
+from tests.bagua_algos.cases import on_worker_axis
 from tests.bagua_algos.gossip import (
     NUM_STEPS,
     Oracle,
@@ -108,3 +112,25 @@ def test_it_sends_one_message_of_its_weights_a_step():
 def test_a_topology_that_cannot_connect_the_workers_is_refused_at_the_start():
     with pytest.raises(ValueError, match="even number of them, got 3"):
         descend(SGP(topology=ShiftOne()), 3)
+
+
+def test_a_step_without_a_forward_mixes_as_one_with_it():
+    """By gradients that a script has made, as evolution strategies do."""
+
+    def steps(*, forward):
+        torch.manual_seed(0)
+        communicator = StackedCommunicator(4)
+        model = on_worker_axis(nn.Linear(3, 5), communicator)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        Engine(model, optimizer, SGP(overlap=True), communicator)
+        for _ in range(3):
+            if forward:
+                model(torch.ones(4, 1, 3))
+            for parameter in model.parameters():
+                of_worker = torch.arange(4.0).view(4, *[1] * (parameter.dim() - 1))
+                parameter.grad = of_worker.expand_as(parameter).clone()
+            optimizer.step()
+        return [p.detach().clone() for p in model.parameters()]
+
+    for without, expected in zip(steps(forward=False), steps(forward=True), strict=True):
+        assert torch.equal(without, expected)

@@ -7,8 +7,10 @@ from bagua_algos import AllReduce
 from bagua_algos.algorithms.top_k import TopK
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
+from tests.bagua_algos.cases import make_model, on_worker_axis, take_step
 from tests.bagua_algos.gradient_oracle import (
     NUM_PARAMETERS,
+    ONE_BUCKET,
     averages,
     distance_on_a_quadratic,
     given_gradients,
@@ -141,6 +143,37 @@ def test_one_workers_nan_reaches_everyone():
     gradients = given_gradients(4, num_steps=1)
     gradients[0, 2, 7] = float("nan")
     assert averages(TopK(), gradients)[0, :, 7].isnan().all()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "momentum_masking": False}], ids=str)
+def test_a_gradient_that_overflows_is_forgotten_after_its_step(value, options):
+    """Else as many steps would have some of it as it takes to send all."""
+    gradients = given_gradients(2, num_steps=4)
+    gradients[0] = value
+    means = averages(TopK(**options), gradients)
+    assert not means[0].isfinite().all()
+    assert torch.equal(means[1:], averages(TopK(**options), gradients[1:]))
+
+
+def test_where_nothing_is_kept_a_state_of_other_buckets_will_do():
+    with pytest.warns(UserWarning, match="for good"):
+        algorithm = TopK(ratio=0.1, error_feedback=False)
+    communicator = StackedCommunicator(2)
+
+    def step(bucket_bytes, *states):
+        model = on_worker_axis(make_model(), communicator)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        engine = Engine(model, optimizer, algorithm, communicator, bucket_bytes=bucket_bytes)
+        for state in states:
+            engine.load_state_dict(state)
+        take_step(model, optimizer, 0, communicator.ranks)
+        engine.close()
+        return engine.state_dict(), [p.detach() for p in model.parameters()]
+
+    state, _ = step(ONE_BUCKET)
+    for resumed, expected in zip(step(1, state)[1], step(1)[1], strict=True):
+        assert torch.equal(resumed, expected)
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.5])

@@ -35,6 +35,15 @@ def test_options_are_those_of_the_moment():
     assert stretch.options(optimizer)["lr"] == 0.3
 
 
+def test_a_group_that_was_split_since_is_two():
+    (a, b), bucket = bucket_of(1, 5, 7)
+    optimizer = torch.optim.SGD([a, b], lr=0.1)
+    assert stretches(bucket, optimizer) == [Stretch(0, 0, 12)]
+    optimizer.param_groups[0]["params"] = [a]
+    optimizer.add_param_group({"params": [b]})
+    assert stretches(bucket, optimizer) == [Stretch(1, 0, 7), Stretch(0, 7, 12)]
+
+
 def test_a_parameter_without_a_group_is_refused():
     (a, _), bucket = bucket_of(1, 5, 7)
     with pytest.raises(ValueError, match=r"shape \(7,\) is not in the optimizer"):

@@ -245,18 +245,49 @@ def test_a_scheduler_sets_the_rate_of_what_algorithms_do_in_the_optimizers_place
     assert max(moved[3:]) < 1e-6
 
 
+@pytest.mark.parametrize("algorithm", [LocalSGD(interval=1, outer=SlowMo()), QAdam(warmup_steps=1)])
+def test_a_group_that_is_split_later_is_as_one_that_was_split_before(algorithm):
+    def train(*, early):
+        model = layers(3, 4)
+        options = {"lr": 0.1, "betas": (0.9, 0.99)}
+        optimizer = torch.optim.Adam(model.parameters(), **options)
+
+        def split():
+            [group] = optimizer.param_groups
+            *others, last = group["params"]
+            group["params"] = others
+            optimizer.add_param_group({"params": [last], **options})
+
+        if early:
+            split()
+        Engine(model, optimizer, algorithm, StackedCommunicator(1))
+        for step in range(6):
+            if step == 3:
+                if not early:
+                    split()
+                optimizer.param_groups[1]["lr"] = 0.01
+            optimizer.zero_grad()
+            model(torch.ones(1, 3)).square().sum().backward()
+            optimizer.step()
+        return [p.detach().clone() for p in model.parameters()]
+
+    for late, early in zip(train(early=False), train(early=True), strict=True):
+        assert torch.equal(late, early)
+
+
 def test_qadam_leaves_a_parameter_alone_that_nothing_has_used():
     model = nn.ModuleDict({"used": nn.Linear(3, 2), "idle": nn.Linear(3, 2)})
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
     algorithm = QAdam(warmup_steps=1)
     engine = Engine(
         model, optimizer, algorithm, StackedCommunicator(1), find_unused_parameters=True
     )
     used, idle = model["used"].weight.clone(), model["idle"].weight.clone()
-    for _ in range(3):
-        optimizer.zero_grad()
-        model["used"](torch.ones(1, 3)).sum().backward()
-        optimizer.step()
+    with pytest.warns(UserWarning, match="2 parameters have had no gradient but zero"):
+        for _ in range(3):
+            optimizer.zero_grad()
+            model["used"](torch.ones(1, 3)).sum().backward()
+            optimizer.step()
     engine.close()
     assert not torch.equal(model["used"].weight, used)
     assert torch.equal(model["idle"].weight, idle)
