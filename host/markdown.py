@@ -8,7 +8,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], align: str = ""
 
     Args:
         headers: of the columns; "|" in a header or a cell is escaped.
-        rows: of cells, one for each column.
+        rows: of cells, one for each column; lines of one become one line.
         align: a letter for each column, "l" or "r"; by default all are to the left.
 
     Raises:
@@ -27,5 +27,5 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], align: str = ""
 
 
 def _line(cells: Sequence[str]) -> str:
-    escaped = [cell.replace("|", "\\|") for cell in cells]
+    escaped = [" ".join(cell.splitlines()).replace("|", "\\|") for cell in cells]
     return f"| {' | '.join(escaped)} |"

@@ -129,7 +129,8 @@ def is_tie(
     else:
         low, high = ratio_interval(times, others, paired=paired)
     if math.isnan(low):
-        low, high = min(times) / max(others), max(times) / min(others)
+        tops, bottoms = np.array([min(times), max(times)]), np.array([max(others), min(others)])
+        low, high = _ratios(tops, bottoms).tolist()
     return low / (1 + model_error) <= 1 <= high * (1 + model_error)
 
 

@@ -16,9 +16,15 @@ import yaml
 
 from host.bounded_yaml import read_mapping
 from host.errors import UserError
+from host.words import listed
 
 FILE = "tuning.json"
 TARGETS = "targets.yaml"
+
+POINTS = (2.0, 1.0, 0.5, 0.2)
+"""Hundredths by which a target is easier than the final score of the best baseline: of the score
+where lower is better, else of 1.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +110,7 @@ def load_targets(folder: Path) -> dict[float, float]:
     """The scores, by how many points they are below the final score of a tuned baseline; none
     where the folder has no such file.
 
-    Raises `UserError` for a file that holds none.
+    Raises `UserError` for a file that holds none, or lacks some of `POINTS`.
     """
     file = folder / TARGETS
     if not file.exists():
@@ -116,9 +122,11 @@ def load_targets(folder: Path) -> dict[float, float]:
         targets = {float(points): float(target) for points, target in found.items()}
         if not all(map(math.isfinite, [*targets, *targets.values()])):
             raise ValueError("they are finite numbers")
-        return targets
     except (OSError, TypeError, ValueError) as error:
         raise UserError(f"{file} has no targets, such as 1.0: 0.85 ({error})") from error
+    if lacking := [f"{points:g}" for points in POINTS if points not in targets]:
+        raise UserError(f"{file} has no targets {listed(lacking)} points below: add them")
+    return targets
 
 
 def save_targets(targets: Mapping[float, float], folder: Path, remark: str) -> None:

@@ -7,6 +7,7 @@ def test_a_table_has_headers_rules_and_rows():
     assert table(["name", "s"], [["a", "1.5"], ["b|c", ""]], "lr") == (
         "| name | s |\n| --- | ---: |\n| a | 1.5 |\n| b\\|c |  |"
     )
+    assert table(["reason"], [["RuntimeError: a\nb"]]).endswith("\n| RuntimeError: a b |")
     assert table(["a", "b"], []) == "| a | b |\n| --- | --- |"
 
 

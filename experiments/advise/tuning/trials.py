@@ -19,7 +19,7 @@ from pathlib import Path
 
 from experiments.advise.tuning.draws import Settings
 from experiments.plan.overrides import values_of
-from experiments.report.sections.time_against_target import POINTS
+from experiments.report.tuned import POINTS
 from experiments.runs.load import load_rows
 from experiments.runs.study import Standing, read_record
 from experiments.tasks.target import Target

@@ -27,6 +27,7 @@ from experiments.report.targets.times import (
     settings_of_runs,
     times_of_all,
 )
+from experiments.report.tuned import POINTS
 from experiments.tasks.target import LOWER_IS_BETTER
 from host.words import counted, listed, significant
 
@@ -34,11 +35,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Time against target"
-
-POINTS = (2.0, 1.0, 0.5, 0.2)
-"""Hundredths by which a target is easier than the final score of the best baseline: of the score
-where lower is better, else of 1.
-"""
 
 _OF_ONE = {"algorithm", "evaluated", "runs", "optim", "target", "Mbit/s measured"}
 """Columns that belong to one algorithm, or to another target."""

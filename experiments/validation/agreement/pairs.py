@@ -39,7 +39,7 @@ class Pair:
     @property
     def apart(self) -> float:
         """By what part the two losses on the validation set differ, at most; inf where one run has
-        evaluations that the other has not.
+        evaluations that the other has not, or one of the losses is NaN.
         """
         if [row.step for row in self.real] != [row.step for row in self.simulated]:
             return math.inf
@@ -47,7 +47,8 @@ class Pair:
             (one.validation_loss, other.validation_loss)
             for one, other in zip(self.real, self.simulated, strict=True)
         ]
-        return max(abs(real / simulated - 1) for real, simulated in losses if real and simulated)
+        parts = [abs(real / simulated - 1) for real, simulated in losses if real and simulated]
+        return math.inf if any(map(math.isnan, parts)) else max(parts, default=math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +131,17 @@ def load_targets(file: Path) -> dict[str, float]:
 def compare(runs: Path, targets: Mapping[str, float]) -> list[Compared]:
     """All algorithms of `targets`, in their order.
 
-    Raises `UserError` where one has not the same seeds, real and simulated, and two at least.
+    Raises `UserError` where one has not the same seeds, real and simulated, and two at least, or
+    several runs of a seed, or fewer than two evaluations.
     """
     table = load_runs(runs)
+    of_one_seed = table.loc[table.duplicated(["algo", "backend", "seed"])]
+    if len(of_one_seed):
+        algo, backend, seed = of_one_seed.iloc[0][["algo", "backend", "seed"]]
+        raise UserError(
+            f"{runs} has several runs of {algo}, backend={backend}, seed {seed}: give a folder "
+            "with one of each"
+        )
     found = {
         (algo, backend, int(seed)): [row for row in load_rows(folder) if row.is_evaluation]
         for algo, backend, seed, folder in zip(
@@ -170,6 +179,8 @@ def _listed(seeds: Sequence[int]) -> str:
 
 def _compared(algo: str, target: float, pairs: Sequence[Pair]) -> Compared:
     steps = sorted({row.step for pair in pairs for row in (*pair.real, *pair.simulated)})
+    if len(steps) < 2:
+        raise UserError(f"the runs of {algo} have fewer than two evaluations: none can be compared")
     missed = 2 * steps[-1] - steps[-2]  # the evaluation after the last
     reached = [[_steps(own, target) for own in (pair.real, pair.simulated)] for pair in pairs]
     apart = [pair.apart for pair in pairs]

@@ -45,6 +45,12 @@ def test_a_time_that_both_have_keeps_the_ranges_together():
     assert is_tie([1.0, 2.0, 8.0], some_miss, paired=False, model_error=0.0)
 
 
+def test_a_miss_that_both_have_keeps_the_ranges_together():
+    for paired in (True, False):
+        assert is_tie([math.inf] * 3, [1.0, 2.0, math.inf], paired=paired, model_error=0.0)
+        assert is_tie([1.0, 2.0, math.inf], [math.inf] * 3, paired=paired, model_error=0.0)
+
+
 def pooled(times, compared, paired):
     """The p-values of `compared` against the first, by least squares over all of `times`."""
     logs = np.log(times)

@@ -77,6 +77,9 @@ def test_targets_that_were_fixed_before_the_runs_take_the_place_of_their_own(tmp
         (tmp_path / "targets.yaml").write_text(unfit)
         with pytest.raises(UserError, match="has no targets, such as"):
             ReportData.load(tmp_path)
+    (tmp_path / "targets.yaml").write_text("{2.0: 0.5, 0.5: 0.65}")
+    with pytest.raises(UserError, match=r"has no targets 1 and 0\.2 points below: add them"):
+        ReportData.load(tmp_path)
 
 
 def test_no_one_is_first_at_a_target_beyond_which_a_run_did_not_go(tmp_path):

@@ -51,8 +51,8 @@ class Statistics {
             [low, high] = this.ratioInterval(times, others, isPaired);
         }
         if (Number.isNaN(low)) {
-            low = Math.min(...times) / Math.max(...others);
-            high = Math.max(...times) / Math.min(...others);
+            low = ratioOf(Math.min(...times), Math.max(...others));
+            high = ratioOf(Math.max(...times), Math.min(...others));
         }
         return low <= 1 && 1 <= high;
     }

@@ -8,6 +8,7 @@ from experiments.commands.checks import agreement
 from experiments.report.statistics import flip_p_value
 from experiments.runs.actions import Command
 from experiments.runs.parts import load_parts
+from experiments.training.metrics import MetricsRow
 from experiments.validation.agreement import pairs
 from experiments.validation.agreement.page import page
 from host import conf
@@ -103,6 +104,28 @@ def test_runs_that_make_no_pairs_are_refused(runs, tmp_path):
     (tmp_path / "targets.yaml").write_text("[]")
     with pytest.raises(UserError, match=r"has no targets, such as allreduce: 0\.9"):
         pairs.load_targets(tmp_path / "targets.yaml")
+
+
+def test_several_runs_of_a_seed_and_runs_without_evaluations_are_refused(tmp_path):
+    for seed in range(2):
+        for backend in ("gloo", "sim"):
+            write_run(tmp_path / f"{backend}_{seed}", seed=seed, backend=backend, num_rows=1)
+    with pytest.raises(UserError, match="runs of allreduce have fewer than two evaluations"):
+        pairs.compare(tmp_path, {"allreduce": 0.8})
+    write_run(tmp_path / "again", seed=1, backend="sim")
+    with pytest.raises(UserError, match="several runs of allreduce, backend=sim, seed 1: give"):
+        pairs.compare(tmp_path, {"allreduce": 0.8})
+
+
+def test_a_loss_that_is_nan_is_apart_from_any_number():
+    def rows(*losses):
+        return [
+            MetricsRow(kind="evaluation", step=step, time_s=0.0, validation_loss=loss)
+            for step, loss in enumerate(losses)
+        ]
+
+    for real, simulated in (((1.0, 1.0), (1.0, math.nan)), ((math.nan, 1.0), (1.0, 1.0))):
+        assert pairs.Pair(seed=0, real=rows(*real), simulated=rows(*simulated)).apart == math.inf
 
 
 def words_of(part):
