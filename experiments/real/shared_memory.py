@@ -68,6 +68,8 @@ class HostMemory:
         return self._stacked.world_size * _PHASE.size
 
     def _run(self, operation: Callable[[Tensor], None], x_w: Tensor) -> None:
+        if not x_w.numel():  # as all workers' are
+            return
         [rank] = self.ranks
         rows_Nn = self._rows(x_w)
         self._wait_for_all()  # they have read what the last operation left

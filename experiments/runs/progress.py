@@ -70,20 +70,29 @@ class PlainProgress:
         self._metric = metric
         self._max_steps = max_steps
         self._loss: float | None = None
-        self._started_s = time.monotonic()
+        self._first: tuple[int, float] | None = None
 
     def show(self, row: MetricsRow) -> None:
         """Print a line if the row is an evaluation; remember the row's loss."""
         self._loss = self._loss if row.loss is None else row.loss
+        left = self._left(row.step)
         if row.is_evaluation:
-            elapsed_s = time.monotonic() - self._started_s
-            left_s = elapsed_s * (self._max_steps / row.step - 1)
             print(
                 f"{self._name}: step {row.step}/{self._max_steps}  loss {_loss(self._loss)}  "
                 f"{self._metric} {row.value:.3f}  {_megabytes(row.bytes_sent)} MB sent  "
-                f"ETA {left_s:.0f} s",
+                f"ETA {left}",
                 flush=True,
             )
+
+    def _left(self, step: int) -> str:
+        """How long it will take from `step` on, by the steps since the first row: a run that goes
+        on begins behind others.
+        """
+        now_s = time.monotonic()
+        first, first_s = self._first = self._first or (step, now_s)
+        if step == first:
+            return UNKNOWN
+        return f"{(now_s - first_s) / (step - first) * (self._max_steps - step):.0f} s"
 
     def __enter__(self) -> Self:
         return self

@@ -71,9 +71,16 @@ class JaneAusten(Classification):
             )
 
     def load(self) -> TaskData:
-        """Reads the splits; raises UserError if the package cannot be had or is another."""
+        """Reads the splits; raises UserError if the package cannot be had or is another, or where
+        validation takes half of the examples or more.
+        """
         text = cached(f"jane_austen-{SHA256[:16]}-{CONTEXT}", lambda: parse(self._content()))
         labelled = Split(text.x[: self.num_examples], text.y[: self.num_examples].astype(np.int64))
+        if len(labelled) <= 2 * self.num_validation:
+            raise UserError(
+                f"task.num_validation={self.num_validation} is half or more of the {len(labelled)} "
+                "examples that there are: take fewer"
+            )
         test = len(labelled) * 9 // 10
         bounds = (0, test - self.num_validation, test, len(labelled))
         parts = (slice(start, end) for start, end in itertools.pairwise(bounds))

@@ -147,8 +147,10 @@ def newest(run: Path) -> int | None:
 
 
 def _steps(run: Path) -> list[int]:
-    folders = (run / "checkpoints").glob("step_*")
-    return sorted(int(folder.name.removeprefix("step_")) for folder in folders)
+    """Those of which there is a folder by `_folder`; a user may keep copies beside them."""
+    names = [folder.name for folder in (run / "checkpoints").glob("step_*")]
+    steps = [int(number) for name in names for number in re.findall(r"^step_(\d{8,})$", name)]
+    return sorted(steps)
 
 
 def _folder(run: Path, step: int) -> Path:

@@ -202,13 +202,17 @@ class _Rows:
 
     def report_losses(self, losses: Iterator[Tensor], step: int, log_every: int) -> int:
         """Report the losses `[w]` after each step from `step` on, the first and every
-        `log_every`th; returns the last step.
+        `log_every`th; returns the last step. Raises DivergedError where one of them, or the last,
+        is not finite.
         """
+        loss_w = None
         for loss_w in losses:
             step += 1
             if step == 1 or step % log_every == 0:
                 self.report_loss(step, loss_w)
             self.on_progress()
+        if loss_w is not None:
+            self._finite(step, loss_w)
         return step
 
     def result(self, steps: int, time_s: float, validation: Evaluation, test: Evaluation) -> Result:
@@ -223,9 +227,13 @@ class _Rows:
         )
 
     def report_loss(self, step: int, loss_w: Tensor) -> None:
-        meter = self.state.meter
-        _ = meter.time_s  # waits for a GPU, with a limit, which reading the loss would not have
-        self.report("step", step, meter.time_s, loss=_finite_first(loss_w, step))
+        loss = self._finite(step, loss_w)
+        self.report("step", step, self.state.meter.time_s, loss=loss)
+
+    def _finite(self, step: int, loss_w: Tensor) -> float:
+        """As `_finite_first`."""
+        _ = self.state.meter.time_s  # waits for a GPU, with a limit, which reading has not
+        return _finite_first(loss_w, step)
 
     def report_evaluation(self, step: int, time_s: float, validation: Evaluation) -> None:
         accuracy, loss, spread, score, own = validation

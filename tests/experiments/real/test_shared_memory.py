@@ -70,6 +70,18 @@ def test_one_operation_after_another_of_any_size_and_workers_that_dawdle(file):
     assert on_all(file, run) == [expected] * WORKERS
 
 
+def test_nothing_is_an_average_of_nothing(file):
+    """Such as a model's empty buffers."""
+
+    def run(memory, rank):
+        memory.all_reduce_mean_(torch.empty(1, 0))
+        memory.broadcast_(torch.empty(1, 0, 3), source=2)
+        memory.all_reduce_mean_(x_w := torch.full((1, 2), float(rank)))
+        return x_w.tolist()
+
+    assert on_all(file, run) == [[[1.0, 1.0]]] * WORKERS
+
+
 def test_everybody_sees_who_has_come_to_an_evaluation(file):
     first, second, third = (worker(file, rank) for rank in range(WORKERS))
     assert not any(memory.is_complete(5) for memory in (first, second, third))

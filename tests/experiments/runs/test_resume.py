@@ -15,7 +15,7 @@ from experiments.runs.records import RunFolder
 from experiments.runs.resume import check_resumable, going_on
 from experiments.runs.run import known_summary
 from experiments.runs.summary import Summary, read_summary
-from experiments.training.checkpoint import Checkpoints, check_portable, resumed_s
+from experiments.training.checkpoint import Checkpoints, check_portable, newest, resumed_s
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 from tests import app
@@ -167,6 +167,18 @@ def test_old_checkpoints_go(tmp_path):
         "step_00000030",
         "step_00000040",
     ]
+
+
+def test_copies_that_a_user_keeps_beside_checkpoints_stay(tmp_path):
+    own = Checkpoints(tmp_path, 0, 1)
+    own.save(10, {"x": 1})
+    names = ["step_00000010.keep", "step_10", "step_best", "step_00000010 (copy)"]
+    for name in names:
+        shutil.copytree(tmp_path / "checkpoints" / "step_00000010", tmp_path / "checkpoints" / name)
+    for step in (20, 30, 40):
+        own.save(step, {"x": step})
+    assert own.complete() == [40, 30] and newest(tmp_path) == 40
+    assert {*names} < {folder.name for folder in tmp_path.glob("checkpoints/*")}
 
 
 @pytest.mark.parametrize(

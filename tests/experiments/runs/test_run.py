@@ -4,7 +4,8 @@ import pytest
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.runs.run import Recorder, crowding, known_summary
+from experiments.runs.load import load_rows
+from experiments.runs.run import Recorder, crowding, known_summary, run
 from experiments.training.evaluation import NOT_EVALUATED, Evaluation
 from experiments.training.result import Result
 from tests import app
@@ -46,6 +47,14 @@ def test_losses_are_in_nats_and_a_texts_in_bits_a_character_too(words, bits, tmp
 def test_what_was_not_evaluated_is_null(tmp_path):
     summary = summary_of(tmp_path / "run", NOT_EVALUATED)
     assert (summary["validation_accuracy"], summary["validation_loss"]) == (None, None)
+
+
+def test_a_loss_that_is_not_finite_at_a_stop_is_seen_whatever_is_logged(tmp_path):
+    words = ["algo=allreduce", "backend=sim", "net=none", "model=mlp", "workers=2", "lr_scale=1e30"]
+    words += ["max_steps=8", "eval_every=4", "log_every=1000"]
+    assert run(compose_config(words), tmp_path) == "diverged"
+    assert [(row.kind, row.step) for row in load_rows(tmp_path)] == [("step", 1)]
+    assert app.summary(tmp_path)["reason"] == "the loss is nan at step 4"
 
 
 @pytest.mark.parametrize(

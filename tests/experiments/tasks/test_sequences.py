@@ -80,6 +80,16 @@ def test_a_part_of_jane_austen_is_its_first_examples():
             JaneAusten(**wrong)
 
 
+def test_validation_never_takes_what_is_for_training_and_test(monkeypatch):
+    text = Split(*(np.zeros((100, jane_austen.CONTEXT), np.uint8) for _ in range(2)))
+    monkeypatch.setattr(jane_austen, "cached", lambda name, parse: text)
+    for num_examples in (None, 1_000):
+        with pytest.raises(UserError, match="num_validation=50 is half or more of the 100 examp"):
+            JaneAusten(num_examples=num_examples, num_validation=50).load()
+    data = JaneAusten(num_validation=49).load()
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [41, 49, 10]
+
+
 def test_movie_snippets():
     data = load(MovieSnippets())
     assert [len(s) for s in (data.train, data.validation, data.test)] == [8_000, 1_000, 1_072]
