@@ -105,7 +105,7 @@ def _of_one(group: pd.DataFrame) -> str:
     first = group.iloc[0]
     target = f"the target of {first.target.removeprefix('accuracy ')}"
     if not first.time_to_accuracy_s < math.inf:
-        return f"no algorithm reaches {target} in its median run{so_far(group[_TIME])}"
+        return f"no algorithm reaches {target} in its median run{so_far(group.time_to_accuracy_s)}"
     order = " first" if len(group) > 1 else ""
     took = f"{significant(first.time_to_accuracy_s)} s{span(first.low, first.high)}"
     tied = listed(group.label[group.ties_with_first])
@@ -130,7 +130,7 @@ def _gain(first: pd.Series) -> str:
 
 def _of_many(groups: Sequence[pd.DataFrame], table: pd.DataFrame) -> list[str]:
     won = [group for group in groups if group.place.iloc[0] == 1]
-    others = [so_far(group[_TIME]) for group in groups if group.place.iloc[0] != 1]
+    others = [so_far(group.time_to_accuracy_s) for group in groups if group.place.iloc[0] != 1]
     if not won:
         of_all = counted(len(groups), "situation")
         return [f"no algorithm reaches its target in any of {of_all}{max(others)}"]
