@@ -81,8 +81,8 @@ class StepPrediction:
 
 
 def predict(case: Case) -> StepPrediction:
-    """Let `num_steps` steps pass, or as many more as the algorithm needs for two rounds after its
-    early steps; of those after the early ones the last whole periods count (see `steady_steps`).
+    """Let `num_steps` steps pass, or more where the algorithm's early steps and two rounds after
+    them need more; of those after the early ones the last whole periods count (`steady_steps`).
 
     Raises:
         UserError: the device does not compute in that precision, or has no such link.

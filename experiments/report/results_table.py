@@ -56,6 +56,8 @@ _OF_NO_SETTING = {"seed", "resume", "tracker", "cluster.timeout_s", "cluster.sta
 """What makes no other setting: a limit, how a run came about or is shown, how equal values are
 computed.
 """
+_OF_SEED = {"topology.seed", "cluster.jitter.seed"}
+"""What follows the seed by its own file in `conf/`: no other setting either."""
 _CONFIGURATION = "configuration"
 """The one option of a run whose configuration cannot be read: it is no seed of any setting."""
 _TOLD_ELSEWHERE = (*_TCP, "net.rate_mbit", "net.backend", "task.target_accuracy")
@@ -284,7 +286,11 @@ def _differing(configs: Sequence[dict[str, Any]], group: str = "") -> set[str]:
     """The options of a `group`, such as "net.", that are not the same in all of these."""
     by_id = {id(config): config for config in configs if _CONFIGURATION not in config}
     distinct = list(by_id.values())
-    keys = {key for config in distinct for key in config if key.startswith(group)} - _OF_NO_SETTING
+    keys = (
+        {key for config in distinct for key in config if key.startswith(group)}
+        - _OF_NO_SETTING
+        - _OF_SEED
+    )
     return {key for key in keys if len({repr(config.get(key)) for config in distinct}) > 1}
 
 

@@ -55,6 +55,9 @@ _OF_TIME = (
 )
 """What of a configuration changes nothing but times."""
 
+_OF_HYDRA = ("_convert_", "_recursive_", "_partial_")
+"""What says how Hydra makes an object, not of what."""
+
 _READ = ("task", "model")
 """The groups of a configuration whose strings may be paths of what is read."""
 
@@ -199,7 +202,8 @@ def _names_of_code(node: Any) -> Iterator[str]:
     if isinstance(node, Mapping):
         target = node.get("_target_")
         if isinstance(target, str):
-            yield from _strings(node) if target.startswith("hydra.") else [target]
+            own = {key: value for key, value in node.items() if key not in _OF_HYDRA}
+            yield from _strings(own) if target.startswith("hydra.") else [target]
         node = list(node.values())
     if isinstance(node, list | tuple):
         for value in node:

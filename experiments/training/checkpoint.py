@@ -202,6 +202,9 @@ def _write_whole(file: Path, state: dict[str, Any]) -> None:
     unfinished.replace(file)
 
 
+BATCHES = "batches"
+"""In the state: the place in the epoch."""
+
 STACKING = "stacking"
 """In the state of simulated workers: how they were computed."""
 
@@ -223,14 +226,20 @@ def go_on_alike(state: dict[str, Any], plan: Plan, model: nn.Module) -> None:
     model.stacking = stacking
 
 
-def check_portable(state: object, plan: Plan, num_saved: int) -> None:
-    """Raise `UserError` where `num_saved` workers differ, or their algorithm's `state` has tensors,
-    which are laid out for so many: no other number can go on.
+def check_portable(state: dict[str, Any], plan: Plan, num_saved: int) -> None:
+    """Raise `UserError` where `num_saved` workers differ, or their algorithm's state has tensors,
+    which are laid out for so many: no other number can go on. Nor can it where the checkpoint's
+    `state`, of an earlier version, does not say which examples of the epoch are left.
     """
     agree = plan.algorithm.workers_agree
-    if not is_portable(state, workers_agree=agree):
+    if not is_portable(state["distributed"], workers_agree=agree):
         raise UserError(
             f"the checkpoint has the {'state' if agree else 'models'} of {plan.names['algo']} on "
             f"{counted(num_saved, 'worker')}, which {plan.workers} cannot go on with: "
             f"start {num_saved}"
+        )
+    if BATCHES not in state:
+        raise UserError(
+            "the checkpoint is of an earlier version, and does not say which examples of the epoch "
+            f"are left: start {num_saved}"
         )

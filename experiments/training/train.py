@@ -17,7 +17,13 @@ from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
 from experiments.tasks.base import Split, TaskData
 from experiments.tasks.batches import Batches
-from experiments.training.checkpoint import STACKING, Checkpoints, check_portable, go_on_alike
+from experiments.training.checkpoint import (
+    BATCHES,
+    STACKING,
+    Checkpoints,
+    check_portable,
+    go_on_alike,
+)
 from experiments.training.distributed import Distributed, tuning
 from experiments.training.evaluation import NOT_EVALUATED, Evaluation, evaluate
 from experiments.training.meter import Meter, Stop
@@ -135,7 +141,7 @@ class _State:
             **self.meter.state_dict(),
             "exposed_communication_s": distributed.exposed_communication_s,
             "data_wait_s": self.take_step.reading.waited_s,
-            "batches": self.batches.state_dict(step),
+            BATCHES: self.batches.state_dict(step),
         }
         if isinstance(self.model, StackedModel):
             state[STACKING] = asdict(self.model.stacking)
@@ -159,13 +165,13 @@ class _State:
             for generator, drawn in zip(_generators(plan), state["generators"], strict=True):
                 generator.set_state(drawn)
         else:
-            check_portable(state["distributed"], plan, saved.num_processes)
+            check_portable(state, plan, saved.num_processes)
         distributed.load_state_dict(state["distributed"])
         self.meter.restore(state, step)
         distributed.exposed_communication_s = state["exposed_communication_s"]
         self.take_step.reading.waited_s = state.get("data_wait_s", 0.0)  # older ones have none
-        if "batches" in state:
-            self.batches = self.batches.going_on(state["batches"], step)
+        if BATCHES in state:
+            self.batches = self.batches.going_on(state[BATCHES], step)
         return step
 
 

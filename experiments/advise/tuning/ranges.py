@@ -131,7 +131,9 @@ def _of_choices(options: Mapping[str, Any]) -> Range:
         raise ValueError(f"choices must be numbers, words, true, false or null, got {found}")
     for value in found:
         if isinstance(value, str) and _is_number(value):
-            raise ValueError(f"{value} is text to YAML: write a number as 8 or 1.0e-4")
+            raise ValueError(
+                f"{value} is text to YAML: write a number as 8 or 1.0e-4, without quotes"
+            )
     return Range(choices=tuple(found))
 
 

@@ -56,7 +56,7 @@ def section(data: ReportData) -> Section:
 
 def _firsts(table: pd.DataFrame) -> pd.DataFrame:
     """The first row of each comparable group, with the number of rows that tie with it, the time of
-    the next, and of what rows `so_far` says so.
+    the next, and what `so_far` says of the group.
     """
     if table.empty:
         return table

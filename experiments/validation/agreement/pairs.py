@@ -135,6 +135,7 @@ def compare(runs: Path, targets: Mapping[str, float]) -> list[Compared]:
     several runs of a seed, or fewer than two evaluations.
     """
     table = load_runs(runs)
+    table = table.loc[table.algo.isin([*targets])]
     of_one_seed = table.loc[table.duplicated(["algo", "backend", "seed"])]
     if len(of_one_seed):
         algo, backend, seed = of_one_seed.iloc[0][["algo", "backend", "seed"]]

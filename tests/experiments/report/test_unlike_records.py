@@ -68,6 +68,13 @@ def test_an_algorithms_field_is_not_the_runs_option_of_that_name(tmp_path, field
     assert list(table.runs) == [2, 2]
 
 
+def test_what_follows_the_seed_by_its_own_file_makes_no_setting(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / str(seed), seed=seed, options={"topology": {"seed": seed}})
+    (row,) = ReportData.load(tmp_path).table.to_dict("records")
+    assert row["name"] == "allreduce" and row["runs"] == 3
+
+
 def test_an_algorithms_part_is_not_the_runs_group_of_that_name(tmp_path):
     for delay_ms in (5, 100):
         write_run(tmp_path / str(delay_ms), options={"net": {"delay_ms": delay_ms}})

@@ -213,9 +213,12 @@ def test_what_cannot_be_is_refused_in_a_sentence(words, complaint, tmp_path):
 )
 def test_another_number_of_workers_goes_on_where_all_models_are_one(algo, state, what, tmp_path):
     plan = make_plan(compose_config([f"algo={algo}", "workers=2", "model=mlp"]), tmp_path)
+    saved = {"distributed": {"state": state, "step": 5}, "batches": {}}
     if what is None:
-        check_portable({"state": state, "step": 5}, plan, 4)
+        check_portable(saved, plan, 4)
+        with pytest.raises(UserError, match="of an earlier version, and does not say .* start 4$"):
+            check_portable({"distributed": saved["distributed"]}, plan, 4)
         return
     sentence = f"has the {what} on 4 workers, which 2 cannot go on with: start 4$"
     with pytest.raises(UserError, match=sentence):
-        check_portable({"state": state, "step": 5}, plan, 4)
+        check_portable(saved, plan, 4)
