@@ -216,7 +216,7 @@ def test_another_number_of_workers_goes_on_where_all_models_are_one(algo, state,
     saved = {"distributed": {"state": state, "step": 5}, "batches": {}}
     if what is None:
         check_portable(saved, plan, 4)
-        with pytest.raises(UserError, match="of an earlier version, and does not say .* start 4$"):
+        with pytest.raises(UserError, match=r"of an earlier version, and does not say .* start 4$"):
             check_portable({"distributed": saved["distributed"]}, plan, 4)
         return
     sentence = f"has the {what} on 4 workers, which 2 cannot go on with: start 4$"
