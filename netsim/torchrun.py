@@ -76,7 +76,7 @@ def _check(options: Mapping[str, str], num_workers: int) -> None:
         if is_several or _is_one_of(_MEETING, option):
             raise ValueError(
                 f"torchrun has {' '.join([option, value]).strip()}, and each worker is a node here "
-                f"that is told how to find the others: leave it out."
+                "that is told how to find the others: leave it out."
             )
         if _is_one_of(["--nproc-per-node"], option) and value != str(num_workers):
             raise ValueError(

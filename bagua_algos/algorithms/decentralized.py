@@ -49,7 +49,6 @@ class Decentralized(Hierarchical):
     workers_agree = False
     depends_on_buckets = False
     all_reduces = False
-    replaces_weights = True
 
     topology: Topology = field(default_factory=Ring)
     interval: int = 1
@@ -82,6 +81,10 @@ class Decentralized(Hierarchical):
         """Nothing travels yet; `ValueError` where the topology cannot connect the nodes."""
         self._mixing(context, 0)
         return DecentralizedState()
+
+    def replaces_weights(self, context: Context) -> bool:
+        """Where weights travel in this step."""
+        return context.state.num_backwards % self.interval == 0
 
     def on_forward(self, context: Context) -> None:
         """Average the weights, beside the computation that reads them."""

@@ -88,9 +88,6 @@ class Algorithm:
     would look like training. A property where options decide it.
     """
 
-    replaces_weights: ClassVar[bool] = False
-    """Whether what began to travel at a forward replaces the weights when backward has ended."""
-
     @property
     def takes_one_backward(self) -> bool:
         """Whether a second backward pass in a step, outside of `no_sync`, would come to something
@@ -186,6 +183,12 @@ class Algorithm:
     def init(self, context: Context) -> Any:
         """Make the state; weights are equal on all workers by now."""
         return None
+
+    def replaces_weights(self, context: Context) -> bool:
+        """Whether what began to travel at the forward replaces the weights when the backward pass
+        that begins has ended.
+        """
+        return False
 
     def move_state(self, context: Context, move: Move) -> Any:
         """The context's state, for the same parameters in the buckets `move.new`: bit for bit, and

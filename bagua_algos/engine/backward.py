@@ -49,6 +49,7 @@ class BackwardTracker:
         self._launch = launch
         self._find_places()
         self.note_gradients()
+        self.note_pass()
         self._missing: list[set[nn.Parameter]] = []
         self._came: dict[nn.Parameter, None] = {}
 
@@ -109,10 +110,29 @@ class BackwardTracker:
         """Whether the gradients of the pass before are gone, now that this one has given the first
         of its own, to `parameter`.
         """
-        others = [p.grad for p in self._places if p is not parameter]
-        if any(map(_is_any, others)):
-            return False
-        return bool(others) or parameter.grad is not self._places[parameter].view
+        others = [p for p in self._given if p is not parameter]
+        if any(p.grad is not self._places[p].view for p in others):
+            return True
+        if not others and parameter.grad is not self._places[parameter].view:
+            return True
+        own = self._places[parameter].bucket
+        written = [
+            bucket
+            for bucket, version in zip(self._buckets, self._passed, strict=True)
+            if bucket.gradients._version > version + (bucket is own)  # it has been added there
+        ]
+        return bool(written) and not any(_is_any(p.grad) for p in others)
+
+    def is_overflow(self) -> bool:
+        """Whether the buckets hold a number that is not finite."""
+        return any(not bucket.gradients.isfinite().all() for bucket in self._buckets)
+
+    def note_pass(self) -> None:
+        """A pass has ended and workers have met: a step is next, or another pass that goes on from
+        what the buckets hold.
+        """
+        self._passed = [bucket.gradients._version for bucket in self._buckets]
+        self._given = [p for p, place in self._places.items() if p.grad is place.view]
 
     def attach(self, on_gradient: Callable[[nn.Parameter], None]) -> list[RemovableHandle]:
         """Have autograd call the method `on_gradient(parameter)` of an object, as long as that

@@ -270,7 +270,7 @@ class Engine(Attached):
 
     def _attach(self) -> list[RemovableHandle]:
         model = self.model
-        leave_out_of_copies(model)
+        leave_out_of_copies(model, load_hooks=self.algorithm.keeps_weights)
         hooks = [
             model.register_forward_pre_hook(ForwardHook(self._before_forward)),
             *self.backward.attach(self._after_gradient),
@@ -301,7 +301,7 @@ class Engine(Attached):
             self._begin_observed()
 
     def _after_forward(self, module: nn.Module) -> None:
-        if self._observer is not None:
+        if self._observer is not None and not self._is_consensus:
             self._observer.on_forward_end()
 
     def _begin_observed(self) -> None:
@@ -353,6 +353,7 @@ class Engine(Attached):
                 lambda used: self._average(search, used),
                 keeps_unsent=self.algorithm.keeps_unsent,
             )
+        self._note_met()
 
     def _unscale(self, scaled: ScaledGradients) -> bool:
         """Whether a gradient has overflowed on any worker; if so, all are infinite now.

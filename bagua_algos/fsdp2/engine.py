@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -198,7 +198,7 @@ class ShardedEngine(Attached):
         }
 
     def _attach(self, optimizer: Optimizer) -> list[RemovableHandle]:
-        leave_out_of_copies(self.model)
+        leave_out_of_copies(self.model, load_hooks=self.algorithm.keeps_weights)
         return [
             self.model.register_forward_pre_hook(ForwardHook(self._before_forward)),
             *self.backward.attach(self._take_gradient),
@@ -246,6 +246,7 @@ class ShardedEngine(Attached):
             self._check_are_the_models(unused)
         self.dispatcher.wait_exposed()
         self._act("on_backward_end")
+        self._note_met()
 
     def _begin_step(self) -> None:
         if not self._accumulation.take_step():
@@ -272,6 +273,10 @@ class ShardedEngine(Attached):
 
     def _after_own_moment(self) -> None:
         self._write_weights()
+
+    def _held_weights(self) -> list[Tensor]:
+        """The shards themselves: a bucket's weights are a copy of them."""
+        return [local(shard.whole) for bucket in self._buckets for shard in bucket.shards]
 
     def _write_weights(self) -> None:
         """The buckets' weights go to their shards, and gathered ones, which are old now, away."""

@@ -99,7 +99,7 @@ class Attached(ABC):
 
     def _begin(self) -> None:
         self._before_begin()
-        if not self._has_begun and self.algorithm.replaces_weights:
+        if not self._has_begun and self.dispatcher.acts_at("on_forward"):
             self._changes.note_begin()
         self._has_begun = True
         self.dispatcher.submit_moment("on_forward", self.context)
@@ -117,7 +117,10 @@ class Attached(ABC):
         """A gradient of this backward pass, in which workers meet, is final."""
         if self.backward.enter():
             if self._accumulation.is_step_next and self.algorithm.keeps_unsent:
-                self._changes.refuse_thrown_away(self.backward.is_thrown_away(parameter))
+                is_thrown_away = self.backward.is_thrown_away(parameter)
+                # What overflowed is kept by no algorithm.
+                if is_thrown_away and not self.backward.is_overflow():
+                    self._changes.refuse_thrown_away()
             self._begin_backward()
             # Called when the whole pass is done, before backward() returns, as in DDP and FSDP: a
             # call that FSDP2 has queued before this one ends its own part first.
@@ -135,7 +138,7 @@ class Attached(ABC):
             )
         if backwards != self.context.backwards:
             self._change_context(backwards=backwards)
-        if self._has_begun and self.algorithm.replaces_weights:
+        if self._has_begun and self.algorithm.replaces_weights(self.context):
             self._changes.check_begin()
         self._changes.note_backward()
 
@@ -146,6 +149,11 @@ class Attached(ABC):
         self._accumulation.note_synchronized()
         self._changes.check_requires_grad()
         return self.backward.end()
+
+    def _note_met(self) -> None:
+        """Workers have met in this backward pass, and all is written."""
+        if self.algorithm.keeps_unsent:
+            self.backward.note_pass()
 
     @property
     def _needs_backward(self) -> bool:
@@ -184,7 +192,7 @@ class Attached(ABC):
         if self.algorithm.keeps_weights:
             self._loaded = LoadedWeights(self.model, self._held_weights)
         return [
-            *(self._loaded.attach() if self._loaded is not None else []),
+            *(self._loaded.attach(self._on_load) if self._loaded is not None else []),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._end_step),
             optimizer.register_state_dict_pre_hook(lambda _: act("on_optimizer_save")),
@@ -199,6 +207,8 @@ class Attached(ABC):
             return None
         self._changes.check_optimizer()
         if self._loaded is not None:
+            if self._needs_backward:  # workers train together still: no picture is looked at
+                self._loaded.accept()
             self._loaded.check()
         return self._closure.before_step(args, kwargs)
 
@@ -208,6 +218,11 @@ class Attached(ABC):
             self._after_step()
             self._has_begun = False
             self.backward.note_gradients()
+
+    def _on_load(self) -> None:
+        """A part of the model is about to load weights; those of the consensus go away anyway."""
+        if self._loaded is not None and not self._is_consensus:
+            self._loaded.note()
 
     def _held_weights(self) -> list[Tensor]:
         """All that is trained here, as the model has it now."""

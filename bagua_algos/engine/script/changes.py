@@ -178,18 +178,17 @@ class ScriptChanges:
                 "the distributed model's loss, or average the gradients and use a plain model"
             )
 
-    def refuse_thrown_away(self, is_thrown_away: bool) -> None:
-        """Raise `ValueError` where a backward pass begins whose predecessor's gradients are gone,
-        and no step has used them.
+    def refuse_thrown_away(self) -> None:
+        """Raise `ValueError`: a backward pass begins whose predecessor's gradients are gone, and no
+        step has used them.
         """
-        if is_thrown_away:
-            raise ValueError(
-                "the gradients of the last backward pass were thrown away before a step, and what "
-                "its error feedback did not send of them would reach the weights all the same: let "
-                "a backward pass whose gradients nobody uses run within model.no_sync(), or with "
-                "requires_grad_(False) on the model, and decide by the loss which batch to leave "
-                "out"
-            )
+        raise ValueError(
+            "the gradients of the last backward pass were thrown away before a step, and what its "
+            "error feedback did not send of them would reach the weights all the same: let a "
+            "backward pass whose gradients nobody uses run within model.no_sync(), or with "
+            "requires_grad_(False) on the model; clip gradients that are too large, or leave a "
+            "batch out by its loss"
+        )
 
     def _before_any_step(self, optimizer: Optimizer) -> None:
         is_within_backward = torch._C._current_graph_task_id() != -1

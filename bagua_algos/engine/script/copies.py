@@ -57,10 +57,13 @@ class _Hooks(OrderedDict):
         return OrderedDict, (others,)
 
 
-def leave_out_of_copies(model: nn.Module) -> None:
-    """From here on no copy of `model` has a hook of ours. Call it before any is registered."""
+def leave_out_of_copies(model: nn.Module, *, load_hooks: bool) -> None:
+    """From here on no copy of `model` has a hook of ours: around forward passes, and, where there
+    are `load_hooks`, of any part. Call it before any is registered.
+    """
+    of_parts = LOAD_HOOKS if load_hooks else ()
     for module in model.modules():
-        for name in (*FORWARD_HOOKS, *LOAD_HOOKS) if module is model else LOAD_HOOKS:
+        for name in (*FORWARD_HOOKS, *of_parts) if module is model else of_parts:
             # Not by setattr: a compiled model would set it on the model within.
             attributes: dict[str, Any] = vars(module)
             if not isinstance(attributes[name], _Hooks):

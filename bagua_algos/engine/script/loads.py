@@ -2,6 +2,7 @@
 weights and would take the jump for training.
 """
 
+import weakref
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,15 +13,18 @@ from bagua_algos.engine.untrained import digest
 
 
 class LoadHook:
-    """Calls `act()` before a module loads a state."""
+    """Calls the bound method `act` before a module loads a state, as long as its object lives: a
+    part of a model may live longer than the model.
+    """
 
     def __init__(self, act: Callable[[], None]) -> None:
-        self._act = act
+        self._find = weakref.WeakMethod(act)
         self.__name__ = self.__qualname__ = type(self).__name__  # torch wraps it as a function
 
     def __call__(self, *_: object) -> None:
         """Leaves the state as it is."""
-        self._act()
+        if (act := self._find()) is not None:
+            act()
 
 
 class LoadedWeights:
@@ -36,10 +40,16 @@ class LoadedWeights:
         self._weights = weights
         self._before: list[Tensor] | None = None
 
-    def attach(self) -> list[RemovableHandle]:
-        """Hear of every load from now on."""
-        hook = LoadHook(self._note)
-        return [m.register_load_state_dict_pre_hook(hook) for m in self._model.modules()]
+    def attach(self, on_load: Callable[[], None]) -> list[RemovableHandle]:
+        """Have the method `on_load` of an object called before every load from now on."""
+        hook = LoadHook(on_load)
+        parts = [m for m in self._model.modules() if not isinstance(m, torch.jit.ScriptModule)]
+        return [part.register_load_state_dict_pre_hook(hook) for part in parts]
+
+    def note(self) -> None:
+        """Other weights are about to be loaded."""
+        if self._before is None:
+            self._before = self._digests()
 
     def accept(self) -> None:
         """The algorithm's state is that of the weights as they are now."""
@@ -56,14 +66,10 @@ class LoadedWeights:
             raise ValueError(
                 "weights were loaded into the distributed model, and its algorithm keeps a picture "
                 "of the weights beside which they would look like training: call "
-                "bagua_algos.load_state_dict(model, ...) after model.load_state_dict, or "
+                "bagua_algos.load_state_dict(model, ...) last, after model.load_state_dict, or "
                 "release() the model, load them, and distribute() it again"
             )
         self._before = None
-
-    def _note(self) -> None:
-        if self._before is None:
-            self._before = self._digests()
 
     def _digests(self) -> list[Tensor]:
         return [digest(x) for x in self._weights()]

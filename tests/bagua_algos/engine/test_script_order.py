@@ -72,6 +72,32 @@ def test_gradients_that_accumulate_are_taken(algorithm, sizes):
 
 
 @pytest.mark.parametrize("algorithm", WITH_FEEDBACK, ids=name_of)
+@pytest.mark.parametrize("bucket_bytes", [ONE_BYTE, 1 << 20])
+def test_gradients_that_are_zero_accumulate_too(algorithm, bucket_bytes):
+    """A last layer of zeros leaves the others without a gradient in the first step."""
+    model = layers(3, 4, 5)
+    _, optimizer = engine_of(model, algorithm, bucket_bytes=bucket_bytes)
+    with torch.no_grad():
+        model[1].weight.zero_()
+    for _ in range(3):
+        model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    assert model[1].weight.any()
+
+
+@pytest.mark.parametrize("algorithm", WITH_FEEDBACK, ids=name_of)
+def test_gradients_that_overflowed_may_be_thrown_away(algorithm):
+    model, plain = layers(3, 4, 5), layers(3, 4, 5)
+    pairs = [(m, engine_of(m, algorithm)[1]) for m in (model, plain)]
+    (torch.inf * loss_of(model)).backward()
+    for m, optimizer in pairs:
+        optimizer.zero_grad()
+        loss_of(m).backward()
+        optimizer.step()
+        assert all(p.isfinite().all() for p in m.parameters())
+
+
+@pytest.mark.parametrize("algorithm", WITH_FEEDBACK, ids=name_of)
 def test_gradients_within_no_sync_may_be_thrown_away(algorithm):
     model, plain = layers(3, 4, 5), layers(3, 4, 5)
     engine, optimizer = engine_of(model, algorithm)
@@ -164,6 +190,65 @@ def test_a_checkpoint_is_taken_up(algorithm):
         o.step()
     for ours, theirs in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_weights_loaded_within_the_consensus_go_with_it():
+    model = layers(3, 4, 5)
+    engine, optimizer = engine_of(model, ChocoSGD())
+    loss_of(model).backward()
+    optimizer.step()
+    engine.pause()
+    with engine.consensus():
+        model.load_state_dict({name: 0 * x for name, x in model.state_dict().items()})
+    optimizer.zero_grad()
+    loss_of(model).backward()
+    optimizer.step()
+
+
+def test_weights_may_be_loaded_before_workers_part():
+    model = layers(3, 4)
+    _, optimizer = engine_of(model, LocalSGD(start_step=2, outer=Nesterov()))
+
+    def load_and_step() -> None:
+        model.load_state_dict({name: x + 1 for name, x in model.state_dict().items()})
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+
+    load_and_step()
+    load_and_step()
+    with pytest.raises(ValueError, match="weights were loaded"):
+        load_and_step()
+
+
+def test_a_part_that_lives_longer_keeps_no_engine():
+    model = layers(3, 4, 5)
+    engine = weakref.ref(engine_of(model, ChocoSGD())[0])
+    part = model[0]
+    del model
+    gc.collect()
+    assert engine() is None
+    part.load_state_dict(part.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_compiled_part_is_no_obstacle():
+    model = layers(3, 4)
+    model.append(torch.jit.script(nn.Tanh()))
+    _, optimizer = engine_of(model, ChocoSGD())
+    loss_of(model).backward()
+    optimizer.step()
+
+
+def test_weights_may_change_after_a_forward_pass_where_nothing_travels():
+    model, weight, engine = stacked(Decentralized(interval=2))
+    x = torch.zeros(4, 2, 3)
+    model(x).sum().backward()
+    engine.context.optimizer.step()
+    model(x)
+    with torch.no_grad():
+        weight.add_(1)
+    model(x).sum().backward()
 
 
 def test_copies_and_files_have_no_hook_of_loading():
