@@ -3,7 +3,7 @@
 Shape suffixes: w workers held by this process, n elements of a bucket with its padding.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +22,11 @@ def num_steps(parameter: nn.Parameter, optimizer: Optimizer) -> int:
     return int(optimizer.state.get(parameter, {}).get("step", 0))
 
 
+def is_known(parameter: nn.Parameter, optimizer: Optimizer) -> bool:
+    """Whether the optimizer has a state of `parameter`, though it be of no step."""
+    return "step" in optimizer.state.get(parameter, {})
+
+
 def flat_moments(bucket: Bucket, optimizer: Optimizer) -> tuple[Tensor, Tensor]:
     """First and second moments of all parameters of `bucket`, `[w, n]` in float32 at least; zero
     where Adam has none.
@@ -30,18 +35,25 @@ def flat_moments(bucket: Bucket, optimizer: Optimizer) -> tuple[Tensor, Tensor]:
 
 
 def states_of(
-    bucket: Bucket, optimizer: Optimizer, steps: int, m: Tensor, v: Tensor
+    bucket: Bucket,
+    optimizer: Optimizer,
+    steps: int,
+    m: Tensor,
+    v: Tensor,
+    resting: Collection[int] = (),
 ) -> dict[nn.Parameter, ParameterState]:
     """What Adam would keep of each parameter of `bucket` after so many steps, in the parameter's
-    type; `m` and `v` are its moments, `[w, n]`.
+    type; `m` and `v` are its moments, `[w, n]`. Those of the numbers `resting` have taken no step.
     """
     groups, states = group_of(optimizer), {}
     views = zip(bucket.parameters, bucket.views(m), bucket.views(v), strict=True)
-    for parameter, exp_avg, exp_avg_sq in views:
-        group = groups[parameter]
+    for number, (parameter, exp_avg, exp_avg_sq) in enumerate(views):
+        group, own_steps = groups[parameter], 0 if number in resting else steps
+        if not own_steps:
+            exp_avg, exp_avg_sq = torch.zeros_like(exp_avg), torch.zeros_like(exp_avg_sq)
         on_device = group.get("capturable") or group.get("fused")
         states[parameter] = {
-            "step": torch.tensor(float(steps), device=parameter.device if on_device else "cpu"),
+            "step": torch.tensor(float(own_steps), device=parameter.device if on_device else "cpu"),
             "exp_avg": exp_avg.to(parameter.dtype, copy=True),
             "exp_avg_sq": exp_avg_sq.to(parameter.dtype, copy=True),
         }

@@ -17,13 +17,11 @@ from torch import Tensor
 
 
 class OuterOptimizer(Protocol):
-    """One step for all workers, equal on each. Anchor and momentum are the caller's state."""
+    """One step for all workers, equal on each. Anchor and momentum are the caller's state.
 
-    def check(self, inner_lr: float) -> None:
-        """Raise `ValueError` where it cannot step by this inner learning rate; called for all parts
-        of the model before any of it changes.
-        """
-        ...
+    It may have a `check(inner_lr)`, which raises `ValueError` where it cannot step by this inner
+    learning rate: called for all parts of the model before any of it changes.
+    """
 
     def step_(
         self, anchor: Tensor, outer_gradient: Tensor, momentum: Tensor, inner_lr: float
@@ -72,9 +70,6 @@ class Nesterov:
 
     def __post_init__(self) -> None:
         _check(self.lr, self.momentum)
-
-    def check(self, inner_lr: float) -> None:
-        """Nothing: `inner_lr` is not used."""
 
     def step_(
         self, anchor: Tensor, outer_gradient: Tensor, momentum: Tensor, inner_lr: float

@@ -167,10 +167,11 @@ class LocalSGD(Hierarchical):
                 self._meet(context, bucket)
 
     def _check_rates(self, context: Context) -> None:
-        if self.outer is not None:
+        check = getattr(self.outer, "check", None)
+        if check is not None:
             for bucket in context.buckets:
                 for stretch in stretches(bucket, context.optimizer):
-                    self.outer.check(float(stretch.options(context.optimizer)["lr"]))
+                    check(float(stretch.options(context.optimizer)["lr"]))
 
     def _meet(self, context: Context, bucket: Bucket) -> None:
         if self.outer is None:

@@ -23,7 +23,8 @@ gradient was zero all through warm-up rests, where the paper would divide by eps
 
 A parameter that no worker uses in a step after the switch moves on by its momentum and decay, as if
 its gradient were zero: those of one bucket share codes. One without any gradient in warm-up rests,
-and a warning tells of it.
+and a warning tells of it; the optimizer's state_dict has it as of no step, for it to rest when that
+is loaded.
 
 Every backward of a step makes m anew, of the gradients accumulated so far and of the m before the
 step; a step without a backward changes nothing.
@@ -34,8 +35,9 @@ the optimizer to the algorithm's state, and return when training ends. optimizer
 them too, in the parameters' type: v such that Adam's own correction makes v / (1 - b2^K) of it.
 Loading it sets m and v, equal but for rounding (for float32, a few units in the last place), and
 residuals of zero; `bagua_algos.state_dict` has all of the state, bit for bit. Loaded moments of
-which each has taken `warmup_steps` steps or more leave no warm-up to do; a layer that was thawed
-since has taken none.
+which each has taken `warmup_steps` steps or more leave no warm-up to do; of those in warm-up the
+rest is left, whatever parameters have no moments yet. After it one without, such as a layer that
+was thawed since, begins the warm-up anew.
 """
 
 import copy
@@ -260,9 +262,15 @@ class QAdam(Hierarchical):
 
     def _begin(self, context: Context, state: QAdamState) -> None:
         """Warm up what is left of it, after the steps that Adam's moments have taken: the least of
-        all parameters, since one that was thawed has none.
+        all that have taken any. Where those are enough, one that the optimizer does not know was
+        thawed since, and needs a warm-up; one that it knows rests.
         """
-        steps = min(adam_state.num_steps(p, context.optimizer) for p in _parameters(context))
+        optimizer, parameters = context.optimizer, _parameters(context)
+        counts = (adam_state.num_steps(p, optimizer) for p in parameters)
+        steps = min((count for count in counts if count), default=0)
+        if steps >= self.warmup_steps:
+            is_complete = all(adam_state.is_known(p, optimizer) for p in parameters)
+            steps = steps if is_complete else 0
         state.moments, state.head_start = [], steps - context.step
         if steps >= self.warmup_steps:
             self._switch(context, state)
@@ -283,14 +291,17 @@ class QAdam(Hierarchical):
                 correction = 1 - float(options["betas"][1]) ** state.num_steps
                 squares = (denominator - options["eps"]).square() * correction
                 v[columns] = squares.clamp_min(smallest).masked_fill(rests, 0)
-            states |= adam_state.states_of(bucket, context.optimizer, state.num_steps, m, v)
+            states |= adam_state.states_of(
+                bucket, context.optimizer, state.num_steps, m, v, moments.resting
+            )
         return states
 
     def _update_weights(self, context: Context, bucket: Bucket) -> None:
         state: QAdamState = context.state
         moments = state.moments[bucket.index]
         moments.follow()
-        resting = [bucket.views(bucket.weights)[number] for number in moments.resting]
+        views = bucket.views(bucket.weights) if moments.resting else []
+        resting = [views[number] for number in moments.resting]
         before = [weights.clone() for weights in resting]
         for stretch in stretches(bucket, context.optimizer):
             options, columns = stretch.options(context.optimizer), stretch.columns

@@ -3,7 +3,8 @@
 Two are equal only if all is that examples are made of. An object counts by what pickle would keep
 of it, a function or class by its code and by the globals, closures and modules that the code uses,
 an array by its elements, and a file that a path names, as a string with a separator or a `Path`, by
-its size and its time of change; a folder by those of all files in it and in folders below.
+its size and its time of change; a folder by those of all files in it and in folders below. A folder
+that code names, as a constant, a global or an attribute of a class, counts by its own alone.
 What an installed package or Python brings counts by its file and version, and its functions also by
 their defaults and closures, which may hold code of others. What pickle cannot keep, such as an open
 file, is refused: it could change unseen.
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
-_FORM = "3"
+_FORM = "4"
 """Another one wherever this module reads objects otherwise."""
 _LONGEST_PATH = 4096
 _MOST_FILES = 2_000_000
@@ -63,7 +64,7 @@ def fingerprint(value: Any) -> bytes:
         ) from error
 
 
-def _digest(value: Any, seen: dict[int, Any], folders: dict[str, bytes]) -> bytes:
+def _digest(value: Any, seen: dict[int, Any], folders: dict[str, bytes] | None) -> bytes:
     try:
         return _Describer(seen, folders, is_fast=True).digest(value)
     except (ValueError, RecursionError):  # an object that holds itself
@@ -85,12 +86,15 @@ class _Describer(pickle.Pickler):
 
     Args:
         seen: functions and classes that were read before, by id.
-        folders: what was found in folders, which are read once.
+        folders: what was found in folders, which are read once; None: they count by their own size
+            and time of change.
         is_fast: equal objects count the same, whether or not they are one object; none may hold
             itself.
     """
 
-    def __init__(self, seen: dict[int, Any], folders: dict[str, bytes], *, is_fast: bool) -> None:
+    def __init__(
+        self, seen: dict[int, Any], folders: dict[str, bytes] | None, *, is_fast: bool
+    ) -> None:
         self._file = _Hash()
         super().__init__(self._file, protocol=4)
         self.fast = is_fast
@@ -124,7 +128,7 @@ class _Describer(pickle.Pickler):
             case types.ModuleType() | type() | types.FunctionType():
                 return self._once(obj)
             case types.CodeType():
-                return "code", [getattr(obj, name) for name in _OF_CODE]
+                return "code", _digest([getattr(obj, name) for name in _OF_CODE], {}, None)
             case staticmethod() | classmethod():
                 return type(obj).__name__, obj.__func__
             case property():
@@ -159,11 +163,12 @@ class _Describer(pickle.Pickler):
             found = os.stat(path)
         except (OSError, ValueError):
             return None
-        if stat.S_ISDIR(found.st_mode) and path.strip("./"):  # a text's "/" is no data
-            if path not in self._folders:
-                self._folders[path] = _folder(path)
-            return self._folders[path]
-        return found.st_size, found.st_mtime_ns
+        is_folder = stat.S_ISDIR(found.st_mode) and path.strip("./")  # a text's "/" is no data
+        if not is_folder or self._folders is None:
+            return found.st_size, found.st_mtime_ns
+        if path not in self._folders:
+            self._folders[path] = _folder(path)
+        return self._folders[path]
 
     def _once(self, obj: Any) -> Any:
         if id(obj) in self._seen:
@@ -174,11 +179,11 @@ class _Describer(pickle.Pickler):
             held = list(_held(obj)) if isinstance(obj, types.FunctionType) else []
             return "installed", module.__name__, name, _source(module), _version(module), held
         if isinstance(obj, types.ModuleType):
-            return "module", obj.__name__, _source(obj), list(_members_of_module(obj))
+            return "module", obj.__name__, _source(obj), list(_of_code(_members_of_module(obj)))
         if isinstance(obj, types.FunctionType):
             found = _globals(obj.__code__, obj.__globals__)
-            return "function", [*_held(obj), *found]
-        return "class", name, obj.__bases__, list(_members_of_class(obj))
+            return "function", [*_held(obj), *_of_code(found)]
+        return "class", name, obj.__bases__, list(_of_code(_members_of_class(obj)))
 
 
 def _home(obj: Any) -> types.ModuleType | None:
@@ -202,6 +207,13 @@ def _is_of_a_file(obj: Any) -> bool:
         return True
     file = obj.__code__.co_filename
     return file.startswith("<frozen ") or _is_path_of_package(file)
+
+
+def _of_code(found: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """What code names; of folders their own size and time alone."""
+    for name, value in found:
+        is_path = isinstance(value, str | PurePath)
+        yield name, _digest(value, {}, None) if is_path else value
 
 
 def _members_of_class(cls: type) -> Iterator[tuple[str, Any]]:
@@ -319,15 +331,22 @@ def _version(module: types.ModuleType) -> str:
 
 
 def _folder(path: str) -> bytes:
-    """Names, sizes and times of change of all files in and below a folder, in linked ones too.
+    """Names, sizes and times of change of all files in and below a folder, in linked ones too; of
+    folders that cannot be read, their own.
 
     Raises:
         PicklingError: they are too many.
-        OSError: a folder cannot be read.
     """
     lines, known, num_files = hashlib.blake2b(digest_size=16), set(), 0
-    for folder, folders, files in os.walk(path, followlinks=True, onerror=_raise):
-        own = os.stat(folder)
+    unread: list[str] = []
+    walk = os.walk(path, followlinks=True, onerror=lambda error: unread.append(error.filename))
+    for folder, folders, files in walk:
+        try:
+            own = os.stat(folder)
+        except OSError:  # it has just gone
+            unread.append(folder)
+            folders.clear()
+            continue
         if (own.st_dev, own.st_ino) in known:  # a link to where it has been
             folders.clear()
             continue
@@ -337,16 +356,20 @@ def _folder(path: str) -> bytes:
         if num_files > _MOST_FILES:
             raise pickle.PicklingError(f"{path!r} has more than {_MOST_FILES:,} files")
         for name in sorted(files):
-            file, state = os.path.join(folder, name), ()
-            with suppress(FileNotFoundError):  # a link to nowhere
-                found = os.stat(file)
-                state = found.st_size, found.st_mtime_ns
-            lines.update(os.fsencode(f"{os.path.relpath(file, path)!r} {state}"))
+            file = os.path.join(folder, name)
+            lines.update(os.fsencode(f"{os.path.relpath(file, path)!r} {_size_and_time(file)}"))
+    for folder in sorted(unread):
+        state = _size_and_time(folder)
+        lines.update(os.fsencode(f"{os.path.relpath(folder, path)!r} unreadable {state}"))
     return lines.digest()
 
 
-def _raise(error: OSError) -> None:
-    raise error
+def _size_and_time(path: str) -> tuple[int, ...]:
+    """None where there is nothing, such as behind a link to nowhere, or it cannot be known."""
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_size, found.st_mtime_ns
+    return ()
 
 
 def _elements(tensor: torch.Tensor) -> np.ndarray:

@@ -275,6 +275,21 @@ def test_what_no_run_can_have_is_refused(make, message):
         make()
 
 
+class Plain:
+    """An outer optimizer of one's own, which only steps: to the mean."""
+
+    def step_(self, anchor, outer_gradient, momentum, inner_lr):
+        anchor.sub_(outer_gradient)
+
+
+def test_an_outer_optimizer_of_ones_own_need_only_step():
+    own, same = (
+        Training(2, LocalSGD(interval=2, outer=outer), sgd).steps(0, 4)
+        for outer in (Plain(), Nesterov(lr=1, momentum=0))
+    )
+    assert torch.equal(own, same)
+
+
 def test_slowmo_refuses_a_learning_rate_of_zero():
     training = Training(
         2, LocalSGD(interval=1, outer=SlowMo()), lambda p: torch.optim.SGD(p, lr=0.0)

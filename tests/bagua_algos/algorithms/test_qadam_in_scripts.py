@@ -258,6 +258,92 @@ def test_a_state_of_warm_up_goes_on_in_other_buckets(before, after):
         assert not torch.equal(parameter, value)
 
 
+class Partly(nn.Module):
+    """Uses one of its two layers, until it is told otherwise."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.used, self.unused = nn.Linear(3, 2), nn.Linear(3, 2)
+        self.uses_all = False
+
+    def forward(self, x_bi):
+        y_bo = self.used(x_bi)
+        return y_bo + self.unused(x_bi) if self.uses_all else y_bo
+
+
+def partly(num_steps, warmup_steps=2):
+    model = Partly()
+    optimizer = adamw(model.parameters())
+    algorithm = QAdam(warmup_steps=warmup_steps)
+    engine = Engine(
+        model, optimizer, algorithm, StackedCommunicator(1), find_unused_parameters=True
+    )
+    train(model, optimizer, num_steps)
+    return SimpleNamespace(model=model, optimizer=optimizer, algorithm=algorithm, engine=engine)
+
+
+def distributed_again(run):
+    run.engine.close()
+    run.engine = Engine(
+        run.model,
+        run.optimizer,
+        run.algorithm,
+        StackedCommunicator(1),
+        find_unused_parameters=True,
+    )
+    return run
+
+
+def resumed(run):
+    other = partly(0, run.algorithm.warmup_steps)
+    other.model.load_state_dict(run.model.state_dict())
+    other.optimizer.load_state_dict(saved(run.optimizer))
+    return other
+
+
+resting = pytest.mark.filterwarnings("ignore:.* rest from here on")
+
+
+@resting
+@pytest.mark.parametrize("again", [distributed_again, resumed])
+def test_what_rests_does_so_after_its_state_was_saved(again):
+    run = partly(4)
+    run.model.uses_all = True
+    train(run.model, run.optimizer, 1)  # rests though it has a momentum now
+    run = again(run)
+    run.model.uses_all = True
+    [moments] = run.engine.context.state.moments
+    assert len(moments.resting) == 2
+    before = copy.deepcopy(run.model)
+    train(run.model, run.optimizer, 2)
+    for parameter, old in zip(
+        run.model.unused.parameters(), before.unused.parameters(), strict=True
+    ):
+        assert torch.equal(parameter, old)
+    assert not torch.equal(run.model.used.weight, before.used.weight)
+
+
+@resting
+def test_loading_its_own_state_leaves_what_rests():
+    run = partly(4)
+    moments = run.engine.context.state.moments
+    run.optimizer.load_state_dict(saved(run.optimizer))
+    assert run.engine.context.state.moments is moments
+    assert len(moments[0].resting) == 2
+
+
+@resting
+@pytest.mark.parametrize("again", [distributed_again, resumed])
+def test_a_parameter_that_is_never_used_does_not_begin_the_warm_up_anew(again):
+    run = again(partly(3, warmup_steps=5))
+    train(run.model, run.optimizer, 1)
+    run.optimizer.load_state_dict(saved(run.optimizer))
+    assert not run.engine.context.state.moments
+    train(run.model, run.optimizer, 1)
+    assert run.engine.context.state.num_steps == 5
+
+
 def test_a_parameter_of_fewer_steps_is_corrected_by_its_own():
     """What torch's Adam divides by after the warm-up, and what its momentum is worth."""
     model = nn.ModuleDict({"often": nn.Linear(3, 2), "seldom": nn.Linear(3, 2)})

@@ -265,6 +265,83 @@ def test_a_folder_of_too_many_files_is_refused_and_a_texts_slash_is_none(tmp_pat
     assert fingerprint(["/", "./"]) == fingerprint(["/", "./"])
 
 
+@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError])
+@pytest.mark.parametrize("place", ["private", "."])
+def test_a_folder_that_cannot_be_read_counts_by_its_own_time(tmp_path, monkeypatch, error, place):
+    unreadable = tmp_path / place
+    unreadable.mkdir(exist_ok=True)
+    (tmp_path / "1.png").write_text("1")
+    scandir = os.scandir
+
+    def scanned(path):
+        if Path(path) == unreadable:
+            raise error(2, "no", str(path))
+        return scandir(path)
+
+    readable = fingerprint([tmp_path])
+    monkeypatch.setattr(os, "scandir", scanned)
+    before = fingerprint([tmp_path])
+    assert before == fingerprint([tmp_path]) != readable
+    os.utime(unreadable, ns=(1, 2))
+    assert fingerprint([tmp_path]) != before
+
+
+def test_a_folder_that_vanishes_while_it_is_read_is_not_refused(tmp_path, monkeypatch):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_text("1")
+    look = os.stat
+
+    def looked(path, **options):
+        if str(path).startswith(str(tmp_path / "a")):
+            raise FileNotFoundError(path)
+        return look(path, **options)
+
+    readable = fingerprint([tmp_path])
+    monkeypatch.setattr(os, "stat", looked)
+    assert fingerprint([tmp_path]) != readable
+
+
+FOLDER_IN_CODE = """
+from pathlib import Path
+
+ROOT = Path({root!r})
+TEXT = {root!r}
+
+def by_constant(x):
+    return x, {root!r}
+
+def by_tuple(x):
+    return x, ({root!r}, 1)
+
+def by_set(x):
+    return x in {{{root!r}, "other"}}
+
+def by_global(x):
+    return ROOT / x, TEXT
+
+class Transform:
+    root = {root!r}
+
+    def __call__(self, x):
+        return self.root, x
+
+ALL = by_constant, by_tuple, by_set, by_global, Transform()
+"""
+
+
+def test_of_a_folder_that_code_names_its_own_time_counts_alone(loaded, tmp_path):
+    below = tmp_path / "root" / "below"
+    below.mkdir(parents=True)
+    program = loaded(program=FOLDER_IN_CODE.format(root=str(below.parent)))
+    before, walked = [fingerprint(each) for each in program.ALL], fingerprint([below.parent])
+    (below / "log.txt").write_text("1")
+    assert [fingerprint(each) for each in program.ALL] == before
+    assert fingerprint([below.parent]) != walked
+    os.utime(below.parent, ns=(1, 2))
+    assert not set(before) & {fingerprint(each) for each in program.ALL}
+
+
 class Rows(np.ndarray):
     """Has a format, which pickle leaves out."""
 
