@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from bagua_algos.engine.bucket import Bucket, flat_storage
 from bagua_algos.engine.script.elementwise import why_not_elementwise
-from bagua_algos.engine.script.own_storage import is_shared, move_into
+from bagua_algos.engine.script.own_storage import has_memory, is_shared, move_into
 from bagua_algos.fused.homes import Homes
 from bagua_algos.fused.strips import (
     can_be_flat,
@@ -298,7 +298,7 @@ def _move_together(parameters: list[nn.Parameter], homes: Homes) -> None:
 
 def _shared(parameters: Iterable[nn.Parameter]) -> set[nn.Parameter]:
     """Those whose storage another one of them has, in part or as a whole, or another tensor."""
-    flat = [p for p in parameters if p.layout is torch.strided and not p.is_meta and p.numel()]
+    flat = [p for p in parameters if has_memory(p)]
     shared = {p for p in flat if _num_holders(p) > _num_holders(torch.empty(1))}
     last, end = None, 0
     for p in sorted(flat, key=lambda p: p.untyped_storage().data_ptr()):

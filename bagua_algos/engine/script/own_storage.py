@@ -23,7 +23,7 @@ def check_owns_memory(model: nn.Module) -> None:
     trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
     others = [x for name, x in [*named.items(), *model.named_buffers()] if name not in trained]
     for name, parameter in trained.items():
-        if _has_memory(parameter) and is_shared(parameter):
+        if has_memory(parameter) and is_shared(parameter):
             raise ValueError(
                 f"{name!r} lies in memory that other processes share, and would leave it: "
                 "distribute copy.deepcopy(model), and have the others load its state_dict()"
@@ -48,7 +48,7 @@ def find_overlap(
 ) -> tuple[Tensor, Tensor] | None:
     """One of `these`, and another of them or one of `others`, that have an element in common."""
     both = [(x, is_one) for group, is_one in ((these, True), (others, False)) for x in group]
-    spans = [(*_span(x), x, is_one) for x, is_one in both if _has_memory(x)]
+    spans = [(*_span(x), x, is_one) for x, is_one in both if has_memory(x)]
     open_spans: list[tuple[int, int, Tensor, bool]] = []
     for span in sorted(spans, key=lambda span: span[0]):
         start, _, x, is_one = span
@@ -66,7 +66,8 @@ def lies_in(x: Tensor, flat: Tensor) -> bool:
     return x.device == flat.device and start <= x.data_ptr() < end
 
 
-def _has_memory(x: Tensor) -> bool:
+def has_memory(x: Tensor) -> bool:
+    """Whether its elements have addresses."""
     is_plain = x.layout is torch.strided and not is_traceable_wrapper_subclass(x)
     return is_plain and not x.is_meta and x.numel() > 0
 

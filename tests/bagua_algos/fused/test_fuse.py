@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import StepLR
 
@@ -256,6 +257,23 @@ def test_sparse_shared_and_strided_parameters_are_left_alone():
     assert_same(fused, plain)
     assert [p.data_ptr() for p in (strided, shared)] == addresses
     assert num_strips(fused) == 1 and shared.is_shared()
+
+
+def test_parameters_around_other_tensors_are_stepped_as_ever():
+    def trained(wrap):
+        parameters = [nn.Parameter(torch.ones(size)) for size in (4, 5)]
+        parameters.insert(1, nn.Parameter(TwoTensor(torch.ones(3), torch.ones(3))))
+        optimizer = wrap(torch.optim.AdamW(parameters, lr=0.1))
+        for _ in range(3):
+            for parameter in parameters:
+                parameter.grad = parameter.detach().clone()
+            optimizer.step()
+        return optimizer, parameters
+
+    (fused, ours), (_, theirs) = trained(fuse_optimizer), trained(lambda optimizer: optimizer)
+    assert num_strips(fused) == 1
+    for own, other in zip(ours, theirs, strict=True):
+        assert type(own.data) is type(other.data) and own.sum().item() == other.sum().item()
 
 
 def tied_over_groups():
