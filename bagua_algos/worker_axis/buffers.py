@@ -1,4 +1,4 @@
-"""What a model does to its buffers: simulated workers' buffers are rows, and stay where they are."""
+"""What a model does to its buffers: those of simulated workers are rows, which stay in place."""
 
 from collections.abc import Mapping
 
