@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bagua_algos.worker_axis.buffers import call_with, lent, take_back
 from bagua_algos.worker_axis.inputs import Inputs, any_of, call, each, parts
 from bagua_algos.worker_axis.modes import modes_of, set_modes
 from bagua_algos.worker_axis.vmapped import by_vmap
@@ -119,11 +120,9 @@ def _alone(model: nn.Module, x_1b: Inputs) -> Tensor:
 def _called(model: nn.Module, x_b: Inputs) -> Tensor:
     """What a model whose buffers are rows makes of a batch `[b, ...]`; they are its rows still."""
     buffers = dict(model.named_buffers())
-    y_b = call(model, x_b)
-    for name, row in buffers.items():
-        found = model.get_buffer(name)
-        if found is not row:
-            row.copy_(found.detach())
-            owner, _, own = name.rpartition(".")
-            setattr(model.get_submodule(owner), own, row)
+    if not buffers:
+        return call(model, x_b)
+    given = lent(buffers)
+    y_b, others = call_with(model, {}, given, x_b)
+    take_back(buffers, given, others)
     return y_b

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.testing._internal.two_tensor import TwoTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import StepLR
+from torch.testing._internal.two_tensor import TwoTensor
 
 from bagua_algos import fuse_optimizer, unfuse_optimizer
 from bagua_algos.fused import fuse

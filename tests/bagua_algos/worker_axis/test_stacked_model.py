@@ -79,6 +79,46 @@ class Quantised(nn.Module):
         return self.layer(x_b - self.decoder.book + self.decoder.same) @ self.layer.again
 
 
+class Recurrent(nn.Module):
+    """Computes with its buffer, and gives it another tensor then."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.again = nn.Linear(3, 4), nn.Linear(4, 4)
+        self.register_buffer("state", torch.ones(4))
+
+    def forward(self, x_b):
+        h_b = torch.tanh(self.layer(x_b) + self.again(self.state)) * self.state
+        self.state = h_b.mean(0)
+        return h_b
+
+
+class Scaled(nn.Module):
+    """Changes its buffer in place, and computes with it then."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+        self.register_buffer("scale", torch.ones(4))
+
+    def forward(self, x_b):
+        self.scale += x_b.mean()
+        return self.layer(x_b) * self.scale
+
+
+class Caching(nn.Module):
+    """Gives its buffer a tensor of another shape, or none."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.register_buffer("cache", torch.ones(1))
+        self.layer, self.other = nn.Linear(3, 2), other
+
+    def forward(self, x_b):
+        self.cache = self.other
+        return self.layer(x_b)
+
+
 def normed():
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
 
@@ -128,6 +168,35 @@ def test_buffers_are_those_of_each_worker_by_itself(way, make):
         rows = torch.stack([own.get_buffer(name) for own in alone])
         torch.testing.assert_close(stacked.module.get_buffer(name), rows)
     assert len(list(stacked.buffers())) == 1
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("way", ["vmap", *WAYS])
+@pytest.mark.parametrize("make", [Recurrent, Scaled, normed])
+def test_gradients_are_those_by_the_buffer_that_was_there(way, make, at_once):
+    torch.manual_seed(0)
+    model, x_twb = make(), torch.randn(3, 3, 5, 3)
+    alone = [copy.deepcopy(model) for _ in range(3)]
+    stacked = StackedModel(model, 3, stacking=WAYS.get(way))
+    for x_wb in x_twb:
+        stacked.zero_grad()
+        _, found = gradients_of(stacked, x_wb, at_once=at_once)
+        for i, own in enumerate(alone):
+            own.zero_grad()
+            (2 * (i + 1) * own(x_wb[i]).square().sum()).backward()
+            for name, buffer in own.named_buffers():
+                row = stacked.module.get_buffer(name)[i]
+                torch.testing.assert_close(row, buffer.detach_())
+            for ours, theirs in zip(found, own.parameters(), strict=True):
+                torch.testing.assert_close(ours[i], theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["vmap", *WAYS])
+@pytest.mark.parametrize("other", [torch.ones(2), torch.tensor(1.0), None])
+def test_a_buffer_of_another_shape_is_refused(way, other):
+    stacked = StackedModel(Caching(other), 3, stacking=WAYS.get(way))
+    with pytest.raises(ValueError, match=r"'cache' of shape \[1\] another of shape (\[2?\]|None)"):
+        stacked(torch.ones(3, 5, 3))
 
 
 def test_workers_side_by_side_are_those_one_after_the_other_bit_for_bit():
