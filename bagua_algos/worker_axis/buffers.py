@@ -41,10 +41,10 @@ def call_with(
 
 def take_back(buffers: Tensors, given: Tensors, others: Tensors) -> None:
     """Copy to `buffers` what a forward pass, which was `given` what is lent in their place, has
-    changed there, and the `others` that it has put there.
+    left there, and the `others` that it has put there. Versions do not tell whether it has changed
+    any: BatchNorm's kernels leave them.
     """
     for name, x in buffers.items():
-        if name in others:
-            x.copy_(others[name].detach())
-        elif given[name] is not x and given[name]._version > 0:
-            x.copy_(given[name].detach())
+        now = others.get(name, given[name])
+        if now is not x:
+            x.copy_(now.detach())
