@@ -358,7 +358,8 @@ def _warn_of_resting(buckets: Sequence[Bucket], moments: Sequence[Moments]) -> N
     """Of parameters that no momentum can change any more."""
     pairs = zip(buckets, moments, strict=True)
     views = [view for bucket, own in pairs for view in bucket.views(own.denominator)]
-    num_resting = sum(view.numel() > 0 and bool(view.isinf().all()) for view in views)
+    known = [view for view in views if view.numel() and not view.is_meta]
+    num_resting = sum(bool(view.isinf().all()) for view in known)
     if num_resting:
         warnings.warn(
             f"{num_resting} parameters have had no gradient but zero in QAdam's warm-up, and rest "
