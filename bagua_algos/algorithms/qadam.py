@@ -327,7 +327,8 @@ class QAdam(Hierarchical):
             if self.error_feedback:
                 residuals = Residuals.zeros_like(m, context.communicator, self.hierarchical)
             momentum = Momentum(m / denominator if self.precondition else m, residuals)
-            numbered = enumerate(bucket.parameters)
+            # Without any step, as in predictions, nothing is known of parameters.
+            numbered = enumerate(bucket.parameters if state.num_steps else ())
             resting = tuple(i for i, p in numbered if not adam_state.num_steps(p, optimizer))
             state.moments.append(
                 Moments(momentum=momentum, denominator=denominator, resting=resting)
