@@ -13,6 +13,7 @@ launched before backward has ended: whether a gradient overflowed is not known e
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -346,13 +347,9 @@ class Engine(Attached):
         if self._scaled is not None:
             self._scaled.rescale_()
         if self._find_unused:
-            search = "the search for unused parameters"
-            drop_unused_(
-                self.context.buckets,
-                unused,
-                lambda used: self._average(search, used),
-                keeps_unsent=self.algorithm.keeps_unsent,
-            )
+            average_ = partial(self._average, "the search for unused parameters")
+            keeps = self.algorithm.keeps_unsent
+            drop_unused_(self.context.buckets, unused, average_, keeps_unsent=keeps)
         self._note_met()
 
     def _unscale(self, scaled: ScaledGradients) -> bool:

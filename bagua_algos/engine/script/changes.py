@@ -100,14 +100,13 @@ class ScriptChanges:
         """A backward pass begins: raise `ValueError` where a weight was changed in place since
         `note_begin`, whose average is about to replace it.
         """
-        for parameter, version in zip(self._living, self._begun, strict=True):
-            if parameter._version != version:
-                raise ValueError(
-                    f"{self._name(parameter)} was changed after a forward pass in training mode, "
-                    "at which its average with other workers' began to travel, and would be lost: "
-                    "change or load weights before that forward pass, or after the optimizer's "
-                    "step, and run a forward pass that trains nothing under torch.no_grad()"
-                )
+        if (parameter := self._changed_since(self._begun)) is not None:
+            raise ValueError(
+                f"{self._name(parameter)} was changed after a forward pass in training mode, "
+                "at which its average with other workers' began to travel, and would be lost: "
+                "change or load weights before that forward pass, or after the optimizer's "
+                "step, and run a forward pass that trains nothing under torch.no_grad()"
+            )
 
     def note_backward(self) -> None:
         """A backward pass in which workers meet has begun."""
@@ -117,13 +116,12 @@ class ScriptChanges:
         """It has ended: raise `ValueError` where a weight was changed meanwhile in place, but for
         changes through `parameter.data`, of which torch keeps no count.
         """
-        for parameter, version in zip(self._living, self._versions, strict=True):
-            if parameter._version != version:
-                raise ValueError(
-                    f"{self._name(parameter)} was changed during backward, before workers have "
-                    "averaged its gradient: take the hook that does so away, and call the "
-                    "distributed optimizer's step() after backward()"
-                )
+        if (parameter := self._changed_since(self._versions)) is not None:
+            raise ValueError(
+                f"{self._name(parameter)} was changed during backward, before workers have "
+                "averaged its gradient: take the hook that does so away, and call the "
+                "distributed optimizer's step() after backward()"
+            )
 
     def check_optimizer(self) -> None:
         """Raise `ValueError` where the optimizer has got parameters that are in no bucket, or has
@@ -189,6 +187,11 @@ class ScriptChanges:
             "requires_grad_(False) on the model; clip gradients that are too large, or leave a "
             "batch out by its loss"
         )
+
+    def _changed_since(self, versions: Sequence[int]) -> nn.Parameter | None:
+        """The first weight that was changed in place since it had its one of these versions."""
+        pairs = zip(self._living, versions, strict=True)
+        return next((p for p, version in pairs if p._version != version), None)
 
     def _before_any_step(self, optimizer: Optimizer) -> None:
         is_within_backward = torch._C._current_graph_task_id() != -1
