@@ -89,7 +89,7 @@ class Command:
         ("experiments.advise task=mnist5k net=none", "numpy"),
         ("experiments.surface task=mnist5k net=none", "torch._C"),
         ("experiments.validate", "pandas"),
-        ("experiments.report results", "host.commands"),
+        ("experiments.report results", "experiments.report"),
         ("experiments.calibrate algo=allreduce --out unused", "torch.nn"),
         ("netsim probe net=none", "netsim"),
         ("kernels.bench", "kernels"),
