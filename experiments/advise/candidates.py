@@ -26,7 +26,7 @@ from experiments.simulated.outcome import (
     record_training,
 )
 from experiments.simulated.profile import Profile
-from experiments.simulated.rehearsal import REHEARSED_S
+from experiments.simulated.rehearsal import NUM_TOLD, REHEARSED_S
 from experiments.simulated.replay import RecordedTraining
 from experiments.simulated.simulate import get_profile
 from experiments.simulated.stacking import StackingChoice, choose_stacking, with_way
@@ -347,14 +347,20 @@ def _profiles(
     )
     rehearsals: list[list[Profile]] = [[] for _ in plans]
     if work is not None:
-        work.begin(REHEARSING, [1.0] * (num_rounds * len(plans)))
+        work.begin(REHEARSING, [1.0] * (NUM_TOLD * num_rounds * len(plans)))
+
+    def tell() -> None:
+        if work is not None:
+            work.done()
+
     for _ in range(num_rounds):
         for plan, own in zip(plans, rehearsals, strict=True):
-            if not (briefly and is_settled([profile.work_s for profile in own])):
-                own.append(get_profile(plan, data, BRIEFLY_S if briefly else REHEARSED_S))
+            if briefly and is_settled([profile.work_s for profile in own]):
+                for _ in range(NUM_TOLD):
+                    tell()
+            else:
+                own.append(get_profile(plan, data, BRIEFLY_S if briefly else REHEARSED_S, tell))
             expect(_trainings_s(plans, rehearsals))
-            if work is not None:
-                work.done()
     fastest = [_fastest(own) for own in rehearsals]
     for plan, profile in zip(plans, fastest, strict=True):
         say(f"rehearsed {plan.names['algo']}: {1e3 * profile.work_s:.1f} ms of work a step")

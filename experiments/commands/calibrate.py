@@ -20,6 +20,9 @@ from host.remaining import Work
 
 ALGO = "{algo}"
 
+IMPORTING, IMPORTING_S = "importing", 1.5
+"""The first part of its work."""
+
 
 def calibrate(overrides: list[str], out: str, num_rounds: int) -> None:
     """Write the profile of each algorithm that `overrides` of the app's configuration choose.
@@ -34,10 +37,13 @@ def calibrate(overrides: list[str], out: str, num_rounds: int) -> None:
         raise UserError(f"--out is one file for several algorithms: have {ALGO} in its name")
     for algo in choice.algos:
         check_folder(Path(out.replace(ALGO, algo)).parent)
+    work = Work({IMPORTING: IMPORTING_S})
+    work.begin(IMPORTING)
     with commands.importing():
-        from experiments.advise.candidates import gather
+        from experiments.advise.candidates import REHEARSAL_S, REHEARSING, gather
+    work.expect(REHEARSING, REHEARSAL_S * num_rounds * len(choice.algos))
     anew = choice._replace(others=[*choice.others, "profile=null"])
-    field = gather(anew, 1, num_rehearsals=num_rounds, briefly=False, work=Work())
+    field = gather(anew, 1, num_rehearsals=num_rounds, briefly=False, work=work)
     for remark in field.remarks():
         say(remark)
     for candidate in field.candidates:

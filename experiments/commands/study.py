@@ -30,7 +30,7 @@ def run_parts(parts: Sequence[StudyPart], study: str) -> None:
 
 def run_part(part: StudyPart, study: str, work: Work) -> None:
     """Do all that the part does, in order. Raises `Failure` at the first thing that fails."""
-    say(f"part {part.name}: {part.what}")
+    say(f"part {part.name}: {_described(part)}")
     work.begin(part.name, [action.size for action in part.actions])
     for action in part.actions:
         for line in action.lines():
@@ -43,9 +43,13 @@ def run_part(part: StudyPart, study: str, work: Work) -> None:
             raise Failure(f"part {part.name} is not done, {again} goes on: {error}") from error
 
 
+def _described(part: StudyPart) -> str:
+    return part.what + (f" Took {part.took}." if part.took else "")
+
+
 def _list(parts: Sequence[StudyPart]) -> None:
     for part in parts:
-        print(f"{part.name:<16} {part.what}" + (f" Took {part.took}." if part.took else ""))
+        print(f"{part.name:<16} {_described(part)}")
 
 
 def _print(parts: Sequence[StudyPart]) -> None:

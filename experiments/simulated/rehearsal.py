@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing import Barrier, Pipe
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 
 import torch
 
@@ -38,17 +38,26 @@ WARM_UP_STEPS = 5
 REHEARSED_S = 0.5
 """For how long steps are taken, at least."""
 LIMIT_S = 120
+NUM_TOLD = 10
+"""Parts of a rehearsal whose ends are told, so that the time it takes can be foreseen."""
+
 NUM_CONNECTIONS = 4
 """At least as many as an engine has lanes, the background's included."""
 
 
 def rehearse(
-    plan: Plan, data: TaskData, *, sharing: int, num_steps: int = 40, seconds: float = REHEARSED_S
+    plan: Plan,
+    data: TaskData,
+    *,
+    sharing: int,
+    num_steps: int = 40,
+    seconds: float = REHEARSED_S,
+    tell: Callable[[], None] = lambda: None,
 ) -> Profile:
     """Measure steps of one worker of `plan`, `sharing` of them at once: so many, and for so long.
 
     An algorithm whose early steps do other work takes its part of `num_steps` for these, then skips
-    to later ones.
+    to later ones. `tell` is called whenever another of `NUM_TOLD` equal parts of it is over.
 
     To be called before torch has started threads here, or used a GPU, since it forks. Raises
     `Failure` where a process dies or takes too long, `UserError` where there is no GPU for it.
@@ -64,21 +73,32 @@ def rehearse(
     ]
     for _, theirs in channels:
         theirs.close()
-    profiles = []
     try:
-        for worker, (ours, _) in enumerate(channels):
-            if not wait([ours], LIMIT_S):
-                raise Failure(f"rehearsing worker {worker} was not done within {LIMIT_S} s")
-            try:
-                profiles.append(ours.recv())
-            except EOFError as error:
-                end = end_of(children.pop(worker))
-                raise Failure(f"rehearsing worker {worker} {end}") from error
+        profiles = [
+            _received(ours, worker, children, tell if worker == 0 else lambda: None)
+            for worker, (ours, _) in enumerate(channels)
+        ]
     finally:
         for pid in children:
             os.kill(pid, 9)
             os.waitpid(pid, 0)
     return _typical(profiles, sharing)
+
+
+def _received(
+    ours: Connection, worker: int, children: list[int], tell: Callable[[], None]
+) -> Profile:
+    """What a worker has measured, which has told before how far it has come."""
+    while True:
+        if not wait([ours], LIMIT_S):
+            raise Failure(f"rehearsing worker {worker} has not come further within {LIMIT_S} s")
+        try:
+            message = ours.recv()
+        except EOFError as error:
+            raise Failure(f"rehearsing worker {worker} {end_of(children.pop(worker))}") from error
+        if message is not None:
+            return message
+        tell()
 
 
 def _run(
@@ -99,12 +119,15 @@ def _run(
     engine = take_step.distributed
     assert isinstance(engine, Engine), "PyTorch's own are not simulated"
     batches = plan.batches(data, (0,))
-    step, until_s = 0, math.inf
+    step, num_told, until_s = 0, 0, -math.inf
     early_steps = min(engine.algorithm.num_early_steps, plan.max_steps)
     take_step.read_ahead(batches, 0)
     lengths, places_s = plan.task.lengths(data.train), []
     num_early = WARM_UP_STEPS + math.ceil(num_steps * early_steps / plan.max_steps)
-    while step < WARM_UP_STEPS + num_steps or time.monotonic() < until_s:
+    while (share := _share(step / (WARM_UP_STEPS + num_steps), until_s, seconds)) < 1:
+        while num_told < math.floor(NUM_TOLD * share):
+            launcher.send(None)
+            num_told += 1
         if step == WARM_UP_STEPS:
             until_s = time.monotonic() + seconds
         if step == num_early:
@@ -118,11 +141,20 @@ def _run(
     profile = stopwatch.profile(plan, _device_name(plan))
     if plan.loading.sampler.crop:
         profile = by_places(profile, places_s, stopwatch.compute_s)
-    launcher.send(profile)
+    for message in [None] * (NUM_TOLD - num_told) + [profile]:
+        launcher.send(message)
     deadline_s = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline_s:  # until it is killed: the others still rehearse
         take_step(batches.indices(0))
     return 0
+
+
+def _share(of_steps: float, until_s: float, seconds: float) -> float:
+    """The part of a rehearsal that is over: of its steps, and of its `seconds`, which end at
+    `until_s`.
+    """
+    left_s = until_s - time.monotonic()
+    return min(of_steps, 1.0 if left_s <= 0 else 1 - left_s / seconds)
 
 
 def _device_name(plan: Plan) -> str:

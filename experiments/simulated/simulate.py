@@ -28,7 +28,7 @@ from experiments.simulated.kept_memory import kept_memory
 from experiments.simulated.lengths import by_length
 from experiments.simulated.pace import make_pace
 from experiments.simulated.profile import Profile
-from experiments.simulated.rehearsal import REHEARSED_S, rehearse
+from experiments.simulated.rehearsal import NUM_TOLD, REHEARSED_S, rehearse
 from experiments.simulated.replay import RecordedTraining
 from experiments.simulated.stacking import (
     KnownWays,
@@ -180,15 +180,22 @@ def _promised(algorithm: str) -> Iterator[None]:
         raise UserError(f"algo={algorithm}: {error}") from error
 
 
-def get_profile(plan: Plan, data: TaskData, seconds: float = REHEARSED_S) -> Profile:
+def get_profile(
+    plan: Plan,
+    data: TaskData,
+    seconds: float = REHEARSED_S,
+    tell: Callable[[], None] = lambda: None,
+) -> Profile:
     """The one that `plan` names, else that of the run that it resumes, else measured now, for so
-    many seconds at least. Raises `UserError` if it is of something else.
+    many seconds at least, as `rehearse` does and tells. Raises `UserError` if it is of something
+    else.
     """
-    return (
-        given_profile(plan)
-        or _profile_before(plan)
-        or rehearse(plan, data, sharing=plan.cluster.sharing, seconds=seconds)
-    )
+    known = given_profile(plan) or _profile_before(plan)
+    if known is None:
+        return rehearse(plan, data, sharing=plan.cluster.sharing, seconds=seconds, tell=tell)
+    for _ in range(NUM_TOLD):
+        tell()
+    return known
 
 
 def given_profile(plan: Plan) -> Profile | None:

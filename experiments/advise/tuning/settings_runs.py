@@ -25,6 +25,7 @@ from experiments.runs.run import run
 from experiments.runs.study import Standing, clear, read_record
 from host.commands import check_interrupt, say
 from host.errors import Failure, UserError
+from host.remaining import Work
 from host.words import counted
 
 
@@ -79,10 +80,9 @@ def run_all(runs: Sequence[SettingRun], root: Path) -> None:
 
     Raises `Failure` at the end where some have failed.
     """
-    failed = []
-    for number, one in enumerate(runs, 1):
+    failed, left = [], _Left(runs, root)
+    for one in runs:
         check_interrupt()
-        say(f"run {number} of {len(runs)}")
         try:
             with hold(root / one.name):
                 status = _run(one, root)
@@ -92,8 +92,36 @@ def run_all(runs: Sequence[SettingRun], root: Path) -> None:
             status = f"was refused: {error}"
         if status not in ("completed", "diverged"):
             failed.append(f"{one.name} {status}")
+        left.tell(one)
     if failed:
         raise Failure(f"{counted(len(failed), 'run')} failed, the first one: {failed[0]}")
+
+
+class _Left:
+    """How many of the runs are done, here and by other processes, and how long the others take."""
+
+    def __init__(self, runs: Sequence[SettingRun], root: Path) -> None:
+        self._root, self._num_runs = root, len(runs)
+        self._open = {one.name for one in runs if not _is_done(root / one.name)}
+        self._new = {name for name in self._open if not (root / name).exists()}
+        say(f"{counted(len(runs), 'run')}, {len(self._open)} to do")
+        self._work = Work()
+        self._work.begin("runs", [1.0] * len(self._open))
+
+    def tell(self, done: SettingRun) -> None:
+        """One of them is done. What others have begun since the beginning counts as done, too."""
+        gone = {name for name in self._new if (self._root / name).exists()}
+        gone |= {done.name} & self._open
+        self._open -= gone
+        self._new -= gone
+        number = self._num_runs - len(self._open)
+        for left in reversed(range(len(gone))):
+            self._work.done(line="" if left else f"run {number} of {self._num_runs}")
+
+
+def _is_done(folder: Path) -> bool:
+    record = read_record(folder, is_held=False)
+    return record is not None and record.standing is Standing.DONE
 
 
 def _run(one: SettingRun, root: Path) -> str:

@@ -2,6 +2,7 @@ import os
 import signal
 from collections import Counter
 from dataclasses import replace
+from time import monotonic
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.simulated.profile import JobKernels, Profile
-from experiments.simulated.rehearsal import _typical, rehearse
+from experiments.simulated.rehearsal import NUM_TOLD, _typical, rehearse
 from host.errors import Failure
 
 EVERY_STEP = JobKernels(moment="on_bucket_ready", bucket=0, kernels_s=(1.0, 2.0))
@@ -65,3 +66,15 @@ def test_a_rehearsing_worker_that_is_killed_is_named(monkeypatch, tmp_path):
     plan = make_plan(compose_config(["algo=allreduce", "model=mlp", "backend=sim"]), tmp_path)
     with pytest.raises(Failure, match="rehearsing worker 0 was killed by SIGTERM"):
         rehearse(plan, plan.task.load(), sharing=1)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.05])
+def test_a_rehearsal_tells_how_far_it_has_come(seconds, tmp_path):
+    """Once for each of its parts, most of them before it ends, also with several workers."""
+    plan = make_plan(compose_config(["algo=allreduce", "model=mlp", "backend=sim"]), tmp_path)
+    told_s: list[float] = []
+    rehearse(
+        plan, plan.task.load(), sharing=2, seconds=seconds, tell=lambda: told_s.append(monotonic())
+    )
+    assert len(told_s) == NUM_TOLD
+    assert told_s[-1] - told_s[0] > max(seconds / 2, 0.005)

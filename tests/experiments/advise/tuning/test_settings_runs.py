@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.advise.tuning.settings_runs import run_all, runs_of
+from experiments.advise.tuning import settings_runs
+from experiments.advise.tuning.settings_runs import SettingRun, run_all, runs_of
 from experiments.plan.compose import compose_config
 from experiments.plan.identity import plain
 from experiments.runs.folder_lock import hold
@@ -18,7 +19,7 @@ COMMON = (
 SETTINGS = {"a": ["algo=allreduce lr_scale=2.0"], "b": ["algo=local_sgd algo.interval=2 net=wan"]}
 
 
-def test_each_setting_runs_on_its_networks_by_one_training(tmp_path: Path):
+def test_each_setting_runs_on_its_networks_by_one_training(tmp_path: Path, capsys):
     runs = list(runs_of(SETTINGS, COMMON, ["none", "slow_tcp"], [3, 4]))
     found = [(run.config["names"]["net"], run.config["seed"]) for run in runs]
     on_both = [(net, seed) for seed in (3, 4) for net in ("none", "slow_tcp")]
@@ -29,8 +30,27 @@ def test_each_setting_runs_on_its_networks_by_one_training(tmp_path: Path):
     assert (first["replayed_from"], other["replayed_from"]) == (None, runs[0].name)
     assert other["validation_loss"] == first["validation_loss"]
     before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("summary.json")}
+    said = [line.partition("; ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert said == ["2 runs, 2 to do", "run 1 of 2", "run 2 of 2"]
     run_all(runs[:2], tmp_path)
+    assert capsys.readouterr().err == "2 runs, 0 to do\n"
     assert before == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("summary.json")}
+
+
+def test_what_another_process_has_run_counts_as_done(tmp_path: Path, capsys, monkeypatch):
+    runs = list(runs_of(SETTINGS, COMMON, ["none"], [3, 4, 5]))[:3]
+
+    def run_with_another(one: SettingRun, root: Path) -> str:
+        for folder in (one.name, runs[2].name):
+            (root / folder).mkdir(exist_ok=True)
+        return "completed"
+
+    monkeypatch.setattr(settings_runs, "_run", run_with_another)
+    run_all(runs, tmp_path)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition("; ")[0] for line in said] == [
+        *("3 runs, 3 to do", "run 2 of 3", "run 3 of 3")
+    ]
 
 
 def test_each_run_is_the_one_that_its_words_make():
