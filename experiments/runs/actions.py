@@ -21,6 +21,8 @@ from glob import glob
 from pathlib import Path
 from typing import Protocol
 
+import yaml
+
 from host.errors import Failure
 from host.processes import die_with_parent
 
@@ -30,6 +32,9 @@ KEPT = ".trainings"
 
 FILES = 0.1
 """Runs that take as long as it takes to move files."""
+
+_SIZES = {"draw": 0.2, "baseline": 0.4, "choose": 0.6}
+"""Runs that take as long as commands of `experiments.equal_tuning` which train nothing."""
 
 
 class Action(Protocol):
@@ -57,8 +62,19 @@ class Command:
 
     @property
     def size(self) -> float:
-        """The combinations of all values that its words name."""
-        return math.prod(1.0 + word.partition("=")[2].count(",") for word in self.arguments)
+        """The combinations of all values that its words name, and of the settings in its file."""
+        module, *words = self.arguments
+        if module != "experiments.equal_tuning":
+            return math.prod(1.0 + word.partition("=")[2].count(",") for word in words)
+        if words[0] != "run":
+            return _SIZES.get(words[0], 1.0)
+        nets, seeds = (
+            len(words[words.index(name) + 1].split(",")) if name in words else 1
+            for name in ("--nets", "--seeds")
+        )
+        settings = [text for word in words if word.endswith(".yaml") for text in _settings(word)]
+        num_runs = sum(1 if " net=" in text else nets for text in settings) or nets
+        return float(num_runs * seeds)
 
     def lines(self) -> list[str]:
         """The command as one line of a shell."""
@@ -67,6 +83,15 @@ class Command:
     def run(self) -> None:
         """Run the command and wait for its end; raises `Failure` if it fails."""
         SideBySide(commands=(self,), at_once=1).run()
+
+
+def _settings(file: str) -> list[str]:
+    """Those of all contestants, each as its words; none as long as there is no such file."""
+    try:
+        found = yaml.safe_load(Path(file).read_text())
+        return [str(words) for own in found.values() for words in own]
+    except (OSError, yaml.YAMLError, TypeError, AttributeError):
+        return []  # the command will say what is wrong with it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,3 +110,18 @@ def test_a_broken_archive_is_one_sentence(tmp_path):
     with pytest.raises(Failure, match=r"a\.tar\.xz cannot be unpacked"):
         Unpack(archive=f"{tmp_path}/a.tar.xz", to=f"{tmp_path}/to").run()
     assert not tarfile.is_tarfile(tmp_path / "a.tar.xz")
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [("a: [x=1, x=2]\nb: [x=3 net=wan y=1]\n", (2 * 2 + 1) * 3), (None, 2 * 3), ("- [", 2 * 3)],
+)
+def test_equal_tuning_is_as_large_as_the_runs_of_its_settings(settings, size, tmp_path):
+    """Each on all networks, unless it names its own; before there is a file, one is counted."""
+    file = tmp_path / "trials.yaml"
+    if settings is not None:
+        file.write_text(settings)
+    words = ("--nets", "none,wan", "--seeds", "0,1,2", "--runs", "x", str(file), "task=a,b")
+    run = Command(arguments=("experiments.equal_tuning", "run", *words))
+    draw = Command(arguments=("experiments.equal_tuning", "draw", "reference", "--trials", "6"))
+    assert run.size == size > draw.size
