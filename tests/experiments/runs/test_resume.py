@@ -65,8 +65,10 @@ def test_a_killed_run_is_resumed(tmp_path):
     killed, resumed = tmp_path / "killed", tmp_path / "resumed"
     run = app.start(killed, "model=mlp", "checkpoint_every=5", "log_every=1", "net=none")
     app.wait_for(lambda: len(list(killed.glob("checkpoints/*/3_of_4.pt"))) > 1, 60, "checkpoint")
+    below = app.roles(run.pid).values()
     os.kill(run.pid, signal.SIGKILL)
     run.end(20)
+    app.wait_for(lambda: not any(map(app.is_running, below)), 20, "end of its workers")
     step = Checkpoints(killed, 0, 4).latest()
     ended = app.run(f"resume={killed}", f"max_steps={step + 3}", f"hydra.run.dir={resumed}")
     assert ended.returncode == 0, ended.stderr
