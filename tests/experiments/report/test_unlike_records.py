@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import product
 
 import pytest
 from matplotlib.text import Text
@@ -22,6 +23,7 @@ from experiments.report.sections import (
 from experiments.report.statistics import ratio_interval
 from experiments.runs.summary import NOT_ENDED
 from experiments.tasks.target import Target
+from tests.experiments.legible import check
 from tests.experiments.recorded import write_run
 
 
@@ -126,6 +128,25 @@ def test_a_miss_at_an_end_of_the_scaling_is_told(tmp_path, limits, said):
     finding = scaling.section(ReportData.load(tmp_path)).finding
     assert said in finding
     assert ("times that with the fewest" in finding) == (limits[0] == limits[2])
+
+
+@pytest.mark.parametrize("counts", [(2, 8, 16), (2, 16)])
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_what_diverged_with_the_most_workers_has_missed_there(tmp_path, counts, seeds):
+    for workers, seed in product(counts, range(seeds)):
+        fields = {"workers": workers, "seed": seed}
+        if workers == 16:
+            fields |= {"status": "diverged", "steps_per_s": None}
+        write_run(tmp_path / f"{workers}_{seed}", **fields)
+    write_at_work(tmp_path / "at_work", workers=32)
+    section = scaling.section(ReportData.load(tmp_path))
+    assert "llreduce misses the target with the most workers" in section.finding
+    assert "times that with the fewest" not in section.finding
+    [axes] = section.figures["time_over_workers"].axes
+    [cross] = [line for line in axes.get_lines() if line.get_marker() == "x"]
+    assert list(cross.get_xdata()) == [16]
+    assert ("scaling" in section.drawings) == (len(counts) > 2)
+    check(axes.figure, "time_over_workers")
 
 
 def test_rates_of_which_none_came_to_anything_have_no_best_one(tmp_path):
