@@ -22,6 +22,7 @@ from experiments.report.statistics import Array
 from experiments.report.targets.curves import Curves
 from experiments.report.targets.times import (
     Situation,
+    any_unread,
     ended,
     runs_of_settings,
     settings_of_runs,
@@ -55,7 +56,8 @@ def section(data: ReportData) -> Section:
             rows,
             f"Who is first at other targets, so many points below {_below(data)} (medians over "
             "seeds): seconds, and who ties. Not known where runs ended at an easier target: they "
-            "might have been first.",
+            "might have been first."
+            + (" Nor where evaluations cannot be read." if rows.is_unread.any() else ""),
         ),
         cells=_cells(rows),
         numbers=rows.loc[:, _NUMBERS],
@@ -144,11 +146,13 @@ def _at_targets(data: ReportData) -> Iterator[tuple[dict[Any, Any], list[dict[An
     """
     curves = Curves.of(data)
     for _, situation, baseline in _situations(data):
+        is_unread = any_unread(situation, curves)
         targets = [data.frozen.get(points, _target(baseline, points)) for points in POINTS]
         times = times_of_all(situation, curves, np.array(targets))
         for at, (points, target) in enumerate(zip(POINTS, targets, strict=True)):
             there = [times[k][:, at] for k in range(len(situation.rows))]
             told = {"baseline": baseline["label"], "points": points, "other_target": target}
+            told["is_unread"] = is_unread
             is_known = not any(np.isnan(seconds).any() for seconds in there)
             yield baseline | told, list(_rows_at(situation, there)) if is_known else None
 
@@ -220,7 +224,10 @@ def _finding(mark: str, rows: pd.DataFrame) -> str:
     groups = [group for _, group in rows.query("is_known").groupby(list(COMPARABLE), dropna=False)]
     groups = [group for group in groups if len(group) > 1]
     if not groups:
-        return sentence(["the runs ended at their target, so that no other one can be told"], mark)
+        why = "the runs ended at their target"
+        if rows.is_unread.any():
+            why = "evaluations cannot be read beside the time to the target"
+        return sentence([f"{why}, so that no other one can be told"], mark)
     if len(groups) == 1:
         at = "; ".join(
             f"{row['points']:g} below, {row['first'] or 'nobody'}"

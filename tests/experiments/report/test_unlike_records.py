@@ -11,16 +11,20 @@ from pyarrow import parquet
 from experiments.report.data import ReportData
 from experiments.report.figures.dots import dots
 from experiments.report.page.run_table import run_table
+from experiments.report.page.situations import situations
 from experiments.report.sections import (
     SECTIONS,
     best_over_networks,
     learning_rates,
     overview,
     scaling,
+    time_against_target,
     time_to_accuracy,
     way_to_accuracy,
 )
 from experiments.report.statistics import ratio_interval
+from experiments.report.targets.curves import Curves
+from experiments.report.targets.times import settings_of_runs
 from experiments.runs.summary import NOT_ENDED
 from experiments.tasks.target import Target
 from tests.experiments.legible import check
@@ -128,6 +132,33 @@ def test_a_miss_at_an_end_of_the_scaling_is_told(tmp_path, limits, said):
     finding = scaling.section(ReportData.load(tmp_path)).finding
     assert said in finding
     assert ("times that with the fewest" in finding) == (limits[0] == limits[2])
+
+
+def test_a_completed_run_whose_evaluations_are_lost_has_missed_no_target(tmp_path):
+    for algo in ("allreduce", "bytegrad"):
+        write_run(tmp_path / algo, algo)
+    (tmp_path / "bytegrad" / "metrics.parquet").write_bytes(b"torn")
+    write_run(tmp_path / "local_sgd", "local_sgd", limit=0.5)
+    (tmp_path / "local_sgd" / "metrics.parquet").unlink()
+    study = ReportData.load(tmp_path)
+    steps = study.runs.set_index("algo").steps_to_accuracy
+    assert math.isnan(steps["bytegrad"]) and steps["local_sgd"] == math.inf > steps["allreduce"]
+    way = way_to_accuracy.section(study)
+    cells = way.tables["way_to_accuracy"].cells
+    known = dict(zip(cells["algorithm"], cells["steps to accuracy"], strict=True))
+    assert known["bytegrad"] == "-" and known["local_sgd"] == "missed"
+    assert "the fewest steps to the target: allreduce" in way.finding.lower()
+    section = time_against_target.section(study)
+    assert section.tables["time_against_target"].cells["first"] == ["not known"] * 4
+    assert section.finding.startswith("Evaluations cannot be read beside the time")
+    for module in SECTIONS:
+        module.section(study).save(tmp_path)
+    alone = ReportData.load(tmp_path / "bytegrad")
+    assert way_to_accuracy.section(alone).finding.startswith("Nobody knows after how many steps")
+    settings, curves = settings_of_runs(study), Curves.of(study)
+    [found] = situations(study, curves, settings)["situations"]
+    at = situations(study, curves, settings)["problems"][0]["targets"].index(0.9)
+    assert [ties.count("u") for ties in found["ties"][: at + 1]] == [2] * at + [0]
 
 
 @pytest.mark.parametrize("counts", [(2, 8, 16), (2, 16)])
