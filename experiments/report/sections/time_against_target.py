@@ -14,9 +14,9 @@ import pandas as pd
 from experiments.report.cells import leading, said_of
 from experiments.report.data import MAX_PANELS, ReportData
 from experiments.report.figures.target_curves import TargetCurves, target_plot, targets_between
-from experiments.report.phrases import kinds, sentence
+from experiments.report.phrases import kinds, sentence, so_far
 from experiments.report.places import compared_on_page
-from experiments.report.results_table import COMPARABLE
+from experiments.report.results_table import AT_WORK, COMPARABLE
 from experiments.report.section import PageTable, Section
 from experiments.report.statistics import Array
 from experiments.report.targets.curves import Curves
@@ -39,8 +39,6 @@ TITLE = "Time against target"
 
 _OF_ONE = {"algorithm", "evaluated", "runs", "optim", "target", "Mbit/s measured"}
 """Columns that belong to one algorithm, or to another target."""
-_NOBODY = {True: "all missed", False: "not known"}
-"""Who is first where it is nobody, by whether all times are known."""
 _NUMBERS = [*COMPARABLE, "baseline", "points", "other_target", "is_known", "first", "seconds"]
 
 
@@ -96,9 +94,14 @@ def _over_targets(rows: pd.DataFrame, data: ReportData) -> PageTable:
 
 
 def _who(row: Mapping[Any, Any]) -> str:
-    if not row["first"]:
-        return _NOBODY[row["is_known"]]
-    return row["first"] + (f" (ties: {len(row['ties'])})" if row["ties"] else "")
+    return _name(row) + (f" (ties: {len(row['ties'])})" if row["ties"] else "")
+
+
+def _name(row: Mapping[Any, Any]) -> str:
+    """Of the first, or why it is nobody."""
+    if row["first"] or not row["is_known"]:
+        return row["first"] or "not known"
+    return AT_WORK if row["so_far"] else "all missed"
 
 
 def _below(data: ReportData) -> str:
@@ -171,7 +174,7 @@ def _rows_at(situation: Situation, times: Sequence[Array]) -> Iterator[dict[Any,
 
 def _situations(data: ReportData) -> Iterator[tuple[pd.DataFrame, Situation, dict[Any, Any]]]:
     """Those with a target and a baseline that was evaluated: the rows whose times are claims, the
-    same with their runs, and the best baseline.
+    same with their runs, and the best baseline, with what `so_far` says of all.
     """
     runs_of = runs_of_settings(data, settings_of_runs(data))
     for group in data.groups():
@@ -181,7 +184,9 @@ def _situations(data: ReportData) -> Iterator[tuple[pd.DataFrame, Situation, dic
             runs = [ended(runs_of[index]) for index in rows.index]
             recorded = [own.target_score.iloc[0] for own in runs]
             records = rows.assign(target_score=recorded).to_dict("records")
-            yield rows, Situation(records, runs), baselines.iloc[0].to_dict()
+            when = so_far(group.time_to_accuracy_s[~group.shared_gpu])
+            baseline = baselines.iloc[0].to_dict() | {"so_far": when}
+            yield rows, Situation(records, runs), baseline
 
 
 def _target(baseline: Mapping[Any, Any], points: float) -> float:
@@ -211,7 +216,7 @@ def _cells(rows: pd.DataFrame) -> dict[str, list[str]]:
     return situations | {
         "points below": [f"{row['points']:g}" for row in records],
         "other target": [f"{row['other_target']:.4g}" for row in records],
-        "first": [row["first"] or _NOBODY[row["is_known"]] for row in records],
+        "first": [_name(row) for row in records],
         "seconds": [significant(row["seconds"]) if row["first"] else "-" for row in records],
         "ties with the first": [listed(row["ties"]) or "-" for row in records],
     }
@@ -230,7 +235,7 @@ def _finding(mark: str, rows: pd.DataFrame) -> str:
         return sentence([f"{why}, so that no other one can be told"], mark)
     if len(groups) == 1:
         at = "; ".join(
-            f"{row['points']:g} below, {row['first'] or 'nobody'}"
+            f"{row['points']:g} below, {row['first'] or 'nobody' + row['so_far']}"
             for row in groups[0].to_dict("records")
         )
         baseline = groups[0].baseline.iloc[0]

@@ -17,6 +17,7 @@ from experiments.report.sections import (
     best_over_networks,
     learning_rates,
     overview,
+    performance_profile,
     scaling,
     time_against_target,
     time_to_accuracy,
@@ -235,6 +236,43 @@ def test_networks_on_which_all_are_at_work_are_none_that_all_missed(tmp_path):
     assert (cells.count("not ended"), cells.count("missed")) == (2, 1)
     texts = [text.get_text() for text in section.figures["best_over_networks"].findobj(Text)]
     assert (texts.count("not ended"), texts.count("all missed")) == (2, 1)
+
+
+def test_the_first_where_the_baseline_missed_is_compared_with_the_next(tmp_path):
+    for net in ("wan", "lan_1g"):
+        write_run(tmp_path / f"{net}_a", "torch_ddp", net, limit=0.5)
+        write_run(tmp_path / f"{net}_b", "bytegrad", net, time_to_accuracy_s=10.0)
+    write_run(tmp_path / "c", "local_sgd", "wan", time_to_accuracy_s=20.0)
+    section = best_over_networks.section(ReportData.load(tmp_path))
+    texts = [text.get_text() for text in section.figures["best_over_networks"].findobj(Text)]
+    assert "bytegrad\n2.00 x" in texts and "bytegrad\nalone" in texts
+
+
+def test_the_profile_tells_what_is_at_work_from_what_was_not_run(tmp_path):
+    for net in ("wan", "lan_1g"):
+        for algo in ("allreduce", "bytegrad"):
+            write_run(tmp_path / f"{algo}_{net}", algo, net)
+        write_at_work(tmp_path / f"everywhere_{net}", algo="torch_ddp", net=net)
+    write_run(tmp_path / "ended", "local_sgd", "wan")
+    write_at_work(tmp_path / "at_work", algo="local_sgd", net="lan_1g")
+    write_run(tmp_path / "once", "torch_ddp_bf16", "wan")
+    notes = performance_profile.section(ReportData.load(tmp_path)).notes
+    assert notes == [
+        "not in the profile, since not run in every situation: torch_ddp_bf16.",
+        "not in the profile, since not ended in every situation: local_sgd and torch_ddp.",
+    ]
+
+
+def test_at_other_targets_not_all_have_missed_while_some_are_at_work(tmp_path):
+    write_run(tmp_path / "a", limit=0.5, validation_accuracy=0.9)
+    missed = time_against_target.section(ReportData.load(tmp_path))
+    assert missed.tables["first_over_targets"].cells["2 below"] == ["all missed"]
+    assert "2 below, nobody;" in missed.finding
+    write_at_work(tmp_path / "b", algo="bytegrad")
+    section = time_against_target.section(ReportData.load(tmp_path))
+    assert section.tables["first_over_targets"].cells["2 below"] == ["not ended"]
+    assert section.tables["time_against_target"].cells["first"] == ["not ended"] * 4
+    assert "2 below, nobody so far;" in section.finding
 
 
 def test_dots_have_no_cross_for_what_is_at_work(tmp_path):
