@@ -90,7 +90,8 @@ def section(data: ReportData) -> Section:
 def _notes(mark: str, ratios: pd.DataFrame) -> Iterator[str]:
     for name, what in (("left_out", "run"), ("at_work", "ended")):
         if labels := ratios.attrs[name]:
-            yield f"{mark}not in the profile, since not {what} in every situation: {listed(labels)}."
+            why = f"since not {what} in every situation"
+            yield f"{mark}not in the profile, {why}: {listed(labels)}."
     if _num_sets(ratios) < len(ratios):
         yield f"{mark}situations that share trainings count as one together."
 

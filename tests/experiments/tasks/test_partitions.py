@@ -261,7 +261,10 @@ def test_accuracies_of_several_targets_have_a_row_for_each(tmp_path):
         (run / "config.yaml").write_text(f"{config}\ndata: {{partition: {partition}}}\n")
     table = section.section(ReportData.load(tmp_path)).tables["final_over_partitions"]
     assert table.cells["target"] == ["0.6", "0.5"]
-    assert table.cells["iid"] == ["0.900", "0.800"] and table.cells["by_class"] == ["0.800", "0.700"]
+    assert table.cells["iid"] == ["0.900", "0.800"] and table.cells["by_class"] == [
+        "0.800",
+        "0.700",
+    ]
     assert list(table.numbers.target) == ["accuracy 0.6", "accuracy 0.5"]
 
 
