@@ -40,7 +40,8 @@ class ReportData:
     """Runs that are reported together.
 
     Args:
-        runs: of `load_runs`, `named`, with the steps and MB until the target; inf for a miss.
+        runs: of `load_runs`, `named`, with the steps and MB until the target; inf for a miss, NaN
+            where rows that say them are lost.
         evaluations: the rows of `load_metrics` with a "score", by the metric of the run's target.
         table: of `results_table`, with the medians of these steps and MB.
         problems: sentences on files that could not be read.
@@ -166,7 +167,8 @@ def _with_way(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:
             "mb_to_accuracy": first.bytes_sent.astype(float) / 1e6,
         }
     )
-    may_miss = (runs.target.notna() & (runs.status != AT_WORK)).to_numpy()
+    is_reached = (runs.status == "completed") & runs.time_to_accuracy_s.notna()
+    may_miss = (runs.target.notna() & (runs.status != AT_WORK) & ~is_reached).to_numpy()
     runs = runs.merge(way, on="folder", how="left")
     is_miss = may_miss & runs.steps_to_accuracy.isna().to_numpy()
     runs.loc[is_miss, _ON_THE_WAY] = math.inf

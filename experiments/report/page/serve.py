@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from experiments.plan.identity import identity
+from experiments.report import tuned
 from experiments.report.data import ReportData
 from experiments.report.page.build import make_page
 from experiments.runs.load import check_runs
@@ -34,7 +35,7 @@ _REST = 4
 busy host let it wait does not count.
 """
 _REQUEST_LIMIT_S = 10
-_WATCHED = {*FILES, "tuning.json", "trace.json"}
+_WATCHED = {*FILES, tuned.FILE, tuned.TARGETS, "trace.json"}
 _WAITING = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="2">
 <link rel="icon" href="data:,"><title>{title}</title></head>

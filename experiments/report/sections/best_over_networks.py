@@ -144,8 +144,8 @@ def _figure(firsts: pd.DataFrame, data: ReportData) -> Figure:
         panels.append(Panel(title="", draw=draw, height_in=sum(sizes)))
     same = ("task", "model", "workers", "backend")
     note = (
-        "Numbers: how many times as soon as the best baseline; where that is first, or none was "
-        "run, as the next. Alone: the others missed."
+        "Numbers: how many times as soon as the best baseline; where that is first or missed, or "
+        "none was run, as the next. Alone: the others missed."
     )
     return column(panels, describe(firsts, same), note)
 
@@ -222,7 +222,7 @@ def _text(field: Mapping[Any, Any]) -> str:
     by = field["speedup"]
     if field["is_best_baseline"]:
         lines.append("the baseline")
-    if field["is_best_baseline"] or field["baseline"] is None:
+    if field["is_best_baseline"] or field["baseline"] is None or by == math.inf:
         seconds = field["time_to_accuracy_s"]
         by = field["second_s"] / seconds if seconds else math.nan
     if 0 < by < math.inf:

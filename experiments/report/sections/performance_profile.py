@@ -42,9 +42,10 @@ def factors(table: pd.DataFrame, trainings: pd.Series | None = None) -> pd.DataF
     """Times over the best of their situation: a row for each situation, a column for each algorithm
     that was run in all of them; inf for a miss.
 
-    `attrs["left_out"]` names the other algorithms; `attrs["weights"]` are of the situations: those
-    of one set of `trainings` (of `sets_of_trainings`) count as one together. `table` is of
-    `results_table`, without the rows whose workers shared a GPU.
+    `attrs["at_work"]` names those of which no run has ended in some of them, `attrs["left_out"]`
+    the other algorithms; `attrs["weights"]` are of the situations: those of one set of `trainings`
+    (of `sets_of_trainings`) count as one together. `table` is of `results_table`, without the rows
+    whose workers shared a GPU.
     """
     table = table.query("target.notna()")
     situations = table.groupby(list(COMPARABLE), dropna=False).ngroup()
@@ -58,7 +59,9 @@ def factors(table: pd.DataFrame, trainings: pd.Series | None = None) -> pd.DataF
         ratios = ratios.div(best, axis=0).fillna(math.inf)
     sets = situations if trainings is None else trainings.loc[table.index]
     of_situation = sets.groupby(situations).first()
-    ratios.attrs["left_out"] = list(wide.columns[~is_complete])
+    at_work = set(table.label[table.time_to_accuracy_s.isna()]) - set(ratios.columns)
+    ratios.attrs["at_work"] = sorted(at_work)
+    ratios.attrs["left_out"] = [k for k in wide.columns[~is_complete] if k not in at_work]
     ratios.attrs["weights"] = (1 / of_situation.map(of_situation.value_counts())).to_dict()
     return ratios
 
@@ -85,8 +88,10 @@ def section(data: ReportData) -> Section:
 
 
 def _notes(mark: str, ratios: pd.DataFrame) -> Iterator[str]:
-    if left_out := ratios.attrs["left_out"]:
-        yield f"{mark}not in the profile, since not run in every situation: {listed(left_out)}."
+    for name, what in (("left_out", "run"), ("at_work", "ended")):
+        if labels := ratios.attrs[name]:
+            why = f"since not {what} in every situation"
+            yield f"{mark}not in the profile, {why}: {listed(labels)}."
     if _num_sets(ratios) < len(ratios):
         yield f"{mark}situations that share trainings count as one together."
 

@@ -35,7 +35,7 @@ _REST = [column for column in COMPARABLE if column != "workers"]
 def section(data: ReportData) -> Section:
     """How the time to accuracy, and the speed of all workers together, change with their number."""
     table = data.table.query("not shared_gpu")
-    if not list(_groups(table, "speed")):
+    if not any(list(_groups(table, measure)) for measure in _DRAW):
         return Section(finding="No setting was run with several numbers of workers: no scaling.")
     drawn = data.drawn(_REST)
     shown = drawn.table.query("not shared_gpu")
@@ -68,15 +68,17 @@ def _figure(groups: Sequence[pd.DataFrame], measure: str, data: ReportData) -> F
 
 
 def _groups(table: pd.DataFrame, measure: str) -> Iterator[pd.DataFrame]:
-    """Rows that differ in workers and algorithm alone, with the "time" to accuracy and the "speed"
-    of all workers together, where the measure is known of an algorithm with several numbers.
+    """Rows that differ in workers and algorithm alone, with the "time" to accuracy or the "speed"
+    of all workers together, where the measure is known of an algorithm with several numbers. A time
+    that was missed is known, also of runs that ended before they had a speed.
     """
-    table = table.dropna(subset=["workers", "steps_per_s"])
+    table = table.dropna(subset=["workers"])
     speed = table.workers.astype(float) * table.steps_per_s
     table = table.assign(speed=speed, time=table.time_to_accuracy_s.where(table.target.notna()))
-    for _, group in table.groupby(_REST, dropna=False):
-        known = group[np.isfinite(group[measure].astype(float)) & (group[measure] > 0)]
-        if (known.groupby("label").workers.nunique() > 1).any():
+    for _, group in table.loc[table[measure] > 0].groupby(_REST, dropna=False):
+        numbers = group.groupby("label").workers.nunique()
+        is_finite = np.isfinite(group[measure]).groupby(group.label).any()
+        if ((numbers > 1) & is_finite).any():
             yield group
 
 
@@ -86,7 +88,7 @@ def _times(group: pd.DataFrame) -> pd.Series:
     """
     ratios = {}
     for label, rows in group.groupby("label"):
-        rows = rows.loc[rows.time.notna() & (rows.time > 0)].sort_values("workers")
+        rows = rows.sort_values("workers")
         if rows.workers.nunique() > 1 and np.isfinite(rows.time).any():
             first, last = rows.time.iloc[0], rows.time.iloc[-1]
             ratios[label] = math.inf if last == math.inf else last / first
@@ -104,11 +106,16 @@ def _kept(group: pd.DataFrame) -> pd.Series:
 
 
 def _finding(mark: str, table: pd.DataFrame) -> str:
-    kept = pd.concat(
-        [_kept(group) for group in _groups(table, "speed")] or [pd.Series(dtype=float)]
-    )
-    if kept.empty:
-        return sentence(["no setting was run with several numbers of workers"], mark)
+    parts = [*_of_speeds(table), *_of_times(table)]
+    return sentence(parts or ["no setting was run with several numbers of workers"], mark)
+
+
+def _of_speeds(table: pd.DataFrame) -> list[str]:
+    """Such as "from the fewest to the most workers, a keeps 90 % of a worker's speed"."""
+    found = [_kept(group) for group in _groups(table, "speed")]
+    if not found:
+        return []
+    kept = pd.concat(found)
     medians = kept.groupby(level=0).median()
     best, worst = medians.idxmax(), medians.idxmin()
     parts = [
@@ -117,7 +124,7 @@ def _finding(mark: str, table: pd.DataFrame) -> str:
     ]
     if best != worst:
         parts.append(f"{worst} keeps {100 * medians[worst]:.0f} %")
-    return sentence([*parts, *_of_times(table)], mark)
+    return parts
 
 
 def _of_times(table: pd.DataFrame) -> list[str]:
@@ -150,7 +157,7 @@ def _draw_speed(axes: Axes, *, group: pd.DataFrame, styles: Styles, frame_in: fl
     """Both axes logarithmic; proportional growth is the slope of the dotted line."""
     counts = sorted(group.workers.unique())
     fastest = group[group.workers == counts[0]].speed.max()
-    ends, known = [], list(group.speed[group.speed > 0])
+    ends, known = [], list(group.speed)
     for label, rows in group.groupby("label"):
         rows, style = rows.sort_values("workers"), styles[str(label)]
         axes.plot(rows.workers.astype(float), rows.speed, label=label, **style)

@@ -30,6 +30,7 @@ MAX_PANELS = 6
 _COLORS = "Blues"
 _OF = ["task", "partition", "workers"]
 _ROW = [column for column in KEYS if column not in ("partition", "target")]
+"""What settings of a row share whose partitions are its columns."""
 _ALIKE = "iid"
 
 
@@ -84,18 +85,22 @@ def _over_partitions(table: pd.DataFrame) -> dict[str, PageTable]:
 
 
 def _by_partition(table: pd.DataFrame, score: str, caption: str) -> PageTable:
-    """A row for settings that differ in the partition and the target alone, the best first."""
+    """A row for settings that differ in the partition and the target alone, the best first; where
+    some of these have one partition, a row for those of each target.
+    """
     named = table.assign(partition=table.partition.fillna(_ALIKE))
-    rows = [row for _, row in named.groupby(_ROW, dropna=False, sort=False)]
+    is_ambiguous = bool(named.duplicated([*_ROW, "partition"]).any())
+    shared = [*_ROW, "target"] if is_ambiguous else _ROW
+    rows = [row for _, row in named.groupby(shared, dropna=False, sort=False)]
     rows.sort(key=lambda row: -float((signs(row) * row.final_score).mean()))
     found = [{one["partition"]: one for one in row.to_dict("records")} for row in rows]
     alike = pd.concat([row.head(1) for row in rows], ignore_index=True)
-    alike = alike.assign(partition=None, target=None)
+    alike = alike.assign(partition=None, target=alike.target if is_ambiguous else None)
     cells, numbers = leading(alike), {}
     for name in sorted(set(named.partition), key=_mildness):
         cells[name] = [_ends(of.get(name), score) for of in found]
         numbers[name] = [of.get(name, {}).get(f"{score}_score", math.nan) for of in found]
-    numbers = pd.concat([alike[_ROW], pd.DataFrame(numbers)], axis=1)
+    numbers = pd.concat([alike[shared], pd.DataFrame(numbers)], axis=1)
     return PageTable(caption=caption, cells=cells, numbers=numbers)
 
 

@@ -14,14 +14,15 @@ import pandas as pd
 from experiments.report.cells import leading, said_of
 from experiments.report.data import MAX_PANELS, ReportData
 from experiments.report.figures.target_curves import TargetCurves, target_plot, targets_between
-from experiments.report.phrases import kinds, sentence
+from experiments.report.phrases import kinds, sentence, so_far
 from experiments.report.places import compared_on_page
-from experiments.report.results_table import COMPARABLE
+from experiments.report.results_table import AT_WORK, COMPARABLE
 from experiments.report.section import PageTable, Section
 from experiments.report.statistics import Array
 from experiments.report.targets.curves import Curves
 from experiments.report.targets.times import (
     Situation,
+    any_unread,
     ended,
     runs_of_settings,
     settings_of_runs,
@@ -38,8 +39,6 @@ TITLE = "Time against target"
 
 _OF_ONE = {"algorithm", "evaluated", "runs", "optim", "target", "Mbit/s measured"}
 """Columns that belong to one algorithm, or to another target."""
-_NOBODY = {True: "all missed", False: "not known"}
-"""Who is first where it is nobody, by whether all times are known."""
 _NUMBERS = [*COMPARABLE, "baseline", "points", "other_target", "is_known", "first", "seconds"]
 
 
@@ -55,7 +54,8 @@ def section(data: ReportData) -> Section:
             rows,
             f"Who is first at other targets, so many points below {_below(data)} (medians over "
             "seeds): seconds, and who ties. Not known where runs ended at an easier target: they "
-            "might have been first.",
+            "might have been first."
+            + (" Nor where evaluations cannot be read." if rows.is_unread.any() else ""),
         ),
         cells=_cells(rows),
         numbers=rows.loc[:, _NUMBERS],
@@ -94,9 +94,14 @@ def _over_targets(rows: pd.DataFrame, data: ReportData) -> PageTable:
 
 
 def _who(row: Mapping[Any, Any]) -> str:
-    if not row["first"]:
-        return _NOBODY[row["is_known"]]
-    return row["first"] + (f" (ties: {len(row['ties'])})" if row["ties"] else "")
+    return _name(row) + (f" (ties: {len(row['ties'])})" if row["ties"] else "")
+
+
+def _name(row: Mapping[Any, Any]) -> str:
+    """Of the first, or why it is nobody."""
+    if row["first"] or not row["is_known"]:
+        return row["first"] or "not known"
+    return AT_WORK if row["so_far"] else "all missed"
 
 
 def _below(data: ReportData) -> str:
@@ -144,11 +149,13 @@ def _at_targets(data: ReportData) -> Iterator[tuple[dict[Any, Any], list[dict[An
     """
     curves = Curves.of(data)
     for _, situation, baseline in _situations(data):
+        is_unread = any_unread(situation, curves)
         targets = [data.frozen.get(points, _target(baseline, points)) for points in POINTS]
         times = times_of_all(situation, curves, np.array(targets))
         for at, (points, target) in enumerate(zip(POINTS, targets, strict=True)):
             there = [times[k][:, at] for k in range(len(situation.rows))]
             told = {"baseline": baseline["label"], "points": points, "other_target": target}
+            told["is_unread"] = is_unread
             is_known = not any(np.isnan(seconds).any() for seconds in there)
             yield baseline | told, list(_rows_at(situation, there)) if is_known else None
 
@@ -167,7 +174,7 @@ def _rows_at(situation: Situation, times: Sequence[Array]) -> Iterator[dict[Any,
 
 def _situations(data: ReportData) -> Iterator[tuple[pd.DataFrame, Situation, dict[Any, Any]]]:
     """Those with a target and a baseline that was evaluated: the rows whose times are claims, the
-    same with their runs, and the best baseline.
+    same with their runs, and the best baseline, with what `so_far` says of all.
     """
     runs_of = runs_of_settings(data, settings_of_runs(data))
     for group in data.groups():
@@ -177,7 +184,9 @@ def _situations(data: ReportData) -> Iterator[tuple[pd.DataFrame, Situation, dic
             runs = [ended(runs_of[index]) for index in rows.index]
             recorded = [own.target_score.iloc[0] for own in runs]
             records = rows.assign(target_score=recorded).to_dict("records")
-            yield rows, Situation(records, runs), baselines.iloc[0].to_dict()
+            when = so_far(group.time_to_accuracy_s[~group.shared_gpu])
+            baseline = baselines.iloc[0].to_dict() | {"so_far": when}
+            yield rows, Situation(records, runs), baseline
 
 
 def _target(baseline: Mapping[Any, Any], points: float) -> float:
@@ -207,7 +216,7 @@ def _cells(rows: pd.DataFrame) -> dict[str, list[str]]:
     return situations | {
         "points below": [f"{row['points']:g}" for row in records],
         "other target": [f"{row['other_target']:.4g}" for row in records],
-        "first": [row["first"] or _NOBODY[row["is_known"]] for row in records],
+        "first": [_name(row) for row in records],
         "seconds": [significant(row["seconds"]) if row["first"] else "-" for row in records],
         "ties with the first": [listed(row["ties"]) or "-" for row in records],
     }
@@ -220,10 +229,13 @@ def _finding(mark: str, rows: pd.DataFrame) -> str:
     groups = [group for _, group in rows.query("is_known").groupby(list(COMPARABLE), dropna=False)]
     groups = [group for group in groups if len(group) > 1]
     if not groups:
-        return sentence(["the runs ended at their target, so that no other one can be told"], mark)
+        why = "the runs ended at their target"
+        if rows.is_unread.any():
+            why = "evaluations cannot be read beside the time to the target"
+        return sentence([f"{why}, so that no other one can be told"], mark)
     if len(groups) == 1:
         at = "; ".join(
-            f"{row['points']:g} below, {row['first'] or 'nobody'}"
+            f"{row['points']:g} below, {row['first'] or 'nobody' + row['so_far']}"
             for row in groups[0].to_dict("records")
         )
         baseline = groups[0].baseline.iloc[0]

@@ -55,6 +55,8 @@ def _finding(mark: str, table: pd.DataFrame) -> str:
     targeted = table.query("target.notna()")
     if targeted.empty:
         parts = ["the runs have no target"]
+    elif not any(parts) and (targeted.reached > 0.5).any():  # rows that say them are lost
+        parts = ["nobody knows after how many steps and bytes a target was reached"]
     elif not any(parts):
         when = so_far(targeted.steps_to_accuracy)
         parts = [f"no algorithm reaches a target in its median run{when}"]

@@ -2,7 +2,7 @@
 
 A run that did not reach a target has missed it. But where the target is harder than its own, and it
 ended before others of its situation did, nobody knows whether it would have. Nor does anybody of a
-run that has not ended.
+run that has not ended, or, at another target than its own, of one whose evaluations cannot be read.
 """
 
 from __future__ import annotations
@@ -51,6 +51,12 @@ def ended(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.loc[runs.status != AT_WORK]
 
 
+def any_unread(situation: Situation, curves: Curves) -> bool:
+    """Whether there is a run that completed, and whose evaluations cannot be read."""
+    completed = (runs.index[runs.status == "completed"] for runs in situation.runs)
+    return any(not len(curves.get("score", run)) for own in completed for run in own)
+
+
 def times_of_all(situation: Situation, curves: Curves, targets: Array) -> dict[int, Array]:
     """Seconds `[run, target]` of each setting, by its position, whose times are claims: inf for a
     miss, NaN where it is not known.
@@ -76,6 +82,11 @@ def _times(
         if status != "completed":
             continue
         scores = sign * curves.get("score", run)
+        if not len(scores):
+            recorded_s = runs.time_to_accuracy_s[run]
+            times[at, targets == own] = math.inf if pd.isna(recorded_s) else recorded_s
+            times[at, targets != own] = math.nan
+            continue
         best = np.maximum.accumulate(np.where(np.isnan(scores), -math.inf, scores))
         first = np.searchsorted(best, sign * targets)
         seconds = np.append(curves.get("time_s", run), math.inf)

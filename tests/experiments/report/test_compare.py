@@ -4,6 +4,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from rich.console import Console
 
 from experiments.report.cells import remarks, render
@@ -65,6 +66,10 @@ def plot(path):
     figure = accuracy_plot(ReportData.load(path))
     assert figure is not None
     return figure
+
+
+def said(figure):
+    return " ".join(text.get_text() for text in figure.findobj(Text))
 
 
 def test_one_run_a_row_with_the_numbers_of_its_rows(tmp_path):
@@ -280,10 +285,20 @@ def test_a_completed_run_never_lies_below_the_plot(tmp_path):
 
 def test_a_run_that_ended_early_is_crossed(tmp_path):
     write(tmp_path, "allreduce")
-    rows = write(tmp_path, "async", pace_s=7.0, ends=False)
-    [panel] = plot(tmp_path).axes
-    [cross] = [line for line in panel.get_lines() if line.get_label() == "ended early"]
+    rows = write(tmp_path, "async", pace_s=7.0, status="failed")
+    write(tmp_path, "qsgd", pace_s=5.0, ends=False)  # at work
+    figure = plot(tmp_path)
+    [cross] = [line for line in figure.axes[0].get_lines() if line.get_label() == "ended early"]
     assert np.asarray(cross.get_xdata()).tolist() == [rows[-1].time_s]
+    assert "a run failed or diverged there" in said(figure)
+
+
+def test_a_run_at_work_has_no_cross(tmp_path):
+    write(tmp_path, "allreduce")
+    write(tmp_path, "async", pace_s=7.0, ends=False)
+    figure = plot(tmp_path)
+    lines = {line.get_label() for line in figure.axes[0].get_lines()}
+    assert lines == {"allreduce", "async", "target"} and "failed" not in said(figure)
 
 
 def test_compare_writes_plots_and_prints(tmp_path, capsys):

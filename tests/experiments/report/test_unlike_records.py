@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import product
 
 import pytest
 from matplotlib.text import Text
@@ -10,18 +11,24 @@ from pyarrow import parquet
 from experiments.report.data import ReportData
 from experiments.report.figures.dots import dots
 from experiments.report.page.run_table import run_table
+from experiments.report.page.situations import situations
 from experiments.report.sections import (
     SECTIONS,
     best_over_networks,
     learning_rates,
     overview,
+    performance_profile,
     scaling,
+    time_against_target,
     time_to_accuracy,
     way_to_accuracy,
 )
 from experiments.report.statistics import ratio_interval
+from experiments.report.targets.curves import Curves
+from experiments.report.targets.times import settings_of_runs
 from experiments.runs.summary import NOT_ENDED
 from experiments.tasks.target import Target
+from tests.experiments.legible import check
 from tests.experiments.recorded import write_run
 
 
@@ -128,6 +135,52 @@ def test_a_miss_at_an_end_of_the_scaling_is_told(tmp_path, limits, said):
     assert ("times that with the fewest" in finding) == (limits[0] == limits[2])
 
 
+def test_a_completed_run_whose_evaluations_are_lost_has_missed_no_target(tmp_path):
+    for algo in ("allreduce", "bytegrad"):
+        write_run(tmp_path / algo, algo)
+    (tmp_path / "bytegrad" / "metrics.parquet").write_bytes(b"torn")
+    write_run(tmp_path / "local_sgd", "local_sgd", limit=0.5)
+    (tmp_path / "local_sgd" / "metrics.parquet").unlink()
+    study = ReportData.load(tmp_path)
+    steps = study.runs.set_index("algo").steps_to_accuracy
+    assert math.isnan(steps["bytegrad"]) and steps["local_sgd"] == math.inf > steps["allreduce"]
+    way = way_to_accuracy.section(study)
+    cells = way.tables["way_to_accuracy"].cells
+    known = dict(zip(cells["algorithm"], cells["steps to accuracy"], strict=True))
+    assert known["bytegrad"] == "-" and known["local_sgd"] == "missed"
+    assert "the fewest steps to the target: allreduce" in way.finding.lower()
+    section = time_against_target.section(study)
+    assert section.tables["time_against_target"].cells["first"] == ["not known"] * 4
+    assert section.finding.startswith("Evaluations cannot be read beside the time")
+    for module in SECTIONS:
+        module.section(study).save(tmp_path)
+    alone = ReportData.load(tmp_path / "bytegrad")
+    assert way_to_accuracy.section(alone).finding.startswith("Nobody knows after how many steps")
+    settings, curves = settings_of_runs(study), Curves.of(study)
+    [found] = situations(study, curves, settings)["situations"]
+    at = situations(study, curves, settings)["problems"][0]["targets"].index(0.9)
+    assert [ties.count("u") for ties in found["ties"][: at + 1]] == [2] * at + [0]
+
+
+@pytest.mark.parametrize("counts", [(2, 8, 16), (2, 16)])
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_what_diverged_with_the_most_workers_has_missed_there(tmp_path, counts, seeds):
+    for workers, seed in product(counts, range(seeds)):
+        fields = {"workers": workers, "seed": seed}
+        if workers == 16:
+            fields |= {"status": "diverged", "steps_per_s": None}
+        write_run(tmp_path / f"{workers}_{seed}", **fields)
+    write_at_work(tmp_path / "at_work", workers=32)
+    section = scaling.section(ReportData.load(tmp_path))
+    assert "llreduce misses the target with the most workers" in section.finding
+    assert "times that with the fewest" not in section.finding
+    [axes] = section.figures["time_over_workers"].axes
+    [cross] = [line for line in axes.get_lines() if line.get_marker() == "x"]
+    assert list(cross.get_xdata()) == [16]
+    assert ("scaling" in section.drawings) == (len(counts) > 2)
+    check(axes.figure, "time_over_workers")
+
+
 def test_rates_of_which_none_came_to_anything_have_no_best_one(tmp_path):
     for scale in (10.0, 30.0):
         folder = tmp_path / str(scale)
@@ -183,6 +236,43 @@ def test_networks_on_which_all_are_at_work_are_none_that_all_missed(tmp_path):
     assert (cells.count("not ended"), cells.count("missed")) == (2, 1)
     texts = [text.get_text() for text in section.figures["best_over_networks"].findobj(Text)]
     assert (texts.count("not ended"), texts.count("all missed")) == (2, 1)
+
+
+def test_the_first_where_the_baseline_missed_is_compared_with_the_next(tmp_path):
+    for net in ("wan", "lan_1g"):
+        write_run(tmp_path / f"{net}_a", "torch_ddp", net, limit=0.5)
+        write_run(tmp_path / f"{net}_b", "bytegrad", net, time_to_accuracy_s=10.0)
+    write_run(tmp_path / "c", "local_sgd", "wan", time_to_accuracy_s=20.0)
+    section = best_over_networks.section(ReportData.load(tmp_path))
+    texts = [text.get_text() for text in section.figures["best_over_networks"].findobj(Text)]
+    assert "bytegrad\n2.00 x" in texts and "bytegrad\nalone" in texts
+
+
+def test_the_profile_tells_what_is_at_work_from_what_was_not_run(tmp_path):
+    for net in ("wan", "lan_1g"):
+        for algo in ("allreduce", "bytegrad"):
+            write_run(tmp_path / f"{algo}_{net}", algo, net)
+        write_at_work(tmp_path / f"everywhere_{net}", algo="torch_ddp", net=net)
+    write_run(tmp_path / "ended", "local_sgd", "wan")
+    write_at_work(tmp_path / "at_work", algo="local_sgd", net="lan_1g")
+    write_run(tmp_path / "once", "torch_ddp_bf16", "wan")
+    notes = performance_profile.section(ReportData.load(tmp_path)).notes
+    assert notes == [
+        "not in the profile, since not run in every situation: torch_ddp_bf16.",
+        "not in the profile, since not ended in every situation: local_sgd and torch_ddp.",
+    ]
+
+
+def test_at_other_targets_not_all_have_missed_while_some_are_at_work(tmp_path):
+    write_run(tmp_path / "a", limit=0.5, validation_accuracy=0.9)
+    missed = time_against_target.section(ReportData.load(tmp_path))
+    assert missed.tables["first_over_targets"].cells["2 below"] == ["all missed"]
+    assert "2 below, nobody;" in missed.finding
+    write_at_work(tmp_path / "b", algo="bytegrad")
+    section = time_against_target.section(ReportData.load(tmp_path))
+    assert section.tables["first_over_targets"].cells["2 below"] == ["not ended"]
+    assert section.tables["time_against_target"].cells["first"] == ["not ended"] * 4
+    assert "2 below, nobody so far;" in section.finding
 
 
 def test_dots_have_no_cross_for_what_is_at_work(tmp_path):

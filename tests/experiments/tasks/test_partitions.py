@@ -1,6 +1,7 @@
 """Shares of unlike examples: every example at one worker, and the weights of a mean."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -248,6 +249,23 @@ def test_accuracy_in_the_end_stands_side_by_side_for_all_partitions(tmp_path):
     own = tables["final_own_over_partitions"]
     assert names[0] not in own.cells  # nobody was scored there
     assert [own.cells[name] for name in names[1:]] == [["0.750", "-"], ["-", "0.500"]]
+
+
+def test_accuracies_of_several_targets_have_a_row_for_each(tmp_path):
+    for partition, target in product(("iid", "by_class"), (0.5, 0.6)):
+        run = tmp_path / f"{partition}_{target}"
+        shares = {"of": "classes", "counts": [[3, 4], [4, 3]]}
+        final = target + (0.3 if partition == "iid" else 0.2)
+        write_run(run, target_accuracy=target, final_accuracy=final, shares=shares)
+        config = (run / "config.yaml").read_text()
+        (run / "config.yaml").write_text(f"{config}\ndata: {{partition: {partition}}}\n")
+    table = section.section(ReportData.load(tmp_path)).tables["final_over_partitions"]
+    assert table.cells["target"] == ["0.6", "0.5"]
+    assert table.cells["iid"] == ["0.900", "0.800"] and table.cells["by_class"] == [
+        "0.800",
+        "0.700",
+    ]
+    assert list(table.numbers.target) == ["accuracy 0.6", "accuracy 0.5"]
 
 
 def test_other_data_of_one_task_are_another_situation(tmp_path):

@@ -28,10 +28,12 @@ class Model {
         return name in this.column ? valueOf(this.column[name], run) : null;
     }
 
-    // Seconds of the first evaluation that reached the target, Infinity for a miss.
-    timeTo(target, run, isLower) {
+    // Seconds of the first evaluation that reached the target, Infinity for a miss. Where evaluations cannot be read
+    // it is what the run recorded, NaN at other targets.
+    timeTo(target, run, { recorded, is_lower: isLower }) {
         if (this.get("status", run) !== "completed") return Infinity;
         const scores = this.curve("score", run);
+        if (!scores.length) return target === recorded ? (this.get("time_to_accuracy_s", run) ?? Infinity) : NaN;
         const at = scores.findIndex((score) => (isLower ? score <= target : score >= target));
         return at < 0 ? Infinity : this.curve("time_s", run)[at];
     }
@@ -50,7 +52,7 @@ class Model {
         const setting = situation.settings[k];
         const letter = situation.ties[place][k];
         const runs = this.runsOf[setting].filter((run) => !this.isAtWork(run));
-        const times = runs.map((run) => this.timeTo(target, run, situation.is_lower));
+        const times = runs.map((run) => this.timeTo(target, run, situation));
         // Else its workers shared a GPU, or none of its runs has ended.
         const isTimed = this.settings[setting].is_timed && runs.length > 0;
         const isKnown = isTimed && letter !== "u";

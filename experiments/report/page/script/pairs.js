@@ -2,7 +2,8 @@
 
 const PAIR_COLUMNS = [
     { title: "situation", isWord: true }, { title: "target", isWord: true }, { title: "first (s)" },
-    { title: "second (s)" }, { title: "second over first" }, { title: "ratio from" }, { title: "ratio to" },
+    { title: "second (s)" }, { title: "second over first", endless: "the second missed" },
+    { title: "ratio from", endless: "no end" }, { title: "ratio to", endless: "no end" },
     { title: "verdict", isWord: true }, { title: "by seed", isWord: true },
 ];
 

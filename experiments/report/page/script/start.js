@@ -12,6 +12,7 @@ async function start() {
     document.documentElement.classList.add("ready");
     document.documentElement.classList.toggle("dark", darkness.matches); // as DataTables asks
     darkness.addEventListener("change", () => document.documentElement.classList.toggle("dark", darkness.matches));
+    setUpOrder(DataTable);
     setUpAlgorithms(model);
     setUpAxes(model);
     setUpRuns(DataTable, model);

@@ -1,6 +1,7 @@
 // Tables that can be sorted, searched and downloaded, by DataTables.
 
-const MISSED = 1e308, MISSING = 1.7e308; // in the order of numbers, behind all of them
+const MISSED = 1e308, MISSING = 1.7e308; // in the order of numbers behind all of them, and last either way
+const KNOWN = "known"; // the type of a column of numbers, some of which nobody knows
 const EXPORTED = {
     orthogonal: "export",
     columns: ":not(.no-export)",
@@ -8,15 +9,20 @@ const EXPORTED = {
     format: { header: (text, column, node) => node.textContent },
 };
 
-// `columns` are {title, isWord, className}, `rows` arrays of strings and numbers.
+function setUpOrder(DataTable) {
+    const by = (sign) => (a, b) => (a === MISSING) - (b === MISSING) || sign * (a - b);
+    DataTable.type(KNOWN, { className: "dt-type-numeric", order: { asc: by(1), desc: by(-1) } });
+}
+
+// `columns` are {title, isWord, className, endless}, `rows` arrays of strings and numbers. `endless` says Infinity.
 function makeTable(DataTable, node, columns, rows, options = {}) {
     return new DataTable(node, {
         data: rows,
         columns: columns.map((column) => ({
             title: escaped(column.title),
-            type: column.isWord ? "string" : "num",
+            type: column.isWord ? "string" : KNOWN,
             className: column.className ?? (column.isWord ? "dt-body-left" : "dt-body-right"),
-            render: column.render ?? (column.isWord ? renderWord : renderNumber),
+            render: column.render ?? (column.isWord ? renderWord : numberRenderer(column.endless)),
         })),
         ...common(node.id),
         ...options,
@@ -45,18 +51,21 @@ function renderWord(value, purpose) {
     return purpose === "display" || purpose === "filter" ? escaped(text) : text;
 }
 
-function renderNumber(value, purpose) {
-    if (purpose === "display" || purpose === "filter") return escaped(said(value));
-    if (purpose === "export") return value === null || Number.isNaN(value) ? "" : value === Infinity ? "missed" : value;
-    if (value === null || Number.isNaN(value)) return MISSING;
-    return value === Infinity ? MISSED : value;
+function numberRenderer(endless = "missed") {
+    return (value, purpose) => {
+        const isKnown = value !== null && !Number.isNaN(value), isEndless = value === Infinity;
+        if (purpose === "display" || purpose === "filter") return escaped(isEndless ? endless : said(value));
+        if (purpose === "export") return isEndless ? endless : isKnown ? value : "";
+        return isEndless ? MISSED : isKnown ? value : MISSING;
+    };
 }
 
-// The number that a cell of a section's table begins with, such as "1,340 (1,200 to 1,500)".
-function leadingNumber(text) {
-    if (text.startsWith("missed")) return MISSED;
-    const found = text.replaceAll(",", "").match(/^-?\d*\.?\d+(e[+-]?\d+)?/);
-    return found ? Number(found[0]) : MISSING;
+// The number that a cell of a section's table begins with, such as "1,340 (1,200 to 1,500)" or "2/3 (21 to 94 %)".
+function leadingNumber(text, header) {
+    if (text.startsWith("missed")) return header.startsWith("speed-up") ? 0 : MISSED;
+    if (text === "the baseline missed") return MISSED;
+    const found = text.replaceAll(",", "").match(/^(-?\d*\.?\d+(?:e[+-]?\d+)?)(?:\/(\d+))?/);
+    return found ? Number(found[1]) / Number(found[2] ?? 1) : MISSING;
 }
 
 // The tables that are there without scripts, each once it comes near the window.
@@ -75,9 +84,9 @@ function enhance(DataTable, box) {
     const node = box.querySelector("table");
     const headers = [...node.querySelectorAll("thead th")].map((cell) => cell.textContent.trim());
     const first = node.querySelectorAll("tbody tr:first-child td");
-    const columnDefs = headers.map((_, k) =>
+    const columnDefs = headers.map((header, k) =>
         first[k]?.classList.contains("number")
-            ? { targets: k, type: "num", render: (text, purpose) => (purpose === "sort" ? leadingNumber(text) : text) }
+            ? { targets: k, type: KNOWN, render: (text, purpose) => (purpose === "sort" ? leadingNumber(text, header) : text) }
             : { targets: k, type: "html" },
     );
     const options = common(box.dataset.table);

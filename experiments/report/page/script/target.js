@@ -3,7 +3,8 @@
 const RANK_COLUMNS = [
     { title: "place" }, { title: "algorithm", isWord: true }, { title: "seconds" },
     { title: "seconds from" }, { title: "seconds to" }, { title: "missed", isWord: true },
-    { title: "speed-up over the best baseline" }, { title: "speed-up from" }, { title: "speed-up to" },
+    { title: "speed-up over the best baseline", endless: "the baseline missed" },
+    { title: "speed-up from", endless: "no end" }, { title: "speed-up to", endless: "no end" },
     { title: "ties with the first", isWord: true }, { title: "seconds by seed", isWord: true },
 ];
 
@@ -91,9 +92,13 @@ class TargetView {
     note(situation, { rows, isDecided, target }) {
         const at = `${situation.is_simulated ? "Simulated: at" : "At"} ${situation.metric} ${target}`;
         const hidden = rows.some((row) => isHidden(row.name)) ? " Places count the algorithms that are not shown, too." : "";
-        if (!isDecided) return `${at} nobody knows who is first: some runs ended before others, at an easier target.${hidden}`;
+        const isUnread = rows.some((row) => row.times.some(Number.isNaN));
+        const why = isUnread ? "the evaluations of some runs cannot be read" : "some runs ended before others, at an easier target";
+        if (!isDecided) return `${at} nobody knows who is first: ${why}.${hidden}`;
         if (!rows.some((row) => row.isTimed)) return `${at} no algorithm has a time: no run has ended, or workers shared a GPU.${hidden}`;
         const first = rows.find((row) => row.place === 1);
+        const isAnyAtWork = rows.some((row) => row.is_timed && !row.runs.length);
+        if (!first && isAnyAtWork) return `${at} nobody is there so far: some runs have not ended.${hidden}`;
         if (!first) return `${at} nobody is there: all have missed it.${hidden}`;
         const ties = rows.filter((row) => row.isTied).map((row) => row.label);
         const tied = ties.length ? `, and ties with ${listed(ties)}` : "";

@@ -4,7 +4,9 @@ import csv
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
+from importlib import resources
 from itertools import product
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from experiments.report.data import ReportData
 from experiments.report.page import build, fragments
 from experiments.report.page.build import make_page
 from experiments.report.results_table import results_table
-from experiments.report.sections import SECTIONS
+from experiments.report.sections import SECTIONS, time_to_accuracy
 from experiments.report.statistics import is_tie, ratio_interval
 from experiments.runs.load import load_rows, load_runs
 from experiments.tasks.target import Target
@@ -181,7 +183,7 @@ def slide(page: Browser, place: int) -> float:
 
 def number(text: str) -> float:
     """As a CSV has it."""
-    return math.nan if text == "" else math.inf if text == "missed" else float(text)
+    return math.nan if text == "" else math.inf if text in ("missed", "no end") else float(text)
 
 
 def near(value: float):
@@ -237,6 +239,80 @@ def test_a_run_that_is_at_work_or_shared_a_gpu_is_no_miss_and_hides_no_other(tmp
     assert shown["async"]["missed"] == "not ended" and shown["async"]["seconds"] == "-"
     times = {row["algorithm"]: row["time to target (s)"] for row in rows(chromium, "run-table")}
     assert times["async"] == times["qsgd"] == "-" != times["allreduce"]
+    slide(chromium, int(chromium.ask("document.getElementById('target').max")))
+    assert "nobody is there so far" in texts(chromium, "#target-note")[0]
+
+
+@pytest.fixture
+def uneven(tmp_path, chromium) -> Browser:
+    """A page on which the baseline missed over wan, and another over lan_1g."""
+    for seed, (net, other) in product(range(3), (("wan", "local_sgd"), ("lan_1g", "allreduce"))):
+        for algo in ("allreduce", "bytegrad", "local_sgd"):
+            limit = 0.98 if algo in ("bytegrad", other) else 0.5
+            write_run(tmp_path / "runs" / f"{net}_{algo}_{seed}", algo, net, seed, limit=limit)
+    data = ReportData.load(tmp_path / "runs")
+    sections = {module.TITLE: module.section(data) for module in SECTIONS}
+    kept = {"Time": replace(sections[time_to_accuracy.TITLE], drawings={})}
+    file = tmp_path / "uneven.html"
+    file.write_text(build._page(data, kept, tmp_path / "runs", tmp_path, "uneven", ""))
+    show(chromium, file)
+    return chromium
+
+
+def test_a_ratio_to_what_missed_is_no_miss(uneven):
+    pick(uneven, "#situation", "network wan, 50 Mbit/s asked")
+    shown = {row["algorithm"]: row for row in rows(uneven, "ranks")}
+    exact = {row["algorithm"]: row for row in downloaded(uneven, "ranks")}
+    for row in (shown["bytegrad"], exact["bytegrad"]):
+        assert row["speed-up over the best baseline"] == "the baseline missed"
+        assert row["speed-up from"] == row["speed-up to"] == "no end"
+    pick(uneven, "#pair-first", "bytegrad")
+    pick(uneven, "#pair-second", "allreduce")
+    [pair] = [row for row in rows(uneven, "pair") if "wan" in row["situation"]]
+    assert (pair["second (s)"], pair["second over first"]) == ("missed", "the second missed")
+    assert pair["ratio from"] == pair["ratio to"] == "no end"
+    assert uneven.console == []
+
+
+def test_what_is_not_known_is_last_in_either_order(uneven):
+    box = "[data-table=time_to_accuracy]"
+    uneven.ask(f"document.querySelector('{box}').scrollIntoView()")
+    uneven.wait(f"document.querySelector('{box} .dt-container') !== null")
+    headers = texts(uneven, f"{box} thead th")
+    for name, ascending, unknown in (
+        ("speed-up over", ["missed", "1 (the", "1 (the", "1.43", "the b", "the b"], []),
+        ("place", ["1", "1", "2", "2"], ["-", "-"]),
+    ):
+        place = next(k for k, header in enumerate(headers) if header.startswith(name))
+        header = f"document.querySelectorAll('{box} thead th')[{place}]"
+        for order in (ascending, ascending[::-1]):
+            uneven.ask(f"{header}.querySelector('[role=button], .dt-column-order').click()")
+            cells = texts(uneven, f"{box} tbody td:nth-child({place + 1})")
+            expected = [*order, *unknown]
+            assert [c[: len(e)] for c, e in zip(cells, expected, strict=True)] == expected
+    script = (resources.files("experiments.report.page") / "script/tables.js").read_text()
+    shares = uneven.ask(
+        f"{script}['2/3 (21 to 94 %)', '2/10'].map((cell) => leadingNumber(cell, ''))"
+    )
+    assert shares == [2 / 3, 0.2]
+    assert uneven.console == []
+
+
+def test_a_run_whose_evaluations_are_lost_has_the_time_that_it_recorded(tmp_path, chromium):
+    runs = tmp_path / "runs"
+    for algo in ("allreduce", "bytegrad"):
+        took_s = write_run(runs / algo, algo)["time_to_accuracy_s"]
+    (runs / "bytegrad" / "metrics.parquet").write_bytes(b"torn")
+    file = tmp_path / "lost.html"
+    file.write_text(make_page(ReportData.load(runs), runs, tmp_path, "lost"))
+    show(chromium, file)
+    row = next(row for row in rows(chromium, "ranks") if row["algorithm"] == "bytegrad")
+    assert (row["place"], row["seconds"]) == ("1", significant(took_s))
+    slide(chromium, 0)
+    row = next(row for row in rows(chromium, "ranks") if row["algorithm"] == "bytegrad")
+    assert (row["place"], row["seconds"], row["missed"]) == ("-", "-", "not known")
+    assert "the evaluations of some runs cannot be read" in texts(chromium, "#target-note")[0]
+    assert chromium.console == []
 
 
 def test_many_seeds_of_which_one_is_at_work_are_explored(tmp_path, chromium):

@@ -83,7 +83,10 @@ def test_every_change_of_a_record_is_seen(tmp_path):
     seen.add(fingerprint(tmp_path))
     write_run(tmp_path / "runs" / "b", seed=1)
     seen.add(fingerprint(tmp_path))
-    assert len(seen) == 3 and fingerprint(tmp_path) in seen
+    for name in ("tuning.json", "targets.yaml", "trace.json"):
+        (tmp_path / "runs" / name).write_text("{}")
+        seen.add(fingerprint(tmp_path))
+    assert len(seen) == 6 and fingerprint(tmp_path) in seen
 
 
 def test_a_page_that_cannot_be_made_stays_as_it_was(tmp_path, monkeypatch, capsys):
