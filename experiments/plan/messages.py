@@ -5,6 +5,7 @@ sentence.
 import difflib
 import re
 import traceback
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -141,13 +142,20 @@ def _nearest(key: str) -> str:
     group, dot, name = key.rpartition(".")
     names = [field.name for field in fields(Schema)]
     if group in GROUPS:
-        files = conf.files(group).values()
-        names = [str(found) for file in files for found in yaml.safe_load(file.read_text())]
+        names = [name for file in conf.files(group).values() for name in _keys(file)]
         names += [part.name for part in (conf.PACKAGED / group).glob("*/")]
     if name in names:
         return f"others in conf/{group} have it; write +{key}=VALUE if the chosen one takes it"
     near = difflib.get_close_matches(name, names, 1)
     return f"did you mean {group}{dot}{near[0]}?" if near else _WHERE
+
+
+def _keys(file: Path) -> list[str]:
+    """Of a YAML file; none of one that is another's fault."""
+    with suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
+        found = yaml.safe_load(file.read_text())
+        return [str(key) for key in found] if isinstance(found, dict) else []
+    return []
 
 
 def _choose(group: str) -> str:

@@ -33,6 +33,10 @@ def check_first(config: DictConfig) -> None:
 
 def make_part(node: DictConfig, group: str) -> Any:
     """What `node` names by its `_target_`. Raises `UserError` with one sentence if it cannot be."""
+    if not isinstance(node, DictConfig) or "_target_" not in node:
+        raise UserError(
+            f"{group} has no _target_: begin its file as those in conf/{group.split('.')[0]} do"
+        )
     if not isinstance(node.get("_partial_", False), bool):
         raise UserError(f"{group}._partial_ must be true or false, got {node._partial_}")
     _check_numbers_of(node, group)

@@ -39,6 +39,9 @@ _DEVICE_OF: dict[str | None, str] = {"gloo": "cpu", "nccl": "cuda"}
 MEASURED = "auto"
 """The way to compute simulated workers that is measured to be the fastest."""
 
+MAX_TIMEOUT_S = 10_000_000
+"""Four months; PyTorch's time limits hold no more than some centuries, and no infinity."""
+
 BAGUA = "bagua"
 """The plugin for NCCL of the package bagua_net."""
 
@@ -112,8 +115,10 @@ class Cluster:
             raise ValueError(f"sharing must be at least 1, got {self.sharing}")
         if not 0 <= self.straggler < math.inf:
             raise ValueError(f"straggler must be at least 0 and finite, got {self.straggler}")
-        if not self.timeout_s > 0:
-            raise ValueError(f"timeout_s must be more than 0, got {self.timeout_s}")
+        if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
+            raise ValueError(
+                f"timeout_s must be more than 0 and at most {MAX_TIMEOUT_S:,}, got {self.timeout_s}"
+            )
         if self.jitter is not None and not hasattr(self.jitter, "factors"):
             raise ValueError(
                 f"cluster.jitter must be one of its choices or null, got {self.jitter}"

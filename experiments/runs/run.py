@@ -242,7 +242,7 @@ class Recorder:
         first = results[0]
         self._add(
             steps=first.steps,
-            steps_per_s=first.steps / first.time_s,
+            steps_per_s=first.steps / first.time_s if first.time_s else None,
             final_accuracy=first.test.accuracy,
             final_loss=first.test.loss,
             final_bits_per_character=_bits_per_character(self._plan.task, first.test.loss),

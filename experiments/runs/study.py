@@ -96,7 +96,10 @@ def find_records(root: Path) -> dict[str, Record]:
         folders.clear()
         folder = Path(path)
         held = is_held(folder)  # asked first: a run that ends meanwhile is seen to have ended
-        key = identity((folder / "config.yaml").read_text())
+        try:
+            key = identity((folder / "config.yaml").read_text())
+        except (OSError, UnicodeDecodeError):  # a stranger's, or gone by now
+            continue
         record = read_record(folder, is_held=held)
         if record is not None and (key not in found or _is_further(record, found[key])):
             found[key] = record

@@ -171,7 +171,8 @@ def _key(plan: Plan, config: Mapping[str, Any]) -> str | None:
     """
     if plan.algorithm.depends_on_timing or plan.checkpoint_every or plan.resume is not None:
         return None
-    if not all(map(_is_installed, _names_of_code(config))):
+    packages = {root: _installed_at(root) for root in _roots_of_code(config)}
+    if None in packages.values():
         return None  # a user's own code, which may change between two runs
     files = [_state_of_files(text) for part in _READ for text in _strings(config[part])]
     of_values = deepcopy(dict(config))
@@ -182,8 +183,9 @@ def _key(plan: Plan, config: Mapping[str, Any]) -> str | None:
             node = node[group]
         node.pop(name, None)
     of_values["profile"] = plan.profile is not None  # without one, that of the first serves all
-    read = [file for file in files if file]
-    return identity(f"{config_text(of_values)}{plan.nodes}{digest_of_code()}{read or ''}")
+    read = [state for state in files if state]
+    code = f"{digest_of_code()}{sorted(packages.items()) or ''}"
+    return identity(f"{config_text(of_values)}{plan.nodes}{code}{read or ''}")
 
 
 def _strings(node: Any) -> Iterator[str]:
@@ -210,48 +212,57 @@ def _names_of_code(node: Any) -> Iterator[str]:
             yield from _names_of_code(value)
 
 
+def _roots_of_code(config: Mapping[str, Any]) -> set[str]:
+    """The packages of a configuration's code, but this project's, which `digest_of_code` reads."""
+    roots = {name.partition(".")[0] for name in _names_of_code(config)}
+    return roots - {"bagua_algos", "experiments", "netsim", "torch"}
+
+
 @cache
-def _is_installed(target: str) -> bool:
-    """Whether a name is this project's or an installed package's."""
-    root = target.partition(".")[0]
-    if root in ("bagua_algos", "experiments", "netsim"):
-        return True
+def _installed_at(root: str) -> int | None:
+    """The time of an installed package's first file, which another version brings anew; None for
+    what is not installed.
+    """
     spec = find_spec(root) if root else None
-    return spec is not None and "site-packages" in str(spec.origin)
+    if spec is None or spec.origin is None or "site-packages" not in spec.origin:
+        return None
+    return os.stat(spec.origin).st_mtime_ns
 
 
-def _state_of_files(text: str) -> list[tuple[str, int, int]]:
-    """The names, sizes and times of a task's or a model's files; none where `text` names none."""
-    try:
-        states = [(str(file), file.stat()) for file in _files(text)]
-    except (OSError, ValueError):
-        return []
-    return [(name, state.st_size, state.st_mtime_ns) for name, state in states]
-
-
-def _files(text: str) -> Iterator[Path]:
-    """The file of that path, all below the folder, or those whose names match the pattern."""
-    path = Path(text)
+def _state_of_files(text: str) -> str:
+    """A digest of the names, sizes and times of a task's or a model's files: of that path, all
+    below the folder, or those whose names match the pattern; "" where `text` names none.
+    """
+    path, digest, num_files = Path(text), hashlib.sha256(), 0
     if text in ("", "/"):
+        return ""
+    try:
+        if path.is_dir():
+            files = _below(text, set())
+        else:
+            found = [path] if path.exists() else sorted(path.parent.glob(path.name))
+            files = ((str(file), file.stat()) for file in found if file.is_file())
+        for name, state in files:
+            digest.update(f"{name}\0{state.st_size} {state.st_mtime_ns}\n".encode())
+            num_files += 1
+    except (OSError, ValueError):
+        return ""
+    return digest.hexdigest() if num_files else ""
+
+
+def _below(folder: str, seen: set[tuple[int, int]]) -> Iterator[tuple[str, os.stat_result]]:
+    """All files below a folder, also through links, which may lead back to it or nowhere."""
+    own = os.stat(folder)
+    if (own.st_dev, own.st_ino) in seen:
         return
-    if path.is_dir():
-        yield from _below(path)
-    elif path.is_file():
-        yield path
-    else:
-        yield from (file for file in sorted(path.parent.glob(path.name)) if file.is_file())
-
-
-def _below(root: Path) -> Iterator[Path]:
-    """All files below a folder, also through links, which may lead back to it."""
-    seen = set()
-    for folder, inner, names in os.walk(root, followlinks=True):
-        if (own := os.path.realpath(folder)) in seen:
-            inner.clear()
-            continue
-        seen.add(own)
-        inner.sort()
-        yield from (file for name in sorted(names) if (file := Path(folder, name)).is_file())
+    seen.add((own.st_dev, own.st_ino))
+    with os.scandir(folder) as entries:
+        inner = sorted(entries, key=lambda entry: entry.name)
+    for entry in inner:
+        if entry.is_dir():
+            yield from _below(entry.path, seen)
+        elif entry.is_file():
+            yield entry.path, entry.stat()
 
 
 @cache

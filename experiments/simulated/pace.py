@@ -75,7 +75,7 @@ class OwnPace:
             self._steps_w = np.full(len(batches.ranks), start)
         numbers, steps_w, until_s = self._numbers, self._steps_w, -np.inf
         while True:
-            factors_w, ends_s = self._clocks.next_step(steps_w)
+            factors_w, ends_s = self._clocks.next_step(np.minimum(steps_w, limit - 1))
             moves_w = self._movers(ends_s, limit, background.begun_w.numpy())
             if (steps_w >= due).all():
                 moves_w &= ends_s <= until_s

@@ -3,6 +3,7 @@
 Measured by rehearsal (`experiments.simulated.rehearsal`), kept as YAML beside the run, reusable.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 from experiments.plan.plan import Plan
 from host.errors import UserError
 from host.output import writing
+from netsim.timeline.compute import ComputeTimes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,7 @@ class Profile:
         """Read a profile's YAML. Raises `UserError` for what is none."""
         try:
             return cls.from_plain(yaml.safe_load(path.read_text()))
-        except (OSError, yaml.YAMLError, TypeError, KeyError) as error:
+        except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
             raise UserError(
                 f"profile={path} cannot be read ({error}): make one by python -m "
                 "experiments.commands.calibrate"
@@ -69,11 +71,26 @@ class Profile:
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> "Profile":
-        """Of what `plain` gives. Raises `TypeError` or `KeyError` for what is none."""
+        """Of what `plain` gives. Raises TypeError, KeyError or ValueError for what is none."""
         jobs = [
             JobKernels(**job | {"kernels_s": tuple(job["kernels_s"])}) for job in values["jobs"]
         ]
-        return cls(**values | {"jobs": tuple(jobs), "ready_s": tuple(values["ready_s"])})
+        profile = cls(**values | {"jobs": tuple(jobs), "ready_s": tuple(values["ready_s"])})
+        profile._check_numbers()
+        return profile
+
+    def _check_numbers(self) -> None:
+        """Raise `ValueError` for times that no step takes."""
+        ComputeTimes(
+            forward_s=self.forward_s,
+            backward_s=self.backward_s,
+            bucket_ready_s=self.ready_s,
+            optimizer_s=self.optimizer_s,
+            warm_up_s=self.warm_up_s,
+        )
+        measured = [*(s for job in self.jobs for s in job.kernels_s), self.late_s, self.per_place]
+        if not all(isinstance(n, int | float) and math.isfinite(n) for n in measured):
+            raise ValueError("kernels_s, late_s and per_place have to be finite numbers")
 
     def plain(self) -> dict[str, Any]:
         """Its values as YAML and JSON have them, times rounded to four digits."""

@@ -141,7 +141,7 @@ class Batches:
 
     @property
     def _all(self) -> "_Left":
-        return _Left(np.arange(self.num_examples), self.order)
+        return _Left(self.num_examples, self.order)
 
     @cached_property
     def _left(self) -> "_Left":
@@ -155,29 +155,31 @@ class Batches:
     @cached_property
     def _left_steps(self) -> int:
         """Those that it is enough for."""
-        return len(self._left.examples) // (self.world_size * self.batch_size)
+        return self._left.num_examples // (self.world_size * self.batch_size)
 
 
 class _Left(NamedTuple):
     """Of an epoch in whose middle others go on."""
 
-    examples: Indices
-    """int64 [k], in ascending order."""
+    num_examples: int
     order: Order
     seen: float = 0.0
     """The part of the epoch that is done, whose last batch ends it."""
+    examples: Indices | None = None
+    """Which ones: int64 [k], in ascending order; None: all."""
 
     def batches(self, num_workers: int, batch_size: int, seed: int, epoch: int) -> Indices:
         """As `Order.epoch`."""
-        places = self.order.epoch(len(self.examples), num_workers, batch_size, seed, epoch)
-        return self.examples[places]
+        places = self.order.epoch(self.num_examples, num_workers, batch_size, seed, epoch)
+        return places if self.examples is None else self.examples[places]
 
     def after(self, batches: Indices, taken: int) -> "_Left":
         """What is left after the first `taken` examples of each worker."""
-        is_left = ~np.isin(self.examples, batches[:, :taken])
+        examples = np.arange(self.num_examples) if self.examples is None else self.examples
+        is_left = ~np.isin(examples, batches[:, :taken])
         order = self.order.of(np.flatnonzero(is_left))
         seen = self.seen + (1 - self.seen) * taken / batches.shape[1]
-        return _Left(self.examples[is_left], order, seen)
+        return _Left(int(is_left.sum()), order, seen, examples[is_left])
 
 
 class Shard(NamedTuple):

@@ -228,8 +228,11 @@ def clip_norms_(optimizer: torch.optim.Optimizer, num_held: int, max_norm: float
     `torch.nn.utils.clip_grad_norm_` does one worker's.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    gradients = [p.grad.view(num_held, -1) for p in parameters if p.grad is not None]
-    norms_w = torch.stack([g.norm(dim=1) for g in gradients]).norm(dim=0)
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norms_w = torch.stack([g.reshape(num_held, -1).norm(dim=1) for g in gradients]).norm(dim=0)
     scale_w = (max_norm / (norms_w + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
-        gradient.mul_(scale_w.unsqueeze(1))
+        if num_held == 1:  # of any shape and order of its dimensions
+            gradient.mul_(scale_w[0])
+        else:
+            gradient.mul_(scale_w.view(-1, *[1] * (gradient.dim() - 1)))

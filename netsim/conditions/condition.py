@@ -9,6 +9,7 @@ a moment apply once, on the uplink of the packet's sender. So the round trip bet
 takes twice `delay_ms`. Only `down` puts these values on a downlink too.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -88,7 +89,7 @@ class NetworkCondition:
     mtu: int = MTU
     backend: str | None = None
     schedule: Sequence[Mapping[str, Any]] | None = None
-    trace: str | None = None
+    trace: str | os.PathLike[str] | None = None
     up: Mapping[str, Any] | None = None
     down: Mapping[str, Any] | None = None
     workers: Mapping[int, Mapping[str, Any]] | None = None
@@ -245,7 +246,7 @@ class NetworkCondition:
             )
 
     def _check_kinds(self) -> None:
-        if self.trace is not None and not isinstance(self.trace, str):
+        if self.trace is not None and not isinstance(self.trace, str | os.PathLike):
             raise ValueError(f"trace={self.trace!r} is no path: name a CSV file.")
         for name in ("schedule", "faults"):
             steps = getattr(self, name)

@@ -1,6 +1,8 @@
 """Conditions by name: the YAML files of conf/net, with overrides from a command line."""
 
 from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +13,8 @@ MEASURED = frozenset(
     ["cellular", "lan_1g", "lossy", "none", "one_slow_worker", "slow_tcp", "two_sites", "wan"],
 )
 """The presets that results/validation/network.md has, each as its file is now: a test compares."""
+
+_KEYS = [field.name for field in fields(NetworkCondition)]
 
 
 def read_condition(
@@ -35,15 +39,24 @@ def read_condition(
         raise ValueError(f"There is no network {name!r}: choose from {', '.join(preset_names())}.")
     try:
         values: Any = OmegaConf.to_container(OmegaConf.load(file))
+        _check_keys(values, file)
         for key, text in overrides.items():
-            if key not in values:
-                known = ", ".join(key for key in values if not key.startswith("_"))
-                raise ValueError(f"net has no key {key!r}: choose from {known}.")
+            if key not in _KEYS:
+                raise ValueError(f"net has no key {key!r}: choose from {', '.join(_KEYS)}.")
             values[key] = OmegaConf.to_container(OmegaConf.create(f"value: {text}"))["value"]  # pyright: ignore
-    except (OmegaConfBaseException, yaml.YAMLError) as error:
+    except (OmegaConfBaseException, yaml.YAMLError, OSError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"{name} and its overrides are no YAML: {said}") from error
     return NetworkCondition(**{key: v for key, v in values.items() if not key.startswith("_")})
+
+
+def _check_keys(values: Any, file: Path) -> None:
+    """Raise `ValueError` where a file's values are no network's."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{file} is no network: write lines such as rate_mbit: 100")
+    for key in map(str, values):
+        if key not in _KEYS and not key.startswith("_"):
+            raise ValueError(f"{file} has the unknown key {key!r}: choose from {', '.join(_KEYS)}.")
 
 
 def why_unmeasured(name: str) -> str | None:

@@ -6,6 +6,7 @@ from a checkpoint goes on as it would have.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Protocol
 
@@ -120,13 +121,21 @@ class Trace:
                 f"The trace of compute times ends after {len(self.steps)} steps and training goes "
                 f"on: record a longer one, or train for fewer steps."
             )
-        factors = np.asarray(self.steps[step], dtype=float)
-        if factors.shape not in ((), (world_size,)):
-            raise ValueError(
-                f"Step {step} of the trace of compute times has {factors.size} workers, and there "
-                f"are {world_size}: give one factor for each, or one for all."
-            )
-        return np.broadcast_to(factors, world_size)
+        for number, num_workers in self._first_of_each.items():
+            if num_workers != world_size:
+                raise ValueError(
+                    f"Step {number} of the trace of compute times has {num_workers} workers, and "
+                    f"there are {world_size}: give one factor for each, or one for all."
+                )
+        return np.broadcast_to(np.asarray(self.steps[step], dtype=float), world_size)
+
+    @cached_property
+    def _first_of_each(self) -> dict[int, int]:
+        """By the first step that has so many: numbers of workers, which should be one number."""
+        rows = enumerate(self.steps)
+        numbers = [(len(row), number) for number, row in rows if isinstance(row, Sequence)]
+        firsts = {num_workers: number for num_workers, number in reversed(numbers)}
+        return {number: num_workers for num_workers, number in firsts.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,7 @@ class Glue(DatasetTask):
 
     Args:
         name: one of `COLUMNS`.
-        root: the folder of its files.
+        root: the folder of its files, or one with a folder of this name.
         tokenizer: a tokenizer.json or its folder; None: BERT's English word pieces.
         max_tokens: to which texts are padded and cut.
 
@@ -84,8 +84,10 @@ class Glue(DatasetTask):
             object.__setattr__(self, "loss_function", "mse_loss")
         tokenizer = Tokenizer(self.tokenizer, self.max_tokens)
         needs = f"put those of {self.name} there, from https://huggingface.co/datasets/nyu-mll/glue"
+        root = Path(self.root)
+        root = root / self.name if (root / self.name).is_dir() else root  # others' lie beside it
         for part, name in (("train", "train"), ("validation", VALIDATION.get(self.name, "valid"))):
-            rows = table(Path(self.root), name, option="task.root", needs=needs)
+            rows = table(root, name, option="task.root", needs=needs)
             for column in (*COLUMNS[self.name], "label"):
                 text_of(rows[0] if len(rows) else {}, column)  # raises
             object.__setattr__(self, part, Sentences(rows, COLUMNS[self.name], tokenizer))

@@ -46,7 +46,8 @@ class Pictures(Dataset[Any]):
         self, files: list[Path], classes: list[str], *, size: int = 224, augment: bool = False
     ) -> None:
         self.files, self.classes = files, classes
-        self.targets = [classes.index(file.parent.name) for file in files]
+        numbers = {name: number for number, name in enumerate(classes)}
+        self.targets = [numbers[file.parent.name] for file in files]
         self._size, self._augment = size, augment
 
     def __len__(self) -> int:

@@ -226,6 +226,7 @@ def test_a_text_where_a_class_takes_a_number_is_told_by_its_key(override, senten
         *("workers=0", "batch_size=0", "max_steps=0", "eval_every=0", "log_every=0", "seed=-1"),
         *("streams=0", "streams=17", "streams=2.5", "streams=many", "streams=true", "pattern=tree"),
         *("bucket_bytes=0", "target_accuracy=0", "target_accuracy=nan", "cluster.timeout_s=0"),
+        *("cluster.timeout_s=inf", "cluster.timeout_s=1e12"),
         *("cluster.threads_per_worker=0", "net.rate_mbit=inf", "model.hidden=0"),
     ],
 )

@@ -8,7 +8,9 @@ from omegaconf import OmegaConf
 
 from experiments.plan import search_path
 from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
 from host.conf import PACKAGED
+from host.errors import UserError
 
 
 @pytest.fixture
@@ -77,3 +79,22 @@ def test_a_file_is_read_again_only_where_it_has_changed(tmp_path, monkeypatch):
     assert rate_mbit == composed("wan")[0]
     own.write_text(text.replace(f"rate_mbit: {rate_mbit}", f"rate_mbit: {rate_mbit + 1}"))
     assert composed("mine") == (rate_mbit + 1, [str(own)])
+
+
+def test_files_of_ones_own_that_are_none_keep_no_key_from_being_named(tmp_path, monkeypatch):
+    (tmp_path / "conf" / "net").mkdir(parents=True)
+    for name, text in {"empty": "", "list": "- 5", "broken": "a: [", "number": "5: 5"}.items():
+        (tmp_path / "conf" / "net" / f"{name}.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"did you mean net\.delay_ms\?"):
+        compose_config(["algo=allreduce", "net.delay=5"])
+
+
+@pytest.mark.parametrize("text", ["rate_mbit: 5", "- 5"])
+def test_a_file_of_ones_own_without_a_target_is_refused_in_a_line(text, tmp_path, monkeypatch):
+    (tmp_path / "conf" / "optim").mkdir(parents=True)
+    (tmp_path / "conf" / "optim" / "mine.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as refused:
+        make_plan(compose_config(["algo=allreduce", "optim=mine", "backend=sim"]), tmp_path)
+    assert "optim" in str(refused.value) and "\n" not in str(refused.value)

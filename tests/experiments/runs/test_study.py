@@ -85,6 +85,8 @@ def test_a_run_is_found_by_its_configuration_wherever_it_is(tmp_path):
     leave(tmp_path / "a" / "deep", "failed", "worker 2 died", "seed: 1\n")
     done = leave(tmp_path / "b", "completed", None, "seed: 1\n")
     leave(tmp_path / "c", "failed", NOT_ENDED, "seed: 2\n")
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "config.yaml").write_bytes(b"\xff\xfe")
     found = find_records(tmp_path)
     assert found.keys() == {identity("seed: 1\n"), identity("seed: 2\n")}
     assert found[identity("seed: 1\n")].folder == done

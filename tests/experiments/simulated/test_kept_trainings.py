@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -11,7 +12,13 @@ from experiments.plan.factory import make_plan
 from experiments.plan.identity import plain
 from experiments.runs.load import load_rows
 from experiments.runs.run import run
-from experiments.simulated.kept_trainings import FOLDER, _key, digest_of_code, simulate_once
+from experiments.simulated.kept_trainings import (
+    FOLDER,
+    _installed_at,
+    _key,
+    digest_of_code,
+    simulate_once,
+)
 from tests import app
 
 SMALL = (
@@ -204,6 +211,19 @@ def test_files_below_a_folder_and_those_of_a_pattern_are_looked_at(part, tmp_pat
     moved = with_parts(tmp_path, **part)
     (tmp_path / "data" / "train" / "cat" / "0.tar").write_text("other")
     assert len({before, moved, with_parts(tmp_path, **part)}) == 3
+
+
+def test_another_version_of_an_installed_package_is_trained_again(tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "theirs" / "__init__.py"
+    package.parent.mkdir(parents=True)
+    monkeypatch.syspath_prepend(package.parents[1])
+    found = []
+    for time_s in (1, 1, 2):
+        package.write_text("")
+        os.utime(package, (time_s, time_s))
+        _installed_at.cache_clear()  # another command's
+        found.append(with_parts(tmp_path, model={"_target_": "theirs.Net"}))
+    assert found[0] == found[1] != found[2] and None not in found
 
 
 @pytest.mark.parametrize("named", [{"path": "mine.pair"}, {"_args_": ["mine.pair"]}], ids=str)

@@ -154,7 +154,7 @@ def test_every_worker_sees_the_others_as_they_are_at_that_moment_whoever_evaluat
         backward_s=0.4,
         bucket_ready_s=(0.4,),
         optimizer_s=0.1,
-        variation=Trace(steps=[*factors.tolist(), [1.0] * num_workers]),
+        variation=Trace(steps=factors.tolist()),
     )
     clocks = SimulatedClocks(Timeline(model_of_costs, compute), profile_of_a_second())
     communicator = StackedCommunicator(num_workers, clocks, clocks.now_s)

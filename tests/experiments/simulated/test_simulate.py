@@ -1,21 +1,24 @@
 import json
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
 import torch
+import yaml
 
 from bagua_algos import Algorithm
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.runs.load import load_rows
-from experiments.simulated.profile import Profile
+from experiments.simulated.profile import Profile, setting_of
 from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.replay import step_ends_s
 from experiments.simulated.simulate import make_timeline, train_simulated, transport
 from host.errors import UserError
 from netsim.timeline.transport import GLOO
 from tests import app
+from tests.experiments.simulated.profiles import profile_of_a_second
 from tests.paths import ROOT
 
 PROFILES = ROOT / "results/reference/profiles"
@@ -87,6 +90,36 @@ def test_a_profile_survives_its_file(rehearsed, tmp_path):
     assert again.setting == profile.setting
     assert again.backward_s == pytest.approx(profile.backward_s, rel=1e-3)
     assert [job.key for job in again.jobs] == [job.key for job in profile.jobs]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"forward_s": "fast"},
+        {"optimizer_s": -1.0},
+        {"late_s": math.nan},
+        {"ready_s": [2.0], "backward_s": 1.0},
+        {"ready_s": None},
+        {"jobs": [{"moment": "on_bucket_ready", "bucket": 0, "kernels_s": [math.inf]}]},
+    ],
+    ids=str,
+)
+def test_a_profile_of_times_that_no_step_takes_is_refused(values, tmp_path):
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump({**profile_of_a_second().plain(), **values}))
+    with pytest.raises(UserError, match=r"p\.yaml cannot be read .*: make one by"):
+        Profile.load(file)
+
+
+def test_a_run_that_takes_no_time_has_no_speed(tmp_path):
+    free = {"forward_s": 0.0, "backward_s": 0.0, "ready_s": [0.0], "optimizer_s": 0.0}
+    setting = setting_of(plan_of(tmp_path, "net=none"))
+    values = {**profile_of_a_second().plain(), **free, "setting": setting}
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(values))
+    words = ("algo=bytegrad", *SMALL, "backend=sim", "net=none", f"profile={tmp_path / 'p.yaml'}")
+    ended = app.run(*words, f"hydra.run.dir={tmp_path / 'run'}")
+    assert ended.returncode == 0, ended.stderr
+    assert app.summary(tmp_path / "run")["steps_per_s"] is None
 
 
 def test_a_slower_network_takes_longer_and_changes_no_value(rehearsed, tmp_path):

@@ -150,6 +150,21 @@ def test_each_workers_gradient_is_clipped_as_torch_clips_one():
             torch.testing.assert_close(ours.grad[worker], theirs.grad)
 
 
+def test_one_worker_s_gradients_are_clipped_in_any_order_of_their_dimensions():
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.zeros(4, 3, 2, 2).to(memory_format=torch.channels_last))
+    weight.grad = torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    scalar = nn.Parameter(torch.zeros(()))
+    scalar.grad = torch.tensor(2.0)
+    alone = [nn.Parameter(torch.zeros_like(p)) for p in (weight, scalar)]
+    for parameter, own in zip(alone, (weight, scalar), strict=True):
+        parameter.grad = own.grad.clone()
+    clip_norms_(torch.optim.SGD([weight, scalar], lr=1), 1, max_norm=0.5)
+    nn.utils.clip_grad_norm_(alone, 0.5)
+    for parameter, own in zip(alone, (weight, scalar), strict=True):
+        torch.testing.assert_close(own.grad, parameter.grad)
+
+
 def test_the_schedule_and_the_scale_set_the_learning_rate(tmp_path):
     training = Training(tmp_path, "schedule=linear_warmup", "lr_scale=0.5", "optim.lr=0.2")
     assert training.take_step.optimizer.param_groups[0]["lr"] == pytest.approx(0.01)

@@ -184,6 +184,40 @@ def test_an_override_that_is_none_is_refused_in_a_line(overrides, reason):
 
 
 @pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", None),
+        ("rate_mbit: 5", None),
+        ("- 5", "mine.yaml is no network"),
+        ("rat: 5", "mine.yaml has the unknown key 'rat': choose from rate_mbit, "),
+        ("5: 5", "has the unknown key '5'"),
+        ("defaults: [wan]", "has the unknown key 'defaults'"),
+        ("3", "mine and its overrides are no YAML"),
+        ("a: [", "mine and its overrides are no YAML"),
+    ],
+)
+def test_a_file_of_ones_own_that_is_no_network_is_refused_in_a_line(
+    text, reason, tmp_path, monkeypatch
+):
+    (tmp_path / "conf" / "net").mkdir(parents=True)
+    (tmp_path / "conf" / "net" / "mine.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    if reason is None:
+        assert read_condition("mine", {"delay_ms": "3"}).delay_ms == 3
+        return
+    with pytest.raises(ValueError, match=reason) as refused:
+        read_condition("mine")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_trace_is_named_by_a_path_of_any_kind(tmp_path):
+    file = tmp_path / "mine.csv"
+    file.write_text("time_s,rate_mbit,delay_ms\n0,5,1\n5,7,2\n9,0,0\n")
+    assert NetworkCondition(trace=file).path(0, 1) == NetworkCondition(trace=str(file)).path(0, 1)
+    assert NetworkCondition(trace=file).path(0, 1).rate_mbit == 5
+
+
+@pytest.mark.parametrize(
     "values",
     [{"workers": {4: {"rate_mbit": 5}}}, {"faults": [{"worker": 4, "at_s": 0, "for_s": 1}]}],
 )

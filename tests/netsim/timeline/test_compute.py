@@ -52,6 +52,10 @@ def test_a_trace_has_a_factor_for_all_or_one_for_each():
     [
         (lambda: Trace(steps=[1, 1]).factors(2, 1), "ends after 2 steps and training goes on: rec"),
         (lambda: Trace(steps=[[1, 1]]).factors(0, 3), "Step 0 .* has 2 workers, and there are 3"),
+        (
+            lambda: Trace(steps=[1, [1, 1], [1, 1, 1], 1]).factors(0, 2),
+            "Step 2 .* has 3 workers, and there are 2",
+        ),
         (lambda: Trace(steps=[]), "needs at least one step"),
         (lambda: Trace(steps=[[1, -1]]), "A factor of a trace has to be .* not -1"),
         (lambda: Straggler(worker=4, slowdown=2).factors(0, 4), "worker 4, and 4 workers have"),

@@ -71,7 +71,7 @@ def test_f1_of_squad_is_the_same_for_real_and_simulated_workers(tmp_path):
     assert all(0 < row.value < 1 for row in real)
 
 
-def test_glue(tmp_path):
+def test_glue(tmp_path, tmp_path_factory):
     rows = [
         {"sentence1": "ann lives in rome", "sentence2": f"{name} lives", "label": n % 2, "idx": n}
         for n, name in enumerate(formats.PEOPLE * 2)
@@ -87,6 +87,13 @@ def test_glue(tmp_path):
         Glue(name="x", root=str(tmp_path))
     with pytest.raises(UserError, match="the rows have no question1, but sentence1, "):
         Glue(name="qqp", root=str(tmp_path), tokenizer=words)
+    all_tasks = tmp_path_factory.mktemp("all")
+    for folder, own in (("mrpc", rows), ("rte", rows[:2])):
+        (all_tasks / folder).mkdir()
+        formats.write(own, all_tasks / folder / "train.parquet")
+        formats.write(own[:3], all_tasks / folder / "validation.parquet")
+    beside = Glue(name="mrpc", root=str(all_tasks), tokenizer=words, max_tokens=10)
+    assert len(beside.load().train) == len(rows)
     scored = [{**row, "label": 0.5 * row["label"]} for row in rows]
     formats.write(scored, tmp_path / "train.parquet")
     formats.write(scored, tmp_path / "validation.parquet")
