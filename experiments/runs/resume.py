@@ -37,7 +37,7 @@ def going_on(
     with, and `summary` with how many workers that had; in its own folder, also with what that had
     gone on with.
 
-    Raises `UserError` if it would be another run, one that is done, or one scored by another metric.
+    Raises `UserError` if it would be another run, one that is done, or by another metric.
     """
     run, step = plan.resume, plan.resume_step
     if run is None:
