@@ -10,7 +10,7 @@ from netsim.links.namespaces import Hub
 from netsim.links.netlink import INTERFACE
 from netsim.links.unshare import run_in_pid_namespace
 from netsim.proof import proof
-from netsim.torchrun import PORT, of_one_node
+from netsim.torchrun import PORT, of_one_node, without_meeting
 
 _NOT_FOUND = 127
 
@@ -86,8 +86,9 @@ def _await_proof(channel: socket.socket, num_workers: int) -> None:
 
 def _execute(rank: int, addresses: list[str], command: list[str]) -> int:
     arguments = of_one_node(command, rank, addresses)
+    own = without_meeting(os.environ) | environment(rank, addresses)
     try:
-        os.execvpe(arguments[0], arguments, os.environ | environment(rank, addresses))
+        os.execvpe(arguments[0], arguments, own)
     except OSError as error:
         print(f"netsim: cannot run {arguments[0]}: {error.strerror}", file=sys.stderr)
     return _NOT_FOUND

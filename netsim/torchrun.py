@@ -8,10 +8,10 @@ PORT = 29_500
 FLAGS = frozenset(
     [
         *("-h", "--help", "-m", "--module", "--no-python", "--run-path"),
-        *("--standalone", "--virtual-local-rank"),
+        *("--standalone", "--virtual-local-rank", "--use-env"),
     ]
 )
-"""torchrun's options that have no value; every other one has."""
+"""The options of torchrun and its older module that have no value; every other one has."""
 
 _MEETING = (
     *("--standalone", "--rdzv-backend", "--rdzv-endpoint", "--node-rank"),
@@ -19,7 +19,7 @@ _MEETING = (
 )
 """The options by which torchruns find each other."""
 
-_MODULE = "torch.distributed.run"
+_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
 
 def of_one_node(command: list[str], rank: int, addresses: list[str]) -> list[str]:
@@ -27,11 +27,12 @@ def of_one_node(command: list[str], rank: int, addresses: list[str]) -> list[str
     command stays as it is.
 
     Raises:
-        ValueError: if it is to start another number of processes than there are workers, or says
-            itself how the nodes find each other.
+        ValueError: if it is to start another number of processes than there are workers, says
+            itself how the nodes find each other, or stands behind another command.
     """
     begin = _first_option(command)
     if begin is None:
+        _check_other(command)
         return command
     options, num_words = _options(command[begin:])
     _check(options, len(addresses))
@@ -41,15 +42,46 @@ def of_one_node(command: list[str], rank: int, addresses: list[str]) -> list[str
     return [*command[:script], *node.split(), *meeting.split(), *command[script:]]
 
 
+def without_meeting(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` without what torchrun takes from it for the options by which torchruns find
+    each other: the command line of each node has them.
+    """
+    names = {f"PET_{option[2:].replace('-', '_').upper()}" for option in _MEETING}
+    return {name: value for name, value in environment.items() if name not in names}
+
+
 def _first_option(command: list[str]) -> int | None:
     """The place behind `torchrun`, or `python -m torch.distributed.run`; None: it is neither."""
-    name = os.path.basename(command[0])
-    if name == "torchrun":
-        return 1
-    if name.startswith("python") and _MODULE in command:
-        place = command.index(_MODULE)
-        return place + 1 if command[place - 1] == "-m" else None
+    place = _place(command)
+    is_first = place == 0 or (place and os.path.basename(command[0]).startswith("python"))
+    return place + 1 if place is not None and is_first else None
+
+
+def _place(words: list[str]) -> int | None:
+    """Where torchrun stands among `words`, or its module behind -m; None: not before the first
+    script or module of Python's.
+    """
+    has_python = False
+    for place, word in enumerate(words):
+        name = os.path.basename(word)
+        is_module = has_python and words[place - 1] == "-m"
+        if name == "torchrun" or (is_module and word in _MODULES):
+            return place
+        if is_module or word.endswith(".py"):
+            return None
+        has_python = has_python or name.startswith("python")
     return None
+
+
+def _check_other(command: list[str]) -> None:
+    """Raise `ValueError` where the command starts torchrun itself, as `chrt -b 0 torchrun` and
+    `sh -c "torchrun ..."` do: each worker would start all processes of a training of its own.
+    """
+    if _place(" ".join(command).split()) is not None:
+        raise ValueError(
+            f"torchrun stands behind {command[0]}, where it cannot be told of the other workers: "
+            "begin the command behind -- with torchrun, and start netsim itself as you would it."
+        )
 
 
 def _options(words: list[str]) -> tuple[dict[str, str], int]:

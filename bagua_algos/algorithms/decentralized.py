@@ -54,8 +54,8 @@ class Decentralized(Hierarchical):
     interval: int = 1
 
     def __post_init__(self) -> None:
-        if self.interval < 1:
-            raise ValueError(f"interval must be at least 1 step, got {self.interval}")
+        if self.interval < 1 or self.interval % 1:
+            raise ValueError(f"interval must be at least 1 step, and whole, got {self.interval}")
         if not self.topology.is_doubly_stochastic:
             raise ValueError(
                 f"decentralized SGD needs a doubly stochastic topology (arXiv 1705.09056), "

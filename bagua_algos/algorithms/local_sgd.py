@@ -70,8 +70,8 @@ class LocalSGD(Hierarchical):
     error_feedback: bool = False
 
     def __post_init__(self) -> None:
-        if self.interval < 1:
-            raise ValueError(f"interval must be at least 1 step, got {self.interval}")
+        if self.interval < 1 or self.interval % 1:
+            raise ValueError(f"interval must be at least 1 step, and whole, got {self.interval}")
         if self.start_step < 0:
             raise ValueError(f"start_step must be at least 0, got {self.start_step}")
         if self.compressor is not None and self.outer is None:

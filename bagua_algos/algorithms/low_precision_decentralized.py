@@ -53,8 +53,8 @@ class LowPrecisionDecentralized(Hierarchical):
     interval: int = 1
 
     def __post_init__(self) -> None:
-        if self.interval < 1:
-            raise ValueError(f"interval must be at least 1 step, got {self.interval}")
+        if self.interval < 1 or self.interval % 1:
+            raise ValueError(f"interval must be at least 1 step, and whole, got {self.interval}")
         if not isinstance(self.topology, Ring):
             raise ValueError(
                 "low-precision decentralized SGD keeps a replica of each neighbour's weights, "

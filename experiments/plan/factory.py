@@ -1,10 +1,12 @@
 """From Hydra's configuration to a plan: all objects made, all numbers checked, nothing started."""
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig
@@ -27,13 +29,15 @@ def best_backend() -> Backend:
 
 
 def make_plan(config: DictConfig, folder: Path) -> Plan:
-    """Instantiate everything that `config` names, the model with weights drawn from `seed`.
+    """Instantiate everything that `config` names; what is drawn meanwhile, such as weights or the
+    order of a Dataset, follows from `seed`.
 
     `folder` is the run's. Raises `UserError` with one sentence for whatever cannot be.
     """
     check_first(config)
     put_off_compiler()
-    torch.manual_seed(max(config.seed, 0))
+    for begin in (torch.manual_seed, np.random.seed, random.seed):
+        begin(config.seed)
     parts = {group: make_part(config[group], group) for group in GROUPS}
     parts["model"] = _with_tensors(parts["model"])
     values = {f.name: config[f.name] for f in fields(Schema) if f.name not in GROUPS}

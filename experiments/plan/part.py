@@ -51,22 +51,42 @@ def make_part(node: DictConfig, group: str) -> Any:
 
 
 def _check_numbers_of(node: DictConfig, group: str) -> None:
-    """Raise `UserError` for a text where a class of ours or torch's takes a number alone: else it
-    would be told of by whatever the class compares the text with. Another `_target_` is Hydra's to
+    """Raise `UserError` for a text where a class of ours or torch's takes a number alone, or a
+    fraction where it takes a whole one, here and in the parts of this part: else it would be told
+    of by whatever the class compares the value with, or by nobody. Another `_target_` is Hydra's to
     judge before anything of it is imported.
     """
-    texts = {str(key): value for key, value in node.items() if isinstance(value, str)}
-    name = texts.pop("_target_", "")
-    if not texts or name.split(".")[0] not in _TRUSTED:
+    for key, value in node.items():
+        if isinstance(value, DictConfig):
+            _check_numbers_of(value, f"{group}.{key}")
+    values = {str(key): v for key, v in node.items() if isinstance(v, str | bool | float)}
+    name = values.pop("_target_", "")
+    if not values or str(name).split(".")[0] not in _TRUSTED:
         return
     try:
-        own = get_object(name)
-        hints = get_type_hints(own if is_dataclass(own) else getattr(own, "__init__", own))
+        own = get_object(str(name))
+        hints = _hints(own if is_dataclass(own) else getattr(own, "__init__", own))
     except (ImportError, NameError, TypeError, ValueError):  # making the part will tell
         return
-    for key, value in texts.items():
+    for key, value in values.items():
         members = get_args(hints.get(key)) or (hints.get(key),)
         kinds = {getattr(kind, "__name__", "") for kind in members} - {"NoneType", "Tensor"}
-        if kinds and kinds <= {"int", "float"}:
+        is_fraction = isinstance(value, float) and "float" in kinds
+        if kinds and kinds <= {"int", "float"} and not is_fraction:
             what = "a number" if "float" in kinds else "a whole number"
             raise UserError(f"{group}.{key} takes {what}, not {value!r}")
+
+
+def _hints(own: Any) -> dict[str, Any]:
+    """The types of what `own` takes; what only type checkers import is any object.
+
+    Raises as `get_type_hints`.
+    """
+    unknown: dict[str, Any] = {}
+    while True:
+        try:
+            return get_type_hints(own, localns=unknown)
+        except NameError as error:
+            if error.name is None or error.name in unknown:
+                raise
+            unknown[error.name] = object

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig
 
@@ -26,7 +27,7 @@ from experiments.real.torchrun import check_assigned, work_as_peer
 from experiments.runs.resume import FREE, check_same
 from experiments.runs.run import Recorder, known_summary, load_data
 from experiments.runs.study import Standing, read_record
-from experiments.tasks.base import TaskData
+from experiments.tasks.base import Split, TaskData
 from experiments.training.checkpoint import newest
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
@@ -113,7 +114,7 @@ def _lead(
 
     recorder = Recorder(plan, config, overrides, start, summary, goes_on=goes_on)
     resume = None if plan.resume is None else str(plan.resume)
-    peers.say({"resume": resume, "step": plan.resume_step})
+    peers.say({"resume": resume, "step": plan.resume_step, "examples": told_examples(data)})
     return recorder.run(data)
 
 
@@ -128,7 +129,7 @@ def _continued(plan: Plan, config: dict[str, Any]) -> Plan:
 
 
 def _follow(plan: Plan, data: TaskData, peers: Peers) -> str:
-    """Another worker's part."""
+    """Another worker's part. Raises `UserError` where it has other examples than worker 0."""
     try:
         word = peers.hear()
     except RunFailedError as error:
@@ -138,6 +139,7 @@ def _follow(plan: Plan, data: TaskData, peers: Peers) -> str:
         raise UserError(word["refused"])
     if "status" in word:
         return word["status"]
+    _check_examples(told_examples(data), word["examples"], peers.assignment.rank)
     resume = None if word["resume"] is None else Path(word["resume"])
     plan = replace(plan, resume=resume, resume_step=word["step"])
     try:
@@ -148,3 +150,33 @@ def _follow(plan: Plan, data: TaskData, peers: Peers) -> str:
         print(error, file=sys.stderr)
         return "failed"
     return "completed"
+
+
+_NUM_TOLD = 16
+"""Examples of a split by whose labels workers see whether they have the same."""
+_PLACES_TOLD = 64
+"""Of a label that has several, those that are compared."""
+
+
+def told_examples(data: TaskData) -> list[list[float]]:
+    """By what workers compare their examples: of each split its length, and the first places of the
+    labels of examples here and there; of a stream, of the first ones.
+    """
+    return [_told(split) for split in (data.train, data.validation, data.test)]
+
+
+def _told(split: Split) -> list[float]:
+    last = min(_NUM_TOLD, len(split)) if split.is_stream else len(split)
+    places = np.linspace(0, last - 1, min(_NUM_TOLD, len(split))).astype(np.int64)
+    _, y_wb = split.batch(places[None])
+    return [len(split), *y_wb.reshape(len(places), -1)[:, :_PLACES_TOLD].flatten().tolist()]
+
+
+def _check_examples(own: list[list[float]], first: list[list[float]], rank: int) -> None:
+    """Raise `UserError` where they differ by more than rounding."""
+    for one, other in zip(own, first, strict=True):
+        if len(one) != len(other) or not np.allclose(one, other, equal_nan=True):
+            raise UserError(
+                f"worker {rank} has other examples than worker 0: have the Dataset list them in "
+                "one order, as sorted() does, and draw by torch's, NumPy's or Python's generator"
+            )

@@ -18,6 +18,7 @@ from experiments.plan.identity import completed
 from experiments.plan.plan import Plan
 from experiments.runs.load import load_rows
 from experiments.runs.summary import UNREADABLE, Summary, read_summary, with_workers_since
+from experiments.tasks.target import ACCURACY
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
@@ -36,7 +37,7 @@ def going_on(
     with, and `summary` with how many workers that had; in its own folder, also with what that had
     gone on with.
 
-    Raises `UserError` if it would be another run, or one that is done.
+    Raises `UserError` if it would be another run, one that is done, or by another metric.
     """
     run, step = plan.resume, plan.resume_step
     if run is None:
@@ -45,10 +46,20 @@ def going_on(
         step = check_resumable(config, run, 1 if plan.backend.is_simulated else plan.workers)
     with suppress(*UNREADABLE):
         earlier = read_summary(run)
+        _check_metric(run, earlier.metric or ACCURACY, plan.target.metric)
         summary = with_workers_since(summary, earlier, step)
         if run == plan.folder:
             summary = replace(summary, resumed_from=earlier.resumed_from)
     return replace(plan, resume_step=step), rows_until(run, step), summary
+
+
+def _check_metric(run: Path, earlier: str, metric: str) -> None:
+    """Raise `UserError` where the scores of `run` are by another metric than those to come."""
+    if earlier != metric:
+        raise UserError(
+            f"resume={run} was scored by {earlier}, not {metric}: leave the metric of its target, "
+            "whose value may change"
+        )
 
 
 def check_resumable(config: Mapping[str, Any], run: Path, num_processes: int) -> int:

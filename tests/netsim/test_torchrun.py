@@ -1,7 +1,8 @@
 import pytest
+from torch.distributed import launch as launcher
 from torch.distributed.run import get_args_parser
 
-from netsim.torchrun import FLAGS, PORT, of_one_node
+from netsim.torchrun import FLAGS, PORT, of_one_node, without_meeting
 
 ADDRESSES = ["10.0.0.1", "10.0.0.2"]
 
@@ -35,14 +36,52 @@ def test_each_worker_starts_a_torchrun_of_one_process(launcher, words):
 def test_which_options_of_torchrun_have_no_value():
     actions = get_args_parser()._actions
     names = {name for action in actions if action.nargs == 0 for name in action.option_strings}
-    assert {name.replace("_", "-") for name in names} == FLAGS
+    assert {name.replace("_", "-") for name in names} | {"--use-env"} == FLAGS
     others = {name for action in actions if action.nargs != 0 for name in action.option_strings}
     assert not [name for name in others for flag in FLAGS if flag.startswith(name)]
 
 
+def test_the_older_module_of_torchrun_is_turned_too():
+    words = "python -m torch.distributed.launch"
+    command = f"{words} --nproc-per-node=2 --use-env train.py".split()
+    arguments = of_one_node(command, 1, ADDRESSES)
+    told = launcher.parse_args(arguments[3:])
+    assert (told.nnodes, told.node_rank, told.nproc_per_node) == ("2", 1, "1")
+    assert (told.master_addr, told.use_env, told.training_script) == ("10.0.0.1", True, "train.py")
+
+
 @pytest.mark.parametrize(
     "command",
-    ["python train.py", "python -m train torch.distributed.run", "sh torchrun", "run --nnodes 2"],
+    [
+        ["chrt", "-b", "0", "torchrun", "--nproc-per-node", "2", "train.py"],
+        ["env", "X=1", "/bin/torchrun", "train.py"],
+        ["numactl", "-m", "0", "python", "-m", "torch.distributed.run", "train.py"],
+        ["uv", "run", "python3", "-m", "torch.distributed.launch", "train.py"],
+        ["sh", "-c", "cd here && torchrun --nproc-per-node 2 train.py"],
+    ],
+)
+def test_a_torchrun_that_another_command_starts_is_refused(command):
+    """Each worker's would train alone, with as many processes as there are workers."""
+    with pytest.raises(ValueError, match=f"^torchrun stands behind {command[0]}, .* begin the"):
+        of_one_node(command, 1, ADDRESSES)
+
+
+def test_the_environment_does_not_say_how_torchruns_find_each_other(monkeypatch):
+    own = {"PET_STANDALONE": "1", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "elsewhere:1"}
+    others = {"PET_MAX_RESTARTS": "3", "HOME": "/"}
+    assert without_meeting(own | others) == others
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    told = get_args_parser().parse_args(["train.py"])
+    assert told.standalone and told.rdzv_endpoint == "elsewhere:1"  # torchrun would hear of it
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("python train.py", "python -m train torch.distributed.run", "run --nnodes 2"),
+        *("python -m train torchrun", "python train.py --by torchrun"),
+    ],
 )
 def test_another_command_stays_as_it_is(command):
     assert of_one_node(command.split(), 1, ADDRESSES) == command.split()

@@ -32,8 +32,10 @@ class WandB:
         self._run.define_metric("*", step_metric="time_s")
 
     def log(self, row: MetricsRow) -> None:
-        """Its numbers; a process of wandb's sends them."""
-        self._run.log(numbers(row), step=row.step)
+        """Its numbers and its step; a process of wandb's sends them. As wandb's own step it would
+        be left out where an evaluation is of an earlier step than the row before, as of async.
+        """
+        self._run.log({**numbers(row), "step": row.step})
 
     def finish(self, summary: Summary) -> None:
         """The results as the run's summary, and its status."""

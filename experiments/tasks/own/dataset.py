@@ -102,8 +102,8 @@ class DatasetTask(Classification):
                 )
             if not len(dataset):  # pyright: ignore[reportArgumentType]
                 raise UserError(f"task.{name} has no example: give another Dataset")
-        shift = self.shift_labels
-        return TaskData(*(split_of(part, collate, shift_labels=shift) for part in parts.values()))
+        fields = {"num_classes": self.num_classes, "shift_labels": self.shift_labels}
+        return TaskData(*(split_of(part, collate, **fields) for part in parts.values()))
 
     def inputs(self, x: Any) -> Inputs:
         """As the Dataset makes them."""
@@ -142,10 +142,10 @@ def dataset_task(*, loss: Loss | str = CROSS_ENTROPY, **fields: Any) -> DatasetT
     return DatasetTask(loss_function=loss, **fields)
 
 
-def split_of(dataset: Dataset[Any], collate: Collate, *, shift_labels: bool) -> DatasetSplit:
-    """A Dataset that is read at any place, or else in its order."""
+def split_of(dataset: Dataset[Any], collate: Collate, **fields: Any) -> DatasetSplit:
+    """A Dataset that is read at any place, or else in its order; `fields` as `DatasetSplit`'s."""
     kind = DatasetSplit if is_map_style(dataset) else StreamSplit
-    return kind(dataset, collate, shift_labels=shift_labels)
+    return kind(dataset, collate, **fields)
 
 
 def is_map_style(dataset: object) -> bool:

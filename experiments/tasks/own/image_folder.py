@@ -116,7 +116,7 @@ class ImageFolder(DatasetTask):
         """The three splits, without reading a picture."""
         assert self.test is not None, "made with the others"
         parts = (self.train, self.validation, self.test)
-        return TaskData(*(DatasetSplit(part) for part in parts))
+        return TaskData(*(DatasetSplit(part, num_classes=self.num_classes) for part in parts))
 
     def _parts(self) -> tuple[list[Path], list[Path], list[Path]]:
         root = Path(self.root)

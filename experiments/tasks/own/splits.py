@@ -38,6 +38,7 @@ class DatasetSplit(Split):
     Args:
         dataset: map-style, of pairs (input, label) or dictionaries that have "labels".
         collate: makes a pair or a dictionary of tensors `[b, ...]` of b examples.
+        num_classes: of labels that are class numbers; None: they are not, and stay as they are.
         shift_labels: whether the label of a place is the next place's, as for causal models.
     """
 
@@ -51,10 +52,12 @@ class DatasetSplit(Split):
         dataset: Dataset[Any],
         collate: Collate = default_collate,
         *,
+        num_classes: int | None = None,
         shift_labels: bool = False,
     ) -> None:
         self._dataset = dataset
         self._collate = collate
+        self._num_classes = num_classes
         self._shift_labels = shift_labels
 
     @property
@@ -105,16 +108,35 @@ class DatasetSplit(Split):
                 "task.collate, a function that makes one of a list of examples"
             )
         x_b, y_b = pair
-        y_b = _labels(y_b)
+        y_b, ignored = self._labels(y_b)
         if self._shift_labels:
-            last = torch.full_like(y_b[:, :1], PADDING)
+            last = torch.full_like(y_b[:, :1], ignored)
             return x_b, torch.cat([y_b[:, 1:], last], 1)
-        if isinstance(x_b, Mapping) and _is_copy(x_b.get("input_ids"), y_b):
+        if isinstance(x_b, Mapping) and _is_copy(x_b.get("input_ids"), y_b, ignored):
             raise UserError(
                 f"the labels of {name} are its input_ids, which a model need only copy: give "
                 "task.shift_labels=true, with which each place's label is the next place's"
             )
         return x_b, y_b
+
+    def _labels(self, y_b: Tensor) -> tuple[Tensor, int]:
+        """Class numbers as int64, and others in float32 at most; and what a place without a label
+        has among them.
+        """
+        if y_b.is_floating_point() or y_b.is_complex():
+            return _narrow(y_b), IGNORED
+        y_b = y_b.long()
+        if self._num_classes is None:
+            return y_b, IGNORED
+        is_ignored = y_b == IGNORED
+        strangers = y_b[~is_ignored & ((y_b < 0) | (y_b >= self._num_classes))]
+        if len(strangers):
+            raise UserError(
+                f"{type(self._dataset).__name__} has a label {strangers[0].item()}, and its "
+                f"{self._num_classes} classes are numbered from 0: number them so, or give "
+                f"task.num_classes; a place without a label has {IGNORED}"
+            )
+        return y_b.masked_fill(is_ignored, PADDING), PADDING
 
     def _items(self, indices: Indices, seed: int) -> list[Any]:
         """The examples in the order of `indices`."""
@@ -205,18 +227,10 @@ def _narrow(x: Tensor) -> Tensor:
     return x.float() if x.dtype == torch.float64 else x
 
 
-def _labels(y_b: Tensor) -> Tensor:
-    """Class numbers as int64, which can say `PADDING`; others in float32 at most."""
-    if y_b.is_floating_point() or y_b.is_complex():
-        return _narrow(y_b)
-    y_b = y_b.long()
-    return y_b.where(y_b != IGNORED, PADDING)
-
-
-def _is_copy(ids_b: Tensor | None, y_b: Tensor) -> bool:
+def _is_copy(ids_b: Tensor | None, y_b: Tensor, ignored: int) -> bool:
     if ids_b is None or ids_b.shape != y_b.shape:
         return False
-    is_label = y_b != PADDING
+    is_label = y_b != ignored
     return bool(is_label.any() and (ids_b == y_b)[is_label].all())
 
 

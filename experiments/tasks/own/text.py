@@ -21,8 +21,9 @@ MIN_EXAMPLES = 30
 class Text(Classification):
     """Bytes or tokens of a file, or of all files below a folder in the order of their names.
 
-    An example is t of them; its labels are the t that each follow one of them. Of every file, the
-    last tenth is for test and the tenth before it for validation. A file is a source.
+    An example is t of them; its labels are the t that each follow one of them. Of every file
+    of three examples or more, the last tenth is for test and the tenth before it for validation. A
+    file is a source.
 
     Args:
         path: of the file or folder.
@@ -81,6 +82,11 @@ class Text(Classification):
                 own = x[start:end]
                 sources = np.full(len(own), source)
                 part.append(Split(own[:, :-1].copy(), own[:, 1:].astype(np.int64), sources))
+        if not any(map(len, parts[1])):
+            raise UserError(
+                f"task.path={self.path} has no file of 3 examples of {self.context} places, of "
+                "which one could be held out: join the files, or take a smaller task.context"
+            )
         return TaskData(*map(_joined, parts))
 
     def inputs(self, x: Tensor) -> Tensor:

@@ -102,9 +102,10 @@ def test_codes_travel_where_the_interval_ends():
     assert [operation.name for operation in recorder.operations] == ["exchange"] * 2
 
 
-def test_an_interval_of_no_step_is_refused():
-    with pytest.raises(ValueError, match="interval must be at least 1 step, got 0"):
-        LowPrecisionDecentralized(interval=0)
+@pytest.mark.parametrize("interval", [0, 2.5])
+def test_an_interval_of_no_step_is_refused(interval):
+    with pytest.raises(ValueError, match=f"interval must be at least 1 .* got {interval}"):
+        LowPrecisionDecentralized(interval=interval)
 
 
 @pytest.mark.parametrize("topology", [Exponential(), Complete()])

@@ -221,6 +221,22 @@ def test_a_text_where_a_class_takes_a_number_is_told_by_its_key(override, senten
 
 
 @pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("algo.interval=2.5", "algo.interval takes a whole number, not 2.5"),
+        ("algo.interval=nan", "algo.interval takes a whole number, not nan"),
+        ("algo.interval=true", "algo.interval takes a whole number, not True"),
+        ("cluster.threads_per_worker=1.5", "cluster.threads_per_worker takes a whole number, .*"),
+        ("task.context=128.5", "task.context takes a whole number, not 128.5"),
+        ("algo.compressor.bits=1.5", "algo.compressor.bits takes a whole number, not 1.5"),
+    ],
+)
+def test_a_fraction_where_a_class_takes_a_whole_number_is_told_by_its_key(override, sentence):
+    with pytest.raises(UserError, match=f"^{sentence}$"):
+        plan_of("algo=diloco_int8", "algo.compressor=qsgd", "task=text", "task.path=x", override)
+
+
+@pytest.mark.parametrize(
     "override",
     [
         *("workers=0", "batch_size=0", "max_steps=0", "eval_every=0", "log_every=0", "seed=-1"),

@@ -15,16 +15,19 @@ ROWS = [
     MetricsRow(kind="step", step=5, time_s=0.5, loss=1.5, bytes_sent=100),
     MetricsRow(kind="evaluation", step=5, time_s=0.5, accuracy=0.25),
     MetricsRow(kind="step", step=10, time_s=1.25, loss=0.5, bytes_sent=200),
+    MetricsRow(kind="evaluation", step=8, time_s=1.25, accuracy=0.5),
 ]
+"""The last is of workers that wait for nobody: one of them has done fewer steps."""
 
 
 def tell(name: str, folder: Path) -> None:
-    """Two rows at once, and one later."""
+    """Two rows at once, and two later."""
     folder.mkdir()
     os.chdir(folder.parent)
     config = {"algo": {"interval": 4}, "seed": 0}
     tracking = Tracking(name, TrackedRun(folder=folder, config=config, rows=ROWS[:2], began_s=1e9))
-    tracking.log(ROWS[2])
+    for row in ROWS[2:]:
+        tracking.log(row)
     tracking.finish(Summary(status="completed", steps=10, final_accuracy=0.75))
 
 

@@ -15,6 +15,7 @@ from experiments.runs.records import RunFolder
 from experiments.runs.resume import check_resumable, going_on
 from experiments.runs.run import known_summary
 from experiments.runs.summary import Summary, read_summary
+from experiments.tasks.target import Target
 from experiments.training.checkpoint import Checkpoints, check_portable, newest, resumed_s
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
@@ -159,6 +160,27 @@ def test_a_run_that_goes_on_in_its_own_folder_keeps_what_it_had_gone_on_with(tmp
     record = RunFolder.reopen(plan.folder, {}, gone_on, [], [])
     record.finish(replace(gone_on, status="completed"))
     assert read_summary(plan.folder).resumed_from == summary.resumed_from
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (Target(value=0.6), Target(metric="loss", value=0.3)),
+        (Target(metric="perplexity", value=20.0), Target(value=0.6)),
+    ],
+)
+def test_a_run_goes_on_with_the_metric_that_its_rows_were_scored_by(first, then, tmp_path):
+    words = ["algo=allreduce", "workers=2", "task=mnist5k", "model=mlp", "backend=sim"]
+    plan = replace(make_plan(compose_config(words), tmp_path / "run"), target=first)
+    data = plan.load_data()
+    RunFolder.create(plan.folder, {}, known_summary(plan, data))
+    again = replace(plan, resume=plan.folder, resume_step=8)
+    for target in (first, replace(first, value=0.9)):
+        own = replace(again, target=target)
+        going_on(own, {}, known_summary(own, data))
+    other = replace(again, target=then)
+    with pytest.raises(UserError, match=f"was scored by {first.metric}, not {then.metric}: leave"):
+        going_on(other, {}, known_summary(other, data))
 
 
 def test_old_checkpoints_go(tmp_path):

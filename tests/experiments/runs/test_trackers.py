@@ -1,6 +1,7 @@
 """What a run tells to TensorBoard, MLflow and Weights & Biases, read back from each."""
 
 import json
+import struct
 from dataclasses import replace
 
 import pytest
@@ -62,7 +63,7 @@ def test_tensorboard_shows_every_row_by_the_training_clock(tmp_path):
     recorded(tmp_path / "run", goes_on=True)  # told again, it stands there once
     shown = scalars(tmp_path / "run")
     assert [(step, value) for step, value, _ in shown["loss"]] == [(5, 1.5), (10, 0.5)]
-    assert [(step, value) for step, value, _ in shown["accuracy"]] == [(5, 0.25)]
+    assert [(step, value) for step, value, _ in shown["accuracy"]] == [(5, 0.25), (8, 0.5)]
     first, second = (wall_s for _, _, wall_s in shown["loss"])
     assert second - first == pytest.approx(0.75, abs=1e-5)
     assert [value for _, value, _ in shown["result/final_accuracy"]] == [0.75]
@@ -101,6 +102,25 @@ def test_wandb_writes_a_run_to_be_sent_later(tmp_path):
     [file] = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
     text = file.read_bytes()
     assert all(name in text for name in (b"loss", b"accuracy", b"interval", b"final_accuracy"))
+    points = [(row["step"], row.get("loss"), row.get("accuracy")) for row in history(file)]
+    assert points == [(5, 1.5, None), (5, None, 0.25), (10, 0.5, None), (8, None, 0.5)]
+
+
+def history(file):
+    """The rows that a short file of wandb's has to be sent, each a dictionary of numbers: LevelDB's
+    log of protocol buffers.
+    """
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    log, at = file.read_bytes(), 7  # behind what says whose it is
+    while at < len(log):
+        _, size, kind = struct.unpack_from("<IHB", log, at)
+        at += 7 + size
+        assert kind == 1, "it fits into one block"
+        record = Record.FromString(log[at - size : at])
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            yield {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items}
 
 
 def test_a_tracker_that_there_is_not_is_refused(tmp_path, monkeypatch):

@@ -16,6 +16,8 @@ from experiments.plan.factory import make_plan
 from experiments.runs.load import load_rows
 from experiments.runs.run import load_data, run
 from experiments.runs.summary import read_summary
+from experiments.tasks.base import PADDING
+from experiments.tasks.own.dataset import DatasetTask
 from experiments.tasks.own.splits import DatasetSplit
 from experiments.training.evaluation import evaluate
 from experiments.training.step import make_step
@@ -85,8 +87,38 @@ def test_class_numbers_of_any_type_have_room_for_places_without_a_label(dtype):
     bytes_b = torch.tensor([[0, 156, 255], [1, 2, 3]]).to(dtype)
     items = [{"input_ids": own.long(), "labels": own} for own in bytes_b]
     expected = torch.cat([bytes_b[:, 1:].long(), torch.full((2, 1), -1)], 1)
-    _, y_wb = DatasetSplit(items, shift_labels=True).batch(np.array([[0, 1]]))
+    split = DatasetSplit(items, num_classes=256, shift_labels=True)
+    _, y_wb = split.batch(np.array([[0, 1]]))
     assert y_wb.dtype == torch.int64 and torch.equal(y_wb[0], expected)
+
+
+@pytest.mark.parametrize("label", [-1, 2])
+def test_a_label_that_is_no_class_is_refused(label):
+    """Of places without a label there is one number, which is torch's."""
+    items = [(torch.zeros(1), torch.tensor([own, 1])) for own in (label, -100)]
+    with pytest.raises(UserError, match=f"has a label {label}, and its 2 classes .* from 0: "):
+        DatasetSplit(items, num_classes=2).batch(np.array([[0]]))
+    _, y_wb = DatasetSplit(items, num_classes=2).batch(np.array([[1]]))
+    assert y_wb.tolist() == [[[PADDING, 1]]]
+    _, y_wb = DatasetSplit(items).batch(np.array([[0, 1]]))
+    assert y_wb.tolist() == [[[label, 1], [-100, 1]]]
+
+
+def test_signs_are_no_classes():
+    """Their loss would leave out one class, and everything that is guessed would be right."""
+    items = [(torch.zeros(1), label) for label in (-1, 1)]
+    signs = Listed(items, targets=[-1, 1])
+    data = DatasetTask(train=signs, validation=signs).load()
+    with pytest.raises(UserError, match=r"Listed has a label -1, .* classes are numbered from 0"):
+        data.train.batch(np.array([[0]]))
+
+
+class Listed(list):
+    """Examples that tell their classes."""
+
+    def __init__(self, items, targets):
+        super().__init__(items)
+        self.targets = targets
 
 
 def test_a_model_of_transformers_takes_dictionaries(tmp_path):

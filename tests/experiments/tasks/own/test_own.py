@@ -200,6 +200,16 @@ def test_bytes_of_text_and_those_that_follow(tmp_path):
         Text(path=str(tmp_path / "b.txt"), context=900).load()
 
 
+def test_files_too_short_for_anything_to_be_held_out_are_refused(tmp_path):
+    for number in range(30):
+        (tmp_path / f"{number:02d}.txt").write_bytes(bytes(2 * 16 + 1))
+    with pytest.raises(UserError, match=r"has no file of 3 examples of 16 places, .* join the"):
+        Text(path=str(tmp_path), context=16).load()
+    (tmp_path / "long.txt").write_bytes(bytes(3 * 16 + 1))
+    data = Text(path=str(tmp_path), context=16).load()
+    assert (len(data.train), len(data.validation), len(data.test)) == (61, 1, 1)
+
+
 def test_tokens_of_text_by_a_file_or_by_name(tmp_path, monkeypatch):
     """By name from the cache of Hugging Face's library, since there is no network here."""
     folder = formats.tokenizer(tmp_path / "cache" / "models--me--words" / "snapshots" / "1")
