@@ -60,6 +60,10 @@ class AsyncModelAverage(Hierarchical):
 
     State: an `AsyncState`.
 
+    Args:
+        interval_ms: from the beginning of one round to that of the next, at least, in ms.
+        warmup_steps: with all-reduced gradients, first.
+
     Raises:
         ValueError: a negative interval or number of warm-up steps.
     """
