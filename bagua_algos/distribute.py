@@ -70,8 +70,9 @@ def distribute(
         algorithm: the relaxation.
         communicator: the workers; None: torch's default process group. A model that `fully_shard`
             has divided needs one (docs/fsdp2.md).
-        bucket_bytes: gradients travel together in buckets; one is closed once it holds as much.
-        timeout_s: the longest wait for one bucket.
+        bucket_bytes: gradients travel together in buckets; one is closed once it holds as much,
+            4 MiB by default.
+        timeout_s: the longest wait for one bucket, in seconds; 600 by default.
         find_unused_parameters: a parameter without a gradient in some backward counts as a gradient
             of zero there. With this option it keeps None, as in plain torch, if that is so on all
             workers: they tell each other in one more all-reduce a backward.

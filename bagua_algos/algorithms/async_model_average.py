@@ -61,8 +61,9 @@ class AsyncModelAverage(Hierarchical):
     State: an `AsyncState`.
 
     Args:
-        interval_ms: from the beginning of one round to that of the next, at least, in ms.
-        warmup_steps: with all-reduced gradients, first.
+        interval_ms: from the beginning of one round to that of the next, at least, in
+            milliseconds.
+        warmup_steps: the first steps, in which gradients are all-reduced instead.
 
     Raises:
         ValueError: a negative interval or number of warm-up steps.

@@ -58,7 +58,7 @@ class LocalSGD(Hierarchical):
 
     Args:
         interval: steps from one averaging of the weights to the next.
-        start_step: from which workers train apart; gradients are all-reduced before.
+        start_step: the step from which workers train apart; gradients are all-reduced before.
         outer: makes a step of the workers' mean: `SlowMo()`, or DiLoCo's `Nesterov()`. None: the
             mean itself.
         compressor: the code in which the outer gradient travels. None: in full precision.

@@ -57,8 +57,8 @@ class PowerSGD(Hierarchical):
         error_feedback: what the factors leave out is added to the gradients of the next step.
         min_compression_rate: a parameter travels as it is unless its factors have so many times
             fewer elements.
-        warmup_steps: of plain all-reduce, first.
-        seed: of the factors with which training begins.
+        warmup_steps: steps of plain all-reduce, before anything is compressed.
+        seed: of the random factors with which training begins.
 
     Raises:
         ValueError: a rank below one, or a negative rate or number of steps.

@@ -133,8 +133,8 @@ class QAdam(Hierarchical):
     `AdamW`.
 
     Args:
-        warmup_steps: of Adam on averaged gradients, first. It should last until the second moments
-            are steady: 15 to 25 % of all steps.
+        warmup_steps: steps of Adam on averaged gradients, before anything is compressed. They
+            should last until the second moments are steady: 15 to 25 % of all steps.
         compressor: the code in which momenta travel after it.
         error_feedback: what a code leaves out is added to the momenta of the next step.
         precondition: momenta are divided as Adam's step is before they are coded: for codes of

@@ -58,7 +58,8 @@ class TopK(Algorithm):
         momentum_masking: the momentum of what was sent begins at zero again.
         clip_norm: each worker's gradients are scaled down to a norm of `clip_norm / sqrt(number of
             workers)` at most; None: they are not.
-        warmup_steps: first, in which the part that is sent falls exponentially to `ratio`.
+        warmup_steps: the first steps, in which the part that is sent falls exponentially to
+            `ratio`.
 
     Raises:
         ValueError: a number out of range, or momentum without error feedback.
