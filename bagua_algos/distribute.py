@@ -60,24 +60,39 @@ def distribute(
     optimizer, which steps once for many parameters from here on where that changes no bit
     (`bagua_algos.fuse_optimizer`). `model.no_sync()` is there afterwards; copies are plain models.
 
-    The workers are torch's default process group unless a `communicator` is given, which a model
-    that `fully_shard` has divided needs (docs/fsdp2.md). `streams` is how many connections gloo's
-    workers have between each two, 1 to 16 or "auto"; with `pieces` they take pieces of large
-    messages; `pattern` is that of all-reduces (docs/streams.md). Where none of these is given, and
-    all workers are on one host's CPU, all-reduces go through memory that they share
-    (docs/library.md): never with `shared_memory=False`, always with True. With `autotune` the first
-    200 steps find out what is fastest among settings that change no value (docs/tuning.md);
-    `tuning` tells. The others are those of `bagua_algos.engine.engine.Engine`. A `GradScaler` must
-    be given to be used; algorithms that keep nothing and only average gradients work without.
+    Every worker draws examples of its own, and its loss counts the same. Where batches differ in
+    size, `loss * num_workers * num_examples / num_examples_of_all_workers` gives the mean over all
+    examples; a worker without examples calls `empty_backward`.
 
-    Every worker's loss counts the same. Where batches differ in size, `loss * num_workers *
-    num_examples / num_examples_of_all_workers` gives the mean over all examples; a worker without
-    examples calls `empty_backward`.
+    Args:
+        model: takes the weights and buffers of worker 0.
+        optimizer: over the model's parameters.
+        algorithm: the relaxation.
+        communicator: the workers; None: torch's default process group. A model that `fully_shard`
+            has divided needs one (docs/fsdp2.md).
+        bucket_bytes: gradients travel together in buckets; one is closed once it holds as much,
+            4 MiB by default.
+        timeout_s: the longest wait for one bucket, in seconds; 600 by default.
+        find_unused_parameters: a parameter without a gradient in some backward counts as a gradient
+            of zero there. With this option it keeps None, as in plain torch, if that is so on all
+            workers: they tell each other in one more all-reduce a backward.
+        grad_scaler: the one that scales the loss. It must be given to be used; algorithms that keep
+            nothing and only average gradients work without.
+        streams: how many connections gloo's workers have between each two, 1 to 16 or "auto"
+            (docs/streams.md, also for the next two).
+        pattern: of all-reduces: "ring", "halving_doubling", "direct" or "auto".
+        pieces: whether several streams take pieces of large messages.
+        shared_memory: whether all-reduces of workers on one host's CPU go through memory that they
+            share (docs/library.md); None: where they can, and neither `streams` nor `pattern` is
+            given.
+        autotune: whether the first 200 steps find out what is fastest among settings that change
+            no value (docs/tuning.md); `tuning` tells.
 
-    Raises `ValueError` where the group is not initialised, or serves another device than the
-    model's; the model, a part of it or one around it
-    is distributed already, or wrapped in DDP or FSDP1; the optimizer has parameters that are not
-    the model's; the algorithm cannot train one of them; or memory cannot be shared that has to be.
+    Raises:
+        ValueError: the group is not initialised, or serves another device than the model's; the
+            model, a part of it or one around it is distributed already, or wrapped in DDP or FSDP1;
+            the optimizer has parameters that are not the model's; the algorithm cannot train one of
+            them; or memory cannot be shared that has to be.
     """
     _check_is_not_distributed(model)
     _check_may_share(model, pattern, shared_memory)

@@ -62,7 +62,7 @@ class SlowMo:
 @dataclass(frozen=True, kw_only=True)
 class Nesterov:
     """DiLoCo's outer optimizer: `torch.optim.SGD(nesterov=True)` on the outer gradient; the inner
-    learning rate plays no part.
+    learning rate plays no part. `lr` and `momentum` are those of that optimizer.
     """
 
     lr: float = 0.7

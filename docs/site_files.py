@@ -12,12 +12,14 @@ ROOT = Path(__file__).parents[1]
 PATTERNS = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE"),
     *("docs/**/*.md", "docs/*.png", "docs/*.css", "docs/*.js", "examples/*.py", "conf/**/*.yaml"),
-    *("results/*/*.md", "results/*/*.png", "results/*/*.yaml", "results/reference/*/*.md"),
-    "results/reference/*/*.yaml",
+    *("results/*.yaml", "results/*/*.md", "results/*/*.png", "results/*/*.yaml"),
+    *("results/*/*.csv", "results/*/*.jsonl", "results/*/*/*.md", "results/*/*/*.yaml"),
+    *("results/map/*/*/*.md", "results/map/*/*/*.yaml"),
 )
 UNTRACKED = ("runs", "demo", "reports", "records", "surface", "tunes")
 """Folders of results/ that hold a user's own work."""
 
+_LINK = re.compile(r"\[([^\]\n]+)\]\(([^)\s#:]+)\)")
 _FROM_ELSEWHERE = re.compile(
     r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(https?:[^"]+)"""
 )
@@ -39,10 +41,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Called by MkDocs: beside a page that is alone in its tab no list of pages takes its room."""
+    """Called by MkDocs: beside a page that is alone in its tab no list of pages takes its room. A
+    link to a folder becomes its text, since a site shows no folders.
+    """
     if page.parent is None:
         page.meta["hide"] = ["navigation"]
-    return markdown
+    here = (ROOT / page.file.src_uri).parent
+    return _LINK.sub(lambda link: link[1] if (here / link[2]).is_dir() else link[0], markdown)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
+import bagua_algos
 from tests import app
 from tests.paths import ROOT
 
@@ -85,3 +86,16 @@ def test_the_docs_show_what_is_different_from_the_plain_script(page, example):
     assert 2 <= len(added) <= 5
     assert [line for line in script if line in added] == added
     assert not any(line in script for sign, line in changes if sign == "-")
+
+
+def test_the_docs_make_each_algorithm_as_they_say():
+    page = (ROOT / "docs" / "library.md").read_text()
+    section = page.split("## Which algorithm\n")[1].split("\n## ")[0]
+    names = dict(vars(bagua_algos))
+    exec(re.sub(r"^    ", "", "".join(re.findall(r"^    .*\n", section, re.M)), flags=re.M), names)
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.M)
+    assert len(rows) >= 19
+    for name, cell in rows:
+        made = [eval(line, names) for line in re.findall(r"`([A-Z]\w+\(.*?\))`", cell)]
+        assert made, name
+        assert all(isinstance(algorithm, bagua_algos.Algorithm) for algorithm in made), name

@@ -29,8 +29,12 @@ SUMMABLE = ("bf16", "fp16")
 class AllReduce(Hierarchical):
     """Centralized, full precision, synchronous (BAGUA's C_FP_S).
 
-    `wire` is the type that gradients are cast to, and summed in: bf16, fp16, or None for their
-    own. Raises `ValueError` for another.
+    Args:
+        wire: the type that gradients are cast to, and summed in: "bf16", "fp16", or None for their
+            own.
+
+    Raises:
+        ValueError: another `wire`.
     """
 
     family = "all-reduce"

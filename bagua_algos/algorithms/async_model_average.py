@@ -60,6 +60,11 @@ class AsyncModelAverage(Hierarchical):
 
     State: an `AsyncState`.
 
+    Args:
+        interval_ms: from the beginning of one round to that of the next, at least, in
+            milliseconds.
+        warmup_steps: the first steps, in which gradients are all-reduced instead.
+
     Raises:
         ValueError: a negative interval or number of warm-up steps.
     """

@@ -42,7 +42,17 @@ class PublicCopies:
 @dataclass(frozen=True, kw_only=True)
 class ChocoSGD(Algorithm):
     """Decentralized, low precision, synchronous, any contractive code. State: the public copies,
-    one pair a bucket. `gamma` is the consensus step size, in (0, 1].
+    one pair a bucket.
+
+    Args:
+        compressor: the code in which changes of the public copies travel.
+        topology: which workers average with which: one that stays and is mutual, such as `Ring()`
+            or `Complete()`.
+        gamma: the consensus step size, in (0, 1]; smaller for coarser codes.
+
+    Raises:
+        ValueError: a number out of range, another topology, or a code that errs by all of its input
+            or more.
     """
 
     family = "decentralized"

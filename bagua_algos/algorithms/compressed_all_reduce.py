@@ -42,6 +42,10 @@ class CompressedAllReduce(Hierarchical):
 
     Warns of a biased compressor of few bits without error feedback, and of error feedback around
     an unbiased one.
+
+    Args:
+        compressor: the code in which gradients travel, such as `QSGD(bits=4)`.
+        error_feedback: what a code leaves out is added to the gradients of the next step.
     """
 
     all_reduces = False

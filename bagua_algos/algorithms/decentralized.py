@@ -42,7 +42,12 @@ class Decentralized(Hierarchical):
     """Decentralized, full precision, synchronous; averages at every `interval`-th backward pass,
     which is a step where all micro-batches but the last are within `no_sync`.
 
-    Raises `ValueError` for an interval below one, and a topology that is not doubly stochastic.
+    Args:
+        topology: which workers average with which, such as `Ring()` or `Exponential()`.
+        interval: steps from one average to the next.
+
+    Raises:
+        ValueError: an interval below one, or a topology that is not doubly stochastic.
     """
 
     family = "decentralized"

@@ -56,6 +56,14 @@ class LocalSGD(Hierarchical):
 
     State: with an outer optimizer, an `OuterState` a bucket; without one, nothing.
 
+    Args:
+        interval: steps from one averaging of the weights to the next.
+        start_step: the step from which workers train apart; gradients are all-reduced before.
+        outer: makes a step of the workers' mean: `SlowMo()`, or DiLoCo's `Nesterov()`. None: the
+            mean itself.
+        compressor: the code in which the outer gradient travels. None: in full precision.
+        error_feedback: what a code leaves out is added at the next averaging.
+
     Raises:
         ValueError: a number out of range; a compressor without an outer optimizer, whose gradient
             it would compress; error feedback without a compressor.

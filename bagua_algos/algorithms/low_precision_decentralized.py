@@ -39,8 +39,15 @@ class LowPrecisionDecentralized(Hierarchical):
     """Decentralized, low precision, synchronous; codes travel at every `interval`-th step. State:
     the replicas, one set a bucket.
 
-    Raises `ValueError` for another topology than a ring, or an interval of less than one step;
-    warns of a code that is too coarse.
+    Warns of a code that is too coarse.
+
+    Args:
+        compressor: the code in which changes of the weights travel.
+        topology: a ring.
+        interval: steps from one exchange to the next.
+
+    Raises:
+        ValueError: another topology than a ring, or an interval of less than one step.
     """
 
     family = "decentralized"

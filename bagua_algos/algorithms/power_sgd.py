@@ -51,7 +51,17 @@ class Factors:
 class PowerSGD(Hierarchical):
     """Centralized, low rank, synchronous. State: `Factors`, one a bucket.
 
-    Raises `ValueError` for a rank below one or a negative rate or number of steps.
+    Args:
+        rank: columns of the two thin factors that stand for a gradient matrix; the more, the
+            nearer, and the more bytes.
+        error_feedback: what the factors leave out is added to the gradients of the next step.
+        min_compression_rate: a parameter travels as it is unless its factors have so many times
+            fewer elements.
+        warmup_steps: steps of plain all-reduce, before anything is compressed.
+        seed: of the random factors with which training begins.
+
+    Raises:
+        ValueError: a rank below one, or a negative rate or number of steps.
     """
 
     family = "sparse or low-rank"

@@ -43,7 +43,12 @@ class PushSum:
 
 @dataclass(frozen=True, kw_only=True)
 class SGP(Algorithm):
-    """Decentralized, full precision, synchronous, over any topology."""
+    """Decentralized, full precision, synchronous, over any topology.
+
+    Args:
+        topology: which workers send to which.
+        overlap: weights travel beside the computation, not after it.
+    """
 
     family = "decentralized"
     workers_agree = False

@@ -48,9 +48,21 @@ class Memory:
 class TopK(Algorithm):
     """Centralized, sparse, synchronous. State: `Memory`, one a bucket.
 
-    A `momentum` other than zero replaces the optimizer's momentum; `check` refuses both together.
-    Raises `ValueError` for numbers out of range, and for momentum without error feedback; warns
-    where error feedback is off.
+    Warns where error feedback is off.
+
+    Args:
+        ratio: the part of a bucket's gradients that every worker sends, in (0, 1].
+        error_feedback: what is not sent is added to the gradients of the next step.
+        momentum: in [0, 1). More than 0 replaces the optimizer's momentum; `check` refuses both
+            together.
+        momentum_masking: the momentum of what was sent begins at zero again.
+        clip_norm: each worker's gradients are scaled down to a norm of `clip_norm / sqrt(number of
+            workers)` at most; None: they are not.
+        warmup_steps: the first steps, in which the part that is sent falls exponentially to
+            `ratio`.
+
+    Raises:
+        ValueError: a number out of range, or momentum without error feedback.
     """
 
     family = "sparse or low-rank"

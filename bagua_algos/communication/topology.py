@@ -157,7 +157,9 @@ class ShiftOne(Topology):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomMatching(Topology):
-    """Pairs drawn anew at every step, equally on all workers; one of an odd number stays alone."""
+    """Pairs drawn anew at every step by `seed`, equally on all workers; one of an odd number stays
+    alone.
+    """
 
     is_symmetric = True
 

@@ -18,8 +18,15 @@ class QSGD(Compressor):
 
     Groups of `group_size` consecutive elements of a chunk have a norm each, as in the paper's
     experiments: fewer bits need smaller groups, since a level is a fraction 1 / s of the norm. A
-    chunk with NaN or infinity decodes to NaN. Raises `ValueError` for other bits than 2, 4 and 8,
-    an empty group, or a seed that does not fit in 32 bits.
+    chunk with NaN or infinity decodes to NaN.
+
+    Args:
+        bits: of each element: 2, 4 or 8.
+        group_size: elements that share a norm.
+        seed: of the rounding.
+
+    Raises:
+        ValueError: other bits, an empty group, or a seed that does not fit in 32 bits.
     """
 
     bits: int = 4

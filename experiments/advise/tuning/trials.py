@@ -126,8 +126,8 @@ def _said_most(known: Iterable[_Words], given: Set[str]) -> list[_Words]:
 
 
 def _wanted(known: Iterable[_Words], found: Set[_Run]) -> set[_Run]:
-    """What makes equally many runs of all: each on its own network, or on all that occur, with all
-    seeds that occur.
+    """The runs that all settings need to have equally many: each on its own network, or on all that
+    occur, with all seeds that occur.
     """
     nets = {net for words, net, _ in found if not _own_net(words)}
     seeds = {seed for _, _, seed in found}
