@@ -1,6 +1,7 @@
 """Conditions that change over time: a step function, written in full or read from a trace."""
 
 import csv
+import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ def from_schedule(schedule: Sequence[Mapping[str, Any]]) -> Timetable:
     return Timetable(steps=tuple(steps))
 
 
-def from_trace(path: str) -> Timetable:
+def from_trace(path: str | os.PathLike[str]) -> Timetable:
     """A CSV of time_s, rate_mbit and delay_ms as a timetable that repeats.
 
     Lines that begin with # are skipped. The first row is at 0 s. The last row tells when the
@@ -89,6 +90,7 @@ def from_trace(path: str) -> Timetable:
     Raises:
         ValueError: if there is no such file, or its content is not of this form.
     """
+    path = os.fspath(path)
     file = next((file for file in (Path(path), TRACES / path) if file.is_file()), None)
     if file is None:
         raise ValueError(
