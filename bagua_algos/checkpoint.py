@@ -73,7 +73,8 @@ def _parts(state: Any) -> Iterable[Any]:
         return state.values()
     if isinstance(state, list | tuple | set | frozenset):
         return state
-    fields = type(state).__getstate__(state)  # as pickle: `__dict__`, slots, or what it says itself
+    cls: Any = type(state)
+    fields = cls.__getstate__(state)  # as pickle: `__dict__`, slots, or what it says itself
     return () if fields is None else (fields,)
 
 
