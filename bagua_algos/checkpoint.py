@@ -71,9 +71,11 @@ def _parts(state: Any) -> Iterable[Any]:
         return ()
     if isinstance(state, Mapping):
         return state.values()
-    if isinstance(state, list | tuple):
+    if isinstance(state, list | tuple | set | frozenset):
         return state
-    return vars(state).values() if hasattr(state, "__dict__") else ()
+    cls: Any = type(state)
+    fields = cls.__getstate__(state)  # as pickle: `__dict__`, slots, or what it says itself
+    return () if fields is None else (fields,)
 
 
 def is_portable(state: Any, *, workers_agree: bool) -> bool:

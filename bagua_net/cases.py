@@ -229,6 +229,7 @@ class _Sender(_Worker):
     def run(self, case: Case, slow_mbit: float, address: str) -> dict[str, Any]:
         if case.is_iperf3:
             return self._iperf3(case, address)
+        self.lines.clear()  # a choice of an earlier round
         with _set(case):
             before = _open_sockets()
             comm = self.plugin.connect(self.channel.recv(HANDLE_BYTES))

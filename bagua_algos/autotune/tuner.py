@@ -235,7 +235,9 @@ class Tuner:
         return {"settings": settings, "windows": windows, "order": asdict(self.order)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take up another's order of sums, and at the end of the next step its settings."""
+        """Take up another's order of sums, and at the end of the next step its settings, where they
+        can be here: those of two lanes or of gloo cannot on GPUs, and the search begins anew.
+        """
         if not self._own.tunes_lanes:
             return
         trial = state_dict["order"]["trial"]
@@ -245,12 +247,21 @@ class Tuner:
         sum_in(self._engine, is_fixed=self.order.is_fixed)
         if state_dict["settings"] is None:
             return
-        self._restored = Settings(**state_dict["settings"])
+        settings = Settings(**state_dict["settings"])
+        if not self._can_be(settings):
+            return
+        self._restored = settings
         self._windows = [
             Window(**{**row, "settings": Settings(**row["settings"])})
             for row in state_dict["windows"]
         ]
         self._is_done = True
+
+    def _can_be(self, settings: Settings) -> bool:
+        has_transport = settings.streams > 1 or settings.halving_doubling_bytes or settings.pieces
+        is_nccls = not _is_gloos(self._engine.context.communicator)
+        has_lanes = settings.lanes <= self._engine.dispatcher.num_lanes
+        return has_lanes and not (is_nccls and has_transport)
 
     def _begin(self) -> None:
         """The first window has what there is."""

@@ -183,8 +183,10 @@ class ProcessGroupCommunicator(Workers):
         self, *, streams: int, halving_doubling_bytes: int, fixed_order: bool, pieces: bool
     ) -> None:
         """Let this duplicate and its parts have so many streams, and that pattern, from the next
-        operation on; none is under way. Connections stay open for another change.
+        operation on; none is under way. Connections stay open for another change. Raises
+        `ValueError` for what cannot be.
         """
+        check_transport(streams, bool(halving_doubling_bytes or fixed_order), self.device)
         num_missing = streams - len(self._groups)
         if num_missing > 0:
             self._groups += self._of.take([range(self.world_size)], num_missing)

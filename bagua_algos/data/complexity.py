@@ -80,7 +80,7 @@ def checked(
     costs: Any, n: int, communicator: ProcessGroupCommunicator | None
 ) -> NDArray[np.float64]:
     """`costs` as float64 `[n]`, the same on all workers. Raises `ValueError` otherwise."""
-    costs = costs.cpu().numpy() if isinstance(costs, Tensor) else costs
+    costs = costs.detach().cpu().double().numpy() if isinstance(costs, Tensor) else costs
     costs = np.array(costs, dtype=np.float64)
     if communicator is not None:  # first, lest some wait for one that has raised
         own = torch.frombuffer(bytearray(digest(costs)), dtype=torch.uint8)

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class DiskStore:
             larger than half of one.
 
     Raises:
-        ValueError: a capacity below one page.
+        ValueError: a capacity below one page, or not a whole number.
         ImportError: LMDB is not installed.
     """
 
@@ -60,9 +61,10 @@ class DiskStore:
     capacity_bytes: int = DEFAULT_CAPACITY_BYTES
 
     def __post_init__(self) -> None:
-        if self.capacity_bytes < _PAGE:
+        if not isinstance(self.capacity_bytes, Integral) or self.capacity_bytes < _PAGE:
             raise ValueError(
-                f"capacity_bytes must be at least {_PAGE}, one page, got {self.capacity_bytes}"
+                f"capacity_bytes must be a whole number of at least {_PAGE}, one page, "
+                f"got {self.capacity_bytes}"
             )
         _lmdb()
         _MADE.add(self)

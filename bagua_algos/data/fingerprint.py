@@ -6,15 +6,18 @@ an array by its elements, and a file that a path names, as a string with a separ
 its size and its time of change; a folder by those of all files in it and in folders below. A folder
 that code names, as a constant, a global or an attribute of a class, counts by its own alone.
 What an installed package or Python brings counts by its file and version, and its functions also by
-their defaults and closures, which may hold code of others. What pickle cannot keep, such as an open
-file, is refused: it could change unseen.
+their defaults and closures, which may hold code of others. Compiled code counts by the whole file.
+What pickle cannot keep, such as an open file, is refused: it could change unseen.
 """
 
 import copyreg
 import dis
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.metadata
+import inspect
+import operator
 import os
 import pickle
 import stat
@@ -24,17 +27,17 @@ import types
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache, cached_property
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 import torch
 
-_FORM = "4"
+from bagua_algos.data.files import content, folder
+
+_FORM = "5"
 """Another one wherever this module reads objects otherwise."""
 _LONGEST_PATH = 4096
-_MOST_FILES = 2_000_000
-"""Of a folder: some ten seconds' reading."""
 _PLAIN_ARRAYS = (np.ndarray, np.memmap)
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, tuple)
 _OF_CODE = (
@@ -44,7 +47,7 @@ _OF_CODE = (
 _NOT_OF_A_CLASS = {
     *("__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate__", "__annotate_func__"),
     *("__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__"),
-    *("_abc_impl", "__parameters__", "__orig_bases__"),
+    *("_abc_impl", "__parameters__", "__orig_bases__", "__slotnames__"),
 }
 
 
@@ -142,15 +145,16 @@ class _Describer(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """Pickle's own way, but for what it would keep by name."""
-        if type(obj) in copyreg.dispatch_table:
-            return NotImplemented
-        reduced = obj.__reduce_ex__(4)
+        registered = copyreg.dispatch_table.get(type(obj))
+        reduced = obj.__reduce_ex__(4) if registered is None else registered(obj)
         if not isinstance(reduced, str):
             return reduced
         if hasattr(obj, "__wrapped__"):  # such as a function with functools.cache
             return _wrapped, (type(obj).__qualname__, obj.__wrapped__)
         if not _is_installed(sys.modules[type(obj).__module__]):
             raise pickle.PicklingError(f"{obj!r} is known by its name alone")
+        if callable(obj) and _is_in(module := _home(obj), reduced, obj):  # compiled
+            return _wrapped, (module, reduced)
         return reduced
 
     def _state_of(self, path: str) -> Any:
@@ -167,7 +171,7 @@ class _Describer(pickle.Pickler):
         if not is_folder or self._folders is None:
             return found.st_size, found.st_mtime_ns
         if path not in self._folders:
-            self._folders[path] = _folder(path)
+            self._folders[path] = folder(path)
         return self._folders[path]
 
     def _once(self, obj: Any) -> Any:
@@ -183,7 +187,8 @@ class _Describer(pickle.Pickler):
         if isinstance(obj, types.FunctionType):
             found = _globals(obj.__code__, obj.__globals__)
             return "function", [*_held(obj), *_of_code(found)]
-        return "class", name, obj.__bases__, list(_of_code(_members_of_class(obj)))
+        compiled = _source(module) if _is_compiled(module) else None
+        return "class", name, compiled, obj.__bases__, list(_of_code(_members_of_class(obj)))
 
 
 def _home(obj: Any) -> types.ModuleType | None:
@@ -196,7 +201,19 @@ def _home(obj: Any) -> types.ModuleType | None:
         case types.FunctionType():
             return sys.modules.get(obj.__globals__.get("__name__", ""))
         case _:
-            return sys.modules.get(obj.__module__)
+            return sys.modules.get(getattr(obj, "__module__", None) or "")
+
+
+def _is_in(module: types.ModuleType | None, name: str, obj: Any) -> bool:
+    """Whether `obj` is what stands in the module under its name."""
+    with suppress(AttributeError):
+        return operator.attrgetter(name)(module) is obj
+    return False
+
+
+def _is_compiled(module: types.ModuleType | None) -> bool:
+    file = getattr(module, "__file__", None) or ""
+    return file.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES))
 
 
 def _is_of_a_file(obj: Any) -> bool:
@@ -230,8 +247,9 @@ def _members_of_module(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
             continue
         if type(member) in _CONSTANTS or isinstance(member, types.ModuleType):
             yield name, member
-        elif isinstance(member, type | types.FunctionType):
-            yield name, (sys.modules.get(member.__module__), _home(member))
+        elif isinstance(member, type) or inspect.isroutine(member):
+            named = sys.modules.get(getattr(member, "__module__", None) or "")
+            yield name, (named, _home(member))
 
 
 def _held(function: types.FunctionType) -> Iterator[Any]:
@@ -313,10 +331,11 @@ def _is_path_of_package(file: str) -> bool:
     return is_package or file.startswith(_roots())
 
 
-def _source(module: types.ModuleType) -> bytes | None:
+def _source(module: types.ModuleType | None) -> bytes | None:
     file = getattr(module, "__file__", None) or ""
     with suppress(OSError):
-        return _hashed(Path(file).read_bytes()) if file.endswith(".py") else None
+        return content(file)
+    return None
 
 
 @cache
@@ -328,48 +347,6 @@ def _version_of(package: str) -> str:
 
 def _version(module: types.ModuleType) -> str:
     return _version_of(module.__name__.partition(".")[0])
-
-
-def _folder(path: str) -> bytes:
-    """Names, sizes and times of change of all files in and below a folder, in linked ones too; of
-    folders that cannot be read, their own.
-
-    Raises:
-        PicklingError: they are too many.
-    """
-    lines, known, num_files = hashlib.blake2b(digest_size=16), set(), 0
-    unread: list[str] = []
-    walk = os.walk(path, followlinks=True, onerror=lambda error: unread.append(error.filename))
-    for folder, folders, files in walk:
-        try:
-            own = os.stat(folder)
-        except OSError:  # it has just gone
-            unread.append(folder)
-            folders.clear()
-            continue
-        if (own.st_dev, own.st_ino) in known:  # a link to where it has been
-            folders.clear()
-            continue
-        known.add((own.st_dev, own.st_ino))
-        folders.sort()
-        num_files += len(files)
-        if num_files > _MOST_FILES:
-            raise pickle.PicklingError(f"{path!r} has more than {_MOST_FILES:,} files")
-        for name in sorted(files):
-            file = os.path.join(folder, name)
-            lines.update(os.fsencode(f"{os.path.relpath(file, path)!r} {_size_and_time(file)}"))
-    for folder in sorted(unread):
-        state = _size_and_time(folder)
-        lines.update(os.fsencode(f"{os.path.relpath(folder, path)!r} unreadable {state}"))
-    return lines.digest()
-
-
-def _size_and_time(path: str) -> tuple[int, ...]:
-    """None where there is nothing, such as behind a link to nowhere, or it cannot be known."""
-    with suppress(OSError):
-        found = os.stat(path)
-        return found.st_size, found.st_mtime_ns
-    return ()
 
 
 def _elements(tensor: torch.Tensor) -> np.ndarray:

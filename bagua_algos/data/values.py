@@ -103,12 +103,13 @@ class _Writer:
         return ["tensor", name, list(value.shape), self._keep(elements.numpy().tobytes())]
 
     def _array(self, value: np.ndarray | np.generic, place: str) -> Any:
-        name, elements = value.dtype.str, value.tobytes()
+        name = value.dtype.str
+        elements = value.tobytes()[: value.nbytes]  # of an empty string NumPy gives a zero
         if value.dtype.hasobject or np.dtype(name) != value.dtype:
             return self._pickled(value, place)
         if isinstance(value, np.ndarray):
             return ["array", name, list(value.shape), self._keep(elements)]
-        if isinstance(value, np.flexible) and value != np.frombuffer(elements, name)[0]:
+        if isinstance(value, np.flexible) and value != np.ndarray((), name, elements)[()]:
             return self._pickled(value, place)  # a string that ends with zeros, which arrays drop
         return ["scalar", name, [], self._keep(elements)]
 
@@ -170,7 +171,10 @@ class _Reader:
         dtype = np.dtype(name)
         if dtype.hasobject:
             raise _NotAllowed
-        return np.frombuffer(bytearray(self._next(size)), dtype).reshape(shape)
+        found = np.ndarray(shape, dtype, bytearray(self._next(size)))  # also of empty elements
+        if found.nbytes != size:
+            raise _NotAllowed
+        return found
 
     def _next(self, size: int) -> memoryview:
         start, self._start = self._start, self._start + size

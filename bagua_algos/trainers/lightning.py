@@ -183,8 +183,11 @@ class RelaxedStrategy(DDPStrategy):
             self._own_io.remove_checkpoint(_folder(filepath))
 
     def on_exception(self, exception: BaseException) -> None:
-        """The other workers may not have failed: nothing collective from here on."""
+        """The other workers may not have failed: nothing collective from here on. A consensus that
+        validation was in is left.
+        """
         self._has_failed = True
+        self.on_validation_end()
         super().on_exception(exception)
 
     def teardown(self) -> None:

@@ -1,9 +1,11 @@
 """The plugin between two processes over shaped links, and the programs that measure it."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from bagua_net import cases, zero_copy
 from bagua_net import soak as soaking
-from bagua_net import zero_copy
 from bagua_net.bench import parse, table
 from bagua_net.cases import Load, Sample, measure, parse_case, slowed_mbit
 from bagua_net.soak import soak
@@ -21,11 +23,11 @@ def test_every_byte_arrives_over_a_network_that_loses_some():
 
 @pytest.mark.root
 def test_the_bench_measures_each_case_in_each_round():
-    cases = [parse_case(name) for name in ("1", "4-static-slowed", "auto")]
+    names = ("1", "4-static-slowed", "auto")
     condition = NetworkCondition(rate_mbit=500)
     load = Load(num_bytes=12 << 20, message_bytes=5 << 20, in_flight=2)
-    samples = measure(condition, cases, 2, load)
-    assert list(samples) == ["1", "4-static-slowed", "auto"]
+    samples = measure(condition, [parse_case(name) for name in names], 2, load)
+    assert tuple(samples) == names
     assert [len(each) for each in samples.values()] == [2, 2, 2]
     mbit = {name: max(sample.mbit for sample in each) for name, each in samples.items()}
     assert 0 < mbit["1"] < 1000
@@ -34,6 +36,17 @@ def test_the_bench_measures_each_case_in_each_round():
     assert "of 8 streams" in samples["auto"][0].choice
     lines = table(condition, samples).splitlines()
     assert [line.split(" | ")[0].strip("| ") for line in lines[2:]] == list(samples)
+
+
+def test_a_choice_is_that_of_its_own_round():
+    """Of a later one, in which the plugin has decided nothing, it is none."""
+    sender = object.__new__(cases._Sender)
+    rounds = iter([["as fast: 2 of 8 streams, congestion control unchanged"], []])
+    sender.lines, sender.move = [], lambda post: sender.lines.extend(next(rounds))
+    sender.channel = SimpleNamespace(recv=lambda num_bytes: b"+", sendall=lambda words: None)
+    sender.plugin = SimpleNamespace(connect=lambda handle: 1, close=lambda side, comm: None)
+    choices = [sender.run(parse_case("auto"), 1.0, "")["choice"] for _ in range(2)]
+    assert choices == ["2 of 8 streams, congestion control unchanged", ""]
 
 
 @pytest.mark.root

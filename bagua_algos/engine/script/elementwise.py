@@ -43,7 +43,7 @@ def check_elementwise(optimizer: Optimizer, num_held: int) -> None:
             f"weights are one tensor, which it would mix ({reason}): choose an "
             "optimizer that treats every element by itself, such as SGD or AdamW, or real workers"
         )
-    if not all(_sees_gaps(optimizer, group) for group in optimizer.param_groups):
+    if not all(_sees_gaps(optimizer, *one) for one in _examples(optimizer)):
         raise ValueError(
             f"{type(optimizer).__name__} overlooks gaps between the rows of a tensor, and "
             f"{num_held} simulated workers' weights are such rows, which it would mix: leave out "
@@ -59,7 +59,7 @@ def why_not_elementwise(
     Kernels may round an element by its place in a tensor, as torch's do for bfloat16 and with
     fused=True: `exactly` counts that, too. With `alone`, each tensor has to change as it would if
     there were no others. The optimizer takes some steps with tensors of its parameters' type and
-    device; neither its parameters, its state nor torch's random numbers change.
+    device, of each one; neither its parameters, its state nor torch's random numbers change.
     """
     names = {cls.__name__.lower() for cls in type(optimizer).__mro__}
     if names & {name.lower() for name in NOT_ELEMENTWISE}:
@@ -67,10 +67,7 @@ def why_not_elementwise(
     if any(isinstance(value, Optimizer) for value in vars(optimizer).values()):
         return "it is around another optimizer"
     tried = set()
-    for group in optimizer.param_groups:
-        example = next((p for p in group["params"] if p.is_floating_point()), None)
-        if example is None:
-            continue
+    for group, example in _examples(optimizer):
         options = {name: group[name] for name in sorted(group) if name not in _ANY_VALUE}
         kind = repr((options, example.dtype, example.device))
         if kind in tried:
@@ -84,13 +81,18 @@ def why_not_elementwise(
     return None
 
 
-def _sees_gaps(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+def _examples(optimizer: Optimizer) -> Iterator[tuple[dict[str, Any], Tensor]]:
+    """Each group, with a parameter of each type and device that it has."""
+    for group in optimizer.param_groups:
+        parameters = [p for p in group["params"] if p.is_floating_point()]
+        for example in {(p.dtype, p.device): p for p in parameters}.values():
+            yield group, example
+
+
+def _sees_gaps(optimizer: Optimizer, group: dict[str, Any], example: Tensor) -> bool:
     """Whether steps leave alone what lies between the rows of a tensor, and change the rows as if
     nothing did. torch's kernels with fused=True count on tensors without gaps.
     """
-    example = next((p for p in group["params"] if p.is_floating_point()), None)
-    if example is None:
-        return True
     drawn = torch.randn(1 + _NUM_STEPS, 2, _ROW, generator=torch.Generator().manual_seed(0))
     weights, *gradients = drawn.to(example)
     dense, with_gaps = (Trial(optimizer, group, [weights]) for _ in range(2))

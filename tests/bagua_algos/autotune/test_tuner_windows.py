@@ -214,6 +214,33 @@ def test_a_run_that_goes_on_takes_up_the_settings_and_the_order_of_sums():
         assert resumed.state_dict() == kept
 
 
+GPU = {"device": torch.device("cuda")}
+OTHERS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
+    "lanes": ({}, 1, {"lanes": 2}),
+    "streams": (GPU, 2, {"streams": 8}),
+    "pattern": (GPU, 2, {"halving_doubling_bytes": 9}),
+    "pieces": (GPU, 2, {"pieces": True}),
+}
+
+
+@pytest.mark.parametrize(("workers", "num_lanes", "saved"), OTHERS.values(), ids=OTHERS)
+def test_settings_that_cannot_be_here_are_searched_anew(workers, num_lanes, saved):
+    """Of a CPU's two lanes, or of gloo's transport, on GPUs, which have one lane and NCCL."""
+    first = in_one_bucket(Workers())
+    done = tuner_of(first)
+    train(done, first, 203)
+    kept = done.state_dict()
+    kept["settings"] |= {"lanes": 1, **saved}
+    engine = in_one_bucket(Workers(world_size=2, **workers))
+    engine.dispatcher.num_lanes = engine.dispatcher.num_used = num_lanes
+    resumed = tuner_of(engine)
+    resumed.load_state_dict(kept)
+    train(resumed, engine, 12)
+    assert not engine.dispatcher.uses and engine.dispatcher.num_used == num_lanes
+    train(resumed, engine, 1)
+    assert len(rows(resumed)) == 1 and not resumed.tuning.is_done
+
+
 def test_a_run_that_goes_on_before_the_search_is_done_searches():
     engine = in_one_bucket(Workers())
     tuner = tuner_of(engine)

@@ -143,6 +143,21 @@ def test_a_transport_differs_in_what_is_given(alone):
         assert isinstance(duplicate.stripes, Pieces) == (kept | changes)["pieces"]
 
 
+def test_a_change_to_a_transport_that_cannot_be_is_refused_before_anything_changes(alone):
+    kept = {"streams": 1, "halving_doubling_bytes": 0, "fixed_order": False, "pieces": False}
+    on_gpu = ProcessGroupCommunicator(device=torch.device("cuda"))
+    for workers, changes, sentence in (
+        (alone.duplicate(), {"streams": 17}, "streams must be 1 to 16, got 17"),
+        (on_gpu, {"streams": 2}, "only gloo's operations are striped"),
+        (on_gpu, {"halving_doubling_bytes": 9}, "only gloo's all-reduces have another pattern"),
+        (on_gpu, {"fixed_order": True}, "only gloo's all-reduces have another pattern"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            workers.use_transport(**kept | changes)
+        assert {name: getattr(workers, name) for name in kept} == kept
+        workers.use_transport(**kept)
+
+
 def test_another_transport_shares_the_nodes_connections_with_the_first(monkeypatch, alone):
     """It is a template, which nobody closes: the nodes' connections are made for duplicates."""
     made_for, hierarchy = [], object()

@@ -53,8 +53,11 @@ def test_what_was_measured_is_kept_for_the_same_data_and_function(tmp_path):
 
 @pytest.mark.parametrize(
     "column",
-    [LENGTHS, tuple(LENGTHS), np.array(LENGTHS, np.int32), torch.tensor(LENGTHS)],
-    ids=type,
+    [
+        *(LENGTHS, tuple(LENGTHS), np.array(LENGTHS, np.int32), torch.tensor(LENGTHS)),
+        *(torch.tensor(LENGTHS).bfloat16(), torch.tensor(LENGTHS, requires_grad=True)),
+    ],
+    ids=["list", "tuple", "array", "tensor", "bfloat16", "with gradient"],
 )
 def test_columns(column):
     data = Sequences()

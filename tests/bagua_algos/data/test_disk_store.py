@@ -1,6 +1,7 @@
 """The store on disk: shared by processes, bounded, and whole whatever dies."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -204,6 +205,8 @@ def test_a_folder_that_takes_no_files(tmp_path):
         DiskStore(folder=tmp_path / "file" / "cache").read(OWN, [b"1"])
 
 
-def test_impossible_capacity():
-    with pytest.raises(ValueError, match="capacity_bytes must be at least 4096, one page, got 9"):
-        DiskStore(capacity_bytes=9)
+@pytest.mark.parametrize("capacity", [9, 20e9, "1000000"])
+def test_impossible_capacity(capacity):
+    expected = f"capacity_bytes must be a whole number of at least 4096, one page, got {capacity}"
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        DiskStore(capacity_bytes=capacity)

@@ -1,7 +1,8 @@
 """A change of whatever examples are made of changes the fingerprint; nothing else does."""
 
 import functools
-import importlib
+import importlib.machinery
+import importlib.util
 import os
 import subprocess
 import sys
@@ -257,7 +258,7 @@ def test_a_folder_counts_by_all_files_below_it(tmp_path, change):
 
 
 def test_a_folder_of_too_many_files_is_refused_and_a_texts_slash_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr("bagua_algos.data.fingerprint._MOST_FILES", 1)
+    monkeypatch.setattr("bagua_algos.data.files._MOST_FILES", 1)
     for name in "ab":
         (tmp_path / name).write_text(name)
     with pytest.raises(ValueError, match=r"has more than 1 files.*give fingerprint="):
@@ -448,3 +449,67 @@ normalize = scaled(F.normalize)
 """
     found = [fingerprint(loaded(program, h)) for h in (helpers, helpers.replace("* 2", "* 3"))]
     assert found[0] != found[1]
+
+
+def test_a_class_counts_the_same_after_an_object_of_it_was_pickled():
+    class Point:
+        pass
+
+    before = fingerprint(lambda: Point)
+    Point().__reduce_ex__(4)  # notes __slotnames__ on the class
+    assert fingerprint(lambda: Point) == before
+
+
+USES = """
+import own_ext
+from own_ext import calcsize
+
+def by_module(x):
+    return own_ext.calcsize(x)
+
+def by_class(x):
+    return own_ext.Decoder(x)
+
+def as_a_whole(x):
+    return getattr(own_ext, x)
+
+def by_name(x):
+    return calcsize(x)
+
+def by_helpers(x):
+    import helpers
+    return getattr(helpers, x)
+
+ALL = by_module, by_class, as_a_whole, by_name, by_helpers, calcsize, own_ext.Decoder()
+"""
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch) -> Path:
+    """The file of a stand-in for a compiled module of one's own: a C function and a class."""
+    spec = importlib.util.find_spec("_struct")
+    built = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(built)
+    own = ModuleType("own_ext")
+    own.__file__ = str(tmp_path / f"own_ext{importlib.machinery.EXTENSION_SUFFIXES[0]}")
+    own.calcsize, own.Decoder = built.calcsize, type("Decoder", (), {"__module__": "own_ext"})
+    own.calcsize.__module__ = "own_ext"
+    assert sys.modules["_struct"].calcsize.__module__ == "_struct"
+    monkeypatch.setitem(sys.modules, "own_ext", own)
+    return Path(own.__file__)
+
+
+def test_compiled_code_of_ones_own_counts_by_its_file(loaded, compiled):
+    compiled.write_bytes(b"first")
+    program = loaded(USES, helpers="from own_ext import calcsize")
+    before = [fingerprint(each) for each in program.ALL]
+    assert before == [fingerprint(each) for each in program.ALL]
+    compiled.write_bytes(b"another")
+    assert not set(before) & {fingerprint(each) for each in program.ALL}
+
+
+@pytest.mark.parametrize("function", [np.zeros, np.add], ids=["function", "ufunc"])
+def test_a_compiled_function_of_a_package_counts_by_its_version(monkeypatch, function):
+    before = fingerprint([function])
+    monkeypatch.setattr("bagua_algos.data.fingerprint._version_of", lambda package: "another")
+    assert fingerprint([function]) != before

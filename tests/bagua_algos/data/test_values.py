@@ -38,6 +38,7 @@ ARRAYS = [
     np.asfortranarray(np.arange(6.0).reshape(2, 3)),
     np.array(["a", "bcd"]),
     np.array([b"x", b"yz"]),
+    np.ndarray(2, "<U0"),
     np.array(["2026-11-22", "NaT"], dtype="datetime64[ns]"),
     np.array(3.5),
     np.zeros((0, 3), np.float16),
@@ -93,7 +94,13 @@ def test_arrays(array):
     np.testing.assert_array_equal(found, array)
 
 
-@pytest.mark.parametrize("scalar", [np.float32(1.5), np.int64(-3), np.bool_(True), np.str_("é")])
+SCALARS: list[Any] = [
+    *(np.float32(1.5), np.int64(-3), np.bool_(True), np.str_("é"), np.bytes_(b"a")),
+    *(np.str_(""), np.bytes_(b""), np.void(b"")),
+]
+
+
+@pytest.mark.parametrize("scalar", SCALARS, ids=repr)
 def test_numpys_scalars(scalar):
     found = again(scalar)
     assert type(found) is type(scalar) and found == scalar

@@ -469,10 +469,14 @@ def test_a_step_that_gives_parameters_another_type_is_refused():
     assert not any(map(torch.equal, before, ours))
 
 
-def test_low_precision_whose_rounding_depends_on_the_place_is_refused():
-    parameters = [nn.Parameter(torch.randn(5).bfloat16()) for _ in range(3)]
+@pytest.mark.parametrize("others", [[], [torch.float32], [torch.float64, torch.float32]])
+def test_low_precision_whose_rounding_depends_on_the_place_is_refused(others):
+    """Wherever it stands among parameters of other types."""
+    dtypes = [*others, torch.bfloat16, torch.bfloat16, *others]
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(5, dtype=d)) for d in dtypes], 0.1, 0.9)
     with pytest.raises(ValueError, match=r"rounds some elements of torch\.bfloat16 by their place"):
-        fuse_optimizer(torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
+        fuse_optimizer(optimizer)
+    assert not fuse.fuses_in(optimizer)
 
 
 def test_twice_is_once():

@@ -3,7 +3,11 @@
 from importlib.util import find_spec
 
 import pytest
+import torch
 
+import bagua_algos
+from bagua_algos import LocalSGD
+from bagua_algos.communication.rendezvous import file_rendezvous
 from tests.bagua_algos.gloo import run_program_once
 from tests.bagua_algos.trainers import checks
 from tests.bagua_algos.trainers.plain_loop import ALGORITHMS
@@ -87,3 +91,23 @@ def test_a_checkpoint_is_removed_with_the_workers_parts(workers):
 )
 def test_what_is_not_supported_is_refused(workers, what, sentence):
     checks.check_is_refused(of(workers, "refused"), what, sentence)
+
+
+def test_a_failure_within_validation_leaves_the_consensus(tmp_path):
+    """So that a notebook that catches it can release the model, and fit it again."""
+    from bagua_algos.trainers.lightning import RelaxedStrategy
+    from tests.bagua_algos.trainers.lightning_workers import Module, plain_loop
+
+    module = Module(plain_loop.make_sgd, by_forward=True)
+    strategy = RelaxedStrategy(LocalSGD(interval=8))
+    strategy.connect(module)
+    store = str(tmp_path / "store")
+    with file_rendezvous(store, backend="gloo", rank=0, world_size=1, timeout_s=10):
+        bagua_algos.distribute(module, module.configure_optimizers(), strategy.algorithm)
+        own = [p.detach().clone() for p in module.parameters()]
+        strategy.on_validation_start()
+        for p in module.parameters():
+            p.data.fill_(9.0)  # another mean than this worker's own
+        strategy.on_exception(RuntimeError())
+        assert all(map(torch.equal, own, module.parameters()))
+        bagua_algos.release(module)
