@@ -92,7 +92,7 @@ def _figure(
     for panel, at, said in cells:
         draw = partial(_draw, panel=panel, at=at, with_points=with_points and not panel.loss_pct)
         panels.append(column.Panel(title=said, draw=draw, height_in=_PANEL_IN))
-    firsts = {algo for _, at, _ in cells if np.isfinite(at.best_s).any() for algo in leaders(at)}
+    firsts = {algo for _, at, _ in cells for algo in leaders(at)}
     entries = [(algo, partial(swatch, algo)) for algo in sorted(firsts)]
     return column.column([*panels, *([column.key(entries)] if entries else [])], title, note)
 
