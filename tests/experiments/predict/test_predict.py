@@ -128,6 +128,13 @@ def test_a_warm_up_is_not_of_the_steady_state(warming_up, steady):
     assert early.step_s == pytest.approx(late.step_s)
 
 
+def test_a_warm_up_leaves_steps_enough_of_a_background_whose_rounds_are_no_steps():
+    words = ("algo=async", "model=resnet50", "algo.interval_ms=0", "max_steps=40")
+    early, late = predicted(*words, "algo.warmup_steps=40"), predicted(*words)
+    assert early.bytes_sent == pytest.approx(late.bytes_sent, rel=0.1)
+    assert early.step_s == pytest.approx(late.step_s, rel=0.1)
+
+
 def test_workers_that_seldom_meet_do_meet():
     every, seldom = (
         predicted("algo=local_sgd", f"algo.interval={interval}", "model=resnet50")
