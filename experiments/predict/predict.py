@@ -147,9 +147,12 @@ def case_of(overrides: Sequence[str]) -> Case:
     """What a command line asks for. Raises `UserError` with one sentence for what cannot be."""
     read_overrides(overrides)  # refuses what is none
     own = {key: text for key, text in values_of(overrides).items() if _is_own(key)}
-    if "device" not in own and "profile" not in own:
+    if "device" in own and "profile" in own:
+        raise UserError("device and profile both name the device: leave one of them out")
+    named = own.get("device", own.get("profile"))
+    if not named:
         raise UserError("device is missing: choose one, such as device=v100")
-    device = Device.load(own.get("device") or own["profile"])
+    device = Device.load(named)
     model_config(own)
     config = compose_config([text for text in overrides if not _is_own(read_word(text).key)])
     cluster = cluster_of(own)

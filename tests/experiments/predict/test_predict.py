@@ -257,8 +257,11 @@ def test_what_cannot_be_predicted_is_refused_in_a_sentence(words, complaint):
 def test_profile_is_another_name_of_device():
     words = [word for word in BASE if word != "device=v100"]
     assert case_of([*words, "algo=allreduce", "profile=a100"]).device == Device.load("a100")
-    with pytest.raises(UserError, match="device is missing: choose one, such as device=v100"):
-        case_of([*words, "algo=allreduce"])
+    for no_word in ((), ("device=",), ("profile=",)):
+        with pytest.raises(UserError, match="device is missing: choose one, such as device=v100"):
+            case_of([*words, "algo=allreduce", *no_word])
+    with pytest.raises(UserError, match="device and profile both name the device: leave one of"):
+        case_of([*words, "algo=allreduce", "device=v100", "profile=a100"])
 
 
 def command_line(monkeypatch, capsys, *words):
