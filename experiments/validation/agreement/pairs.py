@@ -139,12 +139,13 @@ def compare(runs: Path, targets: Mapping[str, float]) -> list[Compared]:
     unknown = table.folder[table.seed.isna()]
     if len(unknown):
         raise UserError(f"{unknown.iloc[0]} has no seed, so that it makes no pair: leave it out")
-    of_one_seed = table.loc[table.duplicated(["algo", "backend", "seed"])]
-    if len(of_one_seed):
-        algo, backend, seed = of_one_seed.iloc[0][["algo", "backend", "seed"]]
+    keys = ["algo", "backend", "seed"]
+    again = table.loc[table.duplicated(keys, keep=False)].sort_values([*keys, "folder"])
+    if len(again):
+        one, other = again.iloc[0], again.iloc[1]
         raise UserError(
-            f"{runs} has several runs of {algo}, backend={backend}, seed {seed}: give a folder "
-            "with one of each"
+            f"{one.folder} and {other.folder} are two runs of {one.algo}, backend={one.backend}, "
+            f"seed {one.seed}: keep one"
         )
     found = {
         (algo, backend, int(seed)): [row for row in load_rows(folder) if row.is_evaluation]
