@@ -69,9 +69,9 @@ def first_places(measured: Path, predicted: Path) -> str:
     foreseen = _seconds(predicted, is_simulated=True).dropna()
     runs = named(_runs(measured, is_simulated=False))
     common = _common(pd.Index(runs["name"]), foreseen.index, measured, predicted)
-    table = results_table(runs.loc[runs["name"].isin(common)])
+    table = results_table(runs.loc[runs["name"].isin(list(common))])
     common = _common(_by_net(table, measured).dropna().index, common, measured, predicted)
-    table = table.loc[table["name"].isin(common)]
+    table = table.loc[table["name"].isin(list(common))]
     rows = {}
     for net in NETS:
         simulated = {str(name): foreseen.loc[name, net] for name in common}
