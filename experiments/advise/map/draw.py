@@ -111,6 +111,7 @@ def _draw(axes: Axes, *, panel: Panel, at: Grid, with_points: bool) -> None:
     rates, delays = mesh(at)
     log_times = at.log_times(rates, delays)
     ratio = np.exp(log_times[BASELINE] - np.min(list(log_times.values()), axis=0))
+    ratio = np.where(at.is_reached(rates, delays), ratio, np.nan)
     lines = axes.contour(
         rates, delays, ratio.T, levels=_LEADS, colors="0.2", linewidths=0.5, linestyles=":"
     )
