@@ -32,11 +32,11 @@ _NEVER_S = 1e9
 
 
 class Crossing(NamedTuple):
-    """From this rate on, at one delay, another algorithm is first."""
+    """From this rate on, at one delay, another algorithm is first; None: none is."""
 
     rate_mbit: float
-    before: str
-    after: str
+    before: str | None
+    after: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +105,24 @@ class Grid:
             for algo, times in self.medians_s.items()
         }
 
+    def is_reached(self, rates_mbit: Array, delays_ms: Array) -> NDArray[np.bool_]:
+        """Whether any algorithm reaches the target at rates `[r']` and delays `[d']`: as far as
+        half-way from a point where one does to a point where none does.
+        """
+        by_rate = weights(self.rates_mbit, rates_mbit)
+        by_delay = weights(self.delays_ms, delays_ms)
+        return interpolated(np.isfinite(self.best_s).astype(float), by_rate, by_delay) >= 0.5
+
     def crossings(self, delay: int, *, points_per_cell: int = 200) -> list[Crossing]:
         """Where the first changes with the rate, at the delay of an index, from low rates up."""
         num = points_per_cell * (len(self.rates_mbit) - 1) + 1
         rates = np.geomspace(self.rates_mbit[0], self.rates_mbit[-1], num)
-        algos = list(self.medians_s)
-        log_times = self.log_times(rates, self.delays_ms[[delay]])
-        firsts = np.argmin([log_times[algo][:, 0] for algo in algos], axis=0)
+        own = rates, self.delays_ms[[delay]]
+        names = [*self.medians_s, None]
+        firsts = np.argmin([times[:, 0] for times in self.log_times(*own).values()], axis=0)
+        firsts = np.where(self.is_reached(*own)[:, 0], firsts, len(names) - 1)
         return [
-            Crossing(float(np.sqrt(rates[i] * rates[j])), algos[firsts[i]], algos[firsts[j]])
+            Crossing(float(np.sqrt(rates[i] * rates[j])), names[firsts[i]], names[firsts[j]])
             for i, j in pairwise(range(num))
             if firsts[i] != firsts[j]
         ]

@@ -76,14 +76,14 @@ def sentences(grid: Grid, field: Field) -> list[str]:
 
 def _along(grid: Grid, delay: int) -> str:
     """Such as "At 1 ms: power_sgd, from 810 Mbit/s allreduce."."""
-    firsts = [grid.first(rate, delay) for rate in range(len(grid.rates_mbit))]
-    reached = next((first for first in firsts if first is not None), None)
-    if reached is None:
-        return f"At {grid.delays_ms[delay]:.3g} ms: none reaches the target."
     crossings = grid.crossings(delay)
-    start = crossings[0].before if crossings else reached
-    changes = [f"from {_two_digits(c.rate_mbit)} Mbit/s {c.after}" for c in crossings]
-    return f"At {grid.delays_ms[delay]:.3g} ms: {', '.join([start, *changes])}."
+    start = crossings[0].before if crossings else grid.first(0, delay)
+    changes = [f"from {_two_digits(c.rate_mbit)} Mbit/s {_first(c.after)}" for c in crossings]
+    return f"At {grid.delays_ms[delay]:.3g} ms: {', '.join([_first(start), *changes])}."
+
+
+def _first(algo: str | None) -> str:
+    return "none reaches the target" if algo is None else algo
 
 
 def _two_digits(rate_mbit: float) -> str:

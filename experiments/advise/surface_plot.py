@@ -75,12 +75,14 @@ def _region_styles(algos: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def draw_regions(axes: Axes, grid: Grid) -> None:
-    """Fill where an algorithm is before all others; its border is where another is as fast."""
+    """Fill where an algorithm is before all others; its border is where another is as fast. Where
+    none reaches the target, nothing is filled.
+    """
     rates, delays = mesh(grid)
     styles = _region_styles(list(grid.medians_s))
     for algo, lead in _leads(grid).items():
         axes.contourf(rates, delays, lead.T, levels=[0, np.inf], **styles[algo])
-        if lead.min() < 0:
+        if (lead < 0).any():
             axes.contour(rates, delays, lead.T, levels=[0], colors="black", linewidths=0.9)
 
 
@@ -118,17 +120,18 @@ def leaders(grid: Grid) -> list[str]:
 
 def _leads(grid: Grid) -> dict[str, Array]:
     """By how much, in logarithms, each algorithm is before all others, on the `mesh`; of those that
-    are so anywhere. Of several that are equal, as where one has not left its warm-up, it is the
-    first of them, as in `Grid.first`.
+    are so anywhere; NaN where none reaches the target. Of several that are equal, as where one has
+    not left its warm-up, it is the first of them, as in `Grid.first`.
     """
-    log_times = grid.log_times(*mesh(grid))
+    log_times, is_reached = grid.log_times(*mesh(grid)), grid.is_reached(*mesh(grid))
     logs = np.stack(list(log_times.values()))
     leads = {}
     for place, (algo, own) in enumerate(log_times.items()):
         others = np.delete(logs, place, axis=0)
         others[place:] += _EQUAL
         lead = others.min(0) - own if len(others) else np.ones_like(own)
-        if lead.max() > 0:
+        lead = np.where(is_reached, lead, np.nan)
+        if (lead > 0).any():
             leads[algo] = lead
     return leads
 

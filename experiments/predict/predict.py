@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class Case:
     """What is to be predicted; `trace` has the batch of each worker. `nodes` are for an algorithm
     that is hierarchical, `inside` is what links their workers (see `Device.link_gb_per_s`).
-    `num_steps` pass at least: see `predict`.
+    `num_steps` pass after the algorithm's early steps: see `predict`.
     """
 
     trace: StepTrace
@@ -81,8 +81,8 @@ class StepPrediction:
 
 
 def predict(case: Case) -> StepPrediction:
-    """Let `num_steps` steps pass, or more where the algorithm's early steps and two rounds after
-    them need more; of those after the early ones the last whole periods count (`steady_steps`).
+    """Let the algorithm's early steps pass, and `num_steps` after them, or two rounds where these
+    are more; of those after the early ones the last whole periods count (`steady_steps`).
 
     Raises:
         UserError: the device does not compute in that precision, or has no such link.
@@ -105,7 +105,7 @@ def predict(case: Case) -> StepPrediction:
     )
     marks = [(0.0, 0.0, 0.0)]
     early, steps_per_round = case.algorithm.num_early_steps, case.algorithm.steps_per_round
-    for _ in range(max(case.num_steps, early + 2 * steps_per_round)):
+    for _ in range(early + max(case.num_steps, 2 * steps_per_round)):
         run.step()
         marks.append((timeline.time_s.max(), run.optimizer_s, timeline.bytes_sent[0]))
     run.close()
@@ -147,9 +147,12 @@ def case_of(overrides: Sequence[str]) -> Case:
     """What a command line asks for. Raises `UserError` with one sentence for what cannot be."""
     read_overrides(overrides)  # refuses what is none
     own = {key: text for key, text in values_of(overrides).items() if _is_own(key)}
-    if "device" not in own and "profile" not in own:
+    if "device" in own and "profile" in own:
+        raise UserError("device and profile both name the device: leave one of them out")
+    named = own.get("device", own.get("profile"))
+    if not named:
         raise UserError("device is missing: choose one, such as device=v100")
-    device = Device.load(own.get("device") or own["profile"])
+    device = Device.load(named)
     model_config(own)
     config = compose_config([text for text in overrides if not _is_own(read_word(text).key)])
     cluster = cluster_of(own)

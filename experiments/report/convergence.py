@@ -54,12 +54,18 @@ def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
             raise UserError(f"the runs differ in {column} ({', '.join(values)}): compare like runs")
     if "metric" in runs and any(map(pd.notna, runs["metric"])):
         raise UserError("accuracies are compared, and some runs have a target of another metric")
-    of_one_seed = runs.loc[runs.duplicated(["algo", "lr_scale", "seed"])]
-    if len(of_one_seed):
-        algo, scale, seed = of_one_seed.iloc[0][["algo", "lr_scale", "seed"]]
+    unknown = runs.folder[runs.lr_scale.isna()]
+    if len(unknown):
+        raise UserError(f"{unknown.iloc[0]} does not say its lr_scale: leave that run out")
+    keys = ["algo", "lr_scale", "seed"]
+    again = runs.loc[runs.duplicated(keys, keep=False)].sort_values([*keys, "folder"])
+    if len(again):
+        one, other = again.iloc[0], again.iloc[1]
+        seed = "no seed" if pd.isna(one.seed) else f"seed {one.seed}"
         raise UserError(
-            f"{algo} has several runs of seed {seed} with lr_scale={scale:g}: they differ in what "
-            "is not compared here; give folders with one setting of each algorithm"
+            f"{one.folder} and {other.folder} are two runs of {one.algo} with {seed} and "
+            f"lr_scale={one.lr_scale:g}: they differ in what is not compared here; give folders "
+            "with one setting of each algorithm"
         )
     if BASELINE not in set(completed.algo):
         raise UserError(f"there is no run of {BASELINE} that completed to compare with: add some")

@@ -58,6 +58,8 @@ computed.
 """
 _OF_SEED = {"topology.seed", "cluster.jitter.seed"}
 """What follows the seed by its own file in `conf/`: no other setting either."""
+_MAY_FOLLOW = {"algo.seed", "compressor.seed"}
+"""What makes no setting where it is the seed in all runs, as by `algo.seed=${seed}`."""
 _CONFIGURATION = "configuration"
 """The one option of a run whose configuration cannot be read: it is no seed of any setting."""
 _TOLD_ELSEWHERE = (*_TCP, "net.rate_mbit", "net.backend", "task.target_accuracy")
@@ -72,7 +74,7 @@ _MEDIANS = (
     *("validation_score", "spread", "steps", "achieved_rate_mbit"),
     *("mb_sent_per_worker", "mb_a_step", *_TIMES),
 )
-_SEED = re.compile(r"^seed: .*\n?", re.MULTILINE)
+_SEED = re.compile(r"^seed: (.*)\n?", re.MULTILINE)
 
 AT_WORK = "not ended"
 """The status of a run that is still at work, or that was killed without a word."""
@@ -175,12 +177,13 @@ def _is_baseline(config: dict[str, Any]) -> bool:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    """The configuration as {"bits": 8, "optim.lr": 0.1}, without the seed; where it cannot be read,
+    """The configuration as {"bits": 8, "optim.lr": 0.1}, its seed a text; where it cannot be read,
     only that. A field of the algorithm by whose name the run has an option, or could have one, is
     {"algo.clip_norm": 1.0}.
     """
     try:
-        return ADDED | _parsed(_SEED.sub("", (folder / "config.yaml").read_text()))
+        text = (folder / "config.yaml").read_text()
+        return ADDED | _parsed(_SEED.sub("", text)) | {"seed": "".join(_SEED.findall(text))}
     except (OSError, ValueError):
         return {_CONFIGURATION: "unreadable"}
 
@@ -290,6 +293,7 @@ def _differing(configs: Sequence[dict[str, Any]], group: str = "") -> set[str]:
         {key for config in distinct for key in config if key.startswith(group)}
         - _OF_NO_SETTING
         - _OF_SEED
+        - {key for key in _MAY_FOLLOW if all(str(c.get(key)) == c["seed"] for c in distinct)}
     )
     return {key for key in keys if len({repr(config.get(key)) for config in distinct}) > 1}
 

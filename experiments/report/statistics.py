@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 Interval = tuple[float, float]
 Array = NDArray[np.float64]
 
+MAX_PAIRS = 16
+"""That `flip_p_value` takes, since it tries all ways to exchange the two of a pair."""
+
 MIN_SEEDS = 3
 """Fewer runs have no interval."""
 
@@ -186,7 +189,8 @@ def flip_p_value(values: Sequence[float], others: Sequence[float]) -> float:
     differ in their mean as much, if in each pair either could be the one as well as the other.
 
     Exact, whatever they are distributed like: over all ways to exchange the two of a pair (Fisher
-    1935). All values are positive and finite, and there are at most 16 pairs.
+    1935). All values are positive and finite, and there are at most
+    `MAX_PAIRS` pairs.
     """
     return float(_flipped(np.log(np.asarray(values) / np.asarray(others))[None])[0])
 
@@ -294,7 +298,7 @@ def order_place(size: int) -> tuple[int, float]:
 def _flipped(differences: Array) -> Array:
     """The p-value of each row of `differences [rows, pairs]`, over all of their signs."""
     num_pairs = differences.shape[1]
-    assert num_pairs <= 16, "there are 2 ** num_pairs signs"
+    assert num_pairs <= MAX_PAIRS, "there are 2 ** num_pairs signs"
     bits = np.arange(2**num_pairs)[:, None] >> np.arange(num_pairs) & 1
     sums = np.abs(differences @ (1.0 - 2.0 * bits.T))  # the first has all signs as they are
     return (sums >= sums[:, :1] * (1 - 1e-9)).mean(axis=1)

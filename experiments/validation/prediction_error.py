@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from experiments.report.results_table import results_table
+from experiments.report.results_table import named, results_table
 from experiments.report.statistics import is_tie, prediction_error
 from experiments.runs.load import load_runs
 from host.errors import UserError
@@ -20,15 +20,20 @@ NETS = ("none", "lan_1g", "slow_tcp", "wan", "lossy", "one_slow_worker")
 SEED = 0
 """The seed whose runs are compared."""
 
+_WORKERS = {False: "real", True: "simulated"}
+
 
 def times_to_accuracy(measured: Path, predicted: Path) -> str:
-    """Predicted over measured time to accuracy of each algorithm on each network of `NETS`, and how
-    alike the orders of the algorithms are.
+    """Predicted over measured time to accuracy of each algorithm that both have on all networks of
+    `NETS`, and how alike the orders of the algorithms are.
 
-    Raises `UserError` for a folder without runs on all of them.
+    Raises `UserError` for a folder without runs on all of them, or with several settings of an
+    algorithm, and where both have no algorithm in common.
     """
-    seconds, foreseen = _seconds(measured), _seconds(predicted)
-    names = seconds.loc[foreseen.index].median(axis=1).sort_values().index
+    seconds = _seconds(measured, is_simulated=False)
+    foreseen = _seconds(predicted, is_simulated=True)
+    common = _common(seconds.dropna().index, foreseen.dropna().index, measured, predicted)
+    names = seconds.loc[common].median(axis=1).sort_values().index
     seconds, foreseen = seconds.loc[names], foreseen.loc[names]
     ratio = foreseen / seconds
     rows = {str(name): [f"{ratio.loc[name, net]:.2f}" for net in NETS] for name in names}
@@ -37,32 +42,39 @@ def times_to_accuracy(measured: Path, predicted: Path) -> str:
 
 
 def seconds_a_step(measured: Path, predicted: Path) -> str:
-    """Seconds a step of real workers, of simulated ones, and their ratio, by algorithm.
+    """Seconds a step of real workers, of simulated ones, and their ratio, of each algorithm that
+    both have.
 
-    Raises `UserError` for a folder without such runs.
+    Raises `UserError` for a folder without such runs, or with several of an algorithm, and where
+    both have no algorithm in common.
     """
-    real, simulated = _steps(measured, "gloo"), _steps(predicted, "sim")
+    real = _steps(measured, is_simulated=False)
+    simulated = _steps(predicted, is_simulated=True)
+    common = _common(real.index, simulated.index, measured, predicted)
     rows = {
         str(name): [f"{s:.3f}", f"{simulated[name]:.3f}", f"{simulated[name] / s:.2f}"]
-        for name, s in real.sort_values().items()
+        for name, s in real.loc[common].sort_values().items()
     }
     return _markdown(("algorithm", "real", "simulated", "ratio"), rows)
 
 
 def first_places(measured: Path, predicted: Path) -> str:
-    """Which algorithm is first on each network of `NETS`, of those that were predicted: by the
+    """Which algorithm is first on each network of `NETS`, of those that both have on all: by the
     median of the measured runs, and by the predicted ones of `SEED`; and whether the two agree, or
     tie. They tie where the measured times of both do by the rules of a report's page, or their
     predicted times are within the error of such predictions on that network.
 
-    Raises `UserError` for a folder without runs on all of them.
+    Raises `UserError` as `times_to_accuracy` does.
     """
-    foreseen = _seconds(predicted)
-    runs = load_runs(measured)
-    table = results_table(runs.loc[runs.algo.isin(foreseen.index)])
+    foreseen = _seconds(predicted, is_simulated=True).dropna()
+    runs = named(_runs(measured, is_simulated=False))
+    common = _common(pd.Index(runs["name"]), foreseen.index, measured, predicted)
+    table = results_table(runs.loc[runs["name"].isin(list(common))])
+    common = _common(_by_net(table, measured).dropna().index, common, measured, predicted)
+    table = table.loc[table["name"].isin(list(common))]
     rows = {}
     for net in NETS:
-        simulated = {str(name): time_s for name, time_s in foreseen[net].to_dict().items()}
+        simulated = {str(name): foreseen.loc[name, net] for name in common}
         rows[net] = _firsts(simulated, table.loc[table.net == net])
     headers = ("first, real", "s", "first, simulated", "s, simulated", "s, real", "the two")
     return _markdown(("network", *headers), rows)
@@ -88,14 +100,46 @@ def _firsts(simulated: dict[str, float], rows: pd.DataFrame) -> list[str]:
     return [first, times[0], other, *times[1:], verdict]
 
 
-def _seconds(folder: Path) -> pd.DataFrame:
-    """The time to accuracy of the one seed: a row an algorithm, a column a network."""
+def _runs(folder: Path, *, is_simulated: bool) -> pd.DataFrame:
     runs = load_runs(folder)
+    runs = runs.loc[(runs.backend == "sim") == is_simulated]
+    if runs.empty:
+        raise UserError(f"{folder} has no run of {_WORKERS[is_simulated]} workers")
+    return runs
+
+
+def _seconds(folder: Path, *, is_simulated: bool) -> pd.DataFrame:
+    """The time to accuracy of the one seed: a row an algorithm, a column a network."""
+    runs = _runs(folder, is_simulated=is_simulated)
     runs = runs.loc[runs.seed == SEED]
     if missing := [net for net in NETS if net not in set(runs.net)]:
-        raise UserError(f"{folder} has no run of seed {SEED} on {', '.join(missing)}")
-    table = results_table(runs).pivot(index="name", columns="net", values="time_to_accuracy_s")
-    return table.loc[:, list(NETS)]
+        raise UserError(
+            f"{folder} has no run of {_WORKERS[is_simulated]} workers, seed {SEED}, on "
+            f"{', '.join(missing)}"
+        )
+    return _by_net(results_table(runs), folder)
+
+
+def _by_net(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    """Times to accuracy: a row an algorithm, a column a network of `NETS`."""
+    table = table.loc[table.net.isin(NETS)]
+    again = table.loc[table.duplicated(["name", "net"])]
+    if len(again):
+        name, net = again.iloc[0][["name", "net"]]
+        raise UserError(f"{folder} has several settings of {name} on {net}: give a folder with one")
+    by_net = table.pivot(index="name", columns="net", values="time_to_accuracy_s")
+    return by_net.reindex(columns=list(NETS))
+
+
+def _common(real: pd.Index, simulated: pd.Index, measured: Path, predicted: Path) -> pd.Index:
+    """The algorithms of both. Raises `UserError` where there is none."""
+    common = simulated.intersection(real)
+    if common.empty:
+        raise UserError(
+            f"no algorithm has real runs in {measured} and simulated ones in {predicted}: give "
+            "folders of the same algorithms"
+        )
+    return common
 
 
 def _summary(measured: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, list[str]]:
@@ -113,11 +157,11 @@ def _summary(measured: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, list[
     }
 
 
-def _steps(folder: Path, backend: str) -> pd.Series:
-    runs = load_runs(folder)
-    runs = runs.loc[runs.backend == backend]
-    if runs.empty:
-        raise UserError(f"{folder} has no run with backend={backend}")
+def _steps(folder: Path, *, is_simulated: bool) -> pd.Series:
+    runs = _runs(folder, is_simulated=is_simulated)
+    if runs.algo.duplicated().any():
+        algo = runs.algo[runs.algo.duplicated()].iloc[0]
+        raise UserError(f"{folder} has several runs of {algo}: give a folder with one")
     return pd.Series(1 / runs.steps_per_s.to_numpy(), index=runs.algo)
 
 

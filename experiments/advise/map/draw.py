@@ -92,7 +92,7 @@ def _figure(
     for panel, at, said in cells:
         draw = partial(_draw, panel=panel, at=at, with_points=with_points and not panel.loss_pct)
         panels.append(column.Panel(title=said, draw=draw, height_in=_PANEL_IN))
-    firsts = {algo for _, at, _ in cells if np.isfinite(at.best_s).any() for algo in leaders(at)}
+    firsts = {algo for _, at, _ in cells for algo in leaders(at)}
     entries = [(algo, partial(swatch, algo)) for algo in sorted(firsts)]
     return column.column([*panels, *([column.key(entries)] if entries else [])], title, note)
 
@@ -111,6 +111,7 @@ def _draw(axes: Axes, *, panel: Panel, at: Grid, with_points: bool) -> None:
     rates, delays = mesh(at)
     log_times = at.log_times(rates, delays)
     ratio = np.exp(log_times[BASELINE] - np.min(list(log_times.values()), axis=0))
+    ratio = np.where(at.is_reached(rates, delays), ratio, np.nan)
     lines = axes.contour(
         rates, delays, ratio.T, levels=_LEADS, colors="0.2", linewidths=0.5, linestyles=":"
     )

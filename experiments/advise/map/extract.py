@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def extract(runs: Path, file: Path = FILE) -> None:
     """Write `file` from the records in `runs`.
 
     Raises `UserError` for records of a dirty tree, for runs that are not done or without a trial,
-    and where settings have other seeds than others.
+    for two of one setting and seed, and where settings have other seeds than others.
     """
     folders = sorted(
         (task, int(workers), file.parent)
@@ -162,6 +163,12 @@ def _training(
     """Of one setting; its optimizer comes into `optims`."""
     by_seed = sorted(runs, key=lambda run: run.seed)
     words = own_words(trial.words)
+    for run, other in pairwise(by_seed):
+        if run.seed == other.seed:
+            raise UserError(
+                f"{run.folder} and {other.folder} are two runs of {words}, seed {run.seed}: keep "
+                "one"
+            )
     if [run.seed for run in by_seed] != list(seeds):
         found = [run.seed for run in by_seed]
         raise UserError(f"{words}: its seeds are {found}, others have {list(seeds)}")

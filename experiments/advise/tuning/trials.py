@@ -81,13 +81,13 @@ def load_trials(settings: Settings, folder: Path) -> list[Trial]:
     settings whose words a run has, it is of the one that says most.
 
     Raises `UserError` where a setting lacks a run on a network or with a seed that others have, or
-    has two, where two contestants have the same setting, or a run did not learn by
-    `data.for_tuning`.
+    has two, where two contestants have the same setting, a run did not learn by `data.for_tuning`,
+    or does not say its words or its network.
     """
     known = _by_words(settings)
-    trials, found = [], set()
+    trials, found = [], dict[_Run, Path]()
     for file in sorted(folder.rglob("environment.json")):
-        given = json.loads(file.read_text())["overrides"]
+        given = _given(file)
         if "data.for_tuning=true" not in given:
             raise UserError(f"{file.parent} is no trial: it has not data.for_tuning=true")
         record = read_record(file.parent, is_held=False)
@@ -96,17 +96,39 @@ def load_trials(settings: Settings, folder: Path) -> list[Trial]:
         values = values_of(given)
         for words in _said_most(known, set(given)):
             name, text = known[words]
+            if "net" not in values:
+                raise UserError(f"{file.parent} does not say its network: run it with net=NAME")
             one = words, values["net"], values.get("seed")
             if one in found:
                 raise UserError(
-                    f"{folder} has two runs of {text!r} on {one[1]} with seed {one[2]}: keep those "
-                    "of one command"
+                    f"{found[one]} and {file.parent} are two runs of {_said(text, *one[1:])}: keep "
+                    "those of one command"
                 )
-            found.add(one)
+            found[one] = file.parent
             trials.append(_trial(name, text, values["net"], file.parent))
-    if missing := _wanted(known, found) - found:
-        raise UserError(f"{folder} lacks {counted(len(missing), 'trial')}: run them first")
+    if missing := _wanted(known, set(found)) - found.keys():
+        first = min(_said(known[words][1], net, seed) for words, net, seed in missing)
+        raise UserError(
+            f"{folder} lacks {counted(len(missing), 'trial')}: run them first, such as {first}; a "
+            "setting that is refused there needs a net=NAME of its own"
+        )
     return trials
+
+
+def _given(environment: Path) -> list[str]:
+    """The words of a run."""
+    try:
+        return [str(word) for word in json.loads(environment.read_text())["overrides"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"{environment} does not say what was run ({error}): leave that run out"
+        ) from error
+
+
+def _said(text: str, net: str, seed: str | None) -> str:
+    """Such as "'algo=qsgd' on wan with seed 0"; where no run says network or seed, without."""
+    where = f" on {net}" if net else ""
+    return f"{text!r}{where}" if seed is None else f"{text!r}{where} with seed {seed}"
 
 
 def _by_words(settings: Settings) -> dict[_Words, tuple[str, str]]:

@@ -45,14 +45,14 @@ left. A test that leaves the seeds aside (Mann-Whitney) would hide it.
 
 def page(compared: Sequence[Compared], command: str) -> str:
     """What git keeps of it, as Markdown."""
-    num_seeds = len(compared[0].real)
+    numbers = [len(own.real) for own in compared]
     alike = [own.algo for own in compared if own.is_same]
     others = [own.algo for own in compared if not own.is_same]
     told = holm([own.p_value for own in compared], len(compared))
     differ = [own.algo for own, is_told in zip(compared, told, strict=True) if is_told]
     parts = [
         "# Do real and simulated workers need equally many steps?",
-        f"{counted(num_seeds, 'seed')} of each of {counted(len(compared), 'algorithm')}, with four "
+        f"{_seeds(numbers)} of each of {counted(len(compared), 'algorithm')}, with four "
         "real workers (gloo, processes of one host) and with four simulated ones "
         "([what was run](../../conf/experiment/real_and_simulated.yaml), [the "
         "study](../../conf/study/real_and_simulated.yaml)). Each algorithm has a target of its "
@@ -64,6 +64,12 @@ def page(compared: Sequence[Compared], command: str) -> str:
         _TEST,
     ]
     return "\n\n".join(map(_filled, parts)) + "\n"
+
+
+def _seeds(numbers: Sequence[int]) -> str:
+    """Such as "10 seeds" or "4 to 10 seeds"."""
+    low, high = min(numbers), max(numbers)
+    return counted(high, "seed") if low == high else f"{low} to {high} seeds"
 
 
 def _findings(num: int, alike: list[str], others: list[str], differ: list[str]) -> str:
@@ -93,8 +99,9 @@ def _findings(num: int, alike: list[str], others: list[str], differ: list[str]) 
 
 
 def _rows(compared: Sequence[Compared], told: Sequence[bool]) -> list[list[str]]:
-    num_seeds, rows = len(compared[0].real), []
+    rows = []
     for own, is_told in zip(compared, told, strict=True):
+        num_seeds = len(own.real)
         low, high = ratio_interval(own.real, own.simulated, paired=True)
         rows.append(
             [

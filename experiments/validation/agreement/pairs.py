@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from experiments.report.statistics import flip_p_value
+from experiments.report.statistics import MAX_PAIRS, flip_p_value
 from experiments.runs.load import load_rows, load_runs
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow, reaching
@@ -132,16 +132,20 @@ def compare(runs: Path, targets: Mapping[str, float]) -> list[Compared]:
     """All algorithms of `targets`, in their order.
 
     Raises `UserError` where one has not the same seeds, real and simulated, and two at least, or
-    several runs of a seed, or fewer than two evaluations.
+    more than `MAX_PAIRS`, or several runs of a seed, or one without, or fewer than two evaluations.
     """
     table = load_runs(runs)
     table = table.loc[table.algo.isin([*targets])]
-    of_one_seed = table.loc[table.duplicated(["algo", "backend", "seed"])]
-    if len(of_one_seed):
-        algo, backend, seed = of_one_seed.iloc[0][["algo", "backend", "seed"]]
+    unknown = table.folder[table.seed.isna()]
+    if len(unknown):
+        raise UserError(f"{unknown.iloc[0]} has no seed, so that it makes no pair: leave it out")
+    keys = ["algo", "backend", "seed"]
+    again = table.loc[table.duplicated(keys, keep=False)].sort_values([*keys, "folder"])
+    if len(again):
+        one, other = again.iloc[0], again.iloc[1]
         raise UserError(
-            f"{runs} has several runs of {algo}, backend={backend}, seed {seed}: give a folder "
-            "with one of each"
+            f"{one.folder} and {other.folder} are two runs of {one.algo}, backend={one.backend}, "
+            f"seed {one.seed}: keep one"
         )
     found = {
         (algo, backend, int(seed)): [row for row in load_rows(folder) if row.is_evaluation]
@@ -163,6 +167,11 @@ def _pairs(
         raise UserError(
             f"{runs} has not the same two seeds or more of {algo}, real and simulated: real "
             f"{_listed(real)}, simulated {_listed(simulated)}"
+        )
+    if len(real) > MAX_PAIRS:
+        raise UserError(
+            f"{runs} has {len(real)} seeds of {algo}, and the exact test takes {MAX_PAIRS} at "
+            "most: give a folder with fewer"
         )
     return [
         Pair(

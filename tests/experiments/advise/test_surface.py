@@ -138,11 +138,36 @@ def test_what_depends_on_timing_is_simulated_at_few_points_and_said_so(plan):
 
 
 def test_the_first_at_a_delay_is_one_that_reaches_the_target(plan):
-    late = grid(
-        a=lambda r, d: np.where((r > RATES[0]) & (d < DELAYS[2]), 1.0, math.inf),
+    some = grid(
+        a=lambda r, d: np.where((r > RATES[0]) & (d < DELAYS[1]), 1.0, math.inf),
+        b=lambda r, d: np.where(d < DELAYS[2], 3.0, math.inf),
     )
-    said = sentences(late, Field([Fake("a", False, plan)], {}))
-    assert said[1:4] == ["At 1 ms: a.", "At 10 ms: a.", "At 100 ms: none reaches the target."]
+    said = sentences(some, Field([Fake("a", False, plan)], {}))
+    assert said[1:4] == [
+        "At 1 ms: b, from 18 Mbit/s a.",
+        *("At 10 ms: b.", "At 100 ms: none reaches the target."),
+    ]
+
+
+def late(rate, delay):
+    return np.where(rate < 100, math.inf, 3.0)
+
+
+def early(rate, delay):
+    return np.where(rate < 100, 3.0, math.inf)
+
+
+def test_half_way_from_a_point_that_none_reaches_none_is_first(plan):
+    said = {}
+    for name, of in {"late": late, "early": early}.items():
+        some = grid(a=never, b=of)
+        (line,) = some.crossings(0)
+        assert line.rate_mbit == pytest.approx(math.sqrt(RATES[1] * RATES[2]), rel=0.01)
+        said[name] = sentences(some, Field([Fake("a", False, plan)], {}))[1]
+    assert said == {
+        "late": "At 1 ms: none reaches the target, from 56 Mbit/s b.",
+        "early": "At 1 ms: b, from 56 Mbit/s none reaches the target.",
+    }
 
 
 @pytest.fixture
@@ -174,6 +199,17 @@ def test_of_equal_ones_the_first_by_name_has_the_region():
     names = {text.get_text() for text in axes.texts}
     assert "allreduce" in names
     assert not {"qadam", "sgp"} & names
+
+
+def test_where_none_reaches_the_target_no_region_is_filled():
+    some = grid(a=never, b=late)
+    assert drawing.leaders(some) == ["b"]
+    axes, _ = surface_plot(some, "title").figure.axes
+    assert "a" not in {text.get_text() for text in axes.texts}
+    (region,) = [c for c in axes.collections if c.get_fill()]
+    left = min(path.get_extents().x0 for path in region.get_paths())
+    assert left == pytest.approx(math.sqrt(RATES[1] * RATES[2]), rel=0.02)
+    assert drawing.leaders(grid(a=never, b=never)) == []
 
 
 def test_ties_stand_in_brackets():

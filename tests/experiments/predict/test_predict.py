@@ -128,6 +128,13 @@ def test_a_warm_up_is_not_of_the_steady_state(warming_up, steady):
     assert early.step_s == pytest.approx(late.step_s)
 
 
+def test_a_warm_up_leaves_steps_enough_of_a_background_whose_rounds_are_no_steps():
+    words = ("algo=async", "model=resnet50", "algo.interval_ms=0", "max_steps=40")
+    early, late = predicted(*words, "algo.warmup_steps=40"), predicted(*words)
+    assert early.bytes_sent == pytest.approx(late.bytes_sent, rel=0.1)
+    assert early.step_s == pytest.approx(late.step_s, rel=0.1)
+
+
 def test_workers_that_seldom_meet_do_meet():
     every, seldom = (
         predicted("algo=local_sgd", f"algo.interval={interval}", "model=resnet50")
@@ -250,8 +257,11 @@ def test_what_cannot_be_predicted_is_refused_in_a_sentence(words, complaint):
 def test_profile_is_another_name_of_device():
     words = [word for word in BASE if word != "device=v100"]
     assert case_of([*words, "algo=allreduce", "profile=a100"]).device == Device.load("a100")
-    with pytest.raises(UserError, match="device is missing: choose one, such as device=v100"):
-        case_of([*words, "algo=allreduce"])
+    for no_word in ((), ("device=",), ("profile=",)):
+        with pytest.raises(UserError, match="device is missing: choose one, such as device=v100"):
+            case_of([*words, "algo=allreduce", *no_word])
+    with pytest.raises(UserError, match="device and profile both name the device: leave one of"):
+        case_of([*words, "algo=allreduce", "device=v100", "profile=a100"])
 
 
 def command_line(monkeypatch, capsys, *words):

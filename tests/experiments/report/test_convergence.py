@@ -13,7 +13,8 @@ def runs(*rows):
         **{"optim": "sgd", "bytes_sent_per_worker": 2e6, "spread": 0.0},
     }
     made = pd.DataFrame([dict(zip(columns, row, strict=True)) | same for row in rows])
-    return made.assign(seed=made.groupby(["algo", "lr_scale"]).cumcount(), reason=None)
+    seeds = made.groupby(["algo", "lr_scale"], dropna=False).cumcount()
+    return made.assign(seed=seeds, reason=None, folder=[f"runs/{k}" for k in range(len(made))])
 
 
 BASE = [("allreduce", 1.0, 0.80, 0.81, "completed"), ("allreduce", 1.0, 0.82, 0.83, "completed")]
@@ -82,5 +83,13 @@ def test_what_failed_did_not_diverge_and_what_is_at_work_did_neither():
 
 def test_other_settings_are_no_seeds():
     twice = runs(*BASE).assign(seed=0)
-    with pytest.raises(UserError, match="allreduce has several runs of seed 0 with lr_scale=1"):
+    said = "runs/0 and runs/1 are two runs of allreduce with seed 0 and lr_scale=1: they differ"
+    with pytest.raises(UserError, match=said):
         best_rows(twice)
+    with pytest.raises(UserError, match="of allreduce with no seed and lr_scale=1"):
+        best_rows(twice.assign(seed=pd.NA))
+
+
+def test_a_run_that_does_not_say_its_rate_is_refused():
+    with pytest.raises(UserError, match="runs/2 does not say its lr_scale: leave that run out"):
+        best_rows(runs(*BASE, ("qsgd", None, 0.8, 0.8, "completed")))

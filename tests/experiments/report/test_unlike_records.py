@@ -82,6 +82,15 @@ def test_what_follows_the_seed_by_its_own_file_makes_no_setting(tmp_path):
     assert row["name"] == "allreduce" and row["runs"] == 3
 
 
+@pytest.mark.parametrize("part", [None, "compressor"])
+def test_what_follows_the_seed_by_the_command_line_makes_no_setting(tmp_path, part):
+    for seed in range(3):
+        own = {"seed": seed}
+        write_run(tmp_path / str(seed), seed=seed, options={part: own} if part else own)
+    (row,) = ReportData.load(tmp_path).table.to_dict("records")
+    assert row["name"] == "allreduce" and row["runs"] == 3
+
+
 def test_an_algorithms_part_is_not_the_runs_group_of_that_name(tmp_path):
     for delay_ms in (5, 100):
         write_run(tmp_path / str(delay_ms), options={"net": {"delay_ms": delay_ms}})

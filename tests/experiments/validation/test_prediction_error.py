@@ -98,10 +98,47 @@ def test_what_is_first_in_simulation_ties_by_measured_or_by_predicted_times(
 
 def test_folders_without_such_runs_are_refused(folders, tmp_path):
     write_run(tmp_path / "run", net="wan")
-    with pytest.raises(UserError, match="no run of seed 0 on none, lan_1g, slow_tcp, lossy"):
-        times_to_accuracy(folders[0], tmp_path)
-    with pytest.raises(UserError, match="no run with backend=sim"):
-        seconds_a_step(folders[0], folders[0])
+    with pytest.raises(UserError, match="of real workers, seed 0, on none, lan_1g, slow_tcp, loss"):
+        times_to_accuracy(tmp_path, folders[1])
+    for make in (times_to_accuracy, first_places):
+        with pytest.raises(UserError, match="real has no run of simulated workers"):
+            make(folders[0], folders[0])
+    with pytest.raises(UserError, match="no run of simulated workers"):
+        seconds_a_step(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("make", [times_to_accuracy, first_places])
+def test_one_folder_may_hold_both(make, folders):
+    root = folders[0].parent
+    assert make(root, root) == make(*folders)
+
+
+def test_what_was_not_both_measured_and_predicted_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "NETS", ("wan",))
+    for algo in ("allreduce", "bytegrad", "torch_ddp"):
+        write_run(tmp_path / f"real/{algo}", algo)
+    for algo in ("allreduce", "bytegrad", "local_sgd"):
+        write_run(tmp_path / f"sim/{algo}", algo, backend="sim", time_to_accuracy_s=0.5)
+    folders = tmp_path / "real", tmp_path / "sim"
+    for make in (times_to_accuracy, seconds_a_step):
+        names = [line.split(" | ")[0].strip("| ") for line in make(*folders).splitlines()[2:]]
+        assert sorted(name for name in names if "*" not in name) == ["allreduce", "bytegrad"]
+    assert "torch_ddp" not in first_places(*folders) and "local_sgd" not in first_places(*folders)
+    for make in (times_to_accuracy, seconds_a_step, first_places):
+        with pytest.raises(UserError, match="no algorithm has real runs in"):
+            make(tmp_path / "real/torch_ddp", tmp_path / "sim/local_sgd")
+
+
+def test_several_runs_of_an_algorithm_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "NETS", ("wan",))
+    for k, target in enumerate((0.8, 0.9)):
+        write_run(tmp_path / f"real_{k}", target_accuracy=target)
+        write_run(tmp_path / f"sim_{k}", target_accuracy=target, backend="sim")
+    for make in (times_to_accuracy, first_places):
+        with pytest.raises(UserError, match="has several settings of allreduce on wan: give"):
+            make(tmp_path, tmp_path)
+    with pytest.raises(UserError, match="has several runs of allreduce: give a folder with one"):
+        seconds_a_step(tmp_path, tmp_path)
 
 
 def test_the_file_is_written(folders, tmp_path, monkeypatch, capsys):

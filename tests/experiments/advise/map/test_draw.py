@@ -109,6 +109,19 @@ def test_where_nobody_reaches_the_target_no_algorithm_is_shown(shown):
     assert not axes.collections
 
 
+def test_no_line_or_region_comes_near_a_place_that_nobody_reaches(shown):
+    missed = np.zeros((3, 3), bool)
+    missed[0, 2] = True
+    axes, _key = map_figure([with_misses(shown, missed)]).axes
+    rates, delays = shown[0].grids[0].rates_mbit, LAMBDAS * COMPUTE_MS
+    areas = [own for own in axes.collections if type(own).__name__.endswith("ContourSet")]
+    drawn = np.concatenate([path.vertices for own in areas for path in own.get_paths()])
+    # A fifth of the way to the next rate and delay.
+    rate, delay = rates[0] ** 0.8 * rates[1] ** 0.2, delays[2] ** 0.8 * delays[1] ** 0.2
+    is_near = (drawn[:, 0] < rate) & (drawn[:, 1] > delay)
+    assert len(drawn) > 100 and not is_near.any()
+
+
 def test_the_table_has_a_row_for_each_place_and_target(shown):
     table = frame(shown)
     assert len(table) == 9 * 2 * (4 + 4)

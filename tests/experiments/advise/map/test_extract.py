@@ -101,6 +101,16 @@ def test_settings_of_other_seeds_are_refused(tmp_path):
         extracted(tmp_path)
 
 
+def test_two_runs_of_a_setting_and_seed_are_named(tmp_path):
+    tried(tmp_path, "algo=qsgd")
+    scored(tmp_path, "algo=qsgd")
+    again = tmp_path / "map_mnist5k_w4/algo=qsgd_0"
+    again.rename(again.with_name("first"))
+    record(tmp_path / "map_mnist5k_w4", "algo=qsgd", 0, CURVES[0], more=("target_accuracy=0.79",))
+    with pytest.raises(UserError, match=r"qsgd_0 and .*first are two runs of algo=qsgd, seed 0"):
+        extracted(tmp_path)
+
+
 def test_a_folder_without_the_study_is_refused(tmp_path):
     with pytest.raises(UserError, match="has no records of the study map: run its parts first"):
         extracted(tmp_path)

@@ -237,11 +237,11 @@ def test_a_run_is_of_the_setting_that_says_most_of_it(tmp_path):
 
 def test_all_settings_need_a_run_on_each_network_with_each_seed(tmp_path):
     settings = {"a": ["algo=qsgd"], "b": ["algo=sgp"], "own": ["algo=slowmo net=none"]}
-    with pytest.raises(UserError, match="lacks 3 trials: run them"):
+    with pytest.raises(UserError, match="lacks 3 trials: run them first, such as 'algo=qsgd'; a"):
         load_trials(settings, tmp_path)
     for algo, net in (("qsgd", "lan_1g"), ("qsgd", "wan"), ("sgp", "lan_1g"), ("slowmo", "none")):
         record(tmp_path / f"{algo}_{net}", [TUNED, f"algo={algo}", f"net={net}", "seed=0"])
-    with pytest.raises(UserError, match="lacks 1 trial: run them"):
+    with pytest.raises(UserError, match="run them first, such as 'algo=sgp' on wan with seed 0; a"):
         load_trials(settings, tmp_path)
     record(tmp_path / "sgp_wan", [TUNED, "algo=sgp", "net=wan", "seed=0"])
     assert len(load_trials(settings, tmp_path)) == 5
@@ -249,8 +249,19 @@ def test_all_settings_need_a_run_on_each_network_with_each_seed(tmp_path):
     with pytest.raises(UserError, match="lacks 4 trials: run them"):
         load_trials(settings, tmp_path)
     record(tmp_path / "pilot", [TUNED, "algo=sgp", "net=wan", "max_steps=2", "seed=0"])
-    with pytest.raises(UserError, match="two runs of 'algo=sgp' on wan with seed 0: keep those"):
+    said = "pilot and .*sgp_wan are two runs of 'algo=sgp' on wan with seed 0: keep those"
+    with pytest.raises(UserError, match=said):
         load_trials(settings, tmp_path)
+
+
+def test_records_that_do_not_say_what_was_run_or_where_are_refused(tmp_path):
+    record(tmp_path / "run", [TUNED, "algo=qsgd", "seed=0"])
+    with pytest.raises(UserError, match="run does not say its network: run it with net=NAME"):
+        load_trials({"a": ["algo=qsgd"]}, tmp_path)
+    for text in ('{"overr', "{}", "[]"):
+        (tmp_path / "run/environment.json").write_text(text)
+        with pytest.raises(UserError, match=r"environment\.json does not say what was run"):
+            load_trials({"a": ["algo=qsgd"]}, tmp_path)
 
 
 def chosen_of(folder: str) -> list[Path]:

@@ -1,11 +1,12 @@
 """Steps to a target of real and of simulated workers, from records."""
 
+import json
 import math
 
 import pytest
 
 from experiments.commands.checks import agreement
-from experiments.report.statistics import flip_p_value
+from experiments.report.statistics import MAX_PAIRS, flip_p_value
 from experiments.runs.actions import Command
 from experiments.runs.parts import load_parts
 from experiments.training.metrics import MetricsRow
@@ -67,6 +68,20 @@ def test_the_page_says_which_are_one_trajectory_and_which_differ(runs):
     assert row.endswith("| 0 | 6/6 | 0 | 6/6 | 1.00 to 1.00 | 1.000 | - | - |")
 
 
+def test_each_algorithm_is_told_of_its_own_seeds(tmp_path):
+    for algo, num_seeds in (("allreduce", 2), ("local_sgd", 3)):
+        for seed in range(num_seeds):
+            for backend in ("gloo", "sim"):
+                folder = tmp_path / f"{algo}_{backend}_{seed}"
+                write_run(folder, algo, seed=seed, backend=backend)
+    text = page(pairs.compare(tmp_path, TARGETS), "python -m experiments.agreement")
+    assert "2 to 3 seeds of each of 2 algorithms, with four real workers" in " ".join(text.split())
+    allreduce, local_sgd = (
+        next(line for line in text.splitlines() if line.startswith(f"| {algo}")) for algo in TARGETS
+    )
+    assert allreduce.count("| 2/2 |") == local_sgd.count("| 3/3 |") == 2
+
+
 def test_one_that_differs_is_named(runs):
     text = page(pairs.compare(runs, {"local_sgd": 0.8}), "python -m experiments.agreement")
     assert "**The steps of local_sgd are not of one distribution**" in " ".join(text.split())
@@ -113,7 +128,24 @@ def test_several_runs_of_a_seed_and_runs_without_evaluations_are_refused(tmp_pat
     with pytest.raises(UserError, match="runs of allreduce have fewer than two evaluations"):
         pairs.compare(tmp_path, {"allreduce": 0.8})
     write_run(tmp_path / "again", seed=1, backend="sim")
-    with pytest.raises(UserError, match="several runs of allreduce, backend=sim, seed 1: give"):
+    said = "again and .*sim_1 are two runs of allreduce, backend=sim, seed 1: keep one"
+    with pytest.raises(UserError, match=said):
+        pairs.compare(tmp_path, {"allreduce": 0.8})
+
+
+def test_a_run_without_a_seed_is_refused(tmp_path):
+    write_run(tmp_path / "seedless", backend="sim")
+    file = tmp_path / "seedless/summary.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"seed": None}))
+    with pytest.raises(UserError, match="seedless has no seed, so that it makes no pair: leave it"):
+        pairs.compare(tmp_path, {"allreduce": 0.8})
+
+
+def test_more_seeds_than_the_exact_test_takes_are_refused(tmp_path):
+    for seed in range(MAX_PAIRS + 1):
+        for backend in ("gloo", "sim"):
+            write_run(tmp_path / f"{backend}_{seed}", seed=seed, backend=backend, num_rows=2)
+    with pytest.raises(UserError, match="has 17 seeds of allreduce, and the exact test takes 16"):
         pairs.compare(tmp_path, {"allreduce": 0.8})
 
 
