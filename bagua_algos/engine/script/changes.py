@@ -7,7 +7,7 @@ another optimizer. Whatever can be taken back is; anything else is refused by th
 
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
@@ -55,8 +58,11 @@ class ScriptChanges:
         )
         self._note_addresses()
 
-    def attach(self) -> None:
-        """Look at every optimizer before it steps."""
+    def attach(self, on_other_step: Callable[[list[nn.Parameter]], None]) -> None:
+        """Look at every optimizer before it steps. `on_other_step` is given the parameters of each
+        that is not the distributed one, after its step.
+        """
+        self._on_other_step = on_other_step
         _hook_all_optimizers()
         _LOOKING.add(self)
 
@@ -184,8 +190,9 @@ class ScriptChanges:
             "the gradients of the last backward pass were thrown away before a step, and what its "
             "error feedback did not send of them would reach the weights all the same: let a "
             "backward pass whose gradients nobody uses run within model.no_sync(), or with "
-            "requires_grad_(False) on the model; clip gradients that are too large, or leave a "
-            "batch out by its loss"
+            "requires_grad_(False) on the model; clip gradients that are too large, leave a batch "
+            "out by its loss, and after another optimizer's step call the zero_grad() of that "
+            "optimizer alone"
         )
 
     def _changed_since(self, versions: Sequence[int]) -> nn.Parameter | None:
@@ -213,6 +220,10 @@ class ScriptChanges:
                     "options"
                 )
         self._approved[optimizer] = known
+
+    def _after_any_step(self, optimizer: Optimizer) -> None:
+        if optimizer is not self._optimizer:
+            self._on_other_step(_parameters_of(optimizer))
 
     def _refuse_within_backward(self, parameters: Iterable[nn.Parameter]) -> None:
         for parameter in parameters:
@@ -286,15 +297,20 @@ _LOOKING: weakref.WeakSet[ScriptChanges] = weakref.WeakSet()
 
 @cache
 def _hook_all_optimizers() -> None:
-    """One hook for all, which stays: torch forbids that the garbage collector, which may come at
-    any time, removes one of these hooks while others run.
+    """One pair of hooks for all, which stays: torch forbids that the garbage collector, which may
+    come at any time, removes one of these hooks while others run.
     """
 
-    def look(optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
+    def before(optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
         for changes in list(_LOOKING):
             changes._before_any_step(optimizer)
 
-    register_optimizer_step_pre_hook(look)
+    def after(optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
+        for changes in list(_LOOKING):
+            changes._after_any_step(optimizer)
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
 
 
 def check_is_not_wrapped(model: nn.Module) -> None:

@@ -37,6 +37,7 @@ WITH_FEEDBACK = [
     PowerSGD(rank=1),
     CompressedAllReduce(compressor=SignScale(), error_feedback=True),
 ]
+WITH_MOMENTUM = TopK(ratio=0.1, momentum=0.9)
 WITH_PICTURE = [LocalSGD(interval=2, outer=Nesterov()), LowPrecisionDecentralized(), ChocoSGD()]
 
 
@@ -85,16 +86,68 @@ def test_gradients_that_are_zero_accumulate_too(algorithm, bucket_bytes):
     assert model[1].weight.any()
 
 
-@pytest.mark.parametrize("algorithm", WITH_FEEDBACK, ids=name_of)
-def test_gradients_that_overflowed_may_be_thrown_away(algorithm):
+@pytest.mark.parametrize("algorithm", [*WITH_FEEDBACK, WITH_MOMENTUM], ids=name_of)
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_that_overflowed_may_be_thrown_away(algorithm, set_to_none):
     model, plain = layers(3, 4, 5), layers(3, 4, 5)
     pairs = [(m, engine_of(m, algorithm)[1]) for m in (model, plain)]
     (torch.inf * loss_of(model)).backward()
     for m, optimizer in pairs:
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=set_to_none)
         loss_of(m).backward()
         optimizer.step()
         assert all(p.isfinite().all() for p in m.parameters())
+
+
+@pytest.mark.parametrize("algorithm", [*WITH_FEEDBACK, WITH_MOMENTUM], ids=name_of)
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("has_closure", [True, False])
+def test_two_optimizers_may_step_in_turn(algorithm, set_to_none, has_closure):
+    model, plain = layers(3, 4, 5), layers(3, 4, 5)
+    pairs = [(m, engine_of(m, algorithm)[1]) for m in (model, plain)]
+    other = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        for m, optimizer in pairs:
+
+            def closure(m=m):
+                m.zero_grad(set_to_none=set_to_none)
+                loss_of(m).backward()
+
+            own = other if m is model and step % 2 == 0 else optimizer
+            own.step(closure) if has_closure else (closure(), own.step())
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("algorithm", WITH_FEEDBACK, ids=name_of)
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_what_an_optimizer_of_one_layer_leaves_may_accumulate_and_not_go(algorithm, set_to_none):
+    model = layers(3, 4, 5)
+    _, optimizer = engine_of(model, algorithm)
+    head = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    for _ in range(2):
+        loss_of(model).backward()
+        head.step()
+        head.zero_grad(set_to_none=set_to_none)
+        loss_of(model).backward()
+        optimizer.step()
+        model.zero_grad(set_to_none=set_to_none)
+    loss_of(model).backward()
+    head.step()
+    model.zero_grad(set_to_none=set_to_none)
+    with pytest.raises(
+        ValueError, match=r"thrown away .* the zero_grad\(\) of that optimizer alone"
+    ):
+        loss_of(model).backward()
+
+
+def test_momentum_takes_no_gradients_of_another_optimizer_that_stay():
+    model = layers(3, 4, 5)
+    engine_of(model, WITH_MOMENTUM)
+    loss_of(model).backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    with pytest.raises(ValueError, match=r"^TopK takes every backward pass for a step: let"):
+        loss_of(model).backward()
 
 
 @pytest.mark.parametrize("algorithm", WITH_FEEDBACK, ids=name_of)
