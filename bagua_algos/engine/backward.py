@@ -116,14 +116,24 @@ class BackwardTracker:
         is_gone = is_one_gone or (bool(self._unused) and self._are_gone(self._unused, parameter))
         return is_gone and bool(self._is_finite)
 
-    def is_first(self, parameter: nn.Parameter | None) -> bool:
-        """Whether this pass goes on from no gradient of the pass before: all are gone."""
-        return self._are_gone(self._given, parameter)
+    def is_first(self, parameter: nn.Parameter | None, *, looks_at_values: bool) -> bool:
+        """Whether this pass goes on from no gradient of the pass before: all are None by now, or
+        zeros, if it `looks_at_values`.
+        """
+        return self._are_gone(self._given, parameter, looks_at_values=looks_at_values)
 
-    def _are_gone(self, given: list[nn.Parameter], parameter: nn.Parameter | None) -> bool:
+    def _are_gone(
+        self,
+        given: list[nn.Parameter],
+        parameter: nn.Parameter | None,
+        *,
+        looks_at_values: bool = True,
+    ) -> bool:
         known = [p for p in given if p is not parameter] or given
         if all(p.grad is not self._places[p].view for p in known):
             return True
+        if not looks_at_values:
+            return False
         own = None if parameter is None else self._places[parameter].bucket
         is_written = any(
             bucket.gradients._version > version + (bucket is own)  # it has been added there

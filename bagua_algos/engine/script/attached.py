@@ -42,6 +42,8 @@ class Attached(ABC):
     _synchronizing: bool = True
     _has_begun: bool = False
     _is_consensus: bool = False
+    _sees_all_gradients: bool = True
+    """Whether all processes find the same values of averaged gradients, and so decide the same."""
 
     @property
     def exposed_communication_s(self) -> float:
@@ -128,8 +130,10 @@ class Attached(ABC):
         """`parameter` has the first gradient of the pass; None: there will be none."""
         algorithm, is_step_next = self.algorithm, self._accumulation.is_step_next
         if is_step_next and algorithm.keeps_unsent and self.backward.is_thrown_away(parameter):
-            self._changes.refuse_thrown_away()
-        if is_step_next and algorithm.takes_one_backward and not self.backward.is_first(parameter):
+            if self._sees_all_gradients:
+                self._changes.refuse_thrown_away()
+            self._changes.warn_of_thrown_away()
+        if is_step_next and algorithm.takes_one_backward and not self._is_first(parameter):
             raise ValueError(
                 f"{type(algorithm).__name__} takes every backward pass for a step: let those "
                 "of all micro-batches but the last run within model.no_sync()"
@@ -140,6 +144,9 @@ class Attached(ABC):
         if self._has_begun and self.algorithm.replaces_weights(self.context):
             self._changes.check_begin()
         self._changes.note_backward()
+
+    def _is_first(self, parameter: nn.Parameter | None) -> bool:
+        return self.backward.is_first(parameter, looks_at_values=self._sees_all_gradients)
 
     def _end_backward(self) -> list[nn.Parameter]:
         """All gradients are there; returns the parameters that have got none."""

@@ -25,6 +25,13 @@ from bagua_algos.engine.call_stack import running
 from bagua_algos.engine.script.own_storage import find_overlap, is_shared, lies_in
 
 AGAIN = "release() the model and distribute() it again"
+_THROWN_AWAY = (
+    "the gradients of the last backward pass were thrown away before a step, and what its error "
+    "feedback did not send of them would reach the weights all the same: let a backward pass whose "
+    "gradients nobody uses run within model.no_sync(), or with requires_grad_(False) on the model; "
+    "clip gradients that are too large, leave a batch out by its loss, and after another "
+    "optimizer's step call the zero_grad() of that optimizer alone"
+)
 
 
 class ScriptChanges:
@@ -56,6 +63,7 @@ class ScriptChanges:
         self._approved: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
             weakref.WeakKeyDictionary()
         )
+        self._has_warned = False
         self._note_addresses()
 
     def attach(self, on_other_step: Callable[[list[nn.Parameter]], None]) -> None:
@@ -186,14 +194,13 @@ class ScriptChanges:
         """Raise `ValueError`: a backward pass begins whose predecessor's gradients are gone, and no
         step has used them.
         """
-        raise ValueError(
-            "the gradients of the last backward pass were thrown away before a step, and what its "
-            "error feedback did not send of them would reach the weights all the same: let a "
-            "backward pass whose gradients nobody uses run within model.no_sync(), or with "
-            "requires_grad_(False) on the model; clip gradients that are too large, leave a batch "
-            "out by its loss, and after another optimizer's step call the zero_grad() of that "
-            "optimizer alone"
-        )
+        raise ValueError(_THROWN_AWAY)
+
+    def warn_of_thrown_away(self) -> None:
+        """The same as a warning, once."""
+        if not self._has_warned:
+            warnings.warn(_THROWN_AWAY, stacklevel=2)
+        self._has_warned = True
 
     def _changed_since(self, versions: Sequence[int]) -> nn.Parameter | None:
         """The first weight that was changed in place since it had its one of these versions."""
