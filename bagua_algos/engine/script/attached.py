@@ -109,11 +109,11 @@ class Attached(ABC):
     @contextmanager
     def _looking_on(self) -> Iterator[None]:
         """Forward passes within, of weights that are for a while another model's, begin no step."""
-        self._is_consensus = True
+        before, self._is_consensus = self._is_consensus, True
         try:
             yield
         finally:
-            self._is_consensus = False
+            self._is_consensus = before
 
     def _take_gradient(self, parameter: nn.Parameter) -> None:
         """A gradient of this backward pass, in which workers meet, is final."""

@@ -64,6 +64,7 @@ class ScriptChanges:
             weakref.WeakKeyDictionary()
         )
         self._has_warned = False
+        self._is_forward = False
         self._note_addresses()
 
     def attach(self, on_other_step: Callable[[list[nn.Parameter]], None]) -> None:
@@ -109,11 +110,28 @@ class ScriptChanges:
     def note_begin(self) -> None:
         """A step begins at a forward, at which the algorithm acts on the weights."""
         self._begun = [parameter._version for parameter in self._living]
+        self._is_forward = True
+        self._by_forward: nn.Parameter | None = None
+
+    def note_forward_end(self) -> None:
+        """A forward has ended: what has changed since `note_begin`, if that was the same forward's,
+        the model has changed itself.
+        """
+        if self._is_forward:
+            self._by_forward = self._changed_since(self._begun)
+        self._is_forward = False
 
     def check_begin(self) -> None:
         """A backward pass begins: raise `ValueError` where a weight was changed in place since
         `note_begin`, whose average is about to replace it.
         """
+        if self._by_forward is not None:
+            raise ValueError(
+                f"{self._name(self._by_forward)} was changed by the model's own forward pass, such "
+                "as by nn.Embedding(max_norm=...), while its average with other workers' travelled "
+                "that replaces it: make the change after the optimizer's step, or take "
+                "SGP(overlap=True), which keeps it"
+            )
         if (parameter := self._changed_since(self._begun)) is not None:
             raise ValueError(
                 f"{self._name(parameter)} was changed after a forward pass in training mode, "
