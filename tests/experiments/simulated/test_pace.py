@@ -245,6 +245,31 @@ class Replacing(torch.optim.SGD):
             p.sub_(0.1 * self.state[p]["momentum"])
 
 
+class LateMean(torch.optim.SGD):
+    """Keeps a mean of the weights from its second step on."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            state["num_steps"] = state.get("num_steps", 0) + 1
+            if state["num_steps"] > 1:
+                state["mean"] = (state.get("mean", p) + p) / 2
+
+
+def test_an_optimizer_that_keeps_something_only_from_a_later_step_is_refused():
+    model = StackedModel(nn.Linear(4, 1, bias=False), 3)
+    (weight,) = model.parameters()
+    optimizer = LateMean(model.parameters(), lr=0.1)
+    rows = StandingRows(model, optimizer)
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    rows.keep(torch.tensor([False, True, False]))
+    with pytest.raises(ValueError, match=r"^LateMean keeps 'mean' only from a later step on"):
+        optimizer.step()
+
+
 @pytest.mark.parametrize("cls", [Replacing, torch.optim.Rprop, torch.optim.Adagrad])
 def test_a_standing_worker_keeps_its_part_of_the_optimizers_state(cls):
     options = {"lr": 0.1} | ({"initial_accumulator_value": 2.0} if "Ada" in cls.__name__ else {})
