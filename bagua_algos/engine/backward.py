@@ -149,8 +149,7 @@ class BackwardTracker:
         self._given = [p for p, place in self._places.items() if p.grad is place.view]
         self._unused = self._given
         # By the next pass they may be zeros. The host asks for it where they are gone, and waits.
-        finite = [bucket.gradients.isfinite().all() for bucket in self._buckets]
-        self._is_finite = torch.stack(finite).all()
+        self._is_finite = torch.stack([_is_finite(b.gradients) for b in self._buckets]).all()
 
     def note_used(self, parameters: Iterable[nn.Parameter]) -> None:
         """An optimizer that is not the distributed one has stepped by these' gradients."""
@@ -297,6 +296,12 @@ def _is_any(gradient: Tensor | None) -> bool:
     """Whether there is one that is not zero, here where it is distributed."""
     held = gradient.to_local() if isinstance(gradient, _Distributed) else gradient
     return held is not None and bool(held.any())
+
+
+def _is_finite(gradients: Tensor) -> Tensor:
+    """A bool of no dimension, by their sum: it reads once, and `isfinite` writes as much again."""
+    dtype = torch.promote_types(gradients.dtype, torch.float32)
+    return gradients.sum(dtype=dtype).isfinite()
 
 
 def _refuse_parts() -> None:

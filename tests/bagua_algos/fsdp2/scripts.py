@@ -370,7 +370,7 @@ def thrown_away(place: Place, momentum: float) -> dict[str, list]:
             optimizer.step()
         optimizer.zero_grad()
     bagua_algos.release(model)
-    return {"said": said, "finite": [p.to_local().isfinite().all() for p in model.parameters()]}
+    return {"said": said, "finite": [whole(p).isfinite().all() for p in model.parameters()]}
 
 
 CASES: dict[str, Callable[[Place], dict]] = {
