@@ -1,7 +1,7 @@
 """Tracks which gradients of the current backward pass are final, and launches full buckets."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -106,26 +106,40 @@ class BackwardTracker:
                 return parameter
         return None
 
-    def is_thrown_away(self, parameter: nn.Parameter) -> bool:
-        """Whether the gradients of the pass before are gone, now that this one has given the first
-        of its own, to `parameter`.
+    def is_thrown_away(self, parameter: nn.Parameter | None) -> bool:
+        """Whether gradients of the pass before are gone that no optimizer has used, now that this
+        one has given the first of its own, to `parameter`, if any. What overflowed is not meant:
+        no algorithm keeps it.
         """
-        others = [p for p in self._given if p is not parameter]
-        if any(p.grad is not self._places[p].view for p in others):
-            return True
-        if not others and parameter.grad is not self._places[parameter].view:
-            return True
-        own = self._places[parameter].bucket
-        written = [
-            bucket
-            for bucket, version in zip(self._buckets, self._passed, strict=True)
-            if bucket.gradients._version > version + (bucket is own)  # it has been added there
-        ]
-        return bool(written) and not any(_is_any(p.grad) for p in others)
+        others = [p for p in self._unused if p is not parameter]
+        is_one_gone = any(p.grad is not self._places[p].view for p in others)
+        is_gone = is_one_gone or (bool(self._unused) and self._are_gone(self._unused, parameter))
+        return is_gone and bool(self._is_finite)
 
-    def is_overflow(self) -> bool:
-        """Whether the buckets hold a number that is not finite."""
-        return any(not bucket.gradients.isfinite().all() for bucket in self._buckets)
+    def is_first(self, parameter: nn.Parameter | None, *, looks_at_values: bool) -> bool:
+        """Whether this pass goes on from no gradient of the pass before: all are None by now, or
+        zeros, if it `looks_at_values`.
+        """
+        return self._are_gone(self._given, parameter, looks_at_values=looks_at_values)
+
+    def _are_gone(
+        self,
+        given: list[nn.Parameter],
+        parameter: nn.Parameter | None,
+        *,
+        looks_at_values: bool = True,
+    ) -> bool:
+        known = [p for p in given if p is not parameter] or given
+        if all(p.grad is not self._places[p].view for p in known):
+            return True
+        if not looks_at_values:
+            return False
+        own = None if parameter is None else self._places[parameter].bucket
+        is_written = any(
+            bucket.gradients._version > version + (bucket is own)  # it has been added there
+            for bucket, version in zip(self._buckets, self._passed, strict=True)
+        )
+        return is_written and not any(_is_any(p.grad) for p in known if p is not parameter)
 
     def note_pass(self) -> None:
         """A pass has ended and workers have met: a step is next, or another pass that goes on from
@@ -133,6 +147,14 @@ class BackwardTracker:
         """
         self._passed = [bucket.gradients._version for bucket in self._buckets]
         self._given = [p for p, place in self._places.items() if p.grad is place.view]
+        self._unused = self._given
+        # By the next pass they may be zeros. The host asks for it where they are gone, and waits.
+        self._is_finite = torch.stack([_is_finite(b.gradients) for b in self._buckets]).all()
+
+    def note_used(self, parameters: Iterable[nn.Parameter]) -> None:
+        """An optimizer that is not the distributed one has stepped by these' gradients."""
+        used = set(parameters)
+        self._unused = [p for p in self._unused if p not in used]
 
     def attach(self, on_gradient: Callable[[nn.Parameter], None]) -> list[RemovableHandle]:
         """Have autograd call the method `on_gradient(parameter)` of an object, as long as that
@@ -274,6 +296,12 @@ def _is_any(gradient: Tensor | None) -> bool:
     """Whether there is one that is not zero, here where it is distributed."""
     held = gradient.to_local() if isinstance(gradient, _Distributed) else gradient
     return held is not None and bool(held.any())
+
+
+def _is_finite(gradients: Tensor) -> Tensor:
+    """A bool of no dimension, by their sum: it reads once, and `isfinite` writes as much again."""
+    dtype = torch.promote_types(gradients.dtype, torch.float32)
+    return gradients.sum(dtype=dtype).isfinite()
 
 
 def _refuse_parts() -> None:

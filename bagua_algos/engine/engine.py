@@ -277,7 +277,7 @@ class Engine(Attached):
             *self.backward.attach(self._after_gradient),
             *self._attach_to(self.context.optimizer),
         ]
-        if self._observer is not None:
+        if self._observer is not None or self.dispatcher.acts_at("on_forward"):
             hooks.append(model.register_forward_hook(ForwardHook(self._after_forward)))
         return hooks
 
@@ -302,8 +302,10 @@ class Engine(Attached):
             self._begin_observed()
 
     def _after_forward(self, module: nn.Module) -> None:
-        if self._observer is not None and not self._is_consensus:
-            self._observer.on_forward_end()
+        if not self._is_consensus:
+            self._changes.note_forward_end()
+            if self._observer is not None:
+                self._observer.on_forward_end()
 
     def _begin_observed(self) -> None:
         if self._observer is not None:

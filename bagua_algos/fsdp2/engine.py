@@ -93,6 +93,8 @@ class ShardedEngine(Attached):
         ValueError: what `bagua_algos.fsdp2.checks` refuses.
     """
 
+    _sees_all_gradients = False
+
     def __init__(
         self,
         model: nn.Module,

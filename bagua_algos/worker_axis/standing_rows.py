@@ -12,6 +12,10 @@ from torch import Tensor, nn
 from bagua_algos.optimizer_trial import Trial
 
 
+class LateStateError(ValueError):
+    """An optimizer keeps something only from a later step on, and workers stand still."""
+
+
 class StandingRows:
     """Construct it before the engine: hooks of the optimizer run in their order.
 
@@ -23,7 +27,7 @@ class StandingRows:
         optimizer: over its parameters.
 
     Raises:
-        ValueError: an SGD with momentum and dampening.
+        ValueError: an SGD with momentum and dampening; in a step a `LateStateError`.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -76,4 +80,9 @@ class StandingRows:
         group = next(own for own in groups if any(p is parameter for p in own["params"]))
         trial = Trial(self._optimizer, group, [torch.zeros_like(parameter)])
         trial.step([torch.zeros_like(parameter)])
+        if name not in trial.state_of(0):
+            raise LateStateError(
+                f"{type(self._optimizer).__name__} keeps {name!r} only from a later step on, which "
+                "workers at their own pace take at different times: choose another optimizer"
+            )
         return trial.state_of(0)[name]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from bagua_algos.engine.engine import Engine
-from bagua_algos.worker_axis.standing_rows import StandingRows
+from bagua_algos.worker_axis.standing_rows import LateStateError, StandingRows
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
 from experiments.simulated.shared_numbers import SharedNumbers
@@ -66,6 +66,8 @@ class OwnPace:
     ) -> Iterator[Tensor]:
         """Take steps until the moment at which the last worker has done `due`; whoever has done
         `limit` stands. Yields the losses `[w]` after each step of the first worker.
+
+        Raises `UserError` for an optimizer whose workers cannot stand still.
         """
         assert isinstance(take_step.distributed, Engine)
         background = take_step.distributed.context.background
@@ -86,7 +88,10 @@ class OwnPace:
             numbers.recall(fewest)
             self._rows.keep(torch.from_numpy(~moves_w))
             self._clocks.pace_w = np.where(moves_w, factors_w, 0.0)
-            losses_w = take_step(batches.indices_at(np.minimum(steps_w, limit - 1)))
+            try:
+                losses_w = take_step(batches.indices_at(np.minimum(steps_w, limit - 1)))
+            except LateStateError as error:
+                raise UserError(str(error)) from error
             steps_w += moves_w
             if fewest + 1 == due:
                 until_s = max(until_s, self._clocks.timeline.time_s[moves_w].max())

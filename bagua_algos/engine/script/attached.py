@@ -42,6 +42,8 @@ class Attached(ABC):
     _synchronizing: bool = True
     _has_begun: bool = False
     _is_consensus: bool = False
+    _sees_all_gradients: bool = True
+    """Whether all processes find the same values of averaged gradients, and so decide the same."""
 
     @property
     def exposed_communication_s(self) -> float:
@@ -107,21 +109,16 @@ class Attached(ABC):
     @contextmanager
     def _looking_on(self) -> Iterator[None]:
         """Forward passes within, of weights that are for a while another model's, begin no step."""
-        self._is_consensus = True
+        before, self._is_consensus = self._is_consensus, True
         try:
             yield
         finally:
-            self._is_consensus = False
+            self._is_consensus = before
 
     def _take_gradient(self, parameter: nn.Parameter) -> None:
         """A gradient of this backward pass, in which workers meet, is final."""
         if self.backward.enter():
-            if self._accumulation.is_step_next and self.algorithm.keeps_unsent:
-                is_thrown_away = self.backward.is_thrown_away(parameter)
-                # What overflowed is kept by no algorithm.
-                if is_thrown_away and not self.backward.is_overflow():
-                    self._changes.refuse_thrown_away()
-            self._begin_backward()
+            self._begin_backward(parameter)
             # Called when the whole pass is done, before backward() returns, as in DDP and FSDP: a
             # call that FSDP2 has queued before this one ends its own part first.
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
@@ -129,18 +126,27 @@ class Attached(ABC):
                 self._begin()
         self.backward.gradient_ready(parameter)
 
-    def _begin_backward(self) -> None:
-        backwards = self.context.backwards + 1 if self._accumulation.is_step_next else 0
-        if backwards and self.algorithm.takes_one_backward:
+    def _begin_backward(self, parameter: nn.Parameter | None = None) -> None:
+        """`parameter` has the first gradient of the pass; None: there will be none."""
+        algorithm, is_step_next = self.algorithm, self._accumulation.is_step_next
+        if is_step_next and algorithm.keeps_unsent and self.backward.is_thrown_away(parameter):
+            if self._sees_all_gradients:
+                self._changes.refuse_thrown_away()
+            self._changes.warn_of_thrown_away()
+        if is_step_next and algorithm.takes_one_backward and not self._is_first(parameter):
             raise ValueError(
-                f"{type(self.algorithm).__name__} takes every backward pass for a step: let those "
+                f"{type(algorithm).__name__} takes every backward pass for a step: let those "
                 "of all micro-batches but the last run within model.no_sync()"
             )
+        backwards = self.context.backwards + 1 if is_step_next else 0
         if backwards != self.context.backwards:
             self._change_context(backwards=backwards)
         if self._has_begun and self.algorithm.replaces_weights(self.context):
             self._changes.check_begin()
         self._changes.note_backward()
+
+    def _is_first(self, parameter: nn.Parameter | None) -> bool:
+        return self.backward.is_first(parameter, looks_at_values=self._sees_all_gradients)
 
     def _end_backward(self) -> list[nn.Parameter]:
         """All gradients are there; returns the parameters that have got none."""
@@ -152,7 +158,7 @@ class Attached(ABC):
 
     def _note_met(self) -> None:
         """Workers have met in this backward pass, and all is written."""
-        if self.algorithm.keeps_unsent:
+        if self.algorithm.keeps_unsent or self.algorithm.takes_one_backward:
             self.backward.note_pass()
 
     @property
@@ -188,7 +194,7 @@ class Attached(ABC):
             getattr(self.algorithm, moment)(self.context)
             self._after_own_moment()
 
-        self._changes.attach()
+        self._changes.attach(self._note_other_step)
         if self.algorithm.keeps_weights:
             self._loaded = LoadedWeights(self.model, self._held_weights)
         return [
@@ -218,6 +224,11 @@ class Attached(ABC):
             self._after_step()
             self._has_begun = False
             self.backward.note_gradients()
+
+    def _note_other_step(self, parameters: list[nn.Parameter]) -> None:
+        """Another optimizer, of these, has taken its step."""
+        if self.algorithm.keeps_unsent:
+            self.backward.note_used(parameters)
 
     def _on_load(self) -> None:
         """A part of the model is about to load weights; those of the consensus go away anyway."""

@@ -7,7 +7,7 @@ another optimizer. Whatever can be taken back is; anything else is refused by th
 
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,13 +15,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
 from bagua_algos.engine.script.own_storage import find_overlap, is_shared, lies_in
 
 AGAIN = "release() the model and distribute() it again"
+_THROWN_AWAY = (
+    "the gradients of the last backward pass were thrown away before a step, and what its error "
+    "feedback did not send of them would reach the weights all the same: let a backward pass whose "
+    "gradients nobody uses run within model.no_sync(), or with requires_grad_(False) on the model; "
+    "clip gradients that are too large, leave a batch out by its loss, and after another "
+    "optimizer's step call the zero_grad() of that optimizer alone"
+)
 
 
 class ScriptChanges:
@@ -53,10 +63,15 @@ class ScriptChanges:
         self._approved: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
             weakref.WeakKeyDictionary()
         )
+        self._has_warned = False
+        self._is_forward = False
         self._note_addresses()
 
-    def attach(self) -> None:
-        """Look at every optimizer before it steps."""
+    def attach(self, on_other_step: Callable[[list[nn.Parameter]], None]) -> None:
+        """Look at every optimizer before it steps. `on_other_step` is given the parameters of each
+        that is not the distributed one, after its step.
+        """
+        self._on_other_step = on_other_step
         _hook_all_optimizers()
         _LOOKING.add(self)
 
@@ -95,11 +110,28 @@ class ScriptChanges:
     def note_begin(self) -> None:
         """A step begins at a forward, at which the algorithm acts on the weights."""
         self._begun = [parameter._version for parameter in self._living]
+        self._is_forward = True
+        self._by_forward: nn.Parameter | None = None
+
+    def note_forward_end(self) -> None:
+        """A forward has ended: what has changed since `note_begin`, if that was the same forward's,
+        the model has changed itself.
+        """
+        if self._is_forward:
+            self._by_forward = self._changed_since(self._begun)
+        self._is_forward = False
 
     def check_begin(self) -> None:
         """A backward pass begins: raise `ValueError` where a weight was changed in place since
         `note_begin`, whose average is about to replace it.
         """
+        if self._by_forward is not None:
+            raise ValueError(
+                f"{self._name(self._by_forward)} was changed by the model's own forward pass, such "
+                "as by nn.Embedding(max_norm=...), while its average with other workers' travelled "
+                "that replaces it: make the change after the optimizer's step, or take "
+                "SGP(overlap=True), which keeps it"
+            )
         if (parameter := self._changed_since(self._begun)) is not None:
             raise ValueError(
                 f"{self._name(parameter)} was changed after a forward pass in training mode, "
@@ -180,13 +212,13 @@ class ScriptChanges:
         """Raise `ValueError`: a backward pass begins whose predecessor's gradients are gone, and no
         step has used them.
         """
-        raise ValueError(
-            "the gradients of the last backward pass were thrown away before a step, and what its "
-            "error feedback did not send of them would reach the weights all the same: let a "
-            "backward pass whose gradients nobody uses run within model.no_sync(), or with "
-            "requires_grad_(False) on the model; clip gradients that are too large, or leave a "
-            "batch out by its loss"
-        )
+        raise ValueError(_THROWN_AWAY)
+
+    def warn_of_thrown_away(self) -> None:
+        """The same as a warning, once."""
+        if not self._has_warned:
+            warnings.warn(_THROWN_AWAY, stacklevel=2)
+        self._has_warned = True
 
     def _changed_since(self, versions: Sequence[int]) -> nn.Parameter | None:
         """The first weight that was changed in place since it had its one of these versions."""
@@ -213,6 +245,10 @@ class ScriptChanges:
                     "options"
                 )
         self._approved[optimizer] = known
+
+    def _after_any_step(self, optimizer: Optimizer) -> None:
+        if optimizer is not self._optimizer:
+            self._on_other_step(_parameters_of(optimizer))
 
     def _refuse_within_backward(self, parameters: Iterable[nn.Parameter]) -> None:
         for parameter in parameters:
@@ -286,15 +322,20 @@ _LOOKING: weakref.WeakSet[ScriptChanges] = weakref.WeakSet()
 
 @cache
 def _hook_all_optimizers() -> None:
-    """One hook for all, which stays: torch forbids that the garbage collector, which may come at
-    any time, removes one of these hooks while others run.
+    """One pair of hooks for all, which stays: torch forbids that the garbage collector, which may
+    come at any time, removes one of these hooks while others run.
     """
 
-    def look(optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
+    def before(optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
         for changes in list(_LOOKING):
             changes._before_any_step(optimizer)
 
-    register_optimizer_step_pre_hook(look)
+    def after(optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
+        for changes in list(_LOOKING):
+            changes._after_any_step(optimizer)
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
 
 
 def check_is_not_wrapped(model: nn.Module) -> None:

@@ -7,6 +7,7 @@ import gc
 import io
 import threading
 import weakref
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 
 import bagua_algos
 from bagua_algos import (
+    SGP,
     AllReduce,
     ChocoSGD,
     CommunicationError,
@@ -37,6 +39,7 @@ WITH_FEEDBACK = [
     PowerSGD(rank=1),
     CompressedAllReduce(compressor=SignScale(), error_feedback=True),
 ]
+WITH_MOMENTUM = TopK(ratio=0.1, momentum=0.9)
 WITH_PICTURE = [LocalSGD(interval=2, outer=Nesterov()), LowPrecisionDecentralized(), ChocoSGD()]
 
 
@@ -85,16 +88,68 @@ def test_gradients_that_are_zero_accumulate_too(algorithm, bucket_bytes):
     assert model[1].weight.any()
 
 
-@pytest.mark.parametrize("algorithm", WITH_FEEDBACK, ids=name_of)
-def test_gradients_that_overflowed_may_be_thrown_away(algorithm):
+@pytest.mark.parametrize("algorithm", [*WITH_FEEDBACK, WITH_MOMENTUM], ids=name_of)
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_that_overflowed_may_be_thrown_away(algorithm, set_to_none):
     model, plain = layers(3, 4, 5), layers(3, 4, 5)
     pairs = [(m, engine_of(m, algorithm)[1]) for m in (model, plain)]
     (torch.inf * loss_of(model)).backward()
     for m, optimizer in pairs:
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=set_to_none)
         loss_of(m).backward()
         optimizer.step()
         assert all(p.isfinite().all() for p in m.parameters())
+
+
+@pytest.mark.parametrize("algorithm", [*WITH_FEEDBACK, WITH_MOMENTUM], ids=name_of)
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("has_closure", [True, False])
+def test_two_optimizers_may_step_in_turn(algorithm, set_to_none, has_closure):
+    model, plain = layers(3, 4, 5), layers(3, 4, 5)
+    pairs = [(m, engine_of(m, algorithm)[1]) for m in (model, plain)]
+    other = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        for m, optimizer in pairs:
+
+            def closure(m=m):
+                m.zero_grad(set_to_none=set_to_none)
+                loss_of(m).backward()
+
+            own = other if m is model and step % 2 == 0 else optimizer
+            own.step(closure) if has_closure else (closure(), own.step())
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("algorithm", WITH_FEEDBACK, ids=name_of)
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_what_an_optimizer_of_one_layer_leaves_may_accumulate_and_not_go(algorithm, set_to_none):
+    model = layers(3, 4, 5)
+    _, optimizer = engine_of(model, algorithm)
+    head = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    for _ in range(2):
+        loss_of(model).backward()
+        head.step()
+        head.zero_grad(set_to_none=set_to_none)
+        loss_of(model).backward()
+        optimizer.step()
+        model.zero_grad(set_to_none=set_to_none)
+    loss_of(model).backward()
+    head.step()
+    model.zero_grad(set_to_none=set_to_none)
+    with pytest.raises(
+        ValueError, match=r"thrown away .* the zero_grad\(\) of that optimizer alone"
+    ):
+        loss_of(model).backward()
+
+
+def test_momentum_takes_no_gradients_of_another_optimizer_that_stay():
+    model = layers(3, 4, 5)
+    engine_of(model, WITH_MOMENTUM)
+    loss_of(model).backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    with pytest.raises(ValueError, match=r"^TopK takes every backward pass for a step: let"):
+        loss_of(model).backward()
 
 
 @pytest.mark.parametrize("algorithm", WITH_FEEDBACK, ids=name_of)
@@ -273,10 +328,13 @@ def stacked(algorithm, num_workers=4):
     return model, weight, engine
 
 
-def test_a_forward_pass_of_the_consensus_begins_no_step():
+@pytest.mark.parametrize("within", [nullcontext, lambda engine: engine.consensus()])
+def test_a_forward_pass_of_the_consensus_begins_no_step(within):
     model, weight, engine = stacked(Decentralized(topology=Ring()))
     x = torch.zeros(4, 2, 3)
     with engine.consensus():
+        with within(engine):
+            pass
         model(x)  # in training mode
     model(x).sum().backward()
     assert weight[:, 0, 0].tolist() == pytest.approx([4 / 3, 1.0, 2.0, 5 / 3])  # not all 1.5
@@ -289,6 +347,59 @@ def test_weights_loaded_after_a_forward_pass_of_training_are_not_lost_without_a_
     model.load_state_dict({name: w + 7 for name, w in model.state_dict().items()})
     with pytest.raises(ValueError, match=r"was changed after a forward pass in training mode"):
         model(x).sum().backward()
+
+
+class Projecting(nn.Module):
+    """Keeps its weight within bounds, in every forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((1,), 3.0))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.scale.clamp_(0, 1)
+        return self.scale * x
+
+
+def projecting(*, has_embedding: bool) -> nn.Module:
+    torch.manual_seed(0)
+    last = nn.Linear(3, 3) if has_embedding else Projecting()
+    return nn.Sequential(nn.Embedding(5, 3, max_norm=1.0 if has_embedding else None), last)
+
+
+PROJECTED = torch.tensor([[0, 1], [1, 4]])
+
+
+@pytest.mark.parametrize(("has_embedding", "name"), [(True, "0.weight"), (False, "1.scale")])
+def test_a_change_by_the_models_own_forward_pass_is_not_lost_without_a_word(has_embedding, name):
+    model = projecting(has_embedding=has_embedding)
+    engine_of(model, Decentralized())
+    with pytest.raises(ValueError, match=rf"^'{name}' .* the model's own forward .* take SGP"):
+        model(PROJECTED).sum().backward()
+
+
+@pytest.mark.parametrize("has_embedding", [True, False])
+def test_sgp_keeps_a_change_by_the_models_own_forward_pass(has_embedding):
+    model, plain = (projecting(has_embedding=has_embedding) for _ in range(2))
+    optimizers = (engine_of(model, SGP(overlap=True))[1], engine_of(plain, AllReduce())[1])
+    for _ in range(5):
+        for m, optimizer in zip((model, plain), optimizers, strict=True):
+            optimizer.zero_grad()
+            m(PROJECTED).square().sum().backward()
+            optimizer.step()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_weights_changed_between_two_forward_passes_are_not_lost_without_a_word():
+    model = layers(3, 4)
+    engine_of(model, Decentralized())
+    loss_of(model)
+    with torch.no_grad():
+        model[0].weight.add_(1)
+    with pytest.raises(ValueError, match=r"was changed after a forward pass in training mode"):
+        loss_of(model).backward()
 
 
 def test_weights_loaded_after_a_forward_pass_without_gradients_stay():

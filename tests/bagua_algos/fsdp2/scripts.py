@@ -1,6 +1,7 @@
 """What a training script does around forward and backward of a sharded model."""
 
 import io
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -25,6 +26,7 @@ from bagua_algos import (
     Decentralized,
     LocalSGD,
     QAdam,
+    TopK,
 )
 from bagua_algos.compressors import SignScale
 from bagua_algos.outer_optimizer import Nesterov
@@ -342,6 +344,35 @@ def closures(place: Place) -> Results:
     return results
 
 
+def thrown_away(place: Place, momentum: float) -> dict[str, list]:
+    """Gradients that nobody uses: in the first step one row of the first shard's overflows. What is
+    said then and later, and whether all weights are numbers at the end.
+    """
+    model, optimizer = distributed(
+        place, TopK(ratio=0.1, momentum=momentum), lambda m: torch.optim.SGD(m.parameters(), lr=0.1)
+    )
+
+    def overflow(module: nn.Module, inputs: tuple, outputs_bn: Tensor) -> None:
+        first = torch.tensor([0])
+        outputs_bn.register_hook(lambda gradient_bn: gradient_bn.index_fill(1, first, torch.inf))
+
+    hook = model.stem.register_forward_hook(overflow)
+    x_b, y_b = batch(0, place.replica, place.shard)
+    said = []
+    for number in range(4):
+        loss = F.cross_entropy(model(x_b), y_b)
+        hook.remove()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loss.backward()
+        said.append([str(warning.message) for warning in caught])
+        if number == 3:
+            optimizer.step()
+        optimizer.zero_grad()
+    bagua_algos.release(model)
+    return {"said": said, "finite": [whole(p).isfinite().all() for p in model.parameters()]}
+
+
 CASES: dict[str, Callable[[Place], dict]] = {
     "ddp": by_ddp,
     "hsdp": partial(by_fsdp, dimensions=HSDP),
@@ -361,4 +392,6 @@ CASES: dict[str, Callable[[Place], dict]] = {
     "another method": by_another_method,
     "forward": partial(three_steps, algorithm=Decentralized),
     "closures": closures,
+    "thrown away": partial(thrown_away, momentum=0.0),
+    "thrown away with momentum": partial(thrown_away, momentum=0.9),
 }

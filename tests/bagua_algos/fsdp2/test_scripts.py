@@ -102,3 +102,14 @@ def test_a_closure_is_a_step(scripts):
         found = process["closures"]
         for name, weights in found["closure False"].items():
             assert torch.equal(found["closure True"][name], weights)
+
+
+@pytest.mark.parametrize("case", ["thrown away", "thrown away with momentum"])
+def test_gradients_thrown_away_are_warned_of_once_where_no_process_sees_all_of_them(scripts, case):
+    for rank, process in enumerate(scripts):
+        said = process[case]["said"]
+        is_first_shard = rank % 2 == 0  # which alone sees that a gradient has overflowed
+        assert [len(few) for few in said] == ([0, 0, 1, 0] if is_first_shard else [0, 1, 0, 0])
+        [sentence] = [sentence for few in said for sentence in few]
+        assert sentence.startswith("the gradients of the last backward pass were thrown away")
+        assert all(process[case]["finite"])

@@ -18,6 +18,7 @@ from bagua_algos.worker_axis.standing_rows import StandingRows
 from experiments.simulated.clocks import SimulatedClocks
 from experiments.simulated.pace import OwnPace
 from experiments.tasks.batches import Batches
+from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from netsim.timeline.compute import ComputeTimes, Trace
 from netsim.timeline.cost_model import CostModel
@@ -134,6 +135,34 @@ class PulledStep:
         return losses_w.detach()
 
 
+def timeline_of(factors):
+    """Of workers whose steps take so many times `STEP_S`, `[steps, w]`."""
+    num_workers = factors.shape[1]
+    compute = ComputeTimes(
+        forward_s=0.5,
+        backward_s=0.4,
+        bucket_ready_s=(0.4,),
+        optimizer_s=0.1,
+        variation=Trace(steps=factors.tolist()),
+    )
+    return Timeline(CostModel(NET, num_workers), compute)
+
+
+def at_own_pace(factors, make_optimizer, make_schedule=SCHEDULES["constant"]):
+    """Three workers' clocks, step, batches and pace."""
+    clocks = SimulatedClocks(timeline_of(factors), profile_of_a_second())
+    communicator = StackedCommunicator(3, clocks, clocks.now_s)
+    model = StackedModel(nn.Linear(1, 1, bias=False), 3)
+    optimizer = make_optimizer(model.parameters())
+    rows = StandingRows(model, optimizer)
+    algorithm = AsyncModelAverage(interval_ms=1e3 * INTERVAL_S)
+    engine = Engine(model, optimizer, algorithm, communicator, step_observer=clocks)
+    targets = torch.tensor([0.0, 1.0, 5.0])
+    batches = Batches(num_examples=9, world_size=3, ranks=(0, 1, 2), batch_size=1, seed=0)
+    take_step = PulledStep(engine, optimizer, targets, make_schedule(optimizer))
+    return clocks, take_step, batches, OwnPace(clocks, rows)
+
+
 @pytest.mark.parametrize("speeds", ["equal", "straggler", "jitter"])
 @pytest.mark.parametrize(
     ("optim", "schedule"),
@@ -148,26 +177,10 @@ def test_every_worker_sees_the_others_as_they_are_at_that_moment_whoever_evaluat
         "straggler": np.tile([3.1, 1.0, 1.01], (NUM_STEPS, 1)),
         "jitter": np.random.default_rng(0).lognormal(0, 0.4, (NUM_STEPS, num_workers)),
     }[speeds]
-    model_of_costs = CostModel(NET, num_workers)
-    compute = ComputeTimes(
-        forward_s=0.5,
-        backward_s=0.4,
-        bucket_ready_s=(0.4,),
-        optimizer_s=0.1,
-        variation=Trace(steps=factors.tolist()),
-    )
-    clocks = SimulatedClocks(Timeline(model_of_costs, compute), profile_of_a_second())
-    communicator = StackedCommunicator(num_workers, clocks, clocks.now_s)
-    model = StackedModel(nn.Linear(1, 1, bias=False), num_workers)
-    optimizer = OPTIMIZERS[optim](model.parameters())
-    rows = StandingRows(model, optimizer)
-    algorithm = AsyncModelAverage(interval_ms=1e3 * INTERVAL_S)
-    engine = Engine(model, optimizer, algorithm, communicator, step_observer=clocks)
-    start = next(model.parameters()).detach().flatten().tolist()
-    targets = torch.tensor([0.0, 1.0, 5.0])
-    batches = Batches(num_examples=9, world_size=num_workers, ranks=(0, 1, 2), batch_size=1, seed=0)
-    take_step = PulledStep(engine, optimizer, targets, SCHEDULES[schedule](optimizer))
-    pace, done, seen = OwnPace(clocks, rows), 0, []
+    clocks, take_step, batches, pace = at_own_pace(factors, OPTIMIZERS[optim], SCHEDULES[schedule])
+    engine, targets = take_step.distributed, take_step.targets
+    start = next(engine.model.parameters()).detach().flatten().tolist()
+    done, seen = 0, []
     for due in (*DUE, NUM_STEPS):
         with clocks.running():
             done += sum(1 for _ in pace(batches, take_step, done, due, NUM_STEPS))
@@ -175,13 +188,13 @@ def test_every_worker_sees_the_others_as_they_are_at_that_moment_whoever_evaluat
         engine.stand_still()
         with engine.consensus() as spread:
             assert spread > 0
-        weights = next(model.parameters()).detach().flatten().tolist()
+        weights = next(engine.model.parameters()).detach().flatten().tolist()
         seen.append((float(clocks.timeline.time_s.max()), weights))
     assert done == NUM_STEPS
 
     num_bytes = 4 * engine.context.buckets[0].weights.shape[1]
     operation = Operation(name="all_reduce_mean", num_bytes=num_bytes, ranks=(0, 1, 2))
-    alone = Timeline(model_of_costs, compute)
+    alone = timeline_of(factors)
     alone.on_operation(operation)
     round_s = float(alone.time_s.max())
     assert 0.3 < round_s / STEP_S < 30
@@ -243,6 +256,41 @@ class Replacing(torch.optim.SGD):
             momentum = self.state[p].get("momentum", torch.zeros_like(p))
             self.state[p]["momentum"] = 0.9 * momentum + p.grad
             p.sub_(0.1 * self.state[p]["momentum"])
+
+
+LATE = r"^LateMean keeps 'mean' only from a later step on, .*: choose another optimizer$"
+
+
+class LateMean(torch.optim.SGD):
+    """Keeps a mean of the weights from its second step on."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            state["num_steps"] = state.get("num_steps", 0) + 1
+            if state["num_steps"] > 1:
+                state["mean"] = (state.get("mean", p) + p) / 2
+
+
+def test_an_optimizer_that_keeps_something_only_from_a_later_step_is_refused():
+    model = StackedModel(nn.Linear(4, 1, bias=False), 3)
+    (weight,) = model.parameters()
+    optimizer = LateMean(model.parameters(), lr=0.1)
+    rows = StandingRows(model, optimizer)
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    rows.keep(torch.tensor([False, True, False]))
+    with pytest.raises(ValueError, match=LATE):
+        optimizer.step()
+
+
+def test_a_run_at_own_pace_ends_with_that_sentence():
+    factors = np.tile([3.1, 1.0, 1.0], (NUM_STEPS, 1))
+    clocks, take_step, batches, pace = at_own_pace(factors, lambda p: LateMean(p, lr=0.1))
+    with pytest.raises(UserError, match=LATE), clocks.running():
+        list(pace(batches, take_step, 0, 5, NUM_STEPS))
 
 
 @pytest.mark.parametrize("cls", [Replacing, torch.optim.Rprop, torch.optim.Adagrad])
