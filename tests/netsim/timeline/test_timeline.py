@@ -94,12 +94,30 @@ def test_compute_alone_takes_its_own_time():
 
 @pytest.mark.parametrize(
     ("moment", "exposed_s"),
-    [("forward", 0.1), ("bucket_ready", 0.25), ("backward_end", 0.4), ("step_end", 0.4)],
+    [
+        ("forward", 0.1),
+        ("overflow_check", 0.4),
+        ("bucket_ready", 0.25),
+        ("backward_end", 0.4),
+        ("step_begin", 0.4),
+        ("step_end", 0.4),
+    ],
 )
 def test_compute_hides_what_it_can(moment, exposed_s):
     timeline = timeline_of(2)
     time_s = run(timeline, moment, exchange(0.395, 2))
     assert time_s == pytest.approx([0.31 + exposed_s] * 2)
+    assert timeline.exposed_communication_s == pytest.approx([exposed_s] * 2)
+
+
+def test_no_bucket_is_ready_before_the_overflow_check():
+    work = (exchange(0.395, 2),)
+    check = TimelineJob(moment="overflow_check", work=work)
+    buckets = [TimelineJob(moment="bucket_ready", bucket=k, work=work) for k in range(2)]
+    timeline = timeline_of(2)
+    timeline.replay([check, *buckets])  # one bucket a lane, which share the link
+    exposed_s = 0.4 + 2 * 0.395 + 0.005
+    assert timeline.time_s == pytest.approx([0.31 + exposed_s] * 2)
     assert timeline.exposed_communication_s == pytest.approx([exposed_s] * 2)
 
 
