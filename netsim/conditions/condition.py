@@ -116,17 +116,19 @@ class NetworkCondition:
             self._check_nodes()
         assert isinstance(self._faults, tuple)
 
-    def link(self, rank: int, direction: Direction, at_s: float = 0) -> LinkCondition:
-        """One direction of a worker's link at a time since training began, in seconds."""
+    def link(self, rank: int, direction: Direction, at_s: float | None = None) -> LinkCondition:
+        """One direction of a worker's link at a time since training began, in seconds; None: before
+        it begins, when there are no outages and the rest is as at 0.
+        """
         shared = {name: getattr(self, name) for name in LINK_FIELDS}
-        shared |= self._timetable.overrides(at_s)
+        shared |= self._timetable.overrides(at_s or 0.0)
         worker = dict(self._workers.get(rank, {}))
         own = {d: worker.pop(d, None) or {} for d in ("up", "down")}
         if direction == "down":
             shared |= dict.fromkeys(ONCE_FIELDS, 0)
             worker = {name: value for name, value in worker.items() if name not in ONCE_FIELDS}
         values = shared | dict(getattr(self, direction) or {}) | worker | dict(own[direction])
-        if any(fault.is_down(rank, at_s) for fault in self._faults):
+        if at_s is not None and any(fault.is_down(rank, at_s) for fault in self._faults):
             values["loss_pct"] = 100
         return LinkCondition(**values)
 
@@ -141,8 +143,8 @@ class NetworkCondition:
         """The node that a worker is on; 0 where there are no nodes."""
         return 0 if self.nodes is None else rank // self.nodes["size"]
 
-    def path(self, sender: int, receiver: int, at_s: float = 0) -> LinkCondition:
-        """All links from one worker to another, as one."""
+    def path(self, sender: int, receiver: int, at_s: float | None = None) -> LinkCondition:
+        """All links from one worker to another, as one, at a time as in `link`."""
         links = [self.link(sender, "up", at_s), self.link(receiver, "down", at_s)]
         if self.node(sender) != self.node(receiver):
             links[1:1] = [self.node_link("up"), self.node_link("down")]

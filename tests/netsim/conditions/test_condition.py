@@ -89,6 +89,13 @@ def test_a_fault_takes_both_directions_of_its_workers_links_down():
     assert max(link.loss_pct for link in condition.all_links(3)) == 1
 
 
+def test_there_is_no_outage_before_training_begins():
+    fault, step = {"worker": 1, "at_s": 0, "for_s": 2}, {"at_s": 0, "rate_mbit": 5}
+    condition = NetworkCondition(faults=[fault], schedule=[step])
+    assert condition.path(0, 1) == condition.path(0, 1, 2) == LinkCondition(rate_mbit=5)
+    assert condition.path(0, 1, 0).loss_pct == 100
+
+
 SECONDS = st.integers(1, 999_999).map(lambda thousandths: thousandths / 1000)
 
 
