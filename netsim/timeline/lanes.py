@@ -291,8 +291,9 @@ class Lanes:
         before_s = np.take(self._free_s, links, axis=1)  # by lanes in memory, as [:, links] is not
         saved_s = self._saved_s(links, begins_s, before_s)
         begins_s = np.maximum(begins_s, before_s[index])
+        busy_s, late_s = changes.busy_s(self._model, operation, windows, cost, begins_s)
+        begins_s = begins_s + late_s
         works_s = begins_s if saved_s is None else begins_s - saved_s[links]
-        busy_s = changes.busy_s(self._model, operation, windows, cost, begins_s)
         self._free_s[:, links] = link_sharing.shared(before_s, index, works_s, busy_s)
         slowed = []
         for other, lane in enumerate(self._lanes):
