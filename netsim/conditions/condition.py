@@ -212,14 +212,12 @@ class NetworkCondition:
 
     @cached_property
     def _workers(self) -> dict[int, Mapping[str, Any]]:
-        if self.workers is not None and not isinstance(self.workers, Mapping):
+        given = {} if self.workers is None else self.workers
+        if not isinstance(given, Mapping) or not all(map(_is_rank, given)):
             raise ValueError(f"workers maps ranks to overrides: {self.workers!r} does not.")
-        try:
-            workers = {int(rank): overrides for rank, overrides in (self.workers or {}).items()}
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"workers maps ranks to overrides: {self.workers!r} does not."
-            ) from None
+        workers = {int(rank): overrides for rank, overrides in given.items()}
+        if len(workers) < len(given):
+            raise ValueError(f"workers names a rank twice: {self.workers!r}; name each once.")
         if min(workers, default=0) < 0:
             raise ValueError(f"workers names the rank {min(workers)}: ranks begin at 0.")
         return workers
@@ -288,3 +286,10 @@ class NetworkCondition:
             raise ValueError(f"nodes.size is a number of workers from 1 up, not {size!r}.")
         check_keys("nodes.between", nodes.get("between") or {}, LINK_FIELDS)
         self.node_link("up")
+
+
+def _is_rank(key: Any) -> bool:
+    """Whether a key of `workers` is a whole number, or the text of one."""
+    if isinstance(key, str):
+        return re.fullmatch("-?[0-9]+", key) is not None
+    return isinstance(key, int) and not isinstance(key, bool)
