@@ -344,3 +344,15 @@ def test_messages_over_other_links_do_not_wait_for_an_outage():
     lanes.run()
     assert lanes.times_s(0) == pytest.approx([2, 12 + 1, 12 + 1, 2])
     assert lanes.times_s(1) == pytest.approx([4.5, 14, 14, 4.5])
+
+
+@pytest.mark.parametrize("of", [gather, exchange])
+@pytest.mark.parametrize(("delays_ms", "end_s"), [((500, 0), 2.2), ((0, 500), 2.5)])
+def test_the_last_byte_takes_the_delay_of_the_moment_at_which_it_leaves(of, delays_ms, end_s):
+    """Of 2 s of bytes. Where the delay falls, 0.4 of the whole were through at 1 s."""
+    before_ms, after_ms = delays_ms
+    schedule = [{"at_s": 1, "delay_ms": after_ms}]
+    lanes = lanes_of(2, NetworkCondition(rate_mbit=100, delay_ms=before_ms, schedule=schedule))
+    lanes.put(0, of(2))
+    lanes.run()
+    assert lanes.times_s(0) == pytest.approx([end_s] * 2)
