@@ -121,6 +121,16 @@ class Lanes:
         self._connections = Connections(model.transport)
 
     @property
+    def links_free_s(self) -> Array:
+        """`[lanes, links]`: when each lane's bytes are off each link; -inf: there were none."""
+        return self._free_s.copy()
+
+    @links_free_s.setter
+    def links_free_s(self, free_s: Array) -> None:
+        if free_s.shape == self._free_s.shape:  # else those links are not of this network
+            self._free_s[:] = free_s
+
+    @property
     def events(self) -> list[Event]:
         """All that happened, if it is recorded."""
         under_way = [

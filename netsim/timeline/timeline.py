@@ -138,16 +138,25 @@ class Timeline:
         """All that happened, if it is recorded."""
         return [*self._compute_events, *self._lanes.events]
 
-    def go_on(self, num_steps: int, time_s: Array | float) -> None:
-        """Take up a training after `num_steps` steps, its workers' clocks at `time_s`, `[N]` or one
-        for all: from here on steps vary, and the network is, as if it had not been interrupted.
+    @property
+    def links_free_s(self) -> Array:
+        """`[lanes, links]`: when all that was sent so far is off each link, for `go_on`."""
+        return self._lanes.links_free_s
 
-        Two things begin anew: the windows of TCP's connections, and what is left on the links of
-        messages that nobody waits for any more.
+    def go_on(
+        self, num_steps: int, time_s: Array | float, links_free_s: Array | None = None
+    ) -> None:
+        """Take up a training after `num_steps` steps, its workers' clocks at `time_s`, `[N]` or one
+        for all: from here on steps vary, and the network is, as if it had not been interrupted. Its
+        `links_free_s` tell what is still on the links; None, or of other links: nothing.
+
+        The windows of TCP's connections begin anew.
         """
         assert self._stage == _Stage.OUTSIDE, "end_step() comes first"
         self.num_steps = num_steps
         self._now_s = np.broadcast_to(np.asarray(time_s, dtype=float), self._now_s.shape).copy()
+        if links_free_s is not None:
+            self._lanes.links_free_s = links_free_s
 
     def begin_step(self, factors: Array | None = None) -> None:
         """Forward begins, each worker's compute as much slower as `factors` say, by default as the

@@ -549,3 +549,21 @@ def test_clocks_that_are_taken_up_as_one_are_all_there():
     assert timeline.time_s.tolist() == [2.5] * 3
     run(timeline, "bucket_ready")
     assert timeline.time_s == pytest.approx([2.5 + 0.31] * 3)
+
+
+def test_what_a_sender_has_handed_over_is_still_on_its_link_when_training_is_taken_up():
+    """0.8 s of bytes a step, by whose uplink worker 0 does not wait; its step takes 0.31 s."""
+    slow = NetworkCondition(rate_mbit=100, workers={0: {"up": {"rate_mbit": 1}}})
+    transport = replace(BARE, socket_bytes=131_072)
+    jobs = [TimelineJob(moment="step_end", work=[of_all("exchange", 100_000, 2, 1)])]
+    whole, before, after = (timeline_of(2, slow, transport=transport) for _ in range(3))
+    for _ in range(6):
+        whole.replay(jobs)
+    for _ in range(3):
+        before.replay(jobs)
+    after.go_on(3, before.time_s, before.links_free_s)
+    for _ in range(3):
+        after.replay(jobs)
+    assert after.time_s == pytest.approx(whole.time_s, rel=1e-12)
+    elsewhere = timeline_of(2, replace(slow, nodes={"size": 1}), transport=transport)
+    elsewhere.go_on(3, before.time_s, before.links_free_s)
