@@ -42,7 +42,7 @@ from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
 from bagua_algos.engine.script.elementwise import check_elementwise
 from bagua_algos.engine.script.grad_scaler import ScaledGradients, check_scaler_is_known
 from bagua_algos.engine.script.same_model import check_same_model
-from bagua_algos.engine.step_observer import Listener, StepObserver
+from bagua_algos.engine.step_observer import Listener, StepObserver, tell_left_out
 from bagua_algos.engine.untrained import average_buffers_, broadcast_untrained_, broadcast_weights_
 
 DEFAULT_BUCKET_BYTES = 4 << 20
@@ -337,6 +337,7 @@ class Engine(Attached):
             self._overflowed = self._unscale(self._scaled)
             if self._overflowed:
                 self._accumulation.take_step()  # which the scaler leaves out
+                tell_left_out(self._observer)
                 return
             for bucket in self.context.buckets:
                 self.dispatcher.submit_moment("on_bucket_ready", self.context, bucket)

@@ -12,7 +12,8 @@ class StepObserver(Protocol):
 
     `moment` is the name of a method of `Algorithm`, `bucket` the index of the bucket where it has
     one. A step is on_forward, on_forward_end (both for each micro-batch), jobs, on_backward_end,
-    jobs, on_synchronized, a job, on_step_end.
+    jobs, on_synchronized, a job, on_step_end. One that a `GradScaler` leaves out has no jobs, and
+    ends where its backward pass does.
     """
 
     def on_forward(self) -> None:
@@ -46,6 +47,14 @@ class StepObserver(Protocol):
     def on_step_end(self) -> None:
         """The optimizer, and the algorithm after it, have changed the weights."""
         ...
+
+
+def tell_left_out(observer: StepObserver | None) -> None:
+    """A step ends with its backward pass: a gradient has overflowed."""
+    if observer is not None:
+        observer.on_backward_end()
+        observer.on_synchronized()
+        observer.on_step_end()
 
 
 class Listener(Protocol):

@@ -82,6 +82,8 @@ def _check(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
             f"{plan.names['algo']} is PyTorch's own code, which needs real workers: "
             "take backend=gloo, or algo=allreduce"
         )
+    if plan.backend.is_simulated and plan.algorithm.uses_background:
+        _check_needs_no_scaler(plan)
     if plan.pattern != "ring" and not plan.algorithm.is_simulatable:
         raise ValueError(
             f"{plan.names['algo']} is PyTorch's own code, whose all-reduces are gloo's: leave "
@@ -104,6 +106,16 @@ def _check(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
         )
     if plan.cluster.net_plugin is not None:
         library.build()  # once, before workers are started
+
+
+def _check_needs_no_scaler(plan: Plan) -> None:
+    """Workers that wait for nobody leave out steps of their own; simulated ones have one scaler."""
+    if plan.precision == "float16":
+        raise ValueError(
+            f"{plan.names['algo']}: with precision=float16 each worker leaves out the steps in "
+            "which its own gradients overflow, which simulated ones cannot: take "
+            "precision=bfloat16, or backend=gloo"
+        )
 
 
 def _target(accuracy: float | None, others: Mapping[str, float | None], metric: str) -> Target:

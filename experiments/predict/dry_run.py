@@ -103,7 +103,7 @@ class DryRun:
                 parameter.grad = view
             self._act("bucket_ready", bucket)
         self._act("backward_end")
-        self._algorithm.on_step_begin(self._context)
+        self._act("step_begin")
         self._take_optimizer_step()
         self._act("step_end")
         self._timeline.end_step()

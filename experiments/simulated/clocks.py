@@ -17,11 +17,16 @@ from netsim.timeline.timeline import (
     TimelineJob,
 )
 
+_CHECK = "overflow_check"
+"""The engine's own job, which float16 needs: its operation is of no moment of the algorithm."""
+
 _MOMENTS: dict[str, Moment] = {
     "on_forward": "forward",
     "on_bucket_ready": "bucket_ready",
     "on_backward_end": "backward_end",
+    "on_step_begin": "step_begin",
     "on_step_end": "step_end",
+    _CHECK: "overflow_check",
 }
 
 
@@ -67,6 +72,7 @@ class SimulatedClocks:
         self._profile = profile
         self._is_running = False
         self._is_in_step = False
+        self._is_aside = False
         self._operations: list[Operation] | None = None
         self._jobs: list[TimelineJob] = []
         self._known: dict[tuple[TimelineJob, ...], tuple[TimelineJob, ...]] = {}
@@ -125,9 +131,13 @@ class SimulatedClocks:
             self._operations = []
 
     def on_operation(self, operation: Operation) -> None:
-        """Add the operation to its job, or charge it at once if it belongs to none."""
+        """Add the operation to its job; charge it at once in the background and between steps."""
         if self._operations is not None:
             self._operations.append(operation)
+        elif self._is_in_step and not self._is_aside:
+            self.on_job(_CHECK, None)
+            self.on_operation(operation)
+            self.on_job_end(_CHECK, None)
         elif self._is_running:
             self.timeline.on_operation(operation)
 
@@ -136,6 +146,8 @@ class SimulatedClocks:
         if self._operations is None or moment not in _MOMENTS:
             return
         operations, self._operations = self._operations, None
+        if moment == "on_step_begin" and not operations:
+            return  # its kernels are among the optimizer's
         work = _work(self._profile, moment, bucket, operations)
         self.timeline.do(work)
         self._jobs.append(TimelineJob(moment=_MOMENTS[moment], bucket=bucket, work=work))
@@ -164,7 +176,9 @@ class SimulatedClocks:
         operations, self._operations = self._operations, None
         assert not operations, "a moment communicates, or begins a round in the background"
         self._round = self.timeline.begin_background()
+        self._is_aside = True
         yield
+        self._is_aside = False
         self._operations = operations
 
     def background_done_w(self) -> Tensor:

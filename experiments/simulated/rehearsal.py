@@ -17,6 +17,7 @@ from dataclasses import replace
 from multiprocessing import Barrier, Pipe
 from multiprocessing.connection import Connection, wait
 
+import numpy as np
 import torch
 
 from bagua_algos.communication.communicator import Operation
@@ -27,7 +28,7 @@ from experiments.plan.plan import Plan
 from experiments.simulated.lengths import by_places, places
 from experiments.simulated.profile import JobKernels, Profile, setting_of
 from experiments.tasks.base import TaskData
-from experiments.training.step import make_step
+from experiments.training.step import Step, make_step
 from host.channel import ParentChannel
 from host.environment import environment
 from host.errors import Failure
@@ -132,10 +133,7 @@ def _run(
             until_s = time.monotonic() + seconds
         if step == num_early:
             engine.skip_to(max(engine.context.step, early_steps))
-        stopwatch.begin()
-        take_step(batches.indices(step))
-        stopwatch.end(is_counted=step >= WARM_UP_STEPS)
-        if step >= WARM_UP_STEPS:
+        if stopwatch.time(take_step, batches.indices(step), is_warm=step >= WARM_UP_STEPS):
             places_s += places(batches.indices(step), lengths, plan.accumulate).tolist()
         step += 1
     profile = stopwatch.profile(plan, _device_name(plan))
@@ -169,6 +167,10 @@ def _gpu_clock() -> float:
     return time.perf_counter()
 
 
+_OF_LAST_PART = ("on_step_begin", "on_step_end")
+"""The moments between a step's synchronization and its end."""
+
+
 class _Stopwatch:
     """A `StepObserver` and communication observer that takes every phase's time, by `clock`."""
 
@@ -179,6 +181,18 @@ class _Stopwatch:
         self._ready: dict[int, list[float]] = defaultdict(list)
         self._jobs: dict[tuple[str, int | None, int], list[list[float]]] = defaultdict(list)
         self._lane = _Lane(clock)
+
+    def time(self, take_step: Step, indices_wb: np.ndarray, *, is_warm: bool) -> bool:
+        """Take a step; whether it counts: it is not one of warming up, and none of its gradients
+        has overflowed, so that the optimizer has taken it.
+        """
+        scale = take_step.scaler.get_scale()
+        self.begin()
+        take_step(indices_wb)
+        has_overflowed = take_step.scaler.get_scale() < scale
+        if not (is_warm and has_overflowed):
+            self.end(is_counted=is_warm)
+        return is_warm and not has_overflowed
 
     def begin(self) -> None:
         """A step begins."""
@@ -192,13 +206,14 @@ class _Stopwatch:
         if not is_counted:
             self._warm_up_s.append(ended_s - t["begin"])
             return
-        last_s = sum(job.duration_s for job in self._step_jobs if job.moment == "on_step_end")
+        of_lanes = [job for job in self._step_jobs if not job.is_optimizers]
+        last_s = sum(job.duration_s for job in of_lanes if job.moment in _OF_LAST_PART)
         phases = {
             "forward": t["forward_end"] - t["begin"],
             "backward": t["backward_end"] - t["forward_end"],
             "optimizer": ended_s - t["synchronized"] - last_s,
         }
-        exposed_s = sum(job.kernels_after_s(t["backward_end"]) for job in self._step_jobs)
+        exposed_s = sum(job.kernels_after_s(t["backward_end"]) for job in of_lanes)
         phases["late"] = ended_s - t["begin"] - sum(phases.values()) - exposed_s
         phases["step"] = ended_s - t["begin"]
         for name, seconds in phases.items():
@@ -211,6 +226,11 @@ class _Stopwatch:
 
     def profile(self, plan: Plan, device: str) -> Profile:
         """The means of all counted steps: a run takes the sum of them, the slow ones included."""
+        if not self._phases:
+            raise Failure(
+                "gradients overflow in every step that is rehearsed: take precision=bfloat16, or a "
+                "lower lr_scale"
+            )
         usual_s = len(self._warm_up_s) * statistics.mean(self._phases["step"])
         return Profile(
             device=device,
@@ -274,6 +294,11 @@ class _TimedJob:
         self.kernels: list[tuple[float, float]] = []
         self._clock = clock
         self._began_s = self._since_s = clock()
+
+    @property
+    def is_optimizers(self) -> bool:
+        """Whether its kernels are among the optimizer's: it is of the same moment, and alone."""
+        return self.moment == "on_step_begin" and len(self.kernels) == 1
 
     @property
     def duration_s(self) -> float:

@@ -324,14 +324,21 @@ class SimulatedMeter:
         self._clocks.timeline.barrier()
 
     def state_dict(self) -> dict[str, Any]:
-        """Both, and every worker's clock, in seconds."""
-        clocks_s = self._clocks.timeline.time_s.tolist()
-        return {"time_s": self.time_s, "bytes_sent": self.bytes_sent, "clocks_s": clocks_s}
+        """Both, every worker's clock, in seconds, and what is still on the links."""
+        timeline = self._clocks.timeline
+        return {
+            "time_s": self.time_s,
+            "bytes_sent": self.bytes_sent,
+            "clocks_s": timeline.time_s.tolist(),
+            "links_free_s": timeline.links_free_s.tolist(),
+        }
 
     def restore(self, state: Mapping[str, Any], step: int) -> None:
         """Set the clocks, and count bytes from those of the earlier run. See `Timeline.go_on` for
-        what begins anew; all clocks are the slowest one in a checkpoint that does not tell each.
+        what begins anew; all clocks are the slowest one in a checkpoint that does not tell each,
+        and links are free where it does not tell of them.
         """
         clocks_s = state.get("clocks_s", state["time_s"])
-        self._clocks.timeline.go_on(step, np.asarray(clocks_s))
+        links_free_s = np.asarray(state.get("links_free_s", []))
+        self._clocks.timeline.go_on(step, np.asarray(clocks_s), links_free_s)
         self._earlier_bytes = state["bytes_sent"]

@@ -117,17 +117,19 @@ class NetworkCondition:
             self._check_nodes()
         assert isinstance(self._faults, tuple)
 
-    def link(self, rank: int, direction: Direction, at_s: float = 0) -> LinkCondition:
-        """One direction of a worker's link at a time since training began, in seconds."""
+    def link(self, rank: int, direction: Direction, at_s: float | None = None) -> LinkCondition:
+        """One direction of a worker's link at a time since training began, in seconds; None: before
+        it begins, when there are no outages and the rest is as at 0.
+        """
         shared = {name: getattr(self, name) for name in LINK_FIELDS}
-        shared |= self._timetable.overrides(at_s)
+        shared |= self._timetable.overrides(at_s or 0.0)
         worker = dict(self._workers.get(rank, {}))
         own = {d: worker.pop(d, None) or {} for d in ("up", "down")}
         if direction == "down":
             shared |= dict.fromkeys(ONCE_FIELDS, 0)
             worker = {name: value for name, value in worker.items() if name not in ONCE_FIELDS}
         values = shared | dict(getattr(self, direction) or {}) | worker | dict(own[direction])
-        if any(fault.is_down(rank, at_s) for fault in self._faults):
+        if at_s is not None and any(fault.is_down(rank, at_s) for fault in self._faults):
             values["loss_pct"] = 100
         return LinkCondition(**values)
 
@@ -142,8 +144,8 @@ class NetworkCondition:
         """The node that a worker is on; 0 where there are no nodes."""
         return 0 if self.nodes is None else rank // self.nodes["size"]
 
-    def path(self, sender: int, receiver: int, at_s: float = 0) -> LinkCondition:
-        """All links from one worker to another, as one."""
+    def path(self, sender: int, receiver: int, at_s: float | None = None) -> LinkCondition:
+        """All links from one worker to another, as one, at a time as in `link`."""
         links = [self.link(sender, "up", at_s), self.link(receiver, "down", at_s)]
         if self.node(sender) != self.node(receiver):
             links[1:1] = [self.node_link("up"), self.node_link("down")]
@@ -211,14 +213,12 @@ class NetworkCondition:
 
     @cached_property
     def _workers(self) -> dict[int, Mapping[str, Any]]:
-        if self.workers is not None and not isinstance(self.workers, Mapping):
+        given = {} if self.workers is None else self.workers
+        if not isinstance(given, Mapping) or not all(map(_is_rank, given)):
             raise ValueError(f"workers maps ranks to overrides: {self.workers!r} does not.")
-        try:
-            workers = {int(rank): overrides for rank, overrides in (self.workers or {}).items()}
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"workers maps ranks to overrides: {self.workers!r} does not."
-            ) from None
+        workers = {int(rank): overrides for rank, overrides in given.items()}
+        if len(workers) < len(given):
+            raise ValueError(f"workers names a rank twice: {self.workers!r}; name each once.")
         if min(workers, default=0) < 0:
             raise ValueError(f"workers names the rank {min(workers)}: ranks begin at 0.")
         return workers
@@ -287,3 +287,10 @@ class NetworkCondition:
             raise ValueError(f"nodes.size is a number of workers from 1 up, not {size!r}.")
         check_keys("nodes.between", nodes.get("between") or {}, LINK_FIELDS)
         self.node_link("up")
+
+
+def _is_rank(key: Any) -> bool:
+    """Whether a key of `workers` is a whole number, or the text of one."""
+    if isinstance(key, str):
+        return re.fullmatch("-?[0-9]+", key) is not None
+    return isinstance(key, int) and not isinstance(key, bool)

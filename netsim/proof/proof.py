@@ -72,7 +72,7 @@ def probe(condition: NetworkCondition, rank: int, addresses: list[str]) -> LinkR
     Every worker has to call it at about the same time. It takes one to three seconds.
 
     Args:
-        condition: what was asked for; its links at time 0 count.
+        condition: what was asked for; its links before training begins count.
         rank: this worker.
         addresses: of all the workers, by rank.
 

@@ -7,6 +7,7 @@ through, whatever links do then.
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from netsim.timeline.cost import Cost
 from netsim.timeline.cost_model import CostedOperation, CostModel
@@ -20,7 +21,8 @@ MAX_IDLE = 100_000
 def finish(
     model: CostModel, operation: CostedOperation, windows: Windows, starts_s: Array
 ) -> tuple[Cost, Array, Array]:
-    """The cost at the start, and when what starts then ends and is handed over, `[n]` each.
+    """The cost at the start, or when any of it first gets on, and when what starts then ends and is
+    handed over, `[n]` each.
 
     Raises:
         ValueError: if it never ends.
@@ -40,15 +42,35 @@ def finish(
 
 def busy_s(
     model: CostModel, operation: CostedOperation, windows: Windows, cost: Cost, begins_s: Array
-) -> Array:
-    """For how long an operation of this cost, at its start, occupies its links from then on, `[l]`.
-    A link that is down is busy as if it were not.
+) -> tuple[Array, float | Array]:
+    """For how long an operation of this cost, at its start, occupies its links from then on, and by
+    how much later outages let it, `[l]` each.
     """
     links = cost.links
     if not model.varies:
-        return cost.busy_s[links]
-    _, ends_s = _through_s(model, operation, windows, begins_s, lambda cost: cost.busy_s[links])
-    return ends_s - begins_s
+        return cost.busy_s[links], 0.0
+
+    def takes(cost: Cost) -> Array:
+        busy_s = cost.busy_s[links]
+        is_stuck = _is_stuck(model, operation, cost)[links]
+        return np.array([busy_s, np.where(is_stuck, np.inf, busy_s)])
+
+    starts_s = np.array([begins_s, begins_s])
+    _, ends_s = _through_s(model, operation, windows, starts_s, takes)
+    busy_s, lasts_s = ends_s - starts_s
+    return busy_s, lasts_s - busy_s
+
+
+def _is_stuck(model: CostModel, operation: CostedOperation, cost: Cost) -> NDArray[np.bool_]:
+    """`[links]`: whether all messages over a link wait for one that is down."""
+    if operation.peers is None:
+        return np.full(len(cost.busy_s), cost.seconds == np.inf)
+    route = model.route(operation)
+    waits = np.asarray(cost.seconds)[route.moves] == np.inf
+    is_stuck = np.zeros(len(cost.busy_s), dtype=bool)
+    is_stuck[route.crossed[:, waits]] = True
+    is_stuck[route.crossed[:, ~waits]] = False
+    return is_stuck
 
 
 def _ends_and_handovers(cost: Cost) -> Array:
@@ -62,12 +84,12 @@ def _through_s(
     starts_s: Array,
     takes: Callable[[Cost], Array],
 ) -> tuple[Cost, Array]:
-    """The cost at the start, and when parts of an operation that start then are through; `takes`
-    has what each of them takes at a cost.
+    """The cost at the start, or when any of it first gets on, and when parts of an operation that
+    start then are through; `takes` has what each of them takes at a cost.
     """
     table, until_s = model.at(float(starts_s.min()))
-    first = model.cost(operation, table, windows)
-    takes_s = takes(first)
+    first = cost = model.cost(operation, table, windows)
+    takes_s = takes(cost)
     at_s, left, ends_s = starts_s, np.ones_like(starts_s), starts_s + takes_s
     num_idle = 0
     while until_s < np.inf and not (is_through := ends_s <= until_s).all():
@@ -78,7 +100,10 @@ def _through_s(
         left = np.where(is_through, 0, np.maximum(left - share, 0))
         at_s = np.maximum(at_s, np.minimum(ends_s, until_s))
         table, until_s = model.at(until_s)
-        takes_s = takes(model.cost(operation, table, windows))
+        cost = model.cost(operation, table, windows)
+        takes_s = takes(cost)
+        if np.isinf(first.seconds).all():
+            first = cost
         ends_s = at_s + np.multiply(left, takes_s, out=np.zeros_like(left), where=left > 0)
     _check_ends(operation, at_s, ends_s)
     return first, ends_s

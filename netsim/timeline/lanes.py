@@ -16,6 +16,7 @@ scheduling algorithm of ITU-T I.371.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,10 +76,11 @@ class _Flight:
     starts_s: Array
     ends_s: Array
     crossed: Ranks  # [links of a path, ranks or 1]
-    drain_s: float | Array
+    drain_s: Callable[[float], float | Array]  # by when the last byte leaves a link
 
     def delay(self, free_s: Array) -> None:
-        self.ends_s = np.maximum(self.ends_s, free_s[self.crossed].max(0) + self.drain_s)
+        off_s = free_s[self.crossed].max(0)
+        self.ends_s = np.maximum(self.ends_s, off_s + self.drain_s(float(off_s.max())))
 
 
 @dataclass(slots=True, eq=False)
@@ -117,6 +119,16 @@ class Lanes:
         self._lanes = [_LaneState(start_s, start_s) for _ in range(num_lanes)]
         self._free_s = np.full((num_lanes, model.at(0)[0].num_links), -np.inf)
         self._connections = Connections(model.transport)
+
+    @property
+    def links_free_s(self) -> Array:
+        """`[lanes, links]`: when each lane's bytes are off each link; -inf: there were none."""
+        return self._free_s.copy()
+
+    @links_free_s.setter
+    def links_free_s(self, free_s: Array) -> None:
+        if free_s.shape == self._free_s.shape:  # else those links are not of this network
+            self._free_s[:] = free_s
 
     @property
     def events(self) -> list[Event]:
@@ -223,7 +235,8 @@ class Lanes:
         if slowed:
             latency_s = cost.seconds - cost.busy_s.max()
             end_s = end_s + _queueing_s(latency_s, behind_s.max())
-        flight = _Flight(operation.name, ranks, starts_s, end_s, links[:, None], cost.drain_s)
+        drain_s = self._drain_s(operation, windows, cost.drain_s)
+        flight = _Flight(operation.name, ranks, starts_s, end_s, links[:, None], drain_s)
         if len(links):
             flight.delay(self._free_s[index])
         return cost, flight, slowed
@@ -259,10 +272,35 @@ class Lanes:
             ends_s[moves] += _queueing_s(drain_s, first_s[crossed].max(0))
         ends_s = np.maximum(ends_s, handed_over_s[route.places])
         flight = _Flight(
-            operation.name, ranks[moves], begins_s[moves], ends_s[moves], crossed, drain_s
+            operation.name,
+            ranks[moves],
+            begins_s[moves],
+            ends_s[moves],
+            crossed,
+            self._drain_s(operation, windows, drain_s, moves),
         )
         flight.delay(self._free_s[index])
         return cost, flight, slowed
+
+    def _drain_s(
+        self,
+        operation: CostedOperation,
+        windows: Windows,
+        at_start_s: float | Array,
+        moves: Ranks | None = None,
+    ) -> Callable[[float], float | Array]:
+        """What is left when an operation's last byte leaves a link, by when it does: as long as
+        links do not change, what was left at the start. Of the messages `moves` of an exchange.
+        """
+        model = self._model
+
+        def drain_s(at_s: float) -> float | Array:
+            if not np.isfinite(at_s):  # there is no byte
+                return at_start_s
+            left_s = model.cost(operation, model.at(at_s)[0], windows).drain_s
+            return left_s if moves is None else np.asarray(left_s)[moves]
+
+        return drain_s if model.varies else lambda _: at_start_s
 
     def _first_use_s(self, crossed: Ranks, sends_s: Array) -> Array:
         """`[links]`: when the first of some messages comes to each link."""
@@ -291,8 +329,9 @@ class Lanes:
         before_s = np.take(self._free_s, links, axis=1)  # by lanes in memory, as [:, links] is not
         saved_s = self._saved_s(links, begins_s, before_s)
         begins_s = np.maximum(begins_s, before_s[index])
+        busy_s, late_s = changes.busy_s(self._model, operation, windows, cost, begins_s)
+        begins_s = begins_s + late_s
         works_s = begins_s if saved_s is None else begins_s - saved_s[links]
-        busy_s = changes.busy_s(self._model, operation, windows, cost, begins_s)
         self._free_s[:, links] = link_sharing.shared(before_s, index, works_s, busy_s)
         slowed = []
         for other, lane in enumerate(self._lanes):

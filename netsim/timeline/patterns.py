@@ -159,14 +159,15 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
     if num_bytes <= situation.transport.halving_doubling_bytes:
         return halving_doubling.all_reduce(situation, num_bytes)
     if num_bytes <= ELEMENT_BYTES:
-        return _one_number(situation, num_bytes)
-    around = ring(
-        situation,
-        num_bytes / num_workers,
-        2 * (num_workers - 1),
-        situation.transport.segment_bytes,
-        num_phases=2,
-    )
+        around = _one_number(situation, num_bytes)
+    else:
+        around = ring(
+            situation,
+            num_bytes / num_workers,
+            2 * (num_workers - 1),
+            situation.transport.segment_bytes,
+            num_phases=2,
+        )
     if not situation.transport.has_trees:
         return around
     seconds = _double_tree_s(situation, num_bytes)
@@ -261,19 +262,26 @@ def share_host(cost: Cost, host: SharedHost) -> Cost:
 
 
 def _one_number(situation: Situation, num_bytes: float) -> Cost:
-    """One number goes around nearly twice; every receiver is ready from the start."""
+    """One number goes around nearly twice, a packet a hop, and waits for the repair of those that
+    are lost; every receiver is ready from the start.
+    """
     ranks, num_hops = situation.ranks, 2 * (len(situation.ranks) - 1)
     following = np.roll(ranks, -1)
-    delay_s = situation.note_s(situation.table.paths(ranks, following))
+    there = situation.table.paths(ranks, following)
+    delay_s = situation.note_s(there)
     note_s = situation.note_s(situation.table.paths(following, ranks))
+    rtt_s = delay_s + note_s
+    rate = situation.rate(there, rtt_s)
+    lost_s = situation.recovery_s(there, num_bytes, rate, rtt_s, 1, notes_lead=True)
+    hop_s = delay_s + np.where(there.loss < 1, lost_s, np.inf)
     first_s = float(note_s.max()) * situation.transport.rendezvous
     return Cost(
-        seconds=first_s + num_hops * float(delay_s.mean()) + situation.transport.operation_s,
+        seconds=first_s + num_hops * float(hop_s.mean()) + situation.transport.operation_s,
         drain_s=float(delay_s.max()),
         busy_s=situation.busy_s(ranks, following, num_bytes),
         num_messages=num_hops,
         sent_bytes=situation.sent(num_bytes * num_hops / len(ranks)),
-        rtt_s=float((delay_s + note_s).max()),
+        rtt_s=float(rtt_s.max()),
         windows=situation.windows,
     )
 

@@ -33,12 +33,18 @@ from netsim.timeline.lanes import (
 )
 from netsim.timeline.link_table import Array
 
-Moment = Literal["forward", "bucket_ready", "backward_end", "step_end"]
+Moment = Literal[
+    "forward", "overflow_check", "bucket_ready", "backward_end", "step_begin", "step_end"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineJob:
-    """One moment of an algorithm: operations, and seconds of kernels between them."""
+    """One moment of an algorithm: operations, and seconds of kernels between them.
+
+    An overflow check is the engine's own, once backward has computed all gradients: compute waits
+    for it before the first bucket is ready.
+    """
 
     moment: Moment
     bucket: int | None = None
@@ -57,8 +63,10 @@ class _Stage(IntEnum):
 
 _STAGES = {
     "forward": _Stage.FORWARD,
+    "overflow_check": _Stage.BACKWARD,
     "bucket_ready": _Stage.BACKWARD,
     "backward_end": _Stage.BACKWARD_END,
+    "step_begin": _Stage.BACKWARD_END,
     "step_end": _Stage.STEP_END,
 }
 
@@ -110,6 +118,8 @@ class Timeline:
         self._now_s: Array = np.zeros(model.world_size)
         self._factors: Array = np.ones(model.world_size)
         self._backward_began_s = self._now_s
+        self._is_checking = False
+        self._checked_s = self._now_s
         self._lane = 0
         self._background: Mark | None = None
 
@@ -128,16 +138,25 @@ class Timeline:
         """All that happened, if it is recorded."""
         return [*self._compute_events, *self._lanes.events]
 
-    def go_on(self, num_steps: int, time_s: Array | float) -> None:
-        """Take up a training after `num_steps` steps, its workers' clocks at `time_s`, `[N]` or one
-        for all: from here on steps vary, and the network is, as if it had not been interrupted.
+    @property
+    def links_free_s(self) -> Array:
+        """`[lanes, links]`: when all that was sent so far is off each link, for `go_on`."""
+        return self._lanes.links_free_s
 
-        Two things begin anew: the windows of TCP's connections, and what is left on the links of
-        messages that nobody waits for any more.
+    def go_on(
+        self, num_steps: int, time_s: Array | float, links_free_s: Array | None = None
+    ) -> None:
+        """Take up a training after `num_steps` steps, its workers' clocks at `time_s`, `[N]` or one
+        for all: from here on steps vary, and the network is, as if it had not been interrupted. Its
+        `links_free_s` tell what is still on the links; None, or of other links: nothing.
+
+        The windows of TCP's connections begin anew.
         """
         assert self._stage == _Stage.OUTSIDE, "end_step() comes first"
         self.num_steps = num_steps
         self._now_s = np.broadcast_to(np.asarray(time_s, dtype=float), self._now_s.shape).copy()
+        if links_free_s is not None:
+            self._lanes.links_free_s = links_free_s
 
     def begin_step(self, factors: Array | None = None) -> None:
         """Forward begins, each worker's compute as much slower as `factors` say, by default as the
@@ -162,10 +181,14 @@ class Timeline:
         """
         assert self._stage != _Stage.OUTSIDE, "begin_step() comes first"
         self._end_background()
+        self._end_check()
         self._reach(_STAGES[moment])
         if moment == "bucket_ready":
             assert bucket is not None
-            self._now_s = self._backward_began_s + self._factors * self.compute.ready_s(bucket)
+            self._come_to(self.compute.ready_s(bucket))
+        elif moment == "overflow_check":
+            self._come_to(self.compute.backward_s)
+            self._is_checking = True
         self._begin(0 if bucket is None else bucket % self._num_lanes)
 
     def begin_background(self) -> Mark:
@@ -217,6 +240,7 @@ class Timeline:
     def end_step(self) -> None:
         """All is waited for, background rounds apart, and the next step can begin."""
         self._end_background()
+        self._end_check()
         self._reach(_Stage.STEP_END)
         self._join()
         moving_s = self._lanes.host_s - self._host_before_s
@@ -257,6 +281,17 @@ class Timeline:
         self._lane = lane
         self._lanes.put(lane, Ready(self._now_s))
 
+    def _come_to(self, seconds: float) -> None:
+        """Compute is so far in its backward pass, or waits for the overflow check."""
+        at_s = self._backward_began_s + self._factors * seconds
+        self._now_s = np.maximum(at_s, self._checked_s)
+
+    def _end_check(self) -> None:
+        if self._is_checking:
+            self._is_checking = False
+            self._join()
+            self._checked_s = self._now_s
+
     def _end_background(self) -> None:
         if self._background is not None:
             self._lanes.put(self._num_lanes, self._background)
@@ -282,6 +317,7 @@ class Timeline:
             elif self._stage == _Stage.BACKWARD_END:
                 self._now_s = self._backward_began_s
                 self._pass("backward", self.compute.backward_s)
+                self._now_s = np.maximum(self._now_s, self._checked_s)
                 self._join()
             elif self._stage == _Stage.STEP_END:
                 self._join()

@@ -87,6 +87,21 @@ def test_a_forward_without_examples_is_one_too():
     engine.close()
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_overflows_ends_with_its_backward_pass(fused):
+    """An optimizer with fused=True steps, and does nothing."""
+    observer, model, scaler = Observer(), layers(3, 4), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+    workers = StackedCommunicator(1)
+    Engine(model, optimizer, Recording(), workers, grad_scaler=scaler, step_observer=observer)
+    observer.heard.clear()
+    scaler.scale(model(torch.full((2, 3), torch.inf)).sum()).backward()
+    scaler.step(optimizer)
+    assert [words for words in observer.heard if "on_forward None" not in words] == [
+        *("on_forward", "on_forward_end", "on_backward_end", "on_synchronized", "on_step_end")
+    ]
+
+
 def test_a_step_without_an_observer_or_a_listener_is_a_step():
     model, algorithm = layers(3, 4), Recording()
     _, optimizer = engine_of(model, algorithm)

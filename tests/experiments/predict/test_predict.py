@@ -1,9 +1,10 @@
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
+from bagua_algos import Algorithm
 from bagua_algos.communication.communicator import Operation
 from experiments.plan.messages import choices
 from experiments.predict.__main__ import main
@@ -207,6 +208,26 @@ def test_one_node_stands_for_all(algo):
                 all_nodes.on_operation(replace(item, ranks=ranks))
     all_nodes.end_step()
     np.testing.assert_allclose(all_nodes.time_s, one.time_s.max(), rtol=1e-9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtStepBegin(Algorithm):
+    def on_step_begin(self, context):
+        for bucket in context.buckets:
+            context.communicator.all_reduce_mean_(bucket.gradients)
+
+
+def test_what_is_sent_when_the_optimizers_step_begins_is_a_job():
+    case = case_of([*BASE, "algo=allreduce", "model=resnet50"])
+    buckets = meta_buckets(case.trace.parameters, 16, case.bucket_bytes)
+    compute = case.device.compute_times(case.trace, buckets, case.precision)
+    live, again = (Timeline(CostModel(case.net, 16), compute, num_lanes=1) for _ in range(2))
+    memory_rate = case.device.memory_rate
+    run = DryRun(AtStepBegin(), buckets, case.make_optimizer, live, memory_rate=memory_rate)
+    run.step()
+    again.replay(run.script[0])
+    assert again.time_s.tolist() == live.time_s.tolist()
+    assert again.bytes_sent.tolist() == live.bytes_sent.tolist()
 
 
 def test_more_workers_than_anybody_has():

@@ -1,18 +1,22 @@
 import os
 import signal
+import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import monotonic
 
 import pytest
 import torch
+from torch.amp import GradScaler
 
+from bagua_algos import Algorithm
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.simulated.profile import JobKernels, Profile
 from experiments.simulated.rehearsal import NUM_TOLD, _typical, rehearse
 from host.errors import Failure
 
+KERNEL_S = 0.03
 EVERY_STEP = JobKernels(moment="on_bucket_ready", bucket=0, kernels_s=(1.0, 2.0))
 ROUND = JobKernels(moment="on_background", bucket=None, kernels_s=(4.0, 5.0, 6.0))
 PROFILE = Profile(
@@ -57,6 +61,50 @@ def test_what_an_algorithm_does_late_is_rehearsed_as_what_it_does_soon(algo, soo
     of_late = jobs_of(late)
     assert of_late == jobs_of(soon)
     assert len({moment for moment, _, _ in of_late}) > 1 or len(of_late) > 1
+
+
+def rehearsed_from_scale(scale, folder, monkeypatch, **options):
+    torch.set_num_threads(1)
+    monkeypatch.setattr(
+        "experiments.training.step.make_scaler", lambda _: GradScaler("cpu", init_scale=scale)
+    )
+    words = ["algo=bytegrad", "backend=sim", "model=mlp", "workers=2", "precision=float16"]
+    plan = make_plan(compose_config(words), folder)
+    return rehearse(plan, plan.task.load(), sharing=1, seconds=0, **options)
+
+
+def test_steps_that_overflow_are_not_of_a_profile(monkeypatch, tmp_path):
+    """The scale comes down from far above float16's range, also in steps that would count."""
+    profile = rehearsed_from_scale(2.0**60, tmp_path, monkeypatch, num_steps=60)
+    assert 0 < profile.ready_s[0] <= profile.backward_s
+    assert profile.optimizer_s > 0
+    assert {job.moment for job in profile.jobs} == {"on_bucket_ready"}
+
+
+def test_a_rehearsal_whose_every_step_overflows_says_so(monkeypatch, tmp_path, capfd):
+    with pytest.raises(Failure, match="rehearsing worker 0 ended with exit code 1"):
+        rehearsed_from_scale(2.0**100, tmp_path, monkeypatch, num_steps=3)
+    assert "gradients overflow in every step that is rehearsed" in capfd.readouterr().err
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtStepBegin(Algorithm):
+    """Waits for a moment before the optimizer's step, between two kernels of as long."""
+
+    def on_step_begin(self, context):
+        time.sleep(KERNEL_S)
+        context.communicator.all_reduce_mean_(context.buckets[0].gradients)
+        time.sleep(KERNEL_S)
+
+
+def test_jobs_of_the_optimizers_moment_are_none_of_its_time(tmp_path):
+    torch.set_num_threads(1)
+    plan = make_plan(compose_config(["algo=allreduce", "backend=sim", "model=mlp"]), tmp_path)
+    plan = replace(plan, algorithm=AtStepBegin())
+    profile = rehearse(plan, plan.task.load(), sharing=1, seconds=0, num_steps=3)
+    (job,) = profile.jobs
+    assert (job.moment, min(job.kernels_s) >= KERNEL_S) == ("on_step_begin", True)
+    assert profile.optimizer_s < KERNEL_S
 
 
 def test_a_rehearsing_worker_that_is_killed_is_named(monkeypatch, tmp_path):

@@ -189,6 +189,7 @@ def test_a_profile_of_another_model_is_refused(rehearsed, tmp_path):
     ("words", "complaint"),
     [
         (("algo=torch_ddp", "backend=sim"), "needs real workers"),
+        (("algo=async", "backend=sim", "precision=float16"), "take precision=bfloat16, or backend"),
         (("algo=allreduce", "backend=sim", "profile=nowhere.yaml"), "profile=nowhere.yaml cannot"),
         (("algo=allreduce", "backend=sim", "workers=5000"), "do not fill one batch"),
         (

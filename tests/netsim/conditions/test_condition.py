@@ -89,6 +89,13 @@ def test_a_fault_takes_both_directions_of_its_workers_links_down():
     assert max(link.loss_pct for link in condition.all_links(3)) == 1
 
 
+def test_there_is_no_outage_before_training_begins():
+    fault, step = {"worker": 1, "at_s": 0, "for_s": 2}, {"at_s": 0, "rate_mbit": 5}
+    condition = NetworkCondition(faults=[fault], schedule=[step])
+    assert condition.path(0, 1) == condition.path(0, 1, 2) == LinkCondition(rate_mbit=5)
+    assert condition.path(0, 1, 0).loss_pct == 100
+
+
 SECONDS = st.integers(1, 999_999).map(lambda thousandths: thousandths / 1000)
 
 
@@ -134,6 +141,10 @@ def test_whoever_waits_for_a_change_finds_it_later_than_now():
         ({"workers": {0: {"speed": 5}}}, "workers has no key 'speed'"),
         ({"workers": {-1: {}}}, "rank -1"),
         ({"workers": [5]}, "maps ranks to overrides"),
+        ({"workers": {1.9: {"rate_mbit": 5}}}, "maps ranks to overrides"),
+        ({"workers": {True: {"rate_mbit": 5}}}, "maps ranks to overrides"),
+        ({"workers": {"1_0": {"rate_mbit": 5}}}, "maps ranks to overrides"),
+        ({"workers": {"0": {"rate_mbit": 5}, 0: {"rate_mbit": 6}}}, "names a rank twice"),
         ({"workers": {0: {"jitter_ms": 3}}}, "jitter_ms=3 exceeds delay_ms=0"),
         ({"nodes": {"size": 0}}, "nodes.size is a number of workers from 1 up, not 0"),
         ({"nodes": {"size": 2, "between": {"x": 1}}}, "nodes.between has no key 'x'"),

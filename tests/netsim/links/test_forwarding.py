@@ -125,6 +125,19 @@ def test_links_change_with_time_and_a_fault_cuts_a_worker_off():
     assert received(sinks) == [2, 2, 0, 4]
 
 
+def test_no_link_is_down_before_the_time_begins():
+    fault = {"worker": 1, "at_s": 0, "for_s": 2}
+    forwarder, sinks = network(NetworkCondition(faults=[fault]))
+    arrived = []
+    for at_s in (None, 0, 2):
+        if at_s is not None:
+            forwarder.change(at_s)
+        forwarder.take(0, packet(mac(1)), at_s or 0)
+        forwarder.deliver(at_s or 0)
+        arrived.append(received(sinks)[1])
+    assert arrived == [1, 1, 2]
+
+
 def test_the_same_seed_loses_the_same_packets():
     lost = []
     for _ in range(2):

@@ -320,3 +320,39 @@ def test_an_outage_is_of_no_matter_to_messages_that_are_through(rates, start_s, 
     unharmed_s, harmed_s = times_s
     assert unharmed_s.min() < 2 < unharmed_s.max()
     assert harmed_s == pytest.approx(unharmed_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(("seconds", "ends_s"), [(1, (12, 12)), (0.1, (11.1, 10.2))])
+@pytest.mark.parametrize("of", [gather, exchange])
+def test_what_waits_for_an_outage_shares_the_link_after_it(of, seconds, ends_s):
+    outage = {"worker": 1, "at_s": 0, "for_s": 10}
+    lanes = lanes_of(2, NetworkCondition(rate_mbit=100, faults=[outage]))
+    for lane, part_s in enumerate((1, seconds)):
+        lanes.put(lane, of(part_s))
+    lanes.run()
+    for lane, end_s in enumerate(ends_s):
+        assert lanes.times_s(lane) == pytest.approx([end_s] * 2)
+
+
+def test_messages_over_other_links_do_not_wait_for_an_outage():
+    """Worker 1 is cut off from 1 s on: what worker 2 sends to worker 3 meets no bytes of others."""
+    outage = {"worker": 1, "at_s": 1, "for_s": 10}
+    lanes = lanes_of(4, NetworkCondition(rate_mbit=100, faults=[outage]))
+    for lane, at_s in enumerate((0, 2.5)):
+        lanes.put(lane, Ready(np.full(4, at_s)))
+        lanes.put(lane, exchange(2, 4))
+    lanes.run()
+    assert lanes.times_s(0) == pytest.approx([2, 12 + 1, 12 + 1, 2])
+    assert lanes.times_s(1) == pytest.approx([4.5, 14, 14, 4.5])
+
+
+@pytest.mark.parametrize("of", [gather, exchange])
+@pytest.mark.parametrize(("delays_ms", "end_s"), [((500, 0), 2.2), ((0, 500), 2.5)])
+def test_the_last_byte_takes_the_delay_of_the_moment_at_which_it_leaves(of, delays_ms, end_s):
+    """Of 2 s of bytes. Where the delay falls, 0.4 of the whole were through at 1 s."""
+    before_ms, after_ms = delays_ms
+    schedule = [{"at_s": 1, "delay_ms": after_ms}]
+    lanes = lanes_of(2, NetworkCondition(rate_mbit=100, delay_ms=before_ms, schedule=schedule))
+    lanes.put(0, of(2))
+    lanes.run()
+    assert lanes.times_s(0) == pytest.approx([end_s] * 2)

@@ -28,7 +28,7 @@ def test_every_path_is_the_condition_s(condition):
     pairs = np.array(list(permutations(range(5), 2)))
     paths = table.paths(pairs[:, 0], pairs[:, 1])
     for i, (sender, receiver) in enumerate(pairs.tolist()):
-        path = condition.path(sender, receiver)
+        path = condition.path(sender, receiver, at_s=0)
         rate = path.rate_mbit * 125_000 / WIRE_PER_PAYLOAD if path.rate_mbit else HOST_RATE
         assert paths.rate[i] == pytest.approx(rate)
         assert paths.delay_s[i] == pytest.approx(path.delay_ms / 1000)

@@ -94,12 +94,30 @@ def test_compute_alone_takes_its_own_time():
 
 @pytest.mark.parametrize(
     ("moment", "exposed_s"),
-    [("forward", 0.1), ("bucket_ready", 0.25), ("backward_end", 0.4), ("step_end", 0.4)],
+    [
+        ("forward", 0.1),
+        ("overflow_check", 0.4),
+        ("bucket_ready", 0.25),
+        ("backward_end", 0.4),
+        ("step_begin", 0.4),
+        ("step_end", 0.4),
+    ],
 )
 def test_compute_hides_what_it_can(moment, exposed_s):
     timeline = timeline_of(2)
     time_s = run(timeline, moment, exchange(0.395, 2))
     assert time_s == pytest.approx([0.31 + exposed_s] * 2)
+    assert timeline.exposed_communication_s == pytest.approx([exposed_s] * 2)
+
+
+def test_no_bucket_is_ready_before_the_overflow_check():
+    work = (exchange(0.395, 2),)
+    check = TimelineJob(moment="overflow_check", work=work)
+    buckets = [TimelineJob(moment="bucket_ready", bucket=k, work=work) for k in range(2)]
+    timeline = timeline_of(2)
+    timeline.replay([check, *buckets])  # one bucket a lane, which share the link
+    exposed_s = 0.4 + 2 * 0.395 + 0.005
+    assert timeline.time_s == pytest.approx([0.31 + exposed_s] * 2)
     assert timeline.exposed_communication_s == pytest.approx([exposed_s] * 2)
 
 
@@ -531,3 +549,21 @@ def test_clocks_that_are_taken_up_as_one_are_all_there():
     assert timeline.time_s.tolist() == [2.5] * 3
     run(timeline, "bucket_ready")
     assert timeline.time_s == pytest.approx([2.5 + 0.31] * 3)
+
+
+def test_what_a_sender_has_handed_over_is_still_on_its_link_when_training_is_taken_up():
+    """0.8 s of bytes a step, by whose uplink worker 0 does not wait; its step takes 0.31 s."""
+    slow = NetworkCondition(rate_mbit=100, workers={0: {"up": {"rate_mbit": 1}}})
+    transport = replace(BARE, socket_bytes=131_072)
+    jobs = [TimelineJob(moment="step_end", work=[of_all("exchange", 100_000, 2, 1)])]
+    whole, before, after = (timeline_of(2, slow, transport=transport) for _ in range(3))
+    for _ in range(6):
+        whole.replay(jobs)
+    for _ in range(3):
+        before.replay(jobs)
+    after.go_on(3, before.time_s, before.links_free_s)
+    for _ in range(3):
+        after.replay(jobs)
+    assert after.time_s == pytest.approx(whole.time_s, rel=1e-12)
+    elsewhere = timeline_of(2, replace(slow, nodes={"size": 1}), transport=transport)
+    elsewhere.go_on(3, before.time_s, before.links_free_s)

@@ -116,6 +116,17 @@ def test_one_number_waits_for_the_latest_word_and_then_for_all_hops_in_turn():
     assert cost.num_messages == 6
 
 
+def test_one_number_waits_for_a_probe_or_for_the_timeout_where_its_packet_is_lost():
+    loss, rtt_s = 0.01, 0.02
+    clean = NetworkCondition(rate_mbit=100, delay_ms=10)
+    without_s, with_s = (
+        seconds_of(of_all("all_reduce_mean", 4, 4), condition, 4)
+        for condition in (clean, replace(clean, loss_pct=100 * loss))
+    )
+    lost_s = loss * 2 * rtt_s + loss**2 * (0.2 + rtt_s - 2 * rtt_s)
+    assert with_s - without_s == pytest.approx(6 * lost_s)
+
+
 @pytest.mark.parametrize("num_bytes", [5, 8])
 def test_more_than_one_number_is_cut_for_a_ring(num_bytes):
     cost = cost_of(of_all("all_reduce_mean", num_bytes, 4), UNEQUAL, 4)
