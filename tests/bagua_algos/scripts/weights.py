@@ -100,6 +100,27 @@ def moved_weights() -> Results:
     return results
 
 
+def kept_weights() -> Results:
+    """A script evaluates other weights in place of its own, and keeps these without clone()."""
+
+    def evaluate(model: nn.Module) -> None:
+        with bagua_algos.consensus(model):
+            pass
+
+    model, optimizer = all_reduced(make_model())
+    train(model, optimizer, range(3))
+    backup = [p.data for p in model.parameters()]
+    rewrite(model)
+    results: Results = {"consensus": refusal(lambda: evaluate(model))}
+    results["forward"] = refusal(lambda: loss_of(model, 3))
+    for parameter, own in zip(model.parameters(), backup, strict=True):
+        parameter.data = own
+    train(model, optimizer, range(3, NUM_STEPS))
+    results["ours"], results["expected"] = flat(model), ddp_weights()
+    bagua_algos.release(model)
+    return results
+
+
 def copies() -> Results:
     """Copies and files of a distributed model."""
     model, optimizer = all_reduced(make_model())

@@ -29,6 +29,7 @@ SCRIPTS: dict[str, Callable[[], Results]] = {
         steps.own_gradients,
         steps.reentrant,
         weights.moved_weights,
+        weights.kept_weights,
         weights.copies,
         models.more_parameters,
         models.wrapped,
