@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
+from bagua_algos.engine.consensus import outside_inference_mode
 from bagua_algos.engine.script.own_storage import find_overlap, has_memory, is_shared, lies_in
 
 AGAIN = "release() the model and distribute() it again"
@@ -71,8 +72,11 @@ class ScriptChanges:
         Raises `ValueError` where one has another type, device or shape by now, or memory that is
         not its own, or where a script keeps the place that is to be written to.
         """
-        if [parameter.data_ptr() for parameter in self._living] == self._addresses:
-            return
+        if [parameter.data_ptr() for parameter in self._living] != self._addresses:
+            with outside_inference_mode():
+                self._take_back()
+
+    def _take_back(self) -> None:
         for bucket in self._buckets:
             for parameter in bucket.parameters:
                 self._check_is_as_before(parameter, bucket)
@@ -87,7 +91,7 @@ class ScriptChanges:
                 warnings.warn(
                     "weights of a distributed model keep their memory format: call "
                     "model.to(memory_format=...) before distribute() for the one that is faster",
-                    stacklevel=2,
+                    stacklevel=3,
                 )
         self._note_addresses()
 

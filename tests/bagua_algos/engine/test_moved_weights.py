@@ -76,6 +76,18 @@ def test_moved_weights_are_back_in_their_bucket_at_every_moment():
     engine.close()
 
 
+def test_weights_that_are_taken_back_in_inference_mode_train_on():
+    model = layers(3, 4, 5)
+    engine, optimizer = engine_of(model, AllReduce())
+    model[1].weight.data = torch.full((5, 4), 2.0)
+    with torch.inference_mode():
+        engine.pause()
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    assert not model[1].weight.is_inference()
+    engine.close()
+
+
 def test_weights_that_are_moved_within_a_step_are_taken_back_after_it():
     """By a hook of the script's on its optimizer."""
     model, algorithm = layers(3, 4), Looking()
