@@ -117,6 +117,14 @@ def test_copies_and_files_are_plain(workers):
         assert results["head's size"] == results["plain head's size"]
 
 
+@pytest.mark.parametrize("ours", ["evaluated", "saved"])
+def test_the_consensus_is_evaluated_and_saved_also_in_inference_mode(workers, ours):
+    for worker in workers:
+        results = worker["evaluations"]
+        torch.testing.assert_close(results[ours], results["mean"], rtol=0, atol=1e-6)
+        assert results["returned"]
+
+
 @pytest.mark.parametrize("name", [*ALGORITHMS, "top_k", "power_sgd"])
 def test_a_resumed_script_is_the_unbroken_one_to_the_bit(workers, name):
     assert equal(workers, "resumed", f"{name} True", f"{name} False")

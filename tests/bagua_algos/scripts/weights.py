@@ -121,6 +121,26 @@ def kept_weights() -> Results:
     return results
 
 
+def evaluations() -> Results:
+    """By local SGD between two averages, in inference mode; what is saved is looked at later."""
+    model, optimizer = distributed(*ALGORITHMS["local_sgd"], make_model())
+    train(model, optimizer, range(3))
+    own = flat(model)
+    mean = own.clone()
+    dist.all_reduce(mean)
+    with torch.inference_mode(), bagua_algos.consensus(model):
+        evaluated = flat(model).clone()
+        saved = model.state_dict(), model[2].state_dict()
+    results: Results = {"returned": torch.equal(flat(model), own), "mean": mean / 2}
+    train(model, optimizer, range(3, NUM_STEPS))
+    twin = make_model()
+    twin.load_state_dict(saved[0])
+    twin[2].load_state_dict(saved[1])
+    results |= {"evaluated": evaluated, "saved": flat(twin)}
+    bagua_algos.release(model)
+    return results
+
+
 def copies() -> Results:
     """Copies and files of a distributed model."""
     model, optimizer = all_reduced(make_model())

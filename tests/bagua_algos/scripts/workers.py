@@ -30,6 +30,7 @@ SCRIPTS: dict[str, Callable[[], Results]] = {
         steps.reentrant,
         weights.moved_weights,
         weights.kept_weights,
+        weights.evaluations,
         weights.copies,
         models.more_parameters,
         models.wrapped,
