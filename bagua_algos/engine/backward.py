@@ -151,12 +151,14 @@ class BackwardTracker:
         """To be called with each gradient, before `gradient_ready`: whether it is the first of a
         backward pass, which then begins.
 
-        Raises `ValueError` where the pass before was broken off, and within reentrant activation
-        checkpointing: each of its many backward passes would end as if it were the last.
+        Raises `ValueError` where the pass before was broken off, where this one makes a graph of
+        gradients, and within reentrant activation checkpointing: each of its many backward passes
+        would end as if it were the last.
         """
         number = torch._C._current_graph_task_id()
         if not self._missing:
             _refuse_reentrant_checkpoint()
+            _refuse_graph()
             self.begin()
             self._number = number
             return True
@@ -301,4 +303,13 @@ def _refuse_reentrant_checkpoint() -> None:
         raise ValueError(
             "reentrant activation checkpointing is not supported: "
             "call torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
+        )
+
+
+def _refuse_graph() -> None:
+    if torch.is_grad_enabled():
+        raise ValueError(
+            "backward(create_graph=True) is not supported, because workers average gradients "
+            "without their graph: take gradients of gradients from torch.autograd.grad(loss, "
+            "parameters, create_graph=True), and call a plain backward() of the whole loss"
         )

@@ -24,7 +24,7 @@ def equal(workers: list[dict[str, Results]], script: str, ours: str, expected: s
     "script",
     [
         *("two_models", "own_collectives", "copies", "more_parameters", "part_of_dropped"),
-        *("one_releases", "kept_weights"),
+        *("one_releases", "kept_weights", "second_order"),
     ],
 )
 def test_it_trains_as_by_ddp(workers, script):
@@ -315,6 +315,7 @@ def test_every_striped_operation_moves_all_of_its_data(workers, script):
         ("types", "complex PowerSGD", "'weight': complex64 is not supported by PowerSGD"),
         ("types", "meta", "'weight' is on the meta device"),
         ("reentrant", "refused", "use_reentrant=False"),
+        ("second_order", "graph", "take gradients of gradients from torch.autograd.grad(loss, "),
         ("part_of_dropped", "refused", "were of a distributed model that is gone"),
         ("resumed", "another", "this state is of another algorithm: LocalSGD, and here it is SGP"),
     ],

@@ -28,6 +28,7 @@ SCRIPTS: dict[str, Callable[[], Results]] = {
         steps.accumulation,
         steps.own_gradients,
         steps.reentrant,
+        steps.second_order,
         weights.moved_weights,
         weights.kept_weights,
         weights.evaluations,
