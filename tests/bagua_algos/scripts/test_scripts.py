@@ -314,6 +314,8 @@ def test_every_striped_operation_moves_all_of_its_data(workers, script):
         ("types", "complex TopK", "'weight': complex64 is not supported by TopK"),
         ("types", "complex PowerSGD", "'weight': complex64 is not supported by PowerSGD"),
         ("types", "meta", "'weight' is on the meta device"),
+        ("types", "sparse", "'adjacency' is sparse_coo, and buffers and frozen parameters travel"),
+        ("types", "expanded", "'scale' has elements that share their memory, as expand() makes"),
         ("reentrant", "refused", "use_reentrant=False"),
         ("second_order", "graph", "take gradients of gradients from torch.autograd.grad(loss, "),
         ("part_of_dropped", "refused", "were of a distributed model that is gone"),
