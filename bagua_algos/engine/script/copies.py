@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bagua_algos.engine.call_stack import running
 from bagua_algos.engine.script.loads import LoadHook
 from bagua_algos.engine.script.saves import SaveHook
 
@@ -35,6 +36,16 @@ class ForwardHook:
         """A forward begins or ends; leaves its arguments and its outputs as they are."""
         if not torch.compiler.is_compiling() and module.training and torch.is_grad_enabled():
             self._act(module)
+
+    @property
+    def __name__(self) -> str:
+        """As a function has it; `ValueError` where torch.jit.script would compile that function."""
+        if running(torch.jit.script):
+            raise ValueError(
+                "torch.jit.script cannot compile a distributed model: give it "
+                "copy.deepcopy(model), which is plain"
+            )
+        return type(self).__name__
 
 
 class NoSync:

@@ -313,6 +313,7 @@ def test_every_striped_operation_moves_all_of_its_data(workers, script):
         ("streams", "stacked", "streams=4 are of real workers, whose communicator is a"),
         ("types", "complex TopK", "'weight': complex64 is not supported by TopK"),
         ("types", "complex PowerSGD", "'weight': complex64 is not supported by PowerSGD"),
+        ("copies", "torchscript", "torch.jit.script cannot compile a distributed model: give it"),
         ("types", "meta", "'weight' is on the meta device"),
         ("types", "sparse", "'adjacency' is sparse_coo, and buffers and frozen parameters travel"),
         ("types", "expanded", "'scale' has elements that share their memory, as expand() makes"),

@@ -156,6 +156,8 @@ def copies() -> Results:
         "plain": not any(vars(x)["_forward_pre_hooks"] for x in (twin, average.module, loaded)),
         "engine in file": b"bagua_algos" in file.getvalue(),
     }
+    with warnings.catch_warnings(action="ignore"):  # torch calls it old
+        results["torchscript"] = refusal(lambda: torch.jit.script(model))
     before = flat(model).clone()
     twin_optimizer = sgd(twin)
     if dist.get_rank() == 0:  # a copy trains alone
