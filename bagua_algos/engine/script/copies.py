@@ -45,7 +45,7 @@ class ForwardHook:
                 "torch.jit.script cannot compile a distributed model: give it "
                 "copy.deepcopy(model), which is plain"
             )
-        return type(self).__name__
+        return type(self).__qualname__
 
 
 class NoSync:
