@@ -186,8 +186,8 @@ def empty_backward(model: nn.Module) -> None:
 
 
 def consensus(model: nn.Module) -> AbstractContextManager[float]:
-    """Within, the model is the one to evaluate or save: the mean of all workers'. A collective
-    call.
+    """Within, the model is the one to evaluate or save: the mean of all workers'. What its
+    `state_dict()` returns stays that mean afterwards. A collective call.
     """
     engine = _engine(model)
     engine.pause()

@@ -106,9 +106,9 @@ class AsyncModelAverage(Hierarchical):
         background = _background(context)
         background.at_end(lambda: _leave(background), lambda until_s: _end(background, until_s))
         return AsyncState(
-            in_flight=torch.zeros(num_held, dtype=torch.bool),
-            began_s=torch.full((num_held,), math.nan, dtype=torch.float64),
-            num_rounds=torch.zeros(num_held, dtype=torch.int64),
+            in_flight=torch.zeros(num_held, dtype=torch.bool, device="cpu"),
+            began_s=torch.full((num_held,), math.nan, dtype=torch.float64, device="cpu"),
+            num_rounds=torch.zeros(num_held, dtype=torch.int64, device="cpu"),
             snapshots=[torch.zeros_like(bucket.weights) for bucket in context.buckets],
             corrections=[torch.zeros_like(bucket.weights) for bucket in context.buckets],
         )

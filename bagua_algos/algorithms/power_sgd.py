@@ -174,7 +174,7 @@ class PowerSGD(Hierarchical):
         return Factors(
             residual=torch.zeros_like(gradients_wn, dtype=dtype) if self.error_feedback else None,
             q=[
-                torch.randn(1, m, min(n, m, self.rank), generator=generator).to(
+                torch.randn(1, m, min(n, m, self.rank), generator=generator, device="cpu").to(
                     gradients_wn.device, dtype
                 )
                 for n, m in (matrix.shape[1:] for matrix in matrices)

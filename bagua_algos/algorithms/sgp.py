@@ -67,7 +67,7 @@ class SGP(Algorithm):
         world_size = context.communicator.world_size
         return PushSum(
             numerators=[bucket.weights.clone() for bucket in context.buckets],
-            denominators=torch.ones(world_size, dtype=torch.float64),
+            denominators=torch.ones(world_size, dtype=torch.float64, device="cpu"),
         )
 
     def move_state(self, context: Context, move: Move) -> PushSum:

@@ -167,4 +167,4 @@ def of_held(weights: Sequence[float], communicator: Communicator, like: Tensor) 
     shape = (len(held), *[1] * (like.dim() - 1))
     if len(set(held)) == 1:  # a real worker's only one: a number in a kernel's arguments
         return torch.full(shape, held[0], dtype=dtype, device=like.device)
-    return upload(torch.tensor(held, dtype=dtype).view(shape), like.device)
+    return upload(torch.tensor(held, dtype=dtype, device="cpu").view(shape), like.device)

@@ -196,7 +196,7 @@ class _Stream:
             return self._group.send([message], peer, self._piece_bytes)
 
     def _begin_to_receive(self, peer: int) -> _Arrival:
-        room = torch.empty(_NUMBER_BYTES + self._piece_bytes, dtype=torch.uint8)
+        room = torch.empty(_NUMBER_BYTES + self._piece_bytes, dtype=torch.uint8, device="cpu")
         with self._lock:
             return _Arrival(room, self._group.recv([room], peer, self._piece_bytes))
 
@@ -210,4 +210,4 @@ class _Stream:
 
 
 def _word(number: int) -> Tensor:
-    return torch.tensor([number]).view(torch.uint8)
+    return torch.tensor([number], device="cpu").view(torch.uint8)

@@ -164,7 +164,9 @@ class Hop:
         self._right = (rank + 1) % workers.world_size
         self._left = (rank - 1) % workers.world_size
         self._stripes = Stripes(stripes.groups, smallest_part_bytes=1)
-        self._outgoing, self._incoming = torch.zeros(2, SENT_BYTES, dtype=torch.uint8)
+        self._outgoing, self._incoming = torch.zeros(
+            *(2, SENT_BYTES), dtype=torch.uint8, device="cpu"
+        )
         self._ended_s = -math.inf
 
     def seconds_after_rest(self) -> float:
@@ -183,14 +185,14 @@ class Hop:
         stripes = Stripes([self._groups[stream]])
         neighbours = dict.fromkeys((self._left, self._right))
         stripes.send_and_receive(
-            {peer: torch.zeros(1) for peer in neighbours},
-            {peer: torch.empty(1) for peer in neighbours},
+            {peer: torch.zeros(1, device="cpu") for peer in neighbours},
+            {peer: torch.empty(1, device="cpu") for peer in neighbours},
         )
 
 
 def of_all(workers: ProcessGroupCommunicator, numbers: list[float]) -> list[list[float]]:
     """Each of `numbers`, of every worker; a collective call."""
-    own: Tensor = torch.tensor([numbers], dtype=torch.float64)
+    own: Tensor = torch.tensor([numbers], dtype=torch.float64, device="cpu")
     return workers.all_gather(own)[0].T.tolist()
 
 

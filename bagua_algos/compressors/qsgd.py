@@ -62,7 +62,9 @@ class QSGD(Compressor):
                 f"QSGD rounds at random: compress() of {list(x.shape)} needs a draw that names "
                 f"the {x.shape[0]} workers in its first dimension, got {draw}"
             )
-        streams = torch.tensor([(draw.step, draw.bucket, rank) for rank in draw.ranks])
+        streams = torch.tensor(
+            [(draw.step, draw.bucket, rank) for rank in draw.ranks], device="cpu"
+        )
         key = (self.seed, draw.stage)
         return qsgd.compress(
             encodable(x), upload(streams, x.device), key, bits=self.bits, group_size=self.group_size

@@ -26,7 +26,7 @@ class Background:
     def __init__(self, lane: CommunicationLane, clocks: Clocks | None = None) -> None:
         self._lane = lane
         self._clocks = clocks
-        self.begun_w = torch.zeros(len(lane.communicator.ranks), dtype=torch.bool)
+        self.begun_w = torch.zeros(len(lane.communicator.ranks), dtype=torch.bool, device="cpu")
         """The workers held here that have begun the next job; it runs when all have."""
         self.num_steps = 0
         """That training has taken, for whoever is to know when it ends."""
@@ -78,7 +78,8 @@ class Background:
         """Each worker's clock, seconds, float64 `[w]`. It stands still while training does."""
         if self._clocks is not None:
             return self._clocks.now_w()
-        return torch.full((len(self.communicator.ranks),), self._now_s(), dtype=torch.float64)
+        num_held = len(self.communicator.ranks)
+        return torch.full((num_held,), self._now_s(), dtype=torch.float64, device="cpu")
 
     def stop_clock(self) -> None:
         """Training pauses: what follows, such as an evaluation, brings no job nearer."""

@@ -173,12 +173,14 @@ class BackwardTracker:
         """To be called with each gradient, before `gradient_ready`: whether it is the first of a
         backward pass, which then begins.
 
-        Raises `ValueError` where the pass before was broken off, and within reentrant activation
-        checkpointing: each of its many backward passes would end as if it were the last.
+        Raises `ValueError` where the pass before was broken off, where this one makes a graph of
+        gradients, and within reentrant activation checkpointing: each of its many backward passes
+        would end as if it were the last.
         """
         number = torch._C._current_graph_task_id()
         if not self._missing:
             _refuse_reentrant_checkpoint()
+            _refuse_graph()
             self.begin()
             self._number = number
             return True
@@ -276,7 +278,7 @@ def drop_unused_(
     """
     parameters = [p for bucket in buckets for p in bucket.parameters]
     idle = set(unused_here)
-    used = torch.tensor([float(p not in idle) for p in parameters])
+    used = torch.tensor([float(p not in idle) for p in parameters], device="cpu")
     weights = buckets[0].weights
     used_wp = upload(used, weights.device).repeat(len(weights), 1)
     average_(used_wp)
@@ -329,4 +331,13 @@ def _refuse_reentrant_checkpoint() -> None:
         raise ValueError(
             "reentrant activation checkpointing is not supported: "
             "call torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
+        )
+
+
+def _refuse_graph() -> None:
+    if torch.is_grad_enabled():
+        raise ValueError(
+            "backward(create_graph=True) is not supported, because workers average gradients "
+            "without their graph: take gradients of gradients from torch.autograd.grad(loss, "
+            "parameters, create_graph=True), and call a plain backward() of the whole loss"
         )

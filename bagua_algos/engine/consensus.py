@@ -15,6 +15,15 @@ Run = Callable[[str, Callable[[], None]], None]
 
 
 @contextmanager
+def outside_inference_mode() -> Iterator[None]:
+    """Within, tensors are made that may change later and elsewhere, also where a script evaluates
+    in `torch.inference_mode()`: that is its thread's, and lanes are in none.
+    """
+    with torch.inference_mode(mode=False), torch.no_grad():
+        yield
+
+
+@contextmanager
 def averaged(
     buckets: Sequence[Bucket], averager: Averager, run: Run, *, kept_equal_by: str | None = None
 ) -> Iterator[float]:
@@ -27,11 +36,13 @@ def averaged(
     if kept_equal_by is not None and not differing(buckets, averager, run).any():
         yield 0.0
         return
-    own = [bucket.weights.clone() for bucket in buckets]
+    with outside_inference_mode():
+        own = [bucket.weights.clone() for bucket in buckets]
     try:
-        for bucket in buckets:
-            run("averaging of weights", lambda b=bucket: averager.all_reduce_mean_(b.weights))
-        spread = _spread(buckets, own, averager, run)
+        with outside_inference_mode():
+            for bucket in buckets:
+                run("averaging of weights", lambda b=bucket: averager.all_reduce_mean_(b.weights))
+            spread = _spread(buckets, own, averager, run)
         if kept_equal_by is not None:
             warn_of_difference(kept_equal_by, spread)
         yield spread
@@ -40,6 +51,7 @@ def averaged(
             bucket.weights.copy_(weights)
 
 
+@outside_inference_mode()
 def differing(buckets: Sequence[Bucket], averager: Averager, run: Run) -> Tensor:
     """The share of workers whose weights have another checksum than worker 0's, float32 `[w, 1]`: 0
     where all are equal to the bit. A collective call; 8 bytes a bucket travel.

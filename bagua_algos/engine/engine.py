@@ -213,7 +213,7 @@ class Engine(Attached):
         run("averaging of buffers", lambda: average_buffers_(self.model, averager))
         keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
         within = averaged(self.context.buckets, averager, run, kept_equal_by=keeper)
-        with within as spread, self._looking_on():
+        with within as spread, self._looking_on(spread):
             yield spread
 
     def relayout(self, groups: Groups) -> None:

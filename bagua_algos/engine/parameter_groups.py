@@ -7,6 +7,7 @@ needs every group's own learning rate, betas and weight decay.
 import weakref
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
@@ -83,7 +84,8 @@ def _find(bucket: Bucket, optimizer: Optimizer) -> list[Stretch]:
 
 def check_parameters(model: nn.Module, optimizer: Optimizer, algorithm: Algorithm) -> None:
     """Raise `ValueError` where a parameter of `model` has no shape, no values or no memory of its
-    own, `algorithm` cannot train it, or one of `optimizer` is not the model's.
+    own, `algorithm` cannot train it, or one of `optimizer` is not the model's; or where a buffer or
+    frozen parameter cannot take other workers' values.
     """
     known = set(model.parameters())
     for name, parameter in model.named_parameters():
@@ -102,6 +104,7 @@ def check_parameters(model: nn.Module, optimizer: Optimizer, algorithm: Algorith
                 algorithm.check_parameter(parameter)
             except ValueError as error:
                 raise ValueError(f"{name!r}: {error}") from None
+    _check_untrained(model)
     check_owns_memory(model)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -111,3 +114,19 @@ def check_parameters(model: nn.Module, optimizer: Optimizer, algorithm: Algorith
                     "the model's, so that workers would train it apart: make it the model's, or "
                     "give it an optimizer of its own"
                 )
+
+
+def _check_untrained(model: nn.Module) -> None:
+    frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
+    for name, x in [*frozen, *model.named_buffers()]:
+        if x.layout is not torch.strided:
+            raise ValueError(
+                f"{name!r} is {str(x.layout).removeprefix('torch.')}, and buffers and frozen "
+                "parameters travel as plain tensors: keep it as an attribute that is no buffer, "
+                "alike on all workers"
+            )
+        if x.numel() and any(n > 1 and not s for n, s in zip(x.shape, x.stride(), strict=True)):
+            raise ValueError(
+                f"{name!r} has elements that share their memory, as expand() makes them, so that "
+                "other workers' values cannot be written to it: give it a clone()"
+            )

@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 
 from bagua_algos.communication.communicator import Averager
-from bagua_algos.engine.consensus import Run, differing, warn_of_difference
+from bagua_algos.engine.consensus import (
+    Run,
+    differing,
+    outside_inference_mode,
+    warn_of_difference,
+)
 from bagua_algos.fsdp2.bucket import ShardBucket
 
 
@@ -34,14 +39,15 @@ def averaged(
             write_back()
             yield 0.0
             return
-    own = [bucket.weights.clone() for bucket in buckets]
-    for bucket in buckets:
-        run("averaging of weights", lambda b=bucket: replicas.all_reduce_mean_(b.weights))
-    means = [bucket.weights for bucket in buckets]
-    distances = _squares([x - mean for x, mean in zip(own, means, strict=True)])
-    run("averaging of spreads", lambda: replicas.all_reduce_mean_(distances))
-    both = torch.cat([distances, _squares(means)], 1)
-    shards.all_reduce_mean_(both)
+    with outside_inference_mode():
+        own = [bucket.weights.clone() for bucket in buckets]
+        for bucket in buckets:
+            run("averaging of weights", lambda b=bucket: replicas.all_reduce_mean_(b.weights))
+        means = [bucket.weights for bucket in buckets]
+        distances = _squares([x - mean for x, mean in zip(own, means, strict=True)])
+        run("averaging of spreads", lambda: replicas.all_reduce_mean_(distances))
+        both = torch.cat([distances, _squares(means)], 1)
+        shards.all_reduce_mean_(both)
     square, norm = both[0].tolist()
     spread = (square / norm) ** 0.5 if norm else 0.0
     if kept_equal_by is not None:

@@ -184,7 +184,7 @@ class ShardedEngine(Attached):
                 self._write_weights,
                 kept_equal_by=keeper,
             ) as spread,
-            self._looking_on(),
+            self._looking_on(spread),
         ):
             yield spread
 

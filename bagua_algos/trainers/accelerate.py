@@ -14,13 +14,13 @@ from bagua_algos.communication.streams import NumStreams
 from bagua_algos.data.sampler import deals_to_workers
 from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S
+from bagua_algos.engine.script.saves import snapshot
 from bagua_algos.trainers.worker_state import (
     check_optimizer,
     load_own_file,
     load_worker_state,
     save_own_file,
     settle,
-    snapshot,
     worker_state,
 )
 

@@ -19,11 +19,11 @@ from bagua_algos.communication.patterns import Pattern
 from bagua_algos.communication.streams import NumStreams
 from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S
+from bagua_algos.engine.script.saves import snapshot
 from bagua_algos.trainers.worker_state import (
     check_optimizer,
     load_worker_state,
     settle,
-    snapshot,
     to_device,
     worker_state,
 )

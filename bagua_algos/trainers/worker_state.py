@@ -5,7 +5,6 @@ keeps a file of its own, without which no training could go on as it was: worker
 in their optimizers and in what their algorithms remember.
 """
 
-import copy
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -68,19 +67,6 @@ def to_device(device: torch.device) -> Callable[[Any, str], Any]:
         return storage if tag == "cpu" else default_restore_location(storage, str(device))
 
     return place
-
-
-def snapshot(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A copy of a model's state with memory of its own, in which tied weights stay tied."""
-    clones: dict[tuple, Tensor] = {}
-    copied: Any = copy.copy(state_dict)
-    for name, value in state_dict.items():
-        if isinstance(value, Tensor):
-            place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
-            if place not in clones:
-                clones[place] = value.detach().clone()
-            copied[name] = clones[place]
-    return copied
 
 
 def settle(model: nn.Module) -> None:

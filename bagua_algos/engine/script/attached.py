@@ -4,7 +4,7 @@ import copy
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from bagua_algos.engine.script.accumulation import Accumulation
 from bagua_algos.engine.script.changes import ScriptChanges
 from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.loads import LoadedWeights
+from bagua_algos.engine.script.saves import saving_copies
 
 _HOOKED_STEP = Optimizer.profile_hook_step(lambda _: None).__code__
 """Of what torch puts around every optimizer's `step`, to run the hooks."""
@@ -107,11 +108,14 @@ class Attached(ABC):
         self.dispatcher.submit_moment("on_forward", self.context)
 
     @contextmanager
-    def _looking_on(self) -> Iterator[None]:
-        """Forward passes within, of weights that are for a while another model's, begin no step."""
+    def _looking_on(self, spread: float) -> Iterator[None]:
+        """Forward passes within, of weights that are for a while another model's, begin no step;
+        and what is saved of them, if there is a `spread`, does not become this worker's own.
+        """
         before, self._is_consensus = self._is_consensus, True
         try:
-            yield
+            with saving_copies(self.model) if spread else nullcontext():
+                yield
         finally:
             self._is_consensus = before
 

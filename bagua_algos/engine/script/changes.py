@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
@@ -22,7 +23,8 @@ from torch.optim.optimizer import (
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
-from bagua_algos.engine.script.own_storage import find_overlap, is_shared, lies_in
+from bagua_algos.engine.consensus import outside_inference_mode
+from bagua_algos.engine.script.own_storage import find_overlap, has_memory, is_shared, lies_in
 
 AGAIN = "release() the model and distribute() it again"
 _THROWN_AWAY = (
@@ -83,14 +85,20 @@ class ScriptChanges:
         """Weights that are somewhere else are copied into their buckets, and live there again.
 
         Raises `ValueError` where one has another type, device or shape by now, or memory that is
-        not its own.
+        not its own, or where a script keeps the place that is to be written to.
         """
-        if [parameter.data_ptr() for parameter in self._living] == self._addresses:
-            return
+        if [parameter.data_ptr() for parameter in self._living] != self._addresses:
+            with outside_inference_mode():
+                self._take_back()
+
+    def _take_back(self) -> None:
         for bucket in self._buckets:
             for parameter in bucket.parameters:
                 self._check_is_as_before(parameter, bucket)
-        self._leave_each_others_places()
+        pairs = zip(self._living, self._addresses, strict=True)
+        moved = {p: None for p, address in pairs if p.data_ptr() != address}
+        self._leave_each_others_places(moved)
+        self._refuse_kept(moved)
         for bucket in self._buckets:
             before = [parameter.stride() for parameter in bucket.parameters]
             bucket.adopt_weights()
@@ -98,7 +106,7 @@ class ScriptChanges:
                 warnings.warn(
                     "weights of a distributed model keep their memory format: call "
                     "model.to(memory_format=...) before distribute() for the one that is faster",
-                    stacklevel=2,
+                    stacklevel=3,
                 )
         self._note_addresses()
 
@@ -276,12 +284,22 @@ class ScriptChanges:
                 f"when the model was distributed: {AGAIN}"
             )
 
-    def _leave_each_others_places(self) -> None:
+    def _refuse_kept(self, moved: Iterable[nn.Parameter]) -> None:
+        """Raise `ValueError` where somebody has the place yet to which one would return: the
+        script, to put the old values back, or a graph that computes gradients by them.
+        """
+        for parameter in moved:
+            if parameter in self._places and not self._places[parameter].expired():
+                raise ValueError(
+                    f"{self._name(parameter)} was given other memory while its old one, which lies "
+                    "in a bucket, is kept (as p.data, by a state_dict(), or for a backward pass) "
+                    "and would be overwritten: keep a clone() of it, or change weights by copy_()"
+                )
+
+    def _leave_each_others_places(self, moved: Iterable[nn.Parameter]) -> None:
         """What has moved to where another weight belongs, as where two were swapped, is copied: its
         values would be overwritten there.
         """
-        pairs = zip(self._living, self._addresses, strict=True)
-        moved = {p: None for p, address in pairs if p.data_ptr() != address}
         everything = [*self._living, *self._model.parameters(), *self._model.buffers()]
         rest = {x: None for x in everything if x not in moved}
         pair = find_overlap(moved, rest)
@@ -305,6 +323,8 @@ class ScriptChanges:
         self._living = [p for bucket in self._buckets for p in bucket.parameters if p.numel()]
         self.note_backward()
         self._addresses = [parameter.data_ptr() for parameter in self._living]
+        held = [parameter for parameter in self._living if has_memory(parameter)]
+        self._places = {p: StorageWeakRef(p.untyped_storage()) for p in held}
         self._sizes = {p: p.numel() * p.element_size() for p in self._distributed}
 
     def _name(self, parameter: Tensor) -> str:

@@ -15,10 +15,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from bagua_algos.engine.call_stack import running
 from bagua_algos.engine.script.loads import LoadHook
+from bagua_algos.engine.script.saves import SaveHook
 
 FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 LOAD_HOOKS = ("_load_state_dict_pre_hooks",)
+SAVE_HOOKS = ("_state_dict_hooks",)
 
 
 class ForwardHook:
@@ -33,6 +36,16 @@ class ForwardHook:
         """A forward begins or ends; leaves its arguments and its outputs as they are."""
         if not torch.compiler.is_compiling() and module.training and torch.is_grad_enabled():
             self._act(module)
+
+    @property
+    def __name__(self) -> str:
+        """As a function has it; `ValueError` where torch.jit.script would compile that function."""
+        if running(torch.jit.script):
+            raise ValueError(
+                "torch.jit.script cannot compile a distributed model: give it "
+                "copy.deepcopy(model), which is plain"
+            )
+        return type(self).__qualname__
 
 
 class NoSync:
@@ -58,10 +71,10 @@ class _Hooks(OrderedDict):
 
 
 def leave_out_of_copies(model: nn.Module, *, load_hooks: bool) -> None:
-    """From here on no copy of `model` has a hook of ours: around forward passes, and, where there
-    are `load_hooks`, of any part. Call it before any is registered.
+    """From here on no copy of `model` has a hook of ours: around forward passes, and, of any part,
+    of what saves, and of what loads where there are `load_hooks`. Call it before any is registered.
     """
-    of_parts = LOAD_HOOKS if load_hooks else ()
+    of_parts = (*SAVE_HOOKS, *LOAD_HOOKS) if load_hooks else SAVE_HOOKS
     for module in model.modules():
         for name in (*FORWARD_HOOKS, *of_parts) if module is model else of_parts:
             # Not by setattr: a compiled model would set it on the model within.
@@ -71,4 +84,6 @@ def leave_out_of_copies(model: nn.Module, *, load_hooks: bool) -> None:
 
 
 def _is_ours(hook: object) -> bool:
-    return isinstance(getattr(hook, "hook", hook), ForwardHook | LoadHook)  # or torch's around it
+    return isinstance(
+        getattr(hook, "hook", hook), ForwardHook | LoadHook | SaveHook
+    )  # or torch's around it

@@ -93,10 +93,11 @@ def _sees_gaps(optimizer: Optimizer, group: dict[str, Any], example: Tensor) -> 
     """Whether steps leave alone what lies between the rows of a tensor, and change the rows as if
     nothing did. torch's kernels with fused=True count on tensors without gaps.
     """
-    drawn = torch.randn(1 + _NUM_STEPS, 2, _ROW, generator=torch.Generator().manual_seed(0))
+    numbers = torch.Generator().manual_seed(0)
+    drawn = torch.randn(1 + _NUM_STEPS, 2, _ROW, generator=numbers, device="cpu")
     weights, *gradients = drawn.to(example)
     dense, with_gaps = (Trial(optimizer, group, [weights]) for _ in range(2))
-    storage = torch.zeros(2, 2 * _ROW).to(example)
+    storage = torch.zeros(2, 2 * _ROW, device="cpu").to(example)
     rows, gaps = storage.split(_ROW, 1)
     with_gaps.parameters[0].data = rows.copy_(weights)
     with torch.enable_grad():
@@ -200,7 +201,7 @@ def _drawn(example: Tensor) -> list[list[Tensor]]:
 
 
 def _tensors(numbers: torch.Generator, example: Tensor) -> list[Tensor]:
-    drawn = (torch.randn(shape, generator=numbers) for shape in _SHAPES)
+    drawn = (torch.randn(shape, generator=numbers, device="cpu") for shape in _SHAPES)
     return [(s * x).to(example) for s, x in zip(_SCALES, drawn, strict=True)]
 
 

@@ -93,9 +93,9 @@ def _meet(x: Tensor, y: Tensor) -> bool:
 
 
 def _addresses(x: Tensor) -> Tensor:
-    found = torch.tensor(x.data_ptr())
+    found = torch.tensor(x.data_ptr(), device="cpu")
     for size, stride in zip(x.shape, x.stride(), strict=True):
-        found = found.unsqueeze(-1) + stride * x.element_size() * torch.arange(size)
+        found = found.unsqueeze(-1) + stride * x.element_size() * torch.arange(size, device="cpu")
     return found.reshape(-1)
 
 

@@ -24,12 +24,12 @@ def check_same_model(model: nn.Module, communicator: Communicator, run: Run) -> 
     device = next(p for p in model.parameters() if p.requires_grad).device
     parts = _parts_of(model)
     summary = [*_digest(repr(parts)), len(parts)]
-    first_Nt = _gather(torch.tensor(summary), device, communicator, run)
+    first_Nt = _gather(torch.tensor(summary, device="cpu"), device, communicator, run)
     if (first_Nt == first_Nt[0]).all():
         return
     most = int(first_Nt[:, -1].max())  # so that every worker sends as much
-    own_tb = torch.zeros(most, _DIGEST_BYTES, dtype=torch.int64)
-    own_tb[: len(parts)] = torch.tensor([[*_digest(part)] for part in parts])
+    own_tb = torch.zeros(most, _DIGEST_BYTES, dtype=torch.int64, device="cpu")
+    own_tb[: len(parts)] = torch.tensor([[*_digest(part)] for part in parts], device="cpu")
     differs_Nt = (_gather(own_tb, device, communicator, run) != own_tb).any(2)
     other = differs_Nt.any(1).tolist().index(True)
     place = differs_Nt[other].tolist().index(True)

@@ -1,5 +1,6 @@
 """In which order gradients come, and how they come into their buckets."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -44,6 +45,27 @@ def test_every_parameter_has_a_storage_of_its_own_in_the_buckets_memory():
         assert parameter.untyped_storage().nbytes() == parameter.numel() * 4
     bucket.weights.fill_(7.0)
     assert all(parameter.eq(7.0).all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("num_before", [0, 1])
+def test_gradients_of_gradients_are_refused_and_training_goes_on(num_before):
+    """Those of torch.autograd.grad are not."""
+    model, plain = EitherWay(), EitherWay()
+    plain.load_state_dict(model.state_dict())
+    engine = engine_of(model)
+    x = torch.tensor([[1.0, 2.0]])
+    for _ in range(num_before):
+        model(x).square().sum().backward()
+    with pytest.raises(ValueError, match=r"create_graph=True.* torch.autograd.grad\(loss, "):
+        model(x).square().sum().backward(create_graph=True)
+    for one in (model, plain):
+        one.zero_grad(set_to_none=False)
+        loss = one(x).square().sum()
+        gradients = torch.autograd.grad(loss, list(one.parameters()), create_graph=True)
+        (loss + sum(gradient.square().sum() for gradient in gradients)).backward()
+    for parameter, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(parameter.grad, expected.grad) and parameter.grad.grad_fn is None
+    engine.close()
 
 
 def test_gradients_in_and_outside_of_a_bucket_both_come_into_it():

@@ -1,12 +1,14 @@
 """The model to evaluate where workers should be equal, and one is not."""
 
 import math
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from bagua_algos import AllReduce
+from bagua_algos import AllReduce, LocalSGD
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.consensus import differing
 from bagua_algos.engine.engine import Engine
@@ -57,3 +59,28 @@ def test_workers_that_should_be_equal_and_are_not_are_told_of_and_averaged(weigh
         assert spread == pytest.approx(expected)
         assert first.eq(3.0).all()
     assert first[:, 0, 0].tolist() == [5.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("algorithm", [AllReduce(), LocalSGD(interval=2)])
+def test_an_evaluation_in_inference_mode_is_one(algorithm):
+    """Lanes, which are in no such mode, average what is made there; and training goes on."""
+    means = torch.tensor([1.0, 4.0, 7.0])
+    model = StackedModel(nn.Sequential(nn.Linear(2, 1, bias=False), nn.BatchNorm1d(1)), 3)
+    layer, norm = model.module
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(3), bucket_bytes=ONE_BYTE)
+    with torch.no_grad():
+        layer.weight.copy_(means[:, None, None].expand_as(layer.weight))
+    norm.running_mean.copy_(means[:, None])
+    told = partial(pytest.warns, UserWarning) if algorithm.workers_agree else nullcontext
+    with torch.inference_mode(), told():
+        engine.pause()
+        with engine.consensus() as spread:
+            assert spread > 0 and layer.weight.eq(4.0).all() and norm.running_mean.eq(4.0).all()
+            assert torch.is_inference_mode_enabled()
+    assert torch.equal(layer.weight[:, 0, 0], means)
+    model(torch.randn(3, 5, 2)).sum().backward()
+    optimizer.step()
+    with told(), engine.consensus():
+        pass
+    engine.close()

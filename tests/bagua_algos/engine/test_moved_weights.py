@@ -76,6 +76,18 @@ def test_moved_weights_are_back_in_their_bucket_at_every_moment():
     engine.close()
 
 
+def test_weights_that_are_taken_back_in_inference_mode_train_on():
+    model = layers(3, 4, 5)
+    engine, optimizer = engine_of(model, AllReduce())
+    model[1].weight.data = torch.full((5, 4), 2.0)
+    with torch.inference_mode():
+        engine.pause()
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    assert not model[1].weight.is_inference()
+    engine.close()
+
+
 def test_weights_that_are_moved_within_a_step_are_taken_back_after_it():
     """By a hook of the script's on its optimizer."""
     model, algorithm = layers(3, 4), Looking()
@@ -128,6 +140,48 @@ def test_weights_that_were_tied_or_shared_after_the_start_are_refused():
         engine.pause()
     model[1].weight.data = own
     engine.pause()
+    engine.close()
+
+
+def test_weights_whose_old_memory_a_script_keeps_are_refused_before_anything_is_overwritten():
+    """Without clone(), as `backup[name] = p.data; p.data = shadow[name]` does."""
+    model = layers(3, 3, 3)
+    engine, _ = engine_of(model, AllReduce())
+    one, other = model.parameters()
+    values = one.detach().clone(), other.detach().clone()
+    kept = "'0.weight' .* other memory while its old one, which lies in a bucket, is kept"
+    old, one.data = one.data, one.data * 2
+    with pytest.raises(ValueError, match=kept):
+        engine.pause()
+    with pytest.raises(ValueError, match=kept):
+        model(torch.ones(2, 3))
+    one.data = old
+    model(torch.ones(2, 3)).sum().backward()
+    average = nn.Parameter(torch.ones(3, 3))
+    one.data, average.data = average.data, one.data
+    with pytest.raises(ValueError, match=kept):
+        engine.pause()
+    one.data, average.data = average.data, one.data
+    engine.pause()
+    assert torch.equal(one, values[0]) and torch.equal(other, values[1])
+    assert average.eq(1).all() and in_bucket(model, engine)
+    del old
+    one.data = one.data * 2
+    engine.pause()
+    assert torch.equal(one, 2 * values[0]) and in_bucket(model, engine)
+    engine.close()
+
+
+def test_a_graph_that_still_needs_the_old_weights_is_no_longer_wrong():
+    model = layers(3, 3, 3)
+    engine, _ = engine_of(model, AllReduce())
+    loss = model(torch.ones(2, 3)).sum()
+    model[1].weight.data = torch.full((3, 3), 2.0)
+    with pytest.raises(ValueError, match=r"'1.weight' .* is kept"):
+        model(torch.ones(2, 3))
+    del loss
+    model(torch.ones(2, 3))
+    assert model[1].weight.eq(2).all()
     engine.close()
 
 

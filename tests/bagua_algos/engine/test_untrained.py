@@ -136,3 +136,30 @@ def test_an_engine_begins_with_the_buffers_of_worker_0():
     engine = Engine(stacked, optimizer, AllReduce(), StackedCommunicator(NUM_WORKERS))
     assert stacked.module.running_mean.eq(4).all()
     engine.close()
+
+
+def distribute_with(**tensors: torch.Tensor) -> None:
+    """A model with these as buffers, and as a frozen parameter what is named so."""
+    model = nn.Linear(2, 2)
+    for name, x in tensors.items():
+        if name == "frozen":
+            model.frozen = nn.Parameter(x, requires_grad=False)
+        else:
+            model.register_buffer(name, x)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(1))
+    with engine.consensus():
+        pass
+    engine.close()
+
+
+@pytest.mark.parametrize("name", ["scale", "frozen"])
+def test_what_cannot_be_written_to_is_refused(name):
+    shared = rf"'{name}' has elements that share their memory.* give it a clone\(\)"
+    for x in (torch.tensor(0.5).expand(3, 1, 1), torch.arange(3).expand(2, 3)):
+        with pytest.raises(ValueError, match=shared):
+            distribute_with(**{name: x})
+        distribute_with(**{name: x.clone()})
+    with pytest.raises(ValueError, match=rf"'{name}' is sparse_coo.* attribute that is no buffer"):
+        distribute_with(**{name: torch.eye(3).to_sparse()})
+    distribute_with(ids=torch.arange(3).expand(1, -1), none=torch.ones(0, 1).expand(0, 3))

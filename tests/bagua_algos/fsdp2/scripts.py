@@ -127,6 +127,10 @@ def consensus(place: Place) -> Results:
             with bagua_algos.consensus(model) as spread, torch.no_grad():
                 results["within"] = whole_weights(model)
                 results["outputs"] = model(batch(9, 0, 0)[0])  # leaves gathered weights behind
+                saved = model.state_dict()
+            with torch.inference_mode(), bagua_algos.consensus(model):
+                pass
+            results["saved"] = {name: whole(x) for name, x in saved.items()}
             results["after"] = whole_weights(model)
             results["spread"] = torch.tensor(spread)
         for number in range(3, 5):

@@ -31,6 +31,7 @@ def test_the_consensus_is_the_mean_and_leaves_no_trace(scripts):
     for name, within in results["within"].items():
         mean = (own[0][name] + own[1][name]) / NUM_REPLICAS
         torch.testing.assert_close(within, mean, rtol=0, atol=1e-7)
+        assert torch.equal(results["saved"][name], within)
         squares += sum((x[name] - mean).double().square().sum() for x in own) / NUM_REPLICAS
         norms += mean.double().square().sum()
     torch.testing.assert_close(

@@ -140,7 +140,7 @@ def different_models() -> Results:
 
 
 def types() -> Results:
-    """Parameters that an algorithm cannot train."""
+    """Parameters that an algorithm cannot train, and buffers that cannot be written to."""
     results: Results = {
         f"complex {type(algorithm).__name__}": refusal(
             lambda a=algorithm: distributed(a, sgd, Complex())
@@ -154,6 +154,11 @@ def types() -> Results:
     with torch.device("meta"):
         empty = nn.Linear(2, 2)
     results["meta"] = refusal(lambda: all_reduced(empty))
+    graph, scaled = make_model(), make_model()
+    graph.register_buffer("adjacency", torch.eye(3).to_sparse())
+    scaled.register_buffer("scale", torch.tensor(0.5).expand(3))
+    results["sparse"] = refusal(lambda: all_reduced(graph))
+    results["expanded"] = refusal(lambda: all_reduced(scaled))
     return results
 
 

@@ -25,6 +25,7 @@ from tests.bagua_algos.scripts.training import (
     Results,
     adam,
     all_reduced,
+    ddp_weights,
     distributed,
     flat,
     loss_of,
@@ -318,5 +319,15 @@ def reentrant() -> Results:
 
     model, _ = all_reduced(Half())
     results: Results = {"refused": refusal(lambda: loss_of(model, 0).backward())}
+    bagua_algos.release(model)
+    return results
+
+
+def second_order() -> Results:
+    """A graph of gradients, by backward; then training as ever."""
+    model, optimizer = all_reduced(make_model())
+    results: Results = {"graph": refusal(lambda: loss_of(model, 0).backward(create_graph=True))}
+    train(model, optimizer)
+    results["ours"], results["expected"] = flat(model), ddp_weights()
     bagua_algos.release(model)
     return results

@@ -24,7 +24,7 @@ def equal(workers: list[dict[str, Results]], script: str, ours: str, expected: s
     "script",
     [
         *("two_models", "own_collectives", "copies", "more_parameters", "part_of_dropped"),
-        "one_releases",
+        *("one_releases", "kept_weights", "second_order"),
     ],
 )
 def test_it_trains_as_by_ddp(workers, script):
@@ -115,6 +115,14 @@ def test_copies_and_files_are_plain(workers):
         assert results["released"]
         assert results["size"] == results["plain size"]
         assert results["head's size"] == results["plain head's size"]
+
+
+@pytest.mark.parametrize("ours", ["evaluated", "saved"])
+def test_the_consensus_is_evaluated_and_saved_also_in_inference_mode(workers, ours):
+    for worker in workers:
+        results = worker["evaluations"]
+        torch.testing.assert_close(results[ours], results["mean"], rtol=0, atol=1e-6)
+        assert results["returned"]
 
 
 @pytest.mark.parametrize("name", [*ALGORITHMS, "top_k", "power_sgd"])
@@ -272,6 +280,8 @@ def test_every_striped_operation_moves_all_of_its_data(workers, script):
         ("accumulation", "never", "leave the last micro-batch's backward out of no_sync()"),
         ("closures", "several calls", "choose one that calls it once"),
         ("moved_weights", "double", "'3.bias' of shape (3,) is float64 on cpu now and was float32"),
+        ("kept_weights", "consensus", "was given other memory while its old one, which lies in a"),
+        ("kept_weights", "forward", "keep a clone() of it, or change weights by copy_()"),
         ("more_parameters", "AllReduce new module", "'3.weight' of shape (3, 3) was added to the"),
         ("more_parameters", "LocalSGD new module", "'3.weight' of shape (3, 3) was added to the"),
         ("more_parameters", "AllReduce new module elsewhere", "and another optimizer is about to"),
@@ -303,8 +313,12 @@ def test_every_striped_operation_moves_all_of_its_data(workers, script):
         ("streams", "stacked", "streams=4 are of real workers, whose communicator is a"),
         ("types", "complex TopK", "'weight': complex64 is not supported by TopK"),
         ("types", "complex PowerSGD", "'weight': complex64 is not supported by PowerSGD"),
+        ("copies", "torchscript", "torch.jit.script cannot compile a distributed model: give it"),
         ("types", "meta", "'weight' is on the meta device"),
+        ("types", "sparse", "'adjacency' is sparse_coo, and buffers and frozen parameters travel"),
+        ("types", "expanded", "'scale' has elements that share their memory, as expand() makes"),
         ("reentrant", "refused", "use_reentrant=False"),
+        ("second_order", "graph", "take gradients of gradients from torch.autograd.grad(loss, "),
         ("part_of_dropped", "refused", "were of a distributed model that is gone"),
         ("resumed", "another", "this state is of another algorithm: LocalSGD, and here it is SGP"),
     ],

@@ -100,6 +100,47 @@ def moved_weights() -> Results:
     return results
 
 
+def kept_weights() -> Results:
+    """A script evaluates other weights in place of its own, and keeps these without clone()."""
+
+    def evaluate(model: nn.Module) -> None:
+        with bagua_algos.consensus(model):
+            pass
+
+    model, optimizer = all_reduced(make_model())
+    train(model, optimizer, range(3))
+    backup = [p.data for p in model.parameters()]
+    rewrite(model)
+    results: Results = {"consensus": refusal(lambda: evaluate(model))}
+    results["forward"] = refusal(lambda: loss_of(model, 3))
+    for parameter, own in zip(model.parameters(), backup, strict=True):
+        parameter.data = own
+    train(model, optimizer, range(3, NUM_STEPS))
+    results["ours"], results["expected"] = flat(model), ddp_weights()
+    bagua_algos.release(model)
+    return results
+
+
+def evaluations() -> Results:
+    """By local SGD between two averages, in inference mode; what is saved is looked at later."""
+    model, optimizer = distributed(*ALGORITHMS["local_sgd"], make_model())
+    train(model, optimizer, range(3))
+    own = flat(model)
+    mean = own.clone()
+    dist.all_reduce(mean)
+    with torch.inference_mode(), bagua_algos.consensus(model):
+        evaluated = flat(model).clone()
+        saved = model.state_dict(), model[2].state_dict()
+    results: Results = {"returned": torch.equal(flat(model), own), "mean": mean / 2}
+    train(model, optimizer, range(3, NUM_STEPS))
+    twin = make_model()
+    twin.load_state_dict(saved[0])
+    twin[2].load_state_dict(saved[1])
+    results |= {"evaluated": evaluated, "saved": flat(twin)}
+    bagua_algos.release(model)
+    return results
+
+
 def copies() -> Results:
     """Copies and files of a distributed model."""
     model, optimizer = all_reduced(make_model())
@@ -115,6 +156,8 @@ def copies() -> Results:
         "plain": not any(vars(x)["_forward_pre_hooks"] for x in (twin, average.module, loaded)),
         "engine in file": b"bagua_algos" in file.getvalue(),
     }
+    with warnings.catch_warnings(action="ignore"):  # torch calls it old
+        results["torchscript"] = refusal(lambda: torch.jit.script(model))
     before = flat(model).clone()
     twin_optimizer = sgd(twin)
     if dist.get_rank() == 0:  # a copy trains alone
