@@ -79,12 +79,12 @@ def distribute(
         grad_scaler: the one that scales the loss. It must be given to be used; algorithms that keep
             nothing and only average gradients work without.
         streams: how many connections gloo's workers have between each two, 1 to 16 or "auto"
-            (docs/streams.md, also for the next two).
-        pattern: of all-reduces: "ring", "halving_doubling", "direct" or "auto".
-        pieces: whether several streams take pieces of large messages.
+            (docs/streams.md).
+        pattern: of all-reduces: "ring", "halving_doubling", "direct" or "auto" (docs/streams.md).
+        pieces: whether several streams take pieces of large messages (docs/streams.md).
         shared_memory: whether all-reduces of workers on one host's CPU go through memory that they
-            share (docs/library.md); None: where they can, and neither `streams` nor `pattern` is
-            given.
+            share (docs/library.md); None: where they can, and no `communicator`, `streams` or
+            `pattern` is given.
         autotune: whether the first 200 steps find out what is fastest among settings that change
             no value (docs/tuning.md); `tuning` tells.
 

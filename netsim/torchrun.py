@@ -21,6 +21,15 @@ _MEETING = (
 
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
+_SHELLS = frozenset(["sh", "bash", "dash", "zsh"])
+_WRAPPERS = frozenset(
+    [
+        *("chrt", "env", "ionice", "nice", "nohup", "numactl", "setsid", "stdbuf", "sudo"),
+        *("taskset", "time", "timeout", "conda", "hatch", "pdm", "pipenv", "pixi", "poetry", "uv"),
+    ]
+)
+"""Programs that run the command among their words."""
+
 
 def of_one_node(command: list[str], rank: int, addresses: list[str]) -> list[str]:
     """Turn a torchrun command for all workers into one worker's: a node of one process. Any other
@@ -52,32 +61,33 @@ def without_meeting(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _first_option(command: list[str]) -> int | None:
     """The place behind `torchrun`, or `python -m torch.distributed.run`; None: it is neither."""
-    place = _place(command)
-    is_first = place == 0 or (place and os.path.basename(command[0]).startswith("python"))
-    return place + 1 if place is not None and is_first else None
+    if _is_torchrun(command[0]):
+        return 1
+    if not os.path.basename(command[0]).startswith("python"):
+        return None
+    place = 1
+    while place < len(command) and command[place].startswith("-") and command[place] != "-m":
+        place += 2 if command[place] in ("-W", "-X") else 1
+    program = command[place : place + 2]
+    if program[:1] == ["-m"]:
+        return place + 2 if program[1:] and program[1] in _MODULES else None
+    return place + 1 if program and _is_torchrun(program[0]) else None
 
 
-def _place(words: list[str]) -> int | None:
-    """Where torchrun stands among `words`, or its module behind -m; None: not before the first
-    script or module of Python's.
-    """
-    has_python = False
-    for place, word in enumerate(words):
-        name = os.path.basename(word)
-        is_module = has_python and words[place - 1] == "-m"
-        if name == "torchrun" or (is_module and word in _MODULES):
-            return place
-        if is_module or word.endswith(".py"):
-            return None
-        has_python = has_python or name.startswith("python")
-    return None
+def _is_torchrun(word: str) -> bool:
+    return os.path.basename(word) == "torchrun"
 
 
 def _check_other(command: list[str]) -> None:
     """Raise `ValueError` where the command starts torchrun itself, as `chrt -b 0 torchrun` and
     `sh -c "torchrun ..."` do: each worker would start all processes of a training of its own.
     """
-    if _place(" ".join(command).split()) is not None:
+    name, words = os.path.basename(command[0]), command[1:]
+    if name in _SHELLS:
+        words = words[words.index("-c") + 1].split() if "-c" in words[:-1] else []
+    elif name not in _WRAPPERS:
+        return  # a program of its own, whose words are its own
+    if any(_first_option(words[place:]) is not None for place in range(len(words))):
         raise ValueError(
             f"torchrun stands behind {command[0]}, where it cannot be told of the other workers: "
             "begin the command behind -- with torchrun, and start netsim itself as you would it."

@@ -235,8 +235,9 @@ class Tuner:
         return {"settings": settings, "windows": windows, "order": asdict(self.order)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take up another's order of sums, and at the end of the next step its settings, where they
-        can be here: those of two lanes or of gloo cannot on GPUs, and the search begins anew.
+        """Take up another's order of sums, and at the end of the next step its settings, unless
+        these are impossible here, as two lanes or gloo's transport are on GPUs: then the search
+        begins anew.
         """
         if not self._own.tunes_lanes:
             return

@@ -112,8 +112,9 @@ class BackwardTracker:
         no algorithm keeps it.
         """
         others = [p for p in self._unused if p is not parameter]
-        is_one_gone = any(p.grad is not self._places[p].view for p in others)
-        is_gone = is_one_gone or (bool(self._unused) and self._are_gone(self._unused, parameter))
+        is_gone = any(p.grad is not self._places[p].view for p in others)
+        if others or len(self._unused) == len(self._given) == 1:  # else what it had is not known
+            is_gone = is_gone or self._are_gone(self._unused, parameter)
         return is_gone and bool(self._is_finite)
 
     def is_first(self, parameter: nn.Parameter | None, *, looks_at_values: bool) -> bool:
@@ -152,7 +153,7 @@ class BackwardTracker:
         self._is_finite = torch.stack([_is_finite(b.gradients) for b in self._buckets]).all()
 
     def note_used(self, parameters: Iterable[nn.Parameter]) -> None:
-        """An optimizer that is not the distributed one has stepped by these' gradients."""
+        """An optimizer that is not the distributed one has used the gradients of these."""
         used = set(parameters)
         self._unused = [p for p in self._unused if p not in used]
 

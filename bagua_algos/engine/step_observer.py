@@ -13,7 +13,7 @@ class StepObserver(Protocol):
     `moment` is the name of a method of `Algorithm`, `bucket` the index of the bucket where it has
     one. A step is on_forward, on_forward_end (both for each micro-batch), jobs, on_backward_end,
     jobs, on_synchronized, a job, on_step_end. One that a `GradScaler` leaves out has no jobs, and
-    ends where its backward pass does.
+    ends where its backward pass does; simulated clocks charge its optimizer's time all the same.
     """
 
     def on_forward(self) -> None:

@@ -137,8 +137,9 @@ class RelaxedAccelerator(Accelerator):
         """The consensus of the model that is trained. A collective call."""
         if self._trained is None or not _are_same(model, self._trained):
             return super().get_state_dict(model, unwrap)
-        with bagua_algos.consensus(self._trained):
-            return snapshot(super().get_state_dict(model, unwrap))
+        with bagua_algos.consensus(self._trained) as spread:
+            state = super().get_state_dict(model, unwrap)
+            return state if spread else snapshot(state)  # else these are copies
 
     def load_state(self, *args: Any, **kwargs: Any) -> None:
         """Take up this worker's own weights, optimizer and algorithm's state, after the rest.

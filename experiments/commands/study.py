@@ -31,13 +31,14 @@ def run_parts(parts: Sequence[StudyPart], study: str) -> None:
 def run_part(part: StudyPart, study: str, work: Work) -> None:
     """Do all that the part does, in order. Raises `Failure` at the first thing that fails."""
     say(f"part {part.name}: {_described(part)}")
-    work.begin(part.name, [action.size for action in part.actions])
-    for action in part.actions:
+    sizes = [action.size for action in part.actions]  # an action may change what others' go by
+    work.begin(part.name, sizes)
+    for action, size in zip(part.actions, sizes, strict=True):
         for line in action.lines():
             say(line)
         try:
             action.run()
-            work.done(action.size, f"part {part.name}")
+            work.done(size, f"part {part.name}")
         except Failure as error:
             again = shlex.join(["python", "-m", "experiments.study", study, part.name])
             raise Failure(f"part {part.name} is not done, {again} goes on: {error}") from error

@@ -112,8 +112,8 @@ def _check_needs_no_scaler(plan: Plan) -> None:
     """Workers that wait for nobody leave out steps of their own; simulated ones have one scaler."""
     if plan.precision == "float16":
         raise ValueError(
-            f"{plan.names['algo']}: with precision=float16 each worker leaves out the steps in "
-            "which its own gradients overflow, which simulated ones cannot: take "
+            f"{plan.names['algo']} with precision=float16 leaves out steps of each worker's own, "
+            "those whose gradients overflow, which simulated workers cannot: take "
             "precision=bfloat16, or backend=gloo"
         )
 

@@ -34,9 +34,7 @@ def check_first(config: DictConfig) -> None:
 def make_part(node: DictConfig, group: str) -> Any:
     """What `node` names by its `_target_`. Raises `UserError` with one sentence if it cannot be."""
     if not isinstance(node, DictConfig) or "_target_" not in node:
-        raise UserError(
-            f"{group} has no _target_: begin its file as those in conf/{group.split('.')[0]} do"
-        )
+        raise UserError(f"{group} has no _target_: begin its file as those in conf/{group} do")
     if not isinstance(node.get("_partial_", False), bool):
         raise UserError(f"{group}._partial_ must be true or false, got {node._partial_}")
     _check_numbers_of(node, group)
@@ -71,8 +69,9 @@ def _check_numbers_of(node: DictConfig, group: str) -> None:
     for key, value in values.items():
         members = get_args(hints.get(key)) or (hints.get(key),)
         kinds = {getattr(kind, "__name__", "") for kind in members} - {"NoneType", "Tensor"}
-        is_fraction = isinstance(value, float) and "float" in kinds
-        if kinds and kinds <= {"int", "float"} and not is_fraction:
+        is_float = isinstance(value, float)
+        fits = is_float and ("float" in kinds or value.is_integer())
+        if kinds and kinds <= {"int", "float"} and not fits:
             what = "a number" if "float" in kinds else "a whole number"
             raise UserError(f"{group}.{key} takes {what}, not {value!r}")
 

@@ -293,9 +293,13 @@ def _differing(configs: Sequence[dict[str, Any]], group: str = "") -> set[str]:
         {key for config in distinct for key in config if key.startswith(group)}
         - _OF_NO_SETTING
         - _OF_SEED
-        - {key for key in _MAY_FOLLOW if all(str(c.get(key)) == c["seed"] for c in distinct)}
+        - {key for key in _MAY_FOLLOW if all(_is_of_seed(c, key) for c in distinct)}
     )
     return {key for key in keys if len({repr(config.get(key)) for config in distinct}) > 1}
+
+
+def _is_of_seed(config: Mapping[str, Any], key: str) -> bool:
+    return str(config.get(key, config["seed"])) == config["seed"]
 
 
 def _learning_rate(config: dict[str, Any]) -> float:

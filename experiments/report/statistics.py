@@ -189,8 +189,7 @@ def flip_p_value(values: Sequence[float], others: Sequence[float]) -> float:
     differ in their mean as much, if in each pair either could be the one as well as the other.
 
     Exact, whatever they are distributed like: over all ways to exchange the two of a pair (Fisher
-    1935). All values are positive and finite, and there are at most
-    `MAX_PAIRS` pairs.
+    1935). All values are positive and finite, and there are at most `MAX_PAIRS` pairs.
     """
     return float(_flipped(np.log(np.asarray(values) / np.asarray(others))[None])[0])
 

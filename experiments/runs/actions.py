@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from glob import glob
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -64,14 +65,12 @@ class Command:
     def size(self) -> float:
         """The combinations of all values that its words name, and of the settings in its file."""
         module, *words = self.arguments
-        if module != "experiments.equal_tuning":
+        if module != "experiments.equal_tuning" or not words:
             return math.prod(1.0 + word.partition("=")[2].count(",") for word in words)
         if words[0] != "run":
             return _SIZES.get(words[0], 1.0)
-        nets, seeds = (
-            len(words[words.index(name) + 1].split(",")) if name in words else 1
-            for name in ("--nets", "--seeds")
-        )
+        given = dict(pairwise(words))
+        nets, seeds = (len(given.get(name, "").split(",")) for name in ("--nets", "--seeds"))
         settings = [text for word in words if word.endswith(".yaml") for text in _settings(word)]
         num_runs = sum(1 if " net=" in text else nets for text in settings) or nets
         return float(num_runs * seeds)
@@ -90,7 +89,7 @@ def _settings(file: str) -> list[str]:
     try:
         found = yaml.safe_load(Path(file).read_text())
         return [str(words) for own in found.values() for words in own]
-    except (OSError, yaml.YAMLError, TypeError, AttributeError):
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, AttributeError):
         return []  # the command will say what is wrong with it
 
 

@@ -130,6 +130,7 @@ def _continued(plan: Plan, config: dict[str, Any]) -> Plan:
 
 def _follow(plan: Plan, data: TaskData, peers: Peers) -> str:
     """Another worker's part. Raises `UserError` where it has other examples than worker 0."""
+    examples = told_examples(data)  # at the time when worker 0 reads its own
     try:
         word = peers.hear()
     except RunFailedError as error:
@@ -139,7 +140,7 @@ def _follow(plan: Plan, data: TaskData, peers: Peers) -> str:
         raise UserError(word["refused"])
     if "status" in word:
         return word["status"]
-    _check_examples(told_examples(data), word["examples"], peers.assignment.rank)
+    _check_examples(examples, word["examples"], peers.assignment.rank)
     resume = None if word["resume"] is None else Path(word["resume"])
     plan = replace(plan, resume=resume, resume_step=word["step"])
     try:

@@ -57,8 +57,8 @@ def _check_metric(run: Path, earlier: str, metric: str) -> None:
     """Raise `UserError` where the scores of `run` are by another metric than those to come."""
     if earlier != metric:
         raise UserError(
-            f"resume={run} was scored by {earlier}, not {metric}: leave the metric of its target, "
-            "whose value may change"
+            f"resume={run} was scored by {earlier}, not {metric}: keep the metric of its target; "
+            "the target's value may change"
         )
 
 

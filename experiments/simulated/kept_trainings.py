@@ -14,6 +14,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
+from importlib.metadata import distribution, packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -171,10 +172,12 @@ def _key(plan: Plan, config: Mapping[str, Any]) -> str | None:
     """
     if plan.algorithm.depends_on_timing or plan.checkpoint_every or plan.resume is not None:
         return None
-    packages = {root: _installed_at(root) for root in _roots_of_code(config)}
+    packages = {root: _installed(root) for root in _roots_of_code(config)}
     if None in packages.values():
         return None  # a user's own code, which may change between two runs
     files = [_state_of_files(text) for part in _READ for text in _strings(config[part])]
+    if None in files:
+        return None  # what changed there would not be seen
     of_values = deepcopy(dict(config))
     for path in _OF_TIME:
         *groups, name = path.split(".")
@@ -219,35 +222,48 @@ def _roots_of_code(config: Mapping[str, Any]) -> set[str]:
 
 
 @cache
-def _installed_at(root: str) -> int | None:
-    """The time of an installed package's first file, which another version brings anew; None for
-    what is not installed.
+def _installed(root: str) -> str | None:
+    """The versions of what has brought an installed package. One that is not of an index, as by
+    `pip install .`, may change without a new one: it counts by the time of its first file, too.
+    None for what is not installed.
     """
     spec = find_spec(root) if root else None
     if spec is None or spec.origin is None or "site-packages" not in spec.origin:
         return None
-    return os.stat(spec.origin).st_mtime_ns
+    found = [distribution(name) for name in sorted(set(packages_distributions().get(root, ())))]
+    versions = [(own.metadata["Name"], own.version) for own in found]
+    is_of_index = found and all(own.read_text("direct_url.json") is None for own in found)
+    return f"{versions}" if is_of_index else f"{versions} {os.stat(spec.origin).st_mtime_ns}"
 
 
-def _state_of_files(text: str) -> str:
+def _state_of_files(text: str) -> str | None:
     """A digest of the names, sizes and times of a task's or a model's files: of that path, all
-    below the folder, or those whose names match the pattern; "" where `text` names none.
+    below the folder, or those whose names match the pattern; "" where `text` names none, None where
+    the folder cannot be read as a whole.
     """
-    path, digest, num_files = Path(text), hashlib.sha256(), 0
-    if text in ("", "/"):
-        return ""
+    digest, num_files = hashlib.sha256(), 0
     try:
-        if path.is_dir():
-            files = _below(text, set())
-        else:
-            found = [path] if path.exists() else sorted(path.parent.glob(path.name))
-            files = ((str(file), file.stat()) for file in found if file.is_file())
-        for name, state in files:
-            digest.update(f"{name}\0{state.st_size} {state.st_mtime_ns}\n".encode())
+        for name, state in _files(text):
+            digest.update(os.fsencode(f"{name}\0{state.st_size} {state.st_mtime_ns}\n"))
             num_files += 1
-    except (OSError, ValueError):
-        return ""
+    except OSError:
+        return None
     return digest.hexdigest() if num_files else ""
+
+
+def _files(text: str) -> Iterator[tuple[str, os.stat_result]]:
+    if text in ("", "/"):
+        return
+    path = Path(text)
+    try:
+        is_folder, is_there = path.is_dir(), path.exists()
+        found = [path] if is_there else sorted(path.parent.glob(path.name))
+    except (OSError, ValueError):  # too long for a path, or none
+        return
+    if is_folder:
+        yield from _below(text, set())
+    else:
+        yield from ((str(file), file.stat()) for file in found if file.is_file())
 
 
 def _below(folder: str, seen: set[tuple[int, int]]) -> Iterator[tuple[str, os.stat_result]]:
@@ -256,8 +272,11 @@ def _below(folder: str, seen: set[tuple[int, int]]) -> Iterator[tuple[str, os.st
     if (own.st_dev, own.st_ino) in seen:
         return
     seen.add((own.st_dev, own.st_ino))
-    with os.scandir(folder) as entries:
-        inner = sorted(entries, key=lambda entry: entry.name)
+    try:
+        with os.scandir(folder) as entries:
+            inner = sorted(entries, key=lambda entry: entry.name)
+    except PermissionError:  # such as lost+found: nothing of it is read in training, either
+        return
     for entry in inner:
         if entry.is_dir():
             yield from _below(entry.path, seen)

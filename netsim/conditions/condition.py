@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any, Literal
 
 from netsim.conditions.faults import Fault, parse_fault
@@ -293,4 +294,4 @@ def _is_rank(key: Any) -> bool:
     """Whether a key of `workers` is a whole number, or the text of one."""
     if isinstance(key, str):
         return re.fullmatch("-?[0-9]+", key) is not None
-    return isinstance(key, int) and not isinstance(key, bool)
+    return isinstance(key, Integral) and not isinstance(key, bool)

@@ -112,9 +112,9 @@ def _through_s(
 def _check_gets_on(operation: CostedOperation, num_idle: int, at_s: float) -> None:
     if num_idle > MAX_IDLE:
         raise ValueError(
-            f"{operation.name} never ends: in the {MAX_IDLE:,} last changes of the links until "
-            f"{at_s:g} s, those that it needs were never up at once; give a fault an end, or "
-            "other times."
+            f"{operation.name} does not get on: in the {MAX_IDLE:,} last changes of the links "
+            f"until {at_s:g} s, those that it needs were never up at once; give a fault an end, or "
+            "other times, or a trace fewer rows."
         )
 
 

@@ -133,7 +133,7 @@ class Trace:
     def _first_of_each(self) -> dict[int, int]:
         """By the first step that has so many: numbers of workers, which should be one number."""
         rows = enumerate(self.steps)
-        numbers = [(len(row), number) for number, row in rows if isinstance(row, Sequence)]
+        numbers = [(np.size(row), number) for number, row in rows if np.ndim(row) == 1]
         firsts = {num_workers: number for num_workers, number in reversed(numbers)}
         return {number: num_workers for num_workers, number in firsts.items()}
 

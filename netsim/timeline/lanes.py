@@ -79,6 +79,8 @@ class _Flight:
     drain_s: Callable[[float], float | Array]  # by when the last byte leaves a link
 
     def delay(self, free_s: Array) -> None:
+        if not self.crossed.size:  # everybody has sent to himself
+            return
         off_s = free_s[self.crossed].max(0)
         self.ends_s = np.maximum(self.ends_s, off_s + self.drain_s(float(off_s.max())))
 

@@ -66,6 +66,31 @@ def test_a_torchrun_that_another_command_starts_is_refused(command):
         of_one_node(command, 1, ADDRESSES)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python", "bin/train", "--launcher", "torchrun"],
+        ["python", "-X", "importtime", "train.py", "torchrun"],
+        ["python", "-m", "mine", "-m", "torch.distributed.run"],
+        ["./train", "--launcher", "torchrun"],
+        ["./train", "--note", "better than torchrun"],
+        ["relaxlab", "run", "+algo=x", "hydra.run.dir=runs/torchrun"],
+        ["bash", "run.sh", "torchrun"],
+        ["sh", "-c", "./train against_torchrun"],
+        ["env", "X=1", "./train"],
+        ["python"],
+    ],
+)
+def test_a_command_that_is_no_torchrun_stays_as_it_is(command):
+    assert of_one_node(command, 1, ADDRESSES) == command
+
+
+def test_torchrun_is_known_behind_options_of_python():
+    command = ["python3", "-X", "dev", "-u", "/usr/bin/torchrun", "--nproc-per-node=2", "train.py"]
+    arguments = of_one_node(command, 1, ADDRESSES)
+    assert arguments[:5] == command[:5] and "--node-rank=1" in arguments
+
+
 def test_the_environment_does_not_say_how_torchruns_find_each_other(monkeypatch):
     own = {"PET_STANDALONE": "1", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "elsewhere:1"}
     others = {"PET_MAX_RESTARTS": "3", "HOME": "/"}

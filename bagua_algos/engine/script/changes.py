@@ -97,8 +97,8 @@ class ScriptChanges:
                 self._check_is_as_before(parameter, bucket)
         pairs = zip(self._living, self._addresses, strict=True)
         moved = {p: None for p, address in pairs if p.data_ptr() != address}
-        self._leave_each_others_places(moved)
-        self._refuse_kept(moved)
+        swapped = self._leave_each_others_places(moved)
+        self._refuse_kept(p for p in moved if p not in swapped)
         for bucket in self._buckets:
             before = [parameter.stride() for parameter in bucket.parameters]
             bucket.adopt_weights()
@@ -293,13 +293,15 @@ class ScriptChanges:
                 raise ValueError(
                     f"{self._name(parameter)} was given other memory while its old one, which lies "
                     "in a bucket, is kept (as p.data, by a state_dict(), or for a backward pass) "
-                    "and would be overwritten: keep a clone() of it, or change weights by copy_()"
+                    "and would be overwritten: keep a clone() of it, del what keeps it, or change "
+                    "weights by copy_()"
                 )
 
-    def _leave_each_others_places(self, moved: Iterable[nn.Parameter]) -> None:
-        """What has moved to where another weight belongs, as where two were swapped, is copied: its
-        values would be overwritten there.
+    def _leave_each_others_places(self, moved: Iterable[nn.Parameter]) -> set[nn.Parameter]:
+        """What has moved to where another weight belongs, as where two were swapped, is copied and
+        returned: its values would be overwritten there.
         """
+        swapped = set()
         everything = [*self._living, *self._model.parameters(), *self._model.buffers()]
         rest = {x: None for x in everything if x not in moved}
         pair = find_overlap(moved, rest)
@@ -318,6 +320,8 @@ class ScriptChanges:
                 )
             if any(lies_in(parameter, bucket.weights) for bucket in self._buckets):
                 parameter.data = parameter.data.clone()
+                swapped.add(parameter)
+        return swapped
 
     def _note_addresses(self) -> None:
         self._living = [p for bucket in self._buckets for p in bucket.parameters if p.numel()]

@@ -16,15 +16,16 @@ import torch
 from torch import nn
 
 from bagua_algos.engine.call_stack import running
-from bagua_algos.engine.script.loads import LoadHook
-from bagua_algos.engine.script.saves import SaveHook
 
 FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 LOAD_HOOKS = ("_load_state_dict_pre_hooks",)
-SAVE_HOOKS = ("_state_dict_hooks",)
 
 
-class ForwardHook:
+class OwnHook:
+    """One that no copy of a module has."""
+
+
+class ForwardHook(OwnHook):
     """Calls `act(module)` around a forward in training, but where the model is being compiled: a
     graph has no place for it, and the first gradient tells the engine as well.
     """
@@ -62,7 +63,7 @@ class NoSync:
         return partial, (nullcontext,)
 
 
-class _Hooks(OrderedDict):
+class Hooks(OrderedDict):
     """The hooks of a module; a copy of them leaves ours out."""
 
     def __reduce__(self) -> tuple:
@@ -71,19 +72,17 @@ class _Hooks(OrderedDict):
 
 
 def leave_out_of_copies(model: nn.Module, *, load_hooks: bool) -> None:
-    """From here on no copy of `model` has a hook of ours: around forward passes, and, of any part,
-    of what saves, and of what loads where there are `load_hooks`. Call it before any is registered.
+    """From here on no copy of `model` has a hook of ours: around forward passes, and, where there
+    are `load_hooks`, of any part. Call it before any is registered.
     """
-    of_parts = (*SAVE_HOOKS, *LOAD_HOOKS) if load_hooks else SAVE_HOOKS
+    of_parts = LOAD_HOOKS if load_hooks else ()
     for module in model.modules():
         for name in (*FORWARD_HOOKS, *of_parts) if module is model else of_parts:
             # Not by setattr: a compiled model would set it on the model within.
             attributes: dict[str, Any] = vars(module)
-            if not isinstance(attributes[name], _Hooks):
-                attributes[name] = _Hooks(attributes[name])
+            if not isinstance(attributes[name], Hooks):
+                attributes[name] = Hooks(attributes[name])
 
 
 def _is_ours(hook: object) -> bool:
-    return isinstance(
-        getattr(hook, "hook", hook), ForwardHook | LoadHook | SaveHook
-    )  # or torch's around it
+    return isinstance(getattr(hook, "hook", hook), OwnHook)  # or torch's around it

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from bagua_algos.engine.script.copies import OwnHook
 from bagua_algos.engine.untrained import digest
 
 
-class LoadHook:
+class LoadHook(OwnHook):
     """Calls the bound method `act` before a module loads a state, as long as its object lives: a
     part of a model may live longer than the model.
     """

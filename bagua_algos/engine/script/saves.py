@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from bagua_algos.engine.consensus import outside_inference_mode
+from bagua_algos.engine.script.copies import Hooks, OwnHook
 from bagua_algos.engine.script.own_storage import has_memory
 
 
-class SaveHook:
-    """Replaces the tensors of what `state_dict()` of `model` returns, or of a part of it, by copies
-    of their own.
+class SaveHook(OwnHook):
+    """Replaces the tensors of what `state_dict()` of `model` returns, or of a part of it that is
+    called without a prefix, by copies of their own.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -34,14 +35,19 @@ def saving_copies(model: nn.Module) -> Iterator[None]:
     are the worker's own again.
     """
     model = getattr(model, "_orig_mod", model)  # which a script may call as well, if compiled
-    hook = SaveHook(model)
     parts = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
-    handles = [part.register_state_dict_post_hook(hook) for part in parts]
+    before = [part._state_dict_hooks for part in parts]
+    hook = SaveHook(model)
+    for part in parts:  # not by setattr: a compiled model would set it on the model within
+        vars(part)["_state_dict_hooks"] = Hooks(part._state_dict_hooks)
+        part.register_state_dict_post_hook(hook)
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        # The same object again, which handles of the script's own hooks know.
+        for part, hooks in zip(parts, before, strict=True):
+            hooks |= {key: own for key, own in part._state_dict_hooks.items() if own is not hook}
+            vars(part)["_state_dict_hooks"] = hooks
 
 
 def snapshot(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:

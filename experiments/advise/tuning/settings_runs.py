@@ -8,6 +8,7 @@ simulation takes to replay one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -110,8 +111,7 @@ class _Left:
 
     def tell(self, done: SettingRun) -> None:
         """One of them is done. What others have begun since the beginning counts as done, too."""
-        gone = {name for name in self._new if (self._root / name).exists()}
-        gone |= {done.name} & self._open
+        gone = self._new.intersection(os.listdir(self._root)) | {done.name} & self._open
         self._open -= gone
         self._new -= gone
         number = self._num_runs - len(self._open)

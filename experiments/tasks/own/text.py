@@ -21,8 +21,8 @@ MIN_EXAMPLES = 30
 class Text(Classification):
     """Bytes or tokens of a file, or of all files below a folder in the order of their names.
 
-    An example is t of them; its labels are the t that each follow one of them. Of every file
-    of three examples or more, the last tenth is for test and the tenth before it for validation. A
+    An example is t of them; its labels are the t that each follow one of them. Of every file of
+    three examples or more, the last tenth is for test and the tenth before it for validation. A
     file is a source.
 
     Args:

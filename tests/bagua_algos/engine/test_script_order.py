@@ -143,6 +143,23 @@ def test_what_an_optimizer_of_one_layer_leaves_may_accumulate_and_not_go(algorit
         loss_of(model).backward()
 
 
+@pytest.mark.parametrize("algorithm", WITH_FEEDBACK, ids=name_of)
+def test_the_one_weight_that_another_optimizer_leaves_may_accumulate(algorithm):
+    """It has the first gradient of the next pass, too; the others are zeros by then."""
+    model = layers(3, 4, 5)
+    _, optimizer = engine_of(model, algorithm)
+    first, _ = model.parameters()
+    other = torch.optim.SGD([first], lr=0.1)
+    for _ in range(2):
+        loss_of(model).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        other.step()
+        other.zero_grad(set_to_none=False)
+        loss_of(model).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def test_momentum_takes_no_gradients_of_another_optimizer_that_stay():
     model = layers(3, 4, 5)
     engine_of(model, WITH_MOMENTUM)

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from experiments.commands import study
+from experiments.runs.actions import Command
 from experiments.runs.parts import choose_parts
 from host.errors import Failure
 from host.remaining import Work
@@ -65,6 +66,24 @@ def test_each_action_says_what_is_left_of_all_parts(tmp_path, capsys, monkeypatc
     said = [line for line in capsys.readouterr().err.splitlines() if ";" in line]
     assert said[0] == "part a; 25 % done, about 5 min left"
     assert said[-1] == "part b; 100 % done, about 0 s left"
+
+
+def test_a_part_whose_first_action_writes_what_the_second_goes_by(tmp_path, capsys, monkeypatch):
+    """As `draw` writes the settings of which `run` says how many runs it is."""
+    settings = tmp_path / "own" / "trials.yaml"
+    command = f"experiments.equal_tuning run --nets none --seeds 0 {settings}"
+    (tmp_path / "drawn").mkdir()
+    (tmp_path / "drawn" / "trials.yaml").write_text("a: [x=1, x=2, x=3]\n")
+    (tmp_path / "conf" / "study" / "t.yaml").write_text(
+        "parts: {a: {what: One., actions: "
+        f"[{{copy: drawn/trials.yaml, to: own}}, {{command: {command}}}]}}}}\n"
+    )
+    monkeypatch.setattr(Command, "run", lambda self: None)
+    [part] = choose_parts("t", [])
+    assert part.actions[1].size == 1
+    study.run_parts([part], "t")
+    assert part.actions[1].size == 3
+    assert "part a; 100 % done" in capsys.readouterr().err
 
 
 def test_an_unknown_name_is_one_sentence_and_exit_code_2():

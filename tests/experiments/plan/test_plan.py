@@ -220,6 +220,10 @@ def test_a_text_where_a_class_takes_a_number_is_told_by_its_key(override, senten
         plan_of(override)
 
 
+def test_a_whole_number_may_be_written_with_an_exponent():
+    assert plan_of("algo=local_sgd", "algo.interval=1e1").algorithm.interval == 10
+
+
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [

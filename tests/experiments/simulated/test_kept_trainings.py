@@ -1,3 +1,4 @@
+import importlib
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from experiments.runs.load import load_rows
 from experiments.runs.run import run
 from experiments.simulated.kept_trainings import (
     FOLDER,
-    _installed_at,
+    _installed,
     _key,
     digest_of_code,
     simulate_once,
@@ -221,9 +222,40 @@ def test_another_version_of_an_installed_package_is_trained_again(tmp_path, monk
     for time_s in (1, 1, 2):
         package.write_text("")
         os.utime(package, (time_s, time_s))
-        _installed_at.cache_clear()  # another command's
+        _installed.cache_clear()  # another command's
         found.append(with_parts(tmp_path, model={"_target_": "theirs.Net"}))
     assert found[0] == found[1] != found[2] and None not in found
+
+
+def test_one_of_an_index_counts_by_its_version_alone(tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "theirs" / "__init__.py"
+    about = tmp_path / "site-packages" / "theirs-1.dist-info"
+    package.parent.mkdir(parents=True)
+    about.mkdir()
+    (about / "top_level.txt").write_text("theirs\n")
+    monkeypatch.syspath_prepend(package.parents[1])
+    found = []
+    for number, time_s in (("1", 1), ("1", 2), ("2", 2)):
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: theirs\nVersion: {number}\n")
+        package.write_text("")
+        os.utime(package, (time_s, time_s))
+        importlib.invalidate_caches()
+        _installed.cache_clear()
+        found.append(_installed("theirs"))
+    assert found[0] == found[1] != found[2]
+
+
+def test_odd_names_and_links_in_a_data_folder_hide_no_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "data" / "train"
+    folder.mkdir(parents=True)
+    (folder / os.fsdecode(b"\xff.png")).write_text("a")
+    before = with_parts(tmp_path, task={"root": "data"})
+    assert before is not None
+    (folder / os.fsdecode(b"\xff.png")).write_text("other")
+    assert with_parts(tmp_path, task={"root": "data"}) not in (before, None)
+    (folder / "loop").symlink_to(folder / "loop")
+    assert with_parts(tmp_path, task={"root": "data"}) is None
 
 
 @pytest.mark.parametrize("named", [{"path": "mine.pair"}, {"_args_": ["mine.pair"]}], ids=str)

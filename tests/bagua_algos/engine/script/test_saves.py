@@ -80,6 +80,20 @@ def test_parameters_and_what_is_the_same_everywhere_are_not_copied(trained):
         assert model.state_dict()["module.first.weight"].data_ptr() == place
 
 
+def test_hooks_of_a_script_stay_its_own(trained):
+    """Those from before can be removed afterwards, and those from within stay."""
+    engine, model = trained
+    seen = []
+    before = model.register_state_dict_post_hook(lambda *_: seen.append("before"))
+    with engine.consensus():
+        model.module.first.register_state_dict_post_hook(lambda *_: seen.append("within"))
+        model.state_dict()
+    assert seen == ["within", "before"]
+    before.remove()
+    model.state_dict()
+    assert seen == ["within", "before", "within"]
+
+
 def test_copies_and_files_that_are_made_within_are_plain():
     plain = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
