@@ -1,7 +1,9 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from bagua_algos.algorithms.decentralized import Decentralized
+from bagua_algos.algorithms.decentralized import Decentralized, DecentralizedState
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.communication.topology import (
     Complete,
@@ -128,3 +130,29 @@ def test_what_cannot_work_is_refused_in_a_sentence():
             Decentralized(interval=interval)
     with pytest.raises(ValueError, match=r"doubly stochastic .* which Star is not: take SGP"):
         Decentralized(topology=Star())
+
+
+def test_a_topology_that_does_not_fit_the_workers_or_their_nodes_is_refused_first():
+    optimizer = make_optimizer(make_model())
+    even = Decentralized(topology=ShiftOne())
+    with pytest.raises(ValueError, match="even number of them, got 3"):
+        even.check(3, optimizer)
+    even.check(4, optimizer)
+    among_nodes = Decentralized(topology=ShiftOne(), hierarchical=True)
+    among_nodes.check(3, optimizer)  # of which nodes are not known yet
+    for nodes in (((0, 1), (2,)), ((0, 1, 2),), ((0,), (1,), (2,))):
+        communicator = StackedCommunicator(3, nodes=nodes)
+        model = on_worker_axis(make_model(), communicator)
+        if len(nodes) == 3:
+            with pytest.raises(ValueError, match="even number of them, got 3"):
+                Engine(model, make_optimizer(model), among_nodes, communicator)
+        else:
+            Engine(model, make_optimizer(model), among_nodes, communicator).close()
+
+
+def test_weights_are_replaced_where_they_travel():
+    context = SimpleNamespace(state=DecentralizedState())
+    found = []
+    for context.state.num_backwards in range(7):
+        found.append(Decentralized(interval=3).replaces_weights(context))
+    assert found == [True, False, False, True, False, False, True]

@@ -3,11 +3,13 @@
 from functools import cache
 
 import pytest
+import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from bagua_algos import Algorithm
 from bagua_algos.communication.loopback import LoopbackCommunicator
+from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.outer_optimizer import Nesterov, SlowMo
 from host.conf import PACKAGED
@@ -64,6 +66,20 @@ def test_it_all_reduces_later_or_says_that_it_does_not(name):
     algorithm, steps = steps_of(name)
     later = {operation for step in steps[algorithm.num_early_steps :] for operation, _ in step}
     assert algorithm.all_reduces == ("all_reduce_mean" in later)
+
+
+@every_flat_row
+def test_workers_agree_after_each_step_or_it_does_not_say_so(name):
+    communicator = StackedCommunicator(4)
+    model = on_worker_axis(make_model(), communicator)
+    optimizer = OPTIMIZERS.get(name, make_optimizer)(model)
+    engine = Engine(model, optimizer, ROWS[name](), communicator)
+    agreed = []
+    for step in range(NUM_STEPS):
+        take_step(model, optimizer, step, communicator.ranks)
+        agreed.append(all(torch.equal(row, p[0]) for p in model.parameters() for row in p))
+    engine.close()
+    assert engine.algorithm.workers_agree == all(agreed)
 
 
 def written(name: str) -> DictConfig:

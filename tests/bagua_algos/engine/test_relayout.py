@@ -25,6 +25,11 @@ NUM_STEPS = 12
 MOVABLE = [name for name, make in ROWS.items() if not make().depends_on_buckets]
 
 
+def test_what_does_not_depend_on_buckets_says_so():
+    """Nothing else would lay these out anew."""
+    assert {"all_reduce", "decentralized", "local_sgd", "power_sgd", "sgp"} <= set(MOVABLE)
+
+
 def groups_of(parameters, seed):
     """Shuffled, and cut into parts of any size."""
     numbers = random.Random(seed)
