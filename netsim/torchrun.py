@@ -1,7 +1,9 @@
 """A torchrun command for all workers, as what each of them runs: a torchrun of one process."""
 
 import os
+import re
 from collections.abc import Collection, Mapping
+from itertools import pairwise
 
 PORT = 29_500
 
@@ -29,6 +31,7 @@ _WRAPPERS = frozenset(
     ]
 )
 """Programs that run the command among their words."""
+_SCRIPTS = (".py", ".sh")
 
 
 def of_one_node(command: list[str], rank: int, addresses: list[str]) -> list[str]:
@@ -75,23 +78,43 @@ def _first_option(command: list[str]) -> int | None:
 
 
 def _is_torchrun(word: str) -> bool:
-    return os.path.basename(word) == "torchrun"
+    return "=" not in word and os.path.basename(word) == "torchrun"
 
 
 def _check_other(command: list[str]) -> None:
     """Raise `ValueError` where the command starts torchrun itself, as `chrt -b 0 torchrun` and
     `sh -c "torchrun ..."` do: each worker would start all processes of a training of its own.
     """
-    name, words = os.path.basename(command[0]), command[1:]
-    if name in _SHELLS:
-        words = words[words.index("-c") + 1].split() if "-c" in words[:-1] else []
-    elif name not in _WRAPPERS:
-        return  # a program of its own, whose words are its own
-    if any(_first_option(words[place:]) is not None for place in range(len(words))):
+    if _starts_torchrun(command):
         raise ValueError(
             f"torchrun stands behind {command[0]}, where it cannot be told of the other workers: "
             "begin the command behind -- with torchrun, and start netsim itself as you would it."
         )
+
+
+def _starts_torchrun(words: list[str]) -> bool:
+    """As far as words tell: those of a script, and of a program that is named by a path, are its
+    own; so is what stands behind an option, unless the program is known to run others.
+    """
+    is_wrapper = os.path.basename(words[0]) in _WRAPPERS
+    for place, word in enumerate(words):
+        name = os.path.basename(word)
+        if name in _SHELLS:
+            return any(map(_starts_torchrun, _commands_of_shell(words[place + 1 :])))
+        is_value = not is_wrapper and place > 0 and words[place - 1].startswith("-")
+        if _first_option(words[place:]) is not None and not is_value:
+            return True
+        is_own = place == 0 and "/" in word and not is_wrapper
+        if is_own or word.endswith(_SCRIPTS) or name.startswith("python"):
+            return False
+    return False
+
+
+def _commands_of_shell(words: list[str]) -> list[list[str]]:
+    """Those of what stands behind -c, or -lc; none of a script."""
+    texts = [text for option, text in pairwise(words) if re.fullmatch("-[a-z]*c", option)]
+    commands = [command.split() for text in texts[:1] for command in re.split("[;&|\n]+", text)]
+    return [command for command in commands if command]
 
 
 def _options(words: list[str]) -> tuple[dict[str, str], int]:

@@ -139,7 +139,7 @@ class RelaxedAccelerator(Accelerator):
             return super().get_state_dict(model, unwrap)
         with bagua_algos.consensus(self._trained) as spread:
             state = super().get_state_dict(model, unwrap)
-            return state if spread else snapshot(state)  # else these are copies
+            return state if spread else snapshot(state)  # with a spread it is a copy
 
     def load_state(self, *args: Any, **kwargs: Any) -> None:
         """Take up this worker's own weights, optimizer and algorithm's state, after the rest.

@@ -133,8 +133,9 @@ class RelaxedStrategy(DDPStrategy):
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """The consensus. A collective call within `fit`."""
-        with self._consensus():
-            return dict(snapshot(super().lightning_module_state_dict()))
+        with self._consensus() as spread:
+            state = super().lightning_module_state_dict()
+            return state if spread else dict(snapshot(state))  # with a spread it is a copy
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None

@@ -69,8 +69,8 @@ def _check_numbers_of(node: DictConfig, group: str) -> None:
     for key, value in values.items():
         members = get_args(hints.get(key)) or (hints.get(key),)
         kinds = {getattr(kind, "__name__", "") for kind in members} - {"NoneType", "Tensor"}
-        fits = isinstance(value, float) and ("float" in kinds or value.is_integer())
-        if kinds and kinds <= {"int", "float"} and not fits:
+        is_fraction = isinstance(value, float) and "float" in kinds
+        if kinds and kinds <= {"int", "float"} and not is_fraction:
             what = "a number" if "float" in kinds else "a whole number"
             raise UserError(f"{group}.{key} takes {what}, not {value!r}")
 

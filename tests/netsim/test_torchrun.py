@@ -58,6 +58,11 @@ def test_the_older_module_of_torchrun_is_turned_too():
         ["numactl", "-m", "0", "python", "-m", "torch.distributed.run", "train.py"],
         ["uv", "run", "python3", "-m", "torch.distributed.launch", "train.py"],
         ["sh", "-c", "cd here && torchrun --nproc-per-node 2 train.py"],
+        ["bash", "-lc", "torchrun --nproc-per-node 2 train.py"],
+        ["timeout", "60", "sh", "-c", "torchrun train.py"],
+        ["mpirun", "-np", "2", "torchrun", "train.py"],
+        ["srun", "torchrun", "train.py"],
+        ["sudo", "--preserve-env", "torchrun", "train.py"],
     ],
 )
 def test_a_torchrun_that_another_command_starts_is_refused(command):
@@ -78,6 +83,10 @@ def test_a_torchrun_that_another_command_starts_is_refused(command):
         ["bash", "run.sh", "torchrun"],
         ["sh", "-c", "./train against_torchrun"],
         ["env", "X=1", "./train"],
+        ["env", "X=1", "python", "train.py", "--launcher", "torchrun"],
+        ["uv", "run", "train.py", "--launcher", "torchrun"],
+        ["sh", "-c", "python train.py --launcher torchrun"],
+        ["pytest", "-k", "torchrun"],
         ["python"],
     ],
 )

@@ -97,8 +97,8 @@ class ScriptChanges:
                 self._check_is_as_before(parameter, bucket)
         pairs = zip(self._living, self._addresses, strict=True)
         moved = {p: None for p, address in pairs if p.data_ptr() != address}
-        swapped = self._leave_each_others_places(moved)
-        self._refuse_kept(p for p in moved if p not in swapped)
+        self._leave_each_others_places(moved)
+        self._refuse_kept(moved)
         for bucket in self._buckets:
             before = [parameter.stride() for parameter in bucket.parameters]
             bucket.adopt_weights()
@@ -297,11 +297,10 @@ class ScriptChanges:
                     "weights by copy_()"
                 )
 
-    def _leave_each_others_places(self, moved: Iterable[nn.Parameter]) -> set[nn.Parameter]:
-        """What has moved to where another weight belongs, as where two were swapped, is copied and
-        returned: its values would be overwritten there.
+    def _leave_each_others_places(self, moved: Iterable[nn.Parameter]) -> None:
+        """What has moved to where another weight belongs, as where two were swapped, is copied: its
+        values would be overwritten there.
         """
-        swapped = set()
         everything = [*self._living, *self._model.parameters(), *self._model.buffers()]
         rest = {x: None for x in everything if x not in moved}
         pair = find_overlap(moved, rest)
@@ -320,8 +319,6 @@ class ScriptChanges:
                 )
             if any(lies_in(parameter, bucket.weights) for bucket in self._buckets):
                 parameter.data = parameter.data.clone()
-                swapped.add(parameter)
-        return swapped
 
     def _note_addresses(self) -> None:
         self._living = [p for bucket in self._buckets for p in bucket.parameters if p.numel()]

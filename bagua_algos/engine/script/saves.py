@@ -36,7 +36,7 @@ def saving_copies(model: nn.Module) -> Iterator[None]:
     """
     model = getattr(model, "_orig_mod", model)  # which a script may call as well, if compiled
     parts = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
-    before = [part._state_dict_hooks for part in parts]
+    before = [(part._state_dict_hooks, set(part._state_dict_hooks)) for part in parts]
     hook = SaveHook(model)
     for part in parts:  # not by setattr: a compiled model would set it on the model within
         vars(part)["_state_dict_hooks"] = Hooks(part._state_dict_hooks)
@@ -45,8 +45,9 @@ def saving_copies(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         # The same object again, which handles of the script's own hooks know.
-        for part, hooks in zip(parts, before, strict=True):
-            hooks |= {key: own for key, own in part._state_dict_hooks.items() if own is not hook}
+        for part, (hooks, known) in zip(parts, before, strict=True):
+            new = {k: own for k, own in part._state_dict_hooks.items() if k not in known}
+            hooks |= {key: own for key, own in new.items() if own is not hook}
             vars(part)["_state_dict_hooks"] = hooks
 
 

@@ -119,8 +119,7 @@ def test_weights_that_were_swapped_are_taken_back_as_they_are(bucket_bytes):
     engine, _ = engine_of(model, AllReduce(), bucket_bytes=bucket_bytes)
     one, other = model.parameters()
     values = [other.detach().clone(), one.detach().clone()]
-    kept = one.data  # such as a variable that lives on
-    one.data, other.data = other.data, kept
+    one.data, other.data = other.data, one.data
     engine.pause()
     assert torch.equal(one, values[0]) and torch.equal(other, values[1])
     assert in_bucket(model, engine)

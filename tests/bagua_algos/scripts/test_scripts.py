@@ -281,7 +281,11 @@ def test_every_striped_operation_moves_all_of_its_data(workers, script):
         ("closures", "several calls", "choose one that calls it once"),
         ("moved_weights", "double", "'3.bias' of shape (3,) is float64 on cpu now and was float32"),
         ("kept_weights", "consensus", "was given other memory while its old one, which lies in a"),
-        ("kept_weights", "forward", "keep a clone() of it, or change weights by copy_()"),
+        (
+            "kept_weights",
+            "forward",
+            "keep a clone() of it, del what keeps it, or change weights by copy_()",
+        ),
         ("more_parameters", "AllReduce new module", "'3.weight' of shape (3, 3) was added to the"),
         ("more_parameters", "LocalSGD new module", "'3.weight' of shape (3, 3) was added to the"),
         ("more_parameters", "AllReduce new module elsewhere", "and another optimizer is about to"),

@@ -81,17 +81,19 @@ def test_parameters_and_what_is_the_same_everywhere_are_not_copied(trained):
 
 
 def test_hooks_of_a_script_stay_its_own(trained):
-    """Those from before can be removed afterwards, and those from within stay."""
+    """Those from before can be removed within and afterwards, and those from within stay."""
     engine, model = trained
     seen = []
+    gone = model.register_state_dict_post_hook(lambda *_: seen.append("gone"))
     before = model.register_state_dict_post_hook(lambda *_: seen.append("before"))
     with engine.consensus():
         model.module.first.register_state_dict_post_hook(lambda *_: seen.append("within"))
         model.state_dict()
-    assert seen == ["within", "before"]
+        gone.remove()
+    assert seen == ["within", "gone", "before"]
     before.remove()
     model.state_dict()
-    assert seen == ["within", "before", "within"]
+    assert seen == ["within", "gone", "before", "within"]
 
 
 def test_copies_and_files_that_are_made_within_are_plain():
