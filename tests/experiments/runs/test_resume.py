@@ -179,7 +179,7 @@ def test_a_run_goes_on_with_the_metric_that_its_rows_were_scored_by(first, then,
         own = replace(again, target=target)
         going_on(own, {}, known_summary(own, data))
     other = replace(again, target=then)
-    with pytest.raises(UserError, match=f"was scored by {first.metric}, not {then.metric}: leave"):
+    with pytest.raises(UserError, match=f"was scored by {first.metric}, not {then.metric}: keep"):
         going_on(other, {}, known_summary(other, data))
 
 

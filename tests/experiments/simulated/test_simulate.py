@@ -112,11 +112,11 @@ def test_a_profile_of_times_that_no_step_takes_is_refused(values, tmp_path):
 
 
 def test_a_run_that_takes_no_time_has_no_speed(tmp_path):
+    """One worker, which sends nothing."""
     free = {"forward_s": 0.0, "backward_s": 0.0, "ready_s": [0.0], "optimizer_s": 0.0}
-    setting = setting_of(plan_of(tmp_path, "net=none"))
-    values = {**profile_of_a_second().plain(), **free, "setting": setting}
+    values = {**profile_of_a_second().plain(), **free, "setting": setting_of(plan_of(tmp_path))}
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(values))
-    words = ("algo=bytegrad", *SMALL, "backend=sim", "net=none", f"profile={tmp_path / 'p.yaml'}")
+    words = ("algo=bytegrad", *SMALL, "workers=1", "backend=sim", f"profile={tmp_path / 'p.yaml'}")
     ended = app.run(*words, f"hydra.run.dir={tmp_path / 'run'}")
     assert ended.returncode == 0, ended.stderr
     assert app.summary(tmp_path / "run")["steps_per_s"] is None
