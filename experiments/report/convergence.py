@@ -9,6 +9,7 @@ import pandas as pd
 
 from experiments.report.cells import describe
 from experiments.report.statistics import best_by_accuracy, mean_half_width
+from experiments.runs.load import find_twins
 from experiments.runs.summary import NOT_ENDED
 from host import markdown
 from host.environment import environment
@@ -57,10 +58,8 @@ def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
     unknown = runs.folder[runs.lr_scale.isna()]
     if len(unknown):
         raise UserError(f"{unknown.iloc[0]} does not say its lr_scale: leave that run out")
-    keys = ["algo", "lr_scale", "seed"]
-    again = runs.loc[runs.duplicated(keys, keep=False)].sort_values([*keys, "folder"])
-    if len(again):
-        one, other = again.iloc[0], again.iloc[1]
+    if (twins := find_twins(runs, ["algo", "lr_scale", "seed"])) is not None:
+        one, other = twins
         seed = "no seed" if pd.isna(one.seed) else f"seed {one.seed}"
         raise UserError(
             f"{one.folder} and {other.folder} are two runs of {one.algo} with {seed} and "

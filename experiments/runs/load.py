@@ -95,6 +95,14 @@ def _read_all_metrics(
     return tables
 
 
+def find_twins(runs: pd.DataFrame, keys: list[str]) -> tuple[Any, Any] | None:
+    """Two rows of `runs`, the first by `keys` and folder, that have all `keys` alike; None where no
+    two have.
+    """
+    again = runs.loc[runs.duplicated(keys, keep=False)].sort_values([*keys, "folder"])
+    return (again.iloc[0], again.iloc[1]) if len(again) else None
+
+
 def load_rows(folder: str | Path) -> list[MetricsRow]:
     """The metrics rows of the run in `folder`, as logged; none where they cannot be read."""
     names = field_types(MetricsRow)

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from experiments.report.statistics import MAX_PAIRS, flip_p_value
-from experiments.runs.load import load_rows, load_runs
+from experiments.runs.load import find_twins, load_rows, load_runs
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow, reaching
 from host.bounded_yaml import read_mapping
@@ -139,10 +139,8 @@ def compare(runs: Path, targets: Mapping[str, float]) -> list[Compared]:
     unknown = table.folder[table.seed.isna()]
     if len(unknown):
         raise UserError(f"{unknown.iloc[0]} has no seed, so that it makes no pair: leave it out")
-    keys = ["algo", "backend", "seed"]
-    again = table.loc[table.duplicated(keys, keep=False)].sort_values([*keys, "folder"])
-    if len(again):
-        one, other = again.iloc[0], again.iloc[1]
+    if (twins := find_twins(table, ["algo", "backend", "seed"])) is not None:
+        one, other = twins
         raise UserError(
             f"{one.folder} and {other.folder} are two runs of {one.algo}, backend={one.backend}, "
             f"seed {one.seed}: keep one"
