@@ -57,42 +57,26 @@ def distribute(
     autotune: bool = False,
 ) -> tuple[Model, Optimizer]:
     """Train `model` with the other workers by `algorithm`; returns the same model and the same
-    optimizer, which steps once for many parameters from here on where that changes no bit
-    (`bagua_algos.fuse_optimizer`). `model.no_sync()` is there afterwards; copies are plain models.
-
-    Every worker draws examples of its own, and its loss counts the same. Where batches differ in
-    size, `loss * num_workers * num_examples / num_examples_of_all_workers` gives the mean over all
-    examples; a worker without examples calls `empty_backward`.
+    optimizer, which steps once for many parameters where that changes no bit. Every worker draws
+    examples of its own, and its loss counts the same (docs/library.md).
 
     Args:
         model: takes the weights and buffers of worker 0.
         optimizer: over the model's parameters.
         algorithm: the relaxation.
-        communicator: the workers; None: torch's default process group. A model that `fully_shard`
-            has divided needs one (docs/fsdp2.md).
-        bucket_bytes: gradients travel together in buckets; one is closed once it holds as much,
-            4 MiB by default.
-        timeout_s: the longest wait for one bucket, in seconds; 600 by default.
-        find_unused_parameters: a parameter without a gradient in some backward counts as a gradient
-            of zero there. With this option it keeps None, as in plain torch, if that is so on all
-            workers: they tell each other in one more all-reduce a backward.
-        grad_scaler: the one that scales the loss. It must be given to be used; algorithms that keep
-            nothing and only average gradients work without.
-        streams: how many connections gloo's workers have between each two, 1 to 16 or "auto"
-            (docs/streams.md).
+        communicator: the workers; None: torch's default process group. FSDP2 needs one.
+        bucket_bytes: gradients travel together in buckets; one is closed once it holds as much.
+        timeout_s: the longest wait for one bucket, in seconds.
+        find_unused_parameters: whether what no worker used keeps a gradient of None, not zero.
+        grad_scaler: the one that scales the loss, if any.
+        streams: connections of gloo's workers, 1 to 16 or "auto" (docs/streams.md).
         pattern: of all-reduces: "ring", "halving_doubling", "direct" or "auto" (docs/streams.md).
         pieces: whether several streams take pieces of large messages (docs/streams.md).
-        shared_memory: whether all-reduces of workers on one host's CPU go through memory that they
-            share (docs/library.md); None: where they can, and no `communicator`, `streams` or
-            `pattern` is given.
-        autotune: whether the first 200 steps find out what is fastest among settings that change
-            no value (docs/tuning.md); `tuning` tells.
+        shared_memory: whether workers of one host's CPU all-reduce in it; None: where they can.
+        autotune: whether the first 200 steps find the fastest settings (docs/tuning.md).
 
     Raises:
-        ValueError: the group is not initialised, or serves another device than the model's; the
-            model, a part of it or one around it is distributed already, or wrapped in DDP or FSDP1;
-            the optimizer has parameters that are not the model's; the algorithm cannot train one of
-            them; or memory cannot be shared that has to be.
+        ValueError: for what cannot be trained so; docs/library.md lists it.
     """
     _check_is_not_distributed(model)
     _check_may_share(model, pattern, shared_memory)

@@ -78,9 +78,8 @@ class Engine(Attached):
         communicator: the other workers.
         bucket_bytes: a bucket is closed once it holds as much.
         timeout_s: the longest wait for one bucket.
-        find_unused_parameters: a parameter without a gradient in some backward counts as a gradient
-            of zero there. With this option it keeps None, as in plain torch, if that is so on all
-            workers: they tell each other in one more all-reduce a backward.
+        find_unused_parameters: whether what no worker used keeps a gradient of None, as in plain
+            torch, and not zero: workers tell each other in one more all-reduce a backward.
         grad_scaler: the one that scales the loss, if any (`bagua_algos.engine.script.grad_scaler`).
         step_observer: hears of every step; one that keeps simulated clocks also tells when what
             goes on in the background is done.
