@@ -26,6 +26,8 @@ INTERRUPTED = 128 + signal.SIGINT
 UNREAD = 128 + signal.SIGPIPE
 TERMINATED = 128 + signal.SIGTERM
 FAILED, REFUSED = 1, 2
+AGAIN_S = 0.01
+"""How long after it a Ctrl-C that was swallowed comes again."""
 _LINE = "stopped by Ctrl-C"
 _UNKNOWN = (
     "This error is not known to relaxlab. If it is not of your own code, please report it to the "
@@ -98,6 +100,7 @@ def run(main: Callable[[], int | None], *, at_once: bool = False) -> NoReturn:
     try:
         if signal.getsignal(signal.SIGINT) is _end and not at_once:
             signal.signal(signal.SIGINT, _interrupt)
+            sys.unraisablehook = _press_again
         try:
             code = main()
         finally:
@@ -105,6 +108,7 @@ def run(main: Callable[[], int | None], *, at_once: bool = False) -> NoReturn:
                 sys.stdout.flush()
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends what is left to be done
+        signal.setitimer(signal.ITIMER_REAL, 0)
         print(_LINE, file=sys.stderr)
         code = INTERRUPTED
     except Terminated:
@@ -144,10 +148,11 @@ def _silence() -> None:
 
 
 def check_interrupt() -> None:
-    """Raise `KeyboardInterrupt` where Ctrl-C was pressed before, and where Python was, such as in a
-    destructor, has swallowed it. To be asked between steps, and between runs.
+    """Raise `KeyboardInterrupt` where Ctrl-C was pressed before, and a library has swallowed it. To
+    be asked between steps, and between runs.
     """
     if _interrupted:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # what ends now is not stopped once more
         raise KeyboardInterrupt
 
 
@@ -203,6 +208,17 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     _interrupted.append(number)
     raise KeyboardInterrupt
+
+
+def _press_again(swallowed: "sys.UnraisableHookArgs") -> None:
+    """Where Python was, such as in a destructor, it goes on whatever is raised: a Ctrl-C that comes
+    there comes once more, a moment later.
+    """
+    if not issubclass(swallowed.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(swallowed)
+    elif signal.getsignal(signal.SIGINT) is _interrupt:  # nothing has been stopped by it yet
+        signal.signal(signal.SIGALRM, _interrupt)
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

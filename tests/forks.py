@@ -71,6 +71,7 @@ def become(
         shorten_rehearsals()
     if module.partition(".")[0] in ("tests", "torch"):
         run_to_its_end(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
+    commands.end_at_once()  # as its package does, so that `run` notes each Ctrl-C
     run_to_its_end(lambda: commands.run(importlib.import_module(module).main))
 
 

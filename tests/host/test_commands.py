@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -239,36 +241,80 @@ def test_an_output_that_is_full():
     assert done.stderr.count(b"\n") == 1
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_ctrl_c_that_was_swallowed_is_asked_for(capfd, monkeypatch):
-    monkeypatch.setattr("host.commands._interrupted", [])
-    gone_on = []
-    before = signal.signal(signal.SIGINT, commands._end)  # as `starting` has it
+class Swallows:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
 
-    class Swallows:
-        def __del__(self):
-            os.kill(os.getpid(), signal.SIGINT)
+
+@pytest.fixture
+def as_at_start(monkeypatch):
+    """Signals as `starting` has them."""
+    monkeypatch.setattr("host.commands._interrupted", [])
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    numbers = (signal.SIGINT, signal.SIGALRM)
+    before = [signal.signal(number, commands._end) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def test_a_ctrl_c_within_a_destructor_comes_again(capfd, as_at_start):
+    gone_on = []
+
+    def main():
+        Swallows()
+        gone_on.append(True)
+        time.sleep(LIMIT_S)
+        raise AssertionError("not stopped")
+
+    assert ended(capfd, main) == (130, "stopped by Ctrl-C\n")
+    assert gone_on
+
+
+def test_one_that_has_come_again_does_not_interrupt_what_it_ends(capfd, as_at_start):
+    cleaned = []
+
+    def main():
+        Swallows()
+        try:
+            commands.check_interrupt()
+        finally:
+            time.sleep(5 * commands.AGAIN_S)
+            cleaned.append(True)
+
+    assert ended(capfd, main) == (130, "stopped by Ctrl-C\n")
+    assert cleaned
+
+
+def test_a_ctrl_c_that_a_library_has_swallowed_is_asked_for(capfd, as_at_start):
+    gone_on = []
 
     def main():
         commands.check_interrupt()  # nothing has come yet
-        Swallows()
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
         gone_on.append(True)
         commands.check_interrupt()
         raise AssertionError("not stopped")
 
-    try:
-        code, said = ended(capfd, main)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    assert ended(capfd, main) == (130, "stopped by Ctrl-C\n")
     assert gone_on
-    assert code == 130
-    assert said.endswith("stopped by Ctrl-C\n")
 
 
-def test_what_a_library_makes_of_ctrl_c_is_ctrl_c(capfd, monkeypatch):
+def test_what_else_a_destructor_raises_is_told(capfd, as_at_start):
+    class Fails:
+        def __del__(self):
+            raise ValueError("of a destructor")
+
+    def main():
+        Fails()
+
+    _, said = ended(capfd, main)
+    assert "ValueError: of a destructor" in said
+
+
+def test_what_a_library_makes_of_ctrl_c_is_ctrl_c(capfd, as_at_start):
     """Such as an assertion that fails while it cleans up."""
-    monkeypatch.setattr("host.commands._interrupted", [])
-    before = signal.signal(signal.SIGINT, commands._end)
 
     def main():
         try:
@@ -276,10 +322,7 @@ def test_what_a_library_makes_of_ctrl_c_is_ctrl_c(capfd, monkeypatch):
         except KeyboardInterrupt:
             raise AssertionError from None
 
-    try:
-        assert ended(capfd, main) == (130, "stopped by Ctrl-C\n")
-    finally:
-        signal.signal(signal.SIGINT, before)
+    assert ended(capfd, main) == (130, "stopped by Ctrl-C\n")
 
 
 @pytest.mark.parametrize("package", ["experiments", "netsim", "bagua_net", "kernels.bench"])
