@@ -27,7 +27,7 @@ UNREAD = 128 + signal.SIGPIPE
 TERMINATED = 128 + signal.SIGTERM
 FAILED, REFUSED = 1, 2
 AGAIN_S = 0.01
-"""How long after it a Ctrl-C that was swallowed comes again."""
+"""How long after it a signal that was swallowed comes again."""
 _LINE = "stopped by Ctrl-C"
 _UNKNOWN = (
     "This error is not known to relaxlab. If it is not of your own code, please report it to the "
@@ -36,8 +36,8 @@ _UNKNOWN = (
 _called: dict[str, str] = {}
 """What `name_as` was given."""
 
-_interrupted: list[int] = []
-"""The signals of Ctrl-C that have come while `run` was at work."""
+_stops: list[int] = []
+"""The signals that have come while `run` was at work: SIGINT of Ctrl-C, and SIGTERM."""
 
 
 def starting() -> None:
@@ -77,7 +77,7 @@ def check_encoding(words: Sequence[str]) -> None:
 
 def end_at_once() -> None:
     """From now on Ctrl-C ends the process, unless it ignores SIGINT."""
-    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _interrupt):
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _stop):
         signal.signal(signal.SIGINT, _end)
 
 
@@ -99,7 +99,7 @@ def run(main: Callable[[], int | None], *, at_once: bool = False) -> NoReturn:
     """
     try:
         if signal.getsignal(signal.SIGINT) is _end and not at_once:
-            signal.signal(signal.SIGINT, _interrupt)
+            signal.signal(signal.SIGINT, _stop)
             sys.unraisablehook = _press_again
         try:
             code = main()
@@ -112,10 +112,11 @@ def run(main: Callable[[], int | None], *, at_once: bool = False) -> NoReturn:
         print(_LINE, file=sys.stderr)
         code = INTERRUPTED
     except Terminated:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         code = TERMINATED
-    except Exception as error:
-        code = INTERRUPTED if _interrupted else _told(error)
-        if _interrupted:  # what a library has made of Ctrl-C
+    except Exception as error:  # or what a library has made of a signal's, while it cleaned up
+        code = 128 + _stops[0] if _stops else _told(error)
+        if code == INTERRUPTED:
             print(_LINE, file=sys.stderr)
     gc.freeze()  # Python would look for garbage in all that was imported, which takes a second
     sys.exit(code)
@@ -147,13 +148,13 @@ def _silence() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def check_interrupt() -> None:
-    """Raise `KeyboardInterrupt` where Ctrl-C was pressed before, and a library has swallowed it. To
-    be asked between steps, and between runs.
+def check_stop() -> None:
+    """Raise `KeyboardInterrupt` where Ctrl-C was pressed before, or `Terminated` where SIGTERM has
+    come, and a library has swallowed it. To be asked between steps, and between runs.
     """
-    if _interrupted:
+    if _stops:
         signal.setitimer(signal.ITIMER_REAL, 0)  # what ends now is not stopped once more
-        raise KeyboardInterrupt
+        raise _error_of(_stops[0])
 
 
 def name_as(called: Mapping[str, str]) -> None:
@@ -180,7 +181,8 @@ def say(line: str) -> None:
 
 def raise_at_sigterm() -> None:
     """From now on SIGTERM raises `Terminated` in the main thread, for what is to be ended well."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, _stop)
+    sys.unraisablehook = _press_again
 
 
 def _is_unread(pipe: int) -> bool:
@@ -201,23 +203,27 @@ def _open_standard_streams() -> None:
             setattr(sys, name, stream)
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+def _stop(number: int, frame: FrameType | None) -> None:
+    _stops.append(number)
+    raise _error_of(number)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    _interrupted.append(number)
-    raise KeyboardInterrupt
+def _stop_again(number: int, frame: FrameType | None) -> None:
+    raise _error_of(_stops[0])
+
+
+def _error_of(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated()
 
 
 def _press_again(swallowed: "sys.UnraisableHookArgs") -> None:
-    """Where Python was, such as in a destructor, it goes on whatever is raised: a Ctrl-C that comes
+    """Where Python was, such as in a destructor, it goes on whatever is raised: a signal that comes
     there comes once more, a moment later.
     """
-    if not issubclass(swallowed.exc_type, KeyboardInterrupt):
+    if not issubclass(swallowed.exc_type, KeyboardInterrupt | Terminated):
         sys.__unraisablehook__(swallowed)
-    elif signal.getsignal(signal.SIGINT) is _interrupt:  # nothing has been stopped by it yet
-        signal.signal(signal.SIGALRM, _interrupt)
+    elif _stops and signal.getsignal(_stops[0]) is _stop:  # nothing has been stopped by it yet
+        signal.signal(signal.SIGALRM, _stop_again)
         signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
 

@@ -39,7 +39,7 @@ def run_job(config: DictConfig, peers: Peers | None = None) -> RunOutcome:
     An outcome "refused" says that nothing was run, because of what `config` asks for; "held", that
     another process runs it.
     """
-    commands.check_interrupt()
+    commands.check_stop()
     hydra = HydraConfig.get()
     folder, overrides = Path(hydra.runtime.output_dir), hydra.overrides.task
     try:

@@ -188,7 +188,7 @@ class Recorder:
 
     def _train(self, data: TaskData, view: ProgressView) -> None:
         def on_row(row: MetricsRow) -> None:
-            commands.check_interrupt()
+            commands.check_stop()
             if self._summary.first_step_s is None:
                 self._add(first_step_s=time.monotonic() - self._started_s)
             self._take(row)

@@ -65,6 +65,8 @@ def codes(case: Case, ended: Ended) -> set[int | None]:
             return usual | ({-9} if of_launcher else {1, 2})  # 2: in the trial before a run
         case "SIGTERM":
             return usual | ({143, -15} if of_launcher else {1, 2})
+        case "SIGINT" if case.kind == "torchrun":  # PyTorch's launcher shows it as its own error
+            return usual | {1}
         case "SIGINT":
             return usual | ({130, -2} if of_launcher else {1})
         case "SIGSTOP":

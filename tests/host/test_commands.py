@@ -16,7 +16,7 @@ from contextlib import suppress
 import pytest
 
 from host import commands
-from host.errors import UserError
+from host.errors import Terminated, UserError
 from tests import app
 
 PACKAGES = ("experiments", "bagua_algos", "bagua_net", "netsim", "kernels", "host")
@@ -249,7 +249,7 @@ class Swallows:
 @pytest.fixture
 def as_at_start(monkeypatch):
     """Signals as `starting` has them."""
-    monkeypatch.setattr("host.commands._interrupted", [])
+    monkeypatch.setattr("host.commands._stops", [])
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     numbers = (signal.SIGINT, signal.SIGALRM)
     before = [signal.signal(number, commands._end) for number in numbers]
@@ -271,13 +271,46 @@ def test_a_ctrl_c_within_a_destructor_comes_again(capfd, as_at_start):
     assert gone_on
 
 
+@pytest.fixture
+def at_sigterm(as_at_start):
+    before = signal.getsignal(signal.SIGTERM)
+    commands.raise_at_sigterm()
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_sigterm_within_a_destructor_comes_again(capfd, at_sigterm):
+    class Ends:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def main():
+        Ends()
+        time.sleep(LIMIT_S)
+        raise AssertionError("not stopped")
+
+    assert ended(capfd, main) == (143, "")
+
+
+def test_what_a_library_makes_of_sigterm_is_sigterm(capfd, at_sigterm):
+    """Such as argparse, which cleans up what it has not begun."""
+
+    def main():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except Terminated:
+            raise UserError("") from None
+
+    assert ended(capfd, main) == (143, "")
+
+
 def test_one_that_has_come_again_does_not_interrupt_what_it_ends(capfd, as_at_start):
     cleaned = []
 
     def main():
         Swallows()
         try:
-            commands.check_interrupt()
+            commands.check_stop()
         finally:
             time.sleep(5 * commands.AGAIN_S)
             cleaned.append(True)
@@ -290,11 +323,11 @@ def test_a_ctrl_c_that_a_library_has_swallowed_is_asked_for(capfd, as_at_start):
     gone_on = []
 
     def main():
-        commands.check_interrupt()  # nothing has come yet
+        commands.check_stop()  # nothing has come yet
         with suppress(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
         gone_on.append(True)
-        commands.check_interrupt()
+        commands.check_stop()
         raise AssertionError("not stopped")
 
     assert ended(capfd, main) == (130, "stopped by Ctrl-C\n")

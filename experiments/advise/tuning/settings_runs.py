@@ -24,7 +24,7 @@ from experiments.plan.overrides import read_word, values_of
 from experiments.runs.folder_lock import HeldError, hold
 from experiments.runs.run import run
 from experiments.runs.study import Standing, clear, read_record
-from host.commands import check_interrupt, say
+from host.commands import check_stop, say
 from host.errors import Failure, UserError
 from host.remaining import Work
 from host.words import counted
@@ -83,7 +83,7 @@ def run_all(runs: Sequence[SettingRun], root: Path) -> None:
     """
     failed, left = [], _Left(runs, root)
     for one in runs:
-        check_interrupt()
+        check_stop()
         try:
             with hold(root / one.name):
                 status = _run(one, root)

@@ -121,7 +121,7 @@ def watch(root: Path, port: int, started: Callable[[str], None]) -> None:
         started(server.url)
         seen = None
         while True:
-            commands.check_interrupt()
+            commands.check_stop()
             found = fingerprint(root)
             begun_s = time.process_time()
             if found != seen:
