@@ -114,7 +114,9 @@ def run(main: Callable[[], int | None], *, at_once: bool = False) -> NoReturn:
     except Terminated:
         signal.setitimer(signal.ITIMER_REAL, 0)
         code = TERMINATED
-    except Exception as error:  # or what a library has made of a signal's, while it cleaned up
+    except SystemExit:
+        raise
+    except BaseException as error:  # such as a panic in Rust; or what a library makes of a signal
         code = 128 + _stops[0] if _stops else _told(error)
         if code == INTERRUPTED:
             print(_LINE, file=sys.stderr)
@@ -122,7 +124,7 @@ def run(main: Callable[[], int | None], *, at_once: bool = False) -> NoReturn:
     sys.exit(code)
 
 
-def _told(error: Exception) -> int:
+def _told(error: BaseException) -> int:
     """Say what has ended the command: in a sentence what is known, else whole; the exit code."""
     if isinstance(error, BrokenPipeError) and sys.stdout and _is_unread(sys.stdout.fileno()):
         _silence()

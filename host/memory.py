@@ -17,7 +17,7 @@ def num_oom_kills() -> int:
     return int(counts.get("oom_kill", 0))
 
 
-def is_lack_of_memory(error: Exception) -> bool:
+def is_lack_of_memory(error: BaseException) -> bool:
     """Whether it is Python's, torch's or the system's word that there is none left."""
     words = (
         "can't allocate memory",
@@ -28,4 +28,5 @@ def is_lack_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError) or any(word in str(error) for word in words):
         return True
     is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-    return is_limited and "can't start new thread" in str(error)  # its stack is memory, too
+    threads = ("can't start new thread", "can't spawn worker thread")  # a stack is memory, too
+    return is_limited and any(word in str(error) for word in threads)

@@ -25,8 +25,11 @@ class CommunicationError(RuntimeError):
     """A collective failed or ran into its time limit; the message names the workers waited for."""
 
 
-_OF_GLOO = re.compile(r"gloo/\S*\.cc:\d+\]|caused pair closure|Connection closed by peer")
+_OF_GLOO = re.compile(r"gloo/\S*\.(cc|h):\d+\]|caused pair closure|Connection closed by peer")
 """In what gloo's errors say, which have no type of their own."""
+
+_PLACE = re.compile(r"^\[[^]]*\] *|\[\S+\.(cc|h):\d+\] *")
+"""In gloo's source, such as "[/path/of/pair.cc:129]"."""
 
 
 @contextmanager
@@ -50,8 +53,8 @@ def reason_of(error: RuntimeError) -> str:
 
 
 def without_place(error: RuntimeError) -> str:
-    """The first line, without gloo's "[/path/of/a/source/file.cc:129]" before it."""
-    return re.sub(r"^\[[^]]*\] *", "", str(error).splitlines()[0])
+    """The first line, without the place in gloo's source."""
+    return _PLACE.sub("", str(error).splitlines()[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

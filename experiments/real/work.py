@@ -92,24 +92,27 @@ def work(
         steps_ahead = StepsAhead(STEP_LIMITS * plan.cluster.timeout_s)
     count = surroundings.bytes_sent
     recorded = _recorded(plan, surroundings.rank)
-    with surroundings.rendezvous() as communicator, surroundings.profiler:
+    with (
+        telling_failures(surroundings.rank),
+        surroundings.rendezvous() as communicator,
+        surroundings.profiler,
+    ):
         communicator, transport = _transport(plan, communicator, recorded)
         surroundings.share_sockets(transport["streams"])
         communicator.observer = surroundings.recorder
         communicator.on_streams = surroundings.share_sockets  # autotuning changes it
-        with telling_failures(surroundings.rank):
-            result = train(
-                plan,
-                data,
-                SingleModel(plan.model.to(plan.backend.device)),
-                communicator,
-                InterfaceMeter(count or (lambda: 0), steps_ahead, plan.backend.device),
-                on_row if count else lambda row: on_row(replace(row, bytes_sent=None)),
-                surroundings.recorder,
-                surroundings.averager,
-                lambda model, optimizer: make_pace(plan, surroundings.meeting),
-                on_progress=surroundings.on_progress,
-            )
+        result = train(
+            plan,
+            data,
+            SingleModel(plan.model.to(plan.backend.device)),
+            communicator,
+            InterfaceMeter(count or (lambda: 0), steps_ahead, plan.backend.device),
+            on_row if count else lambda row: on_row(replace(row, bytes_sent=None)),
+            surroundings.recorder,
+            surroundings.averager,
+            lambda model, optimizer: make_pace(plan, surroundings.meeting),
+            on_progress=surroundings.on_progress,
+        )
         return finish(replace(result, **transport), communicator)
 
 

@@ -201,7 +201,13 @@ def ended(capfd, main):
     return ending.value.code, capfd.readouterr().err
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError("a worker's"), ZeroDivisionError("by nothing")])
+class Panic(BaseException):
+    """As pyo3's, of libraries in Rust."""
+
+
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError("a worker's"), ZeroDivisionError("by nothing"), Panic("in Rust")]
+)
 def test_an_unknown_error_is_shown_whole_and_once(capfd, error):
     def main():
         raise error

@@ -12,6 +12,7 @@ from host.memory import is_lack_of_memory
         (RuntimeError("std::bad_alloc"), False, True),
         (RuntimeError("can't start new thread"), True, True),
         (RuntimeError("can't start new thread"), False, False),  # too many threads, maybe
+        (BaseException("OS can't spawn worker thread: (os error 11)"), True, True),  # Rust's panic
         (RuntimeError("something else"), True, False),
     ],
 )

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import _world
 
+from bagua_algos.communication.communicator import telling_failures
 from bagua_algos.communication.stripes import Stripes
 
 _Kind = tuple[dist.ProcessGroup | None, tuple[int, ...], timedelta | None, str]
@@ -125,14 +126,15 @@ class Groups:
     def _make(self, members: Sequence[int]) -> dist.ProcessGroup:
         # torch names it by its workers and by how many groups a process has: if these had
         # different numbers, they would wait for each other by two names.
-        group = dist.new_group(
-            list(members),
-            timeout=self.timeout,
-            backend=dist.get_backend(self.origin),
-            use_local_synchronization=True,
-        )
-        assert isinstance(group, dist.ProcessGroup), "this worker is one of the group's"
-        connect(group, self.device)
+        with telling_failures(dist.get_rank(self.origin)):
+            group = dist.new_group(
+                list(members),
+                timeout=self.timeout,
+                backend=dist.get_backend(self.origin),
+                use_local_synchronization=True,
+            )
+            assert isinstance(group, dist.ProcessGroup), "this worker is one of the group's"
+            connect(group, self.device)
         return group
 
 
