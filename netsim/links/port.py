@@ -71,6 +71,7 @@ class Port:
         ]
         self._next = 0
         self._num_unread = 0
+        self.was_emptied = False
         self._socket.bind((interface, _ETH_P_ALL))
 
     def fileno(self) -> int:
@@ -80,14 +81,16 @@ class Port:
     def packets(self) -> Iterator[tuple[float, bytes]]:
         """What has come since the last call, in order, and no more than a burst of it.
 
-        Each with the time of its arrival by the wall clock, in seconds. It looks at memory alone,
-        without a call of the kernel.
+        Each with the time of its arrival by the wall clock, in seconds. `was_emptied` then says
+        whether nothing was left. It looks at memory alone, without a call of the kernel.
         """
         ring, slots = self._ring, self._slots
+        self.was_emptied = False
         for _ in range(_MAX_BURST):
             slot = slots[self._next]
             status, length, captured, begin, _, seconds, nanoseconds = _read_header(ring, slot)
             if not status & _OURS:
+                self.was_emptied = True
                 return
             packet = ring[slot + begin - _VNET_BYTES : slot + begin + captured]
             _STATUS.pack_into(ring, slot, _KERNELS)

@@ -188,6 +188,7 @@ class _Switch:
         self._control = control
         self._forwarder = Forwarder(condition, list(ports))
         self._ranks = {port: rank for rank, port in enumerate(ports)}
+        self._emptied_s = dict.fromkeys(ports, 0.0)
         self._began_s: float | None = None
         self._change_s: float | None = None
 
@@ -205,11 +206,14 @@ class _Switch:
                 return 0
 
     def _read(self, now_s: float) -> None:
-        wall_minus_now_s = time.time() - now_s
+        wall_minus_now_s = time.time() - now_s  # each time, as the wall clock may be set
         for port, rank in self._ranks.items():
+            emptied_s = self._emptied_s[port]  # whatever the packets' stamps say, they came since
             for arrived_wall_s, packet in port.packets():
-                arrived_s = min(now_s, arrived_wall_s - wall_minus_now_s)
+                arrived_s = min(now_s, max(arrived_wall_s - wall_minus_now_s, emptied_s))
                 self._forwarder.take(rank, packet, arrived_s)
+            if port.was_emptied:
+                self._emptied_s[port] = now_s
 
     def _await_packets(self) -> list[Any]:
         """What is ready, once a packet has come or is due."""

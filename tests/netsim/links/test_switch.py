@@ -1,6 +1,10 @@
+import socket
+
 import pytest
 
+from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import LinkCondition
+from netsim.links import switch
 from netsim.links.switch import check_switch
 from tests.busy_host import may_be_slowed
 
@@ -10,6 +14,33 @@ def test_refuses_a_delay_below_the_reach_of_its_timer():
     check_switch(LinkCondition())
     with pytest.raises(ValueError, match=r"delay_ms=0\.01 is under 0\.05, below the reach"):
         check_switch(LinkCondition(delay_ms=0.01))
+
+
+class OnePort:
+    """Stands in for a `Port`, with packets that were stamped at these times."""
+
+    def __init__(self):
+        self.stamps_s, self.was_emptied = [], False
+
+    def packets(self):
+        yield from ((stamp_s, b"packet") for stamp_s in self.stamps_s)
+        self.stamps_s, self.was_emptied = [], True
+
+
+@pytest.mark.parametrize(("set_on_s", "arrived_s"), [(0, 10.5), (60, 10.0), (-60, 11.0)])
+def test_a_wall_clock_that_is_set_puts_no_packet_before_the_last_look(
+    set_on_s, arrived_s, monkeypatch
+):
+    port, taken = OnePort(), []
+    with socket.socket() as control:
+        own = switch._Switch(NetworkCondition(delay_ms=1), [port], control)
+    monkeypatch.setattr(own._forwarder, "take", lambda rank, packet, at_s: taken.append(at_s))
+    monkeypatch.setattr(switch.time, "time", lambda: 1010.0)
+    own._read(10.0)
+    port.stamps_s = [1010.5]
+    monkeypatch.setattr(switch.time, "time", lambda: 1011.0 + set_on_s)
+    own._read(11.0)
+    assert taken == [pytest.approx(arrived_s)]
 
 
 @pytest.mark.root
