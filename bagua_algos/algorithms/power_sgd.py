@@ -174,9 +174,7 @@ class PowerSGD(Hierarchical):
         return Factors(
             residual=torch.zeros_like(gradients_wn, dtype=dtype) if self.error_feedback else None,
             q=[
-                torch.randn(1, m, min(n, m, self.rank), generator=generator, device="cpu").to(
-                    gradients_wn.device, dtype
-                )
+                _drawn(generator, 1, m, min(n, m, self.rank)).to(gradients_wn.device, dtype)
                 for n, m in (matrix.shape[1:] for matrix in matrices)
             ],
         )
@@ -212,6 +210,10 @@ class PowerSGD(Hierarchical):
         n, m = shape[0], math.prod(shape[1:])
         sent = (n + m) * min(n, m, self.rank)
         return sent * self.min_compression_rate < n * m
+
+
+def _drawn(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
 def _factor_dtype(x: Tensor) -> torch.dtype:
