@@ -1,4 +1,4 @@
-"""Kernels in a script that has called `torch.set_default_dtype`: the same numbers, of every form."""
+"""Kernels in a script that has called `torch.set_default_dtype`: the same numbers, bit for bit."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
-"""Scripts that change what torch makes by default, around a float32 model on the CPU: every tensor on
-a GPU (`torch.set_default_device`; the meta device takes its place here), numbers of another type
-(`torch.set_default_dtype`). What does not follow from the model says what it is.
+"""Scripts that change what torch makes by default, around a float32 model on the CPU: every tensor
+on a GPU (`torch.set_default_device`; the meta device takes its place here), or numbers of another
+type (`torch.set_default_dtype`). What does not follow from the model says what it is.
 """
 
 from contextlib import AbstractContextManager
