@@ -34,6 +34,7 @@ from bagua_algos.communication.primitives import all_reduce_mean_
 from bagua_algos.compressors.compressor import REAL_DTYPES, forget_overflow_
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket, Move
+from bagua_algos.whole_numbers import check_whole
 
 
 @kept
@@ -61,7 +62,7 @@ class PowerSGD(Hierarchical):
         seed: of the random factors with which training begins.
 
     Raises:
-        ValueError: a rank below one, or a negative rate or number of steps.
+        ValueError: a rank below one, a negative rate, seed or number of steps, or a part of a step.
     """
 
     family = "sparse or low-rank"
@@ -76,14 +77,13 @@ class PowerSGD(Hierarchical):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"rank must be at least 1, got {self.rank}")
+        check_whole("rank", self.rank, least=1)
+        check_whole("seed", self.seed, least=0)
         if not self.min_compression_rate >= 0:
             raise ValueError(
                 f"min_compression_rate must be at least 0, got {self.min_compression_rate}"
             )
-        if self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps must be at least 0, got {self.warmup_steps}")
+        check_whole("warmup_steps", self.warmup_steps, least=0)
         if not self.error_feedback:
             warnings.warn(
                 f"rank {self.rank} drops the rest of every gradient for good without error "
