@@ -51,9 +51,9 @@ def states_of(
         group, own_steps = groups[parameter], 0 if number in resting else steps
         if not own_steps:
             exp_avg, exp_avg_sq = torch.zeros_like(exp_avg), torch.zeros_like(exp_avg_sq)
-        on_device = group.get("capturable") or group.get("fused")
+        device = parameter.device if group.get("capturable") or group.get("fused") else "cpu"
         states[parameter] = {
-            "step": torch.tensor(float(own_steps), device=parameter.device if on_device else "cpu"),
+            "step": torch.tensor(own_steps, dtype=torch.float32, device=device),
             "exp_avg": exp_avg.to(parameter.dtype, copy=True),
             "exp_avg_sq": exp_avg_sq.to(parameter.dtype, copy=True),
         }

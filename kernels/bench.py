@@ -13,7 +13,6 @@ wall clock. A GPU is kept busy while a call is enqueued, so its time has no wait
 """
 
 import argparse
-import importlib.util
 import json
 import platform
 import time
@@ -28,7 +27,9 @@ import torch
 
 from host import commands
 from host.command_line.parser import Parser
+from host.output import check_folder, writing
 from kernels.bench_cases import cases
+from kernels.dispatch import why_no_kernels
 
 DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float32, torch.float16, torch.bfloat16)}
 DEFAULT_MBYTES = {"cpu": [16], "cuda": [1, 16, 256, 1024]}
@@ -89,7 +90,8 @@ def main() -> None:
             results += found
             if args.json is not None:  # each time: a later size may be cut short
                 records = [result.record() for result in results]
-                args.json.write_text(json.dumps(records, indent=1) + "\n")
+                with writing(args.json, "another --json"):
+                    args.json.write_text(json.dumps(records, indent=1) + "\n")
 
 
 def _arguments() -> argparse.Namespace:
@@ -110,10 +112,15 @@ def _arguments() -> argparse.Namespace:
     args.device = args.device or ["cpu"] + ["cuda"] * has_cuda
     if "cuda" in args.device and not has_cuda:
         parser.error("--device cuda needs an NVIDIA GPU, and torch finds none")
-    if "cuda" in args.device and importlib.util.find_spec("cupy") is None:
-        parser.error("--device cuda needs CuPy: install the extra cuda12 or cuda13")
+    obstacle = why_no_kernels() if "cuda" in args.device else None
+    if obstacle is not None:
+        parser.error(
+            f"--device cuda measures the CUDA kernels, but {obstacle}: choose --device cpu"
+        )
     if min(args.mbytes or [1]) < 1 or args.repeats < MIN_REPEATS or args.threads < 1:
         parser.error(f"--mbytes, --threads must be 1 or more, --repeats {MIN_REPEATS} or more")
+    if args.json is not None:
+        check_folder(args.json.parent, "--json")
     return args
 
 

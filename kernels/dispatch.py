@@ -36,6 +36,15 @@ def backend(codec: str, device: torch.device) -> ModuleType:
     return _backend(codec, device.type)
 
 
+def why_no_kernels() -> str | None:
+    """What keeps the CUDA kernels from running on the current GPU."""
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed (the extra cuda12 or cuda13 of this package brings it)"
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < _OLDEST:
+        return f"the GPU is older than compute capability {_OLDEST[0]}.{_OLDEST[1]}"
+    return None
+
+
 def rows(x: Tensor) -> Tensor:
     """View or copy `[..., n]` as `[chunks, n]`."""
     return x.detach().reshape(x.shape[:-1].numel(), x.shape[-1])
@@ -166,17 +175,8 @@ def _form(device_type: str) -> str:
     if device_type == "cpu":
         return "cpu"
     if device_type == "cuda":
-        obstacle = _why_no_kernels()
+        obstacle = why_no_kernels()
         if obstacle is None:
             return "cuda"
         warnings.warn(f"{obstacle}, so kernels on the GPU are plain torch", stacklevel=4)
     return "reference"
-
-
-def _why_no_kernels() -> str | None:
-    """What keeps the CUDA kernels from running on the current GPU."""
-    if importlib.util.find_spec("cupy") is None:
-        return "CuPy is not installed (the extra cuda12 or cuda13 of this package brings it)"
-    if torch.cuda.is_available() and torch.cuda.get_device_capability() < _OLDEST:
-        return f"the GPU is older than compute capability {_OLDEST[0]}.{_OLDEST[1]}"
-    return None

@@ -24,7 +24,9 @@ def pool(images: Tensor) -> tuple[Tensor, Tensor]:
     both `[..., h // 2, w // 2]`. An odd row or column at the end is left out.
     """
     shape = (*images.shape[:-2], images.shape[-2] // 2, images.shape[-1] // 2)
-    pooled, places = torch.empty(shape), torch.empty(shape, dtype=torch.uint8)
+    pooled, places = (
+        torch.empty(shape, dtype=dtype, device="cpu") for dtype in (torch.float32, torch.uint8)
+    )
     arguments = (_planes(images.detach().contiguous()), _planes(pooled), _planes(places))
     share(_pool, arguments, len(arguments[0]), images.numel())
     return pooled, places
@@ -34,7 +36,7 @@ def spread(gradients: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
     """`gradients` of what `pool` has returned, each at its place in float32 of `shape`, among
     zeros.
     """
-    spread = torch.empty(shape)
+    spread = torch.empty(shape, dtype=torch.float32, device="cpu")
     arguments = (_planes(gradients.contiguous()), _planes(places), _planes(spread))
     share(_spread, arguments, len(arguments[2]), spread.numel())
     return spread

@@ -31,7 +31,7 @@ def share(
         return
     ends = [num_items * i // num_threads for i in range(num_threads + 1)]
     *others, own = pairwise(ends)
-    pool = _pool(num_threads - 1)
+    pool = _pool(torch.get_num_threads() - 1)  # one for all: it starts threads as they are needed
     futures = [pool.submit(kernel, *arguments, *part) for part in others]
     kernel(*arguments, *own)
     for future in futures:

@@ -34,6 +34,7 @@ from bagua_algos.communication.threads.job_thread import LEAVE_S
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket
+from bagua_algos.whole_numbers import check_whole
 
 
 @kept
@@ -66,7 +67,7 @@ class AsyncModelAverage(Hierarchical):
         warmup_steps: the first steps, in which gradients are all-reduced instead.
 
     Raises:
-        ValueError: a negative interval or number of warm-up steps.
+        ValueError: a negative interval or number of warm-up steps, or a part of one.
     """
 
     family: ClassVar[str] = "asynchronous"
@@ -80,8 +81,7 @@ class AsyncModelAverage(Hierarchical):
     def __post_init__(self) -> None:
         if not 0 <= self.interval_ms < math.inf:
             raise ValueError(f"interval_ms must be at least 0 and finite, got {self.interval_ms}")
-        if self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps must be at least 0, got {self.warmup_steps}")
+        check_whole("warmup_steps", self.warmup_steps, least=0)
 
     @property
     def num_early_steps(self) -> int:

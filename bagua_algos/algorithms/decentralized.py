@@ -24,6 +24,7 @@ from bagua_algos.communication.primitives import mix
 from bagua_algos.communication.topology import Complete, Mixing, Ring, Topology
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Move
+from bagua_algos.whole_numbers import check_whole
 
 
 @kept
@@ -47,7 +48,8 @@ class Decentralized(Hierarchical):
         interval: steps from one average to the next.
 
     Raises:
-        ValueError: an interval below one, or a topology that is not doubly stochastic.
+        ValueError: an interval that is no whole number of at least one, or a topology that is not
+            doubly stochastic.
     """
 
     family = "decentralized"
@@ -59,8 +61,7 @@ class Decentralized(Hierarchical):
     interval: int = 1
 
     def __post_init__(self) -> None:
-        if self.interval < 1 or self.interval % 1:
-            raise ValueError(f"interval must be at least 1 step, and whole, got {self.interval}")
+        check_whole("interval", self.interval, least=1)
         if not self.topology.is_doubly_stochastic:
             raise ValueError(
                 f"decentralized SGD needs a doubly stochastic topology (arXiv 1705.09056), "

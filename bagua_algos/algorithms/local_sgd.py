@@ -35,6 +35,7 @@ from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket, Move
 from bagua_algos.engine.parameter_groups import stretches
 from bagua_algos.outer_optimizer import Nesterov, OuterOptimizer
+from bagua_algos.whole_numbers import check_whole
 
 
 @kept
@@ -78,10 +79,8 @@ class LocalSGD(Hierarchical):
     error_feedback: bool = False
 
     def __post_init__(self) -> None:
-        if self.interval < 1 or self.interval % 1:
-            raise ValueError(f"interval must be at least 1 step, and whole, got {self.interval}")
-        if self.start_step < 0:
-            raise ValueError(f"start_step must be at least 0, got {self.start_step}")
+        check_whole("interval", self.interval, least=1)
+        check_whole("start_step", self.start_step, least=0)
         if self.compressor is not None and self.outer is None:
             raise ValueError(
                 f"{self.compressor} would compress the outer gradient, but there is no outer "

@@ -29,6 +29,7 @@ from bagua_algos.communication.topology import Mixing, Ring, Topology
 from bagua_algos.compressors.compressor import Compressor, Draw, relative_error
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.algorithm import Context, Hierarchical
+from bagua_algos.whole_numbers import check_whole
 
 MAX_RELATIVE_ERROR = 0.5
 """The theorem's (1 - rho) / (2 mu), of the best connected ring: rho = 0, mu = 1."""
@@ -47,7 +48,8 @@ class LowPrecisionDecentralized(Hierarchical):
         interval: steps from one exchange to the next.
 
     Raises:
-        ValueError: another topology than a ring, or an interval of less than one step.
+        ValueError: another topology than a ring, or an interval that is no whole number of at least
+            one.
     """
 
     family = "decentralized"
@@ -60,8 +62,7 @@ class LowPrecisionDecentralized(Hierarchical):
     interval: int = 1
 
     def __post_init__(self) -> None:
-        if self.interval < 1 or self.interval % 1:
-            raise ValueError(f"interval must be at least 1 step, and whole, got {self.interval}")
+        check_whole("interval", self.interval, least=1)
         if not isinstance(self.topology, Ring):
             raise ValueError(
                 "low-precision decentralized SGD keeps a replica of each neighbour's weights, "

@@ -34,6 +34,7 @@ from bagua_algos.communication.primitives import all_reduce_mean_
 from bagua_algos.compressors.compressor import REAL_DTYPES, forget_overflow_
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket, Move
+from bagua_algos.whole_numbers import check_whole
 
 
 @kept
@@ -61,7 +62,7 @@ class PowerSGD(Hierarchical):
         seed: of the random factors with which training begins.
 
     Raises:
-        ValueError: a rank below one, or a negative rate or number of steps.
+        ValueError: a rank below one, a negative rate, seed or number of steps, or a part of a step.
     """
 
     family = "sparse or low-rank"
@@ -76,14 +77,13 @@ class PowerSGD(Hierarchical):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"rank must be at least 1, got {self.rank}")
+        check_whole("rank", self.rank, least=1)
+        check_whole("seed", self.seed, least=0)
         if not self.min_compression_rate >= 0:
             raise ValueError(
                 f"min_compression_rate must be at least 0, got {self.min_compression_rate}"
             )
-        if self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps must be at least 0, got {self.warmup_steps}")
+        check_whole("warmup_steps", self.warmup_steps, least=0)
         if not self.error_feedback:
             warnings.warn(
                 f"rank {self.rank} drops the rest of every gradient for good without error "
@@ -174,9 +174,7 @@ class PowerSGD(Hierarchical):
         return Factors(
             residual=torch.zeros_like(gradients_wn, dtype=dtype) if self.error_feedback else None,
             q=[
-                torch.randn(1, m, min(n, m, self.rank), generator=generator, device="cpu").to(
-                    gradients_wn.device, dtype
-                )
+                _drawn(generator, 1, m, min(n, m, self.rank)).to(gradients_wn.device, dtype)
                 for n, m in (matrix.shape[1:] for matrix in matrices)
             ],
         )
@@ -212,6 +210,10 @@ class PowerSGD(Hierarchical):
         n, m = shape[0], math.prod(shape[1:])
         sent = (n + m) * min(n, m, self.rank)
         return sent * self.min_compression_rate < n * m
+
+
+def _drawn(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
 def _factor_dtype(x: Tensor) -> torch.dtype:

@@ -64,6 +64,7 @@ from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.parameter_groups import group_of, stretches
+from bagua_algos.whole_numbers import check_whole
 
 
 @kept
@@ -141,7 +142,8 @@ class QAdam(Hierarchical):
             signs, where second moments differ much, as before BatchNorm.
 
     Raises:
-        ValueError: fewer than one step of warm-up, which would leave the second moment zero.
+        ValueError: fewer than one step of warm-up, which would leave the second moment zero, or a
+            part of one.
     """
 
     family = "compressed Adam"
@@ -154,11 +156,8 @@ class QAdam(Hierarchical):
     precondition: bool = False
 
     def __post_init__(self) -> None:
-        if self.warmup_steps < 1:
-            raise ValueError(
-                "warmup_steps must be at least 1, for Adam's second moment to be known, "
-                f"got {self.warmup_steps}"
-            )
+        what = "warmup_steps, in which Adam learns its second moment,"
+        check_whole(what, self.warmup_steps, least=1)
         warn_of_bias(self.compressor, self.error_feedback)
         if self.precondition and isinstance(self.compressor, MinMaxUInt8):
             warnings.warn(

@@ -31,6 +31,7 @@ from bagua_algos.compressors.compressor import REAL_DTYPES, forget_overflow_
 from bagua_algos.compressors.largest import Largest, Sparse
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.bucket import Bucket
+from bagua_algos.whole_numbers import check_whole
 
 
 @kept
@@ -83,8 +84,7 @@ class TopK(Algorithm):
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(f"clip_norm must be more than 0 or None, got {self.clip_norm}")
-        if self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps must be at least 0, got {self.warmup_steps}")
+        check_whole("warmup_steps", self.warmup_steps, least=0)
         if self.momentum and not self.error_feedback:
             raise ValueError(
                 f"momentum={self.momentum} needs error_feedback=true: momentum correction "

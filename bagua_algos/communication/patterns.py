@@ -107,7 +107,7 @@ def try_patterns(workers: ProcessGroupCommunicator) -> PatternTrial:
 
 def all_reduce_s(workers: Communicator, num_bytes: int) -> float:
     """How long one all-reduce takes this worker, by its own clock; a collective call."""
-    x_w = torch.zeros(1, num_bytes // 4, device="cpu")
+    x_w = torch.zeros(1, num_bytes // 4, dtype=torch.float32, device="cpu")
     started_s = time.perf_counter()
     workers.all_reduce_mean_(x_w)
     return time.perf_counter() - started_s

@@ -185,8 +185,8 @@ class Hop:
         stripes = Stripes([self._groups[stream]])
         neighbours = dict.fromkeys((self._left, self._right))
         stripes.send_and_receive(
-            {peer: torch.zeros(1, device="cpu") for peer in neighbours},
-            {peer: torch.empty(1, device="cpu") for peer in neighbours},
+            {peer: torch.zeros(1, dtype=torch.float32, device="cpu") for peer in neighbours},
+            {peer: torch.empty(1, dtype=torch.float32, device="cpu") for peer in neighbours},
         )
 
 

@@ -20,6 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from bagua_algos.communication.communicator import check_permutation
+from bagua_algos.whole_numbers import check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,8 @@ class Mixing:
     def __post_init__(self) -> None:
         for exchange in self.exchanges:
             check_permutation(exchange.peers, len(self.self_weights))
-        sums = np.array(self.self_weights)  # of columns, without the N x N numbers between them
+        # Of columns, without the N x N numbers between them.
+        sums = np.array(self.self_weights, dtype=float)
         for exchange in self.exchanges:
             sums += np.take(exchange.weights, exchange.peers)
         if not np.allclose(sums, 1):
@@ -51,7 +53,7 @@ class Mixing:
 
     def matrix(self) -> np.ndarray:
         """A `[N, N]`: row i holds the weights of what worker i averages."""
-        A = np.diag(self.self_weights)
+        A = np.diag(np.array(self.self_weights, dtype=float))
         for exchange in self.exchanges:
             np.add.at(A, (exchange.peers, range(len(A))), np.take(exchange.weights, exchange.peers))
         return A
@@ -166,8 +168,7 @@ class RandomMatching(Topology):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, got {self.seed}")
+        check_whole("seed", self.seed, least=0)
 
     def mixing(self, step: int, world_size: int) -> Mixing:
         """Pairs drawn by (seed, step), with weight 1/2; one of an odd number stays alone."""

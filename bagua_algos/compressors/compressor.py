@@ -164,6 +164,7 @@ def bits_per_element(compressor: Compressor) -> float:
 
 def relative_error(compressor: Compressor) -> float:
     """|D(Q(x)) - x| / |x| for an x of 4096 normally distributed elements."""
-    x = torch.randn(1, 4096, generator=torch.Generator().manual_seed(0), device="cpu")
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 4096, generator=generator, dtype=torch.float32, device="cpu")
     payload = compressor.compress(x, Draw(ranks=(0,), step=0))
     return ((compressor.decompress(payload, x.shape[-1]) - x).norm() / x.norm()).item()

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from bagua_algos.compressors.compressor import Compressor, Draw, encodable, is_plain
+from bagua_algos.whole_numbers import check_whole
 from kernels import qsgd
 from kernels.upload import upload
 
@@ -37,9 +38,9 @@ class QSGD(Compressor):
     def __post_init__(self) -> None:
         if self.bits not in (2, 4, 8):
             raise ValueError(f"bits must be 2, 4 or 8, got {self.bits}")
-        if self.group_size < 1:
-            raise ValueError(f"group_size must be at least 1, got {self.group_size}")
-        if not 0 <= self.seed < 2**32:
+        check_whole("group_size", self.group_size, least=1)
+        check_whole("seed", self.seed, least=0)
+        if self.seed >= 2**32:
             raise ValueError(f"seed must be in [0, 2^32), got {self.seed}")
 
     def load(self, device: torch.device | str) -> None:

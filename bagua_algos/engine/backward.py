@@ -279,7 +279,7 @@ def drop_unused_(
     """
     parameters = [p for bucket in buckets for p in bucket.parameters]
     idle = set(unused_here)
-    used = torch.tensor([float(p not in idle) for p in parameters], device="cpu")
+    used = torch.tensor([p not in idle for p in parameters], dtype=torch.float32, device="cpu")
     weights = buckets[0].weights
     used_wp = upload(used, weights.device).repeat(len(weights), 1)
     average_(used_wp)

@@ -46,7 +46,7 @@ def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
 
 def average(payloads: Tensor, n: int, payload: Tensor) -> None:
     """Encode the mean of the N codes of each chunk, [chunks, N, B] -> [chunks, B]; two passes."""
-    codes, means = payloads.contiguous().numpy(), torch.empty(len(payloads), n).numpy()
+    codes, means = payloads.contiguous().numpy(), np.empty((len(payloads), n), np.float32)
     ranges = _new_ranges(means)
     arguments = (_read_headers(codes), codes, means, ranges)
     share_pieces(_decode_mean_and_range, arguments, means.shape)

@@ -33,12 +33,14 @@ def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
 
 
 def average(payloads: Tensor, n: int, payload: Tensor) -> None:
-    """Encode the mean of the N codes of each chunk, [chunks, N, B] -> [chunks, B]."""
+    """Encode the mean of the N codes of each chunk, [chunks, N, B] -> [chunks, B]; the means are
+    kept in float32 between the passes.
+    """
     num_rows, num_codes, _ = payloads.shape
     _MODULE.launch_encoding(
         "average",
         (payloads.contiguous(), payload),
         tiling_of(num_rows, n),
         num_codes,
-        scratch=lambda: (torch.empty(num_rows, n, device=payloads.device),),  # the means
+        scratch=lambda: (torch.empty(num_rows, n, dtype=torch.float32, device=payloads.device),),
     )

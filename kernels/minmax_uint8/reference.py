@@ -79,7 +79,7 @@ def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
 
 def average(payloads: Tensor, n: int, payload: Tensor) -> None:
     """Encode what `decompress_mean` decodes: the owner's step of the compressed all-reduce."""
-    chunks = torch.empty(payloads.shape[0], n, device=payloads.device)
+    chunks = torch.empty(payloads.shape[0], n, dtype=torch.float32, device=payloads.device)
     decompress_mean(payloads, chunks)
     compress(chunks, payload)
 

@@ -42,4 +42,4 @@ def uniforms(n: int, streams: Tensor, key: Key) -> Tensor:
     """
     blocks = torch.arange(-(-n // 4), device=streams.device)
     words = philox4x32((blocks, *streams.T.unsqueeze(-1)), key)
-    return (torch.stack(words, -1) >> 8).flatten(-2)[..., :n] * 2.0**-24
+    return (torch.stack(words, -1) >> 8).flatten(-2)[..., :n].float() * 2.0**-24

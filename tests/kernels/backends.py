@@ -66,7 +66,8 @@ class Backend:
         return chunks.cpu()
 
     def decompress_mean(self, codec: Codec, payloads: Tensor, n: int) -> Tensor:
-        chunks = torch.full((len(payloads), n), torch.nan, device=self.device)
+        shape = (len(payloads), n)
+        chunks = torch.full(shape, torch.nan, dtype=torch.float32, device=self.device)
         self.module(codec).decompress_mean(payloads.to(self.device), chunks, *codec.settings)
         return chunks.cpu()
 

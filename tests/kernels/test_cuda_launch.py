@@ -20,6 +20,7 @@ from kernels import (
 )
 from kernels.cuda_module import Tiling
 from kernels.minmax_uint8 import cuda
+from tests.torch_defaults import OTHER_DTYPES, default_dtype
 
 PROCESSORS = 132
 
@@ -101,6 +102,22 @@ def test_sets_no_device_that_is_the_current_one(recorded: RecordingCuda) -> None
     assert (launch.active, launch.stream) == ([], 77)
 
 
+@pytest.mark.parametrize("dtype", OTHER_DTYPES, ids=str)
+def test_means_between_two_passes_are_float32(
+    recorded: RecordingCuda, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    scratch: list[torch.Tensor] = []
+    make = torch.empty
+    monkeypatch.setattr(
+        torch, "empty", lambda *shape, **how: scratch.append(make(*shape, **how)) or scratch[-1]
+    )
+    payloads = torch.zeros(2, 3, minmax_uint8.wire_bytes(5000), dtype=torch.uint8)
+    with default_dtype(dtype):
+        cuda.average(payloads, 5000, payloads[:, 0].contiguous())
+    assert [(x.dtype, x.shape) for x in scratch] == [(torch.float32, (2, 5000))]
+    assert recorded.launches[0].args[2] == scratch[0].data_ptr()
+
+
 def test_compiles_a_file_once(recorded: RecordingCuda) -> None:
     chunks, payload = torch.zeros(1, 8), torch.zeros(1, 16, dtype=torch.uint8)
     for _ in range(2):
@@ -116,7 +133,7 @@ def test_compiles_a_file_once(recorded: RecordingCuda) -> None:
 def test_load_compiles_before_the_first_launch(
     recorded: RecordingCuda, monkeypatch: pytest.MonkeyPatch, codec: ModuleType
 ) -> None:
-    monkeypatch.setattr(dispatch, "_why_no_kernels", lambda: None)
+    monkeypatch.setattr(dispatch, "why_no_kernels", lambda: None)
     device = torch.device("cuda", 1)
     codec.load(device)
     name = codec.__name__.removeprefix("kernels.")

@@ -160,7 +160,7 @@ def backends_of(group: dist.ProcessGroup | None) -> dict[str, str]:
 def connect(group: dist.ProcessGroup | None, device: torch.device) -> None:
     """NCCL connects in the first operation, in which all workers have to take part."""
     if backends_of(group).get(device.type) == dist.Backend.NCCL:
-        dist.all_reduce(torch.zeros(1, device=device), group=group)
+        dist.all_reduce(torch.zeros(1, dtype=torch.float32, device=device), group=group)
 
 
 def device_of(group: dist.ProcessGroup | None) -> torch.device:

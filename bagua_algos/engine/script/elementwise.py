@@ -94,10 +94,9 @@ def _sees_gaps(optimizer: Optimizer, group: dict[str, Any], example: Tensor) -> 
     nothing did. torch's kernels with fused=True count on tensors without gaps.
     """
     numbers = torch.Generator().manual_seed(0)
-    drawn = torch.randn(1 + _NUM_STEPS, 2, _ROW, generator=numbers, device="cpu")
-    weights, *gradients = drawn.to(example)
+    weights, *gradients = _draw(numbers, 1 + _NUM_STEPS, 2, _ROW).to(example)
     dense, with_gaps = (Trial(optimizer, group, [weights]) for _ in range(2))
-    storage = torch.zeros(2, 2 * _ROW, device="cpu").to(example)
+    storage = torch.zeros(2, 2 * _ROW, dtype=example.dtype, device=example.device)
     rows, gaps = storage.split(_ROW, 1)
     with_gaps.parameters[0].data = rows.copy_(weights)
     with torch.enable_grad():
@@ -201,8 +200,12 @@ def _drawn(example: Tensor) -> list[list[Tensor]]:
 
 
 def _tensors(numbers: torch.Generator, example: Tensor) -> list[Tensor]:
-    drawn = (torch.randn(shape, generator=numbers, device="cpu") for shape in _SHAPES)
+    drawn = (_draw(numbers, *shape) for shape in _SHAPES)
     return [(s * x).to(example) for s, x in zip(_SCALES, drawn, strict=True)]
+
+
+def _draw(numbers: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=numbers, dtype=torch.float32, device="cpu")
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

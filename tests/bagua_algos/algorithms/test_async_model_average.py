@@ -153,7 +153,7 @@ def test_a_round_that_fails_meanwhile_is_not_taken_up():
     [
         ({"interval_ms": -1}, "interval_ms must be at least 0 and finite, got -1"),
         ({"interval_ms": math.inf}, "got inf"),
-        ({"warmup_steps": -1}, "warmup_steps must be at least 0, got -1"),
+        ({"warmup_steps": -1}, "warmup_steps must be a whole number of at least 0, got -1"),
     ],
 )
 def test_numbers_out_of_range(options, complaint):

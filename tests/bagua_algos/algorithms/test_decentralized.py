@@ -126,7 +126,7 @@ def test_weights_travel_before_backward_and_change_after_it():
 
 def test_what_cannot_work_is_refused_in_a_sentence():
     for interval in (0, 2.5):
-        with pytest.raises(ValueError, match=f"interval must be at least 1 .* got {interval}"):
+        with pytest.raises(ValueError, match=f"interval must be a whole .* got {interval}"):
             Decentralized(interval=interval)
     with pytest.raises(ValueError, match=r"doubly stochastic .* which Star is not: take SGP"):
         Decentralized(topology=Star())

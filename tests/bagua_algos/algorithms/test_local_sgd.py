@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from torch import nn
@@ -264,10 +262,8 @@ def test_bytes_are_as_predicted():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LocalSGD(interval=0), "interval must be at least 1 step, and whole, got 0"),
-        (lambda: LocalSGD(interval=2.5), "interval must be at least 1 step, and whole, got 2.5"),
-        (lambda: LocalSGD(interval=math.nan), "at least 1 step, and whole, got nan"),
-        (lambda: LocalSGD(start_step=-1), "start_step must be at least 0, got -1"),
+        (lambda: LocalSGD(interval=0), "interval must be a whole number of at least 1, got 0"),
+        (lambda: LocalSGD(start_step=-1), "start_step must be a whole number .* 0, got -1"),
         (lambda: LocalSGD(compressor=MinMaxUInt8()), "no outer optimizer"),
         (lambda: LocalSGD(outer=SlowMo(), error_feedback=True), "needs a compressor"),
         (lambda: SlowMo(lr=0), "outer lr must be more than 0, got 0"),

@@ -104,7 +104,7 @@ def test_codes_travel_where_the_interval_ends():
 
 @pytest.mark.parametrize("interval", [0, 2.5])
 def test_an_interval_of_no_step_is_refused(interval):
-    with pytest.raises(ValueError, match=f"interval must be at least 1 .* got {interval}"):
+    with pytest.raises(ValueError, match=f"interval must be a whole .* got {interval}"):
         LowPrecisionDecentralized(interval=interval)
 
 

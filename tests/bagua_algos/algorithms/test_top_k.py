@@ -201,7 +201,7 @@ def test_without_error_feedback_it_warns():
         ({"ratio": 1.5}, "ratio must be in .* got 1.5"),
         ({"momentum": 1.0}, "momentum must be in .* got 1.0"),
         ({"clip_norm": 0.0}, "clip_norm must be more than 0 or None, got 0.0"),
-        ({"warmup_steps": -1}, "warmup_steps must be at least 0, got -1"),
+        ({"warmup_steps": -1}, "warmup_steps must be a whole number of at least 0, got -1"),
         ({"momentum": 0.9, "error_feedback": False}, "momentum=0.9 needs error_feedback=true"),
     ],
 )

@@ -1,6 +1,7 @@
 """How the pattern of all-reduces is chosen, by times that are given."""
 
 import pytest
+import torch
 
 from bagua_algos.communication import patterns as module
 from bagua_algos.communication.patterns import (
@@ -14,6 +15,7 @@ from bagua_algos.communication.patterns import (
 from bagua_algos.communication.rendezvous import file_rendezvous
 from bagua_algos.communication.stacked import StackedCommunicator
 from tests.bagua_algos.recorder import Recorder
+from tests.torch_defaults import OTHER_DTYPES, default_dtype
 
 RING, OTHER = 0, EVERY_SIZE
 
@@ -128,9 +130,11 @@ def test_sizes_grow_from_a_few_kilobytes_to_megabytes():
     assert TRIED_BYTES == (4_096, 32_768, 262_144, 2_097_152)
 
 
-def test_an_all_reduce_of_so_many_bytes_is_timed(monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, *OTHER_DTYPES], ids=str)
+def test_an_all_reduce_of_so_many_bytes_is_timed(monkeypatch, dtype):
     seconds = iter([3.0, 3.5])
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(seconds))
     recorder = Recorder()
-    assert all_reduce_s(StackedCommunicator(1, recorder, clock=lambda: 0.0), 4_096) == 0.5
+    with default_dtype(dtype):
+        assert all_reduce_s(StackedCommunicator(1, recorder, clock=lambda: 0.0), 4_096) == 0.5
     assert recorder.messages == [("all_reduce_mean", 4_096)]

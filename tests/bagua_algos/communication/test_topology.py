@@ -99,7 +99,7 @@ def test_random_matching_pairs_all_but_one_of_an_odd_number_and_follows_its_seed
         for of_step in peers(1, world_size):
             assert all(of_step[peer] == rank for rank, peer in enumerate(of_step))
             assert sum(peer == rank for rank, peer in enumerate(of_step)) == alone
-    with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="seed must be a whole number of at least 0, got -1"):
         RandomMatching(seed=-1)
 
 
@@ -119,6 +119,11 @@ def test_a_mixing_that_loses_mass_or_repeats_a_receiver_is_refused():
         Mixing(self_weights=(1.0, 0.5))
     with pytest.raises(ValueError, match="permutation"):
         Mixing(self_weights=(0.5, 0.5), exchanges=(Exchange(peers=(1, 1), weights=(0.5, 0.5)),))
+
+
+def test_weights_may_be_whole_numbers():
+    swap = Mixing(self_weights=(0, 0), exchanges=(Exchange(peers=(1, 0), weights=(1, 1)),))
+    assert swap.matrix().tolist() == [[0.0, 1.0], [1.0, 0.0]]
 
 
 def test_a_mixing_of_many_workers_needs_no_matrix():

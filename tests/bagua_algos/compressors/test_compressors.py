@@ -296,7 +296,7 @@ def test_a_sparse_payload_holds_values_then_indices():
     ("make", "message"),
     [
         (lambda: QSGD(bits=3), "bits must be 2, 4 or 8, got 3"),
-        (lambda: QSGD(group_size=0), "group_size must be at least 1, got 0"),
+        (lambda: QSGD(group_size=0), "group_size must be a whole number of at least 1, got 0"),
         (lambda: QSGD(seed=-1), "seed must be .* got -1"),
         (lambda: Cast(wire="fp4"), "wire must be one of bf16.*got 'fp4'"),
         (lambda: Largest(ratio=0.0), r"ratio must be in \(0, 1\], got 0"),
