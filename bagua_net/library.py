@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,7 +26,7 @@ def build(target: str = "all", product: str = NAME) -> Path:
         product: the file that the target makes, in the folder of its build.
 
     Raises:
-        UserError: without a compiler or make, or if the compiler refuses the sources.
+        UserError: without a compiler or make, or if they do not make the library.
     """
     compiler = _compiler()
     folder = platformdirs.user_cache_path("relaxlab") / "bagua_net" / _digest(compiler)
@@ -37,7 +38,7 @@ def build(target: str = "all", product: str = NAME) -> Path:
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.is_file():
-                _make(target, folder, compiler)
+                _make(target, path, folder, compiler)
     except OSError as error:
         raise UserError(
             f"The plugin's library cannot be built in {folder} ({error.strerror}): set "
@@ -60,7 +61,9 @@ def _compiler() -> str:
 
 
 def _digest(compiler: str) -> str:
-    digest = hashlib.sha256(compiler.encode())
+    # One home may serve hosts of several kinds, whose compilers have one path.
+    host = f"{compiler} {platform.machine()} {platform.libc_ver()}"
+    digest = hashlib.sha256(host.encode())
     for file in (
         FOLDER / "Makefile",
         *sorted(FOLDER.glob("nccl/*.h")),
@@ -71,10 +74,16 @@ def _digest(compiler: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _make(target: str, folder: Path, compiler: str) -> None:
+def _make(target: str, path: Path, folder: Path, compiler: str) -> None:
     command = ["make", "-C", str(FOLDER), f"-j{os.cpu_count() or 1}", target]
     command += [f"OUT={folder}", f"CXX={compiler}"]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
-    if finished.returncode != 0:
+    try:
+        finished = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"The plugin's library was not built within {_LIMIT_S} s: call {' '.join(command)} "
+            "where there is less to do."
+        ) from None
+    if finished.returncode != 0 or not path.is_file():
         last = (finished.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise UserError(f"The plugin's library was not built; {' '.join(command)} ended so: {last}")

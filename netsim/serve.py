@@ -3,9 +3,11 @@
 import os
 import socket
 import sys
+from collections.abc import Callable
 
+from host.processes import fork
 from netsim.conditions.condition import NetworkCondition
-from netsim.errors import ProbeError
+from netsim.errors import NamespaceError, ProbeError
 from netsim.links.namespaces import Hub
 from netsim.links.netlink import INTERFACE
 from netsim.links.unshare import run_in_pid_namespace
@@ -43,7 +45,13 @@ def serve(condition: NetworkCondition, num_workers: int, command: list[str]) -> 
             return 2
         theirs.send(b"\n")
         theirs.close()
-        return run_in_pid_namespace(lambda: _execute(rank, addresses, command))
+        try:
+            return run_in_pid_namespace(
+                lambda: _run_below(lambda: _execute(rank, addresses, command))
+            )
+        except NamespaceError as error:
+            print(f"netsim: {error}", file=sys.stderr)
+            return 2
 
     ranks = hub.fork_workers(work)
     theirs.close()
@@ -82,6 +90,18 @@ def _await_proof(channel: socket.socket, num_workers: int) -> None:
         raise ProbeError(errors[0])
     if words.count(b"\n") < num_workers:
         raise ProbeError("A worker died while it measured its link; what it printed says why.")
+
+
+def _run_below(main: Callable[[], int]) -> int:
+    """What `main` returns in a child of this process, the first of a PID namespace: no signal that
+    the first one sends itself, SIGKILL included, would end it. Orphans are reaped meanwhile.
+    """
+    child_pid = fork(main)
+    while True:
+        pid, status = os.wait()
+        if pid == child_pid:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
 
 
 def _execute(rank: int, addresses: list[str], command: list[str]) -> int:

@@ -72,6 +72,19 @@ std::shared_ptr<Connector> attempt_of(Handle& handle, void* memory) {
   return attempt;
 }
 
+// Throws std::invalid_argument where the kernel cannot do what is asked for.
+void check(const Settings& settings) {
+  const auto& name = settings.congestion;
+  if (!name || *name == "system") return;
+  const Fd scratch(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (scratch.get() < 0) raise_system("making a socket");
+  if (!set_congestion(scratch, *name)) {
+    throw std::invalid_argument("BAGUA_NET_CONGESTION=" + *name +
+                                ": the kernel does not offer it to this user; see "
+                                "net.ipv4.tcp_allowed_congestion_control.");
+  }
+}
+
 void forget(uint64_t key) {
   const std::lock_guard lock(state().mutex);
   state().attempts.erase(key);
@@ -82,7 +95,7 @@ void forget(uint64_t key) {
 ncclResult_t init(ncclDebugLogger_t logger) {
   set_logger(logger);
   return guarded("init", ncclSystemError, [] {
-    (void)read_settings();  // a wrong one is refused here, before anything depends on it
+    check(read_settings());  // a wrong one is refused here, before anything depends on it
     const std::lock_guard lock(state().mutex);
     auto found = find_interfaces();
     if (found != state().interfaces.back()) state().interfaces.push_back(std::move(found));

@@ -18,6 +18,9 @@ MEETING_S = 300
 AGAIN_S = 60
 """The same where a run goes on: one that does not come then may have died."""
 
+_OUTSIDE = "an address outside"
+"""In the store: of a host other than the first one."""
+
 _MET = "has met"
 """Said in the store of a run by all of whose processes have met once."""
 
@@ -59,15 +62,27 @@ class Peers:
             return None
 
     def interface(self) -> str | None:
-        """The interface that leads to the workers on other hosts; None: it is not known."""
+        """The interface that leads to the workers on other hosts; None: it is not known.
+
+        Raises `RunFailedError` where no worker of another host says where it is.
+        """
         assignment = self.assignment
         if assignment.num_hosts == 1:
             return LOOPBACK
         if assignment.host_index == 0:
-            return interface_to(self.store.get("an address outside").decode())
+            return interface_to(self._address_outside())
         if assignment.local_rank == 0:
-            self.store.set("an address outside", own_address(assignment.address))
+            self.store.set(_OUTSIDE, own_address(assignment.address))
         return interface_to(assignment.address)
+
+    def _address_outside(self) -> str:
+        try:
+            return self.store.get(_OUTSIDE).decode()
+        except RuntimeError as error:
+            raise RunFailedError(
+                f"worker {self.assignment.rank}: no worker on another machine has said its "
+                "address: has it died?"
+            ) from error
 
 
 def join(assignment: Assignment) -> Peers:

@@ -25,10 +25,18 @@ from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from host.errors import UserError
 from host.gpus import placement
+from netsim.conditions.condition import NetworkCondition
 from netsim.links import counters
 
 GRACE_S = 3.0
 """How long a worker that lost another waits for its word."""
+
+_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+_OF_NAMESPACES = (
+    *("congestion_control", "tcp_slow_start_after_idle", "tcp_wmem_max_kb", "tcp_rmem_max_kb"),
+    *("mtu", "backend"),
+)
+"""What is set in the workers' namespaces, and here there are none."""
 
 
 def check_assigned(plan: Plan, assignment: Assignment) -> None:
@@ -44,6 +52,13 @@ def check_assigned(plan: Plan, assignment: Assignment) -> None:
             f"net={plan.names['net']} shapes links, which nothing does between workers that "
             f"{starter} has started: add net=none"
         )
+    own = NetworkCondition()
+    for name in _OF_NAMESPACES:
+        if getattr(plan.net, name) not in (None, getattr(own, name)):
+            raise UserError(
+                f"net.{name} is set by nothing between workers that {starter} has started, whose "
+                "machines have settings of their own: leave it out"
+            )
     if nodes is not None and nodes["size"] != num_local:
         raise UserError(
             f"net.nodes.size={nodes['size']}, but {starter} has started "
@@ -84,13 +99,13 @@ def work_as_peer(
 
 def _surroundings(plan: Plan, peers: Peers) -> Surroundings:
     """Between machines whose own network joins the workers."""
-    assignment, interface = peers.assignment, peers.interface()
+    assignment, interface = peers.assignment, _interface(peers)
     environment, gpu = {}, None
     if plan.backend.has_gpu_workers:
         gpu = placement(assignment.local_world_size).index(assignment.local_rank)
         environment |= UNWATCHED | plugin_environment(plan.cluster.net_plugin)
-    if interface is not None and "GLOO_SOCKET_IFNAME" not in os.environ:
-        environment |= {"GLOO_SOCKET_IFNAME": interface}
+    if interface is not None and not os.environ.get(_GLOO_INTERFACE):
+        environment |= {_GLOO_INTERFACE: interface}
     return Surroundings(
         rank=assignment.rank,
         rendezvous=lambda: rendezvous(
@@ -106,6 +121,16 @@ def _surroundings(plan: Plan, peers: Peers) -> Surroundings:
         gpu=gpu,
         bytes_sent=_counter(plan, assignment, interface),
     )
+
+
+def _interface(peers: Peers) -> str | None:
+    """Through which gloo speaks to the workers on other hosts; None: it is not known, or several
+    are.
+    """
+    leads, chosen = peers.interface(), os.environ.get(_GLOO_INTERFACE)
+    if leads == LOOPBACK or not chosen:
+        return leads
+    return None if "," in chosen else chosen
 
 
 def _counter(plan: Plan, assignment: Assignment, interface: str | None) -> Callable[[], int] | None:

@@ -39,6 +39,8 @@ MAX_WORKERS = 1023
 _FIRST_ADDRESS = IPv4Address("10.0.0.1")
 _PREFIX_LENGTH = 16
 _LIMIT_S = 30
+_DONE = b"+"
+_MAX_WORD_BYTES = 65_536
 
 
 def address(rank: int) -> str:
@@ -156,7 +158,7 @@ class Hub:
                 worker.proceed()
         except BaseException:
             for worker in workers:
-                kill(worker.pid)
+                worker.kill()
             raise
         finally:
             for worker in workers:
@@ -172,9 +174,12 @@ class Hub:
             for channel in [ours, *(elder.channel for elder in elders)]:
                 channel.close()
             with theirs:
-                enter_network_namespace()
-                _report_and_wait(theirs)
-                self._set_up_worker(rank)
+                try:
+                    enter_network_namespace()
+                    _report_and_wait(theirs)
+                    self._set_up_worker(rank)
+                except NamespaceError as error:
+                    return _refuse(theirs, error)
                 _report_and_wait(theirs)
             return worker_main(rank)
 
@@ -198,29 +203,37 @@ class Hub:
         tcp.apply(self.condition)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _ForkedWorker:
     """A forked worker as the hub sees it until it runs."""
 
     rank: int
     pid: int
     channel: socket.socket
+    is_reaped: bool = False
 
     def await_(self, deed: str) -> None:
         try:
-            done = self.channel.recv(1)
+            word = self.channel.recv(_MAX_WORD_BYTES)
         except ConnectionError:
-            done = b""
+            word = b""
         except TimeoutError:
             raise NamespaceError(
                 f"Worker {self.rank} has not {deed} within {_LIMIT_S} s: is the host overloaded?"
             ) from None
-        if not done:
+        if not word:
+            self.is_reaped = True
             raise NamespaceError(f"worker {self.rank} {end_of(self.pid)} before it had {deed}")
+        if word != _DONE:
+            raise NamespaceError(word.decode())
 
     def proceed(self) -> None:
         with suppress(BrokenPipeError):  # the next wait, or the exit code, tells of its death
-            self.channel.send(b"+")
+            self.channel.send(_DONE)
+
+    def kill(self) -> None:
+        if not self.is_reaped:
+            kill(self.pid)
 
 
 def _report_and_wait(channel: socket.socket) -> None:
@@ -229,7 +242,14 @@ def _report_and_wait(channel: socket.socket) -> None:
     """
     word = b""
     with suppress(ConnectionError):
-        channel.send(b"+")
+        channel.send(_DONE)
         word = channel.recv(1)  # without a limit: the hub has one
     if not word:
         os._exit(1)
+
+
+def _refuse(channel: socket.socket, error: NamespaceError) -> int:
+    """Tell the hub why there is no link; returns the exit code."""
+    with suppress(ConnectionError):
+        channel.send(str(error).encode())
+    return 1

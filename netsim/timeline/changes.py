@@ -34,7 +34,7 @@ def finish(
         _check_ends(operation, starts_s, ends_s)
         return cost, ends_s, starts_s + cost.handover_s
     starts_s = np.array([starts_s, starts_s])
-    cost, (ends_s, handed_over_s) = _through_s(
+    cost, (ends_s, handed_over_s), _ = _through_s(
         model, operation, windows, starts_s, _ends_and_handovers
     )
     return cost, ends_s, handed_over_s
@@ -43,22 +43,19 @@ def finish(
 def busy_s(
     model: CostModel, operation: CostedOperation, windows: Windows, cost: Cost, begins_s: Array
 ) -> tuple[Array, float | Array]:
-    """For how long an operation of this cost, at its start, occupies its links from then on, and by
-    how much later outages let it, `[l]` each.
+    """For how long an operation of this cost, at its start, occupies its links from then on, but
+    for outages, and for how long these hold it up, `[l]` each.
     """
     links = cost.links
     if not model.varies:
         return cost.busy_s[links], 0.0
 
     def takes(cost: Cost) -> Array:
-        busy_s = cost.busy_s[links]
         is_stuck = _is_stuck(model, operation, cost)[links]
-        return np.array([busy_s, np.where(is_stuck, np.inf, busy_s)])
+        return np.where(is_stuck, np.inf, cost.busy_s[links])
 
-    starts_s = np.array([begins_s, begins_s])
-    _, ends_s = _through_s(model, operation, windows, starts_s, takes)
-    busy_s, lasts_s = ends_s - starts_s
-    return busy_s, lasts_s - busy_s
+    _, ends_s, held_up_s = _through_s(model, operation, windows, begins_s, takes)
+    return ends_s - begins_s - held_up_s, held_up_s
 
 
 def _is_stuck(model: CostModel, operation: CostedOperation, cost: Cost) -> NDArray[np.bool_]:
@@ -83,19 +80,22 @@ def _through_s(
     windows: Windows,
     starts_s: Array,
     takes: Callable[[Cost], Array],
-) -> tuple[Cost, Array]:
-    """The cost at the start, or when any of it first gets on, and when parts of an operation that
-    start then are through; `takes` has what each of them takes at a cost.
+) -> tuple[Cost, Array, Array]:
+    """The cost at the start, or when any of it first gets on, when parts of an operation that start
+    then are through, and for how long they stood still until then; `takes` has what each of them
+    takes at a cost.
     """
     table, until_s = model.at(float(starts_s.min()))
     first = cost = model.cost(operation, table, windows)
     takes_s = takes(cost)
     at_s, left, ends_s = starts_s, np.ones_like(starts_s), starts_s + takes_s
+    held_up_s = np.zeros_like(starts_s)
     num_idle = 0
     while until_s < np.inf and not (is_through := ends_s <= until_s).all():
         num_idle = 0 if np.isfinite(takes_s[~is_through]).any() else num_idle + 1
         _check_gets_on(operation, num_idle, until_s)
         moved_s = np.where(is_through, 0, np.maximum(until_s - at_s, 0))
+        held_up_s = held_up_s + np.where(np.isinf(takes_s), moved_s, 0)
         share = np.divide(moved_s, takes_s, out=np.zeros_like(left), where=moved_s > 0)
         left = np.where(is_through, 0, np.maximum(left - share, 0))
         at_s = np.maximum(at_s, np.minimum(ends_s, until_s))
@@ -106,7 +106,7 @@ def _through_s(
             first = cost
         ends_s = at_s + np.multiply(left, takes_s, out=np.zeros_like(left), where=left > 0)
     _check_ends(operation, at_s, ends_s)
-    return first, ends_s
+    return first, ends_s, held_up_s
 
 
 def _check_gets_on(operation: CostedOperation, num_idle: int, at_s: float) -> None:

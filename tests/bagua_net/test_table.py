@@ -62,6 +62,13 @@ def test_properties(version, make_plugin):
     assert refused.value.code == INVALID_USAGE
 
 
+def test_congestion_control_that_the_kernel_lacks_is_refused_by_init(make_plugin):
+    make_plugin(congestion="system")
+    with pytest.raises(PluginError) as refused:
+        make_plugin(congestion="nosuch")
+    assert refused.value.code == INVALID_USAGE
+
+
 def test_properties_end_where_each_version_ends(make_plugin):
     def read(version, size, offset, kind):
         memory = ctypes.create_string_buffer(b"\xaa" * (size + 8))

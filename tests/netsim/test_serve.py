@@ -4,7 +4,11 @@ import sys
 
 import pytest
 
+from host.processes import end_of, fork
+from netsim import serve
 from netsim.__main__ import main, parse
+from netsim.conditions.condition import NetworkCondition
+from netsim.errors import NamespaceError
 from netsim.serve import environment
 
 
@@ -59,6 +63,29 @@ def test_a_command_runs_once_per_worker_and_gives_its_exit_code(scenario):
     failed = netsim("serve", "net=none", "workers=2", "--", "sh", "-c", "exit $((RANK + 4))")
     assert failed.returncode in (4, 5)
     assert "ended with exit code" in failed.stderr
+
+
+@pytest.mark.root
+def test_a_command_may_kill_itself(scenario):
+    """The first process of a PID namespace, and no other one, could not."""
+    assert scenario("permitted") is None
+    ended = netsim("serve", "net=none", "workers=1", "--", "sh", "-c", "kill -9 $$; echo alive")
+    assert (ended.returncode, ended.stdout) == (137, "")
+    assert "worker 0 ended with exit code 137" in ended.stderr
+
+
+@pytest.mark.root
+def test_a_host_without_pid_namespaces_is_told_what_to_do(scenario, monkeypatch, capfd):
+    del scenario
+
+    def refuse(main):
+        raise NamespaceError("raise the sysctl")
+
+    monkeypatch.setattr(serve, "run_in_pid_namespace", refuse)
+    pid = fork(lambda: serve.serve(NetworkCondition(), 1, ["true"]))
+    assert end_of(pid) == "ended with exit code 2"
+    said = "netsim: raise the sysctl\nnetsim: worker 0 ended with exit code 2\n"
+    assert capfd.readouterr().err == said
 
 
 @pytest.mark.root

@@ -1,6 +1,7 @@
 import os
 import signal
 import socket
+from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
@@ -13,11 +14,12 @@ from experiments.real import peers as peers_module
 from experiments.real.assignment import find_assignment
 from experiments.real.failures import RunFailedError
 from experiments.real.peers import Peers
-from experiments.real.torchrun import check_assigned
+from experiments.real.torchrun import _surroundings, check_assigned
 from experiments.runs.load import load_rows, load_runs
 from experiments.runs.peer_run import shared_arguments
 from experiments.training.checkpoint import newest
 from host.errors import UserError
+from netsim.links import counters
 from tests import app
 from tests.experiments import elastic as elastic_program
 from tests.experiments import torchrun
@@ -93,6 +95,10 @@ def test_a_process_alone_has_no_place():
         (["net=slow_tcp"], "net=slow_tcp shapes links, .* add net=none"),
         (["net=none", "net.faults=[{worker: 1, at_s: 5, for_s: 2}]"], "shapes links"),
         (["net=none", "net.nodes={size: 2}"], "net.nodes.size=2, but torchrun has started 4"),
+        (["net=none", "net.mtu=9000"], "net.mtu is set by nothing .*: leave it out"),
+        (["net=none", "net.tcp_wmem_max_kb=64"], "net.tcp_wmem_max_kb is set by nothing"),
+        (["net=none", "net.tcp_slow_start_after_idle=false"], "after_idle is set by nothing"),
+        (["net=none", "net.congestion_control=bbr"], "net.congestion_control is set by nothing"),
         (["net=none", "trace=true"], "trace=true has no clock for all machines"),
     ],
 )
@@ -100,6 +106,59 @@ def test_what_only_this_host_can_do_is_refused(overrides, sentence, tmp_path):
     plan = make_plan(compose_config(["algo=allreduce", *overrides]), tmp_path)
     with pytest.raises(UserError, match=sentence):
         check_assigned(plan, find_assignment(TORCHRUN))
+
+
+SECOND_HOST = SRUN | {"SLURM_PROCID": "1", "SLURM_NODEID": "1", "SLURM_STEP_NUM_TASKS": "3"}
+
+
+def peers_of(variables, store=None) -> Peers:
+    own = find_assignment(variables | {"SLURM_STEP_TASKS_PER_NODE": "1(x3)"})
+    assert own is not None
+    return Peers(assignment=own, store=store or dist.HashStore(), started="now")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "leads", "counted"),
+    [
+        ("", "eth0", "eth0"),
+        ("ib0", "eth0", "ib0"),
+        ("ib0", None, "ib0"),
+        ("ib0,ib1", "eth0", None),
+        ("ib0", "lo", None),
+    ],
+)
+def test_bytes_are_of_the_interface_that_gloo_uses(chosen, leads, counted, tmp_path, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", chosen)
+    monkeypatch.setattr(Peers, "interface", lambda peers: leads)
+    monkeypatch.setattr(counters, "bytes_sent", lambda interface: interface)
+    plan = make_plan(compose_config(["algo=allreduce", "net=none"]), tmp_path)
+    bytes_sent = _surroundings(plan, peers_of(SECOND_HOST)).bytes_sent
+    assert (bytes_sent and bytes_sent()) == counted
+
+
+@pytest.mark.parametrize(("first", "own"), [("::1", "::1"), ("127.0.0.1", "127.0.0.1")])
+def test_hosts_that_are_found_by_ipv6_are_asked_like_others(first, own):
+    store = dist.HashStore()
+    variables = SECOND_HOST | {"MASTER_ADDR": first, "MASTER_PORT": "29400"}
+    assert peers_of(variables, store).interface() == "lo"
+    first_host = variables | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"}
+    assert store.get("an address outside").decode() == own
+    assert peers_of(first_host, store).interface() == "lo"
+
+
+def test_no_interface_is_known_for_an_address_of_ipv6():
+    store = dist.HashStore()
+    store.set("an address outside", "2001:db8::1")
+    first_host = SECOND_HOST | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"}
+    assert peers_of(first_host, store).interface() is None
+
+
+def test_a_host_that_never_says_its_address_is_named():
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=0.1))
+    first_host = SECOND_HOST | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"}
+    with pytest.raises(RunFailedError, match="worker 0: no worker on another machine has said"):
+        peers_of(first_host, store).interface()
 
 
 def test_what_torchrun_starts_is_one_run(tmp_path):

@@ -60,6 +60,21 @@ def test_what_a_network_refuses_is_known_before_a_run(scenario):
         check_permitted(NetworkCondition(faults=[fault]), 2)
 
 
+@pytest.mark.root
+def test_what_a_worker_s_namespace_lacks_is_said_in_one_sentence(capfd):
+    with pytest.raises(NamespaceError, match="to use nosuch on eth0"):
+        check_permitted(NetworkCondition(congestion_control="nosuch"), 2)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.root
+def test_a_worker_that_dies_while_its_link_is_made_is_named(monkeypatch, capfd):
+    monkeypatch.setattr(Hub, "_set_up_worker", lambda hub, rank: os._exit(3))
+    with pytest.raises(NamespaceError, match="worker 0 ended with exit code 3 before it had bro"):
+        check_permitted(NetworkCondition(), 1)
+    assert capfd.readouterr().err == ""
+
+
 def test_the_import_is_cheap():
     code = "import sys, netsim.links.namespaces, netsim.proof.tcp_rate; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout

@@ -334,6 +334,19 @@ def test_what_waits_for_an_outage_shares_the_link_after_it(of, seconds, ends_s):
         assert lanes.times_s(lane) == pytest.approx([end_s] * 2)
 
 
+@pytest.mark.parametrize("of", [gather, exchange])
+def test_what_waits_for_an_outage_shares_the_link_at_the_rate_after_it(of):
+    """Lanes need 10 s and 1 s from 10 s on."""
+    outage = {"worker": 1, "at_s": 0, "for_s": 10}
+    slower = [{"at_s": 5, "rate_mbit": 10}]
+    lanes = lanes_of(2, NetworkCondition(rate_mbit=100, schedule=slower, faults=[outage]))
+    for lane, part_s in enumerate((1, 0.1)):
+        lanes.put(lane, of(part_s))
+    lanes.run()
+    for lane, end_s in enumerate((21, 12)):
+        assert lanes.times_s(lane) == pytest.approx([end_s] * 2)
+
+
 def test_messages_over_other_links_do_not_wait_for_an_outage():
     """Worker 1 is cut off from 1 s on: what worker 2 sends to worker 3 meets no bytes of others."""
     outage = {"worker": 1, "at_s": 1, "for_s": 10}
