@@ -2,9 +2,10 @@
 
 Two are equal only if all is that examples are made of. An object counts by what pickle would keep
 of it, a function or class by its code and by the globals, closures and modules that the code uses,
-an array by its elements, and a file that a path names, as a string with a separator or a `Path`, by
-its size and its time of change; a folder by those of all files in it and in folders below. A folder
-that code names, as a constant, a global or an attribute of a class, counts by its own alone.
+an array by its elements, and a file that a string or a `Path` names by its size and its time of
+change; a folder by those of all files in it and in folders below. A word without a separator names
+a folder only where it is an attribute of an object: any text may have such words. A folder that
+code names, as a constant, a global or an attribute of a class, counts by its own alone.
 What an installed package or Python brings counts by its file and version, and its functions also by
 their defaults and closures, which may hold code of others. Compiled code counts by the whole file.
 What pickle cannot keep, such as an open file, is refused: it could change unseen.
@@ -35,9 +36,10 @@ import torch
 
 from bagua_algos.data.files import content, folder
 
-_FORM = "5"
+_FORM = "6"
 """Another one wherever this module reads objects otherwise."""
 _LONGEST_PATH = 4096
+_LONGEST_NAME = 255
 _PLAIN_ARRAYS = (np.ndarray, np.memmap)
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, tuple)
 _OF_CODE = (
@@ -111,8 +113,8 @@ class _Describer(pickle.Pickler):
         """What stands for `obj`; None: pickle's own way."""
         match obj:
             case str():
-                found = self._state_of(obj) if os.sep in obj else None
-                return None if found is None else ("file", obj.encode(), found)
+                found = self._state_of(obj) if _is_path(obj) else None
+                return None if found is None else (b"file", obj.encode(), found)
             case int() | float() | bytes() | tuple() | list() | dict():
                 return None
             case np.ndarray() if type(obj) not in _PLAIN_ARRAYS:  # pickle may leave out attributes
@@ -148,7 +150,7 @@ class _Describer(pickle.Pickler):
         registered = copyreg.dispatch_table.get(type(obj))
         reduced = obj.__reduce_ex__(4) if registered is None else registered(obj)
         if not isinstance(reduced, str):
-            return reduced
+            return (*reduced[:2], *map(_located, reduced[2:3]), *reduced[3:])
         if hasattr(obj, "__wrapped__"):  # such as a function with functools.cache
             return _wrapped, (type(obj).__qualname__, obj.__wrapped__)
         if not _is_installed(sys.modules[type(obj).__module__]):
@@ -189,6 +191,27 @@ class _Describer(pickle.Pickler):
             return "function", [*_held(obj), *_of_code(found)]
         compiled = _source(module) if _is_compiled(module) else None
         return "class", name, compiled, obj.__bases__, list(_of_code(_members_of_class(obj)))
+
+
+def _is_path(text: str) -> bool:
+    """Whether it has a separator, or is the name of a file in the working folder."""
+    return os.sep in text or (len(text) <= _LONGEST_NAME and os.path.isfile(text))
+
+
+def _located(state: Any) -> Any:
+    """An object's state, whose attributes that are names of folders are paths, too."""
+    match state:
+        case str() if os.sep not in state and os.path.isdir(state):
+            return state, PurePath(state)
+        case dict():
+            return {
+                name: _located(value) if isinstance(value, str) else value
+                for name, value in state.items()
+            }
+        case tuple():  # with slots, or what __getstate__ has made
+            return tuple(map(_located, state))
+        case _:
+            return state
 
 
 def _home(obj: Any) -> types.ModuleType | None:

@@ -34,7 +34,7 @@ class _BalancedSampler(Sampler[Any]):
         **order: Unpack[Order],
     ) -> None:
         communicator = None
-        if num_replicas is None or rank is None:
+        if num_replicas is None or rank is None or _are_default(num_replicas, rank):
             communicator = _default_workers()
             num_replicas = num_replicas or communicator.world_size
             rank = communicator.ranks[0] if rank is None else rank
@@ -110,6 +110,10 @@ class LoadBalancingDistributedSampler(_BalancedSampler, DistributedSampler[Any])
     """In place of torch's `DistributedSampler`: every example once an epoch, dealt so that the
     workers' examples of each step cost nearly the same. It is one to whoever asks, such as
     Lightning, which would deal a worker's examples out again.
+
+    Making one is a collective call of torch.distributed's workers, which compare their costs: also
+    where num_replicas and rank are given as torch.distributed has them. With other numbers nothing
+    is exchanged or compared.
 
     Args:
         dataset: with a length.
@@ -246,6 +250,15 @@ def deals_to_workers(loader: DataLoader[Any]) -> bool:
     samplers = [loader.sampler, loader.batch_sampler]
     samplers += [getattr(sampler, "sampler", None) for sampler in samplers]
     return any(isinstance(sampler, _BalancedSampler) for sampler in samplers)
+
+
+def _are_default(num_replicas: int, rank: int) -> bool:
+    """Whether torch.distributed has so many workers, and this one is of that rank."""
+    try:
+        workers = _default_workers()
+    except ValueError:  # it is not initialized
+        return False
+    return (num_replicas, rank) == (workers.world_size, workers.ranks[0])
 
 
 def _default_workers() -> ProcessGroupCommunicator:

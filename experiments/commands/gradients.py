@@ -21,9 +21,11 @@ def main() -> int:
         description=commands.as_called(__doc__).split("\n")[0],
     )
     parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="as for the app")
-    parser.add_argument("--batches", type=int, default=100, help="default: %(default)s")
+    parser.add_argument(
+        "--batches", type=int, help="default: 100, or as many as the training set fills"
+    )
     arguments = parser.parse_args()
-    if arguments.batches < 1:
+    if arguments.batches is not None and arguments.batches < 1:
         raise UserError(f"--batches must be at least 1, got {arguments.batches}")
     config = compose_config(arguments.overrides)
     check_first(config)

@@ -44,7 +44,14 @@ class CharTransformer(nn.Module):
         nn.init.normal_(self.characters.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Characters int64 [b, t] -> logits [b, t, num_classes]."""
+        """Characters int64 [b, t] -> logits [b, t, num_classes]. Raises ValueError for more
+        characters than `context`.
+        """
+        if x.shape[1] > len(self.places):
+            raise ValueError(
+                f"texts of {x.shape[1]} characters need model.context={x.shape[1]}, "
+                f"not {len(self.places)}"
+            )
         states = self.characters(x) + self.places[: x.shape[1]]
         return self.classifier(self.norm(self.blocks(states)))
 

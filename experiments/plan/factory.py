@@ -10,11 +10,13 @@ import numpy as np
 import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from bagua_net import library
 from experiments.plan.late_compiler import put_off_compiler
 from experiments.plan.part import check_first, make_part
 from experiments.plan.plan import Backend, Plan
+from experiments.plan.schedules import scale_rates_
 from experiments.plan.schema import GROUPS, Schema
 from experiments.tasks.target import ACCURACY, Target
 from host.errors import UserError
@@ -56,7 +58,7 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
         values["target"] = _target(accuracy, dict(others), parts["task"].metric)
         # Tried here: a bad value shows now, and what torch imports for it is imported once.
         optimizer = _made("optim", lambda: parts["optim"](parts["model"].parameters()))
-        _made("schedule", lambda: parts["schedule"](optimizer))
+        _check_steps(_made("schedule", lambda: parts["schedule"](optimizer)))
         plan = Plan(**values)
         _check(plan, optimizer)
         return plan
@@ -67,6 +69,7 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
 def _check(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
     """Raise `ValueError` for what the algorithm cannot do, and load what it needs."""
     plan.algorithm.check(plan.workers, optimizer)
+    _check_lr_scale(plan, optimizer)
     _check_resumable(plan)
     if plan.backend.device == "cpu":
         plan.algorithm.load("cpu")  # once, before workers are forked
@@ -106,6 +109,32 @@ def _check(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
         )
     if plan.cluster.net_plugin is not None:
         library.build()  # once, before workers are started
+
+
+def _check_steps(schedule: object) -> None:
+    if isinstance(schedule, ReduceLROnPlateau):
+        raise ValueError(
+            "schedule: ReduceLROnPlateau follows a metric, and schedules go by steps here: choose "
+            "another, such as schedule=cosine"
+        )
+
+
+def _check_lr_scale(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
+    """Raise `ValueError` where the schedule, which `optimizer` has, sets rates of its own."""
+    if plan.lr_scale == 1:
+        return
+    scaled = plan.make_optimizer(plan.model.parameters())
+    scale_rates_(scaled, plan.lr_scale)
+    plan.make_schedule(scaled)
+    rates, scaled_rates = (
+        [float(group["lr"]) for group in own.param_groups] for own in (optimizer, scaled)
+    )
+    if not np.allclose(plan.lr_scale * np.array(rates), scaled_rates, rtol=1e-6, atol=0):
+        raise ValueError(
+            f"lr_scale={plan.lr_scale:g} multiplies the optimizer's learning rate, and the "
+            "schedule sets one of its own: leave lr_scale=1 and give the schedule's rates, such "
+            "as schedule.max_lr"
+        )
 
 
 def _check_needs_no_scaler(plan: Plan) -> None:

@@ -1,5 +1,5 @@
-"""Learning rates that rise first and then fall, as transformers are trained: a choice of
-`conf/schedule/`.
+"""Learning rates: all of them scaled, or rising first and then falling, as transformers are
+trained: a choice of `conf/schedule/`.
 """
 
 import math
@@ -29,6 +29,12 @@ class Factor:
         done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
         left = 1 - done if self.shape == "linear" else (1 + math.cos(math.pi * done)) / 2
         return self.least + (1 - self.least) * left
+
+
+def scale_rates_(optimizer: Optimizer, scale: float) -> None:
+    """Multiply the learning rates of all groups."""
+    for group in optimizer.param_groups:
+        group["lr"] *= scale
 
 
 def rise_and_fall(

@@ -218,7 +218,7 @@ CELLS: dict[str, Callable[[Mapping[Any, Any]], str]] = {
     "workers' own models (test)": _of("final_own_score", "{:.4f}".format),
     "workers' own models then": _of("own_score_at_target", "{:.4f}".format),
     "loss (test, nats)": _of("final_loss", "{:.4f}".format),
-    "bits a character (test)": _of("final_bits_per_character", "{:.3f}".format),
+    "bits a character or byte (test)": _of("final_bits_per_character", "{:.3f}".format),
     "validation accuracy": _of("validation_score", "{:.4f}".format),
     "spread of weights": _of("spread", "{:.1e}".format),
     "steps": _of("steps", "{:,.0f}".format),
@@ -236,14 +236,14 @@ CELLS: dict[str, Callable[[Mapping[Any, Any]], str]] = {
 
 SUMMARY_HEADERS = (
     *("time to accuracy (s)", "speed-up over the best baseline", "place"),
-    *("final accuracy (test)", "bits a character (test)", "steps/s", "MB sent per worker"),
+    *("final accuracy (test)", "bits a character or byte (test)", "steps/s", "MB sent per worker"),
     *("exposed communication (s)", "status"),
 )
 """What `render` prints."""
 
 _OPTIONAL = (
     *("speed-up over the best baseline", "place", "of the baseline's"),
-    *("loss (test, nats)", "bits a character (test)", "status"),
+    *("loss (test, nats)", "bits a character or byte (test)", "status"),
     *("workers' own models (test)", "workers' own models then"),
 )
 

@@ -5,6 +5,7 @@ that dies ends the others; started again, the run goes on in its folder from its
 with as many workers as there are then.
 """
 
+import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -114,7 +115,7 @@ def _lead(
 
     recorder = Recorder(plan, config, overrides, start, summary, goes_on=goes_on)
     resume = None if plan.resume is None else str(plan.resume)
-    peers.say({"resume": resume, "step": plan.resume_step, "examples": told_examples(data)})
+    peers.say({"resume": resume, "step": plan.resume_step, **_told_data(plan, data)})
     return recorder.run(data)
 
 
@@ -130,7 +131,7 @@ def _continued(plan: Plan, config: dict[str, Any]) -> Plan:
 
 def _follow(plan: Plan, data: TaskData, peers: Peers) -> str:
     """Another worker's part. Raises `UserError` where it has other examples than worker 0."""
-    examples = told_examples(data)  # at the time when worker 0 reads its own
+    own = _told_data(plan, data)  # at the time when worker 0 reads its own
     try:
         word = peers.hear()
     except RunFailedError as error:
@@ -140,7 +141,13 @@ def _follow(plan: Plan, data: TaskData, peers: Peers) -> str:
         raise UserError(word["refused"])
     if "status" in word:
         return word["status"]
-    _check_examples(examples, word["examples"], peers.assignment.rank)
+    rank = peers.assignment.rank
+    _check_examples(own["examples"], word["examples"], rank)
+    if own["order"] != word["order"]:
+        raise UserError(
+            f"worker {rank} takes the training examples in another order than worker 0: give all "
+            "workers the same classes, sources and lengths of the examples"
+        )
     resume = None if word["resume"] is None else Path(word["resume"])
     plan = replace(plan, resume=resume, resume_step=word["step"])
     try:
@@ -157,6 +164,20 @@ _NUM_TOLD = 16
 """Examples of a split by whose labels workers see whether they have the same."""
 _PLACES_TOLD = 64
 """Of a label that has several, those that are compared."""
+
+
+def _told_data(plan: Plan, data: TaskData) -> dict[str, Any]:
+    return {"examples": told_examples(data), "order": told_order(plan, data)}
+
+
+def told_order(plan: Plan, data: TaskData) -> str:
+    """What stands for which examples each worker takes in the first epoch: by it workers compare
+    whatever examples are shared out by, such as all sources.
+    """
+    batches = plan.batches(data, (0,))
+    sizes = batches.num_examples, plan.workers, plan.batch_size, plan.seed
+    places = np.ascontiguousarray(batches.order.epoch(*sizes, 0))
+    return hashlib.sha256(places.data).hexdigest()
 
 
 def told_examples(data: TaskData) -> list[list[float]]:

@@ -50,7 +50,7 @@ class Summary:
     final_loss: float | None = None
     """On the test set, in nats a label."""
     final_bits_per_character: float | None = None
-    """final_loss / ln 2; None where labels are not characters."""
+    """final_loss / ln 2, of bytes bits a byte; None where labels are neither."""
     validation_accuracy: float | None = None
     validation_loss: float | None = None
     bytes_sent_per_worker: float | None = None

@@ -100,7 +100,7 @@ class Task(Protocol):
         ...
 
     labels_are_characters: ClassVar[bool]
-    """Whether the loss is reported in bits a character, too, as that of language models is."""
+    """Whether labels are characters or bytes, so that the loss is reported in bits of one, too."""
 
     @property
     def target_accuracy(self) -> float | None:
@@ -170,7 +170,9 @@ class Classification:
         return type(self).loss is Classification.loss
 
     def lengths(self, split: Split) -> np.ndarray:
-        """All places of all examples."""
+        """All places of all examples; of a Dataset, which does not tell them, one an example."""
+        if split.counts_epochs:
+            return np.ones(len(split), np.int64)
         return np.full(len(split), split.x.shape[1])
 
     def loss(self, model: Model, batch: Batch) -> Tensor:

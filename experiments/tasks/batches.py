@@ -97,12 +97,25 @@ class Batches:
         epoch, step_in_epoch = self._where(step)
         before = self.place.taken if epoch == self.place.epoch else ()
         own = Taken(self.world_size, self.batch_size, step_in_epoch)
-        return {"epoch": epoch, "taken": [tuple(part) for part in (*before, own)]}
+        return {
+            "num_examples": self.num_examples,
+            "epoch": epoch,
+            "taken": [tuple(part) for part in (*before, own)],
+        }
 
     def going_on(self, state: Mapping[str, Any], step: int) -> "Batches":
         """Those of workers that go on from a checkpoint of `step` with the `state_dict` of its
-        batches. Raises UserError where examples are shared out for good among so many workers.
+        batches.
+
+        Raises UserError where there are other examples, or where they are shared out for good among
+        so many workers.
         """
+        num_examples = state.get("num_examples", self.num_examples)  # old ones do not tell
+        if num_examples != self.num_examples:
+            raise UserError(
+                f"the checkpoint is of {num_examples} training examples, and the task has "
+                f"{self.num_examples}: resume with the data as they were, or begin a new run"
+            )
         *before, last = (Taken(*part) for part in state["taken"])
         if last[:2] == (self.world_size, self.batch_size):
             place = Place(step - last.steps, state["epoch"], tuple(before))
@@ -183,7 +196,8 @@ class _Left(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """Unequal shards side by side, the shorter ones padded with index 0 where `mask` is false.
+    """Unequal shards side by side, the shorter ones padded with the last example, which a stream
+    need not begin anew for, where `mask` is false.
 
     A padded row must get the label `experiments.tasks.base.PADDING`.
     """
@@ -204,7 +218,7 @@ def shard(*, num_examples: int, world_size: int, ranks: tuple[int, ...]) -> Shar
     places = -(-num_examples // world_size)
     indices_ws = np.add.outer(np.array(ranks), world_size * np.arange(places))
     mask_ws = indices_ws < num_examples
-    return Shard(np.where(mask_ws, indices_ws, 0), mask_ws)
+    return Shard(np.where(mask_ws, indices_ws, num_examples - 1), mask_ws)
 
 
 def _check_ranks(ranks: tuple[int, ...], world_size: int) -> None:

@@ -9,6 +9,7 @@ import torch
 from bagua_algos.worker_axis.models import SingleModel
 from experiments.plan.plan import Plan
 from experiments.tasks.base import Batch
+from host.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +29,32 @@ class GradientFacts:
         )
 
 
-def gradient_facts(plan: Plan, num_batches: int) -> GradientFacts:
-    """Those of the training set's first batches, at the weights that training starts from.
+MOST_BATCHES = 100
+"""That are looked at unless more are asked for."""
 
-    Raises ValueError for less than one batch.
+
+def gradient_facts(plan: Plan, num_batches: int | None = None) -> GradientFacts:
+    """Those of the training set's first batches, at the weights that training starts from; None: of
+    `MOST_BATCHES`, or as many as the training set fills.
+
+    Raises:
+        ValueError: less than one batch.
+        UserError: more than the training set fills.
     """
-    if num_batches < 1:
+    if num_batches is not None and num_batches < 1:
         raise ValueError(f"num_batches must be at least 1, got {num_batches}")
     train, size = plan.load_data().train, plan.batch_size
+    most = len(train) // size
+    if num_batches is None:
+        num_batches = max(1, min(MOST_BATCHES, most))
+    if num_batches > most:
+        raise UserError(
+            f"{len(train)} training examples fill {most} batches of {size}, fewer than "
+            f"{num_batches}: take fewer batches, or a smaller batch_size"
+        )
     facts = []
     for first in range(0, num_batches * size, size):
-        x_wb, y_wb = train.batch(np.arange(first, min(first + size, len(train)))[None])
+        x_wb, y_wb = train.batch(np.arange(first, first + size)[None])
         facts.append(_of_batch(plan, (plan.task.inputs(x_wb), y_wb)))
     ranks, entries = zip(*facts, strict=True)
     return GradientFacts(

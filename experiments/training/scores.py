@@ -29,7 +29,8 @@ class Score:
 
     of_loss: Callable[[float], float] | None = None
     sums: Sums | None = None
-    of_sums: Callable[[Sequence[float]], float] = lambda sums: _ratio(sums[0], sums[1])
+    of_sums: Callable[[Sequence[float]], float] = lambda sums: _ratio(sums[0], sums[1], math.nan)
+    """NaN where there was nothing to score, which reaches no target."""
 
 
 def _top_5(outputs_wbc: Tensor, y_wb: Tensor, places_wb: Indices) -> Tensor:
@@ -65,7 +66,7 @@ def _f1_sums(outputs_wbc: Tensor, y_wb: Tensor, places_wb: Indices) -> Tensor:
 def _f1(sums: Sequence[float]) -> float:
     num_classes = len(sums) // 3
     right, said, there = (sums[i * num_classes : (i + 1) * num_classes] for i in range(3))
-    each = [_ratio(2 * r, s + t) for r, s, t in zip(right, said, there, strict=True)]
+    each = [_ratio(2 * r, s + t, 0.0) for r, s, t in zip(right, said, there, strict=True)]
     return sum(each) / num_classes
 
 
@@ -75,8 +76,8 @@ def _counts(is_right: Tensor, is_there: Tensor) -> Tensor:
     return torch.stack([mask.flatten(1).sum(1).double() for mask in both], 1)
 
 
-def _ratio(top: float, bottom: float) -> float:
-    return top / bottom if bottom else 0.0
+def _ratio(top: float, bottom: float, of_nothing: float) -> float:
+    return top / bottom if bottom else of_nothing
 
 
 def _exp(loss: float) -> float:

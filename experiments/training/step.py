@@ -20,6 +20,7 @@ from bagua_algos.engine.step_observer import StepObserver
 from bagua_algos.worker_axis.inputs import Inputs, any_of, each
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
+from experiments.plan.schedules import scale_rates_
 from experiments.tasks.base import PADDING, Batch, Classification, Model, Split
 from experiments.tasks.batches import Batches
 from experiments.tasks.loading.reading import Reading, Request
@@ -94,8 +95,7 @@ class Step:
     schedule: torch.optim.lr_scheduler.LRScheduler = field(init=False)
 
     def __post_init__(self) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] *= self.plan.lr_scale
+        scale_rates_(self.optimizer, self.plan.lr_scale)
         self.schedule = self.plan.make_schedule(self.optimizer)
 
     def __call__(self, indices_wb: np.ndarray) -> Tensor:

@@ -18,7 +18,7 @@ OWN = " Workers' own models are those that the workers have themselves, each on 
 
 _END = (
     *("steps", "final accuracy (test), interval", "workers' own models (test)"),
-    *("loss (test, nats)", "bits a character (test)"),
+    *("loss (test, nats)", "bits a character or byte (test)"),
     *("validation accuracy", "spread of weights", "status"),
 )
 _END_NUMBERS = [

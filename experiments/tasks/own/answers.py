@@ -16,6 +16,8 @@ import numpy as np
 LONGEST = 30
 """Tokens of an answer, in BERT's script."""
 
+_LARGE = 1e100
+"""Stands for infinity, and below zero for NaN, among outputs."""
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -38,9 +40,11 @@ def f1(answer: str, truths: Sequence[str]) -> float:
 
 def best_span(outputs_2t: np.ndarray, is_text_t: np.ndarray) -> tuple[int, int]:
     """The first and the last place of the answer with the largest sum of outputs, among the places
-    that are of the text; an answer has at most `LONGEST` places.
+    that are of the text; an answer has at most `LONGEST` places. An output of NaN is the least.
     """
-    begins, ends = np.where(is_text_t, outputs_2t.astype(np.float64), -np.inf)
+    outputs_2t = outputs_2t.astype(np.float64)
+    finite_2t = np.nan_to_num(outputs_2t, nan=-_LARGE, posinf=_LARGE, neginf=-_LARGE)
+    begins, ends = np.where(is_text_t, finite_2t, -np.inf)
     sums = begins[:, None] + ends[None, :]
     places = np.arange(len(begins))
     lengths = places[None, :] - places[:, None]

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -115,10 +114,6 @@ class DatasetTask(Classification):
             return None
         assert self.decode is not None, "the plan has seen to it"
         return ratio_of(self.decode)
-
-    def lengths(self, split: Split) -> np.ndarray:
-        """One place an example."""
-        return np.ones(len(split), np.int64)
 
     def loss(self, model: Model, batch: Batch) -> Tensor:
         """The mean of each worker's examples [w]."""

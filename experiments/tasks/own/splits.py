@@ -123,11 +123,16 @@ class DatasetSplit(Split):
         """Class numbers as int64, and others in float32 at most; and what a place without a label
         has among them.
         """
-        if y_b.is_floating_point() or y_b.is_complex():
-            return _narrow(y_b), IGNORED
-        y_b = y_b.long()
+        is_whole = not (y_b.is_floating_point() or y_b.is_complex())
         if self._num_classes is None:
-            return y_b, IGNORED
+            return (y_b.long() if is_whole else _narrow(y_b)), IGNORED
+        given_b, y_b = y_b, y_b.long()
+        if not is_whole and (given_b != y_b).any():
+            raise UserError(
+                f"{type(self._dataset).__name__} has a label {given_b[given_b != y_b][0].item()}, "
+                "and class numbers are whole: number the classes from 0, or give "
+                "task.loss=mse_loss or another where labels are no classes"
+            )
         is_ignored = y_b == IGNORED
         strangers = y_b[~is_ignored & ((y_b < 0) | (y_b >= self._num_classes))]
         if len(strangers):

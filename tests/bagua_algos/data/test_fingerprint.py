@@ -9,6 +9,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -232,6 +233,53 @@ def test_a_file_counts_by_its_time_of_change(tmp_path):
         first = fingerprint([path])
         os.utime(path, ns=(1, 2))
         assert len({missing, first, fingerprint([path])}) == 3
+
+
+class Rows:
+    """What names its files as they are called in the working folder."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.data = 1
+
+
+@dataclass(slots=True)
+class SlottedRows:
+    """The same."""
+
+    path: str
+
+
+@pytest.mark.parametrize(
+    "value", [{"path": "rows.csv"}, ["rows.csv"], Rows("rows.csv"), ["file"]], ids=str
+)
+def test_a_file_without_a_slash_counts_by_its_time_of_change(tmp_path, monkeypatch, value):
+    monkeypatch.chdir(tmp_path)
+    missing = fingerprint(value)
+    for name in ("rows.csv", "file"):
+        Path(name).write_text("1")
+    first = fingerprint(value)
+    assert first == fingerprint(value) != missing
+    for name in ("rows.csv", "file"):
+        os.utime(name, ns=(1, 2))
+    assert fingerprint(value) not in (missing, first)
+
+
+@pytest.mark.parametrize("kind", [Rows, SlottedRows])
+def test_a_folder_that_an_attribute_names_counts_and_one_that_texts_happen_to_name_does_not(
+    tmp_path, monkeypatch, kind
+):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("pictures", "data"):
+        Path(folder).mkdir()
+        Path(folder, "1.png").write_text("1")
+    values = (kind("pictures"), [["data", "words"], kind("")])
+    before = [fingerprint(value) for value in values]
+    assert before == [fingerprint(value) for value in values]
+    for folder in ("pictures", "data"):
+        os.utime(Path(folder, "1.png"), ns=(1, 2))
+    after = [fingerprint(value) for value in values]
+    assert after[0] != before[0] and after[1] == before[1]
 
 
 @pytest.mark.parametrize("change", ["rewritten", "added", "removed", "linked"])

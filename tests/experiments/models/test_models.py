@@ -230,6 +230,12 @@ def test_impossible_numbers_of_the_transformer(wrong: dict[str, int]):
         CharTransformer(**wrong)
 
 
+@pytest.mark.parametrize("context", [1, 4])
+def test_a_context_that_is_too_small_is_refused(context):
+    with pytest.raises(ValueError, match=rf"5 characters need model\.context=5, not {context}"):
+        CharTransformer(context=context)(torch.zeros(1, 5, dtype=torch.int64))
+
+
 def test_impossible_widths_of_the_gru():
     with pytest.raises(ValueError, match=r"BiGRU needs .*hidden=0"):
         BiGRU(hidden=0)

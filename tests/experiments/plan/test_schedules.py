@@ -1,9 +1,14 @@
 """Learning rates that rise and fall."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from experiments.plan.compose import compose_config
+from experiments.plan.factory import make_plan
 from experiments.plan.schedules import rise_and_fall
+from host.errors import UserError
 
 HALF = {"linear": 0.55, "cosine": 0.55}  # of both the middle, above a tenth that is left
 
@@ -22,3 +27,25 @@ def test_rates_rise_then_fall(shape):
     assert rates[3:12] == sorted(rates[3:12], reverse=True)
     with pytest.raises(ValueError, match=r"schedule\.shape is one of linear, cosine"):
         rise_and_fall(optimizer, warmup=0, steps=1, shape="square")
+
+
+OWN = ("~schedule.factor", "~schedule.total_iters")
+ONE_CYCLE = ("OneCycleLR", "+schedule.max_lr=0.1", "+schedule.total_steps=2000")
+"""Which sets the rate itself."""
+
+
+def with_schedule(name, *words):
+    target = f"schedule._target_=torch.optim.lr_scheduler.{name}"
+    return make_plan(compose_config(["algo=allreduce", *OWN, target, *words]), Path())
+
+
+def test_a_scale_is_refused_where_the_schedule_sets_the_rate():
+    assert with_schedule(*ONE_CYCLE).lr_scale == 1
+    with pytest.raises(UserError, match=r"^lr_scale=3 multiplies .*leave lr_scale=1 and give"):
+        with_schedule(*ONE_CYCLE, "lr_scale=3")
+    assert with_schedule("ExponentialLR", "+schedule.gamma=0.9", "lr_scale=3").lr_scale == 3
+
+
+def test_a_schedule_that_follows_a_metric_is_refused():
+    with pytest.raises(UserError, match=r"ReduceLROnPlateau follows a metric.*schedule=cosine$"):
+        with_schedule("ReduceLROnPlateau")

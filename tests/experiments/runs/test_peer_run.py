@@ -9,12 +9,14 @@ import pytest
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.runs import peer_run
-from experiments.runs.peer_run import told_examples
+from experiments.runs.peer_run import told_examples, told_order
 from experiments.tasks.base import Split, TaskData
 from experiments.tasks.own.splits import DatasetSplit
 from experiments.tasks.own.stream import StreamSplit
 from host.errors import UserError
 from tests.experiments.tasks.own.made import Signs, Stream
+
+SMALL = ("workers=4", "batch_size=4")
 
 
 class Word:
@@ -28,16 +30,17 @@ class Word:
         return self.word
 
 
-def data_of(y):
-    split = Split(np.zeros((len(y), 1), np.float32), y)
+def data_of(y, sources=None):
+    split = Split(np.zeros((len(y), 1), np.float32), y, sources)
     return TaskData(split, split, split)
 
 
-def follow(monkeypatch, tmp_path, own, first):
+def follow(monkeypatch, tmp_path, own, first, *words):
     """What worker 3 does with its `own` examples where worker 0 has `first`."""
-    plan = make_plan(compose_config(["algo=allreduce"]), tmp_path)
+    plan = make_plan(compose_config(["algo=allreduce", *SMALL, *words]), tmp_path)
     monkeypatch.setattr(peer_run, "work_as_peer", lambda *arguments: [])
-    word = {"resume": None, "step": None, "examples": told_examples(first)}
+    told = {"examples": told_examples(first), "order": told_order(plan, first)}
+    word = {"resume": None, "step": None, **told}
     return peer_run._follow(plan, own, Word(word))
 
 
@@ -50,6 +53,18 @@ def test_workers_have_the_same_examples(monkeypatch, tmp_path):
     for other in (y[::-1].copy(), y[:-1], (y + 1) % 10, np.stack([y, y], 1)):
         with pytest.raises(UserError, match=r"^worker 3 has other examples than worker 0: "):
             follow(monkeypatch, tmp_path, data_of(other), data_of(y))
+
+
+def test_workers_share_examples_out_by_the_same_sources(monkeypatch, tmp_path):
+    y, sources = np.arange(100) % 10, np.arange(100) // 5
+    other = sources.copy()
+    other[[1, 98]] = sources[[98, 1]]
+    by_source = "data.partition=by_source"
+    first = data_of(y, sources)
+    assert follow(monkeypatch, tmp_path, data_of(y, sources), first, by_source) == "completed"
+    with pytest.raises(UserError, match=r"^worker 3 takes .* in another order than worker 0: "):
+        follow(monkeypatch, tmp_path, data_of(y, other), first, by_source)
+    assert follow(monkeypatch, tmp_path, data_of(y, other), first) == "completed"
 
 
 def test_of_a_stream_only_its_beginning_is_read():

@@ -100,7 +100,7 @@ def test_shards_cover_every_example_once(num_examples: int):
     sizes = mask_ws.sum(1)
     assert sizes.max() - sizes.min() <= 1
     assert mask_ws.shape[1] == sizes.max()
-    assert not indices_ws[~mask_ws].any()
+    assert (indices_ws[~mask_ws] == num_examples - 1).all()
     for rank in range(4):
         own = shard(num_examples=num_examples, world_size=4, ranks=(rank,))
         np.testing.assert_array_equal(own.indices, indices_ws[[rank]])
@@ -157,3 +157,13 @@ def test_another_number_of_workers_does_not_go_on_with_examples_that_were_shared
     assert two.going_on(two.state_dict(3), 3).indices(3).tolist() == two.indices(3).tolist()
     with pytest.raises(UserError, match=r"^data.partition gives .* as many as the checkpoint has$"):
         of_workers(3, shares).going_on(two.state_dict(3), 3)
+
+
+def test_a_checkpoint_does_not_go_on_with_other_examples():
+    state = batches().state_dict(5)
+    with pytest.raises(
+        UserError, match=r"^the checkpoint is of 103 training examples, .* has 102:"
+    ):
+        batches(num_examples=102).going_on(state, 5)
+    del state["num_examples"]  # an old one
+    assert batches().going_on(state, 5).indices(5).tolist() == batches().indices(5).tolist()

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.training.gradients import GradientFacts, gradient_facts
+from host.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +20,15 @@ def test_a_batch_of_few_examples_bounds_the_rank(plan):
     assert 1 < facts.max_rank <= plan.batch_size
     assert 0 < facts.median_entries <= facts.max_entries <= num_weights
     assert facts == gradient_facts(plan, 2)
+
+
+def test_batches_are_full(plan):
+    large = replace(plan, batch_size=1500)  # 3,500 examples
+    with pytest.raises(UserError, match=r"^3500 .* fill 2 batches of 1500, fewer than 3: take"):
+        gradient_facts(large, 3)
+    assert gradient_facts(large) == gradient_facts(large, 2)
+    with pytest.raises(UserError, match="fill 0 batches of 4000, fewer than 1: "):
+        gradient_facts(replace(plan, batch_size=4000))
 
 
 def test_no_batch_has_no_gradient(plan):

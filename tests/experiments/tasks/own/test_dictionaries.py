@@ -92,6 +92,17 @@ def test_class_numbers_of_any_type_have_room_for_places_without_a_label(dtype):
     assert y_wb.dtype == torch.int64 and torch.equal(y_wb[0], expected)
 
 
+def test_class_numbers_that_are_floats_are_class_numbers():
+    items = [(torch.zeros(1), np.float32(label)) for label in (1, 0, -100, 0.5)]
+    split = DatasetSplit(items, num_classes=2)
+    _, y_wb = split.batch(np.array([[0, 1, 2]]))
+    assert y_wb.dtype == torch.int64 and y_wb.tolist() == [[1, 0, PADDING]]
+    with pytest.raises(UserError, match=r"^list has a label 0\.5, and class numbers are whole: "):
+        split.batch(np.array([[1, 3]]))
+    _, y_wb = DatasetSplit(items).batch(np.array([[0, 3]]))
+    assert y_wb.dtype == torch.float32 and y_wb.tolist() == [[1, 0.5]]
+
+
 @pytest.mark.parametrize("label", [-1, 2])
 def test_a_label_that_is_no_class_is_refused(label):
     """Of places without a label there is one number, which is torch's."""

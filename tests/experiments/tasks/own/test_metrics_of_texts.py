@@ -1,11 +1,15 @@
 """Metrics of texts, counted by hand."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from experiments.tasks.own import answers
 from experiments.tasks.own.word_errors import ratio_of, word_errors
+from experiments.tasks.target import Target
+from experiments.training.scores import Score
 
 ANSWERS = [
     ("The Eiffel Tower!", ["Eiffel tower"], 1, 1),
@@ -45,3 +49,18 @@ def test_word_errors_of_workers_add_up():
     truth = torch.tensor([[[0, 2, 2], [3, -1, -1]], [[0, 0, 0], [-1, -1, -1]]])
     sums = words(torch.nn.functional.one_hot(said, 4).float(), truth, np.zeros((2, 2), int))
     assert sums.tolist() == [[1, 4], [0, 3]]
+
+
+def test_no_target_is_reached_where_the_true_texts_have_no_word():
+    one_hot = torch.nn.functional.one_hot(torch.tensor([[[0, 1]]]), 4).float()
+    sums = ratio_of(lambda ids: "")(one_hot, torch.tensor([[[0, 2]]]), np.zeros((1, 1), int))
+    score = Score().of_sums(sums[0].tolist())
+    assert math.isnan(score)
+    assert not Target(metric="word_error_rate", value=1.0).is_reached(score)
+
+
+def test_outputs_that_are_no_numbers_still_point_into_the_text():
+    is_text = np.arange(40) > 1
+    for bad in (np.nan, np.inf, -np.inf):
+        first, last = answers.best_span(np.full((2, 40), bad), is_text)
+        assert 2 <= first <= last < 40

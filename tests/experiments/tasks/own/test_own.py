@@ -16,6 +16,7 @@ from experiments.tasks.own.cifar import Cifar
 from experiments.tasks.own.dataset import DatasetTask
 from experiments.tasks.own.image_folder import ImageFolder
 from experiments.tasks.own.splits import DatasetSplit, generators_apart, seed_generators
+from experiments.tasks.own.stream import StreamSplit
 from experiments.tasks.own.text import Text
 from experiments.tasks.target import Target
 from experiments.training.evaluation import evaluate
@@ -66,6 +67,21 @@ def test_the_loss_of_an_evaluation_is_of_every_example_once(tmp_path):
     points = Points(7, seed=1)
     expected = (plan.model(points.x) - points.y).square().mean().item()
     assert found.value == found.loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_evaluation_reads_a_stream_once(tmp_path, monkeypatch):
+    words = ["task=dataset", f"task.train._target_={MADE}.Points", "task.loss=mse_loss", *LINEAR]
+    words += [f"task.validation._target_={MADE}.Stream", "task.validation.size=7"]
+    plan = planned(tmp_path, *words, "workers=3")
+    data = plan.task.load()
+    model, communicator = StackedModel(plan.model, 3), StackedCommunicator(3)
+    optimizer = torch.optim.SGD(model.parameters())
+    step = make_step(plan, data.train, model, optimizer, communicator)
+    passes, begin = [], StreamSplit._begin
+    monkeypatch.setattr(StreamSplit, "_begin", lambda *own: passes.append(own) or begin(*own))
+    evaluate(plan, data.validation, step.distributed, communicator)
+    step.distributed.close()
+    assert len(passes) == 1
 
 
 def test_a_loss_of_ones_own_calls_the_model_as_it_likes(tmp_path):
@@ -313,6 +329,14 @@ def test_a_task_says_its_metric(tmp_path):
         DatasetTask(train=named, validation=named)
     named.classes = ["cat", "dog", "cow"]
     assert DatasetTask(train=named, validation=named).num_classes == 3
+
+
+def test_a_run_takes_moved_images_of_cifar(tmp_path):
+    words = ["task=cifar10", f"task.root={cifar(tmp_path, size=4)}", "task.augment=true"]
+    plan = planned(tmp_path, *words, "model=resnet18", "model.width=4", "workers=2", "batch_size=3")
+    data = plan.load_data()
+    assert plan.batches(data, (0,)).indices(0).shape == (1, 3)
+    assert plan.task.lengths(data.train).tolist() == [1] * len(data.train)
 
 
 def test_images_of_cifar_are_moved_and_mirrored_anew_in_each_epoch(tmp_path):
