@@ -6,6 +6,7 @@ contestant and network.
               no trial gets there, that of the highest final accuracy
 
 All accuracies are those of the examples that tune (`data.for_tuning`). The seeds are tuning's, too.
+A trial that diverged has reached no target, as a run that scores.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from experiments.plan.overrides import values_of
 from experiments.report.tuned import POINTS
 from experiments.runs.load import load_rows
 from experiments.runs.study import Standing, read_record
+from experiments.runs.summary import read_summary
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow, time_to_target
 from host.errors import UserError
@@ -67,7 +69,7 @@ class Trial:
 
     @property
     def final(self) -> float:
-        """The accuracy of the last evaluation; 0 of a run that diverged before the first."""
+        """The accuracy of the last evaluation; 0 of a run that diverged."""
         return next((row.accuracy or 0.0 for row in reversed(self.evaluations)), 0.0)
 
     def time_s(self, target: float) -> float:
@@ -82,7 +84,8 @@ def load_trials(settings: Settings, folder: Path) -> list[Trial]:
 
     Raises `UserError` where a setting lacks a run on a network or with a seed that others have, or
     has two, where two contestants have the same setting, a run did not learn by `data.for_tuning`,
-    or does not say its words or its network.
+    was scored by another metric than accuracy, or does not say its words, its network or its
+    evaluations.
     """
     known = _by_words(settings)
     trials, found = [], dict[_Run, Path]()
@@ -105,7 +108,7 @@ def load_trials(settings: Settings, folder: Path) -> list[Trial]:
                     "those of one command"
                 )
             found[one] = file.parent
-            trials.append(_trial(name, text, values["net"], file.parent))
+            trials.append(_trial(name, text, values["net"], file.parent, record.status))
     if missing := _wanted(known, set(found)) - found.keys():
         first = min(_said(known[words][1], net, seed) for words, net, seed in missing)
         raise UserError(
@@ -234,8 +237,26 @@ def at_edge(best: Trial, tried: Sequence[Trial]) -> dict[str, str]:
     return edges
 
 
-def _trial(contestant: str, words: str, net: str, run: Path) -> Trial:
-    rows = [row for row in load_rows(run) if row.is_evaluation and row.accuracy is not None]
+def evaluations_of(run: Path, status: str) -> list[MetricsRow]:
+    """Those of a run that is done; none of one that diverged, which misses every target.
+
+    Raises `UserError` where they cannot be read.
+    """
+    if status == "diverged":
+        return []
+    rows = [row for row in load_rows(run) if row.is_evaluation]
+    if not rows:
+        raise UserError(f"{run} has no evaluation that can be read: delete it and run it again")
+    return rows
+
+
+def _trial(contestant: str, words: str, net: str, run: Path, status: str) -> Trial:
+    if (metric := read_summary(run).metric) is not None:
+        raise UserError(
+            f"{run} was scored by {metric}, and settings are chosen by accuracy: take a task with "
+            f"classes, and leave target.{metric} out"
+        )
+    rows = [row for row in evaluations_of(run, status) if row.accuracy is not None]
     return Trial(contestant=contestant, words=words, net=net, folder=run, evaluations=rows)
 
 

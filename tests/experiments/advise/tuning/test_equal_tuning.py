@@ -1,6 +1,7 @@
 """Tuning of all contestants alike: its trials, what is chosen, and that nothing of it scores."""
 
 import json
+import math
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
@@ -187,11 +188,15 @@ def test_targets_follow_from_the_most_accurate_baseline():
         final_targets([trial("algo=allreduce", [1], [0.01])])
 
 
-def record(folder: Path, overrides: list[str], status: str = "completed") -> None:
+def record(
+    folder: Path, overrides: list[str], status: str = "completed", *, metric=None, time_s=2.5
+) -> None:
     folder.mkdir(parents=True)
-    (folder / "summary.json").write_text(json.dumps({"algo": "a", "status": status}))
+    summary = {"algo": "a", "status": status, "metric": metric}
+    (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "environment.json").write_text(json.dumps({"overrides": overrides}))
-    row = {"kind": "evaluation", "step": 8, "time_s": 2.5, "accuracy": 0.7}
+    row = {"kind": "evaluation", "step": 8, "time_s": time_s, "accuracy": 0.7}
+    row |= {} if metric is None else {"score": 1.3}
     (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
 
 
@@ -262,6 +267,26 @@ def test_records_that_do_not_say_what_was_run_or_where_are_refused(tmp_path):
         (tmp_path / "run/environment.json").write_text(text)
         with pytest.raises(UserError, match=r"environment\.json does not say what was run"):
             load_trials({"a": ["algo=qsgd"]}, tmp_path)
+
+
+def test_trials_that_were_scored_by_another_metric_are_refused(tmp_path):
+    record(tmp_path / "run", [TUNED, "algo=qsgd", "net=wan", "seed=0"], metric="loss")
+    said = r"run was scored by loss, and settings are chosen by accuracy: .* leave target\.loss out"
+    with pytest.raises(UserError, match=said):
+        load_trials({"a": ["algo=qsgd"]}, tmp_path)
+
+
+def test_a_trial_that_diverged_has_reached_nothing(tmp_path):
+    record(tmp_path / "run", [TUNED, "algo=qsgd", "net=wan", "seed=0"], "diverged")
+    (found,) = load_trials({"a": ["algo=qsgd"]}, tmp_path)
+    assert (found.time_s(0.6), found.final) == (math.inf, 0)
+
+
+def test_a_trial_whose_evaluations_are_gone_is_named(tmp_path):
+    record(tmp_path / "run", [TUNED, "algo=qsgd", "net=wan", "seed=0"])
+    (tmp_path / "run/metrics.jsonl").write_text('{"kind": "eval')
+    with pytest.raises(UserError, match="run has no evaluation that can be read: delete it and"):
+        load_trials({"a": ["algo=qsgd"]}, tmp_path)
 
 
 def chosen_of(folder: str) -> list[Path]:
