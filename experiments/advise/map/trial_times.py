@@ -22,8 +22,9 @@ PLACES = {"compute": (0.1, 0.001), "bytes": (30.0, 0.001), "delay": (0.1, 1.0)}
 
 
 def on_map(trials: Iterable[Trial]) -> list[Trial]:
-    """Each trial at each of `PLACES`, with the times of its evaluations there. Raises `UserError` as
-    `load_config`.
+    """Each trial at each of `PLACES`, with the times of its evaluations there.
+
+    Raises `UserError` as `load_config`.
     """
     return [placed for trial in trials for placed in _placed(trial)]
 

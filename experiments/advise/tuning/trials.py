@@ -118,6 +118,23 @@ def load_trials(settings: Settings, folder: Path) -> list[Trial]:
     return trials
 
 
+def load_tried(settings: Settings, folder: Path) -> list[Trial]:
+    """Those of `load_trials`, of one seed, so that no setting has more chances than others.
+
+    Raises `UserError` for several seeds, else as `load_trials`.
+    """
+    trials = load_trials(settings, folder)
+    found: dict[tuple[str, str], Trial] = {}
+    for trial in trials:
+        other = found.setdefault((trial.words, trial.net), trial)
+        if other is not trial:
+            raise UserError(
+                f"{other.folder} and {trial.folder} are trials of {_said(trial.words, trial.net)}, "
+                "whose luckier seed would choose: leave one seed in the folder"
+            )
+    return trials
+
+
 def _given(environment: Path) -> list[str]:
     """The words of a run."""
     try:
@@ -128,7 +145,7 @@ def _given(environment: Path) -> list[str]:
         ) from error
 
 
-def _said(text: str, net: str, seed: str | None) -> str:
+def _said(text: str, net: str, seed: str | None = None) -> str:
     """Such as "'algo=qsgd' on wan with seed 0"; where no run says network or seed, without."""
     where = f" on {net}" if net else ""
     return f"{text!r}{where}" if seed is None else f"{text!r}{where} with seed {seed}"

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
+from experiments.advise.tuning import draws
 from experiments.advise.tuning.draws import Contestant, draw, load_settings, read_contestants
 from experiments.advise.tuning.ranges import Range
 from experiments.advise.tuning.trials import (
@@ -274,6 +275,21 @@ def test_trials_that_were_scored_by_another_metric_are_refused(tmp_path):
     said = r"run was scored by loss, and settings are chosen by accuracy: .* leave target\.loss out"
     with pytest.raises(UserError, match=said):
         load_trials({"a": ["algo=qsgd"]}, tmp_path)
+
+
+@pytest.mark.parametrize("command", ["baseline", "choose"])
+def test_trials_of_several_seeds_choose_nothing(command, tmp_path, monkeypatch):
+    contestants = {"a": Contestant(words="algo=allreduce", ranges={})}
+    monkeypatch.setattr(draws, "read_contestants", lambda name: contestants)
+    for seed, time_s in ((1000, 9), (1001, 2)):
+        words = [TUNED, "algo=allreduce", "net=wan", f"seed={seed}"]
+        record(tmp_path / f"runs/{seed}", words, time_s=time_s)
+    argv = ["equal_tuning", command, "x", "--trials=1", f"--runs={tmp_path / 'runs'}"]
+    argv += [f"--out={tmp_path / 'out'}", *(["--baseline=b"] if command == "choose" else [])]
+    monkeypatch.setattr(sys, "argv", argv)
+    said = "1000 and .*1001 are trials of 'algo=allreduce' on wan, whose luckier seed would choose"
+    with pytest.raises(UserError, match=said):
+        main()
 
 
 def test_a_trial_that_diverged_has_reached_nothing(tmp_path):
