@@ -126,13 +126,28 @@ def test_the_committed_trials_are_equally_many_for_all(folder, contestants):
     assert len({len(own) for own in trials.values()}) == 1
 
 
-def test_a_contestant_without_ranges_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ranges: {}",
+        "{ranges: {}, contestants: {a: {words: , ranges: {}}}}",
+        "{ranges: {}, contestants: {a: {words: 3, ranges: {}}}}",
+    ],
+)
+def test_a_contestant_without_ranges_or_words_is_refused(text, tmp_path, monkeypatch):
     folder = tmp_path / "conf" / "contestants"
     folder.mkdir(parents=True)
-    (folder / "none.yaml").write_text("ranges: {}\n")
+    (folder / "none.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="does not describe contestants"):
         read_contestants("none")
+
+
+@pytest.mark.parametrize("text", ["a: algo=qsgd", "a: [null]", "a: 3", "[a]", "a: [", "é"])
+def test_what_is_no_list_of_settings_is_refused(text, tmp_path):
+    (file := tmp_path / "trials.yaml").write_text(text, encoding="latin-1")
+    with pytest.raises(UserError, match=r"trials\.yaml has no settings: "):
+        load_settings(file)
 
 
 def trial(
