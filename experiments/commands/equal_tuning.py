@@ -8,7 +8,7 @@ python -m experiments.equal_tuning choose reference_fashion --trials 6 --runs RU
 
 draw: trials.yaml, so many for each contestant of conf/contestants; they follow no result
 baseline: baseline.yaml, the baselines' trial of the highest final accuracy, to be run with several
-    tuning seeds
+    tuning seeds; all trials have one seed
 choose: targets.yaml, the median final accuracy of those runs, less 2, 1, 0.5 and 0.2 points;
     chosen.yaml, the setting of each contestant on each network; trials.md, a table of all trials;
     with --on-map at places of the map of `experiments.locate` in place of networks
@@ -69,9 +69,9 @@ def main() -> int:
 
 def _save_baseline(settings: Settings, runs: Path, out: Path) -> None:
     from experiments.advise.tuning.draws import save_settings
-    from experiments.advise.tuning.trials import best_final, load_trials
+    from experiments.advise.tuning.trials import best_final, load_tried
 
-    best = best_final(load_trials(settings, runs))
+    best = best_final(load_tried(settings, runs))
     remark = f"{_COMMAND} baseline: the highest final accuracy of a baseline's trial"
     save_settings({best.contestant: [best.words]}, out / "baseline.yaml", remark)
 
@@ -83,7 +83,7 @@ def _choose(settings: Settings, arguments: argparse.Namespace) -> None:
     from experiments.report.tuned import save_targets
 
     out: Path = arguments.out
-    tried = trials.load_trials(settings, arguments.runs)
+    tried = trials.load_tried(settings, arguments.runs)
     best = trials.best_final(tried)
     seeds = trials.load_trials({best.contestant: [best.words]}, arguments.baseline)
     targets = trials.final_targets(seeds)

@@ -184,7 +184,8 @@ def _made(group: str, make: Callable[[], Any]) -> Any:
     try:
         return make()
     except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise UserError(f"{group}: {str(error).splitlines()[0]}") from error
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"{group}: {said}") from error
 
 
 def _with_tensors(model: Any) -> Any:

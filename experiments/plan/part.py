@@ -43,7 +43,7 @@ def make_part(node: DictConfig, group: str) -> Any:
         return instantiate(node, _convert_="all") if group in OPEN_GROUPS else instantiate(node)
     except InstantiationException as error:
         cause = error.__cause__ or error
-        lines = str(cause).splitlines()
+        lines = str(cause).splitlines() or [type(cause).__name__]
         said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
         raise UserError(f"{group}: {said}") from error
 

@@ -110,6 +110,24 @@ def load_rows(folder: str | Path) -> list[MetricsRow]:
     return [MetricsRow(**{name: row.get(name) for name in names}) for row in rows]
 
 
+def load_config(folder: str | Path) -> dict[str, Any]:
+    """The configuration of the run in `folder`, as it resolved it, but for what it left out.
+
+    Raises `UserError` where it cannot be read.
+    """
+    import yaml
+
+    file = Path(folder) / "config.yaml"
+    try:
+        found = yaml.safe_load(file.read_text())
+        _ = found["names"]["backend"]  # the last that is written
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+        raise UserError(
+            f"{file} is no whole configuration of a run ({error}): delete that run and run it again"
+        ) from error
+    return found
+
+
 def _runs_frame(summaries: list[dict[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 

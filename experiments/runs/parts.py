@@ -32,6 +32,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from experiments.runs.actions import Action, Command, Copy, Pack, SideBySide, Unpack
 from host import conf
@@ -79,9 +80,18 @@ def load_parts(study: str) -> list[StudyPart]:
     file = studies[study]
     try:
         plain = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
-        assert isinstance(plain, dict)
+        if not isinstance(plain, dict):
+            raise ValueError("it has no parts")
         return [_part(str(name), part) for name, part in plain["parts"].items()]
-    except (OmegaConfBaseException, KeyError, TypeError, AttributeError, ValueError) as error:
+    except (
+        OSError,
+        YAMLError,
+        OmegaConfBaseException,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ValueError,
+    ) as error:
         raise UserError(f"{file} does not describe a study: {error}") from error
 
 
@@ -107,7 +117,7 @@ def _part(name: str, part: Mapping[str, Any]) -> StudyPart:
     except ValueError as error:
         raise ValueError(f"part {name} has {error}") from error
     return StudyPart(
-        name=name, what=part["what"], took=part.get("took", ""), actions=tuple(actions)
+        name=name, what=part["what"], took=str(part.get("took", "")), actions=tuple(actions)
     )
 
 
@@ -136,10 +146,13 @@ def _group(
     if "at_once" not in group:
         yield from actions
         return
+    at_once = group["at_once"]
+    if not isinstance(at_once, int) or at_once < 1:
+        raise ValueError(f"at_once={at_once}, which must be a whole number, at least 1")
     commands = tuple(action for action in actions if isinstance(action, Command))
     if len(commands) < len(actions):
         raise ValueError("what is no command in a group with at_once")
-    yield SideBySide(commands=commands, at_once=group["at_once"])
+    yield SideBySide(commands=commands, at_once=at_once)
 
 
 def _action(action: Mapping[str, str], common: list[str]) -> Action:
@@ -147,6 +160,8 @@ def _action(action: Mapping[str, str], common: list[str]) -> Action:
     kind = next(iter(set(action) & set(_KEYS)), None)
     if kind is None or set(action) != {kind, *_KEYS[kind]}:
         raise ValueError(f"no action of the keys {', '.join(action)}")
+    if not all(isinstance(value, str) for value in action.values()):
+        raise ValueError(f"an action of the keys {', '.join(action)}, of which one is no text")
     text = action[kind]
     match kind:
         case "sweep":

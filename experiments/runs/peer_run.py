@@ -27,7 +27,7 @@ from experiments.real.peers import Peers
 from experiments.real.torchrun import check_assigned, work_as_peer
 from experiments.runs.resume import FREE, check_same
 from experiments.runs.run import Recorder, known_summary, load_data
-from experiments.runs.study import Standing, read_record
+from experiments.runs.study import Standing, clear, read_record
 from experiments.tasks.base import Split, TaskData
 from experiments.training.checkpoint import newest
 from experiments.training.metrics import MetricsRow
@@ -95,6 +95,9 @@ def _lead(
     if record is not None and not goes_on and peers.assignment.num_restarts:
         peers.say({"status": record.status})  # a worker died after the end
         return record.status
+    if goes_on and not (plan.folder / "config.yaml").exists():
+        clear(plan.folder)  # worker 0 died while it began the record
+        goes_on = False
     if goes_on:
         plan = _continued(plan, config)
     summary = replace(

@@ -26,7 +26,10 @@ def jobs_at_once(config: DictConfig) -> int:
     """The runs of `config` that may share this host: a core for each, or one."""
     if needs_host(config):
         return 1
-    return max(1, len(os.sched_getaffinity(0)) // config.cluster.sharing)
+    sharing = config.cluster.sharing
+    if not isinstance(sharing, int) or sharing < 1:
+        return 1  # each run says what is wrong with it
+    return max(1, len(os.sched_getaffinity(0)) // sharing)
 
 
 def check_side_by_side(runs: Iterable[StudyRun], launcher: DictConfig) -> None:

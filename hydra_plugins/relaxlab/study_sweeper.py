@@ -7,6 +7,7 @@ from pathlib import Path
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.core.utils import JobReturn
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -58,6 +59,12 @@ class StudySweeper(BasicSweeper):
             RunsFailed: not all runs are done.
         """
         assert self.config is not None
+        size = self.max_batch_size
+        if size is not None and (not isinstance(size, int) or size < 1):
+            raise UserError(
+                "hydra.sweeper.max_batch_size must be a whole number, at least 1, or null, "
+                f"got {size}"
+            )
         root = Path(self.config.hydra.sweep.dir).absolute()
         runs = list(self._runs(root, arguments))
         check_side_by_side(runs, self.config.hydra.launcher)
@@ -72,13 +79,14 @@ class StudySweeper(BasicSweeper):
         except UserError:
             raise
         except Exception as error:
+            lines = str(error).strip().splitlines() or ["it says nothing"]
             if _is_of_slurm(error):
                 raise UserError(
-                    f"Slurm took no job ({str(error).strip().splitlines()[-1]}): start this on a "
+                    f"Slurm took no job ({lines[-1]}): start this on a "
                     "host of a cluster whose Slurm is configured, or leave hydra/launcher out"
                 ) from error
             traceback.print_exc()
-            trouble = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            trouble = f"{type(error).__name__}: {lines[0]}"
         _tell_refusals(returns, num_asked=len(todo))
         asked.end(trouble)
         return returns
@@ -86,7 +94,7 @@ class StudySweeper(BasicSweeper):
     def _launch(self, runs: list[StudyRun], returns: list[Sequence[JobReturn]]) -> None:
         """Add to `returns` what the launcher returns. Raises what it or a run has raised."""
         assert self.launcher is not None
-        size = self.max_batch_size or max(1, len(runs))
+        size = max(1, len(runs)) if self.max_batch_size is None else self.max_batch_size
         for start in range(0, len(runs), size):
             overrides = [list(run.overrides) for run in runs[start : start + size]]
             returned = self.launcher.launch(overrides, initial_job_idx=start)
@@ -146,4 +154,4 @@ def _tell_refusals(returns: list[Sequence[JobReturn]], *, num_asked: int) -> Non
 
 def _quoted(text: str) -> str:
     """The text as a quoted value on Hydra's command line."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return QuotedString(text=text, quote=Quote.single).with_quotes()

@@ -123,6 +123,8 @@ def _lead(times: Array, baseline: Array) -> str:
         return f"missed ({np.isinf(times).sum()}/{len(times)})"
     if times is baseline:
         return "1"
+    if math.isinf(np.median(baseline)):
+        return f"{BASELINE} misses"
     ratio, interval = lead(times, baseline)
     return f"{significant(ratio)}{_between(interval)}"
 

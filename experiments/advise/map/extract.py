@@ -3,7 +3,8 @@
     map_TASK_trials/wN      the trials of one task with N workers
     map_TASK_wN             the runs that score, and the targets.yaml that they were scored by
 
-A run that scores has the words of a trial, but for its seed, its examples and its target.
+A run that scores has the words of a trial, but for its seed, its examples and its target. One that
+diverged misses all targets.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import Any
 import yaml
 
 from experiments.advise.map.trainings import Goal
-from experiments.advise.tuning.trials import JUDGED_AT
+from experiments.advise.tuning.trials import JUDGED_AT, evaluations_of
 from experiments.plan.overrides import values_of
 from experiments.report.tuned import load_targets
-from experiments.runs.load import load_rows
+from experiments.runs.load import load_config
 from experiments.runs.study import Standing, read_record
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
@@ -50,8 +51,8 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """As the run resolved it."""
-        return yaml.safe_load((self.folder / "config.yaml").read_text())
+        """As the run resolved it. Raises `UserError` where it cannot be read."""
+        return load_config(self.folder)
 
     def steps_to(self, accuracy: float) -> float:
         """Until the first evaluation that reaches it; inf for a miss."""
@@ -62,8 +63,8 @@ class Run:
 def extract(runs: Path, file: Path = FILE) -> None:
     """Write `file` from the records in `runs`.
 
-    Raises `UserError` for records of a dirty tree, for runs that are not done or without a trial,
-    for two of one setting and seed, and where settings have other seeds than others.
+    Raises `UserError` for records of a dirty tree, for runs that are not done, cannot be read or
+    have no trial, for two of one setting and seed, and where settings have other seeds than others.
     """
     folders = sorted(
         (task, int(workers), file.parent)
@@ -96,25 +97,32 @@ def extract(runs: Path, file: Path = FILE) -> None:
 
 def load_records(folder: Path) -> list[Run]:
     """All records of a folder, in the order of their names. Raises `UserError` for one of a dirty
-    tree, and for a run that is not done.
+    tree, for a run that is not done, and for one that cannot be read.
     """
     return [_run(file) for file in sorted(folder.glob("*/environment.json"))]
 
 
 def _run(file: Path) -> Run:
-    environment = json.loads(file.read_text())
-    if environment["git_dirty"]:
+    try:
+        environment = json.loads(file.read_text())
+        is_dirty, commit = environment["git_dirty"], environment["git_commit"]
+        words = [str(word) for word in environment["overrides"]]
+        seed = int(values_of(words)["seed"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"{file} does not say what was run ({error}): leave that run out"
+        ) from error
+    if is_dirty:
         raise UserError(f"{file.parent} is of a dirty tree: run it again from a commit")
     record = read_record(file.parent, is_held=False)
     if record is None or record.standing is not Standing.DONE:
         raise UserError(f"{file.parent} is not done: its command goes on with what is left")
-    words = environment["overrides"]
     return Run(
         folder=file.parent,
         words=tuple(word for word in words if word.split("=")[0] not in _NOT_OF_SETTING),
-        seed=int(values_of(words)["seed"]),
-        commit=environment["git_commit"],
-        rows=[row for row in load_rows(file.parent) if row.is_evaluation],
+        seed=seed,
+        commit=commit,
+        rows=evaluations_of(file.parent, record.status),
     )
 
 

@@ -259,11 +259,8 @@ def _timed(
 
 
 def _time_s(run: Run, step: float) -> float:
-    """Of the evaluation after a step; inf for inf."""
-    if math.isinf(step):
-        return math.inf
-    (time_s,) = (row.time_s for row in run.rows if row.step == step)
-    return time_s
+    """Of the evaluation after a step; inf where there is none."""
+    return next((row.time_s for row in run.rows if row.step == step), math.inf)
 
 
 def _rows(place: Place) -> list[list[str]]:

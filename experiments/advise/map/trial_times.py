@@ -10,24 +10,27 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
-import yaml
 
 from experiments.advise.map.job import job_at
 from experiments.advise.map.sent import sent
 from experiments.advise.map.times import times_s
 from experiments.advise.tuning.trials import Trial
+from experiments.runs.load import load_config
 
 PLACES = {"compute": (0.1, 0.001), "bytes": (30.0, 0.001), "delay": (0.1, 1.0)}
 """What rules there, with its rho and lambda."""
 
 
 def on_map(trials: Iterable[Trial]) -> list[Trial]:
-    """Each trial at each of `PLACES`, with the times of its evaluations there."""
+    """Each trial at each of `PLACES`, with the times of its evaluations there.
+
+    Raises `UserError` as `load_config`.
+    """
     return [placed for trial in trials for placed in _placed(trial)]
 
 
 def _placed(trial: Trial) -> Iterator[Trial]:
-    config = yaml.safe_load((trial.folder / "config.yaml").read_text())
+    config = load_config(trial.folder)
     workers = int(config["workers"])
     own = sent(config["model"], config["algo"], config["optim"], workers)
     steps = np.array([float(row.step) for row in trial.evaluations])

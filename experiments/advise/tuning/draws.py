@@ -44,12 +44,19 @@ def read_contestants(name: str) -> dict[str, Contestant]:
         shared = parse_ranges(found["ranges"], file)
         return {
             str(key): Contestant(
-                words=one["words"], ranges=shared | parse_ranges(one["ranges"], file)
+                words=_text(one["words"]), ranges=shared | parse_ranges(one["ranges"], file)
             )
             for key, one in found["contestants"].items()
         }
     except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{file} does not describe contestants: {error}") from error
+
+
+def _text(words: object) -> str:
+    """Raises `TypeError` for anything else."""
+    if not isinstance(words, str):
+        raise TypeError(f"{words!r} is no text of words such as algo=qsgd")
+    return words
 
 
 def draw(contestants: Mapping[str, Contestant], num_trials: int) -> dict[str, list[str]]:
@@ -81,8 +88,10 @@ def load_settings(file: Path) -> dict[str, list[str]]:
     """Of a file that `save_settings` has written. Raises `UserError` for any other."""
     try:
         found: Any = yaml.safe_load(file.read_text())
-        return {str(name): [str(words) for words in own] for name, own in found.items()}
-    except (OSError, yaml.YAMLError, TypeError, AttributeError) as error:
+        if texts := [name for name, own in found.items() if isinstance(own, str)]:
+            raise TypeError(f"{texts[0]} has a text, not a list of texts")
+        return {str(name): [_text(words) for words in own] for name, own in found.items()}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, AttributeError) as error:
         raise UserError(f"{file} has no settings: {error}") from error
 
 

@@ -142,10 +142,10 @@ class Search:
         )
         known = study.user_attrs.get(_OF)
         if known is None:
-            study.set_user_attr(_OF, self._request.key)
             defaults = self._request.defaults
             if all(self._request.fields[name].contains(v) for name, v in defaults.items()):
-                study.enqueue_trial(defaults, user_attrs={_DEFAULT: True})
+                study.enqueue_trial(defaults, user_attrs={_DEFAULT: True}, skip_if_exists=True)
+            study.set_user_attr(_OF, self._request.key)
         elif known != self._request.key:
             raise UserError(
                 f"{self._folder} holds another search, of other words, ranges or objectives: "

@@ -56,7 +56,7 @@ def runs_of(
         for seed, net in product(seeds, nets if named is None else [named]):
             there = (*of_net, f"net={net}")
             if there not in networks:
-                networks[there] = compose_with_hydra([*common, "algo=allreduce", *there]).net
+                networks[there] = compose_with_hydra([*common, *words, f"net={net}"]).net
             config = _put_in(composed[words], net, networks[there], seed)
             yield _one(config, contestant, (*common, *words, f"net={net}", f"seed={seed}"))
 

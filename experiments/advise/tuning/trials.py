@@ -6,6 +6,7 @@ contestant and network.
               no trial gets there, that of the highest final accuracy
 
 All accuracies are those of the examples that tune (`data.for_tuning`). The seeds are tuning's, too.
+A trial that diverged has reached no target, as a run that scores.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from experiments.plan.overrides import values_of
 from experiments.report.tuned import POINTS
 from experiments.runs.load import load_rows
 from experiments.runs.study import Standing, read_record
+from experiments.runs.summary import read_summary
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow, time_to_target
 from host.errors import UserError
@@ -67,7 +69,7 @@ class Trial:
 
     @property
     def final(self) -> float:
-        """The accuracy of the last evaluation; 0 of a run that diverged before the first."""
+        """The accuracy of the last evaluation; 0 of a run that diverged."""
         return next((row.accuracy or 0.0 for row in reversed(self.evaluations)), 0.0)
 
     def time_s(self, target: float) -> float:
@@ -82,7 +84,8 @@ def load_trials(settings: Settings, folder: Path) -> list[Trial]:
 
     Raises `UserError` where a setting lacks a run on a network or with a seed that others have, or
     has two, where two contestants have the same setting, a run did not learn by `data.for_tuning`,
-    or does not say its words or its network.
+    was scored by another metric than accuracy, or does not say its words, its network or its
+    evaluations.
     """
     known = _by_words(settings)
     trials, found = [], dict[_Run, Path]()
@@ -105,13 +108,30 @@ def load_trials(settings: Settings, folder: Path) -> list[Trial]:
                     "those of one command"
                 )
             found[one] = file.parent
-            trials.append(_trial(name, text, values["net"], file.parent))
+            trials.append(_trial(name, text, values["net"], file.parent, record.status))
     if missing := _wanted(known, set(found)) - found.keys():
         first = min(_said(known[words][1], net, seed) for words, net, seed in missing)
         raise UserError(
             f"{folder} lacks {counted(len(missing), 'trial')}: run them first, such as {first}; a "
             "setting that is refused there needs a net=NAME of its own"
         )
+    return trials
+
+
+def load_tried(settings: Settings, folder: Path) -> list[Trial]:
+    """Those of `load_trials`, of one seed, so that no setting has more chances than others.
+
+    Raises `UserError` for several seeds, else as `load_trials`.
+    """
+    trials = load_trials(settings, folder)
+    found: dict[tuple[str, str], Trial] = {}
+    for trial in trials:
+        other = found.setdefault((trial.words, trial.net), trial)
+        if other is not trial:
+            raise UserError(
+                f"{other.folder} and {trial.folder} are trials of {_said(trial.words, trial.net)}, "
+                "whose luckier seed would choose: leave one seed in the folder"
+            )
     return trials
 
 
@@ -125,7 +145,7 @@ def _given(environment: Path) -> list[str]:
         ) from error
 
 
-def _said(text: str, net: str, seed: str | None) -> str:
+def _said(text: str, net: str, seed: str | None = None) -> str:
     """Such as "'algo=qsgd' on wan with seed 0"; where no run says network or seed, without."""
     where = f" on {net}" if net else ""
     return f"{text!r}{where}" if seed is None else f"{text!r}{where} with seed {seed}"
@@ -234,8 +254,26 @@ def at_edge(best: Trial, tried: Sequence[Trial]) -> dict[str, str]:
     return edges
 
 
-def _trial(contestant: str, words: str, net: str, run: Path) -> Trial:
-    rows = [row for row in load_rows(run) if row.is_evaluation and row.accuracy is not None]
+def evaluations_of(run: Path, status: str) -> list[MetricsRow]:
+    """Those of a run that is done; none of one that diverged, which misses every target.
+
+    Raises `UserError` where they cannot be read.
+    """
+    if status == "diverged":
+        return []
+    rows = [row for row in load_rows(run) if row.is_evaluation]
+    if not rows:
+        raise UserError(f"{run} has no evaluation that can be read: delete it and run it again")
+    return rows
+
+
+def _trial(contestant: str, words: str, net: str, run: Path, status: str) -> Trial:
+    if (metric := read_summary(run).metric) is not None:
+        raise UserError(
+            f"{run} was scored by {metric}, and settings are chosen by accuracy: take a task with "
+            f"classes, and leave target.{metric} out"
+        )
+    rows = [row for row in evaluations_of(run, status) if row.accuracy is not None]
     return Trial(contestant=contestant, words=words, net=net, folder=run, evaluations=rows)
 
 

@@ -145,6 +145,19 @@ def test_what_is_chosen_is_what_is_made():
     assert isinstance(plan_of().algorithm, AllReduce)
 
 
+class SaysNothing:
+    def __init__(self, *arguments: object, **options: object) -> None:
+        raise ValueError
+
+
+def test_a_class_that_refuses_without_a_word_is_named():
+    target = f"{__name__}.SaysNothing"
+    with pytest.raises(UserError, match=r"^task: ValueError$"):
+        part.make_part(OmegaConf.create({"_target_": target}), "task")
+    with pytest.raises(UserError, match=r"^optim: ValueError$"):
+        plan_of("model=mlp", f"optim._target_={target}")
+
+
 def test_the_seed_draws_the_weights():
     def weights(seed):
         return [p.detach() for p in plan_of(f"seed={seed}").model.parameters()]

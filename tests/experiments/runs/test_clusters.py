@@ -39,6 +39,12 @@ def test_workers_that_share_a_device_take_as_many_cores(monkeypatch):
     assert jobs_at_once(config) == 2
 
 
+@pytest.mark.parametrize("sharing", ["0", "-1", "null", "two"])
+def test_what_no_run_can_share_is_left_to_the_runs_to_refuse(sharing):
+    config = compose_config(["algo=allreduce", "backend=sim", f"cluster.sharing={sharing}"])
+    assert jobs_at_once(config) == 1
+
+
 def test_real_runs_are_not_run_side_by_side():
     real, simulated = (
         StudyRun(overrides=(), identity=str(alone), needs_host=alone) for alone in (True, False)

@@ -4,11 +4,13 @@ import sys
 from importlib.util import find_spec
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from experiments.runs.study import RunsFailed
 from host.errors import UserError
 from hydra_plugins.relaxlab.ray_launcher import RayLauncher
-from hydra_plugins.relaxlab.study_sweeper import StudySweeper
+from hydra_plugins.relaxlab.study_sweeper import StudySweeper, _quoted
 from tests import app
 
 
@@ -59,6 +61,27 @@ def test_another_error_of_a_launcher_is_shown_whole(tmp_path, monkeypatch, capsy
     said = swept(tmp_path, monkeypatch, ZeroDivisionError("by nothing"))
     assert not isinstance(said, UserError)
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_error_of_a_launcher_that_says_nothing(tmp_path, monkeypatch, capsys):
+    said = swept(tmp_path, monkeypatch, AssertionError())
+    assert isinstance(said, RunsFailed)
+    assert str(said) == "AssertionError: it says nothing"
+    assert "1 run, 1 to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("size", [-1, 0, 2.5, "all"])
+def test_no_batch_is_smaller_than_a_run(size):
+    sweeper = object.__new__(StudySweeper)
+    sweeper.max_batch_size, sweeper.config = size, OmegaConf.create()
+    said = f"max_batch_size must be a whole number, at least 1, or null, got {size}"
+    with pytest.raises(UserError, match=said):
+        sweeper.sweep([])
+
+
+@pytest.mark.parametrize("text", ["a\\b", "it's", "a\\", "a\\'b", "a b"])
+def test_hydra_reads_what_is_quoted(text):
+    assert OverridesParser.create().parse_override(f"k={_quoted(text)}").value() == text
 
 
 class StubOfRay:

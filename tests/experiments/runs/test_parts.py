@@ -67,6 +67,12 @@ def test_parts_are_the_commands_that_they_describe(written):
     assert second.took == ""
 
 
+def test_a_number_is_no_duration(written):
+    written("parts: {p: {what: W., took: 30, actions: []}}")
+    (part,) = load_parts("s")
+    assert (part.took, part.took_s) == ("30", None)
+
+
 def test_parts_are_run_in_the_order_of_the_study(written):
     written(STUDY)
     assert [part.name for part in choose_parts("s", [])] == ["first", "second"]
@@ -94,6 +100,16 @@ def test_a_name_that_there_is_not_is_told_with_those_there_are(written):
         ("parts: {p: {actions: []}}", "what"),
         ("parts: {p: {what: W., actions: [{sweep: '${words.a}'}]}}", "words.a"),
         ("no: parts", "parts"),
+        ("[parts]", "it has no parts"),
+        ("parts: {", "expected"),
+        ("parts: {p: {what: W., actions: [{copy: 3, to: b}]}}", "of which one is no text"),
+        *(
+            (
+                f"parts: {{p: {{what: W., actions: [{{at_once: {number}, actions: []}}]}}}}",
+                f"p has at_once={number}, which must be a whole number, at least 1",
+            )
+            for number in ("0", "two", "1.5")
+        ),
         (
             "parts: {p: {what: W., actions: [{at_once: 2, actions: [{unpack: a, to: b}]}]}}",
             "no com",
@@ -102,7 +118,7 @@ def test_a_name_that_there_is_not_is_told_with_those_there_are(written):
 )
 def test_a_file_that_is_no_study_is_one_sentence(written, text, said):
     written(text)
-    with pytest.raises(UserError, match=rf"s\.yaml does not describe a study: .*{said}"):
+    with pytest.raises(UserError, match=rf"(?s)s\.yaml does not describe a study: .*{said}"):
         load_parts("s")
 
 

@@ -8,8 +8,10 @@ import pytest
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
+from experiments.plan.identity import plain
 from experiments.runs import peer_run
 from experiments.runs.peer_run import told_examples, told_order
+from experiments.runs.summary import NOT_ENDED
 from experiments.tasks.base import Split, TaskData
 from experiments.tasks.own.splits import DatasetSplit
 from experiments.tasks.own.stream import StreamSplit
@@ -65,6 +67,39 @@ def test_workers_share_examples_out_by_the_same_sources(monkeypatch, tmp_path):
     with pytest.raises(UserError, match=r"^worker 3 takes .* in another order than worker 0: "):
         follow(monkeypatch, tmp_path, data_of(y, other), first, by_source)
     assert follow(monkeypatch, tmp_path, data_of(y, other), first) == "completed"
+
+
+class Leads:
+    """Worker 0, which torchrun has started again."""
+
+    starter, num_hosts, num_restarts = "torchrun", 1, 1
+
+    def __init__(self):
+        self.assignment = self
+
+    def say(self, word):
+        self.word = word
+
+
+def test_a_run_whose_worker_died_while_its_record_was_begun_begins_anew(monkeypatch, tmp_path):
+    config = compose_config(["algo=allreduce", "model=mlp"])
+    plan = make_plan(config, tmp_path / "run")
+    plan.folder.mkdir()
+    summary = {"algo": "allreduce", "status": "failed", "reason": NOT_ENDED}
+    (plan.folder / "summary.json").write_text(json.dumps(summary))
+    found = []
+
+    class Recorder:
+        def __init__(self, plan, *arguments, goes_on):
+            found.append((goes_on, plan.resume, plan.folder.exists()))
+
+        def run(self, data):
+            return "completed"
+
+    monkeypatch.setattr(peer_run, "Recorder", Recorder)
+    data = data_of(np.arange(10))
+    assert peer_run._lead(plan, plain(config), [], data, Leads()) == "completed"
+    assert found == [(False, None, False)]
 
 
 def test_of_a_stream_only_its_beginning_is_read():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.advise.advice import BASELINE
-from experiments.advise.map.answer import answers, caveats
+from experiments.advise.map.answer import Answer, answers, caveats
 from experiments.advise.map.job import Job, job_at
 from experiments.advise.map.standing import grids, lead, model_error, setting_at, trained_near
 from experiments.advise.map.trainings import load
@@ -41,6 +41,21 @@ def test_a_lead_is_the_ratio_of_medians_with_the_interval_of_pairs():
     ratio, (low, high) = lead(np.array([1.0, 2.0, 4.0]), np.array([3.0, 6.0, 12.0]))
     assert (ratio, low, high) == pytest.approx((3, 3, 3))
     assert lead(np.array([math.inf] * 3), np.array([3.0, 6.0, 12.0]))[0] == 0
+
+
+def test_where_all_reduce_misses_there_is_no_lead():
+    (answer,) = answers(JOB, ["fashion_mnist"])
+    trained = answer.trained
+    missed = tuple((math.inf,) * len(trained.seeds) for _ in trained.goals)
+    own = [
+        replace(training, steps=missed) if training.algo == BASELINE else training
+        for training in trained.trainings
+    ]
+    answer = Answer(JOB, replace(trained, trainings=tuple(own)))
+    rows = {row[1]: row[2] for row in answer.rows()}
+    assert rows.pop(BASELINE).startswith("missed")
+    assert {said.removesuffix(" *") for said in rows.values()} <= {"allreduce misses"}
+    assert ", allreduce misses" in answer.first_said()
 
 
 def test_evaluations_far_apart_make_more_ties():

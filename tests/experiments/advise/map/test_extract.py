@@ -92,6 +92,35 @@ def test_a_run_that_is_not_done_is_refused(tmp_path):
         extracted(tmp_path)
 
 
+def test_a_run_that_diverged_misses_all_targets(tmp_path):
+    tried(tmp_path, "algo=qsgd")
+    scored(tmp_path, "algo=qsgd", seeds=(1,))
+    folder, more = tmp_path / "map_mnist5k_w4", ("target_accuracy=0.79",)
+    record(folder, "algo=qsgd", 0, CURVES[0], more=more, status="diverged")
+    ((own,),) = [trained["trainings"] for trained in extracted(tmp_path)["trained"]]
+    assert [steps[0] for steps in own["steps"]] == [math.inf] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("environment.json", '{"overr', r"environment\.json does not say what was run"),
+        ("environment.json", '{"overrides": []}', r"environment\.json does not say what was run"),
+        ("config.yaml", "algo: {_targ", r"config\.yaml is no whole configuration of a run"),
+        ("config.yaml", "algo: {}\n", r"config\.yaml is no whole configuration of a run"),
+        ("config.yaml", None, r"config\.yaml is no whole configuration of a run"),
+        ("metrics.jsonl", '{"kind": "eva', "qsgd_0 has no evaluation that can be read: delete it"),
+    ],
+)
+def test_a_record_of_which_a_part_is_gone_is_named(tmp_path, name, text, said):
+    tried(tmp_path, "algo=qsgd")
+    scored(tmp_path, "algo=qsgd")
+    file = tmp_path / "map_mnist5k_w4/algo=qsgd_0" / name
+    file.unlink() if text is None else file.write_text(text)
+    with pytest.raises(UserError, match=said):
+        extracted(tmp_path)
+
+
 def test_settings_of_other_seeds_are_refused(tmp_path):
     tried(tmp_path, "algo=qsgd")
     tried(tmp_path, "algo=sgp")

@@ -129,6 +129,17 @@ def test_what_is_no_point_of_the_map_is_refused(runs, how, said):
         places(runs)
 
 
+def test_a_simulated_run_that_diverged_has_no_time(runs):
+    write(runs, BASELINE)
+    write(runs, OTHER)
+    for folder in runs.glob("sim_ef_signsgd_*"):
+        (folder / "summary.json").write_text(json.dumps({"algo": "a", "status": "diverged"}))
+    (place,) = places(runs)
+    assert np.isinf(place.timed[1].simulated_s).all()
+    assert np.isfinite(place.timed[1].real_s).all()
+    page([place])
+
+
 def test_all_reduce_is_wanted(runs):
     write(runs, OTHER)
     with pytest.raises(UserError, match="has not one setting of allreduce"):

@@ -47,6 +47,13 @@ def test_what_depends_on_timing_has_no_place(tmp_path):
         on_map([trial(tmp_path / "run", "algo=async", [0.1, 0.2, 0.3])])
 
 
+def test_a_trial_whose_configuration_is_gone_is_named(tmp_path):
+    own = trial(tmp_path / "run", "algo=allreduce", [0.1, 0.2, 0.3])
+    (tmp_path / "run/config.yaml").write_text("algo: {}\n")
+    with pytest.raises(UserError, match=r"config\.yaml is no whole configuration of a run"):
+        on_map([own])
+
+
 def test_the_same_trials_have_another_best_where_compute_rules_and_where_bytes_do(tmp_path):
     often, seldom = "algo=local_sgd algo.interval=2", "algo=local_sgd algo.interval=10"
     trials = [

@@ -1,6 +1,7 @@
 """Tuning of all contestants alike: its trials, what is chosen, and that nothing of it scores."""
 
 import json
+import math
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
+from experiments.advise.tuning import draws
 from experiments.advise.tuning.draws import Contestant, draw, load_settings, read_contestants
 from experiments.advise.tuning.ranges import Range
 from experiments.advise.tuning.trials import (
@@ -124,13 +126,28 @@ def test_the_committed_trials_are_equally_many_for_all(folder, contestants):
     assert len({len(own) for own in trials.values()}) == 1
 
 
-def test_a_contestant_without_ranges_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ranges: {}",
+        "{ranges: {}, contestants: {a: {words: , ranges: {}}}}",
+        "{ranges: {}, contestants: {a: {words: 3, ranges: {}}}}",
+    ],
+)
+def test_a_contestant_without_ranges_or_words_is_refused(text, tmp_path, monkeypatch):
     folder = tmp_path / "conf" / "contestants"
     folder.mkdir(parents=True)
-    (folder / "none.yaml").write_text("ranges: {}\n")
+    (folder / "none.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="does not describe contestants"):
         read_contestants("none")
+
+
+@pytest.mark.parametrize("text", ["a: algo=qsgd", "a: [null]", "a: 3", "[a]", "a: [", "é"])
+def test_what_is_no_list_of_settings_is_refused(text, tmp_path):
+    (file := tmp_path / "trials.yaml").write_text(text, encoding="latin-1")
+    with pytest.raises(UserError, match=r"trials\.yaml has no settings: "):
+        load_settings(file)
 
 
 def trial(
@@ -187,11 +204,15 @@ def test_targets_follow_from_the_most_accurate_baseline():
         final_targets([trial("algo=allreduce", [1], [0.01])])
 
 
-def record(folder: Path, overrides: list[str], status: str = "completed") -> None:
+def record(
+    folder: Path, overrides: list[str], status: str = "completed", *, metric=None, time_s=2.5
+) -> None:
     folder.mkdir(parents=True)
-    (folder / "summary.json").write_text(json.dumps({"algo": "a", "status": status}))
+    summary = {"algo": "a", "status": status, "metric": metric}
+    (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "environment.json").write_text(json.dumps({"overrides": overrides}))
-    row = {"kind": "evaluation", "step": 8, "time_s": 2.5, "accuracy": 0.7}
+    row = {"kind": "evaluation", "step": 8, "time_s": time_s, "accuracy": 0.7}
+    row |= {} if metric is None else {"score": 1.3}
     (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
 
 
@@ -262,6 +283,41 @@ def test_records_that_do_not_say_what_was_run_or_where_are_refused(tmp_path):
         (tmp_path / "run/environment.json").write_text(text)
         with pytest.raises(UserError, match=r"environment\.json does not say what was run"):
             load_trials({"a": ["algo=qsgd"]}, tmp_path)
+
+
+def test_trials_that_were_scored_by_another_metric_are_refused(tmp_path):
+    record(tmp_path / "run", [TUNED, "algo=qsgd", "net=wan", "seed=0"], metric="loss")
+    said = r"run was scored by loss, and settings are chosen by accuracy: .* leave target\.loss out"
+    with pytest.raises(UserError, match=said):
+        load_trials({"a": ["algo=qsgd"]}, tmp_path)
+
+
+@pytest.mark.parametrize("command", ["baseline", "choose"])
+def test_trials_of_several_seeds_choose_nothing(command, tmp_path, monkeypatch):
+    contestants = {"a": Contestant(words="algo=allreduce", ranges={})}
+    monkeypatch.setattr(draws, "read_contestants", lambda name: contestants)
+    for seed, time_s in ((1000, 9), (1001, 2)):
+        words = [TUNED, "algo=allreduce", "net=wan", f"seed={seed}"]
+        record(tmp_path / f"runs/{seed}", words, time_s=time_s)
+    argv = ["equal_tuning", command, "x", "--trials=1", f"--runs={tmp_path / 'runs'}"]
+    argv += [f"--out={tmp_path / 'out'}", *(["--baseline=b"] if command == "choose" else [])]
+    monkeypatch.setattr(sys, "argv", argv)
+    said = "1000 and .*1001 are trials of 'algo=allreduce' on wan, whose luckier seed would choose"
+    with pytest.raises(UserError, match=said):
+        main()
+
+
+def test_a_trial_that_diverged_has_reached_nothing(tmp_path):
+    record(tmp_path / "run", [TUNED, "algo=qsgd", "net=wan", "seed=0"], "diverged")
+    (found,) = load_trials({"a": ["algo=qsgd"]}, tmp_path)
+    assert (found.time_s(0.6), found.final) == (math.inf, 0)
+
+
+def test_a_trial_whose_evaluations_are_gone_is_named(tmp_path):
+    record(tmp_path / "run", [TUNED, "algo=qsgd", "net=wan", "seed=0"])
+    (tmp_path / "run/metrics.jsonl").write_text('{"kind": "eval')
+    with pytest.raises(UserError, match="run has no evaluation that can be read: delete it and"):
+        load_trials({"a": ["algo=qsgd"]}, tmp_path)
 
 
 def chosen_of(folder: str) -> list[Path]:

@@ -67,6 +67,20 @@ def test_a_search_begins_with_the_defaults_and_goes_on(words, tmp_path):
     assert load_tunings(tmp_path) == ([second], [])
 
 
+def test_a_search_that_was_killed_at_its_beginning_still_tries_the_defaults(tmp_path, monkeypatch):
+    request = read_request([*WORDS, "ranges=optim", "trials=1", f"folder={tmp_path}"])
+
+    def killed(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    for step in ("enqueue_trial", "set_user_attr"):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(search.optuna.Study, step, killed)
+            Search(request)
+    (waiting,) = Search(request)._study.get_trials()
+    assert waiting.state.name == "WAITING"
+
+
 def test_where_only_time_changes_a_kept_training_serves_and_a_section_tells_of_it(
     words, tmp_path, capsys
 ):

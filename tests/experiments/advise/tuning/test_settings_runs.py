@@ -71,6 +71,14 @@ def test_each_run_is_the_one_that_its_words_make():
     assert runs[-1].config["profile"] == "profiles/slow_tcp.yaml"
 
 
+def test_words_of_all_runs_may_be_of_the_settings_own_choices():
+    settings = {"a": ["algo=qsgd optim=adamw"], "b": ["algo=bytegrad optim=adamw"]}
+    own = ("algo.error_feedback=true", "optim.eps=0.1")
+    for run in runs_of(settings, [*COMMON, *own], ["none", "wan"], [0]):
+        assert run.config == plain(compose_config(run.words))
+        assert run.config["algo"]["error_feedback"] is True
+
+
 def test_a_run_that_is_refused_fails_in_the_end_and_one_that_is_held_is_left(tmp_path: Path):
     settings = {"a": ["algo=allreduce batch_size=100000"]}
     [refused] = runs_of(settings, COMMON, ["none"], [0])
