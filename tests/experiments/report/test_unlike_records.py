@@ -265,11 +265,33 @@ def test_the_profile_tells_what_is_at_work_from_what_was_not_run(tmp_path):
     write_run(tmp_path / "ended", "local_sgd", "wan")
     write_at_work(tmp_path / "at_work", algo="local_sgd", net="lan_1g")
     write_run(tmp_path / "once", "torch_ddp_bf16", "wan")
-    notes = performance_profile.section(ReportData.load(tmp_path)).notes
+    notes = performance_profile.section(ReportData.ReportData.load(tmp_path)).notes
     assert notes == [
         "not in the profile, since not run in every situation: torch_ddp_bf16.",
         "not in the profile, since not ended in every situation: local_sgd and torch_ddp.",
     ]
+
+
+def test_a_situation_of_which_no_run_has_ended_counts_in_no_share_of_the_profile(tmp_path):
+    for algo in ("allreduce", "bytegrad"):
+        for net in ("wan", "lan_1g"):
+            write_run(tmp_path / f"{algo}_{net}", algo, net, shared_training=True)
+        write_at_work(tmp_path / algo, algo=algo, net="slow_tcp")
+    study = ReportData.load(tmp_path)
+    ratios = performance_profile.factors(study.table, study.table.index.to_series() * 0)
+    assert ratios.attrs["weights"] == dict.fromkeys(ratios.index, 1 / 2)
+    ratios = performance_profile.factors(study.table)
+    assert ratios.attrs["weights"] == dict.fromkeys(ratios.index, 1.0) and len(ratios) == 2
+    finding = performance_profile.section(study).finding
+    assert finding.startswith("Of 2 situations of the same trainings, ") and "100 %" in finding
+
+
+def test_who_takes_no_time_is_the_best_of_the_profile(tmp_path):
+    for net in ("wan", "lan_1g"):
+        write_run(tmp_path / f"a_{net}", "allreduce", net, time_to_accuracy_s=0.0)
+        write_run(tmp_path / f"b_{net}", "bytegrad", net)
+    ratios = performance_profile.factors(ReportData.load(tmp_path).table)
+    assert ratios.allreduce.tolist() == [1.0, 1.0] and ratios.bytegrad.tolist() == [math.inf] * 2
 
 
 def test_at_other_targets_not_all_have_missed_while_some_are_at_work(tmp_path):
