@@ -1,6 +1,7 @@
 import csv
 import itertools
 import math
+import tracemalloc
 from importlib import resources
 from statistics import NormalDist
 
@@ -329,3 +330,12 @@ def test_ten_pairs_tell_a_shift_of_their_own_deviation_and_of_twice_that_on_a_pa
     of_all_signs = NormalDist().inv_cdf(0.8**0.1)
     assert detectable_shift(10, 0.05 / 19) == pytest.approx(of_all_signs, abs=0.06)
     assert detectable_shift(5, 0.05) == math.inf
+
+
+def test_what_many_pairs_can_tell_takes_little_memory():
+    tracemalloc.start()
+    try:
+        assert 0.6 < detectable_shift(14, 0.05) < detectable_shift(10, 0.05)
+        assert tracemalloc.get_traced_memory()[1] < 64e6
+    finally:
+        tracemalloc.stop()
