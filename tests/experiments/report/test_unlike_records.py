@@ -8,6 +8,7 @@ import pytest
 from matplotlib.text import Text
 from pyarrow import parquet
 
+from experiments.report.compare import compare
 from experiments.report.data import ReportData
 from experiments.report.figures.dots import dots
 from experiments.report.page.run_table import run_table
@@ -112,6 +113,24 @@ def test_runs_whose_seeds_are_unknown_are_compared_in_no_pairs(tmp_path):
     assert (own["speedup_low"], own["speedup_high"]) == expected
     for module in SECTIONS:
         assert module.section(study).finding.endswith(".")
+
+
+def test_a_seed_that_was_run_twice_is_told(tmp_path, capsys):
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", seed=seed, backend="sim")
+    write_at_work(tmp_path / "at_work", seed=0, backend="sim")
+    notes = overview.section(ReportData.load(tmp_path)).notes
+    assert not any("intervals too narrow" in note for note in notes)
+    for seed in range(2):
+        write_run(tmp_path / f"again{seed}", seed=seed, backend="sim")
+    said = (
+        f"2 runs of a setting and a seed that another run has, such as {tmp_path}/a0 and "
+        f"{tmp_path}/again0: each counts as one more seed, which makes intervals too narrow and "
+        "ties too few. Leave one of each two out."
+    )
+    assert said in overview.section(ReportData.load(tmp_path)).notes
+    compare(tmp_path, tmp_path / "plots")
+    assert said in capsys.readouterr().out
 
 
 def test_a_loss_that_is_no_number_is_not_the_accuracy_beside_it(tmp_path):
