@@ -284,7 +284,7 @@ def test_the_profile_tells_what_is_at_work_from_what_was_not_run(tmp_path):
     write_run(tmp_path / "ended", "local_sgd", "wan")
     write_at_work(tmp_path / "at_work", algo="local_sgd", net="lan_1g")
     write_run(tmp_path / "once", "torch_ddp_bf16", "wan")
-    notes = performance_profile.section(ReportData.ReportData.load(tmp_path)).notes
+    notes = performance_profile.section(ReportData.load(tmp_path)).notes
     assert notes == [
         "not in the profile, since not run in every situation: torch_ddp_bf16.",
         "not in the profile, since not ended in every situation: local_sgd and torch_ddp.",
