@@ -78,7 +78,8 @@ def _times(
     own = math.nan if row["target_score"] is None else float(row["target_score"])
     is_harder = ~(sign * targets <= sign * own)  # than NaN, any
     times = np.full((len(runs), len(targets)), math.inf)
-    for at, (index, run) in enumerate(runs[_OF_RUN].to_dict("index").items()):
+    records = zip(runs.index, runs[_OF_RUN].to_dict("records"), strict=True)
+    for at, (index, run) in enumerate(records):
         if run["status"] != "completed":
             continue
         scores = sign * curves.get("score", index)
