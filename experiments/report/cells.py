@@ -14,13 +14,15 @@ from experiments.report.results_table import (
     AT_WORK,
     COMPARABLE,
     DETAIL,
+    KEYS,
     SITUATION,
     shown,
     varies,
 )
 from experiments.report.statistics import MIN_SEEDS
+from experiments.runs.load import find_twins
 from experiments.tasks.target import ACCURACY
-from host.words import significant
+from host.words import counted, significant
 
 TITLE_COLUMNS = (
     *("task", "data", "model", "model_options", "partition", "net", "net_options", "tcp_options"),
@@ -81,6 +83,22 @@ def remarks(runs: pd.DataFrame) -> list[str]:
     return [
         f"{run['folder']}{'' if run['status'] == AT_WORK else ' ' + run['status']}: {run['reason']}"
         for run in others.to_dict("records")
+    ]
+
+
+def repeated(runs: pd.DataFrame) -> list[str]:
+    """A sentence where two of the runs that have ended, which are `named`, are of one setting and
+    one seed.
+    """
+    keys = [*KEYS, "seed"]
+    runs = runs.loc[runs.seed.notna() & (runs.status != AT_WORK)]
+    if (twins := find_twins(runs, keys)) is None:
+        return []
+    num = int(runs.duplicated(keys).sum())
+    return [
+        f"{counted(num, 'run')} of a setting and a seed that another run has, such as "
+        f"{twins[0].folder} and {twins[1].folder}: each counts as one more seed, which makes "
+        "intervals too narrow and ties too few. Leave one of each two out."
     ]
 
 

@@ -41,7 +41,8 @@ class ReportData:
 
     Args:
         runs: of `load_runs`, `named`, with the steps and MB until the target; inf for a miss, NaN
-            where rows that say them are lost.
+            where rows that say them are lost. "is_unread": it completed, and all of its
+            evaluations are lost, or the one after its last step.
         evaluations: the rows of `load_metrics` with a "score", by the metric of the run's target.
         table: of `results_table`, with the medians of these steps and MB.
         problems: sentences on files that could not be read.
@@ -76,9 +77,8 @@ class ReportData:
                 " ".join([f"There is no run in {path}.", *runs.attrs["apart"], *problems])
             )
         data = cls.of(runs, metrics)
-        return replace(
-            data, problems=problems, tunings=tuple(tunings), frozen=load_targets(Path(path))
-        )
+        frozen = load_targets(Path(path), data.runs["metric"])
+        return replace(data, problems=problems, tunings=tuple(tunings), frozen=frozen)
 
     @classmethod
     def of(cls, runs: pd.DataFrame, metrics: pd.DataFrame) -> ReportData:
@@ -86,7 +86,7 @@ class ReportData:
         problems, apart = metrics.attrs.pop("problems", []), runs.attrs.get("apart", ())
         metrics.attrs = {}  # pandas copies them with every selection
         evaluations = scored(metrics, runs)
-        runs = _with_way(named(runs), evaluations)
+        runs = _with_unread(_with_way(named(runs), evaluations), metrics, evaluations)
         return cls(
             runs=runs,
             evaluations=evaluations,
@@ -173,6 +173,16 @@ def _with_way(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:
     is_miss = may_miss & runs.steps_to_accuracy.isna().to_numpy()
     runs.loc[is_miss, _ON_THE_WAY] = math.inf
     return runs
+
+
+def _with_unread(
+    runs: pd.DataFrame, metrics: pd.DataFrame, evaluations: pd.DataFrame
+) -> pd.DataFrame:
+    """`runs` with "is_unread"; an evaluation follows the last step, also one without a score."""
+    last = metrics.loc[metrics["kind"] == "evaluation"].groupby("folder").step.max()
+    is_cut = (runs.folder.map(last) < runs.steps).fillna(False)
+    is_lost = ~runs.folder.isin(evaluations.folder) | is_cut
+    return runs.assign(is_unread=(runs.status == "completed") & is_lost.astype(bool))
 
 
 def _with_medians(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

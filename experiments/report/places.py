@@ -33,8 +33,8 @@ def compared_on_page(situations: Sequence[_Rows]) -> list[list[dict[str, Any]]]:
     """What the rows of each situation are to one another, on a page of all these situations.
 
     "place" counts from 1 and is NaN for a miss; "ties_with_first": by `is_tie`, or because `holm`
-    does not tell the two apart, of all pairs of rows that stand in one situation of the page (any
-    row could have been the first); "baseline" is the
+    does not tell the two apart, of all pairs of rows with a known time to a target that stand in
+    one situation of the page (any of them could have been the first); "baseline" is the
     label of the fastest baseline, `speedup` how many times faster the row is, with its interval
     from `speedup_low` to `speedup_high`; `bytes_ratio` is what it sends a step over what
     "bytes_baseline" sends, the one that sends most.
@@ -69,7 +69,14 @@ def _chances(rows: _Rows) -> dict[int, float]:
 
 
 def _with_intervals(rows: _Rows) -> list[Mapping[Any, Any]]:
-    return [row for row in rows if row["runs"] >= MIN_SEEDS]
+    """Those any of which might have been the first: none without a target, or a known time."""
+    return [
+        row
+        for row in rows
+        if row["runs"] >= MIN_SEEDS
+        and pd.notna(row["target"])
+        and not math.isnan(row["time_to_accuracy_s"])
+    ]
 
 
 def _first(rows: _Rows) -> Mapping[Any, Any] | None:

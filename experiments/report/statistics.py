@@ -53,6 +53,8 @@ BY_ORDER_SEEDS = 6
 
 _LEVEL = 0.95
 _POWER = 0.8
+_SUMS_AT_ONCE = 1 << 21
+"""Of 8 bytes."""
 
 
 def median_interval(values: Sequence[float] | Array) -> Interval:
@@ -299,8 +301,12 @@ def _flipped(differences: Array) -> Array:
     num_pairs = differences.shape[1]
     assert num_pairs <= MAX_PAIRS, "there are 2 ** num_pairs signs"
     bits = np.arange(2**num_pairs)[:, None] >> np.arange(num_pairs) & 1
-    sums = np.abs(differences @ (1.0 - 2.0 * bits.T))  # the first has all signs as they are
-    return (sums >= sums[:, :1] * (1 - 1e-9)).mean(axis=1)
+    signs = 1.0 - 2.0 * bits.T
+    shares = []
+    for begin in range(0, len(differences), rows := max(1, _SUMS_AT_ONCE >> num_pairs)):
+        sums = np.abs(differences[begin : begin + rows] @ signs)  # the first has all as they are
+        shares.append((sums >= sums[:, :1] * (1 - 1e-9)).mean(axis=1))
+    return np.concatenate(shares)
 
 
 def _ratios(tops: Array, bottoms: Array) -> Array:

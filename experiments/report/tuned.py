@@ -7,13 +7,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from experiments.tasks.target import ACCURACY, LOWER_IS_BETTER, Target
 from host.bounded_yaml import read_mapping
 from host.errors import UserError
 from host.words import listed
@@ -106,11 +108,12 @@ def _read(file: Path) -> Tuning:
     return Tuning(**own, trials=trials, objectives=objectives)
 
 
-def load_targets(folder: Path) -> dict[float, float]:
+def load_targets(folder: Path, metrics: Iterable[str] = (ACCURACY,)) -> dict[float, float]:
     """The scores, by how many points they are below the final score of a tuned baseline; none
     where the folder has no such file.
 
-    Raises `UserError` for a file that holds none, or lacks some of `POINTS`.
+    Raises `UserError` for a file that holds none, or some that one of the runs' `metrics` cannot
+    have, or lacks some of `POINTS`.
     """
     file = folder / TARGETS
     if not file.exists():
@@ -122,6 +125,8 @@ def load_targets(folder: Path) -> dict[float, float]:
         targets = {float(points): float(target) for points, target in found.items()}
         if not all(map(math.isfinite, [*targets, *targets.values()])):
             raise ValueError("they are finite numbers")
+        for metric, value in product(LOWER_IS_BETTER.keys() & set(metrics), targets.values()):
+            Target(metric=metric, value=value)
     except (OSError, TypeError, ValueError) as error:
         raise UserError(f"{file} has no targets, such as 1.0: 0.85 ({error})") from error
     if lacking := [f"{points:g}" for points in POINTS if points not in targets]:

@@ -5,6 +5,7 @@ is first.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,8 @@ _WORKERS = {False: "real", True: "simulated"}
 
 def times_to_accuracy(measured: Path, predicted: Path) -> str:
     """Predicted over measured time to accuracy of each algorithm that both have on all networks of
-    `NETS`, and how alike the orders of the algorithms are.
+    `NETS`, and how alike the orders of the algorithms are. Median and error are of the algorithms
+    that reached the target in both.
 
     Raises `UserError` for a folder without runs on all of them, or with several settings of an
     algorithm, and where both have no algorithm in common.
@@ -35,8 +37,10 @@ def times_to_accuracy(measured: Path, predicted: Path) -> str:
     common = _common(seconds.dropna().index, foreseen.dropna().index, measured, predicted)
     names = seconds.loc[common].median(axis=1).sort_values().index
     seconds, foreseen = seconds.loc[names], foreseen.loc[names]
-    ratio = foreseen / seconds
-    rows = {str(name): [f"{ratio.loc[name, net]:.2f}" for net in NETS] for name in names}
+    rows = {
+        str(name): [_ratio(seconds.loc[name, net], foreseen.loc[name, net]) for net in NETS]
+        for name in names
+    }
     rows |= {f"**{name}**": cells for name, cells in _summary(seconds, foreseen).items()}
     return _markdown(("algorithm", *NETS), rows)
 
@@ -52,7 +56,10 @@ def seconds_a_step(measured: Path, predicted: Path) -> str:
     simulated = _steps(predicted, is_simulated=True)
     common = _common(real.index, simulated.index, measured, predicted)
     rows = {
-        str(name): [f"{s:.3f}", f"{simulated[name]:.3f}", f"{simulated[name] / s:.2f}"]
+        str(name): [
+            *(_number(s, ".3f"), _number(simulated[name], ".3f")),
+            _number(simulated[name] / s, ".2f"),
+        ]
         for name, s in real.loc[common].sort_values().items()
     }
     return _markdown(("algorithm", "real", "simulated", "ratio"), rows)
@@ -83,21 +90,39 @@ def first_places(measured: Path, predicted: Path) -> str:
 def _firsts(simulated: dict[str, float], rows: pd.DataFrame) -> list[str]:
     """The cells of one network, of predicted times by algorithm and of measured rows."""
     real = dict(zip(rows["name"], rows.time_to_accuracy_s, strict=True))
-    ties = dict(zip(rows["name"], rows.ties_with_first, strict=True))
-    first, other = min(real, key=real.__getitem__), min(simulated, key=simulated.__getitem__)
+    first, other = _first(real), _first(simulated)
+    times = [_time(real, first), _time(simulated, other), _time(real, other)]
+    verdict = _verdict(first, other, simulated, rows)
+    return [first or "-", times[0], other or "-", *times[1:], verdict]
+
+
+def _first(times: Mapping[str, float]) -> str | None:
+    """None where all have missed."""
+    return min(times, key=times.__getitem__) if min(times.values()) < math.inf else None
+
+
+def _time(times: Mapping[str, float], name: str | None) -> str:
+    if name is None:
+        return "-"
+    return "missed" if math.isinf(times[name]) else significant(times[name])
+
+
+def _verdict(
+    first: str | None, other: str | None, simulated: Mapping[str, float], rows: pd.DataFrame
+) -> str:
+    """On the `first`, measured, and the `other`, predicted."""
+    if first is None or other is None:
+        return "all missed" if first == other else "differ"
     rate_mbit = float(rows.asked_rate_mbit.iloc[0])
     error = prediction_error(None if math.isnan(rate_mbit) else rate_mbit)
     pair = [simulated[first]], [simulated[other]]
     if first == other:
-        verdict = "agree"
-    elif ties[other]:
-        verdict = "tie, measured"
-    elif is_tie(*pair, paired=True, model_error=error):
-        verdict = f"tie, within the error of {100 * error:.0f} %"
-    else:
-        verdict = "differ"
-    times = [significant(time_s) for time_s in (real[first], simulated[other], real[other])]
-    return [first, times[0], other, *times[1:], verdict]
+        return "agree"
+    if rows.ties_with_first[rows["name"] == other].any():
+        return "tie, measured"
+    if is_tie(*pair, paired=True, model_error=error):
+        return f"tie, within the error of {100 * error:.0f} %"
+    return "differ"
 
 
 def _runs(folder: Path, *, is_simulated: bool) -> pd.DataFrame:
@@ -146,15 +171,32 @@ def _summary(measured: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, list[
     from scipy.stats import kendalltau
 
     ratio = predicted / measured
+    ratio = ratio.where(np.isfinite(ratio) & np.isfinite(measured))  # reached in both
+    errors = {net: 100 * (ratio[net] - 1).abs().mean() for net in NETS}
+    taus = [np.asarray(kendalltau(measured[net], predicted[net]))[0] for net in NETS]
     return {
-        "median": [f"{ratio[net].median():.2f}" for net in NETS],
-        "mean absolute error": [f"{100 * (ratio[net] - 1).abs().mean():.0f} %" for net in NETS],
-        "Kendall's tau of the orders": [
-            f"{np.asarray(kendalltau(measured[net], predicted[net]))[0]:.2f}" for net in NETS
-        ],
-        "first, measured": [str(measured[net].idxmin()) for net in NETS],
-        "first, predicted": [str(predicted[net].idxmin()) for net in NETS],
+        "median": [_number(ratio[net].median(), ".2f") for net in NETS],
+        "mean absolute error": [_number(errors[net], ".0f", " %") for net in NETS],
+        "Kendall's tau of the orders": [_number(tau, ".2f") for tau in taus],
+        "first, measured": [_first(measured[net].to_dict()) or "-" for net in NETS],
+        "first, predicted": [_first(predicted[net].to_dict()) or "-" for net in NETS],
     }
+
+
+def _ratio(measured_s: float, predicted_s: float) -> str:
+    """Such as "0.98", or "missed, measured" where only the real run did."""
+    missed = [
+        name
+        for name, time_s in (("measured", measured_s), ("predicted", predicted_s))
+        if math.isinf(time_s)
+    ]
+    if missed:
+        return "both missed" if len(missed) > 1 else f"missed, {missed[0]}"
+    return f"{predicted_s / measured_s:.2f}"
+
+
+def _number(value: float, digits: str, unit: str = "") -> str:
+    return f"{value:{digits}}{unit}" if math.isfinite(value) else "-"
 
 
 def _steps(folder: Path, *, is_simulated: bool) -> pd.Series:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 
 from experiments.report.data import MAX_PANELS, ReportData
@@ -190,6 +191,7 @@ def _explored(data: ReportData, curves: Curves, root: Path) -> dict[str, Any]:
         "curves": curves.described(),
         "rules": rules(range(1, max(Counter(settings).values()) + 1)),  # some may not have ended
         "at_work": AT_WORK,
+        "unread": np.flatnonzero(data.runs.is_unread).tolist(),
         **situations(data, curves, settings),
     }
     return shared(explored, arrays, {}) | {"arrays": arrays}

@@ -39,8 +39,8 @@ _MIN_SITUATIONS = 2
 
 
 def factors(table: pd.DataFrame, trainings: pd.Series | None = None) -> pd.DataFrame:
-    """Times over the best of their situation: a row for each situation, a column for each algorithm
-    that was run in all of them; inf for a miss.
+    """Times over the best of their situation: a row for each situation of which runs have ended, a
+    column for each algorithm that was run in all of them; inf for a miss.
 
     `attrs["at_work"]` names those of which no run has ended in some of them, `attrs["left_out"]`
     the other algorithms; `attrs["weights"]` are of the situations: those of one set of `trainings`
@@ -56,9 +56,11 @@ def factors(table: pd.DataFrame, trainings: pd.Series | None = None) -> pd.DataF
     ratios = wide.loc[:, is_complete]
     best = ratios.min(axis=1)
     with np.errstate(invalid="ignore"):
-        ratios = ratios.div(best, axis=0).fillna(math.inf)
+        over_best = ratios.div(best, axis=0).fillna(math.inf)
+    is_best = ratios.eq(best, axis=0) & (ratios < math.inf)
+    ratios = over_best.mask(is_best, 1.0)  # also where the best time is 0
     sets = situations if trainings is None else trainings.loc[table.index]
-    of_situation = sets.groupby(situations).first()
+    of_situation = sets.groupby(situations).first().loc[wide.index]
     at_work = set(table.label[table.time_to_accuracy_s.isna()]) - set(ratios.columns)
     ratios.attrs["at_work"] = sorted(at_work)
     ratios.attrs["left_out"] = [k for k in wide.columns[~is_complete] if k not in at_work]

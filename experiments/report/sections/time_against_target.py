@@ -149,7 +149,7 @@ def _at_targets(data: ReportData) -> Iterator[tuple[dict[Any, Any], list[dict[An
     """
     curves = Curves.of(data)
     for _, situation, baseline in _situations(data):
-        is_unread = any_unread(situation, curves)
+        is_unread = any_unread(situation)
         targets = [data.frozen.get(points, _target(baseline, points)) for points in POINTS]
         times = times_of_all(situation, curves, np.array(targets))
         for at, (points, target) in enumerate(zip(POINTS, targets, strict=True)):

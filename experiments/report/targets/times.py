@@ -1,8 +1,9 @@
 """How long settings take to any target, from the curves of their runs.
 
 A run that did not reach a target has missed it. But where the target is harder than its own, and it
-ended before others of its situation did, nobody knows whether it would have. Nor does anybody of a
-run that has not ended, or, at another target than its own, of one whose evaluations cannot be read.
+ended at its own, or before others of its situation did, nobody knows whether it would have. Nor
+does anybody of a run that has not ended, or, at another target than its own, of one whose
+evaluations cannot be read, all or the last.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from experiments.report.results_table import AT_WORK, KEYS
 from experiments.report.statistics import Array
 from experiments.report.targets.curves import Curves
 from experiments.tasks.target import LOWER_IS_BETTER
+
+_OF_RUN = ["status", "steps", "stops_at_target", "is_unread", "time_to_accuracy_s"]
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,9 @@ def ended(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.loc[runs.status != AT_WORK]
 
 
-def any_unread(situation: Situation, curves: Curves) -> bool:
+def any_unread(situation: Situation) -> bool:
     """Whether there is a run that completed, and whose evaluations cannot be read."""
-    completed = (runs.index[runs.status == "completed"] for runs in situation.runs)
-    return any(not len(curves.get("score", run)) for own in completed for run in own)
+    return any(runs.is_unread.any() for runs in situation.runs)
 
 
 def times_of_all(situation: Situation, curves: Curves, targets: Array) -> dict[int, Array]:
@@ -76,21 +78,21 @@ def _times(
     own = math.nan if row["target_score"] is None else float(row["target_score"])
     is_harder = ~(sign * targets <= sign * own)  # than NaN, any
     times = np.full((len(runs), len(targets)), math.inf)
-    for at, (run, status, steps) in enumerate(
-        zip(runs.index, runs.status, runs.steps, strict=True)
-    ):
-        if status != "completed":
+    records = zip(runs.index, runs[_OF_RUN].to_dict("records"), strict=True)
+    for at, (index, run) in enumerate(records):
+        if run["status"] != "completed":
             continue
-        scores = sign * curves.get("score", run)
-        if not len(scores):
-            recorded_s = runs.time_to_accuracy_s[run]
-            times[at, targets == own] = math.inf if pd.isna(recorded_s) else recorded_s
-            times[at, targets != own] = math.nan
-            continue
+        scores = sign * curves.get("score", index)
         best = np.maximum.accumulate(np.where(np.isnan(scores), -math.inf, scores))
         first = np.searchsorted(best, sign * targets)
-        seconds = np.append(curves.get("time_s", run), math.inf)
+        seconds = np.append(curves.get("time_s", index), math.inf)
         times[at] = seconds[first]
-        if pd.notna(steps) and steps < last_step:
-            times[at, np.isinf(times[at]) & is_harder] = math.nan
+        is_missed = np.isinf(times[at])
+        stopped = run["stops_at_target"] and bool((best >= sign * own).any())
+        if run["is_unread"]:
+            recorded_s = run["time_to_accuracy_s"]
+            told = math.inf if pd.isna(recorded_s) else recorded_s
+            times[at, is_missed] = np.where(targets == own, told, math.nan)[is_missed]
+        elif stopped or (pd.notna(run["steps"]) and run["steps"] < last_step):
+            times[at, is_missed & is_harder] = math.nan
     return times

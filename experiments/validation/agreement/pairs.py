@@ -7,15 +7,20 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
 from experiments.report.statistics import MAX_PAIRS, flip_p_value
 from experiments.runs.load import find_twins, load_rows, load_runs
+from experiments.runs.summary import INTERRUPTIONS
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow, reaching
 from host.bounded_yaml import read_mapping
 from host.errors import UserError
+
+if TYPE_CHECKING:  # it takes half a second
+    import pandas as pd
 
 POINTS = 2.0
 """By how many points of accuracy a target is below what tuning runs come to."""
@@ -92,9 +97,10 @@ def rule_targets(runs: Path) -> dict[str, float]:
     """The target of each algorithm: the median over its runs of the best accuracy on the validation
     set, less `POINTS`.
 
-    Raises `UserError` where there are none, or some are not simulated.
+    Raises `UserError` where there are none, or some are not simulated, or have not ended.
     """
     table = load_runs(runs)
+    _check_ended(table)
     if table.empty or set(table.backend) != {_SIMULATED}:
         raise UserError(f"{runs} has other runs than simulated ones, or none: targets are of these")
     best: dict[str, list[float]] = {}
@@ -123,7 +129,10 @@ def load_targets(file: Path) -> dict[str, float]:
         found = read_mapping(file.read_text())
         if not found:
             raise ValueError("it is no mapping")
-        return {str(algo): float(value) for algo, value in found.items()}
+        targets = {str(algo): float(value) for algo, value in found.items()}
+        for value in targets.values():
+            Target(value=value)
+        return targets
     except (OSError, TypeError, ValueError) as error:
         raise UserError(f"{file} has no targets, such as allreduce: 0.9 ({error})") from error
 
@@ -132,10 +141,12 @@ def compare(runs: Path, targets: Mapping[str, float]) -> list[Compared]:
     """All algorithms of `targets`, in their order.
 
     Raises `UserError` where one has not the same seeds, real and simulated, and two at least, or
-    more than `MAX_PAIRS`, or several runs of a seed, or one without, or fewer than two evaluations.
+    more than `MAX_PAIRS`, or several runs of a seed, or one without, or one that has not ended, or
+    fewer than two evaluations.
     """
     table = load_runs(runs)
     table = table.loc[table.algo.isin([*targets])]
+    _check_ended(table)
     unknown = table.folder[table.seed.isna()]
     if len(unknown):
         raise UserError(f"{unknown.iloc[0]} has no seed, so that it makes no pair: leave it out")
@@ -152,6 +163,15 @@ def compare(runs: Path, targets: Mapping[str, float]) -> list[Compared]:
         )
     }
     return [_compared(algo, target, _pairs(algo, found, runs)) for algo, target in targets.items()]
+
+
+def _check_ended(table: pd.DataFrame) -> None:
+    cut = table.folder[table.reason.fillna("").str.startswith(INTERRUPTIONS)]
+    if len(cut):
+        raise UserError(
+            f"{cut.iloc[0]} is still running, or was interrupted, so that nobody knows what it "
+            "reaches: let it end, or leave it out"
+        )
 
 
 def _pairs(

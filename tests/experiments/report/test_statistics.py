@@ -1,6 +1,7 @@
 import csv
 import itertools
 import math
+import tracemalloc
 from importlib import resources
 from statistics import NormalDist
 
@@ -104,6 +105,7 @@ def equal(num_seeds, chance, spread):
                 **{
                     "label": f"{k}",
                     "algo": "a",
+                    "target": "accuracy 0.9",
                     "runs": num_seeds,
                     "seeds": tuple(range(num_seeds)),
                 },
@@ -128,6 +130,22 @@ def test_one_page_in_20_tells_some_of_equal_algorithms_apart(num_seeds, alike):
         num_alone += any(not any(row["ties_with_first"] for row in n) for n in page)
     assert num_alone == 0
     assert num_wrong <= (0.05 if alike else 0.2) * num_pages
+
+
+def test_what_could_never_have_been_the_first_is_in_no_pair_of_the_page():
+    [[one, other, *_], *_] = equal(3, np.random.default_rng(7), 0.1)
+    one |= {"times_s": (1.0,) * 3, "time_to_accuracy_s": 1.0}
+    logs = np.array([0.2256, 0.3256, 0.4256])  # of which the t test says 0.03
+    assert stats.ttest_1samp(logs, 0).pvalue == pytest.approx(0.03, abs=1e-3)
+    other |= {"times_s": tuple(np.exp(logs)), "time_to_accuracy_s": math.exp(logs[1])}
+    never = {"times_s": (math.inf,) * 3, "time_to_accuracy_s": math.inf}
+    for others, is_tied in (
+        (never, True),
+        (never | {"target": math.nan}, False),
+        (never | {"time_to_accuracy_s": math.nan}, False),
+    ):
+        page = compared_on_page([[one, other], [one | others, other | others]])
+        assert page[0][1]["ties_with_first"] == is_tied
 
 
 def test_the_deviation_of_all_tells_apart_what_that_of_two_does_not():
@@ -312,3 +330,12 @@ def test_ten_pairs_tell_a_shift_of_their_own_deviation_and_of_twice_that_on_a_pa
     of_all_signs = NormalDist().inv_cdf(0.8**0.1)
     assert detectable_shift(10, 0.05 / 19) == pytest.approx(of_all_signs, abs=0.06)
     assert detectable_shift(5, 0.05) == math.inf
+
+
+def test_what_many_pairs_can_tell_takes_little_memory():
+    tracemalloc.start()
+    try:
+        assert 0.6 < detectable_shift(14, 0.05) < detectable_shift(10, 0.05)
+        assert tracemalloc.get_traced_memory()[1] < 64e6
+    finally:
+        tracemalloc.stop()

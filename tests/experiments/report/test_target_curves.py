@@ -7,7 +7,8 @@ import pytest
 
 from experiments.report.data import MAX_LINES, ReportData
 from experiments.report.sections import time_against_target
-from experiments.runs.load import load_metrics
+from experiments.runs import journal
+from experiments.runs.load import load_metrics, load_rows
 from host.errors import UserError
 from tests.experiments.recorded import NETS, write_run, write_study
 
@@ -73,7 +74,7 @@ def test_targets_that_were_fixed_before_the_runs_take_the_place_of_their_own(tmp
     rows = data.evaluations.query("score >= 0.65").groupby("algo").time_s.min()
     assert page.numbers.seconds.iloc[2] == rows.min()
     assert "fixed before these runs" in page.caption
-    for unfit in ("[0.5]", "", "[" * 5000, "{1.0: .nan}", "{.inf: 0.6}"):
+    for unfit in ("[0.5]", "", "[" * 5000, "{1.0: .nan}", "{.inf: 0.6}", "{2.0: 85}"):
         (tmp_path / "targets.yaml").write_text(unfit)
         with pytest.raises(UserError, match="has no targets, such as"):
             ReportData.load(tmp_path)
@@ -98,3 +99,26 @@ def test_no_one_is_first_at_a_target_beyond_which_a_run_did_not_go(tmp_path):
         .tables["time_against_target"]
         .cells["first"]
     )
+
+
+def test_nobody_has_missed_a_target_harder_than_that_at_which_all_ended(tmp_path):
+    for algo in ("allreduce", "bytegrad"):
+        write_run(tmp_path / algo, algo, num_rows=9, stop_at_target=True)
+    (tmp_path / "targets.yaml").write_text("{2.0: 0.96, 1.0: 0.97, 0.5: 0.975, 0.2: 0.978}")
+    section = time_against_target.section(ReportData.load(tmp_path))
+    assert section.tables["time_against_target"].cells["first"] == ["not known"] * 4
+    assert "no other one can be told" in section.finding
+
+
+def test_at_harder_targets_a_journal_that_was_cut_short_is_no_miss(tmp_path):
+    for algo in ("allreduce", "bytegrad"):
+        write_run(tmp_path / algo, algo)
+    file = tmp_path / "bytegrad" / "metrics.parquet"
+    rows = [own for own in load_rows(file.parent) if own.step <= 60]
+    (tmp_path / "bytegrad" / "metrics.jsonl").write_text(
+        "".join(map(journal.line, rows)) + '{"kind": "ev'
+    )
+    file.unlink()
+    section = time_against_target.section(ReportData.load(tmp_path))
+    assert section.tables["time_against_target"].cells["first"] == ["not known"] * 4
+    assert section.finding.startswith("Evaluations cannot be read beside the time")

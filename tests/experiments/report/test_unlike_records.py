@@ -8,6 +8,7 @@ import pytest
 from matplotlib.text import Text
 from pyarrow import parquet
 
+from experiments.report.compare import compare
 from experiments.report.data import ReportData
 from experiments.report.figures.dots import dots
 from experiments.report.page.run_table import run_table
@@ -112,6 +113,24 @@ def test_runs_whose_seeds_are_unknown_are_compared_in_no_pairs(tmp_path):
     assert (own["speedup_low"], own["speedup_high"]) == expected
     for module in SECTIONS:
         assert module.section(study).finding.endswith(".")
+
+
+def test_a_seed_that_was_run_twice_is_told(tmp_path, capsys):
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", seed=seed, backend="sim")
+    write_at_work(tmp_path / "at_work", seed=0, backend="sim")
+    notes = overview.section(ReportData.load(tmp_path)).notes
+    assert not any("intervals too narrow" in note for note in notes)
+    for seed in range(2):
+        write_run(tmp_path / f"again{seed}", seed=seed, backend="sim")
+    said = (
+        f"2 runs of a setting and a seed that another run has, such as {tmp_path}/a0 and "
+        f"{tmp_path}/again0: each counts as one more seed, which makes intervals too narrow and "
+        "ties too few. Leave one of each two out."
+    )
+    assert said in overview.section(ReportData.load(tmp_path)).notes
+    compare(tmp_path, tmp_path / "plots")
+    assert said in capsys.readouterr().out
 
 
 def test_a_loss_that_is_no_number_is_not_the_accuracy_beside_it(tmp_path):
@@ -270,6 +289,28 @@ def test_the_profile_tells_what_is_at_work_from_what_was_not_run(tmp_path):
         "not in the profile, since not run in every situation: torch_ddp_bf16.",
         "not in the profile, since not ended in every situation: local_sgd and torch_ddp.",
     ]
+
+
+def test_a_situation_of_which_no_run_has_ended_counts_in_no_share_of_the_profile(tmp_path):
+    for algo in ("allreduce", "bytegrad"):
+        for net in ("wan", "lan_1g"):
+            write_run(tmp_path / f"{algo}_{net}", algo, net, shared_training=True)
+        write_at_work(tmp_path / algo, algo=algo, net="slow_tcp")
+    study = ReportData.load(tmp_path)
+    ratios = performance_profile.factors(study.table, study.table.index.to_series() * 0)
+    assert ratios.attrs["weights"] == dict.fromkeys(ratios.index, 1 / 2)
+    ratios = performance_profile.factors(study.table)
+    assert ratios.attrs["weights"] == dict.fromkeys(ratios.index, 1.0) and len(ratios) == 2
+    finding = performance_profile.section(study).finding
+    assert finding.startswith("Of 2 situations of the same trainings, ") and "100 %" in finding
+
+
+def test_who_takes_no_time_is_the_best_of_the_profile(tmp_path):
+    for net in ("wan", "lan_1g"):
+        write_run(tmp_path / f"a_{net}", "allreduce", net, time_to_accuracy_s=0.0)
+        write_run(tmp_path / f"b_{net}", "bytegrad", net)
+    ratios = performance_profile.factors(ReportData.load(tmp_path).table)
+    assert ratios.allreduce.tolist() == [1.0, 1.0] and ratios.bytegrad.tolist() == [math.inf] * 2
 
 
 def test_at_other_targets_not_all_have_missed_while_some_are_at_work(tmp_path):

@@ -96,6 +96,51 @@ def test_what_is_first_in_simulation_ties_by_measured_or_by_predicted_times(
     assert line.strip("| ").split(" | ")[-1] == verdict
 
 
+def cells(text):
+    """The cells of each row behind the first, by that."""
+    rows = (line.strip("| ").split(" | ") for line in text.splitlines()[2:])
+    return {name.strip("*"): own for name, *own in rows}
+
+
+def test_a_miss_is_no_ratio_and_where_all_miss_nobody_is_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorded, "NETS", dict.fromkeys(("some", "real", "all"), 100.0))
+    monkeypatch.setattr(module, "NETS", ("some", "real", "all"))
+    missing = {("bytegrad", "gloo", "some")} | {
+        (algo, backend, net)
+        for algo in ("allreduce", "bytegrad")
+        for backend, net in (("gloo", "real"), ("gloo", "all"), ("sim", "all"))
+    }
+    for algo, time_s in (("allreduce", 2.0), ("bytegrad", 3.0)):
+        for backend, net in ((b, n) for b in ("gloo", "sim") for n in module.NETS):
+            took_s = None if (algo, backend, net) in missing else time_s
+            fields = {"backend": backend, "time_to_accuracy_s": took_s}
+            write_run(tmp_path / backend / f"{algo}_{net}", algo, net, **fields)
+    folders = tmp_path / "gloo", tmp_path / "sim"
+    times = cells(times_to_accuracy(*folders))
+    assert times["allreduce"] == ["1.00", "missed, measured", "both missed"]
+    assert times["bytegrad"] == ["missed, measured", "missed, measured", "both missed"]
+    assert times["median"] == ["1.00", "-", "-"]
+    assert times["mean absolute error"] == ["0 %", "-", "-"]
+    assert times["Kendall's tau of the orders"] == ["1.00", "-", "-"]
+    assert times["first, measured"] == ["allreduce", "-", "-"]
+    assert times["first, predicted"] == ["allreduce", "allreduce", "-"]
+    assert cells(first_places(*folders)) == {
+        "some": ["allreduce", "2.00", "allreduce", "2.00", "2.00", "agree"],
+        "real": ["-", "-", "allreduce", "2.00", "missed", "differ"],
+        "all": ["-", "-", "-", "-", "-", "all missed"],
+    }
+
+
+def test_a_run_that_took_no_step_has_no_seconds_of_one(tmp_path):
+    for algo in ("allreduce", "bytegrad"):
+        failed = {"status": "failed", "steps_per_s": None} if algo == "bytegrad" else {}
+        write_run(tmp_path / "real" / algo, algo, **failed | {"backend": "gloo"})
+        write_run(tmp_path / "sim" / algo, algo, backend="sim", steps_per_s=4.0)
+    assert cells(seconds_a_step(tmp_path / "real", tmp_path / "sim"))["bytegrad"] == [
+        *("-", "0.250", "-")
+    ]
+
+
 def test_folders_without_such_runs_are_refused(folders, tmp_path):
     write_run(tmp_path / "run", net="wan")
     with pytest.raises(UserError, match="of real workers, seed 0, on none, lan_1g, slow_tcp, loss"):

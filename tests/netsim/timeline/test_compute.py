@@ -41,6 +41,14 @@ def test_a_straggler_is_one_worker_and_slow_in_its_share_of_the_steps():
     assert np.mean(slow) == pytest.approx(0.25, abs=0.03)
 
 
+def test_when_a_straggler_is_slow_says_nothing_of_its_jitter():
+    jitter = Lognormal(sigma=1.0)
+    rare = Straggler(variation=jitter, slowdown=1000, share=0.05)
+    own = np.array([jitter.factors(step, 1)[0] for step in range(2000)])
+    is_slow = [rare.factors(step, 1)[0] > 500 * own[step] for step in range(2000)]
+    assert np.log(own[is_slow]).std() == pytest.approx(np.log(own).std(), abs=0.2)
+
+
 def test_a_trace_has_a_factor_for_all_or_one_for_each():
     trace = Trace(steps=[1.5, [1, 2, 3]])
     assert trace.factors(0, 3).tolist() == [1.5, 1.5, 1.5]

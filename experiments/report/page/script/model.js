@@ -28,14 +28,15 @@ class Model {
         return name in this.column ? valueOf(this.column[name], run) : null;
     }
 
-    // Seconds of the first evaluation that reached the target, Infinity for a miss. Where evaluations cannot be read
-    // it is what the run recorded, NaN at other targets.
+    // Seconds of the first evaluation that reached the target, Infinity for a miss. Where evaluations cannot be read,
+    // all or the last, it is what the run recorded, NaN at other targets.
     timeTo(target, run, { recorded, is_lower: isLower }) {
         if (this.get("status", run) !== "completed") return Infinity;
         const scores = this.curve("score", run);
-        if (!scores.length) return target === recorded ? (this.get("time_to_accuracy_s", run) ?? Infinity) : NaN;
         const at = scores.findIndex((score) => (isLower ? score <= target : score >= target));
-        return at < 0 ? Infinity : this.curve("time_s", run)[at];
+        if (at >= 0) return this.curve("time_s", run)[at];
+        if (!this.unread.includes(run)) return Infinity;
+        return target === recorded ? (this.get("time_to_accuracy_s", run) ?? Infinity) : NaN;
     }
 
     // Nobody knows what it will reach.

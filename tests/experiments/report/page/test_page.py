@@ -20,6 +20,7 @@ from experiments.report.page.build import make_page
 from experiments.report.results_table import results_table
 from experiments.report.sections import SECTIONS, time_to_accuracy
 from experiments.report.statistics import is_tie, ratio_interval
+from experiments.runs.journal import line
 from experiments.runs.load import load_rows, load_runs
 from experiments.tasks.target import Target
 from experiments.training.metrics import time_to_target
@@ -298,11 +299,16 @@ def test_what_is_not_known_is_last_in_either_order(uneven):
     assert uneven.console == []
 
 
-def test_a_run_whose_evaluations_are_lost_has_the_time_that_it_recorded(tmp_path, chromium):
+@pytest.mark.parametrize("lost", ["all", "the last"])
+def test_a_run_whose_evaluations_are_lost_has_the_time_that_it_recorded(tmp_path, chromium, lost):
     runs = tmp_path / "runs"
     for algo in ("allreduce", "bytegrad"):
         took_s = write_run(runs / algo, algo)["time_to_accuracy_s"]
+    first = load_rows(runs / "bytegrad")[:2]
     (runs / "bytegrad" / "metrics.parquet").write_bytes(b"torn")
+    if lost == "the last":
+        (runs / "bytegrad" / "metrics.parquet").unlink()
+        (runs / "bytegrad" / "metrics.jsonl").write_text("".join(map(line, first)))
     file = tmp_path / "lost.html"
     file.write_text(make_page(ReportData.load(runs), runs, tmp_path, "lost"))
     show(chromium, file)

@@ -9,6 +9,7 @@ from experiments.commands.checks import agreement
 from experiments.report.statistics import MAX_PAIRS, flip_p_value
 from experiments.runs.actions import Command
 from experiments.runs.parts import load_parts
+from experiments.runs.summary import CTRL_C, NOT_ENDED
 from experiments.training.metrics import MetricsRow
 from experiments.validation.agreement import pairs
 from experiments.validation.agreement.page import page
@@ -116,9 +117,36 @@ def test_runs_that_make_no_pairs_are_refused(runs, tmp_path):
         pairs.compare(runs, {"bytegrad": 0.8})
     with pytest.raises(UserError, match="has other runs than simulated ones, or none"):
         pairs.rule_targets(runs)
-    (tmp_path / "targets.yaml").write_text("[]")
-    with pytest.raises(UserError, match=r"has no targets, such as allreduce: 0\.9"):
-        pairs.load_targets(tmp_path / "targets.yaml")
+    for unfit in ("[]", "allreduce: 90", "allreduce: .nan", "allreduce: 0"):
+        (tmp_path / "targets.yaml").write_text(unfit)
+        with pytest.raises(UserError, match=r"has no targets, such as allreduce: 0\.9"):
+            pairs.load_targets(tmp_path / "targets.yaml")
+
+
+@pytest.mark.parametrize("reason", [NOT_ENDED, CTRL_C])
+def test_runs_of_which_nobody_knows_what_they_reach_are_refused(tmp_path, reason):
+    cut = {"status": "failed", "reason": reason, "num_rows": 3}
+    for seed in range(2):
+        write_run(tmp_path / f"gloo_{seed}", seed=seed, backend="gloo", **(cut if seed else {}))
+        write_run(tmp_path / f"sim/{seed}", seed=seed, backend="sim")
+    said = "gloo_1 is still running, or was interrupted, so that nobody knows what it reaches"
+    with pytest.raises(UserError, match=said):
+        pairs.compare(tmp_path, {"allreduce": 0.8})
+    assert pairs.rule_targets(tmp_path / "sim")
+    write_run(tmp_path / "sim/2", "bytegrad", backend="sim", **cut)
+    with pytest.raises(UserError, match="2 is still running, or was interrupted"):
+        pairs.rule_targets(tmp_path / "sim")
+
+
+def test_a_run_that_diverged_is_a_miss(tmp_path):
+    for seed in range(2):
+        for backend in ("gloo", "sim"):
+            write_run(tmp_path / f"{backend}_{seed}", seed=seed, backend=backend)
+    diverged = {"status": "diverged", "reason": "the loss is nan at step 30", "num_rows": 2}
+    for backend in ("gloo", "sim"):
+        write_run(tmp_path / f"{backend}_2", seed=2, backend=backend, **diverged)
+    [found] = pairs.compare(tmp_path, {"allreduce": 0.8})
+    assert found.num_missed == 2
 
 
 def test_several_runs_of_a_seed_and_runs_without_evaluations_are_refused(tmp_path):
