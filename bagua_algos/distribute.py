@@ -170,8 +170,11 @@ def empty_backward(model: nn.Module) -> None:
 
 
 def consensus(model: nn.Module) -> AbstractContextManager[float]:
-    """Within, the model is the one to evaluate or save: the mean of all workers'. What its
-    `state_dict()` returns stays that mean afterwards. A collective call.
+    """A context in which the model is the one to evaluate or save: the mean of all workers'. What
+    its `state_dict()` returns stays that mean afterwards. A collective call.
+
+    Yields:
+        the spread: the root of the workers' mean squared distance from that mean, over its norm.
     """
     engine = _engine(model)
     engine.pause()
@@ -179,8 +182,8 @@ def consensus(model: nn.Module) -> AbstractContextManager[float]:
 
 
 def tuning(model: nn.Module) -> Tuning | None:
-    """What `autotune` has come to: the settings, what is not tuned, and each window of steps with
-    its time. None without.
+    """What `autotune` has found so far: the settings, what is not tuned, and each window of steps
+    with its time. None if it is off.
     """
     engine = _engine(model)
     return tuning_of(engine) if isinstance(engine, Engine) else None

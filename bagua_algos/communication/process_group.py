@@ -1,8 +1,8 @@
 """The communicator of real workers: one process each, `torch.distributed` over NCCL or gloo
 between them.
 
-With `stripes.py` and `connections/groups.py` the only modules of this package that import
-`torch.distributed`; FSDP2, for sharded models, is known to `bagua_algos/fsdp2/shards.py` alone.
+Only this module, `stripes.py`, `rendezvous.py` and `connections/groups.py` import
+`torch.distributed`; only `bagua_algos/fsdp2/shards.py` imports its FSDP2, for sharded models.
 """
 
 import socket
