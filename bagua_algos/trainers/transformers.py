@@ -53,12 +53,12 @@ class RelaxedTrainer(Trainer):
     Args:
         args: all positional arguments of `Trainer`.
         algorithm: the relaxation.
-        timeout_s: as of `bagua_algos.distribute`, seconds.
+        timeout_s: see `bagua_algos.distribute`, seconds.
         streams: as there, gloo's connections between each two workers; "auto" measures at every
             start.
         pattern: of gloo's all-reduces, in the same way.
         pieces: whether streams take pieces of large messages; left out: where "auto" has several.
-        shared_memory: as of `bagua_algos.distribute`.
+        shared_memory: see `bagua_algos.distribute`.
         options: all keyword arguments of `Trainer`.
 
     Raises:

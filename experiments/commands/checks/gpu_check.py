@@ -1,4 +1,4 @@
-"""All that needs a GPU, in one command: `make gpu-check`, or `python -m experiments.gpu_check`.
+"""Checks all that needs a GPU: `make gpu-check`, or `python -m experiments.gpu_check`.
 
     versions        of the driver, CUDA, NCCL and CuPy
     tests           those marked gpu
