@@ -174,8 +174,8 @@ def consensus(model: nn.Module) -> AbstractContextManager[float]:
     """A context in which the model is the one to evaluate or save: the mean of all workers'. What
     its `state_dict()` returns stays that mean afterwards. A collective call.
 
-    Yields:
-        the spread: the root of the workers' mean squared distance from that mean, over its norm.
+    The context yields the spread, a float: the root of the workers' mean squared distance from that
+    mean, over the mean's norm.
     """
     engine = _engine(model)
     engine.pause()
