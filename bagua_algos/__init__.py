@@ -18,6 +18,7 @@ from bagua_algos.algorithms import (
     QAdam,
     TopK,
 )
+from bagua_algos.checkpoint import kept
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.distribute import (
@@ -31,7 +32,8 @@ from bagua_algos.distribute import (
     state_dict,
     tuning,
 )
-from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.algorithm import Algorithm, Context, Hierarchical
+from bagua_algos.engine.bucket import Bucket
 from bagua_algos.fused.fuse import fuse_optimizer, unfuse_optimizer
 
 __all__ = [
@@ -39,12 +41,14 @@ __all__ = [
     "Algorithm",
     "AllReduce",
     "AsyncModelAverage",
+    "Bucket",
     "ByteGrad",
     "ChocoSGD",
     "CommunicationError",
     "CompressedAllReduce",
     "Context",
     "Decentralized",
+    "Hierarchical",
     "LocalSGD",
     "LowPrecisionDecentralized",
     "PowerSGD",
@@ -57,6 +61,7 @@ __all__ = [
     "empty_backward",
     "fuse_optimizer",
     "is_distributed",
+    "kept",
     "load_state_dict",
     "no_sync",
     "release",

@@ -65,18 +65,19 @@ def distribute(
         optimizer: over the model's parameters.
         algorithm: the relaxation.
         communicator: the workers; None: torch's default process group. FSDP2 needs one.
-        bucket_bytes: gradients travel together in buckets; one is closed once it holds as much.
+        bucket_bytes: a bucket of gradients is sent once it holds this many bytes.
         timeout_s: the longest wait for one bucket, in seconds.
-        find_unused_parameters: whether what no worker used keeps a gradient of None, not zero.
+        find_unused_parameters: True: a parameter that no worker used keeps the gradient None;
+            False: its gradient counts as zero.
         grad_scaler: the one that scales the loss, if any.
         streams: connections of gloo's workers, 1 to 16 or "auto" (docs/streams.md).
         pattern: of all-reduces: "ring", "halving_doubling", "direct" or "auto" (docs/streams.md).
         pieces: whether several streams take pieces of large messages (docs/streams.md).
-        shared_memory: whether workers of one host's CPU all-reduce in it; None: where they can.
+        shared_memory: whether workers on one host's CPU all-reduce through it; None: if they can.
         autotune: whether the first 200 steps find the fastest settings (docs/tuning.md).
 
     Raises:
-        ValueError: for what cannot be trained so; docs/library.md lists it.
+        ValueError: the model, optimizer or options are refused; docs/library.md lists the reasons.
     """
     _check_is_not_distributed(model)
     _check_may_share(model, pattern, shared_memory)
@@ -170,8 +171,11 @@ def empty_backward(model: nn.Module) -> None:
 
 
 def consensus(model: nn.Module) -> AbstractContextManager[float]:
-    """Within, the model is the one to evaluate or save: the mean of all workers'. What its
-    `state_dict()` returns stays that mean afterwards. A collective call.
+    """A context in which the model is the one to evaluate or save: the mean of all workers'. What
+    its `state_dict()` returns stays that mean afterwards. A collective call.
+
+    The context yields the spread, a float: the root of the workers' mean squared distance from that
+    mean, over the mean's norm.
     """
     engine = _engine(model)
     engine.pause()
@@ -179,8 +183,8 @@ def consensus(model: nn.Module) -> AbstractContextManager[float]:
 
 
 def tuning(model: nn.Module) -> Tuning | None:
-    """What `autotune` has come to: the settings, what is not tuned, and each window of steps with
-    its time. None without.
+    """What `autotune` has found so far: the settings, what is not tuned, and each window of steps
+    with its time. None if it is off.
     """
     engine = _engine(model)
     return tuning_of(engine) if isinstance(engine, Engine) else None

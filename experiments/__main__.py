@@ -2,10 +2,10 @@
 
 Exit codes: 0 done (a run that diverged is a result), 1 a run failed, 2 nothing was run because of
 what the command asks for, 128 + the signal that stopped it.
-
-What a run needs takes seconds to import. It is imported late, so that the help text and a mistake
-in the command line take none.
 """
+
+# What a run needs takes seconds to import. It is imported late, so that the help text and a mistake
+# in the command line take none.
 
 from __future__ import annotations
 

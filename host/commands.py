@@ -167,7 +167,7 @@ def name_as(called: Mapping[str, str]) -> None:
 
 
 def program(module: str) -> str:
-    """How whoever reads a command's help would call it: "relaxlab NAME" or "python -m MODULE"."""
+    """How the reader of a command's help would call it: "relaxlab NAME" or "python -m MODULE"."""
     return _called.get(module, f"python -m {module}")
 
 

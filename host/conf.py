@@ -1,4 +1,4 @@
-"""Where configurations are: the YAML files of this project, and those of whoever uses it.
+"""Where configurations are: the YAML files of this project, and those of its users.
 
 A checkout has them in `conf/`, an installed wheel in `relaxlab_conf/`, beside the packages. A
 folder `conf/` where a command is started adds files of one's own: `conf/algo/mine.yaml` is

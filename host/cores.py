@@ -6,8 +6,8 @@ THREADS = "OMP_NUM_THREADS"
 
 
 def usable_cores() -> int:
-    """Those that this process may run on, and no more than OMP_NUM_THREADS, if it is set: whoever
-    starts several processes side by side shares out the cores by it, as joblib and Ray do.
+    """Those that this process may run on, and no more than OMP_NUM_THREADS, if it is set: programs
+    that start several processes side by side share out the cores by it, such as joblib and Ray.
     """
     own = len(os.sched_getaffinity(0))
     try:

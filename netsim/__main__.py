@@ -1,4 +1,4 @@
-"""Shape a network and prove it, or run a program of one's own in it.
+"""Shapes a network and proves it, or runs a program of one's own in it.
 
     python -m netsim probe net=wan workers=4
     python -m netsim serve net=slow_tcp workers=4 net.delay_ms=20 -- COMMAND...
@@ -8,9 +8,9 @@
 
 `serve` starts COMMAND once per worker, in that worker's namespace; see `serve.serve`. The exit
 code is the command's, and 2 where the network is refused.
-
-What shapes and measures takes half a second to import. It is imported once the words were read.
 """
+
+# What shapes and measures takes half a second to import. It is imported once the words were read.
 
 from __future__ import annotations
 

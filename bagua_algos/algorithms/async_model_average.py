@@ -56,8 +56,8 @@ class AsyncState:
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncModelAverage(Hierarchical):
-    """Averages weights in the background, a new round `interval_ms` after the last one began at the
-    earliest.
+    """Averages weights in the background. A round begins `interval_ms` after the one before began,
+    or later.
 
     State: an `AsyncState`.
 
@@ -196,7 +196,7 @@ def _left(background: Background, *, within_s: float = 0.0) -> _Left:
 
 def _is_deserted(background: Background, *, is_in_flight: bool) -> bool:
     """Whether another worker has ended, so that there will be no round any more. The one that is in
-    flight may still be completed, since whoever ends stays `LEAVE_S` for it.
+    flight may still be completed, since a worker that ends stays `LEAVE_S` for it.
     """
     departures = background.departures
     if departures is None or not departures.lately_known():

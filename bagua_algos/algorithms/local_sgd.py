@@ -11,9 +11,9 @@ Papers: Stich, "Local SGD Converges Fast", arXiv 1805.09767, algorithm 1; Lin et
 Large Mini-Batches, Use Local SGD" (post-local), arXiv 1808.07217; Wang et al., "SlowMo", arXiv
 1910.00643, algorithm 1; Douillard et al., "DiLoCo", arXiv 2311.08105, algorithm 1. Differs from the
 papers: nothing in the uncompressed rules. The inner optimizer's own buffers (momentum, Adam's
-moments) stay local and are kept across meetings: the first two papers have none, SlowMo leaves the
+moments) stay local and are kept across averages: the first two papers have none, SlowMo leaves the
 choice open (reset, maintain or average; this is "maintain"), DiLoCo does as we do. Each parameter
-group has its own inner learning rate, as it is at the meeting. Codes of d are averaged by C_LP_S
+group has its own inner learning rate, as it is at the average. Codes of d are averaged by C_LP_S
 (BAGUA, arXiv 2107.01499), so every worker ends with the same bits.
 """
 

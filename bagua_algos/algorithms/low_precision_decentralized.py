@@ -16,8 +16,8 @@ Paper: Tang et al., "Communication Compression for Decentralized Training" (DCD-
 the code may be biased (MinMaxUInt8 rounds to the nearest), and the mean of the workers then moves a
 little off the mean gradient's way. Known failure: it diverges with noisy codes, such as an unbiased
 random sparsification (the paper bounds the error that Q may make); CHOCO-SGD takes those.
-Hierarchical, all this is between node leaders, x is the mean of a node's workers; a single node
-averages fully.
+With `hierarchical`, node leaders do all this, and x is the mean of a node's workers. With a single
+node, all workers average fully.
 """
 
 import warnings

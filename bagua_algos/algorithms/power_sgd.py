@@ -53,10 +53,10 @@ class PowerSGD(Hierarchical):
     """Centralized, low rank, synchronous. State: `Factors`, one a bucket.
 
     Args:
-        rank: columns of the two thin factors that stand for a gradient matrix; the more, the
-            nearer, and the more bytes.
+        rank: columns of the two thin factors that stand for a gradient matrix. More columns
+            approximate it better and take more bytes.
         error_feedback: what the factors leave out is added to the gradients of the next step.
-        min_compression_rate: a parameter travels as it is unless its factors have so many times
+        min_compression_rate: a parameter is compressed only if its factors have this many times
             fewer elements.
         warmup_steps: steps of plain all-reduce, before anything is compressed.
         seed: of the random factors with which training begins.

@@ -136,10 +136,10 @@ class QAdam(Hierarchical):
     Args:
         warmup_steps: steps of Adam on averaged gradients, before anything is compressed. They
             should last until the second moments are steady: 15 to 25 % of all steps.
-        compressor: the code in which momenta travel after it.
+        compressor: the code in which momenta travel after the warm-up.
         error_feedback: what a code leaves out is added to the momenta of the next step.
-        precondition: momenta are divided as Adam's step is before they are coded: for codes of
-            signs, where second moments differ much, as before BatchNorm.
+        precondition: whether momenta are divided by Adam's denominator before they are encoded.
+            It helps sign codes where second moments differ much, as before BatchNorm.
 
     Raises:
         ValueError: fewer than one step of warm-up, which would leave the second moment zero, or a

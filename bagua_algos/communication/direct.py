@@ -1,6 +1,6 @@
 """All-reduce in two rounds: every worker adds up one part for all, and hands out the sum.
 
-    x_ij -> worker j            part j of worker i's numbers, to whoever owns the part
+    x_ij -> worker j            part j of worker i's numbers, to the owner of the part
     s_j = sum_i x_ij            in the order of halving and doubling: a balanced tree over the ranks
     s_j -> everyone
 

@@ -37,7 +37,7 @@ _NUMBER_BYTES = 8
 _END = -1
 
 _POSTED: "WeakKeyDictionary[Any, dict[tuple[int, int], deque[_Arrival]]]" = WeakKeyDictionary()
-"""Of each group, by the other worker and the size of pieces; for whoever uses the group next."""
+"""Of each group, by the other worker and the size of pieces; for its next user."""
 
 
 class Pieces(Stripes):

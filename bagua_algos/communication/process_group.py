@@ -1,8 +1,8 @@
 """The communicator of real workers: one process each, `torch.distributed` over NCCL or gloo
 between them.
 
-With `stripes.py` and `connections/groups.py` the only modules of this package that import
-`torch.distributed`; FSDP2, for sharded models, is known to `bagua_algos/fsdp2/shards.py` alone.
+Only this module, `stripes.py`, `rendezvous.py` and `connections/groups.py` import
+`torch.distributed`; only `bagua_algos/fsdp2/shards.py` imports its FSDP2, for sharded models.
 """
 
 import socket
@@ -52,18 +52,18 @@ class ProcessGroupCommunicator(Workers):
         observer: hears of every operation, with the seconds it took where the device is the CPU;
             on a GPU nobody waits for its end, and the seconds are 0.
         clock: seconds, monotonic.
-        timeout: the group's own, for duplicates and parts; None means torch's default.
+        timeout: of `group`; duplicates and parts get it, too. None means torch's default.
         nodes: which workers share one, for hierarchical primitives; with it, making a
             communicator is a collective call. `nodes_by_host` finds out.
-        streams: how many connections a duplicate has between each two workers, 1 to `MOST_STREAMS`;
-            gloo's only. Large operations are striped over them. This one itself has the group's.
+        streams: connections between any two workers that a duplicate has, 1 to `MOST_STREAMS`; gloo
+            only. Large operations are striped over them. This communicator itself uses `group`.
         halving_doubling_bytes: all-reduces of up to so many bytes go by recursive halving and
             doubling (`patterns.py`), the others by gloo's ring; gloo's only.
-        fixed_order: the others go directly (`direct.py`) instead: no sum depends on the place of an
-            element in its message, or on the number of streams; gloo's only.
-        shared_memory: whether all-reduces of duplicates and parts go through memory that workers of
-            one host share, with sums in that order: None where they can. Never by default: workers
-            that stand for machines apart have to use the network. On a GPU it changes nothing.
+        fixed_order: larger all-reduces go directly (`direct.py`), not by gloo's ring; gloo only. No
+            sum then depends on an element's place in its message, or on the number of streams.
+        shared_memory: whether duplicates and parts all-reduce through memory that workers of one
+            host share, in the fixed order. None: if they can. False by default, since workers that
+            stand for separate machines have to use the network. On a GPU it changes nothing.
         pieces: whether several streams take pieces of large messages between two workers as they
             become free (`pieces.py`), instead of equal parts.
         memory: of a duplicate or a part: what its workers share.

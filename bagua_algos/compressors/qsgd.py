@@ -14,8 +14,8 @@ from kernels.upload import upload
 
 @dataclass(frozen=True, kw_only=True)
 class QSGD(Compressor):
-    """Levels from -s to s times the group's greatest magnitude, s = 2^(bits - 1) - 1 (arXiv
-    1610.02132).
+    """Levels k / s, k = -s ... s, of the group's greatest magnitude, with s = 2^(bits - 1) - 1
+    (arXiv 1610.02132).
 
     Groups of `group_size` consecutive elements of a chunk have a norm each, as in the paper's
     experiments: fewer bits need smaller groups, since a level is a fraction 1 / s of the norm. A

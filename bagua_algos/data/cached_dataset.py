@@ -22,7 +22,8 @@ class CachedDataset(Dataset[Any]):
     all hosts.
 
     Only what gives the same example every time may be cached: random augmentation comes behind it.
-    The data set is named as it is here: do not change it, or its transform, afterwards.
+    The fingerprint is taken when this is made: do not change the data set, or its transform,
+    afterwards.
     A worker reads and writes the examples of a batch at once. Where the store cannot be reached or
     is full, examples are computed, and a warning says so once in each process.
 

@@ -45,8 +45,12 @@ def measure_complexity(
         communicator: of workers that measure a share each; a collective call. None: this one
             measures all.
 
+    Returns:
+        the complexities, float64 `[n]`, the same on all workers of `communicator`.
+
     Raises:
-        ValueError: a complexity that is no cost, or a data set that has no fingerprint.
+        ValueError: a complexity that is negative or not finite, or a data set that has no
+            fingerprint.
     """
     n = len(cast(Sized, dataset))
     store = None if cache is None else Guarded(opened(cache))
@@ -82,7 +86,7 @@ def checked(
     """`costs` as float64 `[n]`, the same on all workers. Raises `ValueError` otherwise."""
     costs = costs.detach().cpu().double().numpy() if isinstance(costs, Tensor) else costs
     costs = np.array(costs, dtype=np.float64)
-    if communicator is not None:  # first, lest some wait for one that has raised
+    if communicator is not None:  # first, so that no worker waits for one that raised
         own = torch.frombuffer(bytearray(digest(costs)), dtype=torch.uint8)
         digests = communicator.all_gather(own[None].to(communicator.device)).cpu()[0]
         if not (digests == own).all():

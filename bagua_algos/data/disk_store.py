@@ -6,8 +6,8 @@ that does not fit by itself keeps what it has: each of its examples is needed on
 one is worth as much as another.
 
 LMDB does not wait for the disk (`sync=False`): a process that dies loses nothing, but a host that
-goes down may leave the file in pieces. So whoever writes leaves a note with the number of this boot
-of the host, and whoever is alone with the file, as the last process of a run is at its end, syncs
+goes down may leave the file in pieces. So a writer leaves a note with the number of this boot of
+the host. A process that is alone with the file, as the last process of a run is at its end, syncs
 it and takes the note away. A file with a note of another boot is thrown away.
 
     databases: "entries"   name of the data set (16 bytes) + key -> entry

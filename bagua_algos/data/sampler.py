@@ -108,8 +108,9 @@ class _BalancedSampler(Sampler[Any]):
 
 class LoadBalancingDistributedSampler(_BalancedSampler, DistributedSampler[Any]):
     """In place of torch's `DistributedSampler`: every example once an epoch, dealt so that the
-    workers' examples of each step cost nearly the same. It is one to whoever asks, such as
-    Lightning, which would deal a worker's examples out again.
+    workers' examples of each step cost nearly the same. It is a subclass of
+    `DistributedSampler`, so Lightning and others leave it alone instead of dealing a worker's
+    examples out again.
 
     Making one is a collective call of torch.distributed's workers, which compare their costs: also
     where num_replicas and rank are given as torch.distributed has them. With other numbers nothing
@@ -132,8 +133,8 @@ class LoadBalancingDistributedSampler(_BalancedSampler, DistributedSampler[Any])
         random_level: from 0, the best balance, to 1, a plain shuffle.
 
     Raises:
-        ValueError: a number that is none of these, a complexity that is no cost, or workers that
-            have different ones.
+        ValueError: an argument out of range, a complexity that is negative or not finite, or
+            workers with different complexities.
     """
 
     def __init__(

@@ -59,17 +59,17 @@ class Algorithm:
     """Whether all workers hold equal weights after every step."""
 
     gradients_agree: ClassVar[bool] = False
-    """Whether that is since all workers have equal gradients when the optimizer steps, and nothing
-    else changes weights: then one step can do for all simulated workers.
+    """Whether workers agree because all have equal gradients when the optimizer steps, and nothing
+    else changes weights. One optimizer step can then serve all simulated workers.
     """
 
     depends_on_timing: ClassVar[bool] = False
     """Whether the network's and the workers' speed changes what is computed, not only when."""
 
     depends_on_buckets: ClassVar[bool] = True
-    """Whether it computes something else where parameters are in other buckets, given sums that do
-    not depend on it: codes of chunks do. No is a promise that every element, or every parameter, is
-    treated by itself; then `move_state` moves what it keeps. A property where options decide it.
+    """Whether the values depend on which bucket a parameter is in, apart from the order of sums.
+    They do if codes are of chunks. False promises that every element, or every parameter, is
+    treated by itself, and that `move_state` moves the state. A property where options decide it.
     """
 
     all_reduces: ClassVar[bool] = True
@@ -84,21 +84,21 @@ class Algorithm:
     """Whether simulated workers can train by it: code that brings its own communication cannot."""
 
     keeps_weights: ClassVar[bool] = False
-    """Whether its state has a picture of the weights, beside which others that a script loads
-    would look like training. A property where options decide it.
+    """Whether its state holds a copy of the weights. If a script loads other weights, the
+    difference would look like training. A property where options decide it.
     """
 
     @property
     def takes_one_backward(self) -> bool:
-        """Whether a second backward pass in a step, outside of `no_sync`, would come to something
-        else than one pass of both micro-batches.
+        """Whether two backward passes in one step, outside of `no_sync`, would give another result
+        than one pass over both micro-batches.
         """
         return False
 
     @property
     def keeps_unsent(self) -> bool:
-        """Whether a backward pass leaves something of its gradients for later steps, whatever
-        becomes of those that it has averaged.
+        """Whether a backward pass keeps a part of its gradients for later steps, even if the
+        averaged gradients are thrown away.
         """
         return False
 
@@ -119,8 +119,8 @@ class Algorithm:
 
     @property
     def only_averages(self) -> bool:
-        """Whether a bucket's job is one all-reduce and copies, the same in any mode of torch's:
-        whoever would wait for it may do it.
+        """Whether a bucket's job is one all-reduce and copies, the same in every torch mode. The
+        thread that would wait for the job may then do it.
         """
         return False
 
@@ -158,8 +158,8 @@ class Algorithm:
         """
 
     def check_parameter(self, parameter: nn.Parameter) -> None:
-        """Raise `ValueError` where it cannot train this parameter. The message begins with what is
-        unsupported, says what to do, and stands behind the parameter's name.
+        """Raise `ValueError` where it cannot train this parameter. The engine puts the parameter's
+        name before the message. The message names what is not supported, then says what to do.
 
         The engine calls it for every trainable parameter before anything is started.
         """
@@ -185,8 +185,8 @@ class Algorithm:
         return None
 
     def replaces_weights(self, context: Context) -> bool:
-        """Whether what began to travel at the forward replaces the weights when the backward pass
-        that begins has ended.
+        """Whether the averages that were started in the forward pass replace the weights when this
+        backward pass ends.
         """
         return False
 

@@ -29,7 +29,7 @@ class Background:
         self.begun_w = torch.zeros(len(lane.communicator.ranks), dtype=torch.bool, device="cpu")
         """The workers held here that have begun the next job; it runs when all have."""
         self.num_steps = 0
-        """That training has taken, for whoever is to know when it ends."""
+        """That training has taken, for code that has to know when it ends."""
         self.is_given_up = False
         """Whether its failure is known, and has been told."""
         self._num_begun = 0

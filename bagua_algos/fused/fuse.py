@@ -44,7 +44,10 @@ def fuse_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
     flat tensor for each group, type and device; `distribute` has put them into buckets already.
     Gradients that are not neighbours are copied together at each step, which takes as much memory
     once more. Parameters without a gradient, sparse ones and those without dimensions are treated
-    as ever.
+    as usual.
+
+    Returns:
+        `optimizer` itself.
 
     Raises:
         ValueError: the optimizer looks at whole tensors, such as LAMB, LARS, Muon or LBFGS; or it

@@ -4,7 +4,7 @@
     numbers     a tensor without dimensions, such as Adam's count of steps: elements of one vector
     constants   a value of Python: the same for all
 
-Each parameter's own state has the same memory, so that whoever reads or changes it there reads and
+Each parameter's own state has the same memory, so code that reads or changes it there reads and
 changes these.
 """
 

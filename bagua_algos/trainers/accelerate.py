@@ -44,13 +44,13 @@ class RelaxedAccelerator(Accelerator):
 
     Args:
         algorithm: the relaxation.
-        bucket_bytes: as of `bagua_algos.distribute`, like the next four.
+        bucket_bytes: see `bagua_algos.distribute`, like the next four.
         timeout_s: seconds.
         find_unused_parameters: whether parameters may be without a gradient on all workers.
         streams: gloo's connections between each two workers; "auto" measures at every start.
         pattern: of gloo's all-reduces, in the same way.
         pieces: whether streams take pieces of large messages; left out: where "auto" has several.
-        shared_memory: as of `bagua_algos.distribute`.
+        shared_memory: see `bagua_algos.distribute`.
         options: Accelerate's own.
 
     Raises:

@@ -51,15 +51,15 @@ class RelaxedTrainer(Trainer):
     For a subclass of `Trainer`: `class RelaxedSeq2SeqTrainer(RelaxedTrainer, Seq2SeqTrainer)`.
 
     Args:
-        args: all of `Trainer`'s.
+        args: all positional arguments of `Trainer`.
         algorithm: the relaxation.
-        timeout_s: as of `bagua_algos.distribute`, seconds.
+        timeout_s: see `bagua_algos.distribute`, seconds.
         streams: as there, gloo's connections between each two workers; "auto" measures at every
             start.
         pattern: of gloo's all-reduces, in the same way.
         pieces: whether streams take pieces of large messages; left out: where "auto" has several.
-        shared_memory: as of `bagua_algos.distribute`.
-        options: all of `Trainer`'s.
+        shared_memory: see `bagua_algos.distribute`.
+        options: all keyword arguments of `Trainer`.
 
     Raises:
         ValueError: one process alone, a sharded kind of training, or what else is not supported.

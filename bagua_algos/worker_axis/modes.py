@@ -1,5 +1,5 @@
-"""Which parts of a model are in training mode. It need not be all of them or none: whoever trains a
-model may have frozen a BatchNorm by `eval()`.
+"""Which parts of a model are in training mode. It need not be all of them or none: a script
+may have frozen a BatchNorm by `eval()`.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,13 +1,12 @@
-"""Which algorithm reaches the accuracy first, on this task, network and number of workers?
+"""Ranks algorithms by their time to the accuracy, on this task, network and number of workers.
 
 python -m experiments.advise task=fashion_mnist net=slow_tcp workers=16 [algo=glob(*)] [--seeds 3]
 
-Every algorithm is trained once for each seed on simulated workers, which serves all networks: name
-more of them, beside net=..., by --on. With --verify N, real workers here run the first N choices,
-too.
-
-What trains takes seconds to import. It is imported once the command line was looked at.
+Every algorithm is trained once per seed on simulated workers. That training serves all networks;
+add networks with --on. With --verify N, real workers here run the first N choices, too.
 """
+
+# What trains takes seconds to import. It is imported once the command line was looked at.
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ python -m experiments.calibrate +algo=bytegrad model=mlp cluster.sharing=4 --out
 python -m experiments.calibrate algo=bytegrad,qsgd model=mlp --out "profiles/{algo}.yaml"
 
 The network's constants are measured by `python -m netsim calibrate`.
-
-What trains takes seconds to import. It is imported once the command line was looked at.
 """
+
+# What trains takes seconds to import. It is imported once the command line was looked at.
 
 from pathlib import Path
 

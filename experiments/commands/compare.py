@@ -1,9 +1,9 @@
-"""One table and one plot for any set of runs.
+"""Makes one table and one plot for any set of runs.
 
 python -m experiments.compare results/runs [--out figures]
-
-What draws takes seconds to import. It is imported once the command line was looked at.
 """
+
+# What draws takes seconds to import. It is imported once the command line was looked at.
 
 from experiments.runs.load import check_runs
 from host import commands
@@ -14,7 +14,7 @@ def main() -> int:
     """The command line."""
     parser = Parser(
         prog=commands.program("experiments.compare"),
-        description="One table and one plot for many runs.",
+        description="Makes one table and one plot for many runs.",
     )
     parser.add_argument("dir", metavar="DIR", help="a folder of runs, or one run's")
     parser.add_argument("--out", help="the folder for accuracy.png and .svg; by default DIR")

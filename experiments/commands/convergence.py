@@ -1,10 +1,10 @@
-"""What relaxations cost in accuracy: `python -m experiments.convergence DIR --out FOLDER`.
+"""Shows what relaxations cost in accuracy: `python -m experiments.convergence DIR --out FOLDER`.
 
 DIR holds runs that differ in algorithm, `lr_scale` and seed. Each algorithm stands in the table at
 the learning rate with the best mean validation accuracy; its accuracy is that of the test set.
-
-What reads runs takes seconds to import. It is imported once the command line was looked at.
 """
+
+# What reads runs takes seconds to import. It is imported once the command line was looked at.
 
 from pathlib import Path
 

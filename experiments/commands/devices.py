@@ -1,14 +1,14 @@
-"""The devices of predictions, and the figures they are fitted to.
+"""Prints the devices of predictions, and the figures they are fitted to.
 
     python -m experiments.devices v100                  # one device
-    python -m experiments.devices --write          # all, and keep what the fit found
+    python -m experiments.devices --write               # all; fits predict/shares.yaml anew
     python -m experiments.devices --measure FILE.yaml   # this machine's CPU, for device=FILE.yaml
 
 Every published throughput is printed beside the fitted one, and beside the one that the figures of
 all other models predict.
-
-What fits takes seconds to import. It is imported once the command line was looked at.
 """
+
+# What fits takes seconds to import. It is imported once the command line was looked at.
 
 import sys
 from pathlib import Path

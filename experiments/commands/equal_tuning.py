@@ -15,9 +15,9 @@ choose: targets.yaml, the median final accuracy of those runs, less 2, 1, 0.5 an
 
 run: the settings of a file on networks (`none,wan`), unless they name one, with seeds (`0,1`); the
     same command goes on with what is not done
-
-What trains and what reads runs takes seconds to import, once the command line was looked at.
 """
+
+# What trains and what reads runs takes seconds to import, once the command line was looked at.
 
 from __future__ import annotations
 
@@ -117,7 +117,9 @@ def _parser() -> Parser:
         if name != "draw":
             own.add_argument("--runs", type=Path, required=True, help="the folder of all trials")
         if name == "choose":
-            own.add_argument("--baseline", type=Path, required=True, help="the folder of its seeds")
+            own.add_argument(
+                "--baseline", type=Path, required=True, help="the folder of `baseline`'s runs"
+            )
             own.add_argument(
                 "--on-map", action="store_true", help="one setting for each place of the map"
             )

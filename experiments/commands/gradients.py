@@ -1,9 +1,9 @@
-"""The rank and the entries of a worker's gradients at the first weights: what compression can drop.
+"""Prints the rank and the entries of a worker's first gradients: what compression can drop.
 
 python -m experiments.gradients experiment=reference_movies algo=allreduce profile=null
-
-What trains takes seconds to import. It is imported once the command line was looked at.
 """
+
+# What trains takes seconds to import. It is imported once the command line was looked at.
 
 from pathlib import Path
 

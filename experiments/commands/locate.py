@@ -1,12 +1,13 @@
-"""Where a job lies on the map, and which algorithm is first there.
+"""Says where a job lies on the map, and which algorithm is first there.
 
 python -m experiments.locate compute_ms=180 model_mb=440 workers=32 rate_mbit=10000 delay_ms=0.1
 
-compute_ms is of a step of one worker, model_mb of all gradients in float32, delay_ms one way;
-loss_pct=0.1 and task=fashion_mnist may be added. docs/map.md says what the answer rests on.
-
-What answers takes seconds to import. It is imported once the command line was looked at.
+workers=8 to 32. compute_ms is of a step of one worker, model_mb of all gradients in float32,
+delay_ms one way; loss_pct=0.1 and task=fashion_mnist may be added. docs/map.md says what the
+answer rests on.
 """
+
+# What answers takes seconds to import. It is imported once the command line was looked at.
 
 from pathlib import Path
 

@@ -1,12 +1,12 @@
-"""The first algorithm to the accuracy, over rate and delay, and the lines where it changes.
+"""Finds the first algorithm to the accuracy, over rate and delay, and the lines where it changes.
 
 python -m experiments.surface task=mnist5k model=mlp 'algo=glob(*)' [--rates 10:10000:7]
 
 Every algorithm is trained once for each seed on simulated workers; only the clocks run again at
 each point. Writes surface.png, .svg and .csv.
-
-What trains takes seconds to import. It is imported once the command line was looked at.
 """
+
+# What trains takes seconds to import. It is imported once the command line was looked at.
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 python -m experiments.watch results/runs [--port 8642]
 
 The page is made again when a record changes. Ctrl-C ends it.
-
-What makes the page takes seconds to import. It is imported once the command line was looked at.
 """
+
+# What makes the page takes seconds to import. It is imported once the command line was looked at.
 
 import os
 from pathlib import Path

@@ -35,7 +35,7 @@ ADDED: dict[str, Any] = {
     **{f"target.{metric}": None for metric in LOWER_IS_BETTER if metric != ACCURACY},
 }
 """Options that older records lack, with the value that stands for what those runs had. Where an
-option has this value, config.yaml leaves it out, so that a run is known as the same as ever.
+option has this value, config.yaml leaves it out, so that a run is known as the same as before.
 """
 
 

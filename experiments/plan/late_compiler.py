@@ -2,7 +2,7 @@
 
 The first optimizer imports `torch._dynamo`, all of it, to say that it is not to be compiled: two
 seconds of processor time, as many as torch itself takes. Nothing here compiles. A model of a user's
-own may, and then finds the compiler as ever.
+own may, and then finds the compiler as usual.
 """
 
 import importlib

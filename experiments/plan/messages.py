@@ -46,6 +46,8 @@ def usage() -> str:
         f"usage: {program} algo=CHOICE [GROUP=CHOICE] [KEY=VALUE] ...\n"
         f"       {program} -m algo=CHOICE,CHOICE ...      every combination in turn\n"
         f"       {program} -m experiment=CHOICE           a study\n\n"
+        "+algo=CHOICE is the same as algo=CHOICE. A group is one part of a run, such as its\n"
+        "network; its choices are files of conf/GROUP.\n\n"
         f"groups and their choices:\n{groups}\n"
         f"  {'experiment':<16} {', '.join(choices('experiment'))}\n\n"
         "keys: such as workers=2, and of what is chosen, such as net.rate_mbit=50; --cfg job\n"

@@ -80,7 +80,7 @@ class Word:
 
 
 def read_word(text: str) -> Word:
-    """The word `text`; what is no override is left to whoever reads it next."""
+    """The word `text`; what is no override is left to the next reader."""
     try:
         return Word(text, _parser().parse_override(text))
     except HydraException:

@@ -1,4 +1,4 @@
-"""Step time and throughput of models too large to train here, without weights:
+"""Predicts step time and throughput of models too large to train here, without weights:
 
     python -m experiments.predict model=vgg16 +algo=bytegrad net=dc_10g nodes=16x8 device=v100
 

@@ -1,4 +1,4 @@
-"""What a real worker does, whoever has started its process."""
+"""What a real worker does, however its process was started."""
 
 import os
 from collections.abc import Callable, Mapping

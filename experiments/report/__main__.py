@@ -1,11 +1,11 @@
-"""Tables, plots, a page to explore and a notebook from a folder of runs.
+"""Makes tables, plots, a page to explore and a notebook from a folder of runs.
 
 python -m experiments.report results/runs [--out results/reports/tradeoff]
 python -m experiments.report results/runs --execute         the notebook with all it shows, too
 python -m experiments.report results/runs --tables          the tables alone, as Markdown
-
-What makes a report takes seconds to import. It is imported once the command line was looked at.
 """
+
+# What makes a report takes seconds to import. It is imported once the command line was looked at.
 
 import argparse
 import ast

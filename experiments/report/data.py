@@ -136,7 +136,7 @@ class ReportData:
 
 def foremost(group: pd.DataFrame, most: int, by: str = "place") -> pd.DataFrame:
     """The rows of a panel that it shows: of `most` algorithms that are the best there by a column,
-    of the best baseline, and of whoever has one of the first three places, in their order.
+    of the best baseline, and of those with one of the first three places, in their order.
     """
     marks = group.assign(rank=group[by].fillna(math.inf), order=range(len(group)))
     by_label = marks.groupby("label")

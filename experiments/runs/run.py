@@ -115,7 +115,7 @@ def crowding(plan: Plan, cores: int) -> str | None:
 
 
 class EndedEarly(Exception):
-    """Raised by whoever watches a run: it need not go on, for the reason that this says."""
+    """Raised by code that watches a run: it need not go on, for the reason that this says."""
 
 
 class Recorder:

@@ -64,8 +64,8 @@ class OwnPace:
     def __call__(
         self, batches: Batches, take_step: Step, start: int, due: int, limit: int
     ) -> Iterator[Tensor]:
-        """Take steps until the moment at which the last worker has done `due`; whoever has done
-        `limit` stands. Yields the losses `[w]` after each step of the first worker.
+        """Take steps until the moment at which the last worker has done `due`; a worker that has
+        done `limit` stands. Yields the losses `[w]` after each step of the first worker.
 
         Raises `UserError` for an optimizer whose workers cannot stand still.
         """

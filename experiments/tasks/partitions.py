@@ -9,7 +9,7 @@ With `data.sizes=equal`, shares differ by one example at most. A mix of classes 
 each worker, and where a class is used up, the rest of the mix counts: Hsu, Qi and Brown, arXiv
 1909.06335, whose alpha is that of all classes together; here it is that of one, as below. With
 `data.sizes=unequal`, each class is cut by a draw over the workers (Yurochkin et al., arXiv
-1905.12022; Li et al., arXiv 2102.02079), and whole classes or sources go to whoever has fewest.
+1905.12022; Li et al., arXiv 2102.02079), and whole classes or sources go to the worker with fewest.
 
 Shapes: n examples, N workers, g groups, s examples of one worker in an epoch.
 """
@@ -231,7 +231,7 @@ def _parts(
 
 
 def _whole(pools: Sequence[Indices], num_workers: int) -> list[Indices]:
-    """Whole groups, the largest first, each to whoever has fewest examples."""
+    """Whole groups, the largest first, each to the worker with fewest examples."""
     shares: list[list[Indices]] = [[] for _ in range(num_workers)]
     sizes = np.zeros(num_workers, np.int64)
     for pool in sorted(pools, key=len, reverse=True):

@@ -4,7 +4,7 @@
 def period_number(at_s: float, first_s: float, every_s: float) -> int:
     """The k of the last period that has begun: period k begins at first_s + k * every_s.
 
-    Whoever compares times with these sums, as floats have them, agrees with it. A quotient is
+    Code that compares times with these sums, as floats have them, agrees with it. A quotient is
     rounded in another way, so that it may be one off.
     """
     number = int((at_s - first_s) // every_s)

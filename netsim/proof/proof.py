@@ -82,7 +82,7 @@ def probe(condition: NetworkCondition, rank: int, addresses: list[str]) -> LinkR
     Raises:
         BrokenProbeError: if a connection breaks off, or too little comes over one for which a rate
             or a loss was asked. Every worker raises it then, or has measured its link already:
-            whoever fails leaves its connections, and so its neighbours fail.
+            a worker that fails leaves its connections, and so its neighbours fail.
         ProbeError: if a neighbour does not answer; names it.
     """
     if len(addresses) == 1:

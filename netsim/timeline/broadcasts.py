@@ -58,7 +58,7 @@ def chain(situation: Situation, num_bytes: float) -> Cost:
 
 
 def tree(situation: Situation, num_bytes: float) -> Cost:
-    """The first participant sends to all by a binomial tree: in round i, whoever has the message
+    """The first participant sends to all by a binomial tree: in round i, each that has the message
     sends it on to 2^i places further. A worker's messages share its link from the start, so that
     each takes as long as all of them together.
 

@@ -1,6 +1,6 @@
 """Unix sockets between the workers of one host, by which they wait for each other.
 
-A wait sleeps in the kernel, which hands the processor to whoever is late; a worker that has ended
+A wait sleeps in the kernel, which hands the processor to a late worker; a worker that has ended
 is noticed by its closed socket.
 """
 
@@ -57,7 +57,7 @@ class Mesh:
 
         What was written to shared memory before is seen by all afterwards: a system call lies
         between. Raises `RuntimeError`, now and from then on, where somebody has ended, does not
-        come within the limit, or comes with other numbers. Whoever gives up on a living worker
+        come within the limit, or comes with other numbers. A worker that gives up on a living one
         closes its connections, so that nobody waits for it in turn.
         """
         if self._failure is not None:

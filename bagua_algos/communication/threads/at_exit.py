@@ -18,7 +18,7 @@ LIMIT_S = 1.0
 _PAUSE_S = 0.01
 
 has_process_groups = threading.Event()
-"""Set by whoever makes one."""
+"""Set where one is made."""
 
 WORD_S = 1.0
 """A worker that has closed its connections before has left word within this time, or never will."""
@@ -54,7 +54,7 @@ class Departures:
             self._store.set(self._own, str(num_steps))
 
     def wait_for_the_others(self, until_s: float) -> None:
-        """Whoever holds the store waits until all others have left word, at most until
+        """The worker that holds the store waits until all others have left word, at most until
         `time.monotonic()` is `until_s`: meanwhile those that go on can hear of its end.
         """
         while self._is_holder and len(self.known()) < len(self._keys):

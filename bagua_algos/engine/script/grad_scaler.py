@@ -2,7 +2,7 @@
 
     gradients / scale                  once backward has ended; algorithms see no scale
     has any worker overflowed?         one small all-reduce
-        no:     the algorithm, as ever; then gradients * scale
+        no:     the algorithm, as usual; then gradients * scale
         yes:    all gradients infinite, on every worker; the algorithm sees nothing of this step
 
 The user's scaler, an unmodified one, then does the same on every worker: it unscales and steps, or

@@ -2,7 +2,7 @@
 
 A study is a file, study.db (SQLite), in the folder of the search. Any number of processes take
 part; each trial is held by one of them, by a lock that goes with the process. What a process leaves
-behind that was stopped or killed is begun anew by whoever comes next, with the same values.
+behind that was stopped or killed is begun anew by the next process, with the same values.
 """
 
 from __future__ import annotations

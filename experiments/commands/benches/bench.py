@@ -1,4 +1,4 @@
-"""How fast the app is on this machine: `python -m experiments.bench [--repeats 5] [--net none]`."""
+"""Measures how fast the app is here: `python -m experiments.bench [--repeats 5] [--net none]`."""
 
 import tempfile
 from pathlib import Path

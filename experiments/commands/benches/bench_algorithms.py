@@ -1,4 +1,4 @@
-"""What each algorithm costs a worker itself: `python -m experiments.bench_algorithms`."""
+"""Measures what each algorithm costs a worker itself: `python -m experiments.bench_algorithms`."""
 
 import statistics
 

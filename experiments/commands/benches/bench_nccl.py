@@ -1,10 +1,10 @@
-"""All-reduces of two NCCL workers over a network: its own sockets beside bagua_net, on GPUs.
+"""Measures all-reduces of two NCCL workers over a network: by its own sockets and by bagua_net.
 
 python -m experiments.bench_nccl net=wan [net.KEY=VALUE...] [--rounds 3] [--json FILE]
 
 Messages of 1 to 256 MiB, by one and by eight connections a channel, in interleaved rounds. A size
 that is expected to take longer than --longest seconds is left out. Workers share a GPU where there
-is one; should NCCL refuse that, a sentence says so.
+is one; if NCCL refuses that, a sentence says so.
 """
 
 import argparse
@@ -60,10 +60,15 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="+", metavar="net=NAME")
-    parser.add_argument("--rounds", type=int, default=3, help="at most so many (default 3)")
-    parser.add_argument("--longest", type=float, default=40.0, help="s of a size (default 40)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, at most (default 3)")
     parser.add_argument(
-        "--budget", type=float, default=float("inf"), help="s of all rounds (default: no limit)"
+        "--longest", type=float, default=40.0, help="seconds a size may take (default 40)"
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=float("inf"),
+        help="seconds for all rounds (default: no limit)",
     )
     parser.add_argument("--json", type=Path, help="the file that keeps every figure")
     return parser

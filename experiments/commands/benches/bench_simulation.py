@@ -1,4 +1,4 @@
-"""What simulated workers cost: `python -m experiments.bench_simulation`."""
+"""Measures what simulated workers cost: `python -m experiments.bench_simulation`."""
 
 import subprocess
 import sys

@@ -1,7 +1,6 @@
-"""What BAGUA's systems beside its algorithms save: `python -m experiments.bench_systems`.
+"""Measures what BAGUA's other systems save: `python -m experiments.bench_systems`."""
 
-Each system imports what it measures, which takes seconds, once the command line was read.
-"""
+# Each system imports what it measures, which takes seconds, once the command line was read.
 
 import argparse
 import tempfile
@@ -23,22 +22,24 @@ def main() -> int:
     )
     parser.add_argument("systems", nargs="*", help=f"of {', '.join(SYSTEMS)} (default all)")
     parser.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")
-    parser.add_argument("--experiment", default="spoken_digits", help="of balanced and lengths")
+    parser.add_argument("--experiment", default="spoken_digits", help="for balanced and lengths")
     parser.add_argument(
         "--steps",
         type=int,
-        help="of autotune (a multiple of 10), balanced, lengths and reading; by default their own",
+        help="for autotune (a multiple of 10), balanced, lengths and reading; by default their own",
     )
     nets = choices("net")
     parser.add_argument(
         "--nets",
         nargs="+",
         choices=nets,
-        help="of streams, auto, pieces and autotune; by default their own",
+        help="for streams, auto, pieces and autotune; by default their own",
     )
-    parser.add_argument("--models", nargs="+", help="of autotune (default all)")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of optimizer")
-    parser.add_argument("--short", action="store_true", help="of autotune: a grid of five settings")
+    parser.add_argument("--models", nargs="+", help="for autotune (default all)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="for optimizer")
+    parser.add_argument(
+        "--short", action="store_true", help="for autotune: a grid of five settings"
+    )
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error(f"--repeats must be at least 1, got {arguments.repeats}")

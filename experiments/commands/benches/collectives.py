@@ -1,10 +1,11 @@
-"""All-reduces of real workers over a network: by pattern, size and number of streams.
+"""Measures all-reduces of real workers over a network: by pattern, size and number of streams.
 
 python -m experiments.collectives net=wan workers=8 [net.KEY=VALUE...] [--repeats 5]
 
-Milliseconds on the slowest worker: the median (least to most), after ~ what the cost model of
-simulated workers predicts of all-reduces that are repeated without a pause, and by theory the
-steps' delays plus the bytes over the rate, which open windows and no loss would give.
+A cell has milliseconds on the slowest worker:
+measured: the median (least to most);
+~: what the cost model of simulated workers predicts of all-reduces repeated without a pause;
+theory: the steps' delays plus the bytes over the rate (open windows, no loss).
 """
 
 import argparse

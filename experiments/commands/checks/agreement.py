@@ -1,4 +1,4 @@
-"""Whether real and simulated workers need equally many steps to a target.
+"""Tests whether real and simulated workers need equally many steps to a target.
 
 python -m experiments.agreement targets RUNS --out FILE                 of other seeds, simulated
 python -m experiments.agreement steps RUNS --targets FILE --out FILE    the page, of runs of both
@@ -26,7 +26,9 @@ def main() -> int:
         own.add_argument("runs", type=Path, metavar="RUNS", help="a folder of runs")
         own.add_argument("--out", type=Path, required=True, help="the file to write")
         if name == "steps":
-            own.add_argument("--targets", type=Path, required=True, help="of every algorithm")
+            own.add_argument(
+                "--targets", type=Path, required=True, help="the file that `targets` wrote"
+            )
     arguments = parser.parse_args()
     check_folder(arguments.out.parent)
     check_runs(arguments.runs)

@@ -1,4 +1,4 @@
-"""All that needs a GPU, in one command: `make gpu-check`, or `python -m experiments.gpu_check`.
+"""Checks all that needs a GPU: `make gpu-check`, or `python -m experiments.gpu_check`.
 
     versions        of the driver, CUDA, NCCL and CuPy
     tests           those marked gpu
@@ -11,11 +11,11 @@
     NCCL over NET   all-reduces of 1 to 256 MiB by NCCL's own sockets and by bagua_net, with 1 and 8
                     streams, interleaved, over lan_1g, lossy and wan
 
-It takes less than 8 minutes, and the last three up to 24 more: every part has a limit. After each
-part it writes results/gpu/DEVICE.json and .md, with figures that were measured now and none else;
-after --only PART..., DEVICE-PART.json and .md; after --short, which leaves out the last three,
-DEVICE-short.json and .md. Exit codes: 0 all parts passed, 1 one has failed, 2 there is no GPU, and
-nothing is written.
+It takes less than 8 minutes, and NCCL over NET, a part for each network, up to 24 more: every part
+has a limit. After each part it writes results/gpu/DEVICE.json and .md, with figures that were
+measured now and none else; after --only PART..., DEVICE-PART.json and .md; after --short, which
+leaves out NCCL over NET, DEVICE-short.json and .md. Exit codes: 0 all parts passed, 1 one has
+failed, 2 there is no GPU, and nothing is written.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""How far simulated runs are off real ones.
+"""Computes how far simulated runs are off real ones.
 
 python -m experiments.prediction_error MEASURED PREDICTED               times to accuracy
 python -m experiments.prediction_error MEASURED PREDICTED --of steps    seconds a step

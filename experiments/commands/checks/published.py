@@ -1,4 +1,4 @@
-"""The model against measurements that others have published, as a page:
+"""Compares the model with measurements that others have published, as a page:
 
     python -m experiments.published --out results/validation
 

@@ -1,4 +1,4 @@
-"""Every committed table and figure again, from the committed records, bit for bit.
+"""Makes every committed table and figure again, from the committed records, bit for bit.
 
 python -m experiments.reproduce             what differs, and what cannot be made again
 python -m experiments.reproduce --write     what differs is written anew

@@ -1,4 +1,4 @@
-"""Simulated time against the real.
+"""Compares simulated time with measured time.
 
 python -m experiments.validate --out results/validation     measures, in some 40 minutes
 python -m experiments.validate --again                      predicts what was measured, anew
