@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from experiments.plan.overrides import with_saved_overrides
-from experiments.report.results_table import named, results_table
-from experiments.runs.load import load_runs
+from experiments.report.data import ReportData
+from experiments.report.page.run_table import run_table
 from experiments.simulated.kept_trainings import KeptTrainings
 from experiments.training.checkpoint import Checkpoints
 from host.errors import UserError
@@ -107,10 +107,25 @@ def bomb():
     return "\n".join(lines)
 
 
+def bomb_of_lists():
+    """YAML of 30 lines that stands for 2^30 numbers."""
+    lines = ["a0: &a0 [1, 2]"]
+    lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 30)]
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [
         ("config.yaml", bomb()),
+        ("config.yaml", bomb_of_lists()),
+        ("config.yaml", bomb_of_lists().replace("[1, 2]", "[]")),
+        ("config.yaml", "a: &a {x: 1}\nb: {<<: [" + "*a, " * 10_000 + "]}"),
+        ("config.yaml", "net: &a {b: *a}"),
+        ("config.yaml", "x: &a [*a]"),
+        ("config.yaml", "a: &a {<<: *a}"),
+        ("config.yaml", "a: !!timestamp x"),
+        ("config.yaml", "a: !!bool x"),
         ("config.yaml", "[" * NESTED),
         ("config.yaml", "a: " + "{a: " * 2000 + "1" + "}" * 2000),
         ("config.yaml", "!!python/object/apply:os.system ['touch mark']"),
@@ -122,7 +137,9 @@ def test_a_hostile_record_does_not_keep_others_from_being_read(tmp_path, file, t
     write_run(tmp_path / "good")
     write_run(tmp_path / "bad", seed=1)
     (tmp_path / "bad" / file).write_text(text)
-    table = results_table(named(load_runs(tmp_path)))
+    data = ReportData.load(tmp_path)
+    assert "optim.lr" in run_table(data, tmp_path)["configuration"]  # of the good one
+    table = data.table
     unreadable = {"allreduce configuration=unreadable"} if file == "config.yaml" else set()
     assert set(table.name) == {"allreduce", *unreadable}
     assert table.runs.tolist() == [1] * len(table)
