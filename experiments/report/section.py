@@ -131,7 +131,7 @@ def _without_formulas(table: pd.DataFrame) -> pd.DataFrame:
     it there.
     """
     columns = {
-        name: [_as_text(cell) for cell in cells]
+        str(name): [_as_text(cell) for cell in cells]
         for name, cells in table.items()
         if any(_is_formula(cell) for cell in cells)
     }
