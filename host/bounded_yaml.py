@@ -1,6 +1,6 @@
 """YAML that may be a stranger's: read quickly, with bounds on its depth and size."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -10,7 +10,10 @@ MAX_DEPTH = 100
 MAX_VALUES = 10_000
 """Counted as often as aliases repeat them."""
 
+_TOO_MANY = f"it has more than {MAX_VALUES} values"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NO_YAML = (yaml.YAMLError, AttributeError, LookupError)
+"""The last two where a tag does not fit what it stands before, as in `!!bool x`."""
 _OPENING = (yaml.SequenceStartEvent, yaml.MappingStartEvent)
 _CLOSING = (yaml.SequenceEndEvent, yaml.MappingEndEvent)
 
@@ -22,25 +25,47 @@ def read_mapping(text: str) -> dict[str, Any]:
     Raises `ValueError` for what is no YAML, or is deeper or larger than the bounds.
     """
     try:
-        _check_depth(text)
+        _check(text)
         found = dict(islice(flat(yaml.load(text, _LOADER)), MAX_VALUES + 1))
-    except yaml.YAMLError as error:
+    except _NO_YAML as error:
         raise ValueError(" ".join(str(error).split())) from error
     if len(found) > MAX_VALUES:
-        raise ValueError(f"it has more than {MAX_VALUES} values")
+        raise ValueError(_TOO_MANY)
     return {path: value for path, value in found.items() if value != {}}
 
 
-def _check_depth(text: str) -> None:
-    """Before it is loaded, since libyaml ends the process where its stack overflows."""
+def _check(text: str) -> None:
+    """Before it is loaded, since libyaml ends the process where its stack overflows, and since what
+    aliases stand for may be more than the memory holds.
+    """
     indent = max((len(line) - len(line.lstrip()) for line in text.splitlines()), default=0)
-    if indent + sum(map(text.count, "[{-?")) <= MAX_DEPTH:
-        return  # each level has one of these
-    depth = 0
+    if "*" not in text and indent + sum(map(text.count, "[{-?")) <= MAX_DEPTH:
+        return  # it has no alias, and each level has one of these
+    sizes: dict[str | None, int] = {}
+    anchors: list[str | None] = []
+    counts = [0]  # of the document, and of each collection that is open
     for event in yaml.parse(text, _LOADER):
-        depth += isinstance(event, _OPENING) - isinstance(event, _CLOSING)
-        if depth > MAX_DEPTH:
+        if isinstance(event, _OPENING):
+            anchors.append(event.anchor)
+            counts.append(1)
+        elif isinstance(event, _CLOSING):
+            sizes[anchors.pop()] = size = counts.pop()
+            counts[-1] += size
+        elif isinstance(event, yaml.ScalarEvent):
+            sizes[event.anchor] = 1
+            counts[-1] += 1
+        elif isinstance(event, yaml.AliasEvent):
+            counts[-1] += _size(event.anchor, sizes)
+            if sum(counts) > MAX_VALUES:
+                raise ValueError(_TOO_MANY)
+        if len(anchors) > MAX_DEPTH:
             raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+
+
+def _size(anchor: str, sizes: Mapping[str | None, int]) -> int:
+    if anchor not in sizes:
+        raise ValueError(f"*{anchor} stands for what it is in, or for nothing")
+    return sizes[anchor]
 
 
 def flat(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

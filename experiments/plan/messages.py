@@ -15,6 +15,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.plan.schema import GROUPS, Schema, TargetSchema
+from experiments.tasks.target import ACCURACY
 from host import commands, conf
 
 _LAUNCHERS = {
@@ -140,16 +141,26 @@ def _with_value(word: str) -> str:
 
 
 def _nearest(key: str) -> str:
-    """What may have been meant: a key of the app, or of the group that stands before the dot."""
+    """What may have been meant: a key of the app, or of what stands before the last dot."""
+    if key == f"target.{ACCURACY}":
+        return "write target_accuracy=VALUE"
     group, dot, name = key.rpartition(".")
-    names = [field.name for field in fields(Schema)]
-    if group in GROUPS:
-        names = [name for file in conf.files(group).values() for name in _keys(file)]
-        names += [part.name for part in (conf.PACKAGED / group).glob("*/")]
+    place = group.replace(".", "/")
+    names = _names(place)
     if name in names:
-        return f"others in conf/{group} have it; write +{key}=VALUE if the chosen one takes it"
+        return f"others in conf/{place} have it; write +{key}=VALUE if the chosen one takes it"
     near = difflib.get_close_matches(name, names, 1)
     return f"did you mean {group}{dot}{near[0]}?" if near else _WHERE
+
+
+def _names(place: str) -> list[str]:
+    """The keys of the app, of "target", or of a group such as "algo/topology"; none elsewhere."""
+    if place in ("", "target"):
+        return [field.name for field in fields(TargetSchema if place else Schema)]
+    if place.partition("/")[0] not in GROUPS:
+        return []
+    names = [name for file in conf.files(place).values() for name in _keys(file)]
+    return names + [part.name for part in (conf.PACKAGED / place).glob("*/")]
 
 
 def _keys(file: Path) -> list[str]:

@@ -29,6 +29,8 @@ MAX_ROWS = 500
 _OF_NO_USE = re.compile(r"^ +(?=<)|(?<=<td class=\")data row\d+ col\d+ ", re.MULTILINE)
 """Of the HTML that pandas writes, a third: what is escaped has no such brackets or quotes."""
 
+_FORMULA = re.compile(r"[=+@\t\r-].")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PageTable:
@@ -44,7 +46,7 @@ class PageTable:
 
     def save(self, out: Path, name: str) -> None:
         """Write `name`.csv, .md and .tex."""
-        self.numbers.to_csv(out / f"{name}.csv", index=False)
+        _without_formulas(self.numbers).to_csv(out / f"{name}.csv", index=False)
         (out / f"{name}.md").write_text(self.markdown())
         (out / f"{name}.tex").write_text(self.latex())
 
@@ -122,6 +124,26 @@ class Section:
             if name in self.figures:
                 save_plot(self.figures[name], out, name)
             drawn(name)
+
+
+def _without_formulas(table: pd.DataFrame) -> pd.DataFrame:
+    """A spreadsheet computes a text that begins like a formula: what records contain has a ' before
+    it there.
+    """
+    columns = {
+        str(name): [_as_text(cell) for cell in cells]
+        for name, cells in table.items()
+        if any(_is_formula(cell) for cell in cells)
+    }
+    return table.assign(**columns).rename(columns=_as_text)
+
+
+def _is_formula(cell: object) -> bool:
+    return isinstance(cell, str) and _FORMULA.match(cell) is not None
+
+
+def _as_text(cell: Any) -> Any:
+    return f"'{cell}" if _is_formula(cell) else cell
 
 
 def _has_number(cells: Iterable[object]) -> bool:

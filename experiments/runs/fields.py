@@ -1,5 +1,6 @@
 """The fields of a record's dataclass: their names and types are known from the class alone."""
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from types import NoneType
@@ -17,10 +18,30 @@ def typed(values: Mapping[str, Any], record: type) -> dict[str, Any]:
     None. What is no field holds a number.
 
     Raises:
-        ValueError, TypeError, OverflowError: a value is not of its field's type.
+        ValueError, TypeError, OverflowError: a value is not of its field's type, or a table could
+            not hold it.
     """
     types = field_types(record)
-    return {k: types.get(k, float)(v) for k, v in values.items() if v is not None}
+    return {k: _typed(types.get(k, float), v) for k, v in values.items() if v is not None}
+
+
+def decoded(text: str) -> Any:
+    """What a text of JSON says. Raises `ValueError` also where a part of it is no text, such as one
+    half of a letter of two.
+    """
+    found = json.loads(text)
+    if "\\u" in text:
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def _typed(kind: type, value: Any) -> Any:
+    made = kind(value)
+    if kind is int and not -(2**63) <= made < 2**63:
+        raise OverflowError("a number has more than 64 bits")
+    if kind is str and "\0" in made:
+        raise ValueError("a text has a byte of zero")
+    return made
 
 
 def _type_of(hint: Any) -> type:

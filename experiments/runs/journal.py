@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.runs.fields import field_types, typed
+from experiments.runs.fields import decoded, field_types, typed
 from experiments.training.metrics import MetricsRow
 
 if TYPE_CHECKING:  # it takes half a second, and a worker does not need it
@@ -47,7 +47,7 @@ def read_journal(file: Path, problems: list[str]) -> list[dict[str, Any]]:
     rows = []
     for number, text in enumerate(file.read_text(errors="replace").splitlines(), start=1):
         try:
-            rows.append(typed(json.loads(text), MetricsRow))
+            rows.append(typed(decoded(text), MetricsRow))
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             problems.append(f"{file}, line {number} cannot be read: it is torn or not a row.")
     return rows

@@ -24,12 +24,14 @@ READING = "reading"
 _IDENTITY = ("algo", "net", "task", "workers", "seed")  # joined to each row of metrics
 _OF_TRAINING = ("algo", "task", "model", "optim", "seed")
 """What a run has in common with one that goes on with it."""
+_OF_REPORTS = ("label", "steps_to_accuracy", "mb_to_accuracy")
+"""By these columns reports know what they have added to runs: none is a stranger's."""
 _DTYPES = {str: "str", int: "Int64", float: "float64", bool: "boolean"}
 
 
 def load_runs(path: str | Path) -> pd.DataFrame:
     """One row for each run at or below `path`: its "folder" and the fields of `Summary`, then those
-    that a stranger's has beside them.
+    that a stranger's has beside them, but for those that only reports may add.
 
     `attrs["problems"]` is a list of sentences on the files that could not be read, `attrs["apart"]`
     one on the runs whose number of workers changed: they have no row, since no other run is like
@@ -73,8 +75,9 @@ def load_runs_and_metrics(
     of_summaries = list(problems)
     tables = _read_all_metrics(summaries, problems, work or Work())
     rows = pa.concat_tables([table([]), *tables], promote_options="default")
-    metrics = rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     joined = runs[["folder", *_IDENTITY]]
+    rows = rows.drop_columns([name for name in rows.column_names if name in joined])
+    metrics = rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     joined = joined.loc[joined.index.repeat([own.num_rows for own in tables])]
     metrics = pd.concat([joined.reset_index(drop=True), metrics], axis="columns")
     runs.attrs |= {"problems": of_summaries, "apart": apart}
@@ -135,6 +138,8 @@ def _runs_frame(summaries: list[dict[str, Any]]) -> pd.DataFrame:
         name: _DTYPES.get(kind, "object") for name, kind in field_types(Summary).items()
     }
     names = dict.fromkeys([*dtypes, *(name for summary in summaries for name in summary)])
+    for name in _OF_REPORTS:
+        names.pop(name, None)
     return pd.DataFrame(
         {
             name: pd.Series([s.get(name) for s in summaries], dtype=dtypes.get(name, "object"))
@@ -164,7 +169,7 @@ def _read_summaries(root: Path, problems: list[str]) -> list[dict[str, Any]]:
     summaries = []
     for folder in sorted(_folders(root)):
         try:
-            summaries.append({"folder": str(folder), **read_fields(folder)})
+            summaries.append({**read_fields(folder), "folder": str(folder)})
         except UNREADABLE as error:
             problems.append(f"{folder} is left out, its summary.json cannot be read: {error}.")
     return _without_continued(summaries, problems)

@@ -1,11 +1,10 @@
 """What a run came to: the fields of its summary.json."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.runs.fields import field_types, typed
+from experiments.runs.fields import decoded, field_types, typed
 from host.words import counted
 
 NOT_ENDED = "the run has not ended: it is still running, or its launcher was killed"
@@ -166,7 +165,7 @@ def read_fields(folder: Path) -> dict[str, Any]:
 
     Raises one of `UNREADABLE`.
     """
-    found = json.loads((folder / "summary.json").read_text())
+    found = decoded((folder / "summary.json").read_text())
     if not isinstance(found, dict) or None in (found.get("algo"), found.get("status")):
         raise ValueError("not the summary of a run")
     told_workers(found.get("workers_over_time"))

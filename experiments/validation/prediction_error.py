@@ -57,8 +57,8 @@ def seconds_a_step(measured: Path, predicted: Path) -> str:
     common = _common(real.index, simulated.index, measured, predicted)
     rows = {
         str(name): [
-            *(_number(s, ".3f"), _number(simulated[name], ".3f")),
-            _number(simulated[name] / s, ".2f"),
+            *(_number(s, ".3f"), _number(float(simulated[name]), ".3f")),
+            _number(float(simulated[name] / s), ".2f"),
         ]
         for name, s in real.loc[common].sort_values().items()
     }
@@ -172,10 +172,10 @@ def _summary(measured: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, list[
 
     ratio = predicted / measured
     ratio = ratio.where(np.isfinite(ratio) & np.isfinite(measured))  # reached in both
-    errors = {net: 100 * (ratio[net] - 1).abs().mean() for net in NETS}
+    errors = {net: float(100 * (ratio[net] - 1).abs().mean()) for net in NETS}
     taus = [np.asarray(kendalltau(measured[net], predicted[net]))[0] for net in NETS]
     return {
-        "median": [_number(ratio[net].median(), ".2f") for net in NETS],
+        "median": [_number(float(ratio[net].median()), ".2f") for net in NETS],
         "mean absolute error": [_number(errors[net], ".0f", " %") for net in NETS],
         "Kendall's tau of the orders": [_number(tau, ".2f") for tau in taus],
         "first, measured": [_first(measured[net].to_dict()) or "-" for net in NETS],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +36,8 @@ _REST = 4
 busy host let it wait does not count.
 """
 _REQUEST_LIMIT_S = 10
+_PIECE_BYTES = 65_536
+"""Of an answer; each has the limit to itself, since a tunnel may be slow."""
 _WATCHED = {*FILES, tuned.FILE, tuned.TARGETS, "trace.json"}
 _WAITING = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="2">
@@ -66,6 +69,11 @@ class Server(ThreadingHTTPServer):
     def __init__(self, port: int, published: Published) -> None:
         self.published = published
         super().__init__((ADDRESS, port), _Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of a browser that has gone."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # pyright: ignore[reportArgumentType]
 
     @property
     def url(self) -> str:
@@ -102,7 +110,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        for begin in range(0, len(body), _PIECE_BYTES):
+            self.wfile.write(body[begin : begin + _PIECE_BYTES])
 
 
 def watch(root: Path, port: int, started: Callable[[str], None]) -> None:

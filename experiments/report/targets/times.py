@@ -22,7 +22,7 @@ from experiments.report.statistics import Array
 from experiments.report.targets.curves import Curves
 from experiments.tasks.target import LOWER_IS_BETTER
 
-_OF_RUN = ["status", "steps", "stops_at_target", "is_unread", "time_to_accuracy_s"]
+_OF_RUN = ("status", "steps", "stops_at_target", "is_unread", "time_to_accuracy_s")
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ def _times(
     own = math.nan if row["target_score"] is None else float(row["target_score"])
     is_harder = ~(sign * targets <= sign * own)  # than NaN, any
     times = np.full((len(runs), len(targets)), math.inf)
-    records = zip(runs.index, runs[_OF_RUN].to_dict("records"), strict=True)
-    for at, (index, run) in enumerate(records):
-        if run["status"] != "completed":
+    own_runs = zip(runs.index, *(runs[name] for name in _OF_RUN), strict=True)
+    for at, (index, status, steps, stops, is_unread, recorded_s) in enumerate(own_runs):
+        if status != "completed":
             continue
         scores = sign * curves.get("score", index)
         best = np.maximum.accumulate(np.where(np.isnan(scores), -math.inf, scores))
@@ -88,11 +88,10 @@ def _times(
         seconds = np.append(curves.get("time_s", index), math.inf)
         times[at] = seconds[first]
         is_missed = np.isinf(times[at])
-        stopped = run["stops_at_target"] and bool((best >= sign * own).any())
-        if run["is_unread"]:
-            recorded_s = run["time_to_accuracy_s"]
+        stopped = stops and bool((best >= sign * own).any())
+        if is_unread:
             told = math.inf if pd.isna(recorded_s) else recorded_s
             times[at, is_missed] = np.where(targets == own, told, math.nan)[is_missed]
-        elif stopped or (pd.notna(run["steps"]) and run["steps"] < last_step):
+        elif stopped or (pd.notna(steps) and steps < last_step):
             times[at, is_missed & is_harder] = math.nan
     return times

@@ -43,12 +43,14 @@ class MLflow:
 
     def finish(self, summary: Summary) -> None:
         """The results as metrics, the status as the run's, and its reason as a tag."""
-        self._send(results(summary), round(time.time() * 1000), summary.steps or 0)
-        for operation in self._under_way:
-            operation.wait()
-        tags = [RunTag("status", str(summary.status)), RunTag("reason", summary.reason or "")]
-        self._client.log_batch(self._id, tags=tags)
-        self._client.set_terminated(self._id, _STATUS.get(str(summary.status), "FAILED"))
+        try:
+            self._send(results(summary), round(time.time() * 1000), summary.steps or 0)
+            for operation in self._under_way:
+                operation.wait()
+            tags = [RunTag("status", str(summary.status)), RunTag("reason", summary.reason or "")]
+            self._client.log_batch(self._id, tags=tags)
+        finally:  # what was lost on the way is no reason to be at work for ever
+            self._client.set_terminated(self._id, _STATUS.get(str(summary.status), "FAILED"))
 
     def _send(self, values: Mapping[str, float], at_ms: int, step: int) -> None:
         metrics = [Metric(name, value, at_ms, step) for name, value in values.items()]

@@ -1,7 +1,11 @@
+import math
+
+import pandas as pd
 import pytest
 
 from experiments.report import tables
 from experiments.report.__main__ import main
+from experiments.report.section import PageTable
 from host.errors import UserError
 from tests.experiments.recorded import write_run
 
@@ -34,3 +38,11 @@ def test_the_chosen_ones_are_written(runs, tmp_path, monkeypatch, capsys):
     assert [file.name for file in files] == ["bytes.md", "time_to_accuracy.md"]
     assert sorted(capsys.readouterr().out.split()) == list(map(str, files))
     assert files[0].read_text() == tables.tables(runs)["bytes.md"]
+
+
+def test_what_a_spreadsheet_would_compute_is_text(tmp_path):
+    names = ["=1+1", "@SUM(A1)", "+1|x", "-"]
+    numbers = pd.DataFrame({"=name": names, "low": [-1.5, 1.0, math.nan, 2.0], "n": [1, 2, 3, 4]})
+    PageTable(caption="", cells={"name": names}, numbers=numbers).save(tmp_path, "names")
+    lines = (tmp_path / "names.csv").read_text().splitlines()
+    assert lines == ["'=name,low,n", "'=1+1,-1.5,1", "'@SUM(A1),1.0,2", "'+1|x,,3", "-,2.0,4"]

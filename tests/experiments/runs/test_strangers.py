@@ -6,10 +6,12 @@ import pickle
 
 import pytest
 import torch
+from pyarrow import parquet
 
 from experiments.plan.overrides import with_saved_overrides
-from experiments.report.results_table import named, results_table
-from experiments.runs.load import load_runs
+from experiments.report.data import ReportData
+from experiments.report.page.run_table import run_table
+from experiments.runs.load import load_metrics
 from experiments.simulated.kept_trainings import KeptTrainings
 from experiments.training.checkpoint import Checkpoints
 from host.errors import UserError
@@ -107,14 +109,32 @@ def bomb():
     return "\n".join(lines)
 
 
+def bomb_of_lists():
+    """YAML of 30 lines that stands for 2^30 numbers."""
+    lines = ["a0: &a0 [1, 2]"]
+    lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 30)]
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [
         ("config.yaml", bomb()),
+        ("config.yaml", bomb_of_lists()),
+        ("config.yaml", bomb_of_lists().replace("[1, 2]", "[]")),
+        ("config.yaml", "a: &a {x: 1}\nb: {<<: [" + "*a, " * 10_000 + "]}"),
+        ("config.yaml", "net: &a {b: *a}"),
+        ("config.yaml", "x: &a [*a]"),
+        ("config.yaml", "a: &a {<<: *a}"),
+        ("config.yaml", "a: !!timestamp x"),
+        ("config.yaml", "a: !!bool x"),
         ("config.yaml", "[" * NESTED),
         ("config.yaml", "a: " + "{a: " * 2000 + "1" + "}" * 2000),
         ("config.yaml", "!!python/object/apply:os.system ['touch mark']"),
         ("summary.json", "[" * NESTED),
+        ("summary.json", '{"algo": "\\ud800", "status": "completed"}'),
+        ("summary.json", '{"algo": "a", "status": "completed", "seed": 1' + 30 * "0" + "}"),
+        ("summary.json", '{"algo": "a", "status": "completed", "resumed_from": "\\u0000"}'),
         ("summary.json", '{"algo": {"a": 1}, "status": "completed", "seed": 1e400}'),
     ],
 )
@@ -122,7 +142,44 @@ def test_a_hostile_record_does_not_keep_others_from_being_read(tmp_path, file, t
     write_run(tmp_path / "good")
     write_run(tmp_path / "bad", seed=1)
     (tmp_path / "bad" / file).write_text(text)
-    table = results_table(named(load_runs(tmp_path)))
+    data = ReportData.load(tmp_path)
+    assert "optim.lr" in run_table(data, tmp_path)["configuration"]  # of the good one
+    table = data.table
     unreadable = {"allreduce configuration=unreadable"} if file == "config.yaml" else set()
     assert set(table.name) == {"allreduce", *unreadable}
     assert table.runs.tolist() == [1] * len(table)
+
+
+def test_no_name_in_a_strangers_record_takes_the_place_of_what_a_report_adds(tmp_path):
+    folder = tmp_path / "a"
+    own = {"label": "mine", "folder": "/nowhere", "name": 3, "target": 4, "is_baseline": 5}
+    own |= {"steps_to_accuracy": 6, "mb_to_accuracy": 7}
+    summary = write_run(folder) | own
+    (folder / "summary.json").write_text(json.dumps(summary))
+    metrics = parquet.read_table(folder / "metrics.parquet").to_pylist()
+    (folder / "metrics.parquet").unlink()
+    rows = [{k: v for k, v in row.items() if v is not None} | {"folder": 1.0} for row in metrics]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = ReportData.load(tmp_path)
+    assert data.labels == ("allreduce",) and list(data.runs.folder) == [str(folder)]
+    assert len(data.evaluations) == 20
+    assert data.table.time_to_accuracy_s.tolist() == [summary["time_to_accuracy_s"]]
+    assert data.table.steps_to_accuracy[0] > 10
+
+
+def test_a_number_that_is_none_is_told_as_it_is(tmp_path):
+    write_run(tmp_path / "a")
+    with (tmp_path / "a" / "config.yaml").open("a") as config:
+        config.write("data: {partition: dirichlet, alpha: [much]}\n")
+    assert list(ReportData.load(tmp_path).runs.partition) == ["dirichlet, alpha=['much']"]
+
+
+@pytest.mark.parametrize("field", ['"step": 1' + 30 * "0", r'"kind": "\ud800"', r'"\ud800": 1'])
+def test_a_row_that_no_table_could_hold_is_left_out(tmp_path, field):
+    write_run(tmp_path / "a")
+    (tmp_path / "a" / "metrics.parquet").unlink()
+    (tmp_path / "a" / "metrics.jsonl").write_text(
+        f'{{"kind": "evaluation", "step": 1, "accuracy": 0.5}}\n{{"kind": "step", {field}}}\n'
+    )
+    metrics = load_metrics(tmp_path)
+    assert len(metrics) == 1 and "line 2 cannot be read" in metrics.attrs["problems"][0]

@@ -3,12 +3,14 @@
 import json
 import struct
 from dataclasses import replace
+from unittest.mock import ANY, Mock
 
 import pytest
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.runs.run import Recorder, known_summary
+from experiments.runs.summary import Summary
 from experiments.runs.trackers import tracker
 from experiments.runs.trackers.tracker import TrackedRun, Tracking
 from experiments.training.evaluation import Evaluation
@@ -93,6 +95,24 @@ def test_a_server_that_is_gone_does_not_end_the_run(tmp_path):
     finished = told("mlflow", tmp_path / "run", **nobody)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.count("tracker=mlflow failed, and the run goes on without: ") == 1
+
+
+def test_a_batch_that_is_lost_leaves_no_run_at_work_for_ever(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    from mlflow.exceptions import MlflowException
+
+    from experiments.runs.trackers import mlflow
+
+    lost = Mock()
+    lost.wait.side_effect = MlflowException("the server was away")
+    client = Mock()
+    client.log_batch.return_value = lost
+    monkeypatch.setattr(mlflow, "MlflowClient", lambda: client)
+    own = mlflow.start(TrackedRun(folder=tmp_path, config={}))
+    own.log(ROWS[0])
+    with pytest.raises(MlflowException, match="the server was away"):
+        own.finish(Summary(status="completed"))
+    client.set_terminated.assert_called_once_with(ANY, "FINISHED")
 
 
 def test_wandb_writes_a_run_to_be_sent_later(tmp_path):

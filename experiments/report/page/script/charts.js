@@ -65,14 +65,14 @@ function scaleOf(isLog, zero = false) {
 const OVER = { time_s: "training time (s)", step: "steps", bytes_sent: "MB sent by a worker" };
 
 function drawCurves(model, situation, target) {
-    const values = [], left = { scores: 0 };
+    const values = [], left = { scores: 0, infinite: 0 };
     for (const setting of situation.settings) {
         const { name, label, is_timed } = model.settings[setting];
         if (isHidden(name) || (!is_timed && state.over === "time_s")) continue;
         for (const run of model.runsOf[setting]) values.push(...curveOf(model, run, name, label, left));
     }
     if (!values.length) return clear("curves", "No run that is shown has an evaluation here.");
-    const isThere = target !== undefined;
+    const isThere = target !== undefined && !(state.logY && target <= 0);
     const x = { field: "x", type: "quantitative", title: OVER[state.over], scale: scaleOf(state.logX) };
     const y = { field: "score", type: "quantitative", title: situation.metric, scale: scaleOf(state.logY) };
     const color = { field: "name", type: "nominal", scale: colorScale(model), legend: null };
@@ -82,7 +82,8 @@ function drawCurves(model, situation, target) {
     ];
     document.getElementById("curves-note").textContent =
         "A line for each run; hover over it for its values and seed." +
-        (left.scores ? ` ${left.scores} evaluations at zero or below have no place on a logarithmic axis.` : "");
+        (left.scores ? ` ${left.scores} evaluations at zero or below have no place on a logarithmic axis.` : "") +
+        (left.infinite ? ` Infinite scores are not drawn: ${left.infinite} of evaluations.` : "");
     return draw("curves", `${situation.metric} over ${OVER[state.over]}, a line a run`, {
         height: 380,
         data: { values },
@@ -100,7 +101,8 @@ function curveOf(model, run, name, label, left) {
     const points = [];
     for (let k = 0; k < scores.length; k++) {
         if (Number.isNaN(along[k])) continue;
-        if ((state.logX && along[k] <= 0) || (state.logY && scores[k] <= 0)) left.scores++;
+        if (!Number.isFinite(scores[k])) left.infinite++;
+        else if ((state.logX && along[k] <= 0) || (state.logY && scores[k] <= 0)) left.scores++;
         else points.push({ run, name, label, seed: model.get("seed", run), x: along[k], score: scores[k], step: steps[k], seconds: seconds[k], mb: mb[k] });
     }
     return points;
@@ -108,7 +110,7 @@ function curveOf(model, run, name, label, left) {
 
 function drawTimes(model, situation, { rows, target }) {
     const shown = rows.filter((row) => row.isTimed && !isHidden(row.name));
-    shown.sort((a, b) => a.seconds - b.seconds || a.label.localeCompare(b.label));
+    shown.sort(bySeconds);
     if (!shown.length) return clear("times", "No algorithm that is shown has a time here.");
     const marks = marksOf(model, shown);
     const numbers = [...marks.medians, ...marks.seeds, ...marks.intervals, ...marks.open].map(({ x }) => x);
@@ -126,16 +128,17 @@ function drawTimes(model, situation, { rows, target }) {
         ],
     };
     const layer = timesLayers(marks, encoding).filter(({ data }) => data.values.length);
-    return draw("times", `${title}, by algorithm, with 95 % intervals`, { height: 20 * shown.length + 50, layer });
+    const intervals = marks.intervals.length + marks.open.length ? ", with 95 % intervals" : "";
+    return draw("times", `${title}, by algorithm${intervals}`, { height: 20 * shown.length + 50, layer });
 }
 
 // What is drawn of each row: its seeds, their median and its interval, or a word.
 function marksOf(model, rows) {
     const marks = { medians: [], seeds: [], intervals: [], open: [], words: [] };
     for (const { name, label, runs, times, isKnown, seconds, interval: [x, end] } of rows) {
-        const seeds = runs.map((run, k) => `${model.get("seed", run)}: ${isKnown || times[k] < Infinity ? said(times[k]) : "not known"}`);
+        const seeds = runs.map((run, k) => `${model.get("seed", run) ?? "-"}: ${isKnown || times[k] < Infinity ? said(times[k]) : "not known"}`);
         const told = { name, label, seeds: seeds.join(", "), median: isKnown ? said(seconds) : "not known", interval: intervalSaid([x, end]) };
-        if (seconds < Infinity) marks.medians.push({ ...told, x: seconds });
+        if (isKnown && seconds < Infinity) marks.medians.push({ ...told, x: seconds });
         else marks.words.push({ ...told, word: isKnown ? "missed" : "not known" });
         if (x < Infinity) (end < Infinity ? marks.intervals : marks.open).push({ ...told, x, end });
         runs.forEach((run, k) => times[k] < Infinity && marks.seeds.push({ ...told, seed: model.get("seed", run), x: times[k] }));

@@ -8,7 +8,9 @@ function setUpAlgorithms(model) {
         const label = element("label");
         const input = element("input", undefined, { type: "checkbox", value: name });
         const swatch = element("span", "", { class: "swatch", "aria-hidden": "true" });
-        swatch.style.background = inTheme(color);
+        const paint = () => (swatch.style.background = inTheme(color));
+        darkness.addEventListener("change", paint);
+        paint();
         label.append(input, swatch, name);
         box.append(label);
         input.addEventListener("change", () => {

@@ -28,6 +28,12 @@ function median(values) {
     return ordered.length % 2 ? ordered[middle] : (ordered[middle - 1] + ordered[middle]) / 2;
 }
 
+// In the order of rows: what is not known is last.
+function bySeconds(a, b) {
+    const [first, second] = [a, b].map((row) => (row.isKnown ? row.seconds : NaN));
+    return Number.isNaN(first) - Number.isNaN(second) || first - second || a.label.localeCompare(b.label);
+}
+
 function escaped(text) {
     const entities = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
     return String(text).replace(/[&<>"']/g, (letter) => entities[letter]);

@@ -77,11 +77,14 @@ class PairView {
         return isFaster((first.seconds < second.seconds ? first : second).label);
     }
 
+    // Of each seed that is known, and has one run of either.
     bySeed(first, second) {
-        const ofSecond = new Map(second.runs.map((run, k) => [this.model.get("seed", run), second.times[k]]));
-        const pairs = first.runs
-            .map((run, k) => [this.model.get("seed", run), first.times[k]])
-            .filter(([seed]) => ofSecond.has(seed));
+        const [ofFirst, ofSecond] = [first, second].map(({ runs, times }) => {
+            const seeds = runs.map((run) => this.model.get("seed", run));
+            const isOne = (seed) => seed !== null && seeds.indexOf(seed) === seeds.lastIndexOf(seed);
+            return new Map(seeds.map((seed, k) => [seed, times[k]]).filter(([seed]) => isOne(seed)));
+        });
+        const pairs = [...ofFirst].filter(([seed]) => ofSecond.has(seed));
         return pairs.map(([seed, time]) => `${seed}: ${ratioSaid(ofSecond.get(seed), time)}`).join(", ");
     }
 

@@ -30,12 +30,12 @@ class TargetView {
         return this.model.targetsOf(this.situation);
     }
 
-    // Where the chosen target is among those of the situation: the last that is no harder.
+    // Where the chosen target is among those of the situation; where it is none of them, its own is.
     placeOf(situation) {
         const targets = this.model.targetsOf(situation);
         const chosen = situation.problem === this.situation.problem ? state.target : null;
-        const exact = targets.indexOf(chosen ?? situation.recorded);
-        return exact >= 0 ? exact : Math.floor(targets.length / 2);
+        const places = [chosen, situation.recorded].map((target) => targets.indexOf(target));
+        return places.find((place) => place >= 0) ?? Math.floor(targets.length / 2);
     }
 
     resized() {
@@ -63,7 +63,7 @@ class TargetView {
         slider.max = targets.length - 1;
         slider.value = place;
         slider.disabled = !targets.length;
-        slider.setAttribute("aria-valuetext", `${situation.metric} ${targets[place]}`);
+        slider.setAttribute("aria-valuetext", `${situation.metric} ${targets[place] ?? "none"}`);
         document.getElementById("target-value").textContent = targets[place] ?? "none";
         document.getElementById("recorded-target").disabled = situation.recorded === null;
     }
@@ -71,14 +71,14 @@ class TargetView {
     async rank(situation, place) {
         const ranked = this.model.ranked(situation, place);
         const rows = ranked.rows.filter((row) => !isHidden(row.name));
-        rows.sort((a, b) => a.seconds - b.seconds || a.label.localeCompare(b.label));
+        rows.sort(bySeconds);
         this.table.clear().rows.add(rows.map((row) => this.cells(row))).draw();
         document.getElementById("target-note").textContent = this.note(situation, ranked);
         await drawTimes(this.model, situation, ranked);
     }
 
     cells(row) {
-        const seeds = row.runs.map((run, k) => `${this.model.get("seed", run)}: ${said(row.times[k])}`);
+        const seeds = row.runs.map((run, k) => `${this.model.get("seed", run) ?? "-"}: ${said(row.times[k])}`);
         const untimed = row.runs.length ? "shared GPU" : this.model.at_work;
         const unknown = row.isTimed ? "not known" : untimed;
         return [

@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from pyarrow import parquet
 
 from experiments.report.data import ReportData
 from experiments.report.page import build, fragments
@@ -20,7 +21,7 @@ from experiments.report.page.build import make_page
 from experiments.report.results_table import results_table
 from experiments.report.sections import SECTIONS, time_to_accuracy
 from experiments.report.statistics import is_tie, ratio_interval
-from experiments.runs.journal import line
+from experiments.runs import journal
 from experiments.runs.load import load_rows, load_runs
 from experiments.tasks.target import Target
 from experiments.training.metrics import time_to_target
@@ -236,6 +237,7 @@ def test_a_run_that_is_at_work_or_shared_a_gpu_is_no_miss_and_hides_no_other(tmp
     note = chromium.ask("document.getElementById('target-note').textContent")
     assert "allreduce is first" in note and "0 of 4 have missed it" in note
     shown = {row["algorithm"]: row for row in rows(chromium, "ranks")}
+    assert list(shown) == ["allreduce", "bytegrad", "async", "qsgd"]  # what is not known is last
     assert shown["bytegrad"]["missed"] == "0 of 2" and shown["bytegrad"]["place"] == "1"
     assert shown["async"]["missed"] == "not ended" and shown["async"]["seconds"] == "-"
     times = {row["algorithm"]: row["time to target (s)"] for row in rows(chromium, "run-table")}
@@ -251,13 +253,17 @@ def uneven(tmp_path, chromium) -> Browser:
         for algo in ("allreduce", "bytegrad", "local_sgd"):
             limit = 0.98 if algo in ("bytegrad", other) else 0.5
             write_run(tmp_path / "runs" / f"{net}_{algo}_{seed}", algo, net, seed, limit=limit)
-    data = ReportData.load(tmp_path / "runs")
-    sections = {module.TITLE: module.section(data) for module in SECTIONS}
-    kept = {"Time": replace(sections[time_to_accuracy.TITLE], drawings={})}
-    file = tmp_path / "uneven.html"
-    file.write_text(build._page(data, kept, tmp_path / "runs", tmp_path, "uneven", ""))
-    show(chromium, file)
+    show_runs(chromium, tmp_path)
     return chromium
+
+
+def show_runs(page: Browser, folder: Path) -> None:
+    """A page of folder/runs without figures, which take long to draw."""
+    data = ReportData.load(folder / "runs")
+    sections = {"Time": replace(time_to_accuracy.section(data), drawings={})}
+    file = folder / "report.html"
+    file.write_text(build._page(data, sections, folder / "runs", folder, "runs", ""))
+    show(page, file)
 
 
 def test_a_ratio_to_what_missed_is_no_miss(uneven):
@@ -308,7 +314,7 @@ def test_a_run_whose_evaluations_are_lost_has_the_time_that_it_recorded(tmp_path
     (runs / "bytegrad" / "metrics.parquet").write_bytes(b"torn")
     if lost == "the last":
         (runs / "bytegrad" / "metrics.parquet").unlink()
-        (runs / "bytegrad" / "metrics.jsonl").write_text("".join(map(line, first)))
+        (runs / "bytegrad" / "metrics.jsonl").write_text("".join(map(journal.line, first)))
     file = tmp_path / "lost.html"
     file.write_text(make_page(ReportData.load(runs), runs, tmp_path, "lost"))
     show(chromium, file)
@@ -333,6 +339,83 @@ def test_many_seeds_of_which_one_is_at_work_are_explored(tmp_path, chromium):
     [row] = rows(chromium, "ranks")
     assert row["missed"] == "0 of 6"
     assert chromium.console == []
+
+
+def test_a_target_that_another_task_lacks_leaves_that_its_own(tmp_path, chromium):
+    for task, target in (("mnist5k", 0.9), ("digits", 0.8)):
+        own = {"task": task, "target": Target(value=target), "target_accuracy": target}
+        for algo in ("allreduce", "bytegrad"):
+            write_run(tmp_path / "runs" / f"{task}_{algo}", algo, limit=target + 0.05, **own)
+    show_runs(chromium, tmp_path)
+    options = "[...document.querySelectorAll('#situation option')]"
+    digits, mnist5k = sorted(chromium.ask(f"{options}.map((option) => option.text)"))
+    pick(chromium, "#situation", mnist5k)
+    hardest = int(chromium.ask("document.getElementById('target').max"))
+    assert slide(chromium, hardest) > 0.9
+    pick(chromium, "#situation", digits)
+    assert texts(chromium, "#target-value") == ["0.8"]
+    assert {row["target"] for row in rows(chromium, "pair")} == {"accuracy 0.8", "accuracy 0.9"}
+    label = "document.getElementById('times').getAttribute('aria-label')"
+    assert chromium.wait(label) == "seconds to accuracy 0.8, by algorithm"  # of one seed
+    swatch = "getComputedStyle(document.querySelector('.swatch')).backgroundColor"
+    light = chromium.ask(swatch)
+    chromium.prefer("dark")
+    chromium.wait(f"{swatch} !== {json.dumps(light)}")
+    chromium.prefer("light")
+    chromium.wait(f"{swatch} === {json.dumps(light)}")
+    assert chromium.console == []
+
+
+def test_no_median_is_drawn_of_what_is_not_known(tmp_path, chromium):
+    for seed in range(3):
+        write_run(tmp_path / "runs" / f"a{seed}", seed=seed)
+        num_rows = 10 if seed == 2 else 20
+        write_run(tmp_path / "runs" / f"b{seed}", "bytegrad", seed=seed, num_rows=num_rows)
+    show_runs(chromium, tmp_path)
+    last = int(chromium.ask("document.getElementById('target').max"))
+    assert 0.94 < slide(chromium, last - 1) < 0.975  # two of three are there, one ended before
+    svg = "document.querySelector('#times svg')"
+    chromium.wait(f"{svg}?.textContent.includes('not known')")
+    assert chromium.ask(f"{svg}.querySelectorAll('.mark-rect.role-mark path').length") == 1
+
+
+def test_seeds_that_come_twice_or_are_unknown_are_no_pair(tmp_path, chromium):
+    for algo, seeds in (("allreduce", (0, 1, None)), ("bytegrad", (0, 0, 1, None))):
+        for k, seed in enumerate(seeds):
+            folder = tmp_path / "runs" / f"{algo}{k}"
+            summary = write_run(folder, algo, seed=k) | {"seed": seed}
+            (folder / "summary.json").write_text(json.dumps(summary))
+    show_runs(chromium, tmp_path)
+    pick(chromium, "#pair-first", "bytegrad")
+    pick(chromium, "#pair-second", "allreduce")
+    [pair] = rows(chromium, "pair")
+    assert pair["by seed"].startswith("1: ") and pair["by seed"].count(":") == 1
+    told = {row["algorithm"]: row["seconds by seed"] for row in rows(chromium, "ranks")}
+    assert told["bytegrad"].count("0: ") == 2 and ", -: " in told["bytegrad"]
+
+
+def test_neither_a_target_at_zero_nor_an_infinite_score_takes_the_curves_away(tmp_path, chromium):
+    for algo in ("allreduce", "bytegrad"):
+        target = Target(metric="loss", value=0.2)
+        write_run(tmp_path / "runs" / algo, algo, limit=1.095, target=target)
+    file = tmp_path / "runs" / "bytegrad" / "metrics.parquet"
+    measured = parquet.read_table(file).to_pylist()
+    next(row for row in measured if row["kind"] == "evaluation")["score"] = math.inf
+    parquet.write_table(journal.table(measured), file)
+    show_runs(chromium, tmp_path)
+    assert "Infinite scores are not drawn: 1" in texts(chromium, "#curves-note")[0]
+    svg = "document.querySelector('#curves svg')"
+    paths = f"[...{svg}.querySelectorAll('.mark-line path')]"
+    lines = f"{paths}.map((path) => path.getAttribute('d'))"
+    chromium.wait(f"{svg} !== null")
+    linear = chromium.ask(lines)
+    assert len(linear) == 2 and "NaN" not in "".join(linear)
+    chromium.ask("document.getElementById('log-y').click()")
+    assert slide(chromium, int(chromium.ask("document.getElementById('target').max"))) == 0
+    chromium.wait(f"JSON.stringify({lines}) !== {json.dumps(json.dumps(linear))}")
+    logarithmic = chromium.ask(lines)
+    assert [d.count("L") for d in logarithmic] == [d.count("L") for d in linear]
+    assert "NaN" not in "".join(logarithmic) and chromium.console == []
 
 
 def test_pairs_are_compared_at_every_target_by_the_rule_of_the_tables(study, page):
@@ -434,6 +517,8 @@ def test_a_page_without_room_is_rounded_and_shows_fewer_rows(
     monkeypatch.setattr(build, "_TABLES", 5_000)
     file.write_text(build._page(data, sections, study / "runs", drawn, "small", ""))
     assert len(file.read_text()) < 0.7 * (drawn / "report.html").stat().st_size
+    watched = build._page(data, sections, study / "runs", drawn, "small", "1")
+    assert ".png beside it" in file.read_text() and ".png beside it" not in watched
     show(chromium, file)
     assert "are here to 6 digits" in texts(chromium, "#explore")[0]
     assert "The first 5 of 24 rows." in texts(chromium, "[data-table=time_to_accuracy]")[0]

@@ -4,6 +4,7 @@ import http.client
 import os
 import signal
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,19 @@ def test_it_reads_and_no_more(server):
     for path in ("/../pyproject.toml", "/summary.json", "/version/"):
         assert ask(port, path)[0] == 404
     assert ask(port, "/version") == (200, "1")
+
+
+def test_a_browser_that_goes_while_it_is_answered_is_no_fault(server, capsys):
+    server.published = Published("1", 50_000_000 * "x")
+    server.block_on_close, server.daemon_threads = True, False  # closing it waits for answers
+    address = server.server_address
+    with socket.create_connection(address) as browser:
+        browser.sendall(f"GET / HTTP/1.0\r\nHost: 127.0.0.1:{address[1]}\r\n\r\n".encode())
+        assert browser.recv(1)
+        browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    server.shutdown()
+    server.server_close()
+    assert capsys.readouterr().err == ""
 
 
 def test_a_port_in_use_and_no_folder_are_one_sentence(tmp_path):
