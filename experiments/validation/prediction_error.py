@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -57,8 +58,8 @@ def seconds_a_step(measured: Path, predicted: Path) -> str:
     common = _common(real.index, simulated.index, measured, predicted)
     rows = {
         str(name): [
-            *(_number(s, ".3f"), _number(float(simulated[name]), ".3f")),
-            _number(float(simulated[name] / s), ".2f"),
+            *(_number(s, ".3f"), _number(simulated[name], ".3f")),
+            _number(simulated[name] / s, ".2f"),
         ]
         for name, s in real.loc[common].sort_values().items()
     }
@@ -172,10 +173,10 @@ def _summary(measured: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, list[
 
     ratio = predicted / measured
     ratio = ratio.where(np.isfinite(ratio) & np.isfinite(measured))  # reached in both
-    errors = {net: float(100 * (ratio[net] - 1).abs().mean()) for net in NETS}
+    errors = {net: 100 * (ratio[net] - 1).abs().mean() for net in NETS}
     taus = [np.asarray(kendalltau(measured[net], predicted[net]))[0] for net in NETS]
     return {
-        "median": [_number(float(ratio[net].median()), ".2f") for net in NETS],
+        "median": [_number(ratio[net].median(), ".2f") for net in NETS],
         "mean absolute error": [_number(errors[net], ".0f", " %") for net in NETS],
         "Kendall's tau of the orders": [_number(tau, ".2f") for tau in taus],
         "first, measured": [_first(measured[net].to_dict()) or "-" for net in NETS],
@@ -195,7 +196,7 @@ def _ratio(measured_s: float, predicted_s: float) -> str:
     return f"{predicted_s / measured_s:.2f}"
 
 
-def _number(value: float, digits: str, unit: str = "") -> str:
+def _number(value: Any, digits: str, unit: str = "") -> str:
     return f"{value:{digits}}{unit}" if math.isfinite(value) else "-"
 
 
