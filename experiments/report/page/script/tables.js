@@ -43,6 +43,11 @@ function common(name) {
         autoWidth: false,
         deferRender: true,
         layout: { topStart: { buttons: [csv] }, topEnd: "search", bottomStart: "info", bottomEnd: "paging" },
+        initComplete() {
+            const info = this.api().table().container().querySelector(".dt-info");
+            info.setAttribute("aria-live", "off");
+            info.dataset.told = ""; // see `tellChanges`
+        },
     };
 }
 
