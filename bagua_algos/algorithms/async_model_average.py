@@ -67,7 +67,7 @@ class AsyncModelAverage(Hierarchical):
         warmup_steps: the first steps, in which gradients are all-reduced instead.
 
     Raises:
-        ValueError: a negative interval or number of warm-up steps, or a part of one.
+        ValueError: a negative interval; a number of warm-up steps that is not whole or negative.
     """
 
     family: ClassVar[str] = "asynchronous"

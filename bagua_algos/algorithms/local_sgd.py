@@ -13,8 +13,8 @@ Large Mini-Batches, Use Local SGD" (post-local), arXiv 1808.07217; Wang et al., 
 papers: nothing in the uncompressed rules. The inner optimizer's own buffers (momentum, Adam's
 moments) stay local and are kept across averages: the first two papers have none, SlowMo leaves the
 choice open (reset, maintain or average; this is "maintain"), DiLoCo does as we do. Each parameter
-group has its own inner learning rate, as it is at the average. Codes of d are averaged by C_LP_S
-(BAGUA, arXiv 2107.01499), so every worker ends with the same bits.
+group has its own inner learning rate, as it is when weights are averaged. Codes of d are averaged
+by C_LP_S (BAGUA, arXiv 2107.01499), so every worker ends with the same bits.
 """
 
 from dataclasses import dataclass

@@ -143,7 +143,7 @@ class QAdam(Hierarchical):
 
     Raises:
         ValueError: fewer than one step of warm-up, which would leave the second moment zero, or a
-            part of one.
+            number that is not whole.
     """
 
     family = "compressed Adam"

@@ -212,8 +212,9 @@ class Algorithm:
         """The optimizer has updated the weights."""
 
     def on_pause(self, context: Context) -> None:
-        """Training stands still: evaluation, a checkpoint or the end is next. What goes on in the
-        background ends here; workers may have done different numbers of steps.
+        """Training stands still: `consensus`, a checkpoint or the end is next. What goes on in the
+        background ends here; workers may have done different numbers of steps. The app's own
+        evaluations look at the weights as they are.
         """
 
     def on_optimizer_save(self, context: Context) -> None:

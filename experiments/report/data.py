@@ -77,7 +77,7 @@ class ReportData:
                 " ".join([f"There is no run in {path}.", *runs.attrs["apart"], *problems])
             )
         data = cls.of(runs, metrics)
-        frozen = load_targets(Path(path), data.runs["metric"])
+        frozen = load_targets(Path(path), data.runs.metric[data.runs.target.notna()])
         return replace(data, problems=problems, tunings=tuple(tunings), frozen=frozen)
 
     @classmethod

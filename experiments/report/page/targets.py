@@ -80,7 +80,7 @@ def verdicts(situations: Sequence[Situation], curves: Curves, grid: Array) -> li
     for at in range(len(grid)):
         at_target = [{k: own[k][:, at] for k in own} for own in times]
         for verdict, (letters, baseline) in zip(
-            found, _verdicts_at(situations, at_target), strict=True
+            found, _verdicts_at(situations, at_target, grid[at]), strict=True
         ):
             verdict.ties.append(letters)
             verdict.baselines.append(baseline)
@@ -88,15 +88,16 @@ def verdicts(situations: Sequence[Situation], curves: Curves, grid: Array) -> li
 
 
 def _verdicts_at(
-    situations: Sequence[Situation], times: Sequence[Mapping[int, Array]]
+    situations: Sequence[Situation], times: Sequence[Mapping[int, Array]], target: float
 ) -> list[tuple[str, int]]:
-    """The letters and the best baseline of each situation, at one target."""
+    """The letters and the best baseline of each situation, at one target; runs may have none."""
     known = [k for k, own in enumerate(times) if not any(np.isnan(t).any() for t in own.values())]
     pages = compared_on_page(
         [
             [
                 {
                     **situations[k].rows[position],
+                    "target": target,
                     "times_s": tuple(own),
                     "time_to_accuracy_s": float(np.median(own)),
                 }

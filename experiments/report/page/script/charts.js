@@ -83,7 +83,7 @@ function drawCurves(model, situation, target) {
     document.getElementById("curves-note").textContent =
         "A line for each run; hover over it for its values and seed." +
         (left.scores ? ` ${left.scores} evaluations at zero or below have no place on a logarithmic axis.` : "") +
-        (left.infinite ? ` Infinite scores are not drawn: ${left.infinite} of evaluations.` : "");
+        (left.infinite ? ` ${left.infinite} evaluations with infinite scores are not drawn.` : "");
     return draw("curves", `${situation.metric} over ${OVER[state.over]}, a line a run`, {
         height: 380,
         data: { values },

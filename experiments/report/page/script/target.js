@@ -93,7 +93,7 @@ class TargetView {
         const at = `${situation.is_simulated ? "Simulated: at" : "At"} ${situation.metric} ${target}`;
         const hidden = rows.some((row) => isHidden(row.name)) ? " Places count the algorithms that are not shown, too." : "";
         const isUnread = rows.some((row) => row.times.some(Number.isNaN));
-        const why = isUnread ? "the evaluations of some runs cannot be read" : "some runs ended at an easier target";
+        const why = isUnread ? "the evaluations of some runs cannot be read" : "some runs ended before others, or at an easier target";
         if (!isDecided) return `${at} nobody knows who is first: ${why}.${hidden}`;
         if (!rows.some((row) => row.isTimed)) return `${at} no algorithm has a time: no run has ended, or workers shared a GPU.${hidden}`;
         const first = rows.find((row) => row.place === 1);

@@ -412,7 +412,7 @@ def test_neither_a_target_at_zero_nor_an_infinite_score_takes_the_curves_away(tm
     next(row for row in measured if row["kind"] == "evaluation")["score"] = math.inf
     parquet.write_table(journal.table(measured), file)
     show_runs(chromium, tmp_path)
-    assert "Infinite scores are not drawn: 1" in texts(chromium, "#curves-note")[0]
+    assert "1 evaluations with infinite scores are not drawn" in texts(chromium, "#curves-note")[0]
     svg = "document.querySelector('#curves svg')"
     paths = f"[...{svg}.querySelectorAll('.mark-line path')]"
     lines = f"{paths}.map((path) => path.getAttribute('d'))"

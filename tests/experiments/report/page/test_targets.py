@@ -97,3 +97,24 @@ def test_a_score_that_is_no_number_reaches_nothing():
     situation = Situation([setting("allreduce", seeds=(0,))], [runs])
     found = times_of_all(situation, curves, np.array([0.1, 0.5, 0.95]))
     assert found[0].tolist() == [[2.0, 4.0, math.inf]]
+
+
+def test_runs_without_a_target_tie_at_one_as_those_that_have_it():
+    """By Holm's correction, with the deviation of all: intervals alone tell the two apart."""
+    times = {"allreduce": [10.0, 10.1, 10.2], "close": [10.5, 10.6, 10.7], "noisy": [9, 30, 90]}
+    sequences = [np.array([time_s]) for own in times.values() for time_s in own]
+    scores = [np.array([0.6])] * len(sequences)
+    ids = {name: list(range(9)) for name in ("step", "bytes_sent", "time_s")}
+    curves = Curves([*sequences, *scores], ids | {"score": list(range(9, 18))})
+    runs = [
+        pd.DataFrame([run(steps=1, seed=seed) for seed in range(3)], index=range(at, at + 3))
+        for at in (0, 3, 6)
+    ]
+    found = []
+    for target in (0.5, math.nan):
+        own = {"runs": 3, "seeds": (0, 1, 2), "target": target}
+        rows = [setting(label, **own) for label in times]
+        [told] = verdicts([Situation(rows, runs)], curves, np.array([0.5]))
+        found.append(told.ties)
+    assert found[0] == found[1]
+    assert found[0][0][1] == "t"
