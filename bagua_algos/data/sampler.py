@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, TypedDict, Unpack
 
+import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
@@ -255,11 +256,9 @@ def deals_to_workers(loader: DataLoader[Any]) -> bool:
 
 def _are_default(num_replicas: int, rank: int) -> bool:
     """Whether torch.distributed has so many workers, and this one is of that rank."""
-    try:
-        workers = _default_workers()
-    except ValueError:  # it is not initialized
+    if not (dist.is_available() and dist.is_initialized()):
         return False
-    return (num_replicas, rank) == (workers.world_size, workers.ranks[0])
+    return (num_replicas, rank) == (dist.get_world_size(), dist.get_rank())
 
 
 def _default_workers() -> ProcessGroupCommunicator:
