@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from typing import Any, TypedDict, Unpack
 
-import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
@@ -35,7 +34,7 @@ class _BalancedSampler(Sampler[Any]):
         **order: Unpack[Order],
     ) -> None:
         communicator = None
-        if num_replicas is None or rank is None or _are_default(num_replicas, rank):
+        if num_replicas is None or rank is None:
             communicator = _default_workers()
             num_replicas = num_replicas or communicator.world_size
             rank = communicator.ranks[0] if rank is None else rank
@@ -112,10 +111,6 @@ class LoadBalancingDistributedSampler(_BalancedSampler, DistributedSampler[Any])
     workers' examples of each step cost nearly the same. It is a subclass of
     `DistributedSampler`, so Lightning and others leave it alone instead of dealing a worker's
     examples out again.
-
-    Making one is a collective call of torch.distributed's workers, which compare their costs: also
-    where num_replicas and rank are given as torch.distributed has them. With other numbers nothing
-    is exchanged or compared.
 
     Args:
         dataset: with a length.
@@ -252,13 +247,6 @@ def deals_to_workers(loader: DataLoader[Any]) -> bool:
     samplers = [loader.sampler, loader.batch_sampler]
     samplers += [getattr(sampler, "sampler", None) for sampler in samplers]
     return any(isinstance(sampler, _BalancedSampler) for sampler in samplers)
-
-
-def _are_default(num_replicas: int, rank: int) -> bool:
-    """Whether torch.distributed has so many workers, and this one is of that rank."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return False
-    return (num_replicas, rank) == (dist.get_world_size(), dist.get_rank())
 
 
 def _default_workers() -> ProcessGroupCommunicator:
