@@ -82,7 +82,7 @@ def _make(target: str, path: Path, folder: Path, compiler: str) -> None:
     except subprocess.TimeoutExpired:
         raise UserError(
             f"The plugin's library was not built within {_LIMIT_S} s: call {' '.join(command)} "
-            "where there is less to do."
+            "on a host that is less busy."
         ) from None
     if finished.returncode != 0 or not path.is_file():
         last = (finished.stderr.strip().splitlines() or ["it said nothing"])[-1]

@@ -56,7 +56,7 @@ def _check(text: str) -> None:
             counts[-1] += 1
         elif isinstance(event, yaml.AliasEvent):
             counts[-1] += _size(event.anchor, sizes)
-            if sum(counts) > MAX_VALUES:
+            if sum(counts) > 2 * MAX_VALUES:  # with their keys
                 raise ValueError(_TOO_MANY)
         if len(anchors) > MAX_DEPTH:
             raise ValueError(f"it is nested more than {MAX_DEPTH} deep")

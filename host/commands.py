@@ -104,15 +104,15 @@ def run(main: Callable[[], int | None], *, at_once: bool = False) -> NoReturn:
         try:
             code = main()
         finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # what has ended is not stopped once more
             if sys.stdout is not None:  # it was closed before: `>&-`
                 sys.stdout.flush()
+        check_stop()  # it came within the last of `main`, and was swallowed
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends what is left to be done
-        signal.setitimer(signal.ITIMER_REAL, 0)
         print(_LINE, file=sys.stderr)
         code = INTERRUPTED
     except Terminated:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         code = TERMINATED
     except SystemExit:
         raise
@@ -222,11 +222,12 @@ def _press_again(swallowed: "sys.UnraisableHookArgs") -> None:
     """Where Python was, such as in a destructor, it goes on whatever is raised: a signal that comes
     there comes once more, a moment later.
     """
-    if not issubclass(swallowed.exc_type, KeyboardInterrupt | Terminated):
-        sys.__unraisablehook__(swallowed)
-    elif _stops and signal.getsignal(_stops[0]) is _stop:  # nothing has been stopped by it yet
+    is_stop = issubclass(swallowed.exc_type, KeyboardInterrupt | Terminated)
+    if is_stop and _stops and signal.getsignal(_stops[0]) is _stop:  # none is stopped by it yet
         signal.signal(signal.SIGALRM, _stop_again)
         signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+    else:
+        sys.__unraisablehook__(swallowed)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -120,7 +120,7 @@ def _arguments() -> argparse.Namespace:
     if min(args.mbytes or [1]) < 1 or args.repeats < MIN_REPEATS or args.threads < 1:
         parser.error(f"--mbytes, --threads must be 1 or more, --repeats {MIN_REPEATS} or more")
     if args.json is not None:
-        check_folder(args.json.parent, "--json")
+        check_folder(args.json.parent, "another --json")
     return args
 
 

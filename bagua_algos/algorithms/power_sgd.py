@@ -62,7 +62,7 @@ class PowerSGD(Hierarchical):
         seed: of the random factors with which training begins.
 
     Raises:
-        ValueError: a rank below one, a negative rate, seed or number of steps, or a part of a step.
+        ValueError: a rank below one; a negative rate, seed or number of steps, or one not whole.
     """
 
     family = "sparse or low-rank"

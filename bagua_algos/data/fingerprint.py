@@ -39,7 +39,6 @@ from bagua_algos.data.files import content, folder
 _FORM = "6"
 """Another one wherever this module reads objects otherwise."""
 _LONGEST_PATH = 4096
-_LONGEST_NAME = 255
 _PLAIN_ARRAYS = (np.ndarray, np.memmap)
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, tuple)
 _OF_CODE = (
@@ -60,7 +59,7 @@ def fingerprint(value: Any) -> bytes:
         ValueError: a part of it cannot be known.
     """
     try:
-        return _digest(value, {}, {})
+        return _digest(value, {}, _Disk())
     except Exception as error:
         raise ValueError(
             f"the data set has a part in which changes cannot be seen ({error}): leave it out of "
@@ -69,11 +68,26 @@ def fingerprint(value: Any) -> bytes:
         ) from error
 
 
-def _digest(value: Any, seen: dict[int, Any], folders: dict[str, bytes] | None) -> bytes:
+class _Disk:
+    """What was found there; it is looked at once."""
+
+    def __init__(self) -> None:
+        self.folders: dict[str, bytes] = {}
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Of the files and folders in the working folder."""
+        try:
+            return frozenset(os.listdir())
+        except OSError:
+            return frozenset()
+
+
+def _digest(value: Any, seen: dict[int, Any], disk: _Disk | None) -> bytes:
     try:
-        return _Describer(seen, folders, is_fast=True).digest(value)
+        return _Describer(seen, disk, is_fast=True).digest(value)
     except (ValueError, RecursionError):  # an object that holds itself
-        return _Describer(seen, folders, is_fast=False).digest(value)
+        return _Describer(seen, disk, is_fast=False).digest(value)
 
 
 class _Hash:
@@ -91,19 +105,17 @@ class _Describer(pickle.Pickler):
 
     Args:
         seen: functions and classes that were read before, by id.
-        folders: what was found in folders, which are read once; None: they count by their own size
-            and time of change.
+        disk: of data. None, of code: folders count by their own size and time of change, and words
+            without a separator are no paths.
         is_fast: equal objects count the same, whether or not they are one object; none may hold
             itself.
     """
 
-    def __init__(
-        self, seen: dict[int, Any], folders: dict[str, bytes] | None, *, is_fast: bool
-    ) -> None:
+    def __init__(self, seen: dict[int, Any], disk: _Disk | None, *, is_fast: bool) -> None:
         self._file = _Hash()
         super().__init__(self._file, protocol=4)
         self.fast = is_fast
-        self._seen, self._folders = dict(seen), folders
+        self._seen, self._disk = dict(seen), disk
 
     def digest(self, value: Any) -> bytes:
         self.dump((_FORM, sys.version_info[:2], value))
@@ -113,7 +125,7 @@ class _Describer(pickle.Pickler):
         """What stands for `obj`; None: pickle's own way."""
         match obj:
             case str():
-                found = self._state_of(obj) if _is_path(obj) else None
+                found = self._state_of(obj) if self._is_path(obj) else None
                 return None if found is None else (b"file", obj.encode(), found)
             case int() | float() | bytes() | tuple() | list() | dict():
                 return None
@@ -126,7 +138,7 @@ class _Describer(pickle.Pickler):
                 form = f"{obj.dtype} {tuple(obj.shape)} {obj.layout}"
                 return "tensor", type(obj), form, _hashed(_elements(obj)), vars(obj)
             case set() | frozenset():
-                parts = sorted(_digest(part, self._seen, self._folders) for part in obj)
+                parts = sorted(_digest(part, self._seen, self._disk) for part in obj)
                 return "set", type(obj).__name__, parts
             case PurePath():
                 return "path", os.fsencode(obj), self._state_of(str(obj))
@@ -150,7 +162,7 @@ class _Describer(pickle.Pickler):
         registered = copyreg.dispatch_table.get(type(obj))
         reduced = obj.__reduce_ex__(4) if registered is None else registered(obj)
         if not isinstance(reduced, str):
-            return (*reduced[:2], *map(_located, reduced[2:3]), *reduced[3:])
+            return (*reduced[:2], *map(self._located, reduced[2:3]), *reduced[3:])
         if hasattr(obj, "__wrapped__"):  # such as a function with functools.cache
             return _wrapped, (type(obj).__qualname__, obj.__wrapped__)
         if not _is_installed(sys.modules[type(obj).__module__]):
@@ -170,11 +182,34 @@ class _Describer(pickle.Pickler):
         except (OSError, ValueError):
             return None
         is_folder = stat.S_ISDIR(found.st_mode) and path.strip("./")  # a text's "/" is no data
-        if not is_folder or self._folders is None:
+        if not is_folder or self._disk is None:
             return found.st_size, found.st_mtime_ns
-        if path not in self._folders:
-            self._folders[path] = folder(path)
-        return self._folders[path]
+        if path not in self._disk.folders:
+            self._disk.folders[path] = folder(path)
+        return self._disk.folders[path]
+
+    def _is_path(self, text: str) -> bool:
+        """Whether it has a separator, or is the name of a file in the working folder."""
+        return os.sep in text or (self._is_beside(text) and os.path.isfile(text))
+
+    def _is_beside(self, name: str) -> bool:
+        """Whether the working folder has something of that name."""
+        return self._disk is not None and name in self._disk.names
+
+    def _located(self, state: Any) -> Any:
+        """An object's state, whose attributes that are names of folders are paths, too."""
+        match state:
+            case str() if self._is_beside(state) and os.path.isdir(state):
+                return state, PurePath(state)
+            case dict():
+                return {
+                    name: self._located(value) if isinstance(value, str) else value
+                    for name, value in state.items()
+                }
+            case tuple() | list():  # with slots, or what __getstate__ has made
+                return type(state), list(map(self._located, state))
+            case _:
+                return state
 
     def _once(self, obj: Any) -> Any:
         if id(obj) in self._seen:
@@ -191,27 +226,6 @@ class _Describer(pickle.Pickler):
             return "function", [*_held(obj), *_of_code(found)]
         compiled = _source(module) if _is_compiled(module) else None
         return "class", name, compiled, obj.__bases__, list(_of_code(_members_of_class(obj)))
-
-
-def _is_path(text: str) -> bool:
-    """Whether it has a separator, or is the name of a file in the working folder."""
-    return os.sep in text or (len(text) <= _LONGEST_NAME and os.path.isfile(text))
-
-
-def _located(state: Any) -> Any:
-    """An object's state, whose attributes that are names of folders are paths, too."""
-    match state:
-        case str() if os.sep not in state and os.path.isdir(state):
-            return state, PurePath(state)
-        case dict():
-            return {
-                name: _located(value) if isinstance(value, str) else value
-                for name, value in state.items()
-            }
-        case tuple():  # with slots, or what __getstate__ has made
-            return tuple(map(_located, state))
-        case _:
-            return state
 
 
 def _home(obj: Any) -> types.ModuleType | None:

@@ -27,12 +27,14 @@ from experiments.real.peers import Peers
 from experiments.real.torchrun import check_assigned, work_as_peer
 from experiments.runs.resume import FREE, check_same
 from experiments.runs.run import Recorder, known_summary, load_data
-from experiments.runs.study import Standing, clear, read_record
+from experiments.runs.study import Standing, read_record
 from experiments.tasks.base import Split, TaskData
+from experiments.tasks.samplers import InOrder, Shuffled
 from experiments.training.checkpoint import newest
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from host.errors import UserError
+from host.output import ANOTHER_RUN_DIR
 
 
 def shared_arguments(peers: Peers, given: Sequence[str]) -> list[str]:
@@ -96,7 +98,7 @@ def _lead(
         peers.say({"status": record.status})  # a worker died after the end
         return record.status
     if goes_on and not (plan.folder / "config.yaml").exists():
-        clear(plan.folder)  # worker 0 died while it began the record
+        _make_room(plan.folder)
         goes_on = False
     if goes_on:
         plan = _continued(plan, config)
@@ -120,6 +122,17 @@ def _lead(
     resume = None if plan.resume is None else str(plan.resume)
     peers.say({"resume": resume, "step": plan.resume_step, **_told_data(plan, data)})
     return recorder.run(data)
+
+
+def _make_room(folder: Path) -> None:
+    """Where worker 0 died while it began the record. Raises `UserError` where more is there."""
+    left = list(folder.iterdir())
+    if not {file.name for file in left} <= _BEGUN:
+        raise UserError(
+            f"{folder} has files, but no config.yaml of a run: choose {ANOTHER_RUN_DIR} or empty it"
+        )
+    for file in left:
+        file.unlink()
 
 
 def _continued(plan: Plan, config: dict[str, Any]) -> Plan:
@@ -163,6 +176,8 @@ def _follow(plan: Plan, data: TaskData, peers: Peers) -> str:
     return "completed"
 
 
+_BEGUN = {"summary.json", "summary.json.tmp", "config.yaml.tmp"}
+"""What a record has before its config.yaml."""
 _NUM_TOLD = 16
 """Examples of a split by whose labels workers see whether they have the same."""
 _PLACES_TOLD = 64
@@ -175,9 +190,11 @@ def _told_data(plan: Plan, data: TaskData) -> dict[str, Any]:
 
 def told_order(plan: Plan, data: TaskData) -> str:
     """What stands for which examples each worker takes in the first epoch: by it workers compare
-    whatever examples are shared out by, such as all sources.
+    whatever examples are shared out by, such as all sources. Empty where that is the number alone.
     """
     batches = plan.batches(data, (0,))
+    if isinstance(batches.order, Shuffled | InOrder):
+        return ""
     sizes = batches.num_examples, plan.workers, plan.batch_size, plan.seed
     places = np.ascontiguousarray(batches.order.epoch(*sizes, 0))
     return hashlib.sha256(places.data).hexdigest()

@@ -186,10 +186,14 @@ class RunFolder:
 
 
 def _finite(value: Any) -> Any:
-    """`value` as JSON can say it: NaN and the infinities as None, NumPy's scalars as Python's."""
+    """`value` as JSON can say it: texts of whole letters, NaN and the infinities as None, NumPy's
+    scalars as Python's.
+    """
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
+    if isinstance(value, str):  # a path that is no UTF-8 has what no text may have
+        return value.encode(errors="replace").decode()
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value

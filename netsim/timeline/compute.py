@@ -92,8 +92,8 @@ class Straggler:
                 f"0 to {world_size - 1}: choose one of these."
             )
         factors = np.array(self.variation.factors(step, world_size))
-        chance = np.random.default_rng([self.seed, step, 1])  # not that of the variation
-        if self.share == 1 or chance.random() < self.share:
+        # By draws of its own, not those of the variation.
+        if self.share == 1 or np.random.default_rng([self.seed, step, 1]).random() < self.share:
             factors[self.worker] *= self.slowdown
         return factors
 

@@ -52,7 +52,7 @@ def test_a_folder_that_cannot_be_is_refused_before_anything_is_measured(tmp_path
     finished = bench("--mbytes", "1", "--json", str(tmp_path / "file" / "bench.json"))
     assert (finished.returncode, finished.stdout) == (2, "")
     (line,) = finished.stderr.splitlines()
-    assert "cannot be written (" in line and line.endswith("choose --json")
+    assert "cannot be written (" in line and line.endswith("choose another --json")
 
 
 def test_a_gpu_without_kernels_is_refused(monkeypatch) -> None:

@@ -259,8 +259,18 @@ def _timed(
 
 
 def _time_s(run: Run, step: float) -> float:
-    """Of the evaluation after a step; inf where there is none."""
-    return next((row.time_s for row in run.rows if row.step == step), math.inf)
+    """Of the evaluation after a step; inf for an infinite step, and for a run that diverged.
+
+    Raises `UserError` for a run without that evaluation.
+    """
+    if math.isinf(step) or not run.rows:
+        return math.inf
+    for row in run.rows:
+        if row.step == step:
+            return row.time_s
+    raise UserError(
+        f"{run.folder} has no evaluation after step {step:g}, which its partner has: run both alike"
+    )
 
 
 def _rows(place: Place) -> list[list[str]]:

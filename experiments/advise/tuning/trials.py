@@ -271,7 +271,7 @@ def _trial(contestant: str, words: str, net: str, run: Path, status: str) -> Tri
     if (metric := read_summary(run).metric) is not None:
         raise UserError(
             f"{run} was scored by {metric}, and settings are chosen by accuracy: take a task with "
-            f"classes, and leave target.{metric} out"
+            "classes, and give its trials target_accuracy=... and no other target"
         )
     rows = [row for row in evaluations_of(run, status) if row.accuracy is not None]
     return Trial(contestant=contestant, words=words, net=net, folder=run, evaluations=rows)

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
@@ -49,8 +50,14 @@ class MLflow:
                 operation.wait()
             tags = [RunTag("status", str(summary.status)), RunTag("reason", summary.reason or "")]
             self._client.log_batch(self._id, tags=tags)
-        finally:  # what was lost on the way is no reason to be at work for ever
-            self._client.set_terminated(self._id, _STATUS.get(str(summary.status), "FAILED"))
+        except MlflowException:  # what was lost on the way is no reason to be at work for ever
+            with suppress(MlflowException):
+                self._terminate(summary)
+            raise
+        self._terminate(summary)
+
+    def _terminate(self, summary: Summary) -> None:
+        self._client.set_terminated(self._id, _STATUS.get(str(summary.status), "FAILED"))
 
     def _send(self, values: Mapping[str, float], at_ms: int, step: int) -> None:
         metrics = [Metric(name, value, at_ms, step) for name, value in values.items()]

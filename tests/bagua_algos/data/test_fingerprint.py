@@ -243,7 +243,7 @@ class Rows:
         self.data = 1
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SlottedRows:
     """The same."""
 
@@ -251,7 +251,9 @@ class SlottedRows:
 
 
 @pytest.mark.parametrize(
-    "value", [{"path": "rows.csv"}, ["rows.csv"], Rows("rows.csv"), ["file"]], ids=str
+    "value",
+    [{"path": "rows.csv"}, ["rows.csv"], Rows("rows.csv"), ["file"]],
+    ids=["value", "word", "attribute", "without a suffix"],
 )
 def test_a_file_without_a_slash_counts_by_its_time_of_change(tmp_path, monkeypatch, value):
     monkeypatch.chdir(tmp_path)
@@ -273,11 +275,12 @@ def test_a_folder_that_an_attribute_names_counts_and_one_that_texts_happen_to_na
     for folder in ("pictures", "data"):
         Path(folder).mkdir()
         Path(folder, "1.png").write_text("1")
-    values = (kind("pictures"), [["data", "words"], kind("")])
+    values = (kind("pictures"), [["data", "words"], kind(""), kind(".")])
     before = [fingerprint(value) for value in values]
     assert before == [fingerprint(value) for value in values]
     for folder in ("pictures", "data"):
         os.utime(Path(folder, "1.png"), ns=(1, 2))
+    Path("a log of its own").touch()
     after = [fingerprint(value) for value in values]
     assert after[0] != before[0] and after[1] == before[1]
 

@@ -1,6 +1,7 @@
 import os
 import signal
 import socket
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -136,7 +137,20 @@ def test_bytes_are_of_the_interface_that_gloo_uses(chosen, leads, counted, tmp_p
     assert (bytes_sent and bytes_sent()) == counted
 
 
-@pytest.mark.parametrize(("first", "own"), [("::1", "::1"), ("127.0.0.1", "127.0.0.1")])
+def has_ipv6() -> bool:
+    with suppress(OSError), socket.socket(socket.AF_INET6) as own:
+        own.bind(("::1", 0))
+        return True
+    return False
+
+
+OF_IPV6 = pytest.mark.skipif(not has_ipv6(), reason="a host without IPv6")
+
+
+@pytest.mark.parametrize(
+    ("first", "own"),
+    [pytest.param("::1", "::1", marks=OF_IPV6), ("127.0.0.1", "127.0.0.1")],
+)
 def test_hosts_that_are_found_by_ipv6_are_asked_like_others(first, own):
     store = dist.HashStore()
     variables = SECOND_HOST | {"MASTER_ADDR": first, "MASTER_PORT": "29400"}

@@ -97,9 +97,20 @@ def test_a_run_whose_worker_died_while_its_record_was_begun_begins_anew(monkeypa
             return "completed"
 
     monkeypatch.setattr(peer_run, "Recorder", Recorder)
-    data = data_of(np.arange(10))
+    data = data_of(np.arange(200) % 10)
     assert peer_run._lead(plan, plain(config), [], data, Leads()) == "completed"
-    assert found == [(False, None, False)]
+    assert found == [(False, None, True)]
+    assert not any(plan.folder.iterdir())
+
+
+def test_a_folder_of_other_files_is_left_alone(monkeypatch, tmp_path):
+    config = compose_config(["algo=allreduce", "model=mlp"])
+    plan = make_plan(config, tmp_path)
+    own = tmp_path / "metrics.jsonl"
+    own.write_text("of another tool")
+    with pytest.raises(UserError, match=r"has files, but no config.yaml of a run: choose another"):
+        peer_run._lead(plan, plain(config), [], data_of(np.arange(200) % 10), Leads())
+    assert own.read_text() == "of another tool"
 
 
 def test_of_a_stream_only_its_beginning_is_read():
