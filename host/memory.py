@@ -28,5 +28,9 @@ def is_lack_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or any(word in str(error) for word in words):
         return True
     is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-    threads = ("can't start new thread", "can't spawn worker thread")  # a stack is memory, too
-    return is_limited and any(word in str(error) for word in threads)
+    where_limited = (  # a stack and a library's code are memory, too
+        "can't start new thread",
+        "can't spawn worker thread",
+        "failed to map segment from shared object",
+    )
+    return is_limited and any(word in str(error) for word in where_limited)
