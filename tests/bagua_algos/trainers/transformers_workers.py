@@ -197,7 +197,7 @@ def like_loop(name: str, folder: Path) -> dict[str, Any]:
     trainer.train()
     again, resumed = make_trainer(algorithm, arguments(folder), make_optimizer)
     again.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
-    saved = load_file(folder / "checkpoint-6" / "model.safetensors")
+    saved = load_file(folder / "checkpoint-9" / "model.safetensors")
     return {
         "loop": plain_loop.train(name, args.process_index),
         "own": recorder.own,
