@@ -34,10 +34,13 @@ def test_every_module_has_exactly_one_line():
 
 
 def test_lines_stand_under_their_folder_in_the_order_of_the_alphabet():
+    num_lines = 0
     for heading, body in re.findall(r"^### (\S+/?\S*)\n(.*?)(?=^##|\Z)", TEXT, re.M | re.S):
         paths = [path for path, _ in LINE.findall(body)]
+        num_lines += len(paths)
         assert paths == sorted(paths), heading
         assert {path.rpartition("/")[0] for path in paths} <= {heading}
+    assert num_lines == len(LINE.findall(TEXT)) > 100
 
 
 def test_every_word_is_in_the_glossary_once():

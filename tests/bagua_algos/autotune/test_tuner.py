@@ -95,6 +95,13 @@ def test_simulated_workers_are_refused():
     assert not bagua_algos.is_distributed(model)
 
 
+def test_without_autotune_there_is_nothing_to_tell():
+    model = make_model()
+    bagua_algos.distribute(model, make_optimizer(model), AllReduce(), StackedCommunicator(1))
+    assert bagua_algos.tuning(model) is None
+    bagua_algos.release(model)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "said"),
     [

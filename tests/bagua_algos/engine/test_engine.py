@@ -267,9 +267,11 @@ def test_distribute_returns_the_same_objects_and_refuses_to_do_so_twice():
     communicator = StackedCommunicator(1)
     same = bagua_algos.distribute(model, optimizer, AllReduce(), communicator)
     assert same == (model, optimizer)
+    assert bagua_algos.is_distributed(model)
     with pytest.raises(ValueError, match="distributed already"):
         bagua_algos.distribute(model, optimizer, AllReduce(), communicator)
     bagua_algos.release(model)
+    assert not bagua_algos.is_distributed(model)
     with pytest.raises(ValueError, match="not distributed"), bagua_algos.consensus(model):
         pass
 

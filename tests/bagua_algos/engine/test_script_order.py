@@ -70,8 +70,17 @@ def test_gradients_that_accumulate_are_taken(algorithm, sizes):
     for _ in range(2):
         optimizer.zero_grad()
         loss_of(model).backward()
+        first = [p.grad.clone() for p in model.parameters()]
         loss_of(model).backward()
+        both = [p.grad.clone() for p in model.parameters()]
+        if type(algorithm) in (AllReduce, Decentralized):
+            assert all(map(torch.equal, both, [2 * gradient for gradient in first]))
+        else:
+            assert not all(map(torch.equal, both, first))
+        before = [p.detach().clone() for p in model.parameters()]
         optimizer.step()
+        for p, own, gradient in zip(model.parameters(), before, both, strict=True):
+            torch.testing.assert_close(p, own - 0.1 * gradient)
 
 
 @pytest.mark.parametrize("algorithm", WITH_FEEDBACK, ids=name_of)
@@ -270,8 +279,10 @@ def test_weights_loaded_within_the_consensus_go_with_it():
     loss_of(model).backward()
     optimizer.step()
     engine.pause()
+    before = [p.detach().clone() for p in model.parameters()]
     with engine.consensus():
         model.load_state_dict({name: 0 * x for name, x in model.state_dict().items()})
+    assert all(map(torch.equal, model.parameters(), before))
     optimizer.zero_grad()
     loss_of(model).backward()
     optimizer.step()
@@ -320,7 +331,9 @@ def test_weights_may_change_after_a_forward_pass_where_nothing_travels():
     model(x)
     with torch.no_grad():
         weight.add_(1)
+    kept = weight.detach().clone()
     model(x).sum().backward()
+    assert torch.equal(weight, kept)
 
 
 def test_copies_and_files_have_no_hook_of_loading():

@@ -314,3 +314,31 @@ def test_a_script_without_examples_takes_part_by_one_call():
     bagua_algos.empty_backward(model)
     bagua_algos.release(model)
     assert model[0].weight.grad.eq(0).all()
+
+
+def test_within_no_sync_a_scripts_gradients_only_accumulate():
+    model, algorithm = layers(3, 4), Recording()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    bagua_algos.distribute(model, optimizer, algorithm, StackedCommunicator(1))
+    with bagua_algos.no_sync(model):
+        model(torch.ones(1, 3)).sum().backward()
+    assert "bucket 0" not in algorithm.moments
+    model(torch.ones(1, 3)).sum().backward()
+    bagua_algos.release(model)
+    assert algorithm.moments == ["forward", "forward", "bucket 0", "backward end"]
+    assert model[0].weight.grad.eq(2).all()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        bagua_algos.no_sync,
+        bagua_algos.empty_backward,
+        bagua_algos.tuning,
+        bagua_algos.state_dict,
+        lambda model: bagua_algos.load_state_dict(model, {}),
+    ],
+)
+def test_a_model_that_is_not_distributed_is_refused(call):
+    with pytest.raises(ValueError, match=r"^this model is not distributed: call bagua_algos\.dist"):
+        call(layers(3, 4))

@@ -248,6 +248,7 @@ def branches(place: Place) -> Results:
         optimizer.zero_grad()
         model(torch.ones(1, 4), is_used=place.replica == number).sum().backward()
         results |= {f"{k} {number}": whole(m.bias.grad) for k, m in model.named_children()}
+    assert bagua_algos.tuning(model) is None
     bagua_algos.release(model)
     return results
 

@@ -79,7 +79,8 @@ def like_loop(name: str, folder: Path) -> dict[str, Any]:
     model, optimizer = accelerator.prepare(model, make_optimizer(model))
     train_epoch(accelerator, model, optimizer)
     accelerator.save_state(str(folder))
-    train_epoch(accelerator, model, optimizer)
+    for _ in range(1, plain_loop.NUM_EPOCHS):
+        train_epoch(accelerator, model, optimizer)
     own = weights(model)
     accelerator.save_model(model, folder / "model")
     accelerator.free_memory()
@@ -88,7 +89,8 @@ def like_loop(name: str, folder: Path) -> dict[str, Any]:
     resumed = accelerator.prepare(resumed)
     optimizer = accelerator.prepare(make_optimizer(resumed))
     accelerator.load_state(str(folder))
-    train_epoch(accelerator, resumed, optimizer)
+    for _ in range(1, plain_loop.NUM_EPOCHS):
+        train_epoch(accelerator, resumed, optimizer)
     own_resumed = weights(resumed)
     accelerator.free_memory()
     saved = load_file(folder / "model" / "model.safetensors")

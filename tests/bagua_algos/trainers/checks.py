@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from bagua_algos import Algorithm
 from tests.bagua_algos.trainers.plain_loop import NUM_EPOCHS, Weights, examples
 
 
@@ -24,9 +25,12 @@ def check_resumes(workers: Sequence[dict[str, Any]]) -> None:
         assert are_equal(worker["resumed"], worker["own"])
 
 
-def check_is_the_mean(workers: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+def check_is_the_mean(
+    workers: Sequence[dict[str, Any]], names: Sequence[str], algorithm: Algorithm
+) -> None:
     """The mean of the workers' own weights is what is under `names` on each of them."""
     mine, others = (worker["own"] for worker in workers)
+    assert are_equal(mine, others) == algorithm.workers_agree
     mean = {key: (mine[key] + others[key]) / 2 for key in mine}
     for worker in workers:
         for name in names:

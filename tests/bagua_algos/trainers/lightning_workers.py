@@ -177,7 +177,7 @@ def like_loop(name: str, folder: Path) -> dict[str, Any]:
     link = folder / f"of {RANK}.ckpt"
     link.symlink_to("epoch=0.ckpt")
     resumed = relaxed(algorithm, make_optimizer, resume=link)
-    saved = torch.load(folder / "epoch=1.ckpt")["state_dict"]
+    saved = torch.load(folder / f"epoch={plain_loop.NUM_EPOCHS - 1}.ckpt")["state_dict"]
     return {
         "loop": plain_loop.train(name, RANK),
         "own": whole.own,

@@ -24,7 +24,7 @@ Batch = dict[str, Tensor]
 
 ACCUMULATE = 2
 CLIP_NORM = 0.1
-NUM_EPOCHS = 2
+NUM_EPOCHS = 3
 NUM_BATCHES = 6
 """Of an epoch, which has half as many steps."""
 BATCH_SIZE = 8
@@ -68,7 +68,7 @@ ALGORITHMS: dict[str, tuple[Algorithm, Callable[[nn.Module], Optimizer]]] = {
     "local_sgd": (LocalSGD(interval=2, outer=Nesterov()), make_sgd),
 }
 """One each that acts at the beginning of forward, of the step, and at its end. After an epoch of 3
-steps each has something to remember, and the workers of two of them differ.
+steps each has something to remember, and after that one and the last the workers of two differ.
 """
 
 

@@ -52,12 +52,12 @@ def test_a_checkpoint_resumes_bit_for_bit(workers, name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_saved_model_is_the_consensus_which_remains(workers, name):
-    checks.check_is_the_mean(of(workers, name), ["saved", "at the end"])
+    checks.check_is_the_mean(of(workers, name), ["saved", "at the end"], ALGORITHMS[name][0])
 
 
 def test_the_end_of_training_leaves_a_plain_model_with_the_consensus(workers):
     ended = of(workers, "ended")
-    checks.check_is_the_mean(ended, ["at the end"])
+    checks.check_is_the_mean(ended, ["at the end"], ALGORITHMS["decentralized"][0])
     assert all(worker["is plain"] for worker in ended)
 
 

@@ -56,7 +56,8 @@ def test_a_checkpoint_resumes_bit_for_bit(workers, name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_evaluation_and_checkpoints_are_of_the_consensus_which_remains(workers, name):
-    checks.check_is_the_mean(of(workers, name), ["evaluated", "saved", "at the end"])
+    names = ["evaluated", "saved", "at the end"]
+    checks.check_is_the_mean(of(workers, name), names, ALGORITHMS[name][0])
 
 
 @pytest.mark.parametrize(

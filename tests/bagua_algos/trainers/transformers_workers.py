@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -192,12 +193,15 @@ def like_ddp(folder: Path) -> dict[str, Any]:
 def like_loop(name: str, folder: Path) -> dict[str, Any]:
     algorithm, make_optimizer = ALGORITHMS[name]
     each = {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True}
-    args = arguments(folder, **each)  # the best will be the last
-    trainer, recorder = make_trainer(algorithm, args, make_optimizer)
+    args = arguments(folder, **each, metric_for_best_model="number")
+    numbers = count()  # the best will be the last
+    trainer, recorder = make_trainer(
+        *(algorithm, args, make_optimizer), compute_metrics=lambda _: {"number": next(numbers)}
+    )
     trainer.train()
     again, resumed = make_trainer(algorithm, arguments(folder), make_optimizer)
     again.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
-    saved = load_file(folder / "checkpoint-6" / "model.safetensors")
+    saved = load_file(folder / "checkpoint-9" / "model.safetensors")
     return {
         "loop": plain_loop.train(name, args.process_index),
         "own": recorder.own,

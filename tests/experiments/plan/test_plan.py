@@ -34,6 +34,7 @@ from host.conf import PACKAGED
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from tests.experiments.installed import skip_without_minilm
+from tests.experiments.tasks.own import formats
 
 EVERY_CHOICE = [f"{group}={choice}" for group in GROUPS for choice in choices(group)]
 NESTED = sorted(path for group in GROUPS for path in (PACKAGED / group).glob("*/*.yaml"))
@@ -90,6 +91,33 @@ def test_every_choice_of_a_part_can_be_made(path):
     groups = {"algo": plan.algorithm, "cluster": plan.cluster, "data": plan.loading}
     made = getattr(groups[group], part)
     assert type(made).__name__.lower() == path.stem.replace("_", "")
+
+
+@pytest.mark.parametrize("name", choices("experiment"))
+def test_every_experiment_can_be_made(name, tmp_path):
+    """By the command of its header; a sweep by the first of its values."""
+    text = (PACKAGED / "experiment" / f"{name}.yaml").read_text()
+    first, header, *_ = text.splitlines()
+    assert first == "# @package _global_"
+    words = header.removeprefix("# python -m experiments ").split()
+    assert f"experiment={name}" in words
+    is_large = name in ("bert_squad", "gpt2_text")
+    if is_large:
+        pytest.importorskip("transformers", reason="the extra text is not installed")
+    if name == "movie_snippets":
+        skip_without_minilm()
+    if name == "bert_squad":  # by data that are there, and drawn weights
+        own = (f"task.root={formats.squad(tmp_path)}", "task.tokenizer=")
+        words = [*words[:2], own[0], f"{own[1]}{formats.tokenizer(tmp_path / 'words')}"]
+    config = yaml.safe_load(text)
+    swept = config.get("hydra", {}).get("sweeper", {}).get("params", {})
+    values = {key: str(value).split(",") for key, value in swept.items()}
+    assert all(set(values.get(group, ())) <= set(choices(group)) for group in GROUPS)
+    sweep = [f"{key}={own[0]}" for key, own in values.items()]
+    given = [word.split(",")[0] for word in words if word != "-m"]
+    with torch.device("meta") if is_large else nullcontext():
+        plan = plan_of(*sweep, *given)
+    assert plan.max_steps == config["max_steps"]
 
 
 def test_a_part_is_chosen_by_its_name_or_by_its_values():

@@ -59,9 +59,10 @@ def test_no_line_goes_beyond_where_a_run_ended_at_its_target(tmp_path):
     study = ReportData.load(tmp_path)
     [panel] = time_against_target.section(study).figures["time_against_target"].axes
     longest = study.evaluations.loc[study.evaluations.folder.str.endswith("/bytegrad")]
-    for line in panel.lines:
-        if len(line.get_xdata()) > 2:
-            assert max(line.get_xdata()) <= longest.score.max()
+    lines = [line for line in panel.lines if len(line.get_xdata()) > 2]
+    assert len(lines) == 2
+    for line in lines:
+        assert max(line.get_xdata()) <= longest.score.max()
 
 
 def test_targets_that_were_fixed_before_the_runs_take_the_place_of_their_own(tmp_path):

@@ -1,11 +1,13 @@
 """The command line: what it accepts, and how it refuses."""
 
+import re
 import subprocess
 
 import pytest
 
 from experiments.__main__ import divided
 from experiments.plan.messages import choices
+from experiments.plan.schema import GROUPS
 from experiments.runs.load import load_rows
 from tests import app
 
@@ -96,8 +98,9 @@ def test_a_folder_that_has_a_run_is_refused_and_kept(tmp_path):
 def test_help_names_every_choice():
     ended = app.run("--help")
     assert ended.returncode == 0
-    for group in ("algo", "net", "task", "model", "optim", "backend", "cluster"):
-        assert all(choice in ended.stdout for choice in choices(group))
+    for group in (*GROUPS, "experiment"):
+        [named] = re.findall(rf"^  {group} +(\S.*)$", ended.stdout, re.MULTILINE)
+        assert named.split(", ") == choices(group)
 
 
 @pytest.mark.root

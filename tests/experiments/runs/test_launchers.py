@@ -60,7 +60,8 @@ def test_a_slurm_that_is_not_configured(tmp_path, monkeypatch, capsys):
 def test_another_error_of_a_launcher_is_shown_whole(tmp_path, monkeypatch, capsys):
     said = swept(tmp_path, monkeypatch, ZeroDivisionError("by nothing"))
     assert not isinstance(said, UserError)
-    assert "Traceback" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "Traceback" in told and "ZeroDivisionError: by nothing" in told
 
 
 def test_an_error_of_a_launcher_that_says_nothing(tmp_path, monkeypatch, capsys):

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.plan.compose import compose_config
-from experiments.plan.identity import identity, plain
-from experiments.plan.messages import choices
+from experiments.plan.identity import identity
 from experiments.runs.folder_lock import hold, is_held
 from experiments.runs.load import load_runs
 from experiments.runs.study import (
@@ -20,7 +18,6 @@ from experiments.runs.study import (
     read_record,
 )
 from experiments.runs.summary import CTRL_C, NOT_ENDED
-from host.conf import PACKAGED
 from host.errors import UserError
 from tests import app
 from tests.once import made_once
@@ -210,15 +207,6 @@ def test_a_sweep_that_cannot_begin_is_refused_with_one_sentence(tmp_path):
     assert ended.returncode == 2
     assert ended.stderr.count("do not fill one batch") == 1
     assert folders(tmp_path) == set()
-
-
-@pytest.mark.parametrize("name", choices("experiment"))
-def test_every_experiment_composes(name):
-    lines = (PACKAGED / "experiment" / f"{name}.yaml").read_text().splitlines()
-    assert lines[0] == "# @package _global_"
-    words = lines[1].removeprefix("# python -m experiments ").split()
-    assert f"experiment={name}" in words
-    assert plain(compose_config(["algo=allreduce", f"experiment={name}"]))["names"]["task"]
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ from experiments.runs.actions import Command
 from experiments.runs.parts import load_parts
 from experiments.tasks.base import Split, TaskData
 from experiments.training.metrics import MetricsRow
+from host import conf
 from host.errors import UserError
 
 STUDIES = ("reference", "partitions", "map")
@@ -124,6 +125,17 @@ def test_the_committed_trials_are_equally_many_for_all(folder, contestants):
     trials = load_settings(RESULTS / folder / "trials.yaml")
     assert trials.keys() == read_contestants(contestants).keys()
     assert len({len(own) for own in trials.values()}) == 1
+
+
+def test_every_contestant_is_a_run():
+    unlike = {}  # many are in several files
+    for name in conf.files(draws.FOLDER):
+        contestants = read_contestants(name)
+        assert "allreduce" in contestants
+        unlike |= {f"{own.words} {' '.join(own.ranges)}": own for own in contestants.values()}
+    for [words] in draw(unlike, 1).values():
+        config = compose_config(["schedule=cosine", *words.split()])
+        assert config.names.algo == values_of(words.split())["algo"]
 
 
 @pytest.mark.parametrize(
@@ -336,7 +348,9 @@ def test_the_committed_settings_are_trials_and_have_the_frozen_target(folder, fi
     settings = load_settings(RESULTS / folder / "trials.yaml")
     trials = {words for own in settings.values() for words in own}
     target = yaml.safe_load((file.parent / "targets.yaml").read_text())[1.0]
-    for own in load_settings(file).values():
+    best = load_settings(file)
+    assert any(best.values())
+    for own in best.values():
         for words in own:
             values = values_of(words.split())
             assert float(values["target_accuracy"]) == target
