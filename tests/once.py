@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -25,6 +26,7 @@ def made_once(
     with (base / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a call that failed
             folder.mkdir()
             make(folder)
             done.touch()

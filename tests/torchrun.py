@@ -6,7 +6,6 @@ import ast
 import importlib
 import os
 import runpy
-import socket
 import sys
 from pathlib import Path
 
@@ -14,15 +13,13 @@ import torch
 
 from host.processes import fork
 from tests import warm
+from tests.ports import held_port
 
 
 def run(num_processes: int, script: str) -> int:
     """The highest exit code of all."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
 
-    def work(rank: int) -> int:
+    def work(rank: int, port: int) -> int:
         torch.set_num_threads(1)
         sys.argv = [script]
         os.environ |= {
@@ -41,8 +38,9 @@ def run(num_processes: int, script: str) -> int:
             for name in node.names:  # a library may import it only when it is asked for
                 getattr(importlib.import_module(node.module), name.name, None)
     warm.before_forks()
-    pids = [fork(lambda rank=rank: work(rank)) for rank in range(num_processes)]
-    return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
+    with held_port() as port:
+        pids = [fork(lambda rank=rank: work(rank, port)) for rank in range(num_processes)]
+        return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def between_steps(communicator: ProcessGroupCommunicator) -> dict[str, Any]:
     """
     worker, changes, landings = Worker(communicator, lr=LEARNING_RATE), [], 0
     background = worker.engine.context.background
-    for _ in range(40):
+    for _ in range(200):
         worker.step()
         after = worker.weights
         was_done = background.done_w().all()

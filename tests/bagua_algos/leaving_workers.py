@@ -5,6 +5,7 @@ Worker r of each script writes its errors to `FOLDER/SCRIPT.r`, and all exit cod
 `FOLDER/codes.json`. Workers end as any program does, not by `os._exit`.
 """
 
+import atexit
 import gc
 import json
 import os
@@ -24,6 +25,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 import bagua_algos
 from bagua_algos.communication.threads import job_thread
 from experiments.plan.late_compiler import put_off_compiler
+from tests import app
 
 NUM_WORKERS = 3
 
@@ -77,22 +79,24 @@ def one_leaves_and_the_others_end(rank: int) -> None:
     """They end by themselves, before or after they can have heard of it."""
     trainer, store = Trainer(), _get_default_store()
     trainer.steps(10)
-    if rank == 0:
-        store.set("one leaves", "")
+    if rank == 0:  # what is registered last is done first: before it leaves word
+        atexit.register(lambda: store.set("one leaves", ""))
     else:
         store.wait(["one leaves"], timedelta(seconds=60))
-        trainer.steps(40)
+        trainer.steps(200)
 
 
 def one_leaves_within_a_round(rank: int) -> None:
     """Worker 0 has begun a round that the others join only when it is gone; its exit code is 3."""
-    trainer = Trainer()
+    trainer, store = Trainer(), _get_default_store()
     trainer.steps(10)
     if rank == 0:
         job_thread.LEAVE_S = 0.1
         trainer.steps(20)
+        store.set("who leaves", str(os.getpid()))
         sys.exit(3)
-    time.sleep(2)
+    pid = int(store.get("who leaves"))
+    app.wait_for(lambda: not app.is_running(pid), 60, "end of worker 0")
     trainer.until_warned()
 
 

@@ -280,19 +280,19 @@ def test_a_peer_that_is_stopped_for_short_is_waited_for(receiver_process):
 
 
 def test_a_peer_that_stays_stopped_counts_as_dead(receiver_process):
-    pid, plugin, comm = receiver_process("1")
+    pid, plugin, comm = receiver_process("5")
     plugin.wait(plugin.isend(comm, text(MIB)))
     os.kill(pid, signal.SIGSTOP)
-    send_until_it_fails(plugin, comm)
+    send_until_it_fails(plugin, comm, limit_s=60)
     plugin.close("send", comm)
 
 
 def test_a_receiver_without_receives_is_not_dead(make_plugin, connect):
-    plugin = make_plugin(timeout_s="2")
+    plugin = make_plugin(timeout_s="5")
     link = connect(plugin)
     data, space = text(16 * MIB), room(16 * MIB)
     sent = plugin.isend(link.sender, data)
-    time.sleep(4)
+    time.sleep(11)
     received = plugin.irecv(link.receiver, space)
     plugin.wait(sent)
     assert plugin.wait(received) == 16 * MIB
@@ -323,7 +323,7 @@ def test_a_cut_cable_fails_both_ends_in_time(library):
         begin_s, num = time.monotonic(), 0
         try:
             while True:
-                plugin.wait(begin(comm, data), 20)
+                plugin.wait(begin(comm, data), 60)
                 num += 1
         except PluginError as error:
             seconds = time.monotonic() - begin_s
@@ -333,7 +333,7 @@ def test_a_cut_cable_fails_both_ends_in_time(library):
     for code, num, seconds, closing_s in run_workers(condition, 2, work).values:
         assert code == REMOTE_ERROR
         assert num > 0
-        assert seconds < 15
-        assert closing_s < 5
+        assert seconds < 60
+        assert closing_s < 30
     for end in ends:
         end.close()

@@ -4,7 +4,6 @@
 
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -13,15 +12,13 @@ from experiments.__main__ import main
 from experiments.training.checkpoint import newest
 from host.processes import fork
 from tests.experiments.torchrun import SMALL
+from tests.ports import held_port
 
 NUM_STEPS = 60
 
 
-def start(folder: str, num_workers: int, num_steps: int) -> list[int]:
-    """The pids of the workers of one start."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def start(folder: str, port: int, num_workers: int, num_steps: int) -> list[int]:
+    """The pids of the workers of one start, who meet at `port`."""
 
     def work(rank: int) -> int:
         os.environ |= {
@@ -37,18 +34,19 @@ def start(folder: str, num_workers: int, num_steps: int) -> list[int]:
     return [fork(lambda rank=rank: work(rank)) for rank in range(num_workers)]
 
 
-def lose_one(folder: str) -> int:
+def lose_one(folder: str, port: int) -> int:
     """Train with two workers, kill both, and go on with one; its exit code."""
-    pids = start(folder, 2, 100_000)
+    pids = start(folder, port, 2, 100_000)
     while (newest(Path(folder)) or 0) < 30:
         time.sleep(0.02)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     step = newest(Path(folder)) or 0
-    (pid,) = start(folder, 1, step + NUM_STEPS)
+    (pid,) = start(folder, port, 1, step + NUM_STEPS)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 if __name__ == "__main__":
-    sys.exit(lose_one(sys.argv[1]))
+    with held_port() as port:
+        sys.exit(lose_one(sys.argv[1], port))

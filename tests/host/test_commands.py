@@ -106,24 +106,24 @@ def test_while_modules_are_imported(words, module, tmp_path):
     assert command.output == "stopped by Ctrl-C\n"
     assert code == 130
     assert not any(tmp_path.iterdir()), "no run has begun"
-    app.wait_for(lambda: not command.processes(), 5, "end of the network that was being made")
+    app.wait_for(lambda: not command.processes(), LIMIT_S, "end of the network that was made")
 
 
 @pytest.mark.parametrize(
     ("words", "num_forks"),
     [
-        ("experiments.advise task=mnist5k net=none algo=allreduce workers=2 --verify 1", 1),
-        ("experiments.advise task=mnist5k net=none algo=allreduce workers=2 --verify 1", 2),
-        ("experiments.calibrate algo=allreduce workers=2 batch_size=1000 --out", 1),
+        ("advise task=mnist5k net=none algo=allreduce workers=2 batch_size=1000 --verify 1", 1),
+        ("advise task=mnist5k net=none algo=allreduce workers=2 batch_size=1000 --verify 1", 2),
+        ("calibrate algo=allreduce workers=2 batch_size=1000 --out", 1),
     ],
 )
 def test_while_a_rehearsal_forks(words, num_forks, tmp_path):
-    command = Command(words.replace("--out", f"--out {tmp_path}/profile.yaml"))
+    command = Command("experiments." + words.replace("--out", f"--out {tmp_path}/profile.yaml"))
     code = command.interrupt(lambda c: c.num_forks() >= num_forks, f"{num_forks} forks")
     assert command.output.endswith("stopped by Ctrl-C\n")
     assert "Traceback" not in command.output
     assert code == 130
-    assert not command.processes()
+    app.wait_for(lambda: not command.processes(), LIMIT_S, "end of all its processes")
 
 
 def test_while_kernels_are_measured():
@@ -140,7 +140,7 @@ def test_while_a_network_is_made():
     code = command.interrupt(lambda c: c.num_forks() > 0, "fork")
     assert command.output == "stopped by Ctrl-C\n"
     assert code == 130
-    assert not command.processes()
+    app.wait_for(lambda: not command.processes(), LIMIT_S, "end of all its processes")
 
 
 def test_every_command_is_run_so():

@@ -15,7 +15,7 @@ PROGRAM = "tests.bagua_algos.leaving_workers"
 
 
 def run(folder: Path) -> None:
-    subprocess.run([sys.executable, "-m", PROGRAM, str(folder)], cwd=ROOT, check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", PROGRAM, str(folder)], cwd=ROOT, check=True, timeout=280)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import HashStore, Store
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.rendezvous import connect_store, meet
 
-NUM_WORKERS, LIMIT_S = 3, 20
+NUM_WORKERS, LIMIT_S = 3, 60
 
 
 def met(store: Store) -> list[Store]:

@@ -1,6 +1,6 @@
 import importlib
 import os
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from bagua_algos.communication.streams import (
     conclusion,
     with_streams,
 )
+from tests import app
 
 
 @pytest.mark.parametrize(
@@ -106,23 +107,28 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_measured(monkeypat
 
 def test_sockets_and_threads_of_streams_end_with_the_process_group(tmp_path):
     _open_and_close(tmp_path / "first", streams=1)  # torch keeps some for itself
-    before = _num_open()
+    before = _open()
     during = _open_and_close(tmp_path / "second", streams=8)
-    assert all(there > earlier for there, earlier in zip(during, before, strict=True))
-    deadline_s = time.monotonic() + 10
-    while _num_open() != before and time.monotonic() < deadline_s:
-        time.sleep(0.05)  # threads end a moment later
-    assert _num_open() == before
+    assert all(there - earlier for there, earlier in zip(during, before, strict=True))
+
+    def have_ended() -> bool:  # others, of earlier tests, may end meanwhile
+        return not any(there - earlier for there, earlier in zip(_open(), before, strict=True))
+
+    app.wait_for(have_ended, 60, "end of threads and files")
 
 
-def _open_and_close(store: Path, streams: int) -> tuple[int, int]:
+def _open_and_close(store: Path, streams: int) -> tuple[set[str], set[str]]:
     with file_rendezvous(
         str(store), backend="gloo", rank=0, world_size=1, timeout_s=10
     ) as communicator:
         communicator.with_transport(streams=streams).duplicate().close()
-        return _num_open()
+        return _open()
 
 
-def _num_open() -> tuple[int, int]:
+def _open() -> tuple[set[str], set[str]]:
     """Files and threads of this process."""
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+    files = set()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the folder that has just been listed
+            files.add(f"{number}: {os.readlink(f'/proc/self/fd/{number}')}")
+    return files, set(os.listdir("/proc/self/task"))

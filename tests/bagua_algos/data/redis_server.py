@@ -3,7 +3,10 @@
 import socket
 import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
+
+from tests.ports import held_port
 
 PROGRAM = "redis-server"
 
@@ -13,9 +16,8 @@ class RedisServer:
 
     def __init__(self, folder: Path, *options: str) -> None:
         self._folder, self._options = folder, options
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self._held = ExitStack()
+        self.port = self._held.enter_context(held_port())
         self.address = f"redis://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -25,7 +27,7 @@ class RedisServer:
             *("--appendonly", "no", "--dir", str(self._folder), *self._options),
         ]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 60
         while time.monotonic() < deadline_s:
             with socket.socket() as attempt:
                 if not attempt.connect_ex(("127.0.0.1", self.port)):
@@ -38,3 +40,8 @@ class RedisServer:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+    def close(self) -> None:
+        """Kill it; the port is free again."""
+        self.kill()
+        self._held.close()

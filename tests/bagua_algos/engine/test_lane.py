@@ -17,7 +17,7 @@ def cuda(monkeypatch):
 
 @pytest.fixture
 def lane(cuda):
-    lane = CommunicationLane(StackedCommunicator(1), DEVICE, timeout_s=5)
+    lane = CommunicationLane(StackedCommunicator(1), DEVICE, timeout_s=60)
     yield lane
     lane.close()
 
@@ -59,7 +59,7 @@ def test_the_caller_goes_on_while_the_gpu_is_at_work(cuda, lane):
 
 
 def test_a_job_of_another_lane_waits_for_the_stream_that_submits_it(cuda, lane):
-    other = CommunicationLane(StackedCommunicator(1), DEVICE, timeout_s=5)
+    other = CommunicationLane(StackedCommunicator(1), DEVICE, timeout_s=60)
     lane.submit("outer", lambda: other.submit("inner", job_of(cuda, "inner")))
     lane.wait()
     other.wait()
@@ -96,7 +96,7 @@ class OnCpu:
     """A lane of the CPU, and where its jobs have run, in turn."""
 
     def __init__(self) -> None:
-        self.lane = CommunicationLane(StackedCommunicator(1), torch.device("cpu"), timeout_s=5)
+        self.lane = CommunicationLane(StackedCommunicator(1), torch.device("cpu"), timeout_s=60)
         self.ran: list[tuple[str, bool]] = []
 
     def submit(self, name: str, *, by_caller: bool = False) -> None:
@@ -127,7 +127,7 @@ def test_a_job_that_is_left_to_the_caller_runs_where_it_waits(on_cpu):
 def test_jobs_keep_their_order_whoever_does_them(on_cpu):
     """The lane does what was left to the caller where another job is under way, or follows."""
     under_way = threading.Event()
-    on_cpu.lane.submit("under way", lambda: under_way.wait(5))
+    on_cpu.lane.submit("under way", lambda: under_way.wait(60))
     on_cpu.submit("second", by_caller=True)
     under_way.set()
     on_cpu.lane.wait()
@@ -151,7 +151,7 @@ def test_a_job_that_fails_at_the_caller_ends_the_lane(on_cpu):
 
 
 def test_a_job_that_was_left_to_the_caller_is_dropped_where_the_lane_is_closed():
-    lane = CommunicationLane(StackedCommunicator(1), torch.device("cpu"), timeout_s=5)
+    lane = CommunicationLane(StackedCommunicator(1), torch.device("cpu"), timeout_s=60)
     ran = []
     lane.submit("a job", lambda: ran.append("a job"), by_caller=True)
     lane.wait()

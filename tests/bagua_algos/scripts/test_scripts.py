@@ -5,6 +5,7 @@ import torch
 
 from bagua_algos.communication.streams import SEVERAL
 from tests.bagua_algos.gloo import run_program_once
+from tests.bagua_algos.scripts.striped import DEAD_S
 from tests.bagua_algos.scripts.training import ALGORITHMS, Results
 from tests.bagua_algos.scripts.weights import MOVES
 
@@ -254,11 +255,11 @@ def test_every_pattern_gives_the_mean_of_two_workers(workers, pattern, number):
 @pytest.mark.parametrize(
     "operation", ["all_reduce_mean", "exchange", "all_to_all", "all_gather", "broadcast"]
 )
-def test_a_stream_that_is_dead_is_named_after_the_groups_limit_of_a_second(workers, operation):
+def test_a_stream_that_is_dead_is_named_after_the_groups_limit(workers, operation):
     error = workers[0]["dead_stream"][operation]
     begin, _, rest = error.partition(" failed after ")
     assert begin == f"worker 0: {operation} with worker 1"
-    assert 1 <= float(rest.partition(" s: ")[0]) < 10
+    assert DEAD_S <= float(rest.partition(" s: ")[0]) < 60
     assert "stream 2 of 3: " in rest
     assert "\n" not in error
 

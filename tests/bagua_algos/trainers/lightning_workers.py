@@ -70,7 +70,7 @@ class ListeningModule(Module):
     num_unheard = 0
 
     def training_step(self, batch, batch_idx):
-        self.num_unheard += not FORWARD_HAS_BEGUN.wait(1)
+        self.num_unheard += not FORWARD_HAS_BEGUN.wait(30)
         FORWARD_HAS_BEGUN.clear()
         return super().training_step(batch, batch_idx)
 

@@ -131,7 +131,7 @@ def one_after_the_other(commands, tmp_path):
         pass_fds=[writing],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=280,
     )
     os.close(writing)
     with open(reading) as pipe:

@@ -29,7 +29,7 @@ def network():
     hub = made._hub_pid
     made.end()
     assert hub in below and not app.is_running(hub)
-    app.wait_for(lambda: not [k for k in made._keepers if app.is_running(k)], 5, "end of keepers")
+    app.wait_for(lambda: not [k for k in made._keepers if app.is_running(k)], 60, "end of keepers")
 
 
 def test_a_keeper_that_dies_is_named(network):

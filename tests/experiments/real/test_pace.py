@@ -90,7 +90,7 @@ def test_processes_of_a_starter_meet_in_their_store():
 
     def run(rank):
         meeting: Meeting = StoreMeeting(store, 2)
-        own, done, counts = OwnSteps(meeting, limit_s=10), 0, []
+        own, done, counts = OwnSteps(meeting, limit_s=60), 0, []
         for due in (4, 8, LIMIT):
             done += sum(1 for _ in own(BATCHES, CountedSteps(lambda _: None), done, due, LIMIT))
             own.wait(due)

@@ -75,15 +75,15 @@ def test_who_says_that_it_is_alive_may_take_longer_than_the_limit_and_who_does_n
 
     def work():
         for _ in range(12):
-            time.sleep(0.1)
+            time.sleep(0.3)
             heard.workers[0].send(Alive())
 
     thread = threading.Thread(target=work)
-    thread.start()
     began_s = time.monotonic()
-    with pytest.raises(RunFailedError, match="nothing was heard of any worker for 1 s"):
-        heard.supervisor.await_all(heard.answers, 1.0, "finished")
-    assert 2.1 < time.monotonic() - began_s < 10
+    thread.start()
+    with pytest.raises(RunFailedError, match="nothing was heard of any worker for 3 s"):
+        heard.supervisor.await_all(heard.answers, 3.0, "finished")
+    assert 6.5 < time.monotonic() - began_s < 60
     thread.join()
     assert heard.rows == []
 

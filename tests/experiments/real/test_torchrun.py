@@ -24,6 +24,7 @@ from netsim.links import counters
 from tests import app
 from tests.experiments import elastic as elastic_program
 from tests.experiments import torchrun
+from tests.ports import held_port
 
 TORCHRUN = {
     **{"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"},
@@ -217,10 +218,10 @@ def elastic(port: int, num_agents: str) -> list[str]:
     ]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
+@pytest.fixture
+def port():
+    with held_port() as port:
+        yield port
 
 
 def losses(folder):
@@ -232,13 +233,13 @@ def workers_of(agents) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_comes_back_from_the_last_checkpoint(tmp_path):
+def test_a_killed_worker_comes_back_from_the_last_checkpoint(tmp_path, port):
     """Two agents, as of two machines, with a worker each."""
-    arguments = ("+algo=allreduce", *torchrun.SMALL, "max_steps=160", "checkpoint_every=20")
+    arguments = ("+algo=allreduce", *torchrun.SMALL, "max_steps=1000", "checkpoint_every=20")
     calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
     ended = app.run(*arguments, "workers=2", f"hydra.run.dir={calm}")  # the same values
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    options = elastic(free_port(), "2")
+    options = elastic(port, "2")
     agents = [torchrun.start(disturbed, *arguments, options=options, workers=1) for _ in range(2)]
     app.wait_for(lambda: (newest(disturbed) or 0) >= 40, 100, "checkpoint")
     os.kill(workers_of(agents)[-1], signal.SIGKILL)
@@ -249,15 +250,15 @@ def test_a_killed_worker_comes_back_from_the_last_checkpoint(tmp_path):
     assert record["restarts"] == 1
     assert record["workers"] == 2
     steps = [row.step for row in load_rows(disturbed) if row.kind == "step"]
-    assert steps == [*range(1, 161)]
+    assert steps == [*range(1, 1001)]
     assert losses(disturbed) == losses(calm)
 
 
 @pytest.mark.slow
-def test_a_run_that_loses_a_machine_goes_on_with_the_rest(tmp_path):
-    arguments = ("+algo=bytegrad", *torchrun.SMALL, "max_steps=800", "checkpoint_every=20")
+def test_a_run_that_loses_a_machine_goes_on_with_the_rest(tmp_path, port):
+    arguments = ("+algo=bytegrad", *torchrun.SMALL, "max_steps=3000", "checkpoint_every=20")
     folder = tmp_path / "run"
-    how = {"options": elastic(free_port(), "1:2"), "workers": 1, "environment": torchrun.GROWS}
+    how = {"options": elastic(port, "1:2"), "workers": 1, "environment": torchrun.GROWS}
     agents = [torchrun.start(folder, *arguments, **how)]
     app.wait_for(lambda: app.children(agents[0].pid), 60, "first agent's worker")
     agents.append(torchrun.start(folder, *arguments, **how))
@@ -275,7 +276,7 @@ def test_a_run_that_loses_a_machine_goes_on_with_the_rest(tmp_path):
     numbers = [change["workers"] for change in record["workers_over_time"]]
     assert numbers[-2:] == [2, 1]
     steps = [row.step for row in load_rows(folder) if row.kind == "step"]
-    assert steps == [*range(1, 801)]
+    assert steps == [*range(1, 3001)]
 
 
 def test_a_run_that_goes_on_with_fewer_workers_says_so(tmp_path):

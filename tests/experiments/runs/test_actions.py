@@ -64,8 +64,9 @@ def test_a_signal_ends_the_children_too(modules, stop):
     deadline = time.monotonic() + 60
     while not (modules / "began").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
+    assert (modules / "began").exists()
     process.send_signal(stop)
-    _, told = process.communicate(timeout=30)
+    _, told = process.communicate(timeout=120)
     assert process.returncode == 128 + stop
     assert told == ("stopped by Ctrl-C\n" if stop == signal.SIGINT else "")
     assert not (modules / "ended").exists()

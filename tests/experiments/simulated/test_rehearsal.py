@@ -16,7 +16,7 @@ from experiments.simulated.profile import JobKernels, Profile
 from experiments.simulated.rehearsal import NUM_TOLD, _typical, rehearse
 from host.errors import Failure
 
-KERNEL_S = 0.03
+KERNEL_S = 0.2
 EVERY_STEP = JobKernels(moment="on_bucket_ready", bucket=0, kernels_s=(1.0, 2.0))
 ROUND = JobKernels(moment="on_background", bucket=None, kernels_s=(4.0, 5.0, 6.0))
 PROFILE = Profile(
@@ -116,7 +116,7 @@ def test_a_rehearsing_worker_that_is_killed_is_named(monkeypatch, tmp_path):
         rehearse(plan, plan.task.load(), sharing=1)
 
 
-@pytest.mark.parametrize("seconds", [0, 0.05])
+@pytest.mark.parametrize("seconds", [0, 0.5])
 def test_a_rehearsal_tells_how_far_it_has_come(seconds, tmp_path):
     """Once for each of its parts, most of them before it ends, also with several workers."""
     plan = make_plan(compose_config(["algo=allreduce", "model=mlp", "backend=sim"]), tmp_path)
@@ -125,4 +125,4 @@ def test_a_rehearsal_tells_how_far_it_has_come(seconds, tmp_path):
         plan, plan.task.load(), sharing=2, seconds=seconds, tell=lambda: told_s.append(monotonic())
     )
     assert len(told_s) == NUM_TOLD
-    assert told_s[-1] - told_s[0] > max(seconds / 2, 0.005)
+    assert told_s[-1] - told_s[0] >= seconds / 5

@@ -1,5 +1,6 @@
 """What workers find when they prove their network."""
 
+import multiprocessing
 import time
 from dataclasses import asdict
 from typing import Any
@@ -33,6 +34,7 @@ def broken_meetings() -> list:
 
 def broken(function: str, num_calls: int) -> list:
     original, calls = getattr(tcp_rate, function), []
+    everyone = multiprocessing.get_context("fork").Barrier(4)
 
     def break_off(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -51,7 +53,7 @@ def broken(function: str, num_calls: int) -> list:
                 ends.append("measured")
             except ProbeError as error:
                 ends.append(type(error).__name__)
-            time.sleep(1)  # the launcher of a run says when all are to try again
+            everyone.wait(timeout=60)  # the launcher of a run says when all are to try again
         return ends
 
     return run(SLOW, 4, work)

@@ -86,7 +86,7 @@ def outage(begins_s: float = 0.0) -> list:
     def work(hub: Hub, rank: int) -> list:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
             datagrams.bind((hub.address(rank), 5000))
-            datagrams.settimeout(4)
+            datagrams.settimeout(60)
             if rank == 1:
                 while datagrams.recvfrom(16)[0] != b"end":
                     datagrams.sendto(b"!", (hub.address(0), 5000))
@@ -174,12 +174,12 @@ def switch_counters(hub: Hub) -> dict:
 def reach(hub: Hub, rank: int, num_workers: int) -> bool:
     """Whether a byte gets from each worker to the next."""
     with socket.create_server((hub.address(rank), 5000)) as server:
-        server.settimeout(10)
-        deadline = time.monotonic() + 10
+        server.settimeout(60)
+        deadline = time.monotonic() + 60
         while True:
             try:
                 next_address = hub.address((rank + 1) % num_workers), 5000
-                outgoing = socket.create_connection(next_address, timeout=10)
+                outgoing = socket.create_connection(next_address, timeout=60)
                 break
             except ConnectionRefusedError:
                 assert time.monotonic() < deadline

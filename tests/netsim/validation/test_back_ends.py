@@ -8,6 +8,7 @@ from netsim.links.guest import GuestError
 from netsim.validation import back_ends
 from netsim.validation.back_ends import ValidationOutcome, ValidationTask
 from tests import app
+from tests.busy_host import may_be_slowed
 from tests.netsim.reports import LINK
 
 
@@ -55,6 +56,7 @@ def test_tasks_and_outcomes_survive_their_way_to_another_process():
 
 
 @pytest.mark.root
+@may_be_slowed
 def test_a_network_is_measured_or_it_is_said_why_not(scenario):
     del scenario  # it skips where the host forbids namespaces
     rate = NetworkCondition(rate_mbit=100, backend="tbf")

@@ -21,7 +21,7 @@ from bagua_algos.distribute import _engine
 from host.processes import fork
 from tests import warm
 
-LOADER_S = 6.0
+LOADER_S = 60.0
 
 
 def work(rank: int, folder: Path, world_size: int) -> int:

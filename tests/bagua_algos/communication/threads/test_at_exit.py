@@ -6,21 +6,26 @@ import time
 import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
-from bagua_algos.communication.threads.at_exit import LIMIT_S, WORD_S, Departures, let_threads_rest
+from bagua_algos.communication.threads.at_exit import WORD_S, Departures, let_threads_rest
 
-BYTES = bytes(1 << 20)  # hashed without Python's lock
+BYTES = bytes(1 << 26)  # hashed without Python's lock, for which a thread would wait
 
 
-def computing_for(seconds: float) -> threading.Thread:
-    until_s = time.monotonic() + seconds
+class Computing:
+    """A thread that computes until it is told to stop, or for so many seconds."""
 
-    def compute() -> None:
-        while time.monotonic() < until_s:
+    def __init__(self, seconds: float = math.inf) -> None:
+        self._until_s = time.monotonic() + seconds
+        self.thread = threading.Thread(target=self._compute)
+        self.thread.start()
+
+    def stop(self) -> None:
+        self._until_s = -math.inf
+        self.thread.join()
+
+    def _compute(self) -> None:
+        while time.monotonic() < self._until_s:
             hashlib.sha256(BYTES)
-
-    thread = threading.Thread(target=compute)
-    thread.start()
-    return thread
 
 
 @pytest.fixture(autouse=True)
@@ -79,30 +84,32 @@ def test_whoever_holds_the_store_waits_for_the_others_words(holder):
     store = HashStore()
     ours = [Departures(store, "a group", rank, 2, holder) for rank in range(2)]
     started_s = time.monotonic()
-    ours[0].wait_for_the_others(started_s + 0.1)
-    assert (time.monotonic() - started_s > 0.1) == (holder == 0)
+    ours[0].wait_for_the_others(started_s + (0.1 if holder == 0 else 60))
+    took_s = time.monotonic() - started_s
+    assert took_s > 0.1 if holder == 0 else took_s < 30
     ours[1].leave(1)
     ours[0].wait_for_the_others(math.inf)
 
 
-def test_the_end_waits_until_no_thread_computes():
-    thread = computing_for(LIMIT_S / 4)
+def test_the_end_waits_until_no_thread_computes(monkeypatch):
+    monkeypatch.setattr("bagua_algos.communication.threads.at_exit.LIMIT_S", 60.0)
+    computing = Computing(0.25)
     let_threads_rest()
-    assert not thread.is_alive()
+    assert not computing.thread.is_alive()
 
 
 def test_the_end_waits_no_longer_than_its_limit():
-    thread = computing_for(3 * LIMIT_S)
+    computing = Computing()
     let_threads_rest()
-    assert thread.is_alive()
-    thread.join()
+    assert computing.thread.is_alive()
+    computing.stop()
 
 
 def test_without_a_process_group_the_end_waits_for_nobody(monkeypatch):
     monkeypatch.setattr(
         "bagua_algos.communication.threads.at_exit.has_process_groups", threading.Event()
     )
-    thread = computing_for(LIMIT_S / 4)
+    computing = Computing()
     let_threads_rest()
-    assert thread.is_alive()
-    thread.join()
+    assert computing.thread.is_alive()
+    computing.stop()

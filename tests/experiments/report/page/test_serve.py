@@ -136,7 +136,7 @@ def test_it_is_live_survives_half_a_record_and_ends_by_ctrl_c(tmp_path):
     version = ask(port, "/version")[1]
     assert f'data-version="{version}"' in ask(port)[1]
     os.kill(watch.pid, signal.SIGINT)
-    done = watch.end(30)
+    done = watch.end(120)
     assert (done.returncode, done.stderr) == (130, "stopped by Ctrl-C\n")
     with pytest.raises(OSError):
         ask(port)

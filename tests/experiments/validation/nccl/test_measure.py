@@ -36,6 +36,7 @@ class Gloo:
             raise ValueError(f"NCCL used {self.used}")
 
 
+@pytest.mark.root
 def test_rounds_alternate_and_all_have_the_sizes_of_the_first(tmp_path, monkeypatch):
     monkeypatch.setenv("BAGUA_NET_STREAMS", "3")  # of a user, for whom it counts in no worker
     transports = [Gloo(name=name, notes=tmp_path) for name in ("first", "second")]
@@ -46,7 +47,7 @@ def test_rounds_alternate_and_all_have_the_sizes_of_the_first(tmp_path, monkeypa
     for of in transfers.seconds.values():
         assert {mb: len(seconds) for mb, seconds in of.items()} == {1: 2, 2: 2}
         # 2 MiB take 42 ms at 400 Mbit/s, and no network is faster than its shape but by a burst.
-        assert all(0.02 < took_s < 1 for took_s in of[2])
+        assert all(0.02 < took_s < 30 for took_s in of[2])
     for expected in transfers.left_out.values():
         assert list(expected) == [256]
         assert expected[256] > 2.0
@@ -56,12 +57,14 @@ def test_rounds_alternate_and_all_have_the_sizes_of_the_first(tmp_path, monkeypa
     assert len(set(pids)) == len(pids) == 8, "NCCL reads its environment once a process"
 
 
+@pytest.mark.root
 def test_no_round_begins_for_which_there_is_no_time(tmp_path):
     extent = Extent(sizes_mb=(1,), rounds=3, budget_s=0.01)
     [transfers] = measure("some", SHAPED, [Gloo(name="one", notes=tmp_path)], extent)
     assert transfers.rounds == 1
 
 
+@pytest.mark.root
 def test_a_refusal_of_two_workers_on_one_gpu_is_what_was_found(tmp_path):
     """Torch's message, as NCCL 2.27 words it."""
 
@@ -82,12 +85,14 @@ def test_a_refusal_of_two_workers_on_one_gpu_is_what_was_found(tmp_path):
     assert transfers.seconds == {}
 
 
+@pytest.mark.root
 def test_what_nccl_did_otherwise_is_an_error(tmp_path):
     one = Gloo(name="bagua_net, 8", notes=tmp_path, used="NET/Socket")
     with pytest.raises(ProbeError, match=r"^bagua_net, 8: NCCL used NET/Socket$"):
         next(measure("some", SHAPED, [one], Extent(sizes_mb=(1,))))
 
 
+@pytest.mark.root
 def test_a_worker_that_fails_is_one_sentence(tmp_path):
     one = Gloo(name="one", notes=tmp_path, variables={"GLOO_SOCKET_IFNAME": "nothing"})
     with pytest.raises(ProbeError, match=r"^one, worker [01]: "):
