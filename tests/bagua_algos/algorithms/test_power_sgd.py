@@ -188,5 +188,5 @@ def test_the_seed_draws_the_first_q():
     ("option", "value"), [("rank", 0), ("min_compression_rate", -1.0), ("warmup_steps", -1)]
 )
 def test_numbers_out_of_range_are_refused(option, value):
-    with pytest.raises(ValueError, match=f"{option} must be at least .*, got {value}"):
+    with pytest.raises(ValueError, match=f"^{option} must be .*at least .*, got {value}$"):
         PowerSGD(**{option: value})

@@ -63,7 +63,7 @@ def test_a_group_of_two_back_ends_connects_by_that_of_its_tensors(
 ) -> None:
     reduced: list[torch.device] = []
     monkeypatch.setattr(groups, "backends_of", lambda group: {"cpu": "gloo", "cuda": "nccl"})
-    monkeypatch.setattr(torch, "zeros", lambda n, device: device)
+    monkeypatch.setattr(torch, "zeros", lambda n, dtype, device: device)
     monkeypatch.setattr(dist, "all_reduce", lambda x, group: reduced.append(x))
     for device in ("cpu", "cuda:1"):
         groups.connect(None, torch.device(device))
