@@ -19,3 +19,8 @@ class ChildError(RuntimeError):
 
 class Terminated(BaseException):
     """SIGTERM has come; like KeyboardInterrupt, no `except Exception` may swallow it."""
+
+
+def first_line(error: BaseException) -> str:
+    """Of what it says; the name of its type where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -19,7 +19,7 @@ from experiments.plan.plan import Backend, Plan
 from experiments.plan.schedules import scale_rates_
 from experiments.plan.schema import GROUPS, Schema
 from experiments.tasks.target import ACCURACY, Target
-from host.errors import UserError
+from host.errors import UserError, first_line
 from host.gpus import find_gpus
 
 
@@ -184,8 +184,7 @@ def _made(group: str, make: Callable[[], Any]) -> Any:
     try:
         return make()
     except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        said = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{group}: {said}") from error
+        raise UserError(f"{group}: {first_line(error)}") from error
 
 
 def _with_tensors(model: Any) -> Any:

@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments.plan.schema import GROUPS, Schema, TargetSchema
 from experiments.tasks.target import ACCURACY
 from host import commands, conf
+from host.errors import first_line
 
 _LAUNCHERS = {
     "joblib": "joblib",
@@ -103,7 +104,7 @@ def sentence(error: Exception) -> str:
         return f"there is no key {match[1]!r}: {_nearest(match[1])}"
     if text.startswith("Error merging override") and error.__cause__:
         word = text.removeprefix("Error merging override ")
-        return _wrong_type(word) or f"{word}: {_first_line(error.__cause__)}"
+        return _wrong_type(word) or f"{word}: {first_line(error.__cause__)}"
     if match := re.match(r"Error parsing override '(.*?)' missing EQUAL", text):
         return f"{match[1]!r} is no KEY=VALUE: {_with_value(match[1])}"
     if match := re.match(r"Ambiguous value for argument '(.*?)' 1\.", text):
@@ -173,7 +174,3 @@ def _keys(file: Path) -> list[str]:
 
 def _choose(group: str) -> str:
     return f"choose {group}=" + ", ".join(choices(group))
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0]

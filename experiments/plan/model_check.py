@@ -18,7 +18,7 @@ from bagua_algos.worker_axis.models import SingleModel
 from bagua_algos.worker_axis.modes import evaluating
 from experiments.plan.plan import Plan
 from experiments.tasks.base import Batch, TaskData
-from host.errors import UserError
+from host.errors import UserError, first_line
 
 NUM_EXAMPLES = 2
 
@@ -39,9 +39,10 @@ def check_model(plan: Plan, data: TaskData) -> None:
         with _trying(plan.model):
             outputs_b = call(plan.model, inputs_b)
     except Exception as error:  # whatever a model raises for what it was not made for
+        said = first_line(error).rstrip(".")
         raise UserError(
             f"{model} does not take {examples}, which are {_described(inputs_b)} "
-            f"({_first_line(error)}): choose a model that does; docs/tasks.md names one for each "
+            f"({said}): choose a model that does; docs/tasks.md names one for each "
             "task"
         ) from error
     if num_classes is None:
@@ -64,9 +65,10 @@ def _check_loss(plan: Plan, batch: Batch) -> None:
             warnings.filterwarnings("error", "Using a target size", UserWarning)
             loss_w = plan.task.loss(SingleModel(plan.model), batch)
     except Exception as error:  # whatever a loss raises for what it was not made for
+        said = first_line(error).rstrip(".")
         raise UserError(
             f"the loss of task={plan.names['task']} does not take what model="
-            f"{plan.names['model']} makes of its examples ({_first_line(error)}): choose a model "
+            f"{plan.names['model']} makes of its examples ({said}): choose a model "
             "or a loss that fits the labels, or give labels of the outputs' shape"
         ) from error
     if not _is_float(loss_w) or list(loss_w.shape) != [1]:
@@ -94,7 +96,3 @@ def _described(value: Any) -> str:
     if not isinstance(value, Tensor):
         return f"a {type(value).__name__}"
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils import worker as loader_process
 
 from experiments.tasks.base import Batch, Indices, Split
-from host.errors import Failure, UserError
+from host.errors import Failure, UserError, first_line
 from host.processes import die_with_parent
 
 WORTH_A_PROCESS = 2
@@ -143,7 +143,7 @@ class Reading:
         try:
             batch = next(batches)
         except RuntimeError as error:  # of the DataLoader: nothing of the split gets here
-            said = str(error).strip().splitlines()[0].rstrip(".")
+            said = first_line(error).rstrip(".")
             raise Failure(
                 f"a process that reads examples is gone or was silent for {self._loaders.limit_s:g}"
                 f" s ({said}): take fewer of data.loaders, or a longer cluster.timeout_s"

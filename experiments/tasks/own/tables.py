@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import json, parquet
 from torch.utils.data import Dataset
 
-from host.errors import UserError
+from host.errors import UserError, first_line
 
 SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json")
 
@@ -38,9 +38,8 @@ class Table(Dataset[Any]):
             # Parts: a file's batches of rows, in memory or in a Parquet file's row groups.
             self._parts = [part for file in files for part in _parts(file)]
         except (OSError, pa.ArrowException) as error:
-            said = str(error).splitlines()[0]
             raise UserError(
-                f"one of {files[0]} and its like cannot be read ({said}): copy it anew"
+                f"one of {files[0]} and its like cannot be read ({first_line(error)}): copy it anew"
             ) from error
         self._ends = list(itertools.accumulate(len(part) for part in self._parts))
 
