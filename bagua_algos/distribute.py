@@ -26,6 +26,7 @@ from bagua_algos.engine.engine import (
 )
 from bagua_algos.engine.script.copies import NoSync
 from bagua_algos.fused.fuse import unfuse_optimizer
+from bagua_algos.settings import check_flag
 
 if TYPE_CHECKING:
     from bagua_algos.fsdp2.engine import ShardedEngine
@@ -79,6 +80,8 @@ def distribute(
     Raises:
         ValueError: the model, optimizer or options are refused; docs/library.md lists the reasons.
     """
+    check_flag("find_unused_parameters", find_unused_parameters)
+    check_flag("autotune", autotune)
     _check_is_not_distributed(model)
     _check_may_share(model, pattern, shared_memory)
     workers = communicator or _of_default_group(model, may_share=streams is pattern is None)
@@ -274,6 +277,8 @@ def _of_default_group(model: nn.Module, *, may_share: bool) -> ProcessGroupCommu
 
 
 def _check_may_share(model: nn.Module, pattern: Pattern | None, shared_memory: bool | None) -> None:
+    if shared_memory is not None:
+        check_flag("shared_memory", shared_memory)
     if not shared_memory:
         return
     if not _is_on_cpu(model):

@@ -10,6 +10,7 @@ learning rate.
 The plain mean is `Nesterov(lr=1, momentum=0)`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,7 +81,7 @@ class Nesterov:
 
 
 def _check(lr: float, momentum: float) -> None:
-    if not lr > 0:
-        raise ValueError(f"the outer lr must be more than 0, got {lr}")
+    if not 0 < lr < math.inf:
+        raise ValueError(f"the outer lr must be more than 0 and finite, got {lr}")
     if not 0 <= momentum < 1:
         raise ValueError(f"the outer momentum must be in [0, 1), got {momentum}")

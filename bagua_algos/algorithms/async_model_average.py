@@ -34,7 +34,7 @@ from bagua_algos.communication.threads.job_thread import LEAVE_S
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket
-from bagua_algos.whole_numbers import check_whole
+from bagua_algos.settings import check_whole
 
 
 @kept

@@ -24,7 +24,7 @@ from bagua_algos.communication.primitives import mix
 from bagua_algos.communication.topology import Complete, Mixing, Ring, Topology
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Move
-from bagua_algos.whole_numbers import check_whole
+from bagua_algos.settings import check_whole
 
 
 @kept

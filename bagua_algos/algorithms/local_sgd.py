@@ -35,7 +35,7 @@ from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket, Move
 from bagua_algos.engine.parameter_groups import stretches
 from bagua_algos.outer_optimizer import Nesterov, OuterOptimizer
-from bagua_algos.whole_numbers import check_whole
+from bagua_algos.settings import check_whole
 
 
 @kept

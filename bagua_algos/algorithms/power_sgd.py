@@ -34,7 +34,7 @@ from bagua_algos.communication.primitives import all_reduce_mean_
 from bagua_algos.compressors.compressor import REAL_DTYPES, forget_overflow_
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket, Move
-from bagua_algos.whole_numbers import check_whole
+from bagua_algos.settings import check_whole
 
 
 @kept

@@ -64,7 +64,7 @@ from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.parameter_groups import group_of, stretches
-from bagua_algos.whole_numbers import check_whole
+from bagua_algos.settings import check_whole
 
 
 @kept

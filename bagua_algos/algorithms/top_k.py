@@ -31,7 +31,7 @@ from bagua_algos.compressors.compressor import REAL_DTYPES, forget_overflow_
 from bagua_algos.compressors.largest import Largest, Sparse
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.bucket import Bucket
-from bagua_algos.whole_numbers import check_whole
+from bagua_algos.settings import check_whole
 
 
 @kept

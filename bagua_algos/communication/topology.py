@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from bagua_algos.communication.communicator import check_permutation
-from bagua_algos.whole_numbers import check_whole
+from bagua_algos.settings import check_whole
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bagua_algos.compressors.compressor import Compressor, Draw, encodable, is_plain
-from bagua_algos.whole_numbers import check_whole
+from bagua_algos.settings import check_whole
 from kernels import qsgd
 from kernels.upload import upload
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bagua_algos.settings import check_flags
+
 Indices = NDArray[np.int64]
 
 
@@ -40,6 +42,7 @@ class Balance:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
+        check_flags(self)
         if self.num_workers < 1:
             raise ValueError(f"there must be at least 1 worker, got {self.num_workers}")
         if self.seed < 0:

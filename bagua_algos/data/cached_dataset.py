@@ -15,6 +15,7 @@ from bagua_algos.data import fingerprint as fingerprints
 from bagua_algos.data.named_store import opened
 from bagua_algos.data.store import Guarded, Store
 from bagua_algos.data.values import MISSING, decode, encode
+from bagua_algos.settings import check_flag
 
 
 class CachedDataset(Dataset[Any]):
@@ -50,6 +51,7 @@ class CachedDataset(Dataset[Any]):
         fingerprint: str | None = None,
         allow_pickle: bool = False,
     ) -> None:
+        check_flag("allow_pickle", allow_pickle)
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             raise ValueError(
                 f"a {type(dataset).__name__} cannot be cached, since its examples have no index "

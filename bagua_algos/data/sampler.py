@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.data.balance import Balance, Indices
 from bagua_algos.data.complexity import Complexity, column, digest
+from bagua_algos.settings import check_flag
 
 
 class Order(TypedDict, total=False):
@@ -144,6 +145,7 @@ class LoadBalancingDistributedSampler(_BalancedSampler, DistributedSampler[Any])
         drop_last: bool = False,
         **order: Unpack[Order],
     ) -> None:
+        check_flag("drop_last", drop_last)
         super().__init__(dataset, complexity, num_replicas, rank, **order)
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")

@@ -1,7 +1,7 @@
 """From Hydra's configuration to a plan: all objects made, all numbers checked, nothing started."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from bagua_net import library
 from experiments.plan.late_compiler import put_off_compiler
+from experiments.plan.limits.of_pairs import check_algorithm
 from experiments.plan.part import check_first, make_part
 from experiments.plan.plan import Backend, Plan
 from experiments.plan.schedules import scale_rates_
 from experiments.plan.schema import GROUPS, Schema
-from experiments.tasks.target import ACCURACY, Target
+from experiments.tasks.target import target_of
 from host.errors import UserError, first_line
 from host.gpus import find_gpus
 
@@ -55,7 +56,7 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
             values["backend"] = replace(values["backend"], device=device)
         if values["names"]["backend"] == "auto":
             values["names"]["backend"] = values["backend"].process_group
-        values["target"] = _target(accuracy, dict(others), parts["task"].metric)
+        values["target"] = target_of(accuracy, dict(others), parts["task"].metric)
         # Tried here: a bad value shows now, and what torch imports for it is imported once.
         optimizer = _made("optim", lambda: parts["optim"](parts["model"].parameters()))
         _check_steps(_made("schedule", lambda: parts["schedule"](optimizer)))
@@ -69,44 +70,12 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
 def _check(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
     """Raise `ValueError` for what the algorithm cannot do, and load what it needs."""
     plan.algorithm.check(plan.workers, optimizer)
+    check_algorithm(plan, plan.parts)
     _check_lr_scale(plan, optimizer)
-    _check_resumable(plan)
     if plan.backend.device == "cpu":
         plan.algorithm.load("cpu")  # once, before workers are forked
     if plan.cluster.jitter is not None:
         plan.cluster.jitter.factors(plan.max_steps - 1, plan.workers)
-    if plan.algorithm.needs_nodes and plan.nodes is None:
-        raise ValueError(
-            "algo.hierarchical=true needs a network with nodes: choose net=two_sites, or "
-            "algo.hierarchical=false"
-        )
-    if plan.backend.is_simulated and not plan.algorithm.is_simulatable:
-        raise ValueError(
-            f"{plan.names['algo']} is PyTorch's own code, which needs real workers: "
-            "take backend=gloo, or algo=allreduce"
-        )
-    if plan.backend.is_simulated and plan.algorithm.uses_background:
-        _check_needs_no_scaler(plan)
-    if plan.pattern != "ring" and not plan.algorithm.is_simulatable:
-        raise ValueError(
-            f"{plan.names['algo']} is PyTorch's own code, whose all-reduces are gloo's: leave "
-            "pattern=ring, or take algo=allreduce"
-        )
-    if plan.pieces and not plan.algorithm.is_simulatable:
-        raise ValueError(
-            f"{plan.names['algo']} is PyTorch's own code, whose all-reduces are gloo's: leave "
-            "pieces=null, or take algo=allreduce pattern=direct"
-        )
-    if plan.autotune and not plan.algorithm.is_simulatable:
-        raise ValueError(
-            f"{plan.names['algo']} is PyTorch's own code, which makes its own buckets: leave "
-            "autotune=false, or take algo=allreduce"
-        )
-    if plan.streams != 1 and not plan.algorithm.may_have_streams:
-        raise ValueError(
-            f"{plan.names['algo']}: PyTorch's hooks have one stream: leave streams=1, or take "
-            "algo=torch_ddp"
-        )
     if plan.cluster.net_plugin is not None:
         library.build()  # once, before workers are started
 
@@ -134,40 +103,6 @@ def _check_lr_scale(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
             f"lr_scale={plan.lr_scale:g} multiplies the optimizer's learning rate, and the "
             "schedule sets one of its own: leave lr_scale=1 and give the schedule's rates, such "
             "as schedule.max_lr"
-        )
-
-
-def _check_needs_no_scaler(plan: Plan) -> None:
-    """Workers that wait for nobody leave out steps of their own; simulated ones have one scaler."""
-    if plan.precision == "float16":
-        raise ValueError(
-            f"{plan.names['algo']} with precision=float16 leaves out steps of each worker's own, "
-            "those whose gradients overflow, which simulated workers cannot: take "
-            "precision=bfloat16, or backend=gloo"
-        )
-
-
-def _target(accuracy: float | None, others: Mapping[str, float | None], metric: str) -> Target:
-    """That of `target_accuracy`, unless another metric's is given; without any, the task's `metric`
-    and no value.
-    """
-    given = {metric: value for metric, value in others.items() if value is not None}
-    if not given:
-        is_accuracy = metric == ACCURACY or accuracy is not None
-        return Target(value=accuracy) if is_accuracy else Target(metric=metric)
-    if len(given) > 1:
-        raise ValueError(
-            f"a run has one target, but got target.{' and target.'.join(given)}: leave one"
-        )
-    ((metric, value),) = given.items()
-    return Target(metric=metric, value=value)
-
-
-def _check_resumable(plan: Plan) -> None:
-    if not plan.algorithm.is_resumable and (plan.checkpoint_every or plan.resume):
-        raise ValueError(
-            f"{plan.names['algo']}: PyTorch does not save the state of its hook, so the run cannot "
-            "be resumed: leave checkpoint_every=0"
         )
 
 

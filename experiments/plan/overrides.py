@@ -112,16 +112,36 @@ def normalize_overrides(arguments: Sequence[str]) -> list[str]:
     `model._target_=x` alone means `model=own` with that, so that no key of the default model stays,
     and keys of such a class, and of a Dataset's, need no + to be new.
 
-    Raises `UserError` for a group that is set to null or a number, and for a folder without a name.
+    Raises `UserError` for a group that is set to null or a number, for a folder without a name, and
+    for a bare no, yes, on, off or None.
     """
     words = [read_word(argument) for argument in arguments]
     for word in words:
         if word.key in _FOLDERS and not word.value.strip():
             raise UserError(f"{word.key}= names no folder: write {word.key}=FOLDER")
+        _check_is_no_yes(word)
     texts = [_normalized(word) for word in words]
     for group in OPEN_GROUPS:
         texts = _with_own(group, words, texts)
     return texts
+
+
+_FOR_TEXTS = {"no": "false", "off": "false", "yes": "true", "on": "true", "None": "null"}
+"""Words of YAML files and of Python, which are texts on a command line, and what is meant."""
+
+
+def _check_is_no_yes(word: Word) -> None:
+    """Raise `UserError` for a bare word of `_FOR_TEXTS`: as a text, "no" would count as true."""
+    if not word.key or word.key in GROUPS or word.key.startswith("hydra"):
+        return
+    bare = re.sub(r"""'[^']*'|"[^"]*\"""", "", word.text.partition("=")[2])
+    for part in map(str.strip, re.split(r"[\[\](){},:]", bare)):
+        meant = _FOR_TEXTS.get(part, _FOR_TEXTS.get(part.lower()))
+        if meant is not None:
+            raise UserError(
+                f"{word.text} sets a text, since {part} is one on a command line: write {meant}, "
+                f"or quote it, as \"'{part}'\""
+            )
 
 
 def _with_own(group: str, words: Sequence[Word], texts: list[str]) -> list[str]:

@@ -4,13 +4,15 @@ Most objects are of classes that import torch, which takes seconds. This imports
 """
 
 from dataclasses import is_dataclass
+from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.plan.numbers import check_numbers
+from experiments.plan.limits.limit import WORDS, is_of
+from experiments.plan.limits.of_configs import check_config
 from experiments.plan.overrides import OPEN_GROUPS
 from host.errors import UserError
 
@@ -19,14 +21,14 @@ _TRUSTED = ("bagua_algos", "experiments", "netsim", "torch")
 
 
 def check_first(config: DictConfig) -> None:
-    """Raise `UserError` for a number or a network that no run can have: a mistake is told at once,
-    where it needs no torch to be seen. `make_plan` checks the rest.
+    """Raise `UserError` for a network, a value or a pair of values that no run can have: a mistake
+    is told at once, where it needs no torch to be seen. `make_plan` checks the rest.
     """
     if missing := sorted(OmegaConf.missing_keys(config)):
         raise UserError(f"{missing[0]} is missing: give {missing[0]}=...")
-    make_part(config.net, "net")
+    net = make_part(config.net, "net")
     try:
-        check_numbers(config)
+        check_config(config, net)
     except ValueError as error:
         raise UserError(str(error)) from error
 
@@ -37,7 +39,7 @@ def make_part(node: DictConfig, group: str) -> Any:
         raise UserError(f"{group} has no _target_: begin its file as those in conf/{group} do")
     if not isinstance(node.get("_partial_", False), bool):
         raise UserError(f"{group}._partial_ must be true or false, got {node._partial_}")
-    _check_numbers_of(node, group)
+    _check_kinds_of(node, group)
     try:
         # What models and tasks of libraries get is Python's own lists and dictionaries.
         return instantiate(node, _convert_="all") if group in OPEN_GROUPS else instantiate(node)
@@ -48,31 +50,31 @@ def make_part(node: DictConfig, group: str) -> Any:
         raise UserError(f"{group}: {said}") from error
 
 
-def _check_numbers_of(node: DictConfig, group: str) -> None:
-    """Raise `UserError` for a text where a class of ours or torch's takes a number alone, or a
-    fraction where it takes a whole one, here and in the parts of this part: else it would be told
-    of by whatever the class compares the value with, or by nobody. Another `_target_` is Hydra's to
-    judge before anything of it is imported.
+def _check_kinds_of(node: DictConfig, group: str) -> None:
+    """Raise `UserError` for a text where a class of ours or torch's takes a number, true or false
+    alone, or a fraction where it takes a whole number, here and in the parts of this part: else it
+    would be told of by whatever the class compares the value with, or by nobody, as "no" is for
+    Python. Another `_target_` is Hydra's to judge before anything of it is imported.
     """
     for key, value in node.items():
         if isinstance(value, DictConfig):
-            _check_numbers_of(value, f"{group}.{key}")
+            _check_kinds_of(value, f"{group}.{key}")
     values = {str(key): v for key, v in node.items() if isinstance(v, str | bool | float)}
     name = values.pop("_target_", "")
     if not values or str(name).split(".")[0] not in _TRUSTED:
         return
     try:
         own = get_object(str(name))
-        hints = _hints(own if is_dataclass(own) else getattr(own, "__init__", own))
+        is_class_of_own = isinstance(own, type) and not is_dataclass(own)
+        hints = _hints(own.__init__ if is_class_of_own else own)
     except (ImportError, NameError, TypeError, ValueError):  # making the part will tell
         return
     for key, value in values.items():
-        members = get_args(hints.get(key)) or (hints.get(key),)
-        kinds = {getattr(kind, "__name__", "") for kind in members} - {"NoneType", "Tensor"}
-        is_fraction = isinstance(value, float) and "float" in kinds
-        if kinds and kinds <= {"int", "float"} and not is_fraction:
-            what = "a number" if "float" in kinds else "a whole number"
-            raise UserError(f"{group}.{key} takes {what}, not {value!r}")
+        members = set(get_args(hints.get(key)) or (hints.get(key),))
+        kinds = {kind for kind in members if getattr(kind, "__name__", "") != "Tensor"} - {NoneType}
+        if kinds and kinds <= set(WORDS) and not is_of(kinds, value):
+            kind = next(kind for kind in WORDS if kind in kinds)
+            raise UserError(f"{group}.{key} takes {WORDS[kind]}, not {value!r}")
 
 
 def _hints(own: Any) -> dict[str, Any]:

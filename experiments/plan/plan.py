@@ -14,9 +14,10 @@ from torch import nn
 from bagua_algos import Algorithm
 from bagua_algos.communication.communicator import Nodes
 from bagua_algos.communication.patterns import Pattern, check_pattern
-from bagua_algos.communication.streams import AUTO, NumStreams, check_streams
+from bagua_algos.communication.streams import NumStreams, check_streams
 from bagua_algos.worker_axis.stacking import WAYS
-from experiments.plan.numbers import check_numbers
+from experiments.plan.limits.of_pairs import Parts, check_workers
+from experiments.plan.limits.of_runs import check_numbers
 from experiments.tasks.base import Split, Task, TaskData, load_data
 from experiments.tasks.batches import Batches
 from experiments.tasks.loading.reading import Loaders
@@ -178,6 +179,21 @@ class Plan:
         size, ranks = self.net.nodes["size"], range(self.workers)
         return tuple(tuple(ranks[start : start + size]) for start in ranks[::size])
 
+    @property
+    def parts(self) -> Parts:
+        """What other settings must fit."""
+        return Parts(
+            process_group=self.backend.process_group,
+            has_nodes=self.nodes is not None,
+            has_weights=self.loading.has_weights,
+            needs_nodes=self.algorithm.needs_nodes,
+            is_simulatable=self.algorithm.is_simulatable,
+            is_resumable=self.algorithm.is_resumable,
+            may_have_streams=self.algorithm.may_have_streams,
+            uses_background=self.algorithm.uses_background,
+            workers_agree=self.algorithm.workers_agree,
+        )
+
     def load_data(self) -> TaskData:
         """The examples. Raises as `experiments.tasks.base.load_data`."""
         return load_data(self.task, for_tuning=self.loading.for_tuning)
@@ -223,8 +239,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        self._check_transport()
-        self._check_pace()
+        check_streams(self.streams, self.pieces)
+        check_pattern(self.pattern)
+        check_workers(self, self.parts)
         if self.task.num_classes is None and self.target.metric != LOSS:
             raise ValueError(
                 f"task={self.names['task']} has no classes, so that there is no "
@@ -239,76 +256,4 @@ class Plan:
             raise ValueError(
                 "target.word_error_rate is of texts: take task=dataset and give task.decode, a "
                 "function that makes the text of a list of class numbers"
-            )
-        self._check_weights()
-
-    def _check_weights(self) -> None:
-        """Weights are of gradients: they do not follow into means of models."""
-        if not self.loading.has_weights:
-            return
-        if not self.algorithm.workers_agree:
-            raise ValueError(
-                f"data.sizes=unequal: {self.names['algo']} averages models, in which a worker with "
-                "few examples would count as much as one with many: take data.sizes=equal, or an "
-                "algorithm that averages gradients, such as algo=allreduce"
-            )
-        if self.clip_norm is not None:
-            raise ValueError(
-                "data.sizes=unequal weighs the workers' gradients, which clip_norm would undo: "
-                "take data.sizes=equal, or clip_norm=null"
-            )
-
-    def _check_pace(self) -> None:
-        """Real workers are as fast as they are."""
-        if self.backend.is_simulated:
-            return
-        if self.cluster.straggler:
-            raise ValueError(
-                f"cluster.straggler={self.cluster.straggler:g} is of simulated workers: leave "
-                "cluster.straggler=0, or take backend=sim"
-            )
-        if self.cluster.jitter is not None:
-            raise ValueError(
-                "cluster.jitter is of simulated workers: leave cluster.jitter=null, or take "
-                "backend=sim"
-            )
-
-    def _check_transport(self) -> None:
-        check_streams(self.streams, self.pieces)
-        check_pattern(self.pattern)
-        if self.backend.is_simulated and AUTO in (self.streams, self.pattern):
-            name = "streams" if self.streams == AUTO else "pattern"
-            example = "streams=8" if self.streams == AUTO else "pattern=halving_doubling"
-            raise ValueError(
-                f"{name}=auto is measured between real workers: say which simulated ones have, "
-                f"such as {example}, or take backend=gloo"
-            )
-        if self.backend.is_simulated and self.pieces:
-            raise ValueError(
-                "pieces=true is of real workers, simulated ones send equal parts: leave "
-                "pieces=null, or take backend=gloo"
-            )
-        if self.backend.is_simulated and self.pattern == "direct":
-            raise ValueError(
-                "pattern=direct is of real workers, simulated ones have ring and halving_doubling: "
-                "choose one of these, or take backend=gloo"
-            )
-        if self.autotune and self.backend.is_simulated:
-            raise ValueError(
-                "autotune=true measures real workers' steps: leave it out, or take backend=gloo"
-            )
-        if self.cluster.net_plugin is not None and self.backend.process_group != "nccl":
-            raise ValueError(
-                f"cluster.net_plugin={self.cluster.net_plugin} is NCCL's: leave "
-                "cluster.net_plugin=null, or take backend=nccl"
-            )
-        if self.streams != 1 and self.backend.process_group == "nccl":
-            raise ValueError(
-                f"streams={self.streams} are gloo's: leave streams=1, or take backend=gloo; "
-                "NCCL opens several sockets itself"
-            )
-        if self.pattern != "ring" and self.backend.process_group == "nccl":
-            raise ValueError(
-                f"pattern={self.pattern} is gloo's: leave pattern=ring, or take backend=gloo; "
-                "NCCL chooses its own patterns"
             )

@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from experiments.plan.numbers import PRECISIONS
+from experiments.plan.limits.of_runs import PRECISIONS
 from host.errors import UserError
 from netsim.conditions.link import check_number
 from netsim.timeline.compute import ComputeTimes

@@ -23,6 +23,7 @@ from experiments.runs.study import (
     clear,
     read_record,
 )
+from experiments.runs.trackers import tracker
 from host import commands
 from host.errors import Terminated, UserError
 from host.output import limit_reached
@@ -91,7 +92,7 @@ def _run(
     config: DictConfig, folder: Path, overrides: Sequence[str], study: Path | None = None
 ) -> str:
     """See `experiments.runs.run.run`."""
-    check_first(config)
+    check_before_imports(config)
     network = _network(config)
     try:
         with commands.importing():
@@ -100,6 +101,13 @@ def _run(
     finally:
         if network is not None:
             network.end()
+
+
+def check_before_imports(config: DictConfig) -> None:
+    """Raise `UserError` for what no run can have, as far as it needs no torch to be seen."""
+    check_first(config)
+    if config.tracker is not None:
+        tracker.check(config.tracker)
 
 
 def _network(config: DictConfig) -> WorkersNetwork | None:

@@ -14,14 +14,19 @@ each worker, and where a class is used up, the rest of the mix counts: Hsu, Qi a
 Shapes: n examples, N workers, g groups, s examples of one worker in an epoch.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.tasks.base import Indices, Split
 from host.errors import UserError
+
+if TYPE_CHECKING:  # who looks at names and numbers alone needs no torch
+    from experiments.tasks.base import Indices, Split
 
 IID = "iid"
 KINDS = (IID, "dirichlet", "by_class", "by_source")
@@ -62,7 +67,16 @@ class Partition:
         """Whether no worker has examples of its own."""
         return self.kind == IID
 
-    def shares(self, split: Split, *, num_workers: int, batch_size: int, seed: int) -> "Shares":
+    def check_sampler(self, *, goes_by_length: bool) -> None:
+        """Raise ValueError for a sampler that shares all examples out by length."""
+        if not self.is_iid and goes_by_length:
+            raise ValueError(
+                f"data.partition={self.kind} gives every worker its own examples, which "
+                "data.sampler=balanced shares out by length: take data.sampler=shuffled, or "
+                "data.partition=iid"
+            )
+
+    def shares(self, split: Split, *, num_workers: int, batch_size: int, seed: int) -> Shares:
         """The examples of each worker, a pure function of the arguments.
 
         Raises UserError where the examples have no such groups, or do not give every worker a
@@ -179,7 +193,7 @@ class Shares:
             ]
         )
 
-    def of(self, examples: Indices) -> "Shares":
+    def of(self, examples: Indices) -> Shares:
         """None: raises UserError, since the examples are shared out for good."""
         raise UserError(
             "data.partition gives every worker examples of its own, with which another number of "

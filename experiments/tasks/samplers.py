@@ -167,12 +167,7 @@ class Loading:
     def __post_init__(self) -> None:
         if self.loaders < 0:
             raise ValueError(f"data.loaders must be at least 0, got {self.loaders}")
-        if not self._partition.is_iid and not isinstance(self.sampler, Shuffled):
-            raise ValueError(
-                f"data.partition={self.partition} gives every worker its own examples, which "
-                "data.sampler=balanced shares out by length: take data.sampler=shuffled, or "
-                "data.partition=iid"
-            )
+        self._partition.check_sampler(goes_by_length=not isinstance(self.sampler, Shuffled))
 
     @property
     def has_weights(self) -> bool:

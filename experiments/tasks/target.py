@@ -15,6 +15,7 @@ Nothing here needs torch, for those who only read records.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 ACCURACY = "accuracy"
@@ -88,3 +89,23 @@ class Target:
         if math.isnan(one) or math.isnan(other):
             return other if math.isnan(one) else one
         return max(one, other, key=lambda score: self.sign * score)
+
+
+def target_of(
+    accuracy: float | None, others: Mapping[str, float | None], metric: str = ACCURACY
+) -> Target:
+    """That of `target_accuracy`, unless another metric's is given; without any, the task's `metric`
+    and no value.
+
+    Raises ValueError for several, and as `Target`.
+    """
+    given = {metric: value for metric, value in others.items() if value is not None}
+    if not given:
+        is_accuracy = metric == ACCURACY or accuracy is not None
+        return Target(value=accuracy) if is_accuracy else Target(metric=metric)
+    if len(given) > 1:
+        raise ValueError(
+            f"a run has one target, but got target.{' and target.'.join(given)}: leave one"
+        )
+    ((metric, value),) = given.items()
+    return Target(metric=metric, value=value)

@@ -38,7 +38,7 @@ class Lognormal:
     """Independent draws of mean 1: `exp(sigma z - sigma^2 / 2)`, z standard normal.
 
     Raises:
-        ValueError: for a `sigma` below 0.
+        ValueError: for a `sigma` or a `seed` below 0.
     """
 
     sigma: float
@@ -46,6 +46,7 @@ class Lognormal:
 
     def __post_init__(self) -> None:
         check_number("sigma", self.sigma)
+        check_number("seed", self.seed)
 
     def factors(self, step: int, world_size: int) -> Array:
         """`[N]`, drawn for the step."""

@@ -223,7 +223,7 @@ def test_no_module_of_a_stranger_is_imported_to_look_at_its_numbers(tmp_path, mo
     (tmp_path / "package_of_a_stranger" / "__init__.py").write_text("raise SystemExit('it ran')")
     monkeypatch.syspath_prepend(tmp_path)
     config = OmegaConf.create({"_target_": "package_of_a_stranger.Thing", "rate": "fast"})
-    part._check_numbers_of(config, "model")
+    part._check_kinds_of(config, "model")
     assert "package_of_a_stranger" not in sys.modules
 
 
@@ -301,7 +301,7 @@ def test_numbers_that_no_run_can_have_are_refused_by_name(override):
         (["backend=sim", "pattern=auto"], "pattern=auto is measured between real workers: say"),
         (["backend=gloo", "cluster.net_plugin=bagua"], "net_plugin=bagua is NCCL's: leave"),
         (["backend=sim", "cluster.net_plugin=bagua"], "or take backend=nccl"),
-        (["cluster.net_plugin=fast"], "net_plugin must be bagua or null, got fast"),
+        (["cluster.net_plugin=fast"], "net_plugin must be one of bagua, null, got fast"),
         (["algo=torch_ddp", "pattern=auto"], "torch_ddp is PyTorch's own code, whose all-reduces"),
         (["pieces=true"], "pieces=true is for several streams: give streams=2 to 16, or auto, too"),
         (["backend=sim", "streams=8", "pieces=true"], "pieces=true is of real workers, simulated"),

@@ -128,7 +128,7 @@ def test_simulated_workers_are_on_either_device():
     [
         (["device=cuda"], "device=cuda is not where gloo moves tensors"),
         (["backend=nccl", "device=cpu"], "device=cpu is not where nccl moves tensors"),
-        (["backend=sim", "device=tpu"], "device must be one of cpu, cuda, got tpu"),
+        (["backend=sim", "device=tpu"], "device must be one of cpu, cuda, null, got tpu"),
     ],
 )
 def test_a_device_that_a_backend_does_not_serve_is_refused(overrides, sentence):

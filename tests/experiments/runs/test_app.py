@@ -49,7 +49,7 @@ from tests import app
         ),
         (["algo=bytegrad", "net.rate_mbit=-5"], "rate_mbit has to be a finite number from 0 up"),
         (["algo=bytegrad", "target_accuracy=1.5"], "target_accuracy must be a fraction in (0, 1]"),
-        (["algo=bytegrad", "optim.lr=-1"], "Invalid learning rate: -1"),
+        (["algo=bytegrad", "optim.lr=-1"], "optim.lr must be at least 0 and finite, got -1"),
         (["algo=bytegrad", "model=bigru"], "model=bigru does not take examples of task=mnist5k"),
         (["algo=bytegrad", "+model.num_classes=7"], "makes float32 [2, 7] of examples"),
         (

@@ -1,0 +1,148 @@
+"""What of a configuration no run can have, by its texts and numbers alone."""
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from experiments.plan.limits.limit import Limit, is_of, one_of
+from experiments.plan.limits.of_classes import LIMITS, check_limits, check_values
+from experiments.plan.limits.of_pairs import AUTO, UNKNOWN, Parts, check_algorithm, check_workers
+from experiments.plan.limits.of_runs import check_numbers
+from experiments.plan.schema import GROUPS
+from experiments.tasks.target import target_of
+from host.errors import UserError
+from netsim.conditions.condition import NetworkCondition
+
+_ALGORITHMS = "bagua_algos.algorithms"
+AVERAGES_MODELS = frozenset(
+    f"{_ALGORITHMS}.{name}"
+    for name in (
+        "async_model_average.AsyncModelAverage",
+        "choco_sgd.ChocoSGD",
+        "decentralized.Decentralized",
+        "local_sgd.LocalSGD",
+        "low_precision_decentralized.LowPrecisionDecentralized",
+        "sgp.SGP",
+    )
+)
+"""Algorithms after whose steps workers need not agree."""
+
+_RUN = {
+    "streams": Limit("1 to 16, or auto", lambda value: value == AUTO or _is_stream_count(value)),
+    "pattern": one_of("ring", "halving_doubling", "direct", AUTO),
+    "device": one_of("cpu", "cuda", None),
+}
+"""What stands at the top of a configuration and has a choice."""
+
+_ADAMS = ("torch.optim.Adam", "torch.optim.AdamW")
+
+
+def check_config(config: DictConfig, net: NetworkCondition) -> None:
+    """Raise `ValueError` or `UserError` for what no run on `net` can have."""
+    for group in GROUPS:
+        if isinstance(config[group], DictConfig):
+            check_limits(config[group], group)
+    check_values(config, _RUN)
+    check_numbers(config)
+    if config.profile is not None and not Path(str(config.profile)).is_file():
+        raise UserError(
+            f"profile={config.profile} is no file: make one by python -m "
+            "experiments.commands.calibrate"
+        )
+    target_of(config.target_accuracy, dict(config.target))  # raises
+    _check_partition(config.data)
+    parts = _parts(config, net)
+    check_workers(config, parts)
+    check_algorithm(config, parts)
+    _check_settings_of_algorithm(config)
+
+
+def _parts(config: DictConfig, net: NetworkCondition) -> Parts:
+    """What the parts of `config` are known to be; as if all were well where nothing is known."""
+    algo, target = config.algo, _target(config.algo)
+    is_of_torch = target == "experiments.training.torch_ddp.TorchDDP"
+    return Parts(
+        process_group=_get(config.backend, "process_group", UNKNOWN),
+        has_nodes=net.nodes is not None,
+        has_weights=_get(config.data, "sizes", "equal") != "equal",
+        needs_nodes="hierarchical" in LIMITS.get(target, {}) and bool(_get(algo, "hierarchical")),
+        is_simulatable=not is_of_torch,
+        is_resumable=not (is_of_torch and _get(algo, "comm_hook_state") is not None),
+        may_have_streams=not (is_of_torch and _get(algo, "comm_hook") is not None),
+        uses_background=target == f"{_ALGORITHMS}.async_model_average.AsyncModelAverage",
+        workers_agree=target not in AVERAGES_MODELS,
+    )
+
+
+def _check_partition(data: DictConfig) -> None:
+    """Raise as the class that shares examples out, which needs NumPy."""
+    if _target(data) != "experiments.tasks.samplers.Loading":
+        return
+    kind, alpha, sizes = (_get(data, name) for name in ("partition", "alpha", "sizes"))
+    if (kind, alpha, sizes) == ("iid", None, "equal"):
+        return
+    from experiments.tasks.partitions import Partition
+
+    partition = Partition(kind=kind, alpha=alpha, sizes=sizes)
+    sampler = _target(_get(data, "sampler"))
+    partition.check_sampler(goes_by_length=sampler == "experiments.tasks.samplers.Balanced")
+
+
+def _check_settings_of_algorithm(config: DictConfig) -> None:
+    """Raise `ValueError` for settings of a packaged algorithm that do not go together, or that do
+    not fit the optimizer or the number of workers.
+    """
+    algo, optim, target = config.algo, config.optim, _target(config.algo)
+    name, optimizer = config.names.algo, config.names.optim
+    is_torchs = _target(optim).startswith("torch.optim.")
+    if target == f"{_ALGORITHMS}.qadam.QAdam" and is_torchs and _target(optim) not in _ADAMS:
+        raise ValueError(
+            f"algo={name} continues torch.optim.Adam or AdamW, got optim={optimizer}: take "
+            "optim=adam or optim=adamw"
+        )
+    if target == f"{_ALGORITHMS}.top_k.TopK" and _get(algo, "momentum"):
+        if not _get(algo, "error_feedback", True):
+            raise ValueError(
+                f"algo.momentum={algo.momentum} accumulates what was not sent (arXiv 1712.01887, "
+                "section 3.2): leave algo.error_feedback=true, or algo.momentum=0"
+            )
+        if is_torchs and _get(optim, "momentum"):
+            raise ValueError(
+                f"algo.momentum={algo.momentum} is kept by algo={name} itself, and a gradient "
+                f"would gain the optimizer's {optim.momentum}, too: give optim.momentum=0"
+            )
+    if target == f"{_ALGORITHMS}.local_sgd.LocalSGD":
+        _check_outer(algo)
+    if _target(_get(algo, "topology")).endswith(".ShiftOne") and config.workers % 2:
+        raise ValueError(
+            f"algo.topology=shift_one pairs all workers: give workers an even number, not "
+            f"{config.workers}"
+        )
+
+
+def _check_outer(algo: DictConfig) -> None:
+    has_compressor = _get(algo, "compressor") is not None
+    if has_compressor and _get(algo, "outer") is None:
+        raise ValueError(
+            "algo.compressor is of the outer optimizer's gradient, and there is none: take "
+            "algo=diloco_int8, or algo.compressor=null"
+        )
+    if _get(algo, "error_feedback") and not has_compressor:
+        raise ValueError(
+            "algo.error_feedback=true is of a compressor, and there is none: leave it false, or "
+            "take algo=diloco_int8"
+        )
+
+
+def _is_stream_count(value: object) -> bool:
+    return is_of({int}, value) and value in range(1, 17)
+
+
+def _target(node: Any) -> str:
+    return str(_get(node, "_target_", ""))
+
+
+def _get(node: Any, name: str, default: Any = None) -> Any:
+    """A value of a part; `default` where the part, which may be a user's own, has none."""
+    return node.get(name, default) if isinstance(node, DictConfig) and name in node else default
