@@ -1,7 +1,7 @@
 """What one value of a configuration must be: its kind, and its range."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ class Limit:
     or_null: bool = False
     is_list: bool = False
 
-    def why_not(self, value: object) -> str | None:
+    def why_not(self, value: Any) -> str | None:
         """What is wrong with `value`, to follow its key; None: nothing."""
         has_several = self.is_list and isinstance(value, ListConfig)
         for one in value if has_several else [value]:
@@ -44,7 +44,7 @@ class Limit:
         return f"takes a list, as [{value}]" if self.is_list and not has_several else None
 
 
-def is_of(kinds: set[type], value: object) -> bool:
+def is_of(kinds: Set[Any], value: object) -> bool:
     """Whether `value` is of one of `kinds`. A whole number is a number, and true is none."""
     if isinstance(value, bool):
         return bool in kinds
