@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from host.command_line.parser import Parser
 from host.commands import program
 from host.errors import UserError
 from host.output import ANOTHER_RUN_DIR, writing
+from host.processes import dying_with_parent
 
 if TYPE_CHECKING:
     from experiments.real.peers import Peers
@@ -63,9 +65,11 @@ def _peers() -> Peers | None:
     assignment = find_assignment(os.environ)
     if assignment is None:
         return None
-    with commands.importing():
-        from experiments.real.peers import join
-    return join(assignment)
+    # Else a worker whose torchrun was killed would wait for minutes for a store that nobody has.
+    with dying_with_parent() if assignment.starter == "torchrun" else nullcontext():
+        with commands.importing():
+            from experiments.real.peers import join
+        return join(assignment)
 
 
 def _run(peers: Peers | None, started: list[bool], outcomes: list[RunOutcome]) -> None:

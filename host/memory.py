@@ -1,5 +1,7 @@
 """A host that runs out of memory: how to know, and what to do."""
 
+import errno
+import os
 import resource
 from pathlib import Path
 
@@ -33,4 +35,6 @@ def is_lack_of_memory(error: BaseException) -> bool:
         "can't spawn worker thread",
         "failed to map segment from shared object",
     )
-    return is_limited and any(word in str(error) for word in where_limited)
+    is_thread_of_cpp = type(error) is RuntimeError and str(error) == os.strerror(errno.EAGAIN)
+    is_told = is_thread_of_cpp or any(word in str(error) for word in where_limited)
+    return is_limited and is_told

@@ -6,7 +6,8 @@ import resource
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Pipe
 from typing import NoReturn, TypeVar
 
@@ -35,6 +36,17 @@ def die_with_parent(parent_pid: int) -> None:
     # 0: the parent is outside of this process's PID namespace.
     if os.getppid() not in (parent_pid, 0):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def dying_with_parent() -> Iterator[None]:
+    """Within, the same for a process that was started, not forked; its parent may be any."""
+    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    try:
+        yield
+    finally:
+        _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
 def fork(main: Callable[[], int]) -> int:

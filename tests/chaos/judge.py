@@ -63,10 +63,10 @@ def codes(case: Case, ended: Ended) -> set[int | None]:
     match case.strike:
         case "SIGKILL":
             return usual | ({-9} if of_launcher else {1, 2})  # 2: in the trial before a run
+        case "SIGINT" | "SIGTERM" if case.kind == "torchrun":  # which shows them as its own errors
+            return usual | {1, 143, -15}
         case "SIGTERM":
             return usual | ({143, -15} if of_launcher else {1, 2})
-        case "SIGINT" if case.kind == "torchrun":  # PyTorch's launcher shows it as its own error
-            return usual | {1}
         case "SIGINT":
             return usual | ({130, -2} if of_launcher else {1})
         case "SIGSTOP":

@@ -14,6 +14,9 @@ from host.memory import is_lack_of_memory
         (RuntimeError("can't start new thread"), False, False),  # too many threads, maybe
         (BaseException("OS can't spawn worker thread: (os error 11)"), True, True),  # Rust's panic
         (ImportError("a.so: failed to map segment from shared object"), True, True),
+        (RuntimeError("Resource temporarily unavailable"), True, True),  # a thread of C++
+        (RuntimeError("Resource temporarily unavailable"), False, False),
+        (BlockingIOError(11, "Resource temporarily unavailable"), True, False),  # of a socket
         (ImportError("a.so: failed to map segment from shared object"), False, False),  # noexec
         (RuntimeError("something else"), True, False),
     ],

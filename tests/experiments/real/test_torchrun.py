@@ -1,8 +1,12 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
+import time
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -19,6 +23,7 @@ from experiments.real.torchrun import _surroundings, check_assigned
 from experiments.runs.load import load_rows, load_runs
 from experiments.runs.peer_run import shared_arguments
 from experiments.training.checkpoint import newest
+from host.conf import PACKAGED
 from host.errors import UserError
 from netsim.links import counters
 from tests import app
@@ -330,3 +335,45 @@ def test_a_worker_0_that_does_not_decide_is_named(monkeypatch):
     silent = Peers(assignment=own, store=dist.HashStore(), started="now")
     with pytest.raises(RunFailedError, match=r"worker 5: worker 0 has not said within 0\.1 s"):
         silent.hear()
+
+
+def test_a_worker_whose_torchrun_is_killed_early_waits_for_no_store(tmp_path):
+    """It would look for the store of a torchrun that is gone, for minutes."""
+    place = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    hosts = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    environment = TORCHRUN | place | hosts
+    starter = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'experiments', 'algo=allreduce'])\n"
+        "print(child.pid, flush=True)\n"
+        "child.wait()\n"
+    )
+    with (
+        held_port() as port,
+        subprocess.Popen(
+            [sys.executable, "-c", starter],
+            env=os.environ
+            | environment
+            | {"MASTER_PORT": str(port), "PYTHONPATH": str(PACKAGED.parent)},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as parent,
+    ):
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        until(lambda: "libtorch_cpu" in Path(f"/proc/{child}/maps").read_text(), 60)
+        parent.kill()
+        until(lambda: is_gone(child), 20)
+
+
+def is_gone(pid):
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def until(holds, limit_s):
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
