@@ -113,7 +113,7 @@ def normalize_overrides(arguments: Sequence[str]) -> list[str]:
     and keys of such a class, and of a Dataset's, need no + to be new.
 
     Raises `UserError` for a group that is set to null or a number, for a folder without a name, and
-    for a bare no, yes, on, off or None.
+    for a bare no, yes, on, off or None as a value of a part.
     """
     words = [read_word(argument) for argument in arguments]
     for word in words:
@@ -132,10 +132,11 @@ _FOR_TEXTS = {"no": "false", "off": "false", "yes": "true", "on": "true", "None"
 
 def _check_is_no_yes(word: Word) -> None:
     """Raise `UserError` for a bare word of `_FOR_TEXTS`: as a text, "no" would count as true."""
-    if not word.key or word.key in GROUPS or word.key.startswith("hydra"):
-        return
+    if "." not in word.key or word.key.startswith("hydra"):
+        return  # the types of keys at the top are known, so that yes is true there
     bare = re.sub(r"""'[^']*'|"[^"]*\"""", "", word.text.partition("=")[2])
-    for part in map(str.strip, re.split(r"[\[\](){},:]", bare)):
+    values = re.sub(r"[^\[\](){},:]*:", "", bare)
+    for part in map(str.strip, re.split(r"[\[\](){},]", values)):
         meant = _FOR_TEXTS.get(part, _FOR_TEXTS.get(part.lower()))
         if meant is not None:
             raise UserError(

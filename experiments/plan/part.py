@@ -70,9 +70,13 @@ def _check_kinds_of(node: DictConfig, group: str) -> None:
     except (ImportError, NameError, TypeError, ValueError):  # making the part will tell
         return
     for key, value in values.items():
-        members = set(get_args(hints.get(key)) or (hints.get(key),))
-        kinds = {kind for kind in members if getattr(kind, "__name__", "") != "Tensor"} - {NoneType}
-        if kinds and kinds <= set(WORDS) and not is_of(kinds, value):
+        members = get_args(hints.get(key)) or (hints.get(key),)
+        kinds = [
+            kind
+            for kind in members
+            if kind is not NoneType and getattr(kind, "__name__", "") != "Tensor"
+        ]
+        if kinds and all(kind in WORDS for kind in kinds) and not is_of(set(kinds), value):
             kind = next(kind for kind in WORDS if kind in kinds)
             raise UserError(f"{group}.{key} takes {WORDS[kind]}, not {value!r}")
 

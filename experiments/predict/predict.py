@@ -159,9 +159,9 @@ def case_of(overrides: Sequence[str]) -> Case:
     if cluster is not None:
         cluster.place(config)
         _check_workers(values_of(overrides).get("workers"), config.workers, own["nodes"])
-    check_first(config)
-    if config.cluster.straggler or config.cluster.jitter:
+    if config.cluster.get("straggler") or config.cluster.get("jitter"):
         raise UserError("workers are alike here: leave cluster.straggler=0 and cluster.jitter=null")
+    check_first(config)
     from experiments.plan.factory import make_plan
 
     plan = make_plan(config, Path())

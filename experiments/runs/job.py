@@ -108,13 +108,21 @@ def check_before_imports(config: DictConfig) -> None:
     check_first(config)
     if config.tracker is not None:
         tracker.check(config.tracker)
+    is_read = _is_simulated(config) and config.profile is not None
+    if is_read and not Path(str(config.profile)).is_file():
+        raise UserError(
+            f"profile={config.profile} is no file: make one by python -m experiments.calibrate"
+        )
 
 
 def _network(config: DictConfig) -> WorkersNetwork | None:
     """That of real workers, begun before what trains is imported; None for simulated ones."""
-    is_simulated = "process_group" in config.backend and config.backend.process_group is None
-    if is_simulated:
+    if _is_simulated(config):
         return None
     with commands.importing():
         from experiments.real.network import WorkersNetwork
     return WorkersNetwork(make_part(config.net, "net"), config.workers)
+
+
+def _is_simulated(config: DictConfig) -> bool:
+    return "process_group" in config.backend and config.backend.process_group is None

@@ -45,11 +45,13 @@ class Limit:
 
 
 def is_of(kinds: Set[Any], value: object) -> bool:
-    """Whether `value` is of one of `kinds`. A whole number is a number, and true is none."""
+    """Whether `value` is of one of `kinds`. A whole number is a number. True is none, though 1 and
+    0 may stand for true and false.
+    """
     if isinstance(value, bool):
         return bool in kinds
     if isinstance(value, int):
-        return not kinds.isdisjoint((int, float))
+        return not kinds.isdisjoint((int, float)) or (bool in kinds and value in (0, 1))
     return isinstance(value, tuple(kinds))
 
 

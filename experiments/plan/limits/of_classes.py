@@ -193,6 +193,13 @@ LIMITS: Mapping[str, Mapping[str, Limit]] = {
 """Of a class, by its `_target_`, and of its arguments, by their names."""
 
 
+def _is_here(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # it was made while the program runs, as `__main__` is
+        return True
+
+
 def is_part(value: object) -> bool:
     """Whether it is a part of a configuration, with keys of its own."""
     return isinstance(value, DictConfig)
@@ -204,7 +211,7 @@ def check_limits(node: DictConfig, key: str) -> None:
     """
     target = str(node.get("_target_", ""))
     package = target.partition(".")[0]
-    if package and find_spec(package) is None:
+    if package and not _is_here(package):
         raise UserError(
             f"{key}._target_={target}: there is no package or module {package} here: install it, "
             "or start the command in its folder"

@@ -1,6 +1,5 @@
 """What of a configuration no run can have, by its texts and numbers alone."""
 
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -11,7 +10,6 @@ from experiments.plan.limits.of_pairs import AUTO, UNKNOWN, Parts, check_algorit
 from experiments.plan.limits.of_runs import check_numbers
 from experiments.plan.schema import GROUPS
 from experiments.tasks.target import target_of
-from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 
 _ALGORITHMS = "bagua_algos.algorithms"
@@ -35,21 +33,17 @@ _RUN = {
 }
 """What stands at the top of a configuration and has a choice."""
 
-_ADAMS = ("torch.optim.Adam", "torch.optim.AdamW")
-
 
 def check_config(config: DictConfig, net: NetworkCondition) -> None:
-    """Raise `ValueError` or `UserError` for what no run on `net` can have."""
+    """Raise `ValueError` or `UserError` for what no run on `net` can have.
+
+    Files are looked at by those who read them.
+    """
     for group in GROUPS:
         if isinstance(config[group], DictConfig):
             check_limits(config[group], group)
     check_values(config, _RUN)
     check_numbers(config)
-    if config.profile is not None and not Path(str(config.profile)).is_file():
-        raise UserError(
-            f"profile={config.profile} is no file: make one by python -m "
-            "experiments.commands.calibrate"
-        )
     target_of(config.target_accuracy, dict(config.target))  # raises
     _check_partition(config.data)
     parts = _parts(config, net)
@@ -79,7 +73,8 @@ def _check_partition(data: DictConfig) -> None:
     """Raise as the class that shares examples out, which needs NumPy."""
     if _target(data) != "experiments.tasks.samplers.Loading":
         return
-    kind, alpha, sizes = (_get(data, name) for name in ("partition", "alpha", "sizes"))
+    alpha = _get(data, "alpha")
+    kind, sizes = _get(data, "partition", "iid"), _get(data, "sizes", "equal")
     if (kind, alpha, sizes) == ("iid", None, "equal"):
         return
     from experiments.tasks.partitions import Partition
@@ -96,7 +91,8 @@ def _check_settings_of_algorithm(config: DictConfig) -> None:
     algo, optim, target = config.algo, config.optim, _target(config.algo)
     name, optimizer = config.names.algo, config.names.optim
     is_torchs = _target(optim).startswith("torch.optim.")
-    if target == f"{_ALGORITHMS}.qadam.QAdam" and is_torchs and _target(optim) not in _ADAMS:
+    is_adam = _target(optim).rpartition(".")[2] in ("Adam", "AdamW")
+    if target == f"{_ALGORITHMS}.qadam.QAdam" and is_torchs and not is_adam:
         raise ValueError(
             f"algo={name} continues torch.optim.Adam or AdamW, got optim={optimizer}: take "
             "optim=adam or optim=adamw"
@@ -114,7 +110,8 @@ def _check_settings_of_algorithm(config: DictConfig) -> None:
             )
     if target == f"{_ALGORITHMS}.local_sgd.LocalSGD":
         _check_outer(algo)
-    if _target(_get(algo, "topology")).endswith(".ShiftOne") and config.workers % 2:
+    is_shift_one = _target(_get(algo, "topology")) == "bagua_algos.communication.topology.ShiftOne"
+    if is_shift_one and config.workers % 2 and not _get(algo, "hierarchical"):
         raise ValueError(
             f"algo.topology=shift_one pairs all workers: give workers an even number, not "
             f"{config.workers}"

@@ -227,8 +227,7 @@ REFUSED = [
     ),
     (["algo=allreduce", "backend=sim", "autotune=true"], "autotune=true measures real workers'"),
     (["algo=allreduce", "backend=gloo", "cluster.straggler=1"], "is of simulated workers: leave"),
-    (["algo=allreduce", "backend=gloo", "profile=pyproject.toml"], "profile=pyproject.toml is of"),
-    (["algo=allreduce", "profile=nowhere.yaml"], "profile=nowhere.yaml is no file: make one by"),
+    (["algo=allreduce", "backend=sim", "profile=nowhere.yaml"], "is no file: make one by"),
     (["algo=allreduce", "streams=0"], "streams must be 1 to 16, or auto, got 0"),
     (["algo=allreduce", "pattern=tree"], "pattern must be one of ring, halving_doubling, direct"),
     (["algo=allreduce", "optim.lr=nan"], "optim.lr must be at least 0 and finite, got nan"),
@@ -248,6 +247,9 @@ REFUSED = [
     ),
     (["algo=allreduce", "tracker=diary"], "tracker must be one of tensorboard, mlflow, wandb"),
 ]
+
+OF_RUNS = ("tracker=diary", "profile=nowhere.yaml")
+"""What a run alone looks at, which needs no torch either."""
 
 
 def test_mistakes_are_told_before_torch_is_imported():
@@ -280,7 +282,7 @@ def test_mistakes_are_told_before_torch_is_imported():
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"), [case for case in REFUSED if case[0][-1] != "tracker=diary"]
+    ("words", "sentence"), [case for case in REFUSED if case[0][-1] not in OF_RUNS]
 )
 def test_a_plan_is_not_made_of_them(words, sentence):
     with pytest.raises(UserError) as raised:
@@ -300,10 +302,29 @@ def test_a_bare_word_that_would_be_a_text_is_refused(word, form):
 
 @pytest.mark.parametrize(
     "text",
-    ["a.b='no'", 'a.b="None"', "net=none", "a.b=/x/no", "a.b=on the road", "a.b=[norm,yes1]"],
+    [
+        *("a.b='no'", 'a.b="None"', "net=none", "a.b=/x/no", "a.b=on the road", "a.b=[norm,yes1]"),
+        *("trace=yes", "autotune=off", "a.b={no: 0, yes: 1}", "hydra.job.name=on"),
+    ],
 )
 def test_other_texts_are_left(text):
     assert normalize_overrides([text]) == [text]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["algo=decentralized", "algo.topology=shift_one", "algo.hierarchical=true", "workers=6"],
+        ["algo=qadam", "optim=adam", "optim._target_=torch.optim.adam.Adam"],
+        ["algo=allreduce", "algo.hierarchical=0", "+optim.nesterov=1", "optim.momentum=0.9"],
+        ["algo=allreduce", "~cluster.straggler"],
+        ["algo=allreduce", "~data.partition", "~data.sizes"],
+        ["algo=qadam", "experiment=reference", "workers=4", "backend=gloo"],
+    ],
+    ids=lambda words: words[-1],
+)
+def test_what_can_be_is_not_refused(words):
+    make_plan(compose_config([*words, "net=two_sites"]), Path("nowhere"))
 
 
 @pytest.mark.parametrize("override", ["algo.precondition=maybe", "+optim.amsgrad=x"])
