@@ -266,7 +266,8 @@ def test_bytes_are_as_predicted():
         (lambda: LocalSGD(start_step=-1), "start_step must be a whole number .* 0, got -1"),
         (lambda: LocalSGD(compressor=MinMaxUInt8()), "no outer optimizer"),
         (lambda: LocalSGD(outer=SlowMo(), error_feedback=True), "needs a compressor"),
-        (lambda: SlowMo(lr=0), "outer lr must be more than 0, got 0"),
+        (lambda: SlowMo(lr=0), "outer lr must be more than 0 and finite, got 0"),
+        (lambda: Nesterov(lr=float("inf")), "outer lr must be more than 0 and finite, got inf"),
         (lambda: Nesterov(momentum=1.0), r"outer momentum must be in \[0, 1\), got 1\.0"),
     ],
 )

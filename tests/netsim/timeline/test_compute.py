@@ -71,6 +71,7 @@ def test_a_trace_has_a_factor_for_all_or_one_for_each():
         (lambda: Straggler(worker=0, slowdown=0.5), "slowdown=0.5 is no slowdown"),
         (lambda: Straggler(worker=0, slowdown=2, share=2), "choose 0 to 1, not 2"),
         (lambda: Lognormal(sigma=-1), "sigma has to be a finite number from 0 up, not -1"),
+        (lambda: Lognormal(sigma=1, seed=-1), "seed has to be a finite number from 0 up, not -1"),
         (lambda: ComputeTimes(forward_s=-1, backward_s=1), "forward_s has to be .* not -1"),
         (
             lambda: ComputeTimes(forward_s=1, backward_s=1, bucket_ready_s=(0.5, 2)),
