@@ -34,7 +34,7 @@ GRACE_S = 3.0
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 _OF_NAMESPACES = (
     *("congestion_control", "tcp_slow_start_after_idle", "tcp_wmem_max_kb", "tcp_rmem_max_kb"),
-    *("mtu", "backend"),
+    *("mtu", "queue_ms", "backend"),
 )
 """What is set in the workers' namespaces, and here there are none."""
 

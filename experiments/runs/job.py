@@ -111,7 +111,8 @@ def check_before_imports(config: DictConfig) -> None:
     is_read = _is_simulated(config) and config.profile is not None
     if is_read and not Path(str(config.profile)).is_file():
         raise UserError(
-            f"profile={config.profile} is no file: make one by python -m experiments.calibrate"
+            f"profile={config.profile} cannot be read (there is no such file): make one by "
+            "python -m experiments.calibrate"
         )
 
 

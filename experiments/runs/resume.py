@@ -12,11 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from experiments.plan.identity import completed
 from experiments.plan.plan import Plan
-from experiments.runs.load import load_rows
+from experiments.runs.load import load_config, load_rows
 from experiments.runs.summary import UNREADABLE, Summary, read_summary, with_workers_since
 from experiments.tasks.target import ACCURACY
 from experiments.training.checkpoint import Checkpoints
@@ -96,7 +94,7 @@ def check_same(config: Mapping[str, Any], run: Path, free: Sequence[str] = FREE)
     """The configuration of `run`. Raises `UserError` where `config` is another in what is not
     `free`.
     """
-    saved = completed(yaml.safe_load((run / "config.yaml").read_text()))
+    saved = completed(load_config(run))
     for key in saved.keys() | config.keys():
         if key not in free and saved.get(key) != config.get(key):
             raise UserError(

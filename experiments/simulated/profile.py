@@ -66,7 +66,7 @@ class Profile:
         except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
             raise UserError(
                 f"profile={path} cannot be read ({error}): make one by python -m "
-                "experiments.commands.calibrate"
+                "experiments.calibrate"
             ) from error
 
     @classmethod
@@ -113,7 +113,7 @@ class Profile:
                 raise UserError(
                     f"the profile is of {key}={of_profile}, and this run has "
                     f"{key}={value}: leave profile=null, or make one by python -m "
-                    "experiments.commands.calibrate"
+                    "experiments.calibrate"
                 )
 
     @property

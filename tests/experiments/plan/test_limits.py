@@ -227,7 +227,7 @@ REFUSED = [
     ),
     (["algo=allreduce", "backend=sim", "autotune=true"], "autotune=true measures real workers'"),
     (["algo=allreduce", "backend=gloo", "cluster.straggler=1"], "is of simulated workers: leave"),
-    (["algo=allreduce", "backend=sim", "profile=nowhere.yaml"], "is no file: make one by"),
+    (["algo=allreduce", "backend=sim", "profile=nowhere.yaml"], "cannot be read (there is no such"),
     (["algo=allreduce", "streams=0"], "streams must be 1 to 16, or auto, got 0"),
     (["algo=allreduce", "pattern=tree"], "pattern must be one of ring, halving_doubling, direct"),
     (["algo=allreduce", "optim.lr=nan"], "optim.lr must be at least 0 and finite, got nan"),

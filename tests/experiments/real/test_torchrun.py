@@ -103,6 +103,7 @@ def test_a_process_alone_has_no_place():
         (["net=none", "net.faults=[{worker: 1, at_s: 5, for_s: 2}]"], "shapes links"),
         (["net=none", "net.nodes={size: 2}"], "net.nodes.size=2, but torchrun has started 4"),
         (["net=none", "net.mtu=9000"], "net.mtu is set by nothing .*: leave it out"),
+        (["net=none", "net.queue_ms=50"], "net.queue_ms is set by nothing .*: leave it out"),
         (["net=none", "net.tcp_wmem_max_kb=64"], "net.tcp_wmem_max_kb is set by nothing"),
         (["net=none", "net.tcp_slow_start_after_idle=false"], "after_idle is set by nothing"),
         (["net=none", "net.congestion_control=bbr"], "net.congestion_control is set by nothing"),

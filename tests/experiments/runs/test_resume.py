@@ -12,7 +12,7 @@ from experiments.plan.factory import make_plan
 from experiments.plan.identity import completed
 from experiments.runs.load import load_rows
 from experiments.runs.records import RunFolder
-from experiments.runs.resume import check_resumable, going_on
+from experiments.runs.resume import check_resumable, check_same, going_on
 from experiments.runs.run import known_summary
 from experiments.runs.summary import Summary, read_summary
 from experiments.tasks.target import Target
@@ -129,7 +129,8 @@ def test_a_checkpoint_is_complete_with_the_last_file(tmp_path):
 
 
 def test_a_checkpoint_whose_rows_were_lost_on_their_way_is_not_gone_on_from(tmp_path):
-    config = completed({"log_every": 2, "eval_every": 5, "max_steps": 20})
+    steps = {"log_every": 2, "eval_every": 5, "max_steps": 20}
+    config = completed(steps | {"names": {"backend": "sim"}})
     record = RunFolder.create(tmp_path, config, Summary(algo="allreduce", net="none"))
     own = Checkpoints(tmp_path, 0, 1)
     for step in (4, 8):
@@ -246,3 +247,10 @@ def test_another_number_of_workers_goes_on_where_all_models_are_one(algo, state,
     sentence = f"has the {what} on 4 workers, which 2 cannot go on with: start 4$"
     with pytest.raises(UserError, match=sentence):
         check_portable(saved, plan, 4)
+
+
+@pytest.mark.parametrize("text", ["", "algo: [", "seed: 1\n"])
+def test_a_run_whose_configuration_is_torn_is_not_gone_on_with(text, tmp_path):
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"config\.yaml is no whole configuration of a run"):
+        check_same({"seed": 1}, tmp_path)
