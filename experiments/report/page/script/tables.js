@@ -44,11 +44,16 @@ function common(name) {
         deferRender: true,
         layout: { topStart: { buttons: [csv] }, topEnd: "search", bottomStart: "info", bottomEnd: "paging" },
         initComplete() {
-            const info = this.api().table().container().querySelector(".dt-info");
-            info.setAttribute("aria-live", "off");
-            info.dataset.told = ""; // see `tellChanges`
+            const box = this.api().table().container();
+            box.querySelector(".dt-info").setAttribute("aria-live", "off"); // it changes with the target, too
+            box.addEventListener("input", () => tellRows(this.api())); // of its search
+            this.api().on("page", () => tellRows(this.api()));
         },
     };
+}
+
+function tellRows(table) {
+    tell(() => table.table().container().querySelector(".dt-info").textContent);
 }
 
 function renderWord(value, purpose) {
