@@ -8,24 +8,30 @@ import pytest
 
 from tests.experiments.browser import Browser, browser
 from tests.experiments.recorded import write_run
-from tests.experiments.report.page.test_page import ENTER, ESCAPE, pick, show_runs, texts
+from tests.experiments.report.page.test_page import ENTER, ESCAPE, pick, show, show_runs, texts
 
 TOLD = "document.getElementById('told').textContent"
 LIVE = "[...document.querySelectorAll('[aria-live], [role=status], [role=log], output')]"
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory) -> Iterator[Browser]:
+def made(tmp_path_factory) -> Iterator[Browser]:
     """A page of three algorithms on two networks."""
     folder = tmp_path_factory.mktemp("read")
-    for seed, net, algo in product(
-        range(3), ("wan", "lan_1g"), ("allreduce", "bytegrad", "local_sgd")
-    ):
+    algos = ("allreduce", "bytegrad", "local_sgd")
+    for seed, net, algo in product(range(3), ("wan", "lan_1g"), algos):
         write_run(folder / "runs" / f"{net}_{algo}_{seed}", algo, net, seed)
     with browser(folder) as page:
         show_runs(page, folder)
         yield page
-        assert page.console == []
+
+
+@pytest.fixture
+def opened(made) -> Iterator[Browser]:
+    """The page as it is at first; nothing may have been complained about at the end."""
+    show(made, made.folder / "report.html")
+    yield made
+    assert made.console == []
 
 
 def told(page: Browser, words: str) -> str:
