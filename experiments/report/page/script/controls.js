@@ -24,7 +24,11 @@ function setUpAlgorithms(model) {
     const check = () => {
         for (const input of box.querySelectorAll("input")) input.checked = !isHidden(input.value);
     };
-    onChange((what) => what.includes("hidden") && check());
+    onChange((what) => {
+        if (!what.includes("hidden")) return;
+        check();
+        tell(() => `${all.filter((name) => !isHidden(name)).length} of ${all.length} algorithms are shown.`);
+    });
     check();
 }
 
@@ -90,6 +94,7 @@ function setUpFilters(model, table) {
         select.addEventListener("change", () => {
             choose({ filters: { ...state.filters, [column.name]: select.value && said_(column.levels[select.value]) } });
             apply();
+            tellRows(table);
         });
         if (select.value !== "") apply();
     }

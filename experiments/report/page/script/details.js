@@ -60,6 +60,7 @@ class Details {
             block("Its configuration, beside the best baseline's", this.beside(run)),
             configuration, environment, summary,
         );
+        tell(() => ""); // or it is said once more where the page is there again
         this.dialog.showModal();
     }
 

@@ -22,7 +22,11 @@ class PairView {
             select.value = state[choice];
             select.addEventListener("change", () => choose({ [choice]: select.value }));
         }
-        onChange((what) => what.some((name) => ["situation", "target", "first", "second"].includes(name)) && this.show());
+        onChange((what) => {
+            const isPair = what.some((name) => ["first", "second"].includes(name));
+            if (isPair || what.some((name) => ["situation", "target"].includes(name))) this.show();
+            if (isPair) tell(() => this.told());
+        });
         this.show();
     }
 
@@ -37,18 +41,32 @@ class PairView {
     show() {
         const rows = this.model.situations.map((situation) => this.row(situation)).filter(Boolean);
         this.table.clear().rows.add(rows).draw();
-        document.getElementById("pair-note").textContent = this.note(rows.map((row) => row[VERDICT]));
+        this.verdicts = rows.map((row) => row[VERDICT]);
+        document.getElementById("pair-note").textContent = this.note();
         this.difference();
     }
 
-    note(verdicts) {
-        const { first, second } = state;
-        if (!verdicts.length) return `No situation has both ${first} and ${second}.`;
+    // What a screen reader says of the verdicts, in one sentence.
+    told() {
+        const { sentence, rest } = this.counted();
+        return sentence + (rest ? `; in ${rest} one or both missed the target, or are not known.` : ".");
+    }
+
+    counted() {
+        const { first, second } = state, { verdicts } = this;
+        if (!verdicts.length) return { sentence: `No situation has both ${first} and ${second}`, rest: 0 };
         const count = (verdict) => verdicts.filter((one) => one === verdict).length;
         const [faster, slower, ties] = [isFaster(first), isFaster(second), "tie"].map(count);
         const rest = verdicts.length - faster - slower - ties;
+        const among = `in ${faster} of ${verdicts.length} situations that have both`;
+        return { sentence: `${first} is faster than ${second} ${among}, slower in ${slower}, and ties in ${ties}`, rest };
+    }
+
+    note() {
+        const { sentence, rest } = this.counted();
+        if (!this.verdicts.length) return `${sentence}.`;
         const others = rest ? ` In ${rest} of them the median run of one or both missed the target, or its time is not known.` : "";
-        return `${first} is faster than ${second} in ${faster} of ${verdicts.length} situations that have both, slower in ${slower}, and ties in ${ties}.${others} Each situation is compared by itself, so one in twenty equal pairs may be told apart by chance. With the first of a situation, the ties are those of the table above.`;
+        return `${sentence}.${others} Each situation is compared by itself, so one in twenty equal pairs may be told apart by chance. With the first of a situation, the ties are those of the table above.`;
     }
 
     row(situation) {

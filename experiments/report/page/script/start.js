@@ -1,7 +1,5 @@
 // Unpacks the page, and makes it what it is.
 
-const QUIET_MS = 1000;
-
 async function start() {
     const style = element("style", await unpackedText("data-tables-style"));
     document.head.prepend(style); // before the page's own, which has the last word
@@ -23,12 +21,6 @@ async function start() {
     await targetView.drawn;
     enhanceTables(DataTable);
     document.documentElement.classList.add("complete");
-    setTimeout(tellChanges, QUIET_MS);
-}
-
-// Have screen readers say what changes from now on: they would read all of it aloud as it is first filled in.
-function tellChanges() {
-    for (const node of document.querySelectorAll("[data-told]")) node.setAttribute("aria-live", "polite");
 }
 
 watch();

@@ -8,6 +8,7 @@ const EXPORTED = {
     stripHtml: false,
     format: { header: (text, column, node) => node.textContent },
 };
+const SORTS = { orderable: ": sort", orderableReverse: ": invert", orderableRemove: ": unsort" }; // said with each cell
 
 function setUpOrder(DataTable) {
     const by = (sign) => (a, b) => (a === MISSING) - (b === MISSING) || sign * (a - b);
@@ -42,13 +43,28 @@ function common(name) {
         pageLength: 25,
         autoWidth: false,
         deferRender: true,
+        language: { aria: SORTS },
         layout: { topStart: { buttons: [csv] }, topEnd: "search", bottomStart: "info", bottomEnd: "paging" },
         initComplete() {
-            const info = this.api().table().container().querySelector(".dt-info");
-            info.setAttribute("aria-live", "off");
-            info.dataset.told = ""; // see `tellChanges`
+            const box = this.api().table().container();
+            nameParts(box);
+            box.querySelector(".dt-info").setAttribute("aria-live", "off"); // it changes with the target, too
+            box.addEventListener("input", () => tellRows(this.api())); // of its search
+            this.api().on("page", () => tellRows(this.api()));
         },
     };
+}
+
+const PARTS = { ".buttons-csv": "CSV of what is shown", "input[type=search]": "Search", ".dt-paging nav": "pages" };
+
+// For screen readers, which list all buttons, fields and landmarks of a page.
+function nameParts(box) {
+    const { ariaLabel } = box.closest("[role=region]");
+    for (const [selector, what] of Object.entries(PARTS)) box.querySelector(selector).ariaLabel = `${what}: ${ariaLabel}`;
+}
+
+function tellRows(table) {
+    tell(() => table.table().container().querySelector(".dt-info").textContent);
 }
 
 function renderWord(value, purpose) {

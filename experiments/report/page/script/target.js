@@ -15,7 +15,10 @@ class TargetView {
         this.table = makeTable(DataTable, document.getElementById("ranks"), RANK_COLUMNS, []);
         this.slider.addEventListener("input", () => choose({ target: this.targets[this.slider.value] }));
         document.getElementById("recorded-target").addEventListener("click", () => choose({ target: this.situation.recorded }));
-        onChange((what) => this.show(what));
+        onChange((what) => {
+            this.show(what);
+            if (what.some((name) => ["situation", "target"].includes(name))) tell(() => this.told());
+        });
         darkness.addEventListener("change", () => this.show(["hidden"]));
         addEventListener("resize", () => this.resized());
         this.show(["situation"]);
@@ -73,7 +76,7 @@ class TargetView {
         const rows = ranked.rows.filter((row) => !isHidden(row.name));
         rows.sort(bySeconds);
         this.table.clear().rows.add(rows.map((row) => this.cells(row))).draw();
-        document.getElementById("target-note").textContent = this.note(situation, ranked);
+        document.getElementById("target-note").textContent = this.note(situation, ranked) + this.aside(ranked);
         await drawTimes(this.model, situation, ranked);
     }
 
@@ -89,20 +92,31 @@ class TargetView {
         ];
     }
 
-    note(situation, { rows, isDecided, target }) {
+    aside({ rows }) {
+        return rows.some((row) => isHidden(row.name)) ? " Places count the algorithms that are not shown, too." : "";
+    }
+
+    // What a screen reader says of the chosen target: the note without a long list.
+    told() {
+        const { situation, targets } = this;
+        if (!targets.length) return "";
+        const named = (ties) => (ties.length > 2 ? `${ties.length} others` : listed(ties));
+        return this.note(situation, this.model.ranked(situation, this.placeOf(situation)), named);
+    }
+
+    note(situation, { rows, isDecided, target }, named = listed) {
         const at = `${situation.is_simulated ? "Simulated: at" : "At"} ${situation.metric} ${target}`;
-        const hidden = rows.some((row) => isHidden(row.name)) ? " Places count the algorithms that are not shown, too." : "";
         const isUnread = rows.some((row) => row.times.some(Number.isNaN));
         const why = isUnread ? "the evaluations of some runs cannot be read" : "some runs ended before others, or at an easier target";
-        if (!isDecided) return `${at} nobody knows who is first: ${why}.${hidden}`;
-        if (!rows.some((row) => row.isTimed)) return `${at} no algorithm has a time: no run has ended, or workers shared a GPU.${hidden}`;
+        if (!isDecided) return `${at} nobody knows who is first: ${why}.`;
+        if (!rows.some((row) => row.isTimed)) return `${at} no algorithm has a time: no run has ended, or workers shared a GPU.`;
         const first = rows.find((row) => row.place === 1);
         const isAnyAtWork = rows.some((row) => row.is_timed && !row.runs.length);
-        if (!first && isAnyAtWork) return `${at} nobody is there so far: some runs have not ended.${hidden}`;
-        if (!first) return `${at} nobody is there: all have missed it.${hidden}`;
+        if (!first && isAnyAtWork) return `${at} nobody is there so far: some runs have not ended.`;
+        if (!first) return `${at} nobody is there: all have missed it.`;
         const ties = rows.filter((row) => row.isTied).map((row) => row.label);
-        const tied = ties.length ? `, and ties with ${listed(ties)}` : "";
+        const tied = ties.length ? `, and ties with ${named(ties)}` : "";
         const missed = rows.filter((row) => row.seconds === Infinity).length;
-        return `${at} ${first.label} is first, in ${said(first.seconds)} s${tied}; ${missed} of ${rows.length} have missed it in the median run.${hidden}`;
+        return `${at} ${first.label} is first, in ${said(first.seconds)} s${tied}; ${missed} of ${rows.length} have missed it in the median run.`;
     }
 }

@@ -127,15 +127,6 @@ def test_it_opens_without_a_complaint_or_a_request_and_fits(study, page):
     page.resize(1280, 1000)
 
 
-def test_screen_readers_are_told_of_changes_and_not_of_the_first_filling(study, page):
-    html = (study / "reports" / "tradeoff" / "report.html").read_text()
-    assert html.count(" data-told>") == 2 and 'aria-live="polite"' not in html
-    told = "[...document.querySelectorAll('[data-told]')].map((node) => node.ariaLive)"
-    assert page.wait(f"({told}).every((live) => live === 'polite')")
-    assert len(page.ask(told)) == 2 + len(page.ask("[...document.querySelectorAll('.dt-info')]"))
-    assert page.ask("document.getElementById('target-value').ariaLive") == "off"
-
-
 def test_runs_are_sorted_filtered_searched_and_toggled(page):
     first = rows(page, "run-table")[0]
     assert {"learning rate", "status", "reason", "network", "seed", "folder"} <= set(first)
