@@ -117,19 +117,19 @@ def test_memory_is_shared_where_all_of_a_model_is_on_the_cpu():
 def test_a_buffer_that_is_elsewhere_is_refused():
     model = layers(3, 4)
     model.register_buffer("mean", torch.zeros(2, device="meta"))
-    with pytest.raises(ValueError, match="^mean is on meta, and the workers exchange tensors on"):
+    with pytest.raises(ValueError, match=r"^mean is on meta, and the workers exchange tensors on"):
         distribute(model)
 
 
 @pytest.mark.usefixtures("one_worker")
 def test_a_model_without_parameters_is_refused():
-    with pytest.raises(ValueError, match="the optimizer has a parameter .* not the model's"):
+    with pytest.raises(ValueError, match=r"the optimizer has a parameter .* not the model's"):
         distribute(nn.Identity())
 
 
 @pytest.mark.usefixtures("one_worker")
 def test_a_model_that_cannot_train_is_refused_before_anything_is_measured():
-    with pytest.raises(ValueError, match="'1.weight' is on the meta device"):
+    with pytest.raises(ValueError, match=r"'1.weight' is on the meta device"):
         distribute(on_two_devices(), streams=17)
 
 
