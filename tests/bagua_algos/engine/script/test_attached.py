@@ -124,3 +124,26 @@ def test_the_end_leaves_hooks_neither_on_the_model_nor_on_the_optimizer():
     assert num_hooks() != before
     engine.close()
     assert sum(num_hooks()) == sum(before)
+
+
+class Around(torch.optim.SGD):
+    """Steps another optimizer in its own step, as Lookahead does."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        super().__init__([torch.zeros(1)], lr=0.1)
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+def test_a_step_within_another_optimizers_is_a_step():
+    model, algorithm = layers(3, 4), Recording()
+    engine, optimizer = engine_of(model, algorithm)
+    outer = Around(optimizer)
+    for step in range(2):
+        backward(model)
+        outer.step()
+        assert algorithm.moments == ["forward", *PASS, f"step {step} end"]
+        algorithm.moments.clear()
+    engine.close()

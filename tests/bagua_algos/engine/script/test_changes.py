@@ -1,12 +1,16 @@
 """What a script does to a model and its optimizer after `distribute`: taken, or refused by name."""
 
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from bagua_algos import AllReduce, Decentralized, LocalSGD
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.engine.engine import Engine
 from bagua_algos.engine.script.changes import check_is_not_wrapped
 from tests.bagua_algos.engine.test_engine import engine_of, layers
 
@@ -213,3 +217,30 @@ def test_a_change_by_a_forward_is_told_from_one_after_it():
         with pytest.raises(ValueError, match=f"was changed {sentence}"):
             loss.backward()
         engine.close()
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_what_a_step_without_a_backward_pass_has_changed_is_not_lost_without_a_word(changes):
+    """Momentum goes on, though the average that is to replace the weights travels already."""
+    model = layers(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    engine = Engine(model, optimizer, Decentralized(), StackedCommunicator(1))
+    backward(model)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=not changes)
+    model(torch.ones(2, 3))
+    optimizer.step()
+    with pytest.raises(ValueError, match="was changed after") if changes else nullcontext():
+        backward(model)
+    engine.close()
+
+
+def test_weights_that_were_laid_out_anew_are_at_home():
+    """They are not moved once more: whoever has them keeps them."""
+    model = layers(3, 4, 5)
+    engine, _ = engine_of(model, AllReduce())
+    engine.relayout([(p,) for p in model.parameters()])
+    storages = [StorageWeakRef(p.untyped_storage()) for p in model.parameters()]
+    engine.pause()
+    assert not any(storage.expired() for storage in storages)
+    engine.close()
