@@ -49,6 +49,14 @@ def test_an_element_of_two_tensors_is_found(these, others):
         assert (place[id(found[0])], place[id(found[1])]) in meeting
 
 
+def test_the_one_that_begins_before_others_and_ends_after_them_is_found():
+    whole = torch.zeros(8)
+    first, between, around = whole[0:2], whole[3:5], whole[1:6]
+    found = find_overlap([first], [between, around])
+    assert found is not None and found[0] is first and found[1] is around
+    assert find_overlap([first], [between, whole[2:6]]) is None
+
+
 def test_a_tensor_without_addresses_has_no_memory_and_meets_none():
     whole = torch.zeros(4)
     without: list[Tensor] = [whole[:0], torch.zeros(4, device="meta"), torch.zeros(4).to_sparse()]
