@@ -226,7 +226,7 @@ def test_a_model_is_not_sharded_where_nobody_has_imported_what_shards(monkeypatc
 
 
 @pytest.fixture
-def sharded(one_worker) -> Iterator[tuple[nn.Module, Communicator]]:
+def sharded(one_worker) -> tuple[nn.Module, Communicator]:
     """A model in one shard, and the workers that hold it."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
