@@ -42,6 +42,9 @@ class Attached(ABC):
     _hooks: list[RemovableHandle]
     _synchronizing: bool = True
     _has_begun: bool = False
+    """Whether a step has begun and no backward pass has ended since. The optimizer's step does not
+    end it: what travels since then may still replace the weights.
+    """
     _is_consensus: bool = False
     _sees_all_gradients: bool = True
     """Whether all processes find the same values of averaged gradients, and so decide the same."""
@@ -226,7 +229,6 @@ class Attached(ABC):
         if not _is_inner(optimizer):
             self._closure.after_step()
             self._after_step()
-            self._has_begun = False
             self.backward.note_gradients()
 
     def _note_other_step(self, parameters: list[nn.Parameter]) -> None:

@@ -83,11 +83,13 @@ def _extent(x: Tensor) -> int:
 
 
 def _meet(x: Tensor, y: Tensor) -> bool:
-    """Whether two, whose spans overlap, have an element in common: columns of a matrix have not."""
+    """Whether `x`, which begins within the span of `y`, has an element in common with it: columns
+    of a matrix have not.
+    """
     if x.device != y.device:
         return False
-    are_dense = _extent(x) == x.numel() and _extent(y) == y.numel()
-    if are_dense or x.element_size() != y.element_size():
+    is_dense = _extent(y) == y.numel()  # so that the first element of `x` is in it
+    if is_dense or x.element_size() != y.element_size():
         return True
     return bool(torch.isin(_addresses(x), _addresses(y)).any())
 

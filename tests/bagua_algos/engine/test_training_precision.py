@@ -125,6 +125,19 @@ def test_a_mean_needs_no_scaler_to_be_given(algorithm):
         assert bucket.gradients[:, : bucket.numel].isfinite().logical_not().any(1).all()
 
 
+def test_an_overflow_on_one_worker_is_one_on_all():
+    """Each worker's own scaler has to find it."""
+    communicator = StackedCommunicator(4)
+    model = on_worker_axis(make_model(), communicator)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    scaler = torch.amp.GradScaler("cpu", init_scale=SCALE)
+    Engine(model, optimizer, AllReduce(), communicator, grad_scaler=scaler)
+    factor_w = torch.tensor([1.0, 1.0, float("inf"), 1.0])
+    x_wb = torch.stack([batch(0, rank)[0] for rank in range(4)])
+    scaler.scale((model(x_wb).sum((1, 2)) * factor_w).sum()).backward()
+    assert all(parameter.grad.isinf().all() for parameter in model.parameters())
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_only_a_scaler_that_is_enabled_holds_buckets_until_backward_has_ended(enabled):
     launched = threading.Event()

@@ -103,3 +103,85 @@ def test_what_looks_at_all_tensors_is_refused_for_stacked_workers(make, dtype):
 def test_every_elementwise_optimizer_of_torch_is_taken(setting, dtype):
     cls, options = SETTINGS[setting]
     check_elementwise(cls([torch.nn.Parameter(torch.zeros(2, 3, dtype=dtype))], **options), 2)
+
+
+def test_one_group_that_overlooks_gaps_is_enough():
+    groups = [{"params": PARAMETERS}, {"params": [torch.nn.Parameter(torch.zeros(4))]}]
+    for fused in (0, 1):
+        groups[fused]["fused"], groups[1 - fused]["fused"] = True, False
+        with pytest.raises(ValueError, match="overlooks gaps between the rows of a tensor"):
+            check_elementwise(torch.optim.SGD(groups, lr=0.1), 2)
+
+
+class Slightly(torch.optim.SGD):
+    """A rate that depends on the number of all elements, by so small a share."""
+
+    share = 1e-3
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            rate = group["lr"] * (1 + self.share / sum(p.numel() for p in group["params"]))
+            for p in group["params"]:
+                p.add_(p.grad.sign() * p.abs().clamp(min=1e-3), alpha=-rate)
+
+
+def test_a_small_difference_that_is_no_rounding_is_found_and_rounding_is_none():
+    optimizer = Slightly(PARAMETERS, lr=0.1)
+    reason = "it looks at other tensors, too"
+    assert reason in str(why_not_elementwise(optimizer, alone=True))
+    optimizer.share = 5e-7
+    assert why_not_elementwise(optimizer, alone=True) is None
+
+
+class Keeping(torch.optim.SGD):
+    """Keeps something of each tensor."""
+
+    def __init__(self, of):
+        super().__init__([torch.nn.Parameter(torch.zeros(2, 3))], lr=0.1)
+        self.of = of
+
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            self.state[p].update(self.of(p))
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda p: {"kept": p.detach().clone()},
+        lambda p: {"kept": p.detach() > 0, "step": torch.tensor(3)},
+        lambda p: {"kept": 1.5, "word": "same", "nothing": None},
+        lambda p: {},
+    ],
+)
+def test_what_is_kept_of_each_element_or_is_the_same_for_all_is_taken(of):
+    assert why_not_elementwise(Keeping(of), exactly=True) is None
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda p: {"kept": p.numel()},
+        lambda p: {"kept": 1 if p.dim() > 1 else 1.0},
+        lambda p: {"kept": 1.0 if p.dim() > 1 else 1},
+        lambda p: {"kept": torch.tensor(p.numel())},
+        lambda p: {"kept": torch.tensor(2.0) if p.numel() > 5001 else 2.0},
+        lambda p: {"kept": p.detach().sum()},
+        lambda p: {"kept": p.detach().flatten().flip(0).view_as(p)},
+        lambda p: {"kept": p.detach().clone() if p.dim() > 2 or p.numel() > 5001 else 0},
+        lambda p: {"kept": p.detach().flatten()},
+    ],
+)
+def test_what_is_kept_of_whole_tensors_is_found(of):
+    reason = why_not_elementwise(Keeping(of), exactly=True)
+    assert reason == "what it keeps as 'kept' is not that of each element by itself"
+    assert why_not_elementwise(Keeping(of)) is None, "but no step depends on it"
+
+
+@pytest.mark.parametrize("has_more", [lambda p: p.dim() > 2, lambda p: p.numel() == 37])
+def test_what_is_kept_of_some_tensors_alone_is_found(has_more):
+    optimizer = Keeping(lambda p: {"kept": 1} if has_more(p) else {})
+    reason = why_not_elementwise(optimizer, exactly=True)
+    assert reason == "it keeps something else of some tensors than of others"

@@ -1,0 +1,33 @@
+"""What a step finds of the backward passes before it."""
+
+import pytest
+
+from bagua_algos.engine.script.accumulation import Accumulation
+
+LOCAL, MET = Accumulation.note_local, Accumulation.note_synchronized
+
+
+@pytest.mark.parametrize("is_needed", [False, True])
+@pytest.mark.parametrize(
+    ("passes", "is_next"), [([], False), ([MET], True), ([LOCAL, MET], True), ([MET, MET], True)]
+)
+def test_a_step_uses_up_what_there_was_before_it(passes, is_next, is_needed):
+    accumulation = Accumulation(is_needed=is_needed)
+    for _ in range(2):
+        for note in passes:
+            note(accumulation)
+        assert accumulation.is_step_next == is_next
+        assert accumulation.take_step() == bool(passes)
+        assert not accumulation.is_step_next
+        assert not accumulation.take_step(), "nothing is new since the last step"
+
+
+def test_gradients_of_one_worker_alone_are_refused_where_the_algorithm_needs_all():
+    for passes in ([LOCAL], [MET, LOCAL]):
+        needed, free = Accumulation(is_needed=True), Accumulation(is_needed=False)
+        for note in passes:
+            note(needed), note(free)
+        assert not needed.is_step_next
+        with pytest.raises(ValueError, match="all accumulated within no_sync"):
+            needed.take_step()
+        assert free.take_step()

@@ -1,0 +1,147 @@
+"""Workers that have built different models. They are threads, which meet where workers would."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bagua_algos.engine.script.same_model import check_same_model
+
+WAIT_S = 20
+
+
+class Worker:
+    """One of them, as a communicator."""
+
+    def __init__(self, rank: int, given: list[Any], met: Barrier) -> None:
+        self.ranks, self.world_size = (rank,), len(given)
+        self._given, self._met = given, met
+
+    def all_gather(self, x_wt: Tensor) -> Tensor:
+        self._given[self.ranks[0]] = x_wt
+        self._met.wait(WAIT_S)
+        gathered_wNt = torch.stack(self._given, 1)
+        self._met.wait(WAIT_S)
+        return gathered_wNt
+
+
+def said(*models: nn.Module) -> list[str]:
+    """What each worker is told; "" if nothing."""
+    given, met = [None] * len(models), Barrier(len(models))
+
+    def check(rank: int) -> str:
+        worker: Any = Worker(rank, given, met)
+        try:
+            check_same_model(models[rank], worker, lambda name, job: job())
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(len(models)) as threads:
+        return list(threads.map(check, range(len(models))))
+
+
+def layers(*sizes: int, frozen: int | None = None, buffer: tuple[str, Tensor] | None = None):
+    model = nn.Sequential(*(nn.Linear(size, 3, bias=False) for size in sizes))
+    if frozen is not None:
+        model[frozen].requires_grad_(False)
+    if buffer is not None:
+        model.register_buffer(*buffer)
+    return model
+
+
+def convolution(*, is_frozen: bool = False, is_turned: bool = False) -> nn.Module:
+    model = nn.Sequential(nn.Linear(1, 1), nn.Conv2d(2, 8, 3, bias=False))
+    model[1].requires_grad_(not is_frozen)
+    return model.to(memory_format=torch.channels_last if is_turned else torch.contiguous_format)
+
+
+class Compiled(nn.Module):
+    """As torch.compile names its parameters."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = model
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rank: layers(3, 4),
+        lambda rank: layers(3, 4, frozen=1, buffer=("x", torch.zeros(2))),
+        lambda rank: convolution(is_turned=True),
+        lambda rank: convolution(is_frozen=True, is_turned=rank == 1),
+        lambda rank: Compiled(layers(3, 4)) if rank == 1 else layers(3, 4),
+    ],
+)
+def test_the_same_model_is_told_nothing(make: Callable[[int], nn.Module]):
+    assert said(make(0), make(1)) == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("model", "other", "own_part", "others_part"),
+    [
+        (
+            layers(3, 4, 5),
+            layers(3, 5, 4),
+            "from the trainable '1.weight' of shape (3, 4) in float32 on",
+            "from the trainable '1.weight' of shape (3, 5) in float32 on",
+        ),
+        (
+            layers(3, 4),
+            layers(3, 4).double(),
+            "from the trainable '0.weight' of shape (3, 3) in float32 on",
+            "from the trainable '0.weight' of shape (3, 3) in float64 on",
+        ),
+        (
+            layers(3, 4, frozen=1),
+            layers(3, 4),
+            "from the frozen '1.weight' of shape (3, 4) in float32 on",
+            "from the trainable '1.weight' of shape (3, 4) in float32 on",
+        ),
+        (
+            layers(3, 4, 5),
+            layers(3, 4),
+            "from the trainable '2.weight' of shape (3, 5) in float32 on",
+            "which goes on after the trainable '1.weight' of shape (3, 4) in float32",
+        ),
+        (
+            layers(3, buffer=("x", torch.zeros(2))),
+            layers(3, buffer=("y", torch.zeros(2))),
+            "from the buffer 'x' of shape (2,) in float32 on",
+            "from the buffer 'y' of shape (2,) in float32 on",
+        ),
+        (
+            convolution(),
+            convolution(is_turned=True),
+            "from the trainable '1.weight' of shape (8, 2, 3, 3) in float32 on",
+            "from the trainable '1.weight' of shape (8, 2, 3, 3) in float32, channels_last on",
+        ),
+    ],
+)
+def test_each_worker_is_told_of_its_own_model(model, other, own_part, others_part):
+    build = "build the same model on every worker, with the same layers frozen, in an order that no"
+    sentences = said(model, other)
+    for rank, part in enumerate((own_part, others_part)):
+        sentence = sentences[rank]
+        assert sentence.startswith(f"worker {rank}'s model differs from worker {1 - rank}'s, ")
+        assert f", {part}: {build}" in sentence
+
+
+def test_of_three_workers_each_is_told_of_the_first_that_differs():
+    sentences = said(layers(3, 4), layers(3, 4), layers(3, 5))
+    pairs = [(0, 2), (1, 2), (2, 0)]
+    assert [sentence.partition("'s, ")[0] for sentence in sentences] == [
+        f"worker {own}'s model differs from worker {other}" for own, other in pairs
+    ]
+
+
+def test_one_process_that_holds_all_workers_compares_nothing():
+    worker: Any = Worker(0, [None], Barrier(2))
+    check_same_model(layers(3), worker, lambda name, job: pytest.fail("a job"))
+    worker.ranks, worker.world_size = (0, 1, 2), 3
+    check_same_model(layers(3), worker, lambda name, job: pytest.fail("a job"))

@@ -1,0 +1,264 @@
+"""What `distribute` makes of its options, and what a script calls afterwards. The process group is
+torch's own, of this process alone.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import bagua_algos
+from bagua_algos import Algorithm, AllReduce, LocalSGD, PowerSGD, ProcessGroupCommunicator
+from bagua_algos.autotune.tuner import Tuning
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.connections.groups import forget_left
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.distribute import _engine, _is_sharded
+from tests.bagua_algos.engine.test_engine import layers
+
+FSDP, TENSOR = "torch.distributed.fsdp", "torch.distributed.tensor"
+
+
+@pytest.fixture(scope="module")
+def one_worker() -> Iterator[None]:
+    """torch's default group."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    forget_left()
+    dist.destroy_process_group()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pausing(Algorithm):
+    moments: list[str] = field(default_factory=list)
+
+    def on_pause(self, context):
+        self.moments.append("pause")
+
+    def on_step_end(self, context):
+        self.moments.append("step end")
+
+
+def distribute(model: nn.Module, algorithm: Algorithm | None = None, *args: Any, **options: Any):
+    optimizer = torch.optim.SGD([*model.parameters()] or [torch.zeros(1)], lr=0.1)
+    return bagua_algos.distribute(model, optimizer, algorithm or AllReduce(), *args, **options)
+
+
+def take_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+
+
+def connected(*args: Communicator, **options: Any) -> Communicator:
+    """What the lanes of a distributed model go by."""
+    model, _ = distribute(layers(3, 4), None, *args, **options)
+    found = _engine(model).context.communicator
+    bagua_algos.release(model)
+    return found
+
+
+@pytest.mark.usefixtures("one_worker")
+@pytest.mark.parametrize(
+    ("options", "shared_memory", "streams", "is_direct"),
+    [
+        ({}, None, 1, False),
+        ({"streams": 2}, False, 2, False),
+        ({"pattern": "direct"}, False, 1, True),
+        ({"streams": 2, "pattern": "direct"}, False, 2, True),
+        ({"shared_memory": True}, True, 1, False),
+        ({"shared_memory": False}, False, 1, False),
+    ],
+)
+def test_workers_are_connected_as_the_options_say(options, shared_memory, streams, is_direct):
+    found = connected(**options)
+    assert (found.shared_memory, found.streams) == (shared_memory, streams)
+    assert (found.fixed_order, found.pieces) == (is_direct, False)
+
+
+@pytest.mark.usefixtures("one_worker")
+def test_pieces_go_by_as_many_streams_as_there_are():
+    found = connected(ProcessGroupCommunicator(streams=3), pieces=True)
+    assert (found.streams, found.pieces) == (3, True)
+    found = connected(ProcessGroupCommunicator(streams=3, pieces=True), streams=2, pieces=False)
+    assert (found.streams, found.pieces) == (2, False)
+
+
+@pytest.mark.usefixtures("one_worker")
+def test_a_communicator_is_taken_as_it_is():
+    found = connected(ProcessGroupCommunicator(streams=2, fixed_order=True, shared_memory=None))
+    assert (found.streams, found.fixed_order, found.shared_memory) == (2, True, None)
+
+
+def on_two_devices() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4, device="meta"))
+
+
+@pytest.mark.usefixtures("one_worker")
+def test_sums_through_shared_memory_have_no_pattern():
+    with pytest.raises(ValueError, match="have no pattern: leave out pattern='ring'"):
+        distribute(layers(3, 4), shared_memory=True, pattern="ring")
+
+
+@pytest.mark.usefixtures("one_worker")
+def test_memory_is_shared_where_all_of_a_model_is_on_the_cpu():
+    with pytest.raises(ValueError, match="is for models on the CPU: leave it out"):
+        distribute(on_two_devices(), shared_memory=True)
+    with pytest.raises(ValueError, match=r"'1.weight' is on the meta device"):
+        distribute(on_two_devices(), shared_memory=False)
+
+
+@pytest.mark.usefixtures("one_worker")
+def test_a_buffer_that_is_elsewhere_is_refused():
+    model = layers(3, 4)
+    model.register_buffer("mean", torch.zeros(2, device="meta"))
+    with pytest.raises(ValueError, match=r"^mean is on meta, and the workers exchange tensors on"):
+        distribute(model)
+
+
+@pytest.mark.usefixtures("one_worker")
+def test_a_model_without_parameters_is_refused():
+    with pytest.raises(ValueError, match=r"the optimizer has a parameter .* not the model's"):
+        distribute(nn.Identity())
+
+
+@pytest.mark.usefixtures("one_worker")
+def test_a_model_that_cannot_train_is_refused_before_anything_is_measured():
+    with pytest.raises(ValueError, match=r"'1.weight' is on the meta device"):
+        distribute(on_two_devices(), streams=17)
+
+
+@pytest.mark.usefixtures("one_worker")
+@pytest.mark.parametrize("autotune", [False, True])
+def test_what_autotuning_has_found_is_told_where_it_was_asked_for(autotune):
+    model, _ = distribute(layers(3, 4), autotune=autotune)
+    assert isinstance(bagua_algos.tuning(model), Tuning if autotune else type(None))
+    bagua_algos.release(model)
+
+
+def test_a_parameter_that_nobody_used_counts_as_zero_by_default():
+    model = nn.ModuleDict({"used": nn.Linear(3, 2), "idle": nn.Linear(3, 2)})
+    distribute(model, None, StackedCommunicator(1))
+    model["used"](torch.ones(1, 3)).sum().backward()
+    assert model["idle"].weight.grad.eq(0).all()
+    bagua_algos.release(model)
+
+
+def test_two_models_train_beside_each_other_and_share_nothing():
+    model, other = layers(3, 4, 5), layers(3, 4, 5)
+    for own in (model, other):
+        distribute(own, None, StackedCommunicator(1))
+    shares = "shares parameters with one that is distributed already"
+    for sharing in (model[0], nn.Sequential(model, nn.Linear(5, 1))):
+        with pytest.raises(ValueError, match=shares):
+            distribute(sharing, None, StackedCommunicator(1))
+    bagua_algos.release(model)
+    distribute(model[0], None, StackedCommunicator(1))
+    for own in (model[0], other):
+        bagua_algos.release(own)
+
+
+def test_training_pauses_before_its_state_is_looked_at_and_before_its_end():
+    algorithm = Pausing()
+    model, optimizer = distribute(layers(3, 4), algorithm, StackedCommunicator(1))
+    with bagua_algos.consensus(model):
+        assert algorithm.moments == ["pause"]
+    bagua_algos.state_dict(model)
+    assert algorithm.moments == ["pause"] * 2
+    bagua_algos.release(model)
+    assert algorithm.moments == ["pause"] * 3
+    take_step(model, optimizer)
+    assert algorithm.moments == ["pause"] * 3
+
+
+def test_a_model_has_no_sync_as_long_as_it_is_distributed():
+    model, _ = distribute(layers(3, 4), None, StackedCommunicator(1))
+    with model.no_sync():
+        pass
+    bagua_algos.release(model)
+    assert not hasattr(model, "no_sync")
+
+
+def test_a_state_is_taken_up():
+    models = [distribute(layers(3, 4), LocalSGD(), StackedCommunicator(1)) for _ in range(2)]
+    (saved, optimizer), (resumed, _) = models
+    for _ in range(3):
+        take_step(saved, optimizer)
+    bagua_algos.load_state_dict(resumed, bagua_algos.state_dict(saved))
+    assert bagua_algos.state_dict(resumed)["step"] == 3
+    for model in (saved, resumed):
+        bagua_algos.release(model)
+
+
+class Unit(nn.Module):
+    """In the place of FSDP2's."""
+
+
+class Shards(nn.Parameter):
+    """In the place of distributed tensors."""
+
+
+@pytest.mark.parametrize(
+    ("model", "is_sharded"),
+    [
+        (layers(3, 4), False),
+        (nn.Sequential(nn.Linear(3, 4), Unit()), True),
+        (Unit(), True),
+        (nn.ParameterList([torch.zeros(3), Shards(torch.zeros(3))]), True),
+    ],
+)
+def test_a_model_is_sharded_where_a_part_or_a_parameter_is(model, is_sharded, monkeypatch):
+    """Also a part that has its whole parameters for a while, after a forward pass."""
+    monkeypatch.setitem(sys.modules, FSDP, SimpleNamespace(FSDPModule=Unit))
+    monkeypatch.setitem(sys.modules, TENSOR, SimpleNamespace(DTensor=Shards))
+    assert _is_sharded(model) == is_sharded
+
+
+def test_a_model_is_not_sharded_where_nobody_has_imported_what_shards(monkeypatch):
+    monkeypatch.delitem(sys.modules, FSDP, raising=False)
+    monkeypatch.delitem(sys.modules, TENSOR, raising=False)
+    assert not _is_sharded(layers(3, 4))
+
+
+@pytest.fixture
+def sharded(one_worker) -> tuple[nn.Module, Communicator]:
+    """A model in one shard, and the workers that hold it."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
+    model = fully_shard(layers(3, 4), mesh=mesh["shard"])
+    return model, ProcessGroupCommunicator(mesh["replicate"].get_group())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"bucket_bytes": 1}, "bucket_bytes is not for a model that fully_shard has divided"),
+        ({"find_unused_parameters": True}, "find_unused_parameters is not supported"),
+        ({"grad_scaler": torch.amp.GradScaler("cpu")}, "a GradScaler is not supported with fully"),
+        ({"autotune": True}, "autotune is not for a model that fully_shard has divided"),
+        ({"algorithm": PowerSGD(), "streams": 17}, "PowerSGD factorizes whole gradient matrices"),
+    ],
+)
+def test_what_a_sharded_model_has_no_use_for_is_refused(sharded, options, sentence):
+    model, workers = sharded
+    with pytest.raises(ValueError, match=sentence):
+        distribute(model, communicator=workers, **options)
+
+
+def test_a_sharded_model_is_released_like_any_other(sharded):
+    model, workers = sharded
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    algorithm = Pausing()
+    _, optimizer = distribute(model, algorithm, workers, grad_scaler=scaler)
+    take_step(model, optimizer)
+    assert bagua_algos.tuning(model) is None
+    bagua_algos.release(model)
+    take_step(model, optimizer)
+    assert algorithm.moments == ["step end"]
