@@ -11,10 +11,10 @@ def check_whole(name: str, value: object, *, least: int) -> None:
 
 
 def check_flag(name: str, value: object) -> None:
-    """Raise `ValueError` unless the `value` of `name` is True or False, or equal to one of them. A
-    text such as "no", as a command line has it, would count as true.
+    """Raise `ValueError` unless the `value` of `name` is True or False, or equal to one of them, or
+    None, which counts as false. A text such as "no", as a command line has it, would count as true.
     """
-    if isinstance(value, str) or value not in (True, False):
+    if isinstance(value, str) or value not in (True, False, None):
         raise ValueError(f"{name} must be True or False, got {value!r}")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.advise.arguments import prediction_parser
-from experiments.advise.choice import choose, read_network
+from experiments.advise.choice import check_choice, read_choice, read_network
 from host import commands
 from host.command_line.parser import Parser
 from host.environment import environment
@@ -37,13 +37,14 @@ def main() -> int:
         raise UserError(f"--verify must be at least 0, got {arguments.verify}")
     if arguments.out is not None:
         check_folder(arguments.out)
-    choice = choose(arguments.overrides, arguments.seeds)
+    choice = read_choice(arguments.overrides, arguments.seeds)
     named = [text.split() for text in arguments.on]
     if named and choice.net:
         named = [choice.net, *named]
     networks = [read_network(words) for words in named]
     if networks:
         choice = choice.over(named[0])
+    check_choice(choice)
     with commands.importing():
         from experiments.advise.advise import advise
     given, notes = advise(

@@ -46,10 +46,17 @@ class NamedNetwork(NamedTuple):
 
 
 def choose(overrides: Sequence[str], num_seeds: int = 1) -> Choice:
+    """As `read_choice`; raises as `check_choice`, too."""
+    choice = read_choice(overrides, num_seeds)
+    check_choice(choice)
+    return choice
+
+
+def read_choice(overrides: Sequence[str], num_seeds: int = 1) -> Choice:
     """The algorithms of `overrides`: algo=a,b or algo=glob(...); without, all there are.
 
-    Raises `UserError` for what cannot be parsed, for several choices of anything else, for what is
-    wrong whatever the algorithm is, and for fewer than one seed.
+    Raises `UserError` for what cannot be parsed, for several choices of anything else, and for
+    fewer than one seed.
     """
     if num_seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {num_seeds}")
@@ -61,12 +68,17 @@ def choose(overrides: Sequence[str], num_seeds: int = 1) -> Choice:
             raise UserError(f"{word.text} has several values: only algo may have them, give one")
         else:
             others.append(word.text)
-    if are_named:
-        for algo in algos:
-            check_first(composed(algo, others))
-    else:  # fields of algorithms are of some of them alone
-        check_first(composed("allreduce", [text for text in others if not _is_of_algo(text)]))
     return Choice(algos, are_named, others)
+
+
+def check_choice(choice: Choice) -> None:
+    """Raise `UserError` for what no run can have, whatever the algorithm is."""
+    if choice.are_named:
+        for algo in choice.algos:
+            check_first(composed(algo, choice.others))
+    else:  # fields of algorithms are of some of them alone
+        others = [text for text in choice.others if not _is_of_algo(text)]
+        check_first(composed("allreduce", others))
 
 
 def read_network(words: Sequence[str]) -> NamedNetwork:

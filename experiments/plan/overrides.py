@@ -135,7 +135,7 @@ def _check_is_no_yes(word: Word) -> None:
     if "." not in word.key or word.key.startswith("hydra"):
         return  # the types of keys at the top are known, so that yes is true there
     bare = re.sub(r"""'[^']*'|"[^"]*\"""", "", word.text.partition("=")[2])
-    values = re.sub(r"[^\[\](){},:]*:", "", bare)
+    values = re.sub(r"[^\[\](){},:]*:", "", bare) if "{" in bare else bare  # without their keys
     for part in map(str.strip, re.split(r"[\[\](){},]", values)):
         meant = _FOR_TEXTS.get(part, _FOR_TEXTS.get(part.lower()))
         if meant is not None:

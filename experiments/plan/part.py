@@ -71,14 +71,14 @@ def _check_kinds_of(node: DictConfig, group: str) -> None:
         return
     for key, value in values.items():
         members = get_args(hints.get(key)) or (hints.get(key),)
-        kinds = [
-            kind
-            for kind in members
-            if kind is not NoneType and getattr(kind, "__name__", "") != "Tensor"
-        ]
-        if kinds and all(kind in WORDS for kind in kinds) and not is_of(set(kinds), value):
-            kind = next(kind for kind in WORDS if kind in kinds)
-            raise UserError(f"{group}.{key} takes {WORDS[kind]}, not {value!r}")
+        kinds = [kind for kind in WORDS if kind in members]
+        others = [m for m in members if m not in (*kinds, NoneType) and not _is_tensor(m)]
+        if kinds and not others and not is_of(set(kinds), value):
+            raise UserError(f"{group}.{key} takes {WORDS[kinds[0]]}, not {value!r}")
+
+
+def _is_tensor(kind: object) -> bool:
+    return getattr(kind, "__name__", "") == "Tensor"
 
 
 def _hints(own: Any) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def join(assignment: Assignment) -> Peers:
             assignment.port,
             makes_it=is_first and not assignment.has_store,
             world_size=assignment.world_size,
-            timeout_s=MEETING_S,
+            timeout_s=AGAIN_S if assignment.has_store else MEETING_S,  # there already, or lost
         )
         now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
         started = store.compare_set("started", "", now).decode()

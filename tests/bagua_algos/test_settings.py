@@ -93,6 +93,6 @@ def test_a_text_in_place_of_true_or_false_is_refused_with_data(make, name):
         make()
 
 
-@pytest.mark.parametrize("value", [True, False, 0, 1, np.True_])
+@pytest.mark.parametrize("value", [True, False, 0, 1, None, np.True_])
 def test_what_equals_true_or_false_is_a_flag(value):
     check_flag("autotune", value)

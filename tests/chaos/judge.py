@@ -64,7 +64,7 @@ def codes(case: Case, ended: Ended) -> set[int | None]:
         case "SIGKILL":
             return usual | ({-9} if of_launcher else {1, 2})  # 2: in the trial before a run
         case "SIGINT" | "SIGTERM" if case.kind == "torchrun":  # which shows them as its own errors
-            return usual | {1, 143, -15}
+            return usual | {1, 130, 143, -2, -15}
         case "SIGTERM":
             return usual | ({143, -15} if of_launcher else {1, 2})
         case "SIGINT":

@@ -81,6 +81,7 @@ class Attached(ABC):
         agree = self.algorithm.workers_agree
         check_belongs(state_dict, self._identity(), workers_agree=agree)
         self._change_context(state=copy.deepcopy(state_dict["state"]), step=int(state_dict["step"]))
+        self._has_begun = False  # what travels is of the state that is gone
         if self._loaded is not None:
             self._loaded.accept()
 

@@ -144,8 +144,9 @@ class ScriptChanges:
             raise ValueError(
                 f"{self._name(parameter)} was changed after a forward pass in training mode, "
                 "at which its average with other workers' began to travel, and would be lost: "
-                "change or load weights before that forward pass, or after the optimizer's "
-                "step, and run a forward pass that trains nothing under torch.no_grad()"
+                "change or load weights before that forward pass, or after its backward pass and "
+                "the optimizer's step; call bagua_algos.load_state_dict after loads; and run a "
+                "forward pass that trains nothing under torch.no_grad()"
             )
 
     def note_backward(self) -> None:

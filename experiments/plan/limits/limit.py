@@ -81,6 +81,7 @@ def each(limit: Limit) -> Limit:
     return Limit(limit.said, limit.holds, limit.kind, is_list=True)
 
 
+ANY = Limit("anything", lambda value: True)
 NUMBER = Limit("a number", lambda value: True, float)
 FROM_0 = Limit("at least 0", lambda value: value >= 0, float)
 FINITE_FROM_0 = Limit("at least 0 and finite", lambda value: 0 <= value < math.inf, float)

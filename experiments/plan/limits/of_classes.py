@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from experiments.plan.limits.limit import (
     ABOVE_0,
+    ANY,
     DECAY,
     FINITE_ABOVE_0,
     FINITE_FROM_0,
@@ -32,6 +33,9 @@ from host.errors import UserError
 
 _HIERARCHICAL = {"hierarchical": FLAG}
 _FEEDBACK = {"error_feedback": FLAG}
+_CODE = {"compressor": ANY}
+_TOPOLOGY = {"topology": ANY}
+_SOURCE = {"source": ANY}
 _OUTER = {"lr": FINITE_ABOVE_0, "momentum": DECAY}
 _ADAM = {
     "lr": FINITE_FROM_0,
@@ -52,20 +56,29 @@ LIMITS: Mapping[str, Mapping[str, Limit]] = {
         "warmup_steps": STEPS,
         **_HIERARCHICAL,
     },
-    "bagua_algos.algorithms.choco_sgd.ChocoSGD": {"gamma": PART},
+    "bagua_algos.algorithms.choco_sgd.ChocoSGD": {"gamma": PART, **_CODE, **_TOPOLOGY},
     "bagua_algos.algorithms.compressed_all_reduce.CompressedAllReduce": {
+        **_CODE,
         **_FEEDBACK,
         **_HIERARCHICAL,
     },
-    "bagua_algos.algorithms.decentralized.Decentralized": {"interval": SIZE, **_HIERARCHICAL},
+    "bagua_algos.algorithms.decentralized.Decentralized": {
+        "interval": SIZE,
+        **_TOPOLOGY,
+        **_HIERARCHICAL,
+    },
     "bagua_algos.algorithms.local_sgd.LocalSGD": {
         "interval": SIZE,
         "start_step": STEPS,
+        "outer": ANY,
+        **_CODE,
         **_FEEDBACK,
         **_HIERARCHICAL,
     },
     "bagua_algos.algorithms.low_precision_decentralized.LowPrecisionDecentralized": {
         "interval": SIZE,
+        **_CODE,
+        **_TOPOLOGY,
         **_HIERARCHICAL,
     },
     "bagua_algos.algorithms.power_sgd.PowerSGD": {
@@ -79,10 +92,11 @@ LIMITS: Mapping[str, Mapping[str, Limit]] = {
     "bagua_algos.algorithms.qadam.QAdam": {
         "warmup_steps": SIZE,
         "precondition": FLAG,
+        **_CODE,
         **_FEEDBACK,
         **_HIERARCHICAL,
     },
-    "bagua_algos.algorithms.sgp.SGP": {"overlap": FLAG},
+    "bagua_algos.algorithms.sgp.SGP": {"overlap": FLAG, **_TOPOLOGY},
     "bagua_algos.algorithms.top_k.TopK": {
         "ratio": PART,
         "momentum": DECAY,
@@ -104,6 +118,7 @@ LIMITS: Mapping[str, Mapping[str, Limit]] = {
     "experiments.models.bert.bert": {
         "size": one_of("tiny", "base", "large"),
         "head": one_of("answers", "classes"),
+        **dict.fromkeys(("num_classes", "vocabulary", "weights", "dropout"), ANY),
     },
     "experiments.models.bigru.BiGRU": {"num_features": SIZE, "hidden": SIZE, "num_classes": SIZE},
     "experiments.models.char_transformer.CharTransformer": {
@@ -119,7 +134,10 @@ LIMITS: Mapping[str, Mapping[str, Limit]] = {
         "vocabulary": SIZE,
         "num_classes": SIZE,
     },
-    "experiments.models.gpt2.gpt2": {"size": one_of("small", "medium", "large", "xl")},
+    "experiments.models.gpt2.gpt2": {
+        "size": one_of("small", "medium", "large", "xl"),
+        **dict.fromkeys(("vocabulary", "context", "dropout"), ANY),
+    },
     "experiments.models.mlp.MLP": {
         "hidden": each(SIZE),
         "num_classes": SIZE,
@@ -130,11 +148,17 @@ LIMITS: Mapping[str, Mapping[str, Limit]] = {
         "num_classes": SIZE,
         "stem": one_of("small", "large"),
     },
-    "experiments.tasks.fashion_mnist.FashionMNIST": _TARGET,
-    "experiments.tasks.jane_austen.JaneAusten": {"num_validation": SIZE, **_TARGET},
+    "experiments.tasks.fashion_mnist.FashionMNIST": {"root": ANY, **_TARGET},
+    "experiments.tasks.jane_austen.JaneAusten": {
+        "num_validation": SIZE,
+        "num_examples": ANY,
+        **_SOURCE,
+        **_TARGET,
+    },
     "experiments.tasks.mnist5k.MNIST5k": _TARGET,
-    "experiments.tasks.movie_snippets.MovieSnippets": _TARGET,
+    "experiments.tasks.movie_snippets.MovieSnippets": {**_SOURCE, **_TARGET},
     "experiments.tasks.own.cifar.Cifar": {
+        "root": ANY,
         "num_classes": Limit("10 or 100", lambda value: value in (10, 100), int),
         "augment": FLAG,
         **_TARGET,
@@ -144,8 +168,12 @@ LIMITS: Mapping[str, Mapping[str, Limit]] = {
         "augment": FLAG,
     },
     "experiments.tasks.own.squad.Squad": {"max_tokens": whole(8)},
-    "experiments.tasks.own.text.Text": {"context": SIZE, **_TARGET},
-    "experiments.tasks.spoken_digits.SpokenDigits": _TARGET,
+    "experiments.tasks.own.text.Text": {
+        "context": SIZE,
+        **dict.fromkeys(("path", "tokenizer", "metric"), ANY),
+        **_TARGET,
+    },
+    "experiments.tasks.spoken_digits.SpokenDigits": {**_SOURCE, **_TARGET},
     "experiments.tasks.samplers.Balanced": {
         "random_level": SHARE,
         "shuffle": FLAG,
@@ -153,6 +181,7 @@ LIMITS: Mapping[str, Mapping[str, Limit]] = {
     },
     "experiments.tasks.samplers.Shuffled": {"crop": FLAG},
     "experiments.tasks.samplers.Loading": {
+        **dict.fromkeys(("sampler", "partition", "sizes"), ANY),
         "alpha": or_null(NUMBER),
         "loaders": STEPS,
         "for_tuning": FLAG,
@@ -172,7 +201,10 @@ LIMITS: Mapping[str, Mapping[str, Limit]] = {
         "shape": one_of("linear", "cosine"),
         "least": SHARE,
     },
-    "experiments.training.torch_ddp.TorchDDP": {"bucket_cap_mb": or_null(ABOVE_0)},
+    "experiments.training.torch_ddp.TorchDDP": {
+        "bucket_cap_mb": or_null(ABOVE_0),
+        **dict.fromkeys(("comm_hook", "comm_hook_state"), ANY),
+    },
     "netsim.timeline.compute.Lognormal": {"sigma": FINITE_FROM_0, "seed": STEPS},
     "torch.optim.SGD": {
         "lr": FINITE_FROM_0,
@@ -190,7 +222,16 @@ LIMITS: Mapping[str, Mapping[str, Limit]] = {
         "total_iters": SIZE,
     },
 }
-"""Of a class, by its `_target_`, and of its arguments, by their names."""
+"""Of a class, by its `_target_`, and of its arguments, by their names: of all, unless it is one of
+`HAVE_MORE`.
+"""
+
+HAVE_MORE = (
+    "torch.",
+    "experiments.tasks.own.image_folder.ImageFolder",
+    "experiments.tasks.own.squad.Squad",
+)
+"""How the names of classes begin that take arguments without limits."""
 
 
 def _is_here(package: str) -> bool:
@@ -219,7 +260,17 @@ def check_limits(node: DictConfig, key: str) -> None:
     for name, value in node.items():
         if is_part(value):
             check_limits(value, f"{key}.{name}")
-    check_values(node, LIMITS.get(target, {}), f"{key}.")
+    limits = LIMITS.get(target, {})
+    if limits and not target.startswith(HAVE_MORE):
+        _check_names(node, limits, key)
+    check_values(node, limits, f"{key}.")
+
+
+def _check_names(node: DictConfig, limits: Mapping[str, Limit], key: str) -> None:
+    for name in map(str, node):
+        if name not in limits and not name.startswith("_"):  # such as _target_
+            kind = str(node["_target_"]).rpartition(".")[2]
+            raise UserError(f"{key}.{name} is none of {kind}'s, which are {', '.join(limits)}")
 
 
 def check_values(node: DictConfig, limits: Mapping[str, Limit], prefix: str = "") -> None:

@@ -363,14 +363,20 @@ def test_a_worker_whose_torchrun_is_killed_early_waits_for_no_store(tmp_path):
     ):
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        until(lambda: "libtorch_cpu" in Path(f"/proc/{child}/maps").read_text(), 60)
-        parent.kill()
-        until(lambda: is_gone(child), 20)
+        try:
+            until(lambda: "libtorch_cpu" in Path(f"/proc/{child}/maps").read_text(), 60)
+            parent.kill()
+            until(lambda: is_gone(child), 20)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
 
 
 def is_gone(pid):
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def until(holds, limit_s):

@@ -1,5 +1,6 @@
 """What a script does to a model and its optimizer after `distribute`: taken, or refused by name."""
 
+import copy
 import warnings
 from contextlib import nullcontext
 
@@ -232,6 +233,22 @@ def test_what_a_step_without_a_backward_pass_has_changed_is_not_lost_without_a_w
     optimizer.step()
     with pytest.raises(ValueError, match="was changed after") if changes else nullcontext():
         backward(model)
+    engine.close()
+
+
+def test_a_state_that_is_loaded_ends_a_step_that_has_begun():
+    """A script goes back to its checkpoint where a loss is not finite."""
+    model = layers(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    engine = Engine(model, optimizer, Decentralized(), StackedCommunicator(1))
+    backward(model)
+    optimizer.step()
+    weights, state = copy.deepcopy(model.state_dict()), engine.state_dict()
+    model(torch.ones(2, 3))  # whose loss is thrown away
+    model.load_state_dict(weights)
+    engine.load_state_dict(state)
+    backward(model)
+    optimizer.step()
     engine.close()
 
 
