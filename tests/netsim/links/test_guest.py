@@ -1,4 +1,3 @@
-import math
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -35,19 +34,21 @@ def temporary_files(tmp_path, monkeypatch) -> Path:
 @pytest.mark.timeout(600)
 def test_netem_in_a_guest_and_the_switch_agree(scenario):
     del scenario  # it skips where the host forbids namespaces
-    # A busy host only slows down: the fastest of all attempts is the network's own time.
-    fastest_s = dict.fromkeys(("netem", "switch"), math.inf)
+    # A busy host only slows down: the least of all attempts is the network's own.
+    least: dict[str, list[float]] = {}
     for _ in range(NUM_ATTEMPTS):
         outcomes = {"netem": in_guest(task("netem")), "switch": on_host(task("switch"))}
         for backend, outcome in outcomes.items():
             assert len(outcome.links) == back_ends.NUM_WORKERS
-            fastest_s[backend] = min(fastest_s[backend], *outcome.all_reduce_seconds)
-        if fastest_s["switch"] == pytest.approx(fastest_s["netem"], rel=0.1):
+            took = [
+                min(outcome.all_reduce_seconds),
+                *(link.achieved_rtt_ms for link in outcome.links),
+                *(1 / link.achieved_rate_mbit for link in outcome.links),
+            ]
+            least[backend] = list(map(min, least.get(backend, took), took))
+        if least["switch"] == pytest.approx(least["netem"], rel=0.1):
             break
-    assert fastest_s["switch"] == pytest.approx(fastest_s["netem"], rel=0.1)
-    for ours, theirs in zip(outcomes["switch"].links, outcomes["netem"].links, strict=True):
-        assert ours.achieved_rtt_ms == pytest.approx(theirs.achieved_rtt_ms, rel=0.1)
-        assert ours.achieved_rate_mbit == pytest.approx(theirs.achieved_rate_mbit, rel=0.1)
+    assert least["switch"] == pytest.approx(least["netem"], rel=0.1)
 
 
 def in_guest(task: ValidationTask) -> ValidationOutcome:
