@@ -82,6 +82,7 @@ def distribute(
     """
     check_flag("find_unused_parameters", find_unused_parameters)
     check_flag("autotune", autotune)
+    check_flag("shared_memory", shared_memory)
     _check_is_not_distributed(model)
     _check_may_share(model, pattern, shared_memory)
     workers = communicator or _of_default_group(model, may_share=streams is pattern is None)
@@ -277,8 +278,6 @@ def _of_default_group(model: nn.Module, *, may_share: bool) -> ProcessGroupCommu
 
 
 def _check_may_share(model: nn.Module, pattern: Pattern | None, shared_memory: bool | None) -> None:
-    if shared_memory is not None:
-        check_flag("shared_memory", shared_memory)
     if not shared_memory:
         return
     if not _is_on_cpu(model):

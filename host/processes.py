@@ -31,8 +31,7 @@ def die_with_parent(parent_pid: int) -> None:
     Args:
         parent_pid: the parent, asked for before the fork: it may be gone by now.
     """
-    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    _set_death_signal(signal.SIGKILL)
     # 0: the parent is outside of this process's PID namespace.
     if os.getppid() not in (parent_pid, 0):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -41,12 +40,17 @@ def die_with_parent(parent_pid: int) -> None:
 @contextmanager
 def dying_with_parent() -> Iterator[None]:
     """Within, the same for a process that was started, not forked; its parent may be any."""
-    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    _set_death_signal(signal.SIGKILL)
     try:
         yield
     finally:
-        _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+        _set_death_signal(0)
+
+
+def _set_death_signal(number: int) -> None:
+    """What the kernel sends once the parent's thread is gone; 0: nothing."""
+    if _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
 
 
 def fork(main: Callable[[], int]) -> int:

@@ -44,7 +44,6 @@ from bagua_algos.engine.script.grad_scaler import ScaledGradients, check_scaler_
 from bagua_algos.engine.script.same_model import check_same_model
 from bagua_algos.engine.step_observer import Listener, StepObserver, tell_left_out
 from bagua_algos.engine.untrained import average_buffers_, broadcast_untrained_, broadcast_weights_
-from bagua_algos.settings import check_flags
 
 DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 600.0
@@ -59,7 +58,6 @@ def check_can_train(
 ) -> None:
     """Raise `ValueError` where an engine for these would; without communication."""
     check_is_not_wrapped(model)
-    check_flags(algorithm)
     algorithm.check(communicator.world_size, optimizer)
     check_elementwise(optimizer, len(communicator.ranks))
     check_parameters(model, optimizer, algorithm)

@@ -16,6 +16,7 @@ from bagua_algos.checkpoint import kept
 from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.script.own_storage import check_owns_memory
+from bagua_algos.settings import check_flags
 
 
 @kept
@@ -85,8 +86,9 @@ def _find(bucket: Bucket, optimizer: Optimizer) -> list[Stretch]:
 def check_parameters(model: nn.Module, optimizer: Optimizer, algorithm: Algorithm) -> None:
     """Raise `ValueError` where a parameter of `model` has no shape, no values or no memory of its
     own, `algorithm` cannot train it, or one of `optimizer` is not the model's; or where a buffer or
-    frozen parameter cannot take other workers' values.
+    frozen parameter cannot take other workers' values, or a flag of `algorithm` is none.
     """
+    check_flags(algorithm)
     known = set(model.parameters())
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):

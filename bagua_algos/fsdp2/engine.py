@@ -62,7 +62,6 @@ from bagua_algos.fsdp2.shards import (
     synchronize_gradients,
     units,
 )
-from bagua_algos.settings import check_flags
 
 
 def check_can_train(
@@ -73,7 +72,6 @@ def check_can_train(
     reshard(model)
     check_parameters(model, optimizer, algorithm)
     check_model(model)
-    check_flags(algorithm)
     algorithm.check(communicator.world_size, optimizer)
     algorithm.check_shards()
 

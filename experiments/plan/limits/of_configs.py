@@ -5,7 +5,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from experiments.plan.limits.limit import Limit, is_of, one_of
-from experiments.plan.limits.of_classes import LIMITS, check_limits, check_values
+from experiments.plan.limits.of_classes import LIMITS, check_limits, check_values, is_part
 from experiments.plan.limits.of_pairs import AUTO, UNKNOWN, Parts, check_algorithm, check_workers
 from experiments.plan.limits.of_runs import check_numbers
 from experiments.plan.schema import GROUPS
@@ -40,7 +40,7 @@ def check_config(config: DictConfig, net: NetworkCondition) -> None:
     Files are looked at by those who read them.
     """
     for group in GROUPS:
-        if isinstance(config[group], DictConfig):
+        if is_part(config[group]):
             check_limits(config[group], group)
     check_values(config, _RUN)
     check_numbers(config)
@@ -142,4 +142,4 @@ def _target(node: Any) -> str:
 
 def _get(node: Any, name: str, default: Any = None) -> Any:
     """A value of a part; `default` where the part, which may be a user's own, has none."""
-    return node.get(name, default) if isinstance(node, DictConfig) and name in node else default
+    return node.get(name, default) if is_part(node) and name in node else default

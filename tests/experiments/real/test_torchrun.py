@@ -3,7 +3,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -29,6 +28,7 @@ from netsim.links import counters
 from tests import app
 from tests.experiments import elastic as elastic_program
 from tests.experiments import torchrun
+from tests.netsim.links.test_namespaces import is_alive
 from tests.ports import held_port
 
 TORCHRUN = {
@@ -364,23 +364,10 @@ def test_a_worker_whose_torchrun_is_killed_early_waits_for_no_store(tmp_path):
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         try:
-            until(lambda: "libtorch_cpu" in Path(f"/proc/{child}/maps").read_text(), 60)
+            maps = Path(f"/proc/{child}/maps")
+            app.wait_for(lambda: "libtorch_cpu" in maps.read_text(), 60, "import of torch")
             parent.kill()
-            until(lambda: is_gone(child), 20)
+            app.wait_for(lambda: not is_alive(child), 20, "end of the worker")
         finally:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-
-
-def is_gone(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def until(holds, limit_s):
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
