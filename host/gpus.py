@@ -2,17 +2,23 @@
 
 4 workers, 4 GPUs     one each
 4 workers, 2 GPUs     worker r on GPU r mod 2: shared, so their step times are no claim
+
+Imports no torch, which takes seconds: where there can be no GPU is told before that.
 """
 
+import ctypes
 import functools
+import importlib.util
 from dataclasses import dataclass
-
-import torch
+from pathlib import Path
+from types import ModuleType
 
 from host.errors import UserError
 from host.processes import run_in_child
 
 _ASKING_S = 60
+_DRIVER = "libcuda.so.1"
+_INSTEAD = "take backend=gloo for real workers, device=cpu for simulated ones"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +41,7 @@ class Placement:
 
     def __post_init__(self) -> None:
         if not self.gpus:
-            raise UserError(
-                f"{why_no_gpu()}: take backend=gloo for real workers, device=cpu for simulated ones"
-            )
+            raise UserError(f"{why_no_gpu()}: {_INSTEAD}")
 
     @property
     def is_shared(self) -> bool:
@@ -69,7 +73,7 @@ def find_gpus() -> tuple[Gpu, ...]:
     Raises:
         UserError: the driver does not answer.
     """
-    if not torch.backends.cuda.is_built():
+    if not _is_built():
         return ()
     try:
         return run_in_child(_ask_cuda, doing="asking CUDA for its GPUs", limit_s=_ASKING_S)
@@ -81,11 +85,54 @@ def find_gpus() -> tuple[Gpu, ...]:
 
 def why_no_gpu() -> str:
     """To be said to who needs a GPU where `find_gpus` finds none."""
-    cause = "" if torch.backends.cuda.is_built() else f" (torch {torch.__version__} has no CUDA)"
+    cause = ""
+    if not _is_built():
+        cause = f" (torch {_torch_version().__version__} has no CUDA)"
+    elif not _has_driver():
+        cause = f" (no {_DRIVER}, which comes with NVIDIA's driver)"
     return f"there is no NVIDIA GPU here that torch can use{cause}"
 
 
+def check_driver() -> None:
+    """Raise `UserError` where there is no GPU, as far as that is seen without asking CUDA: this
+    build of torch has no CUDA, or this host has no driver.
+    """
+    if not _is_built() or not _has_driver():
+        raise UserError(f"{why_no_gpu()}: {_INSTEAD}")
+
+
+def _is_built() -> bool:
+    """Whether torch can use GPUs, which AMD's are to it, too."""
+    version = _torch_version()
+    return (version.cuda or getattr(version, "hip", None)) is not None
+
+
+@functools.cache
+def _torch_version() -> ModuleType:
+    """What torch's build says of itself."""
+    package = importlib.util.find_spec("torch")
+    assert package is not None and package.origin is not None, "relaxlab needs it"
+    file = Path(package.origin).with_name("version.py")
+    spec = importlib.util.spec_from_file_location("torch_version", file)
+    assert spec is not None and spec.loader is not None
+    version = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(version)
+    return version
+
+
+def _has_driver() -> bool:
+    if getattr(_torch_version(), "hip", None) is not None:
+        return True  # AMD's is another one, and torch knows
+    try:
+        ctypes.CDLL(_DRIVER)
+    except OSError:
+        return False
+    return True
+
+
 def _ask_cuda() -> tuple[Gpu, ...]:
+    import torch
+
     if not torch.cuda.is_available():
         return ()
     devices = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from experiments.plan.compose import compose_config
 from experiments.plan.messages import choices
 from experiments.plan.overrides import Word, read_overrides, read_word, values_of
-from experiments.plan.part import check_first, make_part
+from experiments.plan.part import check_start, make_part
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 
@@ -75,10 +75,10 @@ def check_choice(choice: Choice) -> None:
     """Raise `UserError` for what no run can have, whatever the algorithm is."""
     if choice.are_named:
         for algo in choice.algos:
-            check_first(composed(algo, choice.others))
+            check_start(composed(algo, choice.others))
     else:  # fields of algorithms are of some of them alone
         others = [text for text in choice.others if not _is_of_algo(text)]
-        check_first(composed("allreduce", others))
+        check_start(composed("allreduce", others))
 
 
 def read_network(words: Sequence[str]) -> NamedNetwork:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from experiments.tasks.word_pieces import INSTALL, PADDING_TOKEN, package_folder
+from experiments.tasks.word_pieces import NO_SAFETENSORS, PADDING_TOKEN, package_folder
 from host.errors import UserError
 
 WIDTH = 384
@@ -45,7 +45,7 @@ def _pretrained(folder: Path) -> nn.Module:
         from safetensors.torch import load_file  # pyright: ignore[reportMissingImports]
         from transformers import BertConfig, BertModel  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise UserError(f"MiniLM needs transformers and safetensors: {INSTALL}") from error
+        raise UserError(NO_SAFETENSORS) from error
     config = BertConfig(**json.loads((folder / "config.json").read_text()))
     encoder = BertModel(config, add_pooling_layer=False)
     missing, _ = encoder.load_state_dict(load_file(folder / "model.safetensors"), strict=False)

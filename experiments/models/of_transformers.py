@@ -2,6 +2,7 @@
 
 from types import ModuleType
 
+from experiments.tasks.word_pieces import NO_TRANSFORMERS
 from host.errors import UserError
 
 
@@ -10,7 +11,5 @@ def transformers() -> ModuleType:
     try:
         import transformers as library  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise UserError(
-            "this model is of the library transformers: run pip install 'relaxlab[text]'"
-        ) from error
+        raise UserError(NO_TRANSFORMERS) from error
     return library

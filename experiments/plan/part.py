@@ -13,6 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.plan.limits.limit import WORDS, is_of
 from experiments.plan.limits.of_configs import check_config
+from experiments.plan.limits.of_host import check_host
+from experiments.plan.limits.of_models import check_model_of_task
 from experiments.plan.overrides import OPEN_GROUPS
 from host.errors import UserError
 
@@ -31,6 +33,15 @@ def check_first(config: DictConfig) -> None:
         check_config(config, net)
     except ValueError as error:
         raise UserError(str(error)) from error
+
+
+def check_start(config: DictConfig) -> None:
+    """Raise `UserError` as `check_first`, and for what nothing that trains on this host can have: a
+    model that does not take the examples, files or libraries that are not there, a missing GPU.
+    """
+    check_first(config)
+    check_model_of_task(config)
+    check_host(config)
 
 
 def make_part(node: DictConfig, group: str) -> Any:

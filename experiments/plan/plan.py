@@ -16,7 +16,7 @@ from bagua_algos.communication.communicator import Nodes
 from bagua_algos.communication.patterns import Pattern, check_pattern
 from bagua_algos.communication.streams import NumStreams, check_streams
 from bagua_algos.worker_axis.stacking import WAYS
-from experiments.plan.limits.of_pairs import Parts, check_workers
+from experiments.plan.limits.of_pairs import Parts, check_device, check_workers
 from experiments.plan.limits.of_runs import check_numbers
 from experiments.tasks.base import Split, Task, TaskData, load_data
 from experiments.tasks.batches import Batches
@@ -32,10 +32,6 @@ if TYPE_CHECKING:  # training pulls in no simulator
 
 DEVICES = ("cpu", "cuda")
 """Where tensors are."""
-
-# Simulated workers are on either.
-_DEVICE_OF: dict[str | None, str] = {"gloo": "cpu", "nccl": "cuda"}
-
 
 MEASURED = "auto"
 """The way to compute simulated workers that is measured to be the fastest."""
@@ -63,12 +59,7 @@ class Backend:
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
             raise ValueError(f"device must be one of {', '.join(DEVICES)}, got {self.device}")
-        needed = _DEVICE_OF.get(self.process_group, self.device)
-        if self.device != needed:
-            raise ValueError(
-                f"device={self.device} is not where {self.process_group} moves tensors, which is "
-                f"{needed}: take backend=nccl for real workers on GPUs, backend=gloo on CPUs"
-            )
+        check_device(self.process_group, self.device)
 
     @property
     def is_simulated(self) -> bool:

@@ -20,7 +20,7 @@ from experiments.real.network import DIED, START_LIMIT_S, ShapedNetwork, Workers
 from experiments.real.supervisor import Supervisor
 from experiments.real.worker import run_worker
 from experiments.tasks.base import TaskData
-from experiments.training.checkpoint import resumed_s
+from experiments.training.checkpoints.checkpoint import resumed_s
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from experiments.training.torch_ddp import before_forks

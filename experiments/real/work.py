@@ -16,7 +16,7 @@ from bagua_algos.worker_axis.models import SingleModel
 from experiments.plan.plan import Plan
 from experiments.real.pace import Meeting, make_pace
 from experiments.tasks.base import TaskData
-from experiments.training.checkpoint import Checkpoints
+from experiments.training.checkpoints.checkpoint import Checkpoints
 from experiments.training.meter import InterfaceMeter
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import Result

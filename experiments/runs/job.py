@@ -15,8 +15,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from experiments.plan.part import check_first, make_part
+from experiments.plan.identity import plain
+from experiments.plan.part import check_start, make_part
 from experiments.runs.folder_lock import HeldError, hold
+from experiments.runs.records import check_free
+from experiments.runs.resume import check_resumable
 from experiments.runs.study import (
     RunOutcome,
     Standing,
@@ -93,6 +96,10 @@ def _run(
 ) -> str:
     """See `experiments.runs.run.run`."""
     check_before_imports(config)
+    check_free(folder)
+    if config.resume is not None:
+        num_processes = 1 if _is_simulated(config) else config.workers
+        check_resumable(plain(config), Path(str(config.resume)), num_processes)
     network = _network(config)
     try:
         with commands.importing():
@@ -105,7 +112,7 @@ def _run(
 
 def check_before_imports(config: DictConfig) -> None:
     """Raise `UserError` for what no run can have, as far as it needs no torch to be seen."""
-    check_first(config)
+    check_start(config)
     if config.tracker is not None:
         tracker.check(config.tracker)
     is_read = _is_simulated(config) and config.profile is not None

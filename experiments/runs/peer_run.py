@@ -30,7 +30,7 @@ from experiments.runs.run import Recorder, known_summary, load_data
 from experiments.runs.study import Standing, read_record
 from experiments.tasks.base import Split, TaskData
 from experiments.tasks.samplers import InOrder, Shuffled
-from experiments.training.checkpoint import newest
+from experiments.training.checkpoints.places import newest
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from host.errors import UserError

@@ -72,8 +72,7 @@ class RunFolder:
             DiskError: it cannot be made, or its disk is full; nothing is left of the record.
         """
         run = cls(Path(path))
-        if run._file("config.yaml").exists() or run._file("summary.json").exists():
-            raise UserError(f"{path} already holds a run: choose {ANOTHER_RUN_DIR} or delete it.")
+        check_free(run.path)
         try:
             with writing(run.path, ANOTHER_RUN_DIR):
                 run.path.mkdir(parents=True, exist_ok=True)
@@ -183,6 +182,12 @@ class RunFolder:
         unfinished = self._file("metrics.parquet.tmp")
         parquet.write_table(table(rows), unfinished)
         unfinished.replace(self._file("metrics.parquet"))
+
+
+def check_free(folder: Path) -> None:
+    """Raise `UserError` where `folder` holds a run."""
+    if (folder / "config.yaml").exists() or (folder / "summary.json").exists():
+        raise UserError(f"{folder} already holds a run: choose {ANOTHER_RUN_DIR} or delete it.")
 
 
 def _finite(value: Any) -> Any:

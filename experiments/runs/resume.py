@@ -6,20 +6,24 @@ The overrides of that run hold here too; what shapes its values must not change,
 both are one run's.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.plan.identity import completed
-from experiments.plan.plan import Plan
 from experiments.runs.load import load_config, load_rows
 from experiments.runs.summary import UNREADABLE, Summary, read_summary, with_workers_since
 from experiments.tasks.target import ACCURACY
-from experiments.training.checkpoint import Checkpoints
+from experiments.training.checkpoints.places import complete_steps
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
+
+if TYPE_CHECKING:
+    from experiments.plan.plan import Plan
 
 FREE = (
     *("net", "cluster", "max_steps", "log_every", "checkpoint_every"),
@@ -65,7 +69,7 @@ def check_resumable(config: Mapping[str, Any], run: Path, num_processes: int) ->
 
     Raises `UserError` if it would be another run, or one that is done.
     """
-    steps = Checkpoints(run, 0, num_processes).complete()
+    steps = complete_steps(run, num_processes)
     saved, rows = check_same(config, run), load_rows(run)
     step = next((step for step in steps if _is_logged(step, rows, saved)), None)
     if step is None:

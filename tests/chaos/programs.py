@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from experiments.runs.load import load_rows
-from experiments.training.checkpoint import newest
+from experiments.training.checkpoints.places import newest
 from tests.chaos.case import NUM_STEPS, TIMEOUT_S, Case
 from tests.experiments.runs.test_resume import values
 

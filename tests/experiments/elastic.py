@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from experiments.__main__ import main
-from experiments.training.checkpoint import newest
+from experiments.training.checkpoints.places import newest
 from host.processes import fork
 from tests.experiments.torchrun import SMALL
 from tests.ports import held_port

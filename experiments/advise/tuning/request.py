@@ -25,7 +25,7 @@ from experiments.plan.compose import compose_config
 from experiments.plan.identity import identity
 from experiments.plan.messages import choices
 from experiments.plan.overrides import Word, read_overrides
-from experiments.plan.part import check_first
+from experiments.plan.part import check_start
 from experiments.tasks.target import ACCURACY
 from host.errors import UserError
 
@@ -106,7 +106,7 @@ def read_request(arguments: Sequence[str]) -> Request:
     overrides = [*(word.text for word in others), *added]
     config = compose_config(overrides)
     folder_of_names = "_".join([config.names.algo, config.names.net])
-    check_first(config)
+    check_start(config)
     at_s, trials = _at_s(own.get("at_s"), objectives), _trials(own.get("trials"))
     from experiments.plan.factory import make_plan  # which takes seconds: no mistake waits for it
 

@@ -6,7 +6,14 @@ from omegaconf import DictConfig
 
 from experiments.plan.limits.limit import Limit, is_of, one_of
 from experiments.plan.limits.of_classes import LIMITS, check_limits, check_values, is_part
-from experiments.plan.limits.of_pairs import AUTO, UNKNOWN, Parts, check_algorithm, check_workers
+from experiments.plan.limits.of_pairs import (
+    AUTO,
+    UNKNOWN,
+    Parts,
+    check_algorithm,
+    check_device,
+    check_workers,
+)
 from experiments.plan.limits.of_runs import check_numbers
 from experiments.plan.schema import GROUPS
 from experiments.tasks.target import target_of
@@ -47,6 +54,8 @@ def check_config(config: DictConfig, net: NetworkCondition) -> None:
     target_of(config.target_accuracy, dict(config.target))  # raises
     _check_partition(config.data)
     parts = _parts(config, net)
+    if config.device is not None:
+        check_device(parts.process_group, config.device)
     check_workers(config, parts)
     check_algorithm(config, parts)
     _check_settings_of_algorithm(config)

@@ -3,6 +3,7 @@
 `run` is a plan, or the configuration that one is made of: they have fields of the same names.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,20 @@ class Parts:
     may_have_streams: bool = True
     uses_background: bool = False
     workers_agree: bool = True
+
+
+_DEVICE_OF: Mapping[str | None, str] = {"gloo": "cpu", "nccl": "cuda"}
+"""Simulated workers are on either."""
+
+
+def check_device(process_group: str | None, device: str) -> None:
+    """Raise `ValueError` for a device that `process_group` does not serve."""
+    needed = _DEVICE_OF.get(process_group, device)
+    if device != needed:
+        raise ValueError(
+            f"device={device} is not where {process_group} moves tensors, which is "
+            f"{needed}: take backend=nccl for real workers on GPUs, backend=gloo on CPUs"
+        )
 
 
 def check_workers(run: Any, parts: Parts) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from experiments.tasks.base import Classification, Split, TaskData, stratified
+from experiments.tasks.own.files import cifar_folder
 from experiments.tasks.own.image_folder import normalized
 from experiments.tasks.own.splits import DatasetSplit
 from host.errors import UserError
@@ -74,7 +75,7 @@ class Cifar(Classification):
 
     def load(self) -> TaskData:
         """Reads the files; raises UserError where they are missing or damaged."""
-        folder = self._folder()
+        folder = cifar_folder(self.root, self.num_classes)
         names = [f"data_batch_{i}.bin" for i in range(1, 6)]
         train_files, test_files = (
             (names, ["test_batch.bin"]) if self.num_classes == 10 else (["train.bin"], ["test.bin"])
@@ -92,17 +93,6 @@ class Cifar(Classification):
     def inputs(self, x: Tensor) -> Tensor:
         """Images uint8 [..., 3, 32, 32] as float32 of about zero mean and unit variance."""
         return normalized(x, self.mean, self.std)
-
-    def _folder(self) -> Path:
-        name = "data_batch_1.bin" if self.num_classes == 10 else "train.bin"
-        archive = f"cifar-{self.num_classes}-binary.tar.gz"
-        found = sorted(Path(self.root).glob(f"**/{name}"))
-        if not found:
-            raise UserError(
-                f"there is no {name} below task.root={self.root}: unpack {archive} there, from "
-                "https://www.cs.toronto.edu/~kriz/cifar.html"
-            )
-        return found[0].parent
 
     def _read(self, files: list[Path]) -> Split:
         num_labels = 1 if self.num_classes == 10 else 2

@@ -6,7 +6,6 @@ whose labels are scores, the loss is the squared error.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,24 +13,19 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from experiments.tasks.own.dataset import DatasetTask
-from experiments.tasks.own.tables import Table, table, text_of
+from experiments.tasks.own.files import GLUE_TASKS, glue_files
+from experiments.tasks.own.tables import Table, text_of
 from experiments.tasks.own.tokens import Tokenizer
 from host.errors import UserError
 
-COLUMNS = {
+COLUMNS = {name: ("sentence1", "sentence2") for name in GLUE_TASKS} | {
     "cola": ("sentence",),
     "sst2": ("sentence",),
-    "mrpc": ("sentence1", "sentence2"),
-    "stsb": ("sentence1", "sentence2"),
     "qqp": ("question1", "question2"),
     "mnli": ("premise", "hypothesis"),
     "qnli": ("question", "sentence"),
-    "rte": ("sentence1", "sentence2"),
 }
 """The texts of each task."""
-
-VALIDATION = {"mnli": "validation_matched"}
-"""Where it is not called validation."""
 
 
 class Sentences(Dataset[Any]):
@@ -83,11 +77,8 @@ class Glue(DatasetTask):
         if self.name == "stsb":
             object.__setattr__(self, "loss_function", "mse_loss")
         tokenizer = Tokenizer(self.tokenizer, self.max_tokens)
-        needs = f"put those of {self.name} there, from https://huggingface.co/datasets/nyu-mll/glue"
-        root = Path(self.root)
-        root = root / self.name if (root / self.name).is_dir() else root  # others' lie beside it
-        for part, name in (("train", "train"), ("validation", VALIDATION.get(self.name, "valid"))):
-            rows = table(root, name, option="task.root", needs=needs)
+        for part, files in glue_files(self.root, self.name).items():
+            rows = Table(files)
             for column in (*COLUMNS[self.name], "label"):
                 text_of(rows[0] if len(rows) else {}, column)  # raises
             object.__setattr__(self, part, Sentences(rows, COLUMNS[self.name], tokenizer))

@@ -22,10 +22,10 @@ from torch.utils.data import Dataset
 
 from experiments.tasks.base import TaskData
 from experiments.tasks.own.dataset import DatasetTask
+from experiments.tasks.own.files import picture_files
 from experiments.tasks.own.splits import DatasetSplit
 from host.errors import UserError
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 BILINEAR = 2
 """Of Pillow, which is imported where a picture is read."""
 MARGIN = 256 / 224
@@ -94,7 +94,7 @@ class ImageFolder(DatasetTask):
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError(f"task.size must be at least 1, got {self.size}")
-        train, validation, test = self._parts()
+        train, validation, test = picture_files(self.root)
         classes = sorted({file.parent.name for file in train})
         strangers = {file.parent.name for file in (*validation, *test)} - set(classes)
         if strangers:
@@ -117,32 +117,6 @@ class ImageFolder(DatasetTask):
         assert self.test is not None, "made with the others"
         parts = (self.train, self.validation, self.test)
         return TaskData(*(DatasetSplit(part, num_classes=self.num_classes) for part in parts))
-
-    def _parts(self) -> tuple[list[Path], list[Path], list[Path]]:
-        root = Path(self.root)
-        if (root / "train").is_dir():
-            names = ("val", "validation", "test")
-            held_out = next((root / name for name in names if (root / name).is_dir()), None)
-            if held_out is None:
-                raise UserError(f"{root} has train and no val: put pictures to evaluate on there")
-            validation = self._files(held_out)
-            is_apart = held_out.name != "test" and (root / "test").is_dir()
-            test = self._files(root / "test") if is_apart else validation
-            return self._files(root / "train"), validation, test
-        files = self._files(root)
-        order = np.random.default_rng(0).permutation(len(files))
-        tenth = max(1, len(files) // 10)
-        drawn = [files[place] for place in order]
-        return drawn[2 * tenth :], drawn[:tenth], drawn[tenth : 2 * tenth]
-
-    def _files(self, folder: Path) -> list[Path]:
-        found = sorted(f for f in folder.glob("*/*") if f.suffix.lower() in SUFFIXES)
-        if len(found) < 3:
-            raise UserError(
-                f"task.root={self.root}: {folder} has {len(found)} pictures in folders of classes: "
-                "put them there as CLASS/NAME.jpg (of ImageNet, as train/CLASS and val/CLASS)"
-            )
-        return found
 
 
 def normalized(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from experiments.tasks.own.dataset import DatasetTask
+from experiments.tasks.own.files import speech_files
 from host.errors import UserError
 
 RATE = 16_000
@@ -61,18 +62,7 @@ class SpeechCommands(DatasetTask):
     validation: Any = None
 
     def __post_init__(self) -> None:
-        root = Path(self.root)
-        files = sorted(f for f in root.glob("*/*.wav") if not f.parent.name.startswith("_"))
-        parts = {
-            "validation": _listed(root / "validation_list.txt"),
-            "test": _listed(root / "testing_list.txt"),
-        }
-        if not files or not all(parts.values()):
-            raise UserError(
-                f"task.root={root} has no WORD/*.wav beside validation_list.txt and "
-                "testing_list.txt: unpack speech_commands_v0.02.tar.gz there, from "
-                "http://download.tensorflow.org/data/speech_commands_v0.02.tar.gz"
-            )
+        files, parts = speech_files(self.root)
         names = {file: f"{file.parent.name}/{file.name}" for file in files}
         held_out = set.union(*parts.values())
         chosen = {name: [f for f in files if names[f] in part] for name, part in parts.items()}
@@ -122,10 +112,3 @@ def _filters() -> np.ndarray:
 
 
 _FILTERS = _filters()
-
-
-def _listed(file: Path) -> set[str]:
-    try:
-        return set(file.read_text().split())
-    except OSError:
-        return set()

@@ -11,7 +11,6 @@ Shapes: w workers held by this process, b examples of each, t places.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,14 +20,12 @@ from torch.utils.data import Dataset
 from experiments.tasks.base import Indices, Ratio, Split, TaskData
 from experiments.tasks.own import answers
 from experiments.tasks.own.dataset import DatasetTask
+from experiments.tasks.own.files import OF_SQUAD, squad_files
 from experiments.tasks.own.splits import DatasetSplit
-from experiments.tasks.own.tables import Table, table, text_of
+from experiments.tasks.own.tables import Table, text_of
 from experiments.tasks.own.tokens import Tokenizer, Tokens
 from host.errors import UserError
 
-NEEDS = (
-    "put those of the data set squad there, from https://huggingface.co/datasets/rajpurkar/squad"
-)
 SCORES: dict[str, Callable[[str, Sequence[str]], float]] = {
     "f1": answers.f1,
     "exact_match": answers.exact_match,
@@ -102,8 +99,8 @@ class Squad(DatasetTask):
         if self.max_tokens < 8:
             raise ValueError(f"task.max_tokens must be at least 8, got {self.max_tokens}")
         tokenizer = Tokenizer(self.tokenizer, self.max_tokens)
-        for part in ("train", "validation"):
-            rows = table(Path(self.root), part, option="task.root", needs=NEEDS)
+        for part, files in squad_files(self.root).items():
+            rows = Table(files)
             if len(rows):
                 text_of(rows[0], "answers")  # raises
             object.__setattr__(self, part, Questions(rows, tokenizer))
@@ -132,5 +129,5 @@ class Squad(DatasetTask):
     def load(self) -> TaskData:
         """Raises UserError for a file without a row."""
         if not len(self.train) or not len(self.validation):
-            raise UserError(f"task.root={self.root} has a file without a question: {NEEDS}")
+            raise UserError(f"task.root={self.root} has a file without a question: {OF_SQUAD}")
         return super().load()

@@ -20,8 +20,6 @@ from torch.utils.data import Dataset
 
 from host.errors import UserError, first_line
 
-SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json")
-
 
 class Table(Dataset[Any]):
     """The rows of some files, one after the other, as dictionaries.
@@ -57,25 +55,6 @@ class Table(Dataset[Any]):
     def column(self, name: str) -> list[Any]:
         """All values of one column."""
         return [value for part in self._parts for value in part.batch([name])[name].to_pylist()]
-
-
-def table(folder: Path, part: str, *, option: str, needs: str) -> Table:
-    """The rows of files below `folder` that have `part`, such as "train", in their names.
-
-    Args:
-        folder: of the data set.
-        part: of it.
-        option: that names the folder, for an error's sentence.
-        needs: what to put there, for the same.
-
-    Raises:
-        UserError: there are none.
-    """
-    for suffix in SUFFIXES:
-        files = sorted(file for file in folder.rglob(f"*{suffix}") if part in file.name)
-        if files:
-            return Table(files)
-    raise UserError(f"{option}={folder} has no file *{part}*.parquet, .arrow or .json: {needs}")
 
 
 class _InMemory:

@@ -62,9 +62,10 @@ class TarShards(Dataset[Any]):
     def _pair(self, parts: dict[str, bytes], index: int) -> tuple[Tensor, int]:
         from PIL import Image
 
-        from experiments.tasks.own.image_folder import SUFFIXES, ImageFolder, normalized, square
+        from experiments.tasks.own.files import PICTURES
+        from experiments.tasks.own.image_folder import ImageFolder, normalized, square
 
-        picture = next((parts[e] for e in parts if f".{e}" in SUFFIXES), None)
+        picture = next((parts[e] for e in parts if f".{e}" in PICTURES), None)
         try:
             if picture is None or "cls" not in parts:
                 raise ValueError(f"it has {', '.join(parts)}")

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from experiments.tasks.base import Classification, Split, TaskData
+from experiments.tasks.own.files import text_files
 from experiments.tasks.own.tokens import Vocabulary
 from experiments.tasks.target import BITS_PER_BYTE, LOSS
 from host.errors import UserError
@@ -63,7 +64,7 @@ class Text(Classification):
         read.
         """
         try:
-            cut = [self._cut(self._numbers(file)) for file in self._files()]
+            cut = [self._cut(self._numbers(file)) for file in text_files(self.path)]
         except OSError as error:
             raise UserError(f"{error.filename} cannot be read ({error.strerror})") from error
         whole = [x for x in cut if len(x)]
@@ -92,15 +93,6 @@ class Text(Classification):
     def inputs(self, x: Tensor) -> Tensor:
         """Bytes uint8 or tokens int32 [..., t] as int64."""
         return x.long()
-
-    def _files(self) -> list[Path]:
-        path = Path(self.path)
-        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-        if not files or not path.exists():
-            raise UserError(
-                f"there is no text at task.path={self.path}: give a file, or a folder of files"
-            )
-        return files
 
     def _numbers(self, file: Path) -> np.ndarray:
         """The bytes of a file, uint8, or its tokens, int32."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.tasks.word_pieces import package_folder
+from experiments.tasks.word_pieces import NO_TOKENIZERS, package_folder
 from host.errors import UserError
 
 FILE = "tokenizer.json"
@@ -112,9 +112,7 @@ def _opened(file: str, length: int | None) -> Any:
     try:
         import tokenizers  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise UserError(
-            "texts need the library tokenizers: run pip install 'relaxlab[text]'"
-        ) from error
+        raise UserError(NO_TOKENIZERS) from error
     try:
         tokenizer = tokenizers.Tokenizer.from_file(file)
     except Exception as error:  # the library raises that very class

@@ -32,7 +32,7 @@ def pretended(monkeypatch):
     """Let CUDA answer what a test says."""
 
     def pretend(describe):
-        monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+        monkeypatch.setattr(host_gpus, "_is_built", lambda: True)
         monkeypatch.setattr(host_gpus, "_ask_cuda", describe)
         find_gpus.cache_clear()
 

@@ -21,7 +21,7 @@ from experiments.real.peers import Peers
 from experiments.real.torchrun import _surroundings, check_assigned
 from experiments.runs.load import load_rows, load_runs
 from experiments.runs.peer_run import shared_arguments
-from experiments.training.checkpoint import newest
+from experiments.training.checkpoints.places import newest
 from host.conf import PACKAGED
 from host.errors import UserError
 from netsim.links import counters

@@ -7,7 +7,7 @@ from bagua_algos.communication.stacked import StackedCommunicator
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.real import work
-from experiments.training.checkpoint import Checkpoints
+from experiments.training.checkpoints.checkpoint import Checkpoints
 from experiments.training.result import DivergedError
 
 

@@ -10,7 +10,8 @@ from experiments.runs.load import load_rows
 from experiments.runs.records import RESERVE, RunFolder
 from experiments.runs.study import Standing, read_record
 from experiments.runs.summary import DISK, Summary, read_summary
-from experiments.training.checkpoint import Checkpoints, newest
+from experiments.training.checkpoints.checkpoint import Checkpoints
+from experiments.training.checkpoints.places import newest
 from experiments.training.metrics import MetricsRow
 from host.errors import DiskError
 from host.processes import run_in_child

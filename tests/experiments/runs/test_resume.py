@@ -16,7 +16,8 @@ from experiments.runs.resume import check_resumable, check_same, going_on
 from experiments.runs.run import known_summary
 from experiments.runs.summary import Summary, read_summary
 from experiments.tasks.target import Target
-from experiments.training.checkpoint import Checkpoints, check_portable, newest, resumed_s
+from experiments.training.checkpoints.checkpoint import Checkpoints, check_portable, resumed_s
+from experiments.training.checkpoints.places import complete_steps, newest
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 from tests import app
@@ -202,7 +203,7 @@ def test_copies_that_a_user_keeps_beside_checkpoints_stay(tmp_path):
         shutil.copytree(tmp_path / "checkpoints" / "step_00000010", tmp_path / "checkpoints" / name)
     for step in (20, 30, 40):
         own.save(step, {"x": step})
-    assert own.complete() == [40, 30] and newest(tmp_path) == 40
+    assert complete_steps(tmp_path, 1) == [40, 30] and newest(tmp_path) == 40
     assert {*names} < {folder.name for folder in tmp_path.glob("checkpoints/*")}
 
 

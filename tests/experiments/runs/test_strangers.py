@@ -13,7 +13,7 @@ from experiments.report.data import ReportData
 from experiments.report.page.run_table import run_table
 from experiments.runs.load import load_metrics
 from experiments.simulated.kept_trainings import KeptTrainings
-from experiments.training.checkpoint import Checkpoints
+from experiments.training.checkpoints.checkpoint import Checkpoints
 from host.errors import UserError
 from tests.experiments.recorded import write_run
 

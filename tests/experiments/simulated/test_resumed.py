@@ -9,7 +9,7 @@ from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.runs.load import load_rows
 from experiments.simulated.simulate import train_simulated
-from experiments.training.checkpoint import Checkpoints
+from experiments.training.checkpoints.checkpoint import Checkpoints
 from tests import app
 from tests.experiments.simulated.profiles import profile_of_a_second
 

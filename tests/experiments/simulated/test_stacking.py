@@ -21,7 +21,7 @@ from experiments.simulated.stacking import (
     choose_stacking,
     median_times,
 )
-from experiments.training.checkpoint import STACKING, go_on_alike
+from experiments.training.checkpoints.checkpoint import STACKING, go_on_alike
 from host.errors import UserError
 from tests import app
 

@@ -1,14 +1,10 @@
 """Checkpoints of a run: what each process of it needs to go on bit for bit.
 
-    RUN/checkpoints/step_00000040/0_of_2.pt, 1_of_2.pt     one file a process
-
-A file appears whole, by renaming, and a checkpoint is complete when all its files are there: no
-worker waits for another, and whenever all are killed the last complete one stays.
+Where they are: `experiments.training.checkpoints.places`.
 """
 
 import io
 import pickle
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +18,7 @@ from bagua_algos.checkpoint import checked, is_portable
 from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import Stacking
 from experiments.plan.plan import MEASURED, Plan
+from experiments.training.checkpoints.places import complete, complete_steps, folder, steps
 from host.errors import UserError
 from host.output import ANOTHER_RUN_DIR, writing
 from host.words import counted
@@ -59,12 +56,12 @@ class Checkpoints:
             file.parent.parent.mkdir(exist_ok=True)  # not the run's folder, which may be deleted
             file.parent.mkdir(exist_ok=True)
             _write_whole(file, state)
-        for old in _steps(self.run)[:-KEPT]:
+        for old in steps(self.run)[:-KEPT]:
             self._file(old).unlink(missing_ok=True)
             if self.process == 0:
                 self._delete_of_others(old)
             with suppress(OSError):  # another process's file is in it, or it is gone
-                _folder(self.run, old).rmdir()
+                folder(self.run, old).rmdir()
 
     def load(self, step: int) -> dict[str, Any]:
         """Read this process's file of `step`. It may be a stranger's: no code in it runs.
@@ -91,23 +88,13 @@ class Checkpoints:
 
         Raises `UserError` if there is none.
         """
-        return self.complete()[0]
-
-    def complete(self) -> list[int]:
-        """All such steps, the last one first. Raises `UserError` if there is none."""
-        steps = reversed(_steps(self.run))
-        if found := [step for step in steps if self.num_processes in _complete(self.run, step)]:
-            return found
-        raise UserError(
-            f"{self.run} holds no complete checkpoint of {self.num_processes} processes: "
-            "run it with checkpoint_every=... to write some"
-        )
+        return complete_steps(self.run, self.num_processes)[0]
 
     def of_step(self, step: int) -> "Checkpoints":
         """Those that `step`, a complete one, was written by: as many processes, or another number,
         of which this process takes the file of one.
         """
-        numbers = _complete(self.run, step)
+        numbers = complete(self.run, step)
         if self.num_processes in numbers:
             return self
         number = max(numbers)
@@ -121,12 +108,12 @@ class Checkpoints:
     def _delete_of_others(self, step: int) -> None:
         """What processes of another number have left, some of whom are no more."""
         with suppress(FileNotFoundError):
-            for file in list(_folder(self.run, step).iterdir()):
+            for file in list(folder(self.run, step).iterdir()):
                 if not file.stem.endswith(f"_of_{self.num_processes}"):
                     file.unlink(missing_ok=True)
 
     def _file(self, step: int) -> Path:
-        return _folder(self.run, step) / f"{self.process}_of_{self.num_processes}.pt"
+        return folder(self.run, step) / f"{self.process}_of_{self.num_processes}.pt"
 
 
 def resumed_s(plan: Plan) -> float:
@@ -137,31 +124,6 @@ def resumed_s(plan: Plan) -> float:
         return 0.0
     saved, step = Checkpoints(plan.resume, 0, plan.workers).to_resume(plan.resume_step)
     return saved.time_s(step)
-
-
-def newest(run: Path) -> int | None:
-    """The last step of which all processes, however many, have written their files; None: there is
-    none.
-    """
-    return next((step for step in reversed(_steps(run)) if _complete(run, step)), None)
-
-
-def _steps(run: Path) -> list[int]:
-    """Those of which there is a folder by `_folder`; a user may keep copies beside them."""
-    names = [folder.name for folder in (run / "checkpoints").glob("step_*")]
-    steps = [int(number) for name in names for number in re.findall(r"^step_(\d{8,})$", name)]
-    return sorted(steps)
-
-
-def _folder(run: Path, step: int) -> Path:
-    return run / "checkpoints" / f"step_{step:08d}"
-
-
-def _complete(run: Path, step: int) -> set[int]:
-    """The numbers of processes of which all have written their files of `step`."""
-    names = {file.name for file in _folder(run, step).iterdir()}
-    numbers = {int(number) for name in names for number in re.findall(r"_of_(\d+)\.pt$", name)}
-    return {n for n in numbers if names >= {f"{process}_of_{n}.pt" for process in range(n)}}
 
 
 class _Output(io.RawIOBase):

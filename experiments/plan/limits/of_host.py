@@ -1,0 +1,98 @@
+"""What a run needs that this host may not have: files, libraries, a GPU."""
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from omegaconf import DictConfig
+
+from experiments.plan.limits.of_classes import is_part
+from experiments.plan.limits.of_models import CLASSES
+from experiments.tasks.own import files
+from experiments.tasks.word_pieces import (
+    NO_SAFETENSORS,
+    NO_TOKENIZERS,
+    NO_TRANSFORMERS,
+    package_folder,
+)
+from host.errors import UserError
+from host.gpus import check_driver
+
+_OWN = "experiments.tasks.own"
+
+_FILES: Mapping[str, tuple[str, Callable[[DictConfig], object]]] = {
+    f"{_OWN}.cifar.Cifar": (
+        "root",
+        lambda task: files.cifar_folder(task.root, task.get("num_classes", 10)),
+    ),
+    f"{_OWN}.glue.Glue": (
+        "root",
+        lambda task: task.name in files.GLUE_TASKS and files.glue_files(task.root, task.name),
+    ),
+    f"{_OWN}.image_folder.ImageFolder": (
+        "root",
+        lambda task: files.check_any_picture(task.root),
+    ),
+    f"{_OWN}.speech_commands.SpeechCommands": (
+        "root",
+        lambda task: files.check_any_recording(task.root),
+    ),
+    f"{_OWN}.squad.Squad": ("root", lambda task: files.squad_files(task.root)),
+    f"{_OWN}.text.Text": ("path", lambda task: files.check_any_text(task.path)),
+}
+"""Of a task, the key that names its files, and what raises where they are not there."""
+
+_LIBRARIES: Mapping[str, tuple[str, str]] = {
+    CLASSES["bert_base"]: ("transformers", NO_TRANSFORMERS),
+    CLASSES["gpt2_small"]: ("transformers", NO_TRANSFORMERS),
+    CLASSES["minilm"]: ("transformers safetensors", NO_SAFETENSORS),
+}
+"""Of a model, the packages that it needs, and what is said where one is not there."""
+
+_OF_TOKENS = (f"{_OWN}.glue.Glue", f"{_OWN}.squad.Squad")
+"""Tasks that need a tokenizer: without one of the user's, the one that comes with MiniLM."""
+
+
+def check_host(config: DictConfig) -> None:
+    """Raise `UserError` where this host does not have what a run of `config` reads or imports, as
+    far as it needs no torch to be seen.
+    """
+    _check_libraries(config)
+    _check_files(config.task)
+    if "cuda" in (config.device, _get(config.backend, "device")):
+        check_driver()
+
+
+def _check_files(task: DictConfig) -> None:
+    key, check = _FILES.get(_target(task), (None, None))
+    if check is None or not isinstance(_get(task, key), str):
+        return
+    try:
+        check(task)
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read ({error.strerror})") from error
+
+
+def _check_libraries(config: DictConfig) -> None:
+    model, task = _target(config.model), _target(config.task)
+    packages, sentence = _LIBRARIES.get(model, ("", ""))
+    if not all(map(_is_here, packages.split())):
+        raise UserError(sentence)
+    tokenizer = _get(config.task, "tokenizer")
+    has_tokens = task in _OF_TOKENS or (task == f"{_OWN}.text.Text" and tokenizer is not None)
+    if has_tokens and not _is_here("tokenizers"):
+        raise UserError(NO_TOKENIZERS)
+    if model == CLASSES["minilm"] or (task in _OF_TOKENS and tokenizer is None):
+        package_folder()  # raises
+
+
+def _is_here(package: str) -> bool:
+    return find_spec(package) is not None
+
+
+def _target(node: Any) -> str:
+    return str(_get(node, "_target_"))
+
+
+def _get(node: Any, key: Any) -> Any:
+    return node.get(key) if is_part(node) else None

@@ -1,0 +1,1 @@
+"""What each process of a run writes to go on with."""

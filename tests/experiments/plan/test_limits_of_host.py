@@ -1,0 +1,104 @@
+"""What a run needs of this host, looked at before torch is imported."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments.plan.compose import compose_config
+from experiments.plan.limits import of_host
+from experiments.plan.part import check_start
+from host.errors import UserError
+from tests.experiments.plan.test_limits_of_models import own_words
+from tests.experiments.plan.told import told
+
+OF_TASKS = {
+    "text": ["model=gpt2_small"],
+    "cifar10": ["model=resnet18"],
+    "image_folder": ["model=resnet18"],
+    "speech_commands": ["model=resnet18"],
+    "squad": ["model=bert_base"],
+    "glue": ["model=bert_base"],
+}
+SENTENCES = {
+    "text": "there is no text at task.path=",
+    "cifar10": "unpack cifar-10-binary.tar.gz there",
+    "image_folder": "has 0 pictures in folders of classes: put them there as CLASS/NAME.jpg",
+    "speech_commands": "unpack speech_commands_v0.02.tar.gz there",
+    "squad": "has no file *train*.parquet, .arrow or .json: put those of the data set squad",
+    "glue": "has no file *train*.parquet, .arrow or .json: put those of mrpc there",
+}
+
+
+def elsewhere(words: list[str], place: Path) -> list[str]:
+    """The same task, whose files would be at `place`."""
+    return [
+        f"{word.partition('=')[0]}={place}"
+        if word.startswith(("task.root=", "task.path="))
+        else word
+        for word in words
+    ]
+
+
+def test_files_that_are_not_there_are_told_before_torch_is_imported(tmp_path):
+    pytest.importorskip("transformers", reason="the extra text is not installed")
+    own = own_words(tmp_path / "made")
+    (tmp_path / "empty").mkdir()
+    cases, sentences = [], []
+    for task, words in own.items():
+        for place in (tmp_path / "nowhere", tmp_path / "empty"):
+            cases.append(["algo=allreduce", f"task={task}", *elsewhere(words, place)])
+            sentences.append(SENTENCES[task])
+        cases.append(["algo=allreduce", f"task={task}", *words])
+        sentences.append("taken")
+    lines = told([[*case, *OF_TASKS[case[1].removeprefix("task=")]] for case in cases])
+    for line, sentence in zip(lines, sentences, strict=True):
+        assert line.startswith("without: ") and sentence in line
+
+
+def test_a_gpu_that_is_not_there_is_told_before_torch_is_imported():
+    if not _has_no_gpu():
+        pytest.skip("there is a GPU here")
+    lines = told(
+        [
+            ["algo=allreduce", "backend=nccl"],
+            ["algo=allreduce", "backend=sim", "device=cuda"],
+            ["algo=allreduce", "backend=gloo", "device=cuda"],
+        ]
+    )
+    assert all(line.startswith("without: ") for line in lines)
+    assert all("there is no NVIDIA GPU here that torch can use" in line for line in lines[:2])
+    assert "device=cuda is not where gloo moves tensors" in lines[2]
+
+
+def _has_no_gpu() -> bool:
+    import torch
+
+    return not torch.cuda.is_available()
+
+
+@pytest.mark.parametrize(
+    ("missing", "words", "sentence"),
+    [
+        ("transformers", ["task=jane_austen", "model=gpt2_small", "model.vocabulary=81"],
+         "this model is of the library transformers"),
+        ("safetensors", ["task=movie_snippets", "model=minilm"], "MiniLM needs transformers and"),
+        ("tokenizers", ["task=text", "task.path=x", "task.tokenizer=y", "model=gpt2_small"],
+         "texts need the library tokenizers"),
+        ("tokenizers", ["task=glue", "task.name=rte", "task.root=x", "model=bert_base"],
+         "texts need the library tokenizers"),
+    ],
+)  # fmt: skip
+def test_a_library_that_is_not_there_is_named(missing, words, sentence, monkeypatch):
+    monkeypatch.setattr(of_host, "_is_here", lambda package: package != missing)
+    with pytest.raises(UserError, match=sentence):
+        check_start(compose_config(["algo=allreduce", *words]))
+
+
+def test_a_folder_that_may_not_be_read_is_one_sentence(monkeypatch, tmp_path):
+    def refuses(root, name):
+        raise PermissionError(13, "Permission denied", root)
+
+    monkeypatch.setattr(of_host.files, "glue_files", refuses)
+    words = ["task=glue", "task.name=rte", f"task.root={tmp_path}", "model=bert_base"]
+    with pytest.raises(UserError, match=r"cannot be read \(Permission denied\)"):
+        check_start(compose_config(["algo=allreduce", *words, f"task.tokenizer={tmp_path}"]))
