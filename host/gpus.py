@@ -9,6 +9,7 @@ Imports no torch, which takes seconds: where there can be no GPU is told before 
 import ctypes
 import functools
 import importlib.util
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,11 @@ from host.processes import run_in_child
 
 _ASKING_S = 60
 _DRIVER = "libcuda.so.1"
+_SIGNS = (
+    *("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-ctrl", "/dev/dxg"),
+    "/run/opengl-driver/lib/libcuda.so.1",  # of NixOS, where torch finds what Python does not
+)
+"""Of a GPU and its driver."""
 _INSTEAD = "take backend=gloo for real workers, device=cpu for simulated ones"
 
 
@@ -121,12 +127,13 @@ def _torch_version() -> ModuleType:
 
 
 def _has_driver() -> bool:
+    """Whether there may be one: it is asked later."""
     if getattr(_torch_version(), "hip", None) is not None:
         return True  # AMD's is another one, and torch knows
     try:
         ctypes.CDLL(_DRIVER)
     except OSError:
-        return False
+        return any(map(os.path.exists, _SIGNS))
     return True
 
 

@@ -58,6 +58,13 @@ class SGP(Algorithm):
     topology: Topology = field(default_factory=Exponential)
     overlap: bool = False
 
+    @property
+    def keeps_weights(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """With overlap, and where weights are not the numerators: the optimizer's change of a step
+        is what they differ by.
+        """
+        return self.overlap or not self.topology.is_doubly_stochastic
+
     def check(self, world_size: int, optimizer: Optimizer) -> None:
         """Raise `ValueError` unless the topology can connect `world_size` workers."""
         self.topology.mixing(0, world_size)

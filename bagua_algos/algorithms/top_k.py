@@ -99,8 +99,10 @@ class TopK(Algorithm):
 
     @property
     def takes_one_backward(self) -> bool:
-        """With momentum, which every pass would take for a step."""
-        return bool(self.momentum)
+        """With momentum, which every pass would take for a step, and with clipping, which would
+        take what it has clipped for a gradient.
+        """
+        return bool(self.momentum) or self.clip_norm is not None
 
     @property
     def keeps_unsent(self) -> bool:
@@ -182,14 +184,14 @@ class TopK(Algorithm):
             if self.momentum_masking:
                 memory.velocity.scatter_(1, sent.indices, 0)
             forget_overflow_(memory.velocity)
-        gathered_wN = Sparse.unpack(context.communicator.all_gather(sent.pack()))
-        # Every worker received the same: summed once for all that this process holds.
-        gradients_wn.copy_(_mean(gathered_wN, bucket.numel))
+        # Every worker receives the same: read and summed once for all that this process holds.
+        gathered_N = Sparse.unpack(context.communicator.all_gather(sent.pack())[0])
+        gradients_wn.copy_(_mean(gathered_N, bucket.numel))
 
 
-def _mean(gathered_wN: Sparse, numel: int) -> Tensor:
+def _mean(gathered_N: Sparse, numel: int) -> Tensor:
     """`[1, numel]`: the workers' mean, added up in order of rank so that all get the same bits."""
-    indices_Nk, values_Nk = gathered_wN.indices[0], gathered_wN.values[0]
+    indices_Nk, values_Nk = gathered_N.indices, gathered_N.values
     total_n = values_Nk.new_zeros(numel)
     for indices_k, values_k in zip(indices_Nk, values_Nk, strict=True):
         total_n[indices_k] += values_k

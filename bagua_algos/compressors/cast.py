@@ -53,8 +53,9 @@ class Cast(Compressor):
         if self._scaled:
             return fp8.decompress(payload, num_elements, self.wire)
         # A copy, because a payload may start at an address that a wider type does not allow.
-        codes = payload.clone(memory_format=torch.contiguous_format)
-        return codes.view(WIRE_DTYPES[self.wire]).float()
+        codes = payload.clone(memory_format=torch.contiguous_format).flatten()  # it may be of none
+        x = codes.view(WIRE_DTYPES[self.wire]).float()
+        return x.view(*payload.shape[:-1], num_elements)
 
     def decompress_into(self, payload: Tensor, out: Tensor) -> None:
         """Decode the payload into `out[..., n]`."""

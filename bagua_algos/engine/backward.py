@@ -47,6 +47,7 @@ class BackwardTracker:
     def __init__(self, buckets: Sequence[Bucket], launch: Callable[[Bucket], None]) -> None:
         self._buckets = buckets
         self._launch = launch
+        self._added_apart: set[int] = set()  # of parameters, by id
         self._find_places()
         self.note_gradients()
         self.note_pass()
@@ -131,7 +132,9 @@ class BackwardTracker:
         looks_at_values: bool = True,
     ) -> bool:
         known = [p for p in given if p is not parameter] or given
-        if all(p.grad is not self._places[p].view for p in known):
+        if all(
+            p.grad is not self._places[p].view and id(p) not in self._added_apart for p in known
+        ):
             return True
         if not looks_at_values:
             return False
@@ -147,6 +150,7 @@ class BackwardTracker:
         what the buckets hold.
         """
         self._passed = [bucket.gradients._version for bucket in self._buckets]
+        self._added_apart.clear()
         self._given = [p for p, place in self._places.items() if p.grad is place.view]
         self._unused = self._given
         # By the next pass they may be zeros. The host asks for it where they are gone, and waits.
@@ -255,13 +259,14 @@ class BackwardTracker:
         warns (its "gradient layout contract"): there the sum is made here.
         """
 
-        weakly = weakref.ref(parameter)
+        weakly, added_apart = weakref.ref(parameter), self._added_apart
 
         def on_incoming(gradient: Tensor) -> Tensor | None:
             parameter = weakly()
             if parameter is None or parameter.grad is not view:
                 return None
             parameter.grad = None
+            added_apart.add(id(parameter))
             return gradient + view
 
         return on_incoming

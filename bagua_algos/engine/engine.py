@@ -320,7 +320,7 @@ class Engine(Attached):
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
         if not self._synchronizing:
-            self._accumulation.note_local()
+            self._take_local_gradient(parameter)
         else:
             self._take_gradient(parameter)
 

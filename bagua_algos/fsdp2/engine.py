@@ -232,7 +232,7 @@ class ShardedEngine(Attached):
         if self._is_consensus:
             return
         if not self._synchronizing:
-            self._accumulation.note_local()
+            self._take_local_gradient(None)
         self._begin_forward()
 
     def _before_begin(self) -> None:

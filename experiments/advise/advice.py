@@ -67,6 +67,12 @@ class Advice:
         first = self.predictions[0]
         if math.isinf(first.time_s):
             nearest = first.median(lambda o: o.score)
+            if math.isnan(nearest):
+                return (
+                    f"Simulated: no algorithm reaches {self.target.value:g} in the median run, nor "
+                    "does the median run of any have a score, since trainings diverged: lower "
+                    "lr_scale."
+                )
             return (
                 f"Simulated: no algorithm reaches {self.target.value:g} in the median run; the "
                 f"nearest is {first.algo} with {nearest:.3f}: raise max_steps or "
@@ -132,7 +138,7 @@ class Advice:
         columns = {
             "rank": ["-" if math.isinf(p.time_s) else str(i) for i, p in enumerate(shown, 1)],
             "algorithm": [p.algo for p in shown],
-            f"predicted time to {self._aim} (s)": [_times(p.times_s, _nearest(p)) for p in shown],
+            f"predicted time to {self._aim} (s)": [_times(p.times_s, _missed(p)) for p in shown],
         }
         if self.measured_s:
             measured = [self.measured_s.get(p.algo) for p in shown]
@@ -148,11 +154,14 @@ class Advice:
         }
 
 
-def _nearest(prediction: Prediction) -> str:
-    """Such as ", best 0.941", where no seed reached the target."""
-    if prediction.num_missed < len(prediction.outcomes):
-        return ""
-    return f", best {prediction.median(lambda o: o.score):.3f}"
+def _missed(prediction: Prediction) -> str:
+    """Such as ", best 0.941" where no seed reached the target, and how many of them diverged."""
+    diverged = f", diverged ({prediction.num_diverged}/{len(prediction.outcomes)})"
+    said = diverged if prediction.num_diverged else ""
+    score = prediction.median(lambda o: o.score)
+    if prediction.num_missed < len(prediction.outcomes) or math.isnan(score):
+        return said
+    return f"{said}, best {score:.3f}"
 
 
 def _times(times_s: Sequence[float], if_missed: str = "") -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from bagua_algos.worker_axis.stacking import Way
-from experiments.advise.choice import NUM_REHEARSALS, Choice, composed
+from experiments.advise.choice import NOT_SIMULATED, NUM_REHEARSALS, Choice, composed
 from experiments.advise.side_by_side import side_by_side
 from experiments.plan.factory import make_plan
 from experiments.plan.model_check import check_model
@@ -318,7 +318,7 @@ def _plans_of(algo: str, overrides: Sequence[str], num_seeds: int, shares_host: 
         plans.append(replace(make_plan(config, NO_FOLDER), trace=False))
         config.seed += 1
     if not plans[0].backend.is_simulated:
-        raise UserError("times are predicted by simulation: leave out backend=...")
+        raise UserError(NOT_SIMULATED)
     if plans[0].resume or plans[0].checkpoint_every:
         raise UserError("a prediction has no checkpoints: leave out resume and checkpoint_every")
     return plans

@@ -18,6 +18,8 @@ from netsim.conditions.condition import NetworkCondition
 NUM_REHEARSALS = 3
 """Of each algorithm, unless told otherwise."""
 
+NOT_SIMULATED = "times are predicted by simulation: leave out backend=..."
+
 
 class Choice(NamedTuple):
     """The algorithms that a command line asks for, and its other overrides."""
@@ -72,13 +74,19 @@ def read_choice(overrides: Sequence[str], num_seeds: int = 1) -> Choice:
 
 
 def check_choice(choice: Choice) -> None:
-    """Raise `UserError` for what no run can have, whatever the algorithm is."""
+    """Raise `UserError` for what no simulated run can have, whatever the algorithm is."""
     if choice.are_named:
         for algo in choice.algos:
-            check_start(composed(algo, choice.others))
+            _check(composed(algo, choice.others))
     else:  # fields of algorithms are of some of them alone
         others = [text for text in choice.others if not _is_of_algo(text)]
-        check_start(composed("allreduce", others))
+        _check(composed("allreduce", others))
+
+
+def _check(config: DictConfig) -> None:
+    if "process_group" in config.backend and config.backend.process_group is not None:
+        raise UserError(NOT_SIMULATED)
+    check_start(config)
 
 
 def read_network(words: Sequence[str]) -> NamedNetwork:

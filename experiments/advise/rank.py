@@ -33,6 +33,11 @@ class Prediction:
         """Seeds that missed the target."""
         return sum(map(math.isinf, self.times_s))
 
+    @property
+    def num_diverged(self) -> int:
+        """Seeds whose training diverged, which are among those that missed."""
+        return sum(outcome.has_diverged for outcome in self.outcomes)
+
     def median(self, pick: Callable[[SimulatedOutcome], float]) -> float:
         """Of what `pick` takes from each outcome."""
         return float(np.median([pick(outcome) for outcome in self.outcomes]))

@@ -8,7 +8,8 @@ python -m experiments.gradients experiment=reference_movies algo=allreduce profi
 from pathlib import Path
 
 from experiments.plan.compose import compose_config
-from experiments.plan.part import check_start
+from experiments.plan.limits.of_host import check_host
+from experiments.plan.part import check_first
 from host import commands
 from host.command_line.parser import Parser
 from host.errors import UserError
@@ -28,7 +29,8 @@ def main() -> int:
     if arguments.batches is not None and arguments.batches < 1:
         raise UserError(f"--batches must be at least 1, got {arguments.batches}")
     config = compose_config(arguments.overrides)
-    check_start(config)
+    check_first(config)
+    check_host(config)  # whatever the model's outputs and the workers' GPUs are
     with commands.importing():
         from experiments.plan.factory import make_plan
         from experiments.training.gradients import gradient_facts

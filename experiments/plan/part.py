@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.plan.limits.limit import WORDS, is_of
 from experiments.plan.limits.of_configs import check_config
-from experiments.plan.limits.of_host import check_host
+from experiments.plan.limits.of_host import check_gpu, check_host
 from experiments.plan.limits.of_models import check_model_of_task
 from experiments.plan.overrides import OPEN_GROUPS
 from host.errors import UserError
@@ -42,6 +42,7 @@ def check_start(config: DictConfig) -> None:
     check_first(config)
     check_model_of_task(config)
     check_host(config)
+    check_gpu(config)
 
 
 def make_part(node: DictConfig, group: str) -> Any:

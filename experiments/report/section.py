@@ -44,6 +44,11 @@ class PageTable:
     numbers: pd.DataFrame
     emphasized: Sequence[int] = ()
 
+    @property
+    def num_rows(self) -> int:
+        """Of `cells`; `numbers` may have several for each."""
+        return max(map(len, self.cells.values()), default=0)
+
     def save(self, out: Path, name: str) -> None:
         """Write `name`.csv, .md and .tex."""
         _without_formulas(self.numbers).to_csv(out / f"{name}.csv", index=False)
@@ -90,7 +95,7 @@ class PageTable:
         return pd.DataFrame(self.cells, dtype="object").head(max_rows)
 
     def _full_caption(self, max_rows: int = MAX_ROWS) -> str:
-        num_rows = len(self.numbers)
+        num_rows = self.num_rows
         left_out = f" The first {max_rows} of {num_rows} rows." if num_rows > max_rows else ""
         return self.caption + left_out
 

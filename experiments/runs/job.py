@@ -97,7 +97,7 @@ def _run(
     """See `experiments.runs.run.run`."""
     check_before_imports(config)
     check_free(folder)
-    if config.resume is not None:
+    if config.resume is not None and "process_group" in config.backend:
         num_processes = 1 if _is_simulated(config) else config.workers
         check_resumable(plain(config), Path(str(config.resume)), num_processes)
     network = _network(config)

@@ -18,7 +18,8 @@ from experiments.training.result import DivergedError
 class SimulatedOutcome:
     """A simulated run on one network, until it reached the target, or to its end if it missed it.
 
-    Times in seconds, bytes sent by the average worker; `score` is the best until then.
+    Times in seconds, bytes sent by the average worker; `score` is the best until then. One that
+    diverged has missed the target.
     """
 
     has_reached: bool
@@ -27,6 +28,7 @@ class SimulatedOutcome:
     time_s: float
     bytes_sent: float
     exposed_communication_s: float
+    has_diverged: bool = False
 
     @property
     def time_to_accuracy_s(self) -> float:
@@ -69,7 +71,7 @@ def outcome_on(plan: Plan, profile: Profile, training: RecordedTraining) -> Simu
             replace(_BEFORE, step=r.step, accuracy=r.accuracy, score=r.score)
             for r in training.evaluations
         ]
-        return _outcome(untimed, replace(plan.target, value=None))
+        return replace(_outcome(untimed, replace(plan.target, value=None)), has_diverged=True)
     rows = replay(training, make_timeline(plan, profile))
     return _outcome((row for row in rows if row.is_evaluation), plan.target)
 
@@ -81,8 +83,9 @@ def simulate_outcome(plan: Plan, data: TaskData, profile: Profile) -> SimulatedO
 
 def outcome_there(plan: Plan, training: RecordedTraining) -> SimulatedOutcome:
     """What the run of `training`, which was of `plan` on its own network, comes to."""
-    target = replace(plan.target, value=None) if training.result is None else plan.target
-    return _outcome(training.evaluations, target)
+    has_diverged = training.result is None
+    target = replace(plan.target, value=None) if has_diverged else plan.target
+    return replace(_outcome(training.evaluations, target), has_diverged=has_diverged)
 
 
 def _outcome(evaluations: Iterable[MetricsRow], target: Target) -> SimulatedOutcome:

@@ -19,19 +19,23 @@ class Accumulation:
     def __init__(self, *, is_needed: bool) -> None:
         self._is_needed = is_needed
         self._gradients = _Gradients.NONE
+        self._has_met = False
 
     @property
     def is_step_next(self) -> bool:
         """Whether workers have met in a backward pass, and no step has followed yet."""
-        return self._gradients is _Gradients.SYNCHRONIZED
+        return self._has_met
 
-    def note_local(self) -> None:
-        """A gradient has accumulated within `no_sync`."""
-        self._gradients = _Gradients.LOCAL
+    def note_local(self) -> bool:
+        """A gradient has accumulated within `no_sync`: returns whether it is the first one since a
+        backward pass in which workers met, and no step has followed yet.
+        """
+        before, self._gradients = self._gradients, _Gradients.LOCAL
+        return before is _Gradients.SYNCHRONIZED
 
     def note_synchronized(self) -> None:
         """A backward pass outside of `no_sync` has ended."""
-        self._gradients = _Gradients.SYNCHRONIZED
+        self._gradients, self._has_met = _Gradients.SYNCHRONIZED, True
 
     def take_step(self) -> bool:
         """A step begins: returns whether there was any backward pass since the last one.
@@ -44,5 +48,5 @@ class Accumulation:
                 "has its own: leave the last micro-batch's backward out of no_sync()"
             )
         had_any = self._gradients is not _Gradients.NONE
-        self._gradients = _Gradients.NONE
+        self._gradients, self._has_met = _Gradients.NONE, False
         return had_any

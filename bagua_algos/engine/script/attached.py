@@ -134,13 +134,25 @@ class Attached(ABC):
                 self._begin()
         self.backward.gradient_ready(parameter)
 
-    def _begin_backward(self, parameter: nn.Parameter | None = None) -> None:
-        """`parameter` has the first gradient of the pass; None: there will be none."""
-        algorithm, is_step_next = self.algorithm, self._accumulation.is_step_next
-        if is_step_next and algorithm.keeps_unsent and self.backward.is_thrown_away(parameter):
+    def _take_local_gradient(self, parameter: nn.Parameter | None) -> None:
+        """A gradient has accumulated within `no_sync`; None: some will."""
+        if self._accumulation.note_local():
+            self._check_kept(parameter)
+
+    def _check_kept(self, parameter: nn.Parameter | None) -> None:
+        """Refuse that the gradients are gone in which workers have met, where the algorithm keeps a
+        part of them; `parameter` has one already that came afterwards.
+        """
+        if self.algorithm.keeps_unsent and self.backward.is_thrown_away(parameter):
             if self._sees_all_gradients:
                 self._changes.refuse_thrown_away()
             self._changes.warn_of_thrown_away()
+
+    def _begin_backward(self, parameter: nn.Parameter | None = None) -> None:
+        """`parameter` has the first gradient of the pass; None: there will be none."""
+        algorithm, is_step_next = self.algorithm, self._accumulation.is_step_next
+        if is_step_next:
+            self._check_kept(parameter)
         if is_step_next and algorithm.takes_one_backward and not self._is_first(parameter):
             raise ValueError(
                 f"{type(algorithm).__name__} takes every backward pass for a step: let those "

@@ -30,12 +30,12 @@ from experiments.advise.map.standing import lead, sent_by
 from experiments.advise.map.times import times_s
 from experiments.advise.map.trainings import Array, Trained, Training, load
 from experiments.advise.tuning.trials import JUDGED_AT
-from experiments.report.statistics import prediction_errors
+from experiments.report.statistics import is_tie, prediction_errors
 from experiments.report.tuned import load_targets
 from experiments.simulated.profile import Profile
 from host import markdown
 from host.errors import UserError
-from host.words import counted, significant
+from host.words import counted, listed, significant
 
 PROFILE = "profiles/allreduce.yaml"
 COMMAND = "python -m experiments.locate --real results/runs/map_real --page results/map/real.md"
@@ -83,10 +83,17 @@ class Place:
         error = 1 + max(prediction_errors().values())
         return low / error <= said <= high * error
 
-    def first(self, by: By) -> str:
-        """Who is first, by medians."""
-        soonest = min(self.timed, key=lambda t: float(np.median(_seconds(t, by))))
-        return soonest.training.algo
+    def firsts(self, by: By) -> list[str]:
+        """Who is first, by medians, and after it who ties with it."""
+        times = {own.training.algo: _seconds(own, by) for own in self.timed}
+        first = min(times, key=lambda algo: float(np.median(times[algo])))
+        error = 0.0 if by == "real" else max(prediction_errors().values())
+        others = [algo for algo in times if algo != first]
+        return [first] + [
+            algo
+            for algo in others
+            if is_tie(list(times[first]), list(times[algo]), paired=True, model_error=error)
+        ]
 
 
 def _seconds(timed: Timed, by: By) -> Array:
@@ -162,16 +169,26 @@ def _who_is_first(found: Sequence[Place]) -> list[str]:
     lines = []
     others = [(place, own) for place in found for own in place.timed[1:]]
     for by, whose in _MODELS:
-        firsts = sum(place.first("real") == place.first(by) for place in found)
+        firsts = sum(place.firsts(by)[0] in place.firsts("real") for place in found)
         leads = sum(place.agrees(own, by) for place, own in others)
         lines.append(
-            f"- Of {whose}: the first algorithm is the real one on {firsts} of "
+            f"- Of {whose}: the first algorithm is the real one, or ties with it, on {firsts} of "
             f"{counted(len(found), 'network')}; {leads} of {counted(len(others), 'lead')} agree."
         )
     for place in found:
-        real, simulated, said = (place.first(by) for by in ("real", "simulated", "map"))
-        lines.append(f"- {place.net}: {real} is first; simulated, {simulated}; by the map, {said}.")
+        real, simulated, said = (_said(place.firsts(by)) for by in ("real", "simulated", "map"))
+        lines.append(
+            f"- {place.net}: {real} is first; simulated, {simulated}; by the map, {said}".rstrip(
+                ","
+            )
+            + "."
+        )
     return lines
+
+
+def _said(firsts: Sequence[str]) -> str:
+    """Such as "a, tied with b and c,"."""
+    return f"{firsts[0]}, tied with {listed(firsts[1:])}," if firsts[1:] else firsts[0]
 
 
 def _trained(run: Run) -> Trained:

@@ -25,7 +25,7 @@ from experiments.plan.compose import compose_config
 from experiments.plan.identity import identity
 from experiments.plan.messages import choices
 from experiments.plan.overrides import Word, read_overrides
-from experiments.plan.part import check_start
+from experiments.plan.part import check_first, check_start
 from experiments.tasks.target import ACCURACY
 from host.errors import UserError
 
@@ -37,6 +37,11 @@ SEED = 1_000
 
 OWN = ("trials", "objective", "at_s", "ranges", "folder")
 """The words that are the search's, not the app's."""
+
+_OF_FIT = {"backend", "device", "model", "task"}
+"""What the model, the examples and the host must fit: the defaults need not, where a search changes
+one of these.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +111,8 @@ def read_request(arguments: Sequence[str]) -> Request:
     overrides = [*(word.text for word in others), *added]
     config = compose_config(overrides)
     folder_of_names = "_".join([config.names.algo, config.names.net])
-    check_start(config)
+    check_first(config)
     at_s, trials = _at_s(own.get("at_s"), objectives), _trials(own.get("trials"))
-    from experiments.plan.factory import make_plan  # which takes seconds: no mistake waits for it
-
-    plan = make_plan(config, Path())
-    if plan.resume or plan.checkpoint_every:
-        raise UserError("trials have no checkpoints: leave out resume and checkpoint_every")
     names = _names(own.get("ranges"), _files(objectives))
     fields, defaults = _fields(names, overrides, [word.key for word in others], config)
     if not fields:
@@ -120,6 +120,13 @@ def read_request(arguments: Sequence[str]) -> Request:
             f"nothing is left to search: none of the fields in ranges={','.join(names)} is in this "
             "configuration without being given on the command line"
         )
+    if not {name.partition(".")[0] for name in fields} & _OF_FIT:
+        check_start(config)
+    from experiments.plan.factory import make_plan  # which takes seconds: no mistake waits for it
+
+    plan = make_plan(config, Path())
+    if plan.resume or plan.checkpoint_every:
+        raise UserError("trials have no checkpoints: leave out resume and checkpoint_every")
     _check_metric(plan, objectives)
     aim = Aim(target=plan.target, at_s=at_s)
     request = Request(

@@ -234,7 +234,8 @@ HAVE_MORE = (
 """How the names of classes begin that take arguments without limits."""
 
 
-def _is_here(package: str) -> bool:
+def is_here(package: str) -> bool:
+    """Whether Python finds it; it is not imported."""
     try:
         return find_spec(package) is not None
     except ValueError:  # it was made while the program runs, as `__main__` is
@@ -252,7 +253,7 @@ def check_limits(node: DictConfig, key: str) -> None:
     """
     target = str(node.get("_target_", ""))
     package = target.partition(".")[0]
-    if package and not _is_here(package):
+    if package and not is_here(package):
         raise UserError(
             f"{key}._target_={target}: there is no package or module {package} here: install it, "
             "or start the command in its folder"

@@ -1,12 +1,11 @@
 """What a run needs that this host may not have: files, libraries, a GPU."""
 
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from typing import Any
 
 from omegaconf import DictConfig
 
-from experiments.plan.limits.of_classes import is_part
+from experiments.plan.limits.of_classes import is_here, is_part
 from experiments.plan.limits.of_models import CLASSES
 from experiments.tasks.own import files
 from experiments.tasks.word_pieces import (
@@ -23,11 +22,13 @@ _OWN = "experiments.tasks.own"
 _FILES: Mapping[str, tuple[str, Callable[[DictConfig], object]]] = {
     f"{_OWN}.cifar.Cifar": (
         "root",
-        lambda task: files.cifar_folder(task.root, task.get("num_classes", 10)),
+        lambda task: files.cifar_folder(task.root, _get(task, "num_classes") or 10),
     ),
     f"{_OWN}.glue.Glue": (
         "root",
-        lambda task: task.name in files.GLUE_TASKS and files.glue_files(task.root, task.name),
+        lambda task: (
+            _get(task, "name") in files.GLUE_TASKS and files.glue_files(task.root, task.name)
+        ),
     ),
     f"{_OWN}.image_folder.ImageFolder": (
         "root",
@@ -59,7 +60,12 @@ def check_host(config: DictConfig) -> None:
     """
     _check_libraries(config)
     _check_files(config.task)
-    if "cuda" in (config.device, _get(config.backend, "device")):
+
+
+def check_gpu(config: DictConfig) -> None:
+    """Raise `UserError` where `config` computes on a GPU, and there cannot be one."""
+    device = _get(config.backend, "device") if config.device is None else config.device
+    if device == "cuda":
         check_driver()
 
 
@@ -76,18 +82,14 @@ def _check_files(task: DictConfig) -> None:
 def _check_libraries(config: DictConfig) -> None:
     model, task = _target(config.model), _target(config.task)
     packages, sentence = _LIBRARIES.get(model, ("", ""))
-    if not all(map(_is_here, packages.split())):
+    if not all(map(is_here, packages.split())):
         raise UserError(sentence)
     tokenizer = _get(config.task, "tokenizer")
     has_tokens = task in _OF_TOKENS or (task == f"{_OWN}.text.Text" and tokenizer is not None)
-    if has_tokens and not _is_here("tokenizers"):
+    if has_tokens and not is_here("tokenizers"):
         raise UserError(NO_TOKENIZERS)
     if model == CLASSES["minilm"] or (task in _OF_TOKENS and tokenizer is None):
         package_folder()  # raises
-
-
-def _is_here(package: str) -> bool:
-    return find_spec(package) is not None
 
 
 def _target(node: Any) -> str:
@@ -95,4 +97,4 @@ def _target(node: Any) -> str:
 
 
 def _get(node: Any, key: Any) -> Any:
-    return node.get(key) if is_part(node) else None
+    return node[key] if is_part(node) and key in node else None

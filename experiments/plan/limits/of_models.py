@@ -14,6 +14,7 @@ from host.errors import UserError
 
 _TASKS, _OWN, _MODELS = "experiments.tasks", "experiments.tasks.own", "experiments.models"
 _CIFAR = f"{_OWN}.cifar.Cifar"
+_CLASSIFIES = "model.head=classes"
 
 CLASSES = {
     "cnn": f"{_MODELS}.cnn.CNN",
@@ -34,16 +35,25 @@ FITTING: Mapping[str, tuple[str, ...]] = {
     f"{_TASKS}.mnist5k.MNIST5k": ("cnn", "mlp"),
     f"{_TASKS}.fashion_mnist.FashionMNIST": ("cnn", "mlp"),
     f"{_TASKS}.spoken_digits.SpokenDigits": ("bigru",),
-    f"{_TASKS}.movie_snippets.MovieSnippets": ("minilm", "fast_text", "bert_base"),
+    f"{_TASKS}.movie_snippets.MovieSnippets": ("minilm", "fast_text", f"bert_base {_CLASSIFIES}"),
     f"{_TASKS}.jane_austen.JaneAusten": ("char_transformer", "gpt2_small"),
     f"{_OWN}.text.Text": ("char_transformer", "gpt2_small"),
     _CIFAR: ("resnet18", "resnet50"),
     f"{_OWN}.image_folder.ImageFolder": ("resnet18", "resnet50", "vgg16"),
     f"{_OWN}.speech_commands.SpeechCommands": ("resnet18", "resnet50"),
     f"{_OWN}.squad.Squad": ("bert_base",),
-    f"{_OWN}.glue.Glue": ("bert_base",),
+    f"{_OWN}.glue.Glue": (f"bert_base {_CLASSIFIES}",),
 }
-"""Of a task, the choices whose class takes its examples, and no others of `CLASSES` do."""
+"""Of a task, the choices whose class takes its examples, and no others of `CLASSES` do; behind a
+choice, what else is to be given.
+"""
+
+_PLAIN = {
+    *("_target_", "augment", "context", "max_tokens", "metric", "name", "num_classes"),
+    *("num_examples", "num_validation", "path", "root", "size", "source", "target_accuracy"),
+    "tokenizer",
+}
+"""Keys of tasks that leave examples and losses what they are, as `collate` does not."""
 
 NUM_CLASSES: Mapping[str, int] = {
     f"{_TASKS}.mnist5k.MNIST5k": 10,
@@ -70,10 +80,10 @@ def check_model_of_task(config: DictConfig) -> None:
     another number of outputs.
     """
     task, model = _target(config.task), _target(config.model)
-    if task not in FITTING or model not in CLASSES.values():
+    if task not in FITTING or model not in CLASSES.values() or not _PLAIN.issuperset(config.task):
         return
     names = config.names
-    if model not in (CLASSES[name] for name in FITTING[task]):
+    if model not in (CLASSES[choice.split()[0]] for choice in FITTING[task]):
         raise UserError(
             f"model={names.model} does not take examples of task={names.task}: choose "
             f"model={' or '.join(FITTING[task])}, or one of your own"

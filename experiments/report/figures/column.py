@@ -58,7 +58,7 @@ THEME: dict[str, Any] = {
     "lines.markeredgewidth": 0.6,
     "patch.linewidth": 0.5,
     "hatch.linewidth": 0.3,
-    "mathtext.default": "regular",
+    "text.parse_math": False,  # a name may have dollar signs
 }
 
 

@@ -104,9 +104,12 @@ def spread(
 @cache
 def text_width_in(text: str, size: float = SMALL) -> float:
     """Of one line."""
+    import matplotlib
     from matplotlib.textpath import TextPath
 
-    return float(TextPath((0, 0), text, size=size).get_extents().x1) / 72 if text.strip() else 0.0
+    with matplotlib.rc_context({"text.parse_math": False}):
+        path = TextPath((0, 0), text, size=size)
+    return float(path.get_extents().x1) / 72 if text.strip() else 0.0
 
 
 def log_ticks(low: float, high: float, most: int = 7) -> list[float]:

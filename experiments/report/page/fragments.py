@@ -73,9 +73,7 @@ def fragments(
     tables = _tables(sections, MAX_ROWS)
     taken = _bytes_of(tables)
     if taken > room:
-        longest = max(
-            len(table.numbers) for own in sections.values() for table in own.tables.values()
-        )
+        longest = max(table.num_rows for own in sections.values() for table in own.tables.values())
         fitting = min(longest, MAX_ROWS) * room / taken
         tables = _tables(sections, max(int(fitting), MIN_ROWS))
         taken = _bytes_of(tables)

@@ -11,7 +11,7 @@ from experiments.report.results_table import COMPARABLE, comparable
 from experiments.report.scores import signs
 from experiments.report.section import PageTable, Section
 from experiments.tasks.target import LOWER_IS_BETTER
-from host.words import counted
+from host.words import counted, listed
 
 TITLE = "Accuracy in the end"
 OWN = " Workers' own models are those that the workers have themselves, each on its examples."
@@ -46,7 +46,9 @@ def section(data: ReportData) -> Section:
 
 
 def _finding(mark: str, table: pd.DataFrame) -> str:
-    """The largest loss to the best baseline, in points or as it is, over all situations."""
+    """The largest loss to the best baseline, in points or as it is, over all situations. A setting
+    of which a run failed or diverged is not as good as any.
+    """
     if table.stops_at_target.all():
         return sentence(
             ["the runs ended at their target, so that their accuracy is no cost of anything"], mark
@@ -62,28 +64,26 @@ def _finding(mark: str, table: pd.DataFrame) -> str:
             loss = signs(group) * (baseline.final_score.iloc[0] - group.final_score)
             loss = 100 * loss if is_fraction else loss
             losses.append(group.assign(loss=loss).query("not is_best_baseline"))
-    rows = pd.concat(losses).dropna(subset="loss") if losses else table.head(0)
+    rows = pd.concat(losses) if losses else table.head(0).assign(loss=[])
+    is_broken = rows.status.str.contains("failed|diverged")
+    broken, rows = rows.loc[is_broken], rows.loc[~is_broken].dropna(subset="loss")
     if rows.empty:
         return sentence([f"no {metrics[0]} can be compared with a baseline's"], mark)
-    worst = rows.loc[rows.loss.idxmax()]
-    if not is_fraction:
-        side = "above" if worst.loss > 0 else "below"
+    worst, num = rows.loc[rows.loss.idxmax()], counted(len(rows) + len(broken), "setting")
+    side = "below" if (worst.loss > 0) == is_fraction else "above"
+    if is_fraction:
+        within = int((rows.loss <= 1).sum())
+        parts = [
+            f"within a point of the fastest baseline's {metrics[0]} or above it: {within} of {num}",
+            f"the lowest is {worst.label}, {abs(worst.loss):.1f} points {side} {worst.baseline}",
+        ]
+    else:
         as_good = int((rows.loss <= 0).sum())
-        return sentence(
-            [
-                f"{metrics[0]} at most the fastest baseline's: {as_good} of "
-                f"{counted(len(rows), 'setting')}",
-                f"the highest is {worst.label}, {abs(worst.loss):.4g} {side} {worst.baseline}",
-            ],
-            mark,
-        )
-    within = int((rows.loss <= 1).sum())
-    return sentence(
-        [
-            f"within a point of the fastest baseline's {metrics[0]} or above it: "
-            f"{within} of {counted(len(rows), 'setting')}",
-            f"the lowest is {worst.label}, {abs(worst.loss):.1f} points "
-            f"{'below' if worst.loss > 0 else 'above'} {worst.baseline}",
-        ],
-        mark,
-    )
+        parts = [
+            f"{metrics[0]} at most the fastest baseline's: {as_good} of {num}",
+            f"the highest is {worst.label}, {abs(worst.loss):.4g} {side} {worst.baseline}",
+        ]
+    if len(broken):
+        labels = listed(sorted(set(broken.label)))
+        parts.append(f"runs of {labels} failed or diverged, which counts as neither")
+    return sentence(parts, mark)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from experiments.report.cells import leading, outcomes
+from experiments.report.cells import leading, outcomes, said_of
 from experiments.report.data import ReportData
 from experiments.report.phrases import kinds, sentence
 from experiments.report.results_table import COMPARABLE
@@ -39,9 +39,12 @@ def section(data: ReportData) -> Section:
     }
     numbers = best.assign(best=best.best.map(_said), tried=best.tried.map(_said))
     page = PageTable(
-        caption="The best learning rate of those tried: that with which the fewest seeds miss the "
-        "target, then the median run takes the fewest steps to it; all that tie. Where every run "
-        "misses, that of the highest validation accuracy in the end.",
+        caption=said_of(
+            best,
+            "The best learning rate of those tried: that with which the fewest seeds miss the "
+            "target, then the median run takes the fewest steps to it; all that tie. Where every "
+            "median run misses, that of the best validation accuracy in the end.",
+        ),
         cells=cells | outcomes(best, _HEADERS),
         numbers=numbers.loc[:, [*COMPARABLE, "optim", "name", "tried", "best", *_NUMBERS]],
     )

@@ -39,22 +39,27 @@ _MIN_SITUATIONS = 2
 
 
 def factors(table: pd.DataFrame, trainings: pd.Series | None = None) -> pd.DataFrame:
-    """Times over the best of their situation: a row for each situation of which runs have ended, a
-    column for each algorithm that was run in all of them; inf for a miss.
+    """Times over the best of their situation, whosever that is: a row for each situation in which
+    runs of at least half of the algorithms have ended, a column for each algorithm that was run in
+    all of these; inf for a miss.
 
     `attrs["at_work"]` names those of which no run has ended in some of them, `attrs["left_out"]`
-    the other algorithms; `attrs["weights"]` are of the situations: those of one set of `trainings`
-    (of `sets_of_trainings`) count as one together. `table` is of `results_table`, without the rows
-    whose workers shared a GPU.
+    the other algorithms, and `attrs["num_other"]` counts the other situations; `attrs["weights"]`
+    are of the situations: those of one set of `trainings` (of `sets_of_trainings`) count as one
+    together. `table` is of `results_table`, without the rows whose workers shared a GPU.
     """
     table = table.query("target.notna()")
     situations = table.groupby(list(COMPARABLE), dropna=False).ngroup()
     wide = table.pivot_table(
         index=situations, columns="label", values="time_to_accuracy_s", aggfunc="min"
     )
+    has_many = wide.notna().sum(axis=1) >= len(wide.columns) / 2
+    num_other, wide = int((~has_many).sum()), wide.loc[has_many]
+    table = table.loc[situations.isin(wide.index)]
+    situations = situations.loc[table.index]
     is_complete = wide.notna().all()
     ratios = wide.loc[:, is_complete]
-    best = ratios.min(axis=1)
+    best = wide.min(axis=1)
     with np.errstate(invalid="ignore"):
         over_best = ratios.div(best, axis=0).fillna(math.inf)
     is_best = ratios.eq(best, axis=0) & (ratios < math.inf)
@@ -64,6 +69,7 @@ def factors(table: pd.DataFrame, trainings: pd.Series | None = None) -> pd.DataF
     at_work = set(table.label[table.time_to_accuracy_s.isna()]) - set(ratios.columns)
     ratios.attrs["at_work"] = sorted(at_work)
     ratios.attrs["left_out"] = [k for k in wide.columns[~is_complete] if k not in at_work]
+    ratios.attrs["num_other"] = num_other
     ratios.attrs["weights"] = (1 / of_situation.map(of_situation.value_counts())).to_dict()
     return ratios
 
@@ -94,6 +100,8 @@ def _notes(mark: str, ratios: pd.DataFrame) -> Iterator[str]:
         if labels := ratios.attrs[name]:
             why = f"since not {what} in every situation"
             yield f"{mark}not in the profile, {why}: {listed(labels)}."
+    if num := ratios.attrs["num_other"]:
+        yield f"{mark}not in the profile: {counted(num, 'situation')} of few of the algorithms."
     if _num_sets(ratios) < len(ratios):
         yield f"{mark}situations that share trainings count as one together."
 
@@ -126,10 +134,17 @@ def _finding(mark: str, ratios: pd.DataFrame) -> str:
         [
             f"of {_counted(ratios)}, {listed(best)} "
             f"{'solves' if len(best) == 1 else 'solve'} the most within twice the best time: "
-            f"{100 * order.iloc[0]:.0f} %"
+            f"{100 * order.iloc[0]:.0f} %{_of_which(ratios)}"
         ],
         mark,
     )
+
+
+def _of_which(ratios: pd.DataFrame) -> str:
+    """What to add where other algorithms were run in some of the situations."""
+    if not ratios.attrs["left_out"] and not ratios.attrs["at_work"]:
+        return ""
+    return f", of the {counted(len(ratios.columns), 'algorithm')} that were run in all of them"
 
 
 def _figure(known: list[tuple[str, pd.DataFrame]], data: ReportData) -> Figure:

@@ -46,7 +46,10 @@ def section(data: ReportData) -> Section:
     }
     return Section(
         finding=" ".join(_finding(mark, rows) for mark, rows in kinds(table)),
-        notes=[drawn.left_out] if drawn.left_out else [],
+        notes=[
+            *([drawn.left_out] if drawn.left_out else []),
+            *_not_compared([group for measure in _DRAW for group in _groups(table, measure)]),
+        ],
         drawings=drawings,
     )
 
@@ -82,14 +85,26 @@ def _groups(table: pd.DataFrame, measure: str) -> Iterator[pd.DataFrame]:
             yield group
 
 
+def _alike(group: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the algorithms that were run with the same fewest and most workers: those of most
+    algorithms, of as many the widest.
+    """
+    ends = group.groupby("label").workers.agg(["min", "max"])
+    ends = ends.loc[ends["min"] < ends["max"]]
+    ranges = ends.groupby(["min", "max"]).size()
+    least, most = max(ranges.index, key=lambda own: (ranges[own], own[1] / own[0]))
+    chosen = ends.index[(ends["min"] == least) & (ends["max"] == most)]
+    return group.loc[group.label.isin(chosen)]
+
+
 def _times(group: pd.DataFrame) -> pd.Series:
     """For each algorithm, the time to accuracy with the most workers over that with the fewest: inf
     where it misses with the most, 0 where it misses with the fewest alone.
     """
     ratios = {}
-    for label, rows in group.groupby("label"):
+    for label, rows in _alike(group).groupby("label"):
         rows = rows.sort_values("workers")
-        if rows.workers.nunique() > 1 and np.isfinite(rows.time).any():
+        if np.isfinite(rows.time).any():
             first, last = rows.time.iloc[0], rows.time.iloc[-1]
             ratios[label] = math.inf if last == math.inf else last / first
     return pd.Series(ratios, dtype=float)
@@ -98,11 +113,23 @@ def _times(group: pd.DataFrame) -> pd.Series:
 def _kept(group: pd.DataFrame) -> pd.Series:
     """For each algorithm, the part of a worker's speed that is left with the most workers."""
     kept = {}
-    for label, rows in group.groupby("label"):
-        if rows.workers.nunique() > 1:
-            rows = rows.sort_values("workers")
-            kept[label] = rows.steps_per_s.iloc[-1] / rows.steps_per_s.iloc[0]
+    for label, rows in _alike(group).groupby("label"):
+        rows = rows.sort_values("workers")
+        kept[label] = rows.steps_per_s.iloc[-1] / rows.steps_per_s.iloc[0]
     return pd.Series(kept, dtype=float)
+
+
+def _not_compared(groups: Sequence[pd.DataFrame]) -> list[str]:
+    """A note on the algorithms that sentences leave out somewhere."""
+    others = {
+        str(label) for group in groups for label in set(group.label) - set(_alike(group).label)
+    }
+    if not others:
+        return []
+    return [
+        "Sentences compare algorithms that were run with the same fewest and most workers, "
+        f"somewhere without {listed(sorted(others))}."
+    ]
 
 
 def _finding(mark: str, table: pd.DataFrame) -> str:

@@ -52,7 +52,7 @@ def section(data: ReportData) -> Section:
     page = PageTable(
         caption=said_of(
             rows,
-            f"Who is first at other targets, so many points below {_below(data)} (medians over "
+            f"Who is first at other targets, so many {_side(rows)} {_below(data)} (medians over "
             "seeds): seconds, and who ties. Not known where runs ended at an easier target: they "
             "might have been first."
             + (" Nor where evaluations cannot be read." if rows.is_unread.any() else ""),
@@ -61,7 +61,7 @@ def section(data: ReportData) -> Section:
         numbers=rows.loc[:, _NUMBERS],
     )
     return Section(
-        finding=" ".join(_finding(mark, some) for mark, some in kinds(rows)),
+        finding=" ".join(_finding(mark, some, data) for mark, some in kinds(rows)),
         notes=[f"The figure has the first {MAX_PANELS} situations."]
         if len(rows) > MAX_PANELS * len(POINTS)
         else [],
@@ -83,11 +83,14 @@ def _over_targets(rows: pd.DataFrame, data: ReportData) -> PageTable:
     return PageTable(
         caption=said_of(
             rows,
-            f"Who is first at targets so many points below {_below(data)}, and with how many "
+            f"Who is first at targets so many {_side(rows)} {_below(data)}, and with how many "
             "others that tie; and who is first or ties at all of these targets.",
         ),
         cells=heads
-        | {f"{at:g} below": [row[k] for row in shown] for k, at in enumerate(POINTS)}
+        | {
+            f"{at:g} {_side(rows).split()[-1]}": [row[k] for row in shown]
+            for k, at in enumerate(POINTS)
+        }
         | {"at all of them": [listed(sorted(_steady(group))) or "-" for group in situations]},
         numbers=rows.loc[:, _NUMBERS],
     )
@@ -102,6 +105,14 @@ def _name(row: Mapping[Any, Any]) -> str:
     if row["first"] or not row["is_known"]:
         return row["first"] or "not known"
     return AT_WORK if row["so_far"] else "all missed"
+
+
+def _side(rows: pd.DataFrame) -> str:
+    """How far targets are from the baseline's score, and to which side."""
+    is_lower = {bool(LOWER_IS_BETTER.get(metric)) for metric in rows["metric"]}
+    return {(True,): "percent above", (False,): "points below"}.get(
+        tuple(is_lower), "points below (percent above, where lower is better)"
+    )
 
 
 def _below(data: ReportData) -> str:
@@ -214,7 +225,7 @@ def _cells(rows: pd.DataFrame) -> dict[str, list[str]]:
     records = rows.to_dict("records")
     situations = {header: cells for header, cells in leading(rows).items() if header not in _OF_ONE}
     return situations | {
-        "points below": [f"{row['points']:g}" for row in records],
+        _side(rows): [f"{row['points']:g}" for row in records],
         "other target": [f"{row['other_target']:.4g}" for row in records],
         "first": [_name(row) for row in records],
         "seconds": [significant(row["seconds"]) if row["first"] else "-" for row in records],
@@ -222,32 +233,35 @@ def _cells(rows: pd.DataFrame) -> dict[str, list[str]]:
     }
 
 
-def _finding(mark: str, rows: pd.DataFrame) -> str:
-    """Such as "at all targets that are known, 2 to 0.2 points below the best baseline, one
-    algorithm is first or ties in 3 of 6 situations (a and b), elsewhere the target decides".
+def _finding(mark: str, rows: pd.DataFrame, data: ReportData) -> str:
+    """Such as "at all targets that are known, 2 to 0.2 points below the final accuracy of the best
+    baseline on the validation set, one algorithm is first or ties in 3 of 6 situations (a and b),
+    elsewhere the target decides".
     """
+    side = _side(rows)
     groups = [group for _, group in rows.query("is_known").groupby(list(COMPARABLE), dropna=False)]
     groups = [group for group in groups if len(group) > 1]
     if not groups:
-        why = "the runs ended at their target"
+        why = "some runs ended before others, or at an easier target"
         if rows.is_unread.any():
             why = "evaluations cannot be read beside the time to the target"
         return sentence([f"{why}, so that no other one can be told"], mark)
     if len(groups) == 1:
         at = "; ".join(
-            f"{row['points']:g} below, {row['first'] or 'nobody' + row['so_far']}"
+            f"{row['points']:g} {side.split()[-1]}, {row['first'] or 'nobody' + row['so_far']}"
             for row in groups[0].to_dict("records")
         )
         baseline = groups[0].baseline.iloc[0]
-        return sentence([f"first at targets so many points below {baseline}: {at}"], mark)
+        whose = said_of(rows, _below(data)) if data.frozen else baseline
+        return sentence([f"first at targets so many {side} {whose}: {at}"], mark)
     steady = [_steady(group) for group in groups]
     labels = sorted(set.union(*steady))
     num = sum(map(bool, steady))
     said = f" ({listed(labels)})" if labels else ""
     return sentence(
         [
-            f"at all targets that are known, {POINTS[0]:g} to {POINTS[-1]:g} points below the best "
-            f"baseline, one algorithm is first or ties in {num} of "
+            f"at all targets that are known, {POINTS[0]:g} to {POINTS[-1]:g} {side} "
+            f"{said_of(rows, _below(data))}, one algorithm is first or ties in {num} of "
             f"{counted(len(groups), 'situation')}{said}",
             "elsewhere the target decides who is first" if num < len(groups) else "",
         ],

@@ -146,7 +146,7 @@ def _of_many(groups: Sequence[pd.DataFrame], table: pd.DataFrame) -> list[str]:
 
 
 def _greatest_gain(won: Sequence[pd.DataFrame], table: pd.DataFrame) -> str:
-    gains = [group for group in won if _is_gain(group.iloc[0])]
+    gains = [group for group in won if _is_gain(group)]
     if not gains:
         return ""
     group = max(gains, key=lambda group: group.speedup.iloc[0])
@@ -158,6 +158,7 @@ def _greatest_gain(won: Sequence[pd.DataFrame], table: pd.DataFrame) -> str:
     )
 
 
-def _is_gain(first: pd.Series) -> bool:
-    """Whether it is faster than the best baseline, and does not tie with it."""
-    return 1 < first.speedup < math.inf and not first.speedup_low <= 1
+def _is_gain(group: pd.DataFrame) -> bool:
+    """Whether the first is faster than the best baseline, and does not tie with it."""
+    baseline = group.loc[group.is_best_baseline]
+    return 1 < group.speedup.iloc[0] < math.inf and not baseline.ties_with_first.any()

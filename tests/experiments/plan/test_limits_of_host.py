@@ -1,14 +1,16 @@
 """What a run needs of this host, looked at before torch is imported."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from experiments.plan.compose import compose_config
 from experiments.plan.limits import of_host
 from experiments.plan.part import check_start
+from host import gpus
 from host.errors import UserError
-from tests.experiments.plan.test_limits_of_models import own_words
+from tests.experiments.plan.small_tasks import own_words
 from tests.experiments.plan.told import told
 
 OF_TASKS = {
@@ -56,8 +58,8 @@ def test_files_that_are_not_there_are_told_before_torch_is_imported(tmp_path):
 
 
 def test_a_gpu_that_is_not_there_is_told_before_torch_is_imported():
-    if not _has_no_gpu():
-        pytest.skip("there is a GPU here")
+    if gpus._is_built() and gpus._has_driver():
+        pytest.skip("there may be a GPU here")
     lines = told(
         [
             ["algo=allreduce", "backend=nccl"],
@@ -70,10 +72,50 @@ def test_a_gpu_that_is_not_there_is_told_before_torch_is_imported():
     assert "device=cuda is not where gloo moves tensors" in lines[2]
 
 
-def _has_no_gpu() -> bool:
-    import torch
+def build(cuda: str | None, hip: str | None = None):
+    return SimpleNamespace(cuda=cuda, hip=hip, __version__="2.13.0")
 
-    return not torch.cuda.is_available()
+
+@pytest.mark.parametrize(
+    ("version", "library", "sign", "cause"),
+    [
+        (build(None), True, None, "torch 2.13.0 has no CUDA"),
+        (build("13.0"), False, None, "no libcuda.so.1, which comes with NVIDIA's driver"),
+        (build("13.0"), True, None, None),
+        (build("13.0"), False, "/dev/nvidiactl", None),
+        (build(None, "6.4"), False, None, None),  # AMD's
+    ],
+)
+def test_a_gpu_is_missed_where_there_can_be_none(version, library, sign, cause, monkeypatch):
+    def load(name):
+        if not library:
+            raise OSError(name)
+
+    monkeypatch.setattr(gpus, "_torch_version", lambda: version)
+    monkeypatch.setattr(gpus.ctypes, "CDLL", load)
+    monkeypatch.setattr(gpus.os.path, "exists", lambda path: path == sign)
+    if cause is None:
+        gpus.check_driver()
+        return
+    with pytest.raises(UserError, match=f"torch can use \\({cause}\\): take backend=gloo for real"):
+        gpus.check_driver()
+
+
+@pytest.mark.parametrize(
+    ("words", "asks"),
+    [
+        (["backend=sim", "device=cuda"], True),
+        (["backend=nccl"], True),
+        (["backend=sim", "backend.device=cuda", "device=cpu"], False),
+        (["backend=sim", "backend.device=cuda"], True),
+        (["backend=auto"], False),
+    ],
+)
+def test_where_a_run_computes_decides_whether_it_needs_a_gpu(words, asks, monkeypatch):
+    asked = []
+    monkeypatch.setattr(of_host, "check_driver", lambda: asked.append(1))
+    of_host.check_gpu(compose_config(["algo=allreduce", *words]))
+    assert bool(asked) == asks
 
 
 @pytest.mark.parametrize(
@@ -89,7 +131,7 @@ def _has_no_gpu() -> bool:
     ],
 )  # fmt: skip
 def test_a_library_that_is_not_there_is_named(missing, words, sentence, monkeypatch):
-    monkeypatch.setattr(of_host, "_is_here", lambda package: package != missing)
+    monkeypatch.setattr(of_host, "is_here", lambda package: package != missing)
     with pytest.raises(UserError, match=sentence):
         check_start(compose_config(["algo=allreduce", *words]))
 

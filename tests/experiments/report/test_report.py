@@ -320,8 +320,12 @@ def test_a_profile_counts_a_miss_as_infinity_and_takes_who_was_run_everywhere():
         [{"label": label, "net": net, "time_to_accuracy_s": s} | same for label, net, s in rows]
     ).assign(target="accuracy 0.9", metric="accuracy", backend="gloo")
     ratios = factors(table)
-    assert ratios.to_dict("list") == {"a": [1.0, math.inf], "b": [2.0, 1.0]}
+    assert ratios.to_dict("list") == {"a": [2.0, math.inf], "b": [4.0, 1.0]}  # c is the best on lan
     assert ratios.attrs["left_out"] == ["c"]
+    extra = pd.concat([table, table.iloc[[0]].assign(net="alone")], ignore_index=True)
+    again = factors(extra)
+    assert again.to_dict("list") == ratios.to_dict("list")
+    assert again.attrs["num_other"] == 1
 
 
 def test_findings_are_of_the_data(folder, study, tmp_path):
