@@ -128,23 +128,25 @@ def _finding(mark: str, ratios: pd.DataFrame) -> str:
     within = _share(ratios, 2)
     order = within.sort_values(ascending=False, kind="stable")
     if order.iloc[0] == 0:
-        return sentence([f"none of {_counted(ratios)} is solved"], mark)
-    best = list(order.index[order == order.iloc[0]])
+        by = _of_which(ratios, "by")
+        within_twice = f" within twice the best time {by}" if by else ""
+        return sentence([f"none of {_counted(ratios)} is solved{within_twice}"], mark)
+    best, of = list(order.index[order == order.iloc[0]]), _of_which(ratios, ", of")
     return sentence(
         [
             f"of {_counted(ratios)}, {listed(best)} "
             f"{'solves' if len(best) == 1 else 'solve'} the most within twice the best time: "
-            f"{100 * order.iloc[0]:.0f} %{_of_which(ratios)}"
+            f"{100 * order.iloc[0]:.0f} %{of}"
         ],
         mark,
     )
 
 
-def _of_which(ratios: pd.DataFrame) -> str:
+def _of_which(ratios: pd.DataFrame, word: str) -> str:
     """What to add where other algorithms were run in some of the situations."""
     if not ratios.attrs["left_out"] and not ratios.attrs["at_work"]:
         return ""
-    return f", of the {counted(len(ratios.columns), 'algorithm')} that were run in all of them"
+    return f"{word} the {counted(len(ratios.columns), 'algorithm')} that were run in all of them"
 
 
 def _figure(known: list[tuple[str, pd.DataFrame]], data: ReportData) -> Figure:

@@ -66,7 +66,7 @@ def test_load_is_of_the_kernels_that_a_code_has(monkeypatch, compressor, codecs)
 
 
 @every_compressor
-@pytest.mark.parametrize("n", [1, 3, 16, 47, 48, 49, 1000])
+@pytest.mark.parametrize("n", [0, 1, 3, 16, 47, 48, 49, 1000])
 def test_payloads_are_as_long_as_predicted(compressor, n):
     payload = compressor.compress(numbers(n), DRAW)
     assert payload.dtype == torch.uint8

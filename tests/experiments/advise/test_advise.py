@@ -148,6 +148,22 @@ def test_a_target_that_nobody_reaches_is_a_finding():
     )
 
 
+def test_trainings_that_diverged_are_called_so():
+    lost = replace(outcome(math.inf, score=math.nan), has_diverged=True)
+    mixed = Prediction(algo="y", outcomes=[outcome(1.0), outcome(math.inf, score=0.8), lost])
+    all_lost = Prediction(algo="x", outcomes=[lost] * 3)
+    said = advice(all_lost, target=TARGET)
+    assert said.finding().endswith("since trainings diverged: lower lr_scale.")
+    assert "| missed (3/3), diverged (3/3) |" in said.markdown()
+    assert "| missed (2/3), diverged (1/3) |" in advice(mixed, all_lost).markdown()
+
+
+def test_real_workers_are_refused_before_their_gpus_are_missed():
+    for words in (["backend=nccl"], ["backend=gloo"], ["algo=qadam", "optim=adam", "backend=nccl"]):
+        with pytest.raises(UserError, match=r"^times are predicted by simulation: leave out"):
+            choose(words)
+
+
 def test_the_nearest_to_a_target_of_loss_has_the_lowest():
     missed = [prediction(algo, math.inf, score=loss) for algo, loss in (("x", 3.5), ("y", 3.3))]
     diverged = prediction("z", math.inf, score=math.nan)

@@ -4,10 +4,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from omegaconf import open_dict
 
+from experiments.commands import gradients
 from experiments.plan.compose import compose_config
 from experiments.plan.limits import of_host
 from experiments.plan.part import check_start
+from experiments.runs import job
 from host import gpus
 from host.errors import UserError
 from tests.experiments.plan.small_tasks import own_words
@@ -134,6 +137,49 @@ def test_a_library_that_is_not_there_is_named(missing, words, sentence, monkeypa
     monkeypatch.setattr(of_host, "is_here", lambda package: package != missing)
     with pytest.raises(UserError, match=sentence):
         check_start(compose_config(["algo=allreduce", *words]))
+
+
+def test_what_a_class_tells_of_missing_keys_is_left_to_it():
+    words = ["task=glue", "task.name=rte", "task.root=x", "task.tokenizer=x", "model=bert_base"]
+    check_start(compose_config(["algo=allreduce", *words, "~task.name"]))
+    check_start(compose_config(["algo=allreduce", *words, "~task.root"]))
+
+
+def test_gradients_of_a_run_on_gpus_are_looked_at_without_one(monkeypatch, capsys):
+    words = [
+        "algo=allreduce",
+        "backend=nccl",
+        "task=mnist5k",
+        "batch_size=8",
+        "+model.num_classes=20",
+    ]
+    monkeypatch.setattr("sys.argv", ["gradients", *words, "--batches", "1"])
+    assert gradients.main() == 0
+    assert "rank at most" in capsys.readouterr().out
+
+
+class Reached(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("backend", "looks"), [("gloo", True), ("mine", False)])
+def test_checkpoints_are_looked_for_early_where_their_number_is_known(backend, looks, monkeypatch):
+    """A backend of a user's own may be of simulated workers, who have one file together."""
+    config = compose_config(["algo=allreduce", "backend=gloo", "resume=nowhere"])
+    if backend == "mine":
+        with open_dict(config):
+            config.backend = {"_target_": "mine.backend"}
+    asked = []
+
+    def reached(*_):
+        raise Reached
+
+    monkeypatch.setattr(job, "check_before_imports", lambda config: None)
+    monkeypatch.setattr(job, "check_resumable", lambda *words: asked.append(words))
+    monkeypatch.setattr(job, "_network", reached)
+    with pytest.raises(Reached):
+        job._run(config, Path("nowhere"), [])
+    assert bool(asked) == looks
 
 
 def test_a_folder_that_may_not_be_read_is_one_sentence(monkeypatch, tmp_path):

@@ -11,7 +11,13 @@ from omegaconf import OmegaConf
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.plan.limits.of_models import CLASSES, FITTING, NUM_CLASSES, NUM_OUTPUTS
+from experiments.plan.limits.of_models import (
+    CLASSES,
+    FITTING,
+    NUM_CLASSES,
+    NUM_OUTPUTS,
+    check_model_of_task,
+)
 from experiments.plan.messages import choices
 from experiments.plan.model_check import check_model
 from experiments.plan.part import make_part
@@ -107,6 +113,13 @@ def test_numbers_of_classes_and_outputs_are_those_of_the_classes():
     assert set(NUM_CLASSES) < set(FITTING) and set(NUM_OUTPUTS) < set(CLASSES.values())
 
 
+def test_a_task_that_makes_other_examples_takes_any_model():
+    words = ["algo=allreduce", "task=speech_commands", "task.root=x", "model=bigru"]
+    with pytest.raises(UserError, match="choose model=resnet18 or resnet50, or one of your own"):
+        check_model_of_task(compose_config(words))
+    check_model_of_task(compose_config([*words, "+task.collate=own"]))
+
+
 REFUSED = [
     (["task=jane_austen"], "model=cnn does not take examples of task=jane_austen: choose model="),
     (["task=mnist5k", "model=bigru"], "choose model=cnn or mlp, or one of your own"),
@@ -120,7 +133,6 @@ TAKEN = [
     ["task=spoken_digits", "model=bigru"],
     ["task=movie_snippets", "model=bert_base", "model.head=answers"],  # its shapes tell
     ["task=jane_austen", "model=gpt2_small", "model.vocabulary=81"],
-    ["task=speech_commands", "+task.collate=own", "model=bigru"],
 ]
 
 

@@ -26,7 +26,6 @@ from experiments.report.sections import (
     time_to_accuracy,
     way_to_accuracy,
 )
-from experiments.report.sections.performance_profile import factors
 from experiments.report.statistics import median_interval
 from experiments.runs.load import load_metrics
 from experiments.tasks.target import Target
@@ -308,26 +307,6 @@ def test_workers_that_share_a_gpu_make_no_claim_on_time(tmp_path):
     assert "bytegrad" in lines["accuracy_over_steps"] & lines["accuracy_over_bytes"]
 
 
-def test_a_profile_counts_a_miss_as_infinity_and_takes_who_was_run_everywhere():
-    rows = [
-        *(("a", "lan", 1.0), ("b", "lan", 2.0), ("a", "wan", math.inf), ("b", "wan", 5.0)),
-        ("c", "lan", 0.5),
-    ]
-    same = {"task": "t", "model": "m", "asked_rate_mbit": 1.0, "workers": 4, "gpu": None}
-    kinds = ("cluster", "tcp_options", "net_options", "partition", "data", "model_options")
-    same |= dict.fromkeys(kinds)
-    table = pd.DataFrame(
-        [{"label": label, "net": net, "time_to_accuracy_s": s} | same for label, net, s in rows]
-    ).assign(target="accuracy 0.9", metric="accuracy", backend="gloo")
-    ratios = factors(table)
-    assert ratios.to_dict("list") == {"a": [2.0, math.inf], "b": [4.0, 1.0]}  # c is the best on lan
-    assert ratios.attrs["left_out"] == ["c"]
-    extra = pd.concat([table, table.iloc[[0]].assign(net="alone")], ignore_index=True)
-    again = factors(extra)
-    assert again.to_dict("list") == ratios.to_dict("list")
-    assert again.attrs["num_other"] == 1
-
-
 def test_findings_are_of_the_data(folder, study, tmp_path):
     finding = time_to_accuracy.section(study).finding
     firsts = defaultdict(int)
@@ -356,16 +335,6 @@ def test_every_algorithm_has_one_colour_in_all_figures(study):
     drawn = ALGOS & colours.keys()
     assert len(drawn) > 4 and all(len(colours[algo]) == 1 for algo in drawn)
     assert len({colour for algo in drawn for colour in colours[algo]}) == len(drawn)
-
-
-def test_scaling_compares_a_workers_speed(tmp_path):
-    for workers, steps_per_s in ((2, 10.0), (8, 5.0)):
-        write_run(tmp_path / f"{workers}", workers=workers, steps_per_s=steps_per_s)
-    section = scaling.section(ReportData.load(tmp_path))
-    assert "allreduce keeps 50 % of a worker's speed" in section.finding
-    [panel] = section.figures["scaling"].axes
-    line = next(line for line in panel.get_lines() if line.get_label() == "allreduce")
-    assert list(line.get_ydata()) == [20.0, 40.0]
 
 
 @pytest.mark.parametrize(
@@ -442,17 +411,6 @@ def test_each_panel_shows_its_first_three_whoever_is_good_elsewhere(tmp_path):
     assert all(study.table.groupby("net").is_best_baseline.sum() == 1)
     for net, rows in study.drawn().table.groupby("net"):
         assert set(rows.label) == {f"allreduce bits={bits}" for bits in best[str(net)]}
-
-
-def test_runs_that_stopped_at_the_target_say_nothing_of_the_final_accuracy(tmp_path):
-    for algo, stops in (("torch_ddp", True), ("bytegrad", True)):
-        write_run(tmp_path / algo, algo, stop_at_target=stops)
-    finding = final_accuracy.section(ReportData.load(tmp_path)).finding
-    assert finding.startswith("The runs ended at their target")
-    for algo in ("torch_ddp_bf16", "allreduce"):
-        write_run(tmp_path / algo, algo)
-    finding = final_accuracy.section(ReportData.load(tmp_path)).finding
-    assert "of 1 setting" in finding and "bytegrad" not in finding
 
 
 def test_waiting_for_more_than_all_of_the_time_is_no_share(tmp_path):

@@ -86,10 +86,8 @@ def test_runs_that_all_take_somewhat_longer_lie_where_the_map_says(runs):
     assert leads[0] == pytest.approx(leads[2]) == pytest.approx(longer * leads[1]) and leads[0] > 2
     assert place.agrees(other, "map") and place.agrees(other, "simulated")
     text = page([place])
-    assert (
-        "Of the map: the first algorithm is the real one on 1 of 1 network; 1 of 1 lead agree."
-        in text
-    )
+    first = "the first algorithm is the real one, or ties with it, on"
+    assert f"Of the map: {first} 1 of 1 network; 1 of 1 lead agree." in text
     assert "slow_tcp: ef_signsgd is first; simulated, ef_signsgd; by the map, ef_signsgd." in text
 
 
@@ -100,11 +98,9 @@ def test_a_lead_that_is_lost_on_real_workers_does_not_agree(runs):
     (place,) = places(runs)
     assert not place.agrees(place.timed[1], "map") and place.agrees(place.timed[1], "simulated")
     text = page([place])
-    assert (
-        "Of the map: the first algorithm is the real one on 0 of 1 network; 0 of 1 lead agree."
-        in text
-    )
-    assert "is the real one on 1 of 1 network; 1 of 1 lead agree." in text
+    first = "the first algorithm is the real one, or ties with it, on"
+    assert f"Of the map: {first} 0 of 1 network; 0 of 1 lead agree." in text
+    assert f"{first} 1 of 1 network; 1 of 1 lead agree." in text
     assert "slow_tcp: allreduce is first; simulated, allreduce; by the map, ef_signsgd." in text
     agree = [
         [cell.strip() for cell in line.split("|")][-4:-1:2]

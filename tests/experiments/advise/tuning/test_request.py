@@ -9,6 +9,18 @@ from experiments.advise.tuning.request import has_field, read_request
 from experiments.plan.compose import compose_config
 from experiments.plan.messages import choices
 from host.errors import UserError
+from tests.experiments.tasks.own.made import pictures
+
+
+def test_a_search_may_choose_what_the_defaults_do_not_fit(tmp_path):
+    ranges = tmp_path / "own.yaml"
+    ranges.write_text("model: {choices: [resnet18, resnet50]}\n")
+    task = ["task=image_folder", f"task.root={pictures(tmp_path / 'pictures')}", "task.size=32"]
+    words = ["algo=allreduce", *task, "+model.num_classes=2", "backend=sim", "workers=2"]
+    with pytest.raises(UserError, match="model=cnn does not take examples of task=image_folder"):
+        read_request([*words, "batch_size=2"])
+    assert "model" in read_request([*words, "batch_size=2", f"ranges={ranges}"]).fields
+
 
 WORDS = ("algo=bytegrad", "model=mlp", "backend=sim", "workers=2", "max_steps=4")
 
