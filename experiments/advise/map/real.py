@@ -177,18 +177,13 @@ def _who_is_first(found: Sequence[Place]) -> list[str]:
         )
     for place in found:
         real, simulated, said = (_said(place.firsts(by)) for by in ("real", "simulated", "map"))
-        lines.append(
-            f"- {place.net}: {real} is first; simulated, {simulated}; by the map, {said}".rstrip(
-                ","
-            )
-            + "."
-        )
+        lines.append(f"- {place.net}: {real} is first; simulated, {simulated}; by the map, {said}.")
     return lines
 
 
 def _said(firsts: Sequence[str]) -> str:
-    """Such as "a, tied with b and c,"."""
-    return f"{firsts[0]}, tied with {listed(firsts[1:])}," if firsts[1:] else firsts[0]
+    """Such as "a (tied with b and c)"."""
+    return f"{firsts[0]} (tied with {listed(firsts[1:])})" if firsts[1:] else firsts[0]
 
 
 def _trained(run: Run) -> Trained:
