@@ -123,11 +123,18 @@ class Profile:
         return self.forward_s + self.backward_s + self.optimizer_s + kernels_s
 
     def kernels_s(self, moment: str, bucket: int | None, num_operations: int) -> Sequence[float]:
-        """The kernel seconds of a job; of none with so many operations, zeros."""
-        for job in self.jobs:
-            if job.key == (moment, bucket, num_operations):
-                return job.kernels_s
-        return (0.0,) * (num_operations + 1)
+        """The kernel seconds of a job before, between and after its operations.
+
+        Where it was rehearsed with more operations or fewer alone, these take as long together, in
+        equal parts. Zeros for a job that was not rehearsed, and for one that sends nothing where it
+        was rehearsed sending.
+        """
+        alike = [job for job in self.jobs if (job.moment, job.bucket) == (moment, bucket)]
+        nearest = min(alike, key=lambda job: abs(job.key[-1] - num_operations), default=None)
+        if nearest is not None and nearest.key[-1] == num_operations:
+            return nearest.kernels_s
+        together_s = sum(nearest.kernels_s) if nearest is not None and num_operations else 0.0
+        return (together_s / (num_operations + 1),) * (num_operations + 1)
 
 
 def setting_of(plan: Plan) -> dict[str, Any]:

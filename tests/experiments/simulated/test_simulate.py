@@ -11,7 +11,7 @@ from bagua_algos import Algorithm
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.runs.load import load_rows
-from experiments.simulated.profile import Profile, setting_of
+from experiments.simulated.profile import JobKernels, Profile, setting_of
 from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.replay import step_ends_s
 from experiments.simulated.simulate import make_timeline, train_simulated, transport
@@ -81,6 +81,25 @@ def test_a_profile_has_a_kernel_before_between_and_after_operations(rehearsed):
     assert min(job.kernels_s) > 0
     assert 0 < profile.ready_s[0] <= profile.backward_s
     assert profile.sharing == 2
+
+
+def test_a_job_with_other_operations_than_were_rehearsed_takes_as_long():
+    """The nearest one counts; what was not rehearsed at all, or sends nothing, is free."""
+    jobs = [(0, (9.0,)), (0, (1.0, 2.0, 3.0)), (0, (1.0,) * 8), (1, (1.0, 2.0, 3.0))]
+    profile = replace(
+        profile_of_a_second(),
+        jobs=tuple(
+            JobKernels(moment="on_bucket_ready", bucket=bucket, kernels_s=kernels_s)
+            for bucket, kernels_s in jobs
+        ),
+    )
+    assert profile.kernels_s("on_bucket_ready", 0, 2) == (1.0, 2.0, 3.0)
+    assert profile.kernels_s("on_bucket_ready", 0, 0) == (9.0,)
+    assert profile.kernels_s("on_bucket_ready", 0, 3) == (1.5,) * 4
+    assert profile.kernels_s("on_bucket_ready", 0, 9) == (0.8,) * 10
+    assert profile.kernels_s("on_bucket_ready", 1, 0) == (0.0,)
+    assert profile.kernels_s("on_bucket_ready", 2, 1) == (0.0,) * 2
+    assert profile.kernels_s("on_step_end", 0, 2) == (0.0,) * 3
 
 
 def test_a_profile_survives_its_file(rehearsed, tmp_path):
