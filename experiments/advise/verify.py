@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from experiments.advise.candidates import Candidate
-from experiments.plan.plan import Backend, Plan
+from experiments.plan.plan import MEASURED, Backend, Plan
 from experiments.real.failures import RunFailedError
 from experiments.real.local import launch
 from experiments.tasks.base import TaskData
@@ -58,7 +58,9 @@ def measured_times_s(candidate: Candidate, net: NetworkCondition, work: Work) ->
 
 
 def _real(plan: Plan, net: NetworkCondition) -> Plan:
-    return replace(plan, net=net, backend=Backend(process_group="gloo", device="cpu"))
+    cluster = replace(plan.cluster, stacking=MEASURED)  # real ones are each a process of its own
+    backend = Backend(process_group="gloo", device="cpu")
+    return replace(plan, net=net, backend=backend, cluster=cluster)
 
 
 def _measured_s(plan: Plan, data: TaskData, work: Work) -> float:

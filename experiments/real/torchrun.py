@@ -83,10 +83,9 @@ def work_as_peer(
         RunFailedError: another worker is gone or silent.
     """
     surroundings = _surroundings(plan, peers)
-    is_counted = surroundings.bytes_sent is not None
 
     def gather(result: Result, communicator: Communicator) -> list[Result]:
-        return _gather(result, communicator, plan.backend.device, is_counted=is_counted)
+        return _gather(result, communicator, plan.backend.device)
 
     try:
         return work(plan, data, surroundings, on_row, gather)
@@ -146,11 +145,9 @@ def _counter(plan: Plan, assignment: Assignment, interface: str | None) -> Calla
     return lambda: counters.bytes_sent(interface)
 
 
-def _gather(
-    result: Result, communicator: Communicator, device: str, *, is_counted: bool
-) -> list[Result]:
+def _gather(result: Result, communicator: Communicator, device: str) -> list[Result]:
     """All workers' results: what differs between them comes from each."""
-    sent = result.bytes_sent if is_counted else None
+    sent = result.bytes_sent
     own = torch.tensor(
         [[-1 if sent is None else sent, result.exposed_communication_s, result.data_wait_s or 0.0]],
         dtype=torch.float64,

@@ -90,7 +90,6 @@ def work(
     if surroundings.gpu is not None:
         torch.cuda.set_device(surroundings.gpu)
         steps_ahead = StepsAhead(STEP_LIMITS * plan.cluster.timeout_s)
-    count = surroundings.bytes_sent
     recorded = _recorded(plan, surroundings.rank)
     with (
         telling_failures(surroundings.rank),
@@ -106,8 +105,8 @@ def work(
             data,
             SingleModel(plan.model.to(plan.backend.device)),
             communicator,
-            InterfaceMeter(count or (lambda: 0), steps_ahead, plan.backend.device),
-            on_row if count else lambda row: on_row(replace(row, bytes_sent=None)),
+            InterfaceMeter(surroundings.bytes_sent, steps_ahead, plan.backend.device),
+            on_row,
             surroundings.recorder,
             surroundings.averager,
             lambda model, optimizer: make_pace(plan, surroundings.meeting),

@@ -86,17 +86,19 @@ def check_resumable(config: Mapping[str, Any], run: Path, num_processes: int) ->
 
 def _is_logged(step: int, rows: Sequence[MetricsRow], config: Mapping[str, Any]) -> bool:
     """Whether the record has the last rows before the checkpoint of `step`: workers write that
-    while their rows may still be on the way to the launcher.
+    while their rows may still be on the way to the launcher. Rows come in their order, so a later
+    one does as well, such as of an earlier run, which may have logged at other steps.
     """
     loss = step // config["log_every"] * config["log_every"] or 1
     evaluation = step // config["eval_every"] * config["eval_every"]
-    known = {(row.step, row.is_evaluation) for row in rows}
-    return (loss, False) in known and (not evaluation or (evaluation, True) in known)
+    evaluated = max((row.step for row in rows if row.is_evaluation), default=0)
+    has_loss = any(row.step >= loss for row in rows if not row.is_evaluation)
+    return (has_loss or evaluated > loss) and evaluated >= evaluation
 
 
 def check_same(config: Mapping[str, Any], run: Path, free: Sequence[str] = FREE) -> dict[str, Any]:
     """The configuration of `run`. Raises `UserError` where `config` is another in what is not
-    `free`.
+    `free`, or as many workers would average within other nodes.
     """
     saved = completed(load_config(run))
     for key in saved.keys() | config.keys():
@@ -105,7 +107,22 @@ def check_same(config: Mapping[str, Any], run: Path, free: Sequence[str] = FREE)
                 f"resume={run} was run with {key}={saved.get(key)}, not {config.get(key)}: "
                 f"only {', '.join(FREE[:-2])} may change"
             )
+    before, now = (_node_size(own) for own in (saved, config))
+    is_known = before is not None and now is not None  # else the network has no nodes now
+    if is_known and before != now and saved.get("workers") == config.get("workers"):
+        raise UserError(
+            f"resume={run} averaged within nodes of {before} workers, not {now}: give "
+            f"net.nodes.size={before}"
+        )
     return saved
+
+
+def _node_size(config: Mapping[str, Any]) -> int | None:
+    """How many workers average within a node; None where that makes no difference."""
+    algo, net = config.get("algo"), config.get("net")
+    if not isinstance(algo, Mapping) or not isinstance(net, Mapping) or not net.get("nodes"):
+        return None
+    return min(net["nodes"]["size"], config["workers"]) if algo.get("hierarchical") else None
 
 
 def rows_until(run: Path, step: int) -> list[MetricsRow]:

@@ -17,6 +17,9 @@ from netsim.timeline.timeline import (
     TimelineJob,
 )
 
+_REHEARSED = 0
+"""The worker that a rehearsal is of, which hears of no operation that it has no part in."""
+
 _CHECK = "overflow_check"
 """The engine's own job, which float16 needs: its operation is of no moment of the algorithm."""
 
@@ -50,10 +53,17 @@ def by_profile(script: Script, profile: Profile) -> list[tuple[TimelineJob, ...]
 def _work(
     profile: Profile, moment: str, bucket: int | None, operations: Sequence[Operation]
 ) -> tuple[Operation | float, ...]:
-    """Operations, and the kernels before, between and after them."""
-    first, *others = profile.kernels_s(moment, bucket, len(operations))
-    between = zip(operations, others, strict=True)
-    return first, *(part for pair in between for part in pair)
+    """Operations, and the kernels before, between and after those of the worker that a profile is
+    of. What other nodes do at the same time stays beside its own node's operation.
+    """
+    num_own = sum(_REHEARSED in operation.ranks for operation in operations)
+    kernels_s = iter(profile.kernels_s(moment, bucket, num_own))
+    work: list[Operation | float] = []
+    for operation in operations:
+        if _REHEARSED in operation.ranks:
+            work.append(next(kernels_s))
+        work.append(operation)
+    return *work, next(kernels_s)
 
 
 def _operations(job: TimelineJob) -> list[Operation]:

@@ -104,17 +104,24 @@ class Profile:
         return self.load(path)
 
     def check(self, plan: Plan) -> None:
-        """Raise `UserError` where it is not of what `plan` trains."""
-        setting = setting_of(plan)
-        before = {**_BEFORE, "parameters": setting["parameters"]}  # older profiles do not say it
+        """Raise `UserError` where it is not of what `plan` trains, or of another number of workers
+        that share a device. Those that a CPU computes may be timed by a GPU of another host.
+        """
+        setting = setting_of(plan) | {_SHARING: plan.cluster.sharing}
+        unsaid = {key: setting[key] for key in _NEWER} | _BEFORE
+        known = unsaid | self.setting | {_SHARING: self.sharing}
         for key, value in setting.items():
-            of_profile = self.setting.get(key, before.get(key))
-            if of_profile != value:
+            of_profile = known.get(key)
+            if of_profile != value and (key, value) != (_DEVICE, "cpu"):
                 raise UserError(
                     f"the profile is of {key}={of_profile}, and this run has "
                     f"{key}={value}: leave profile=null, or make one by python -m "
                     "experiments.calibrate"
                 )
+
+    def device_of(self, plan: Plan) -> str:
+        """The kind of device that it is of; `plan`'s own where an older profile does not say it."""
+        return self.setting.get(_DEVICE, plan.backend.device)
 
     @property
     def work_s(self) -> float:
@@ -123,21 +130,47 @@ class Profile:
         return self.forward_s + self.backward_s + self.optimizer_s + kernels_s
 
     def kernels_s(self, moment: str, bucket: int | None, num_operations: int) -> Sequence[float]:
-        """The kernel seconds of a job; of none with so many operations, zeros."""
-        for job in self.jobs:
-            if job.key == (moment, bucket, num_operations):
-                return job.kernels_s
-        return (0.0,) * (num_operations + 1)
+        """The kernel seconds of a job before, between and after its operations.
+
+        Where it was rehearsed with more operations or fewer alone, these take as long together, in
+        equal parts. Zeros for a job that was not rehearsed, and for one that sends nothing where it
+        was rehearsed sending.
+        """
+        alike = [job for job in self.jobs if (job.moment, job.bucket) == (moment, bucket)]
+        nearest = min(alike, key=lambda job: abs(job.key[-1] - num_operations), default=None)
+        if nearest is not None and nearest.key[-1] == num_operations:
+            return nearest.kernels_s
+        together_s = sum(nearest.kernels_s) if nearest is not None and num_operations else 0.0
+        return (together_s / (num_operations + 1),) * (num_operations + 1)
 
 
 def setting_of(plan: Plan) -> dict[str, Any]:
-    """What a profile depends on beside the device."""
+    """What a profile is of, and a run by it must be, too. Of the algorithm's fields that is what
+    changes the kind of its work alone, not how much there is of it (bits, rank, interval), since
+    the trials of a search may go by one profile; nor is the number of workers.
+    """
     names = {key: plan.names[key] for key in ("task", "model", "optim", "algo")}
     numbers = ("batch_size", "precision", "accumulate", "bucket_bytes")
     crop = {"data.sampler.crop": plan.loading.sampler.crop}
     size = {"parameters": sum(p.numel() for p in plan.model.parameters())}
-    return names | size | {name: getattr(plan, name) for name in numbers} | crop
+    compressor = getattr(plan.algorithm, "compressor", None)
+    newer = {
+        "algo.compressor": compressor and type(compressor).__name__,
+        "algo.hierarchical": plan.algorithm.needs_nodes,
+        "cluster.threads_per_worker": plan.cluster.threads_per_worker,
+        _DEVICE: plan.backend.device,
+    }
+    return names | size | {name: getattr(plan, name) for name in numbers} | crop | newer
 
+
+_SHARING = "cluster.sharing"
+_DEVICE = "device"
+
+_NEWER = (
+    *("parameters", "algo.compressor", "algo.hierarchical", "cluster.threads_per_worker"),
+    _DEVICE,
+)
+"""What older profiles do not say, which then are of any."""
 
 _BEFORE = {"data.sampler.crop": False}
 """What was so before profiles said it."""

@@ -22,6 +22,7 @@ import torch
 
 from bagua_algos.communication.communicator import Operation
 from bagua_algos.communication.loopback import LoopbackCommunicator
+from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import Engine
 from bagua_algos.worker_axis.models import SingleModel
 from experiments.plan.plan import Plan
@@ -39,6 +40,8 @@ WARM_UP_STEPS = 5
 REHEARSED_S = 0.5
 """For how long steps are taken, at least."""
 LIMIT_S = 120
+NUM_ROUNDS = 2
+"""Of an algorithm that repeats its work after many steps: so many are rehearsed, at least."""
 NUM_TOLD = 10
 """Parts of a rehearsal whose ends are told, so that the time it takes can be foreseen."""
 
@@ -58,7 +61,8 @@ def rehearse(
     """Measure steps of one worker of `plan`, `sharing` of them at once: so many, and for so long.
 
     An algorithm whose early steps do other work takes its part of `num_steps` for these, then skips
-    to later ones. `tell` is called whenever another of `NUM_TOLD` equal parts of it is over.
+    to later ones; one that repeats its work after many steps skips to the ends of its rounds.
+    `tell` is called whenever another of `NUM_TOLD` equal parts of it is over.
 
     To be called before torch has started threads here, or used a GPU, since it forks. Raises
     `Failure` where a process dies or takes too long, `UserError` where there is no GPU for it.
@@ -121,18 +125,17 @@ def _run(
     assert isinstance(engine, Engine), "PyTorch's own are not simulated"
     batches = plan.batches(data, (0,))
     step, num_told, until_s = 0, 0, -math.inf
-    early_steps = min(engine.algorithm.num_early_steps, plan.max_steps)
     take_step.read_ahead(batches, 0)
     lengths, places_s = plan.task.lengths(data.train), []
-    num_early = WARM_UP_STEPS + math.ceil(num_steps * early_steps / plan.max_steps)
     while (share := _share(step / (WARM_UP_STEPS + num_steps), until_s, seconds)) < 1:
         while num_told < math.floor(NUM_TOLD * share):
             launcher.send(None)
             num_told += 1
         if step == WARM_UP_STEPS:
             until_s = time.monotonic() + seconds
-        if step == num_early:
-            engine.skip_to(max(engine.context.step, early_steps))
+        least = _least_step(step, engine.algorithm, plan.max_steps, num_steps)
+        if least > engine.context.step:
+            engine.skip_to(least)
         if stopwatch.time(take_step, batches.indices(step), is_warm=step >= WARM_UP_STEPS):
             places_s += places(batches.indices(step), lengths, plan.accumulate).tolist()
         step += 1
@@ -153,6 +156,23 @@ def _share(of_steps: float, until_s: float, seconds: float) -> float:
     """
     left_s = until_s - time.monotonic()
     return min(of_steps, 1.0 if left_s <= 0 else 1 - left_s / seconds)
+
+
+def _least_step(step: int, algorithm: Algorithm, max_steps: int, num_steps: int) -> int:
+    """Which of a training's steps is rehearsed as number `step`, or an earlier one than it has come
+    to: after their part of the rehearsal the early ones are over. Where later ones are too few to
+    see `NUM_ROUNDS` rounds, they are those around the ends of so many.
+    """
+    early_steps = min(algorithm.num_early_steps, max_steps)
+    num_early = WARM_UP_STEPS + math.ceil(num_steps * early_steps / max_steps)
+    if step < num_early:
+        return 0
+    of_round = max(2, (WARM_UP_STEPS + num_steps - num_early) // NUM_ROUNDS)
+    if algorithm.steps_per_round <= of_round:
+        return early_steps
+    num_rounds, within = divmod(step - num_early, of_round)
+    end = early_steps + (num_rounds + 1) * algorithm.steps_per_round
+    return end - of_round // 2 + within
 
 
 def _device_name(plan: Plan) -> str:

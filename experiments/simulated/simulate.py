@@ -243,8 +243,14 @@ def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) 
         by_length(plan, profile, variation),
         threads_per_worker=plan.cluster.threads_per_worker,
         num_cores=os.cpu_count() or 1,
+        num_lanes=_num_lanes(plan, profile),
         records_events=plan.trace,
     )
+
+
+def _num_lanes(plan: Plan, profile: Profile) -> int:
+    """As many as real workers have where the profile is of."""
+    return 2 if profile.device_of(plan) == "cpu" else 1
 
 
 def timeline_of(
@@ -254,10 +260,11 @@ def timeline_of(
     *,
     threads_per_worker: int,
     num_cores: int,
+    num_lanes: int = 2,
     records_events: bool = False,
 ) -> Timeline:
     """The clocks of workers as fast as `profile` says over the network of `cost_model`; `num_cores`
-    are of the host that they share, if they do.
+    are of the host that they share, if they do. Workers on GPUs have one lane.
     """
     host_load = cost_model.world_size * threads_per_worker / num_cores
     return Timeline(
@@ -272,6 +279,7 @@ def timeline_of(
         ),
         host_load=min(1.0, host_load),
         host_wait=max(0.0, 1 - 1 / host_load),
+        num_lanes=num_lanes,
         records_events=records_events,
     )
 

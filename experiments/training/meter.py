@@ -25,12 +25,14 @@ class Stop(NamedTuple):
 
 
 class Meter(Protocol):
-    """Of one process; `time_s` in seconds, `bytes_sent` by one worker."""
+    """Of one process; `time_s` in seconds, `bytes_sent` by one worker, None where nothing counts
+    them, or nothing did in a run that it goes on from.
+    """
 
     @property
     def time_s(self) -> float: ...  # noqa: D102
     @property
-    def bytes_sent(self) -> int: ...  # noqa: D102
+    def bytes_sent(self) -> int | None: ...  # noqa: D102
 
     def running(self) -> AbstractContextManager[None]:
         """Count what happens within."""
@@ -68,23 +70,24 @@ class InterfaceMeter:
     next, and stands still from when somebody reads it, who waits for the GPU, to the next step.
 
     Args:
-        read_bytes_sent: the counter.
+        read_bytes_sent: the counter; None: nothing counts.
         steps_ahead: of a GPU; None: the CPU has computed what has run.
         device: where the communicator takes tensors from.
     """
 
     def __init__(
         self,
-        read_bytes_sent: Callable[[], int],
+        read_bytes_sent: Callable[[], int] | None,
         steps_ahead: StepsAhead | None = None,
         device: str = "cpu",
     ) -> None:
-        self._read_bytes_sent = read_bytes_sent
+        self._read_bytes_sent = read_bytes_sent or (lambda: 0)
         self._steps_ahead = steps_ahead
         self._device = device
         self._since: tuple[float, int] | None = None
         self._time_s = 0.0
         self._bytes_sent = 0
+        self._is_counted = read_bytes_sent is not None
 
     @property
     def time_s(self) -> float:
@@ -93,10 +96,12 @@ class InterfaceMeter:
         return self._time_s
 
     @property
-    def bytes_sent(self) -> int:
-        """Bytes sent in training so far; raises `CommunicationError` where the GPU hangs."""
+    def bytes_sent(self) -> int | None:
+        """Bytes sent in training so far, None if unknown; raises `CommunicationError` where the GPU
+        hangs.
+        """
         self._stop()
-        return self._bytes_sent
+        return self._bytes_sent if self._is_counted else None
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -131,12 +136,15 @@ class InterfaceMeter:
         self._time_s = communicator.all_gather(own).max().item()
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock, in seconds, and the count of bytes; raises as these."""
+        """The clock, in seconds, and the count of bytes, None if unknown; raises as these."""
         return {"time_s": self.time_s, "bytes_sent": self.bytes_sent}
 
     def restore(self, state: Mapping[str, Any], step: int) -> None:
-        """Set both; what the network does is no business of a worker's."""
-        self._time_s, self._bytes_sent = state["time_s"], state["bytes_sent"]
+        """Set both, and count no bytes where those before are unknown; what the network does is no
+        business of a worker's.
+        """
+        self._time_s, self._bytes_sent = state["time_s"], state["bytes_sent"] or 0
+        self._is_counted = self._is_counted and state["bytes_sent"] is not None
 
     def _stop(self) -> None:
         if self._since is None:

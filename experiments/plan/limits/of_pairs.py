@@ -160,6 +160,18 @@ def _check_real(run: Any) -> None:
         raise ValueError(
             "cluster.jitter is of simulated workers: leave cluster.jitter=null, or take backend=sim"
         )
+    sharing = getattr(run.cluster, "sharing", 1)
+    if sharing not in (1, run.workers):  # all of them share a host, as simulated ones beside may
+        raise ValueError(
+            f"cluster.sharing={sharing} is of simulated workers: leave cluster.sharing=1, or take "
+            "backend=sim"
+        )
+    stacking = getattr(run.cluster, "stacking", AUTO)
+    if stacking != AUTO:
+        raise ValueError(
+            f"cluster.stacking={stacking} is of simulated workers: leave cluster.stacking=auto, or "
+            "take backend=sim"
+        )
 
 
 def _check_nccl(run: Any) -> None:

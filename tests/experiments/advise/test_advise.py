@@ -281,6 +281,12 @@ def test_predictions_for_gpus_are_not_held_against_workers_on_cpus():
         check_launchable([on_gpu], [NetworkCondition()])
 
 
+def test_how_simulated_workers_are_computed_is_no_matter_of_real_ones(tmp_path):
+    plan = plan_of(tmp_path, "algo=allreduce", "cluster.sharing=2")
+    assert (plan.cluster.stacking, plan.workers) == ("vmap", 2)
+    check_launchable([plan], [NetworkCondition()])
+
+
 def test_no_seeds_are_refused():
     with pytest.raises(UserError, match="--seeds must be at least 1, got 0"):
         choose(["algo=allreduce"], 0)

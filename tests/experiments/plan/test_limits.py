@@ -251,6 +251,11 @@ REFUSED = [
     ),
     (["algo=allreduce", "backend=sim", "autotune=true"], "autotune=true measures real workers'"),
     (["algo=allreduce", "backend=gloo", "cluster.straggler=1"], "is of simulated workers: leave"),
+    (["algo=allreduce", "backend=gloo", "cluster.sharing=3"], "leave cluster.sharing=1, or take"),
+    (
+        ["algo=allreduce", "backend=gloo", "cluster.stacking=loop"],
+        "leave cluster.stacking=auto, or",
+    ),
     (["algo=allreduce", "backend=sim", "profile=nowhere.yaml"], "cannot be read (there is no such"),
     (["algo=allreduce", "streams=0"], "streams must be 1 to 16, or auto, got 0"),
     (["algo=allreduce", "pattern=tree"], "pattern must be one of ring, halving_doubling, direct"),
@@ -324,6 +329,8 @@ def test_other_texts_are_left(text):
         ["algo=allreduce", "~cluster.straggler"],
         ["algo=allreduce", "~data.partition", "~data.sizes"],
         ["algo=qadam", "experiment=reference", "workers=4", "backend=gloo"],
+        ["algo=qadam", "experiment=real_and_simulated", "backend=gloo"],
+        ["algo=qadam", "cluster.sharing=3", "cluster.stacking=loop", "backend=sim"],
     ],
     ids=lambda words: words[-1],
 )

@@ -190,6 +190,7 @@ def test_what_torchrun_starts_is_one_run(tmp_path):
     assert record["workers"] == 2
     assert record["net"] == "own network, 1 host"
     assert record["bytes_sent_per_worker"] is None  # nothing counts what workers of a host send
+    assert {row.bytes_sent for row in load_rows(folder)} == {None}
     assert [row.step for row in load_rows(folder) if row.kind == "step"] == [*range(1, 21)]
     assert len(load_runs(tmp_path)) == 1
 

@@ -9,10 +9,10 @@ import torch
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.plan.identity import completed
+from experiments.plan.identity import completed, plain
 from experiments.runs.load import load_rows
 from experiments.runs.records import RunFolder
-from experiments.runs.resume import check_resumable, check_same, going_on
+from experiments.runs.resume import FREE, check_resumable, check_same, going_on
 from experiments.runs.run import known_summary
 from experiments.runs.summary import Summary, read_summary
 from experiments.tasks.target import Target
@@ -147,6 +147,69 @@ def test_a_checkpoint_whose_rows_were_lost_on_their_way_is_not_gone_on_from(tmp_
         UserError, match="before it had logged what led to its checkpoint of step 8"
     ):
         check_resumable(config, tmp_path, 1)
+
+
+@pytest.mark.parametrize("log_every", [3, 4, 7])
+def test_a_checkpoint_after_a_change_of_log_every_is_gone_on_from(log_every, tmp_path):
+    """The first run logged steps 1 and 10 and went on to 10, where it was evaluated."""
+    steps = {"log_every": log_every, "eval_every": 5, "max_steps": 20}
+    config = completed(steps | {"names": {"backend": "sim"}})
+    record = RunFolder.create(tmp_path, config, Summary(algo="allreduce", net="none"))
+    Checkpoints(tmp_path, 0, 1).save(11, {})
+    for step in (1, 5, 10):
+        if step != 5:
+            record.log(MetricsRow(kind="step", step=step, time_s=step, loss=1.0))
+        if step != 1:
+            record.log(MetricsRow(kind="evaluation", step=step, time_s=step, accuracy=1.0))
+    assert check_resumable(config, tmp_path, 1) == 11
+
+
+def test_a_later_evaluation_says_that_the_losses_before_it_were_logged(tmp_path):
+    """The first run logged every tenth step, up to 25; then every seventh step is logged."""
+    steps = {"log_every": 7, "eval_every": 5, "max_steps": 40}
+    config = completed(steps | {"names": {"backend": "sim"}})
+    record = RunFolder.create(tmp_path, config, Summary(algo="allreduce", net="none"))
+    own = Checkpoints(tmp_path, 0, 1)
+    for step in (27, 29):
+        own.save(step, {})
+    record.log(MetricsRow(kind="step", step=20, time_s=20.0, loss=1.0))
+    record.log(MetricsRow(kind="evaluation", step=25, time_s=25.0, accuracy=1.0))
+    assert check_resumable(config, tmp_path, 1) == 27  # no loss of step 28
+    record.log(MetricsRow(kind="step", step=28, time_s=28.0, loss=1.0))
+    assert check_resumable(config, tmp_path, 1) == 29
+
+
+def saved_with(folder, *words):
+    """The configuration of a run in `folder`."""
+    config = plain(compose_config(["algo=allreduce", "net=two_sites", "workers=4", *words]))
+    RunFolder.create(folder, config, Summary(algo="allreduce", net="two_sites"))
+    return config
+
+
+def test_workers_that_average_within_nodes_go_on_within_the_same(tmp_path):
+    hierarchical = "algo.hierarchical=true"
+    config = saved_with(tmp_path, hierarchical)
+
+    def other(size, **values):
+        return config | {"net": config["net"] | {"nodes": {"size": size}}} | values
+
+    check_same(other(2), tmp_path)
+    with pytest.raises(
+        UserError, match=r"within nodes of 2 workers, not 4: give net.nodes.size=2$"
+    ):
+        check_same(other(4), tmp_path)
+    check_same(other(1, workers=2), tmp_path, (*FREE, "workers"))  # as torchrun has started them
+
+
+def test_nodes_may_change_where_nobody_averages_within_them(tmp_path):
+    config = saved_with(tmp_path)
+    check_same(config | {"net": config["net"] | {"nodes": {"size": 4}}}, tmp_path)
+    check_same(config | {"net": config["net"] | {"nodes": None}}, tmp_path)
+
+
+def test_nodes_that_hold_all_workers_are_the_same(tmp_path):
+    config = saved_with(tmp_path, "algo.hierarchical=true", "net.nodes.size=4")
+    check_same(config | {"net": config["net"] | {"nodes": {"size": 8}}}, tmp_path)
 
 
 def test_a_run_that_goes_on_in_its_own_folder_keeps_what_it_had_gone_on_with(tmp_path, monkeypatch):

@@ -63,6 +63,30 @@ def test_what_an_algorithm_does_late_is_rehearsed_as_what_it_does_soon(algo, soo
     assert len({moment for moment, _, _ in of_late}) > 1 or len(of_late) > 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("algo=diloco_int8",),
+        ("algo=slowmo",),
+        ("algo=low_precision_decentralized",),
+        ("algo=post_local_sgd", "algo.start_step=50"),
+    ],
+    ids=" ".join,
+)
+def test_a_round_after_many_steps_is_rehearsed_as_one_after_few(words, tmp_path):
+    torch.set_num_threads(1)
+
+    def jobs_of(interval):
+        config = compose_config(
+            [*words, f"algo.interval={interval}", *("backend=sim", "model=mlp", "workers=2")]
+        )
+        plan = make_plan(config, tmp_path)
+        profile = rehearse(plan, plan.task.load(), sharing=1, num_steps=20, seconds=0)
+        return {job.key for job in profile.jobs}
+
+    assert jobs_of(1000) == jobs_of(21) == jobs_of(5)
+
+
 def rehearsed_from_scale(scale, folder, monkeypatch, **options):
     torch.set_num_threads(1)
     monkeypatch.setattr(

@@ -8,14 +8,16 @@ import torch
 import yaml
 
 from bagua_algos import Algorithm
+from bagua_algos.communication.communicator import Operation
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.runs.load import load_rows
-from experiments.simulated.profile import Profile, setting_of
+from experiments.simulated.profile import JobKernels, Profile, setting_of
 from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.replay import step_ends_s
 from experiments.simulated.simulate import make_timeline, train_simulated, transport
 from host.errors import UserError
+from netsim.timeline.timeline import TimelineJob
 from netsim.timeline.transport import GLOO
 from tests import app
 from tests.experiments.simulated.profiles import profile_of_a_second
@@ -81,6 +83,25 @@ def test_a_profile_has_a_kernel_before_between_and_after_operations(rehearsed):
     assert min(job.kernels_s) > 0
     assert 0 < profile.ready_s[0] <= profile.backward_s
     assert profile.sharing == 2
+
+
+def test_a_job_with_other_operations_than_were_rehearsed_takes_as_long():
+    """The nearest one counts; what was not rehearsed at all, or sends nothing, is free."""
+    jobs = [(0, (9.0,)), (0, (1.0, 2.0, 3.0)), (0, (1.0,) * 8), (1, (1.0, 2.0, 3.0))]
+    profile = replace(
+        profile_of_a_second(),
+        jobs=tuple(
+            JobKernels(moment="on_bucket_ready", bucket=bucket, kernels_s=kernels_s)
+            for bucket, kernels_s in jobs
+        ),
+    )
+    assert profile.kernels_s("on_bucket_ready", 0, 2) == (1.0, 2.0, 3.0)
+    assert profile.kernels_s("on_bucket_ready", 0, 0) == (9.0,)
+    assert profile.kernels_s("on_bucket_ready", 0, 3) == (1.5,) * 4
+    assert profile.kernels_s("on_bucket_ready", 0, 9) == (0.8,) * 10
+    assert profile.kernels_s("on_bucket_ready", 1, 0) == (0.0,)
+    assert profile.kernels_s("on_bucket_ready", 2, 1) == (0.0,) * 2
+    assert profile.kernels_s("on_step_end", 0, 2) == (0.0,) * 3
 
 
 def test_a_profile_survives_its_file(rehearsed, tmp_path):
@@ -182,7 +203,88 @@ def test_an_optimizer_that_overlooks_gaps_between_workers_is_refused(rehearsed, 
 def test_a_profile_of_another_model_is_refused(rehearsed, tmp_path):
     _, profile = rehearsed
     with pytest.raises(UserError, match="profile is of model=mlp, and this run has model=cnn"):
-        profile.check(plan_of(tmp_path, "model=cnn"))
+        profile.check(plan_of(tmp_path, "model=cnn", "cluster.sharing=2"))
+
+
+FITTING = ("cluster.sharing=2", "net=two_sites", "workers=4")
+"""A run that the fixture's profile is of."""
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (
+            ("algo.compressor=qsgd",),
+            r"is of algo\.compressor=MinMaxUInt8, .* algo\.compressor=QSGD: ",
+        ),
+        (
+            ("algo.hierarchical=true",),
+            r"is of algo\.hierarchical=False, and this run has .*=True: ",
+        ),
+        (
+            ("cluster.sharing=4",),
+            r"is of cluster\.sharing=2, and this run has .*=4: leave profile=",
+        ),
+        (
+            ("cluster.threads_per_worker=2",),
+            r"is of cluster\.threads_per_worker=1, and this run has",
+        ),
+        (("device=cuda",), "is of device=cpu, and this run has device=cuda: "),
+    ],
+)
+def test_a_profile_of_another_kind_of_work_is_refused(words, complaint, rehearsed, tmp_path):
+    _, profile = rehearsed
+    profile.check(plan_of(tmp_path, *FITTING))
+    with pytest.raises(UserError, match=complaint):
+        profile.check(plan_of(tmp_path, *FITTING, *words))
+
+
+def test_a_profile_serves_workers_that_do_more_or_less_of_its_work(rehearsed, tmp_path):
+    """Trials of one search, other numbers of workers, and a GPU's times on a host without one."""
+    _, profile = rehearsed
+    for words in (("workers=8", "net=wan"), ("algo.error_feedback=true", "lr_scale=2")):
+        profile.check(plan_of(tmp_path, *FITTING, *words))
+    qsgd = plan_of(tmp_path, *FITTING, "algo=qsgd", "algo.compressor.bits=2")
+    of_qsgd = replace(profile, setting=setting_of(qsgd))
+    of_qsgd.check(plan_of(tmp_path, *FITTING, "algo=qsgd", "algo.compressor.bits=8"))
+    of_gpu = replace(profile, setting={**profile.setting, "device": "cuda"})
+    of_gpu.check(plan_of(tmp_path, *FITTING))
+
+
+def test_an_older_profile_is_of_any_kind_of_work(rehearsed, tmp_path):
+    _, profile = rehearsed
+    newer = ("algo.compressor", "algo.hierarchical", "cluster.threads_per_worker", "device")
+    older = {key: value for key, value in profile.setting.items() if key not in newer}
+    words = ("algo.compressor=qsgd", "algo.hierarchical=true", "cluster.threads_per_worker=2")
+    replace(profile, setting=older).check(plan_of(tmp_path, *FITTING, *words, "device=cuda"))
+
+
+@pytest.mark.parametrize("name", ["bytegrad", "movies_diloco_int8"])
+def test_the_profiles_of_the_reference_study_fit_its_runs_and_those_of_the_map(name, tmp_path):
+    profile = Profile.load(PROFILES / f"{name}_w16.yaml")
+    own = "reference_movies" if name.startswith("movies_") else "reference"
+    words = [f"experiment={own}", f"algo={profile.setting['algo']}"]
+    for workers in (8, 16):
+        profile.check(make_plan(compose_config([*words, f"workers={workers}"]), tmp_path))
+
+
+def test_workers_on_gpus_are_timed_by_one_lane(rehearsed, tmp_path):
+    """By the kind of the device that their profile is of; an older one is of the run's own."""
+    _, profile = rehearsed
+    of_gpu, older = (replace(profile, setting=s) for s in ({"device": "cuda"}, {}))
+    on_cpu, on_gpu = plan_of(tmp_path), plan_of(tmp_path, "device=cuda")
+
+    def num_lanes(plan, profile):
+        """So many buckets that are ready at once travel at once."""
+        work = [Operation(name="exchange", num_bytes=1_000_000, ranks=(0, 1), peers=(1, 0))]
+        jobs = [TimelineJob(moment="bucket_ready", bucket=k, work=work) for k in range(2)]
+        timeline = make_timeline(replace(plan, trace=True), replace(profile, ready_s=(0.0, 0.0)))
+        timeline.replay(jobs)
+        starts_s = {e.start_s for e in timeline.events if e.name == "exchange" and e.worker == 0}
+        return 3 - len(starts_s)
+
+    assert num_lanes(on_cpu, profile) == num_lanes(on_cpu, older) == 2
+    assert num_lanes(on_gpu, older) == num_lanes(on_cpu, of_gpu) == 1
 
 
 @pytest.mark.parametrize(

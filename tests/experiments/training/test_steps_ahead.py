@@ -166,6 +166,31 @@ def test_what_is_sent_while_training_stands_is_counted_and_takes_no_time(monkeyp
     assert (meter.time_s, meter.bytes_sent) == (2, 20 + 30)
 
 
+@pytest.mark.parametrize(("is_counted_before", "is_counted"), [(False, True), (True, False)])
+def test_bytes_are_unknown_where_some_of_a_run_was_not_counted(
+    is_counted_before, is_counted, monkeypatch
+):
+    clock = Clock(monkeypatch)
+    first, then = (
+        InterfaceMeter(clock.bytes_sent if counts else None)
+        for counts in (is_counted_before, is_counted)
+    )
+    for meter in (first, then):
+        with meter.running():
+            clock.now_s += 2
+        with meter.standing():
+            clock.now_s += 1
+        assert meter.bytes_sent == (30 if meter is first and is_counted_before else None)
+        then.restore(first.state_dict(), step=1)
+    assert (then.time_s, then.bytes_sent, then.state_dict()["bytes_sent"]) == (2, None, None)
+
+
+def test_a_checkpoint_of_before_where_nothing_was_counted_is_gone_on_from(monkeypatch):
+    meter = InterfaceMeter(Clock(monkeypatch).bytes_sent)
+    meter.restore({"time_s": 30.0, "bytes_sent": 0}, step=3)
+    assert (meter.time_s, meter.bytes_sent) == (30, 0)
+
+
 def test_a_meter_is_set_to_the_slowest_workers_clock_and_restored(monkeypatch):
     clock = Clock(monkeypatch)
     meter = InterfaceMeter(clock.bytes_sent)

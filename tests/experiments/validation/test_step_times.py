@@ -85,7 +85,7 @@ def record():
     """Two workers exchange in turn with themselves and each other, and sum up at every step."""
     sums = Operation(name="all_reduce_mean", num_bytes=1_250_000, ranks=(0, 1))
     swap = Operation(name="exchange", num_bytes=125_000, ranks=(0, 1), peers=(1, 0))
-    alone = Operation(name="all_gather", num_bytes=125_000, ranks=(1,))
+    alone = Operation(name="all_gather", num_bytes=125_000, ranks=(0,))
     bucket = TimelineJob(moment="bucket_ready", bucket=0, work=(0.001, sums, 0.002))
     odd, even = (
         (bucket, TimelineJob(moment="step_end", work=(0.003, operation, 0.004)))
