@@ -17,7 +17,7 @@ from experiments.runs.run import known_summary
 from experiments.runs.summary import Summary, read_summary
 from experiments.tasks.target import Target
 from experiments.training.checkpoints.checkpoint import Checkpoints, check_portable, resumed_s
-from experiments.training.checkpoints.places import complete_steps, newest
+from experiments.training.checkpoints.places import complete, complete_steps, newest
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 from tests import app
@@ -255,3 +255,7 @@ def test_a_run_whose_configuration_is_torn_is_not_gone_on_with(text, tmp_path):
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(UserError, match=r"config\.yaml is no whole configuration of a run"):
         check_same({"seed": 1}, tmp_path)
+
+
+def test_a_checkpoint_that_is_removed_meanwhile_is_not_complete(tmp_path):
+    assert complete(tmp_path, 40) == set()
