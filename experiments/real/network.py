@@ -35,6 +35,9 @@ NUM_PROBES = 8
 """The first ones run beside imports of the launcher."""
 
 START_LIMIT_S = 60
+PROBE_ROUND_TRIPS = 30
+"""That a probe may take besides."""
+
 FILES, FILES_A_WORKER = 32, 8
 """That real workers and their launcher open."""
 
@@ -86,6 +89,7 @@ class WorkersNetwork:
     def __init__(self, condition: NetworkCondition, num_workers: int) -> None:
         allow_open_files(FILES + FILES_A_WORKER * num_workers)
         self.num_workers = num_workers
+        self._condition = condition
         self.channel, theirs = Pipe()
         """The hub's word once workers train: that it has failed, or by its end that it died."""
         self._keepers: list[int] | None = None
@@ -103,7 +107,7 @@ class WorkersNetwork:
         """Wait until the links are there.
 
         Raises:
-            ValueError, NamespaceError: as `Hub` and `Hub.fork_workers`.
+            ValueError, NamespaceError: as `Hub`, `Hub.fork_workers` and `proof.round_trip_s`.
         """
         if self._keepers is not None:
             return
@@ -130,7 +134,7 @@ class WorkersNetwork:
             self.await_made()
         except (NamespaceError, ValueError) as error:
             raise RunFailedError(str(error)) from error
-        limit_s = NUM_PROBES * (START_LIMIT_S + GRACE_S)
+        limit_s = NUM_PROBES * (_probe_limit_s(self._condition, self.num_workers) + GRACE_S)
         try:
             if not self.channel.poll(limit_s):
                 raise RunFailedError(f"the workers' links were not proven within {limit_s:g} s")
@@ -182,6 +186,7 @@ def _run_hub(condition: NetworkCondition, num_workers: int, launcher: ParentChan
         return _keep(condition, rank, num_workers, ParentChannel(channels[rank][1]))
 
     try:
+        limit_s = _probe_limit_s(condition, num_workers)
         hub = Hub(condition, num_workers)
         ranks = hub.fork_workers(keep)
     except (NamespaceError, ValueError) as error:
@@ -192,11 +197,12 @@ def _run_hub(condition: NetworkCondition, num_workers: int, launcher: ParentChan
         theirs.close()
     launcher.send([keepers[rank] for rank in range(num_workers)])
     try:
-        launcher.send(_proven(condition, hub.backend, [ours for ours, _ in channels], keepers))
+        ours = [ours for ours, _ in channels]
+        launcher.send(_proven(condition, hub.backend, ours, keepers, limit_s))
         released = launcher.recv()
         assert isinstance(released, Released), "there is one word"
-        for ours, _ in channels:
-            ours.close()  # which ends the keepers
+        for channel in ours:
+            channel.close()  # which ends the keepers
         hub.start_clock(released.at_s)
         for pid in ranks:
             os.waitpid(pid, 0)
@@ -207,12 +213,17 @@ def _run_hub(condition: NetworkCondition, num_workers: int, launcher: ParentChan
 
 
 def _proven(
-    condition: NetworkCondition, backend: str, channels: list[Connection], keepers: dict[int, int]
+    condition: NetworkCondition,
+    backend: str,
+    channels: list[Connection],
+    keepers: dict[int, int],
+    limit_s: float,
 ) -> ShapedNetwork | RunFailedError:
     """Have the keepers probe their links until these are what was asked for.
 
     A busy host can disturb a probe, or have a connection of it break off, and nothing makes a
-    link look better than it is: so a network is refused only after `NUM_PROBES`.
+    link look better than it is: so a network is refused only after `NUM_PROBES`. Each may be
+    silent for `limit_s`.
     """
     probed: dict[int, Probed] = {}
 
@@ -232,7 +243,7 @@ def _proven(
         probed.clear()
         supervisor.say(PROBE)
         try:
-            supervisor.await_all(probed, START_LIMIT_S, "probed its link")
+            supervisor.await_all(probed, limit_s, "probed its link")
             refusal = next((p.broken for p in probed.values() if p.broken), "")
             if refusal:
                 continue
@@ -244,6 +255,11 @@ def _proven(
         except RunFailedError as error:
             return error
     return RunFailedError(refusal)
+
+
+def _probe_limit_s(condition: NetworkCondition, num_workers: int) -> float:
+    """How long a probe may be silent. Raises as `proof.round_trip_s`."""
+    return START_LIMIT_S + PROBE_ROUND_TRIPS * proof.round_trip_s(condition, num_workers)
 
 
 def _keep(condition: NetworkCondition, rank: int, num_workers: int, hub: ParentChannel) -> int:

@@ -49,3 +49,10 @@ def test_what_no_network_can_be_is_refused_before_it_is_made():
     with pytest.raises(ValueError, match="9"):
         made.await_made()
     made.end()
+
+
+def test_a_network_whose_proof_would_take_minutes_is_refused_before_it_is_made():
+    made = WorkersNetwork(NetworkCondition(delay_ms=270_000), 2)
+    with pytest.raises(ValueError, match=r"^delay_ms makes round trips of 540 s"):
+        made.await_made()
+    made.end()
