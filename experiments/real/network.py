@@ -17,7 +17,14 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from experiments.real.failures import RunFailedError
-from experiments.real.messages import PROBE, Failed, Probed, Released, failed_by
+from experiments.real.messages import (
+    PROBE,
+    RELEASE,
+    Failed,
+    Probed,
+    TrainingGoesOn,
+    failed_by,
+)
 from experiments.real.supervisor import GRACE_S, Supervisor
 from host.channel import ParentChannel
 from host.processes import allow_open_files, end_of, fork
@@ -156,12 +163,17 @@ class WorkersNetwork:
         assert self._keepers is not None, "await_made comes first"
         join_network_namespace(self._keepers[rank])
 
-    def release(self, at_s: float = 0.0) -> None:
-        """All workers have entered: their links last as long as they do, and their time begins with
-        `at_s`, in seconds on the training clock.
-        """
+    def release(self) -> None:
+        """All workers have entered: their links last as long as they do."""
+        self._say(RELEASE)
+
+    def set_clock(self, word: TrainingGoesOn) -> None:
+        """Begin the links' time, or set it, to that of the training clock."""
+        self._say(word)
+
+    def _say(self, word: object) -> None:
         with suppress(BrokenPipeError):  # its death is heard
-            self.channel.send(Released(at_s))
+            self.channel.send(word)
 
     def end(self) -> None:
         """Take it down: the hub is gone when this returns, and the kernel ends its keepers."""
@@ -199,14 +211,15 @@ def _run_hub(condition: NetworkCondition, num_workers: int, launcher: ParentChan
     try:
         ours = [ours for ours, _ in channels]
         launcher.send(_proven(condition, hub.backend, ours, keepers, limit_s))
-        released = launcher.recv()
-        assert isinstance(released, Released), "there is one word"
+        assert launcher.recv() == RELEASE, "there is one word"
         for channel in ours:
             channel.close()  # which ends the keepers
-        hub.start_clock(released.at_s)
         for pid in ranks:
             os.waitpid(pid, 0)
-        launcher.recv()  # without a limit: the launcher's end is this process's
+        while True:
+            word = launcher.recv()  # without a limit: the launcher's end is this process's
+            assert isinstance(word, TrainingGoesOn), "there is no other word"
+            hub.start_clock(word.at_s)
     except NamespaceError as error:  # a switch in user space has died
         launcher.send(Failed(str(error), is_consequence=False))
     return 1

@@ -21,7 +21,7 @@ FAST = {"rate_mbit": 1000, "delay_ms": 50}
     ],
 )
 def test_the_links_between_nodes_count_however_many_workers_a_node_has(size, num_workers, named):
-    slow = dict.fromkeys(named, {"rate_mbit": 1})
+    slow = {rank: {"rate_mbit": 1} for rank in named}
     condition = NetworkCondition(nodes={"size": size, "between": BETWEEN}, workers=slow)
     assert bandwidth_delay_bytes(condition, num_workers) == OF_BETWEEN
 
@@ -33,7 +33,7 @@ def test_a_node_that_no_worker_is_on_does_not_count():
 
 def test_of_a_node_behind_named_workers_two_count():
     """Workers 0 to 7 are slow, and worker 8 is the last one of the first node."""
-    slow = dict.fromkeys(range(8), {"rate_mbit": 1})
+    slow = {rank: {"rate_mbit": 1} for rank in range(8)}
     nodes = {"size": 9, "between": {"rate_mbit": 1}}
     condition = NetworkCondition(**FAST, nodes=nodes, workers=slow)
     assert bandwidth_delay_bytes(condition, 18) == 1000e6 / 8 * 0.1
