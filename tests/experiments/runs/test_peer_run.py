@@ -6,7 +6,6 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-
 import torch.distributed as dist
 
 from experiments.plan.compose import compose_config
