@@ -31,6 +31,7 @@ def serve(condition: NetworkCondition, num_workers: int, command: list[str]) -> 
         NamespaceError, ProbeError, ValueError: if the network cannot be made, or is not what was
             asked for.
     """
+    proof.round_trip_s(condition, num_workers)
     hub = Hub(condition, num_workers)
     addresses = [hub.address(rank) for rank in range(num_workers)]
     of_one_node(command, 0, addresses)

@@ -15,12 +15,19 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from experiments.plan.plan import Plan
-from experiments.real.messages import TRAIN, Diverged, Exited, Finished, Joined, Stopped
+from experiments.real.messages import (
+    TRAIN,
+    Diverged,
+    Exited,
+    Finished,
+    Joined,
+    Stopped,
+    TrainingGoesOn,
+)
 from experiments.real.network import DIED, START_LIMIT_S, ShapedNetwork, WorkersNetwork
 from experiments.real.supervisor import Supervisor
 from experiments.real.worker import run_worker
 from experiments.tasks.base import TaskData
-from experiments.training.checkpoints.checkpoint import resumed_s
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from experiments.training.torch_ddp import before_forks
@@ -71,7 +78,6 @@ class _Crew:
     def __init__(self, plan: Plan, data: TaskData, network: WorkersNetwork) -> None:
         self._plan = plan
         self._network = network
-        self._begins_s = resumed_s(plan) if plan.net.varies else 0.0
         self._joined: dict[int, Joined] = {}
         self._results: dict[int, Result] = {}
         self._on_row: Callable[[MetricsRow], None] = lambda row: None
@@ -98,7 +104,7 @@ class _Crew:
         """Let the workers train and wait for their results."""
         self._on_row = on_row
         self._supervisor.await_all(self._joined, START_LIMIT_S, "entered its network")
-        self._network.release(self._begins_s)
+        self._network.release()
         self._supervisor.say(TRAIN)
         # Of a step: worker 0 is heard of after each, or each batch of an evaluation. Collectives
         # have the limit timeout_s, and a step has several.
@@ -124,6 +130,8 @@ class _Crew:
         match message:
             case MetricsRow():
                 self._on_row(message)
+            case TrainingGoesOn():
+                self._network.set_clock(message)
             case Joined() if rank is not None:
                 self._joined[rank] = message
             case Finished(result) if rank is not None:

@@ -14,14 +14,16 @@ from netsim.proof.proof import LinkReport
 if TYPE_CHECKING:  # the processes of a network import no torch
     from experiments.training.result import Result
 
-PROBE, TRAIN = "probe", "train"
-"""What the hub says to who holds a link, any number of times; what the launcher says to workers."""
+PROBE, TRAIN, RELEASE = "probe", "train", "release"
+"""What the hub says to who holds a link, any number of times; what the launcher says to workers;
+what it says to the hub once they have entered.
+"""
 
 
 @dataclass(frozen=True)
-class Released:
-    """What the launcher says to the hub: workers are about to train, and the time of their network
-    begins with `at_s`, 0 unless they go on from a checkpoint.
+class TrainingGoesOn:
+    """Worker 0 is about to take steps, at `at_s` on the training clock; the launcher tells the hub,
+    which sets the network's time to that.
     """
 
     at_s: float

@@ -17,7 +17,14 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from experiments.real.failures import RunFailedError
-from experiments.real.messages import PROBE, Failed, Probed, Released, failed_by
+from experiments.real.messages import (
+    PROBE,
+    RELEASE,
+    Failed,
+    Probed,
+    TrainingGoesOn,
+    failed_by,
+)
 from experiments.real.supervisor import GRACE_S, Supervisor
 from host.channel import ParentChannel
 from host.processes import allow_open_files, end_of, fork
@@ -35,6 +42,9 @@ NUM_PROBES = 8
 """The first ones run beside imports of the launcher."""
 
 START_LIMIT_S = 60
+PROBE_ROUND_TRIPS = 30
+"""That a probe may take besides."""
+
 FILES, FILES_A_WORKER = 32, 8
 """That real workers and their launcher open."""
 
@@ -86,6 +96,7 @@ class WorkersNetwork:
     def __init__(self, condition: NetworkCondition, num_workers: int) -> None:
         allow_open_files(FILES + FILES_A_WORKER * num_workers)
         self.num_workers = num_workers
+        self._condition = condition
         self.channel, theirs = Pipe()
         """The hub's word once workers train: that it has failed, or by its end that it died."""
         self._keepers: list[int] | None = None
@@ -103,7 +114,7 @@ class WorkersNetwork:
         """Wait until the links are there.
 
         Raises:
-            ValueError, NamespaceError: as `Hub` and `Hub.fork_workers`.
+            ValueError, NamespaceError: as `Hub`, `Hub.fork_workers` and `proof.round_trip_s`.
         """
         if self._keepers is not None:
             return
@@ -130,7 +141,7 @@ class WorkersNetwork:
             self.await_made()
         except (NamespaceError, ValueError) as error:
             raise RunFailedError(str(error)) from error
-        limit_s = NUM_PROBES * (START_LIMIT_S + GRACE_S)
+        limit_s = NUM_PROBES * (_probe_limit_s(self._condition, self.num_workers) + GRACE_S)
         try:
             if not self.channel.poll(limit_s):
                 raise RunFailedError(f"the workers' links were not proven within {limit_s:g} s")
@@ -152,12 +163,17 @@ class WorkersNetwork:
         assert self._keepers is not None, "await_made comes first"
         join_network_namespace(self._keepers[rank])
 
-    def release(self, at_s: float = 0.0) -> None:
-        """All workers have entered: their links last as long as they do, and their time begins with
-        `at_s`, in seconds on the training clock.
-        """
+    def release(self) -> None:
+        """All workers have entered: their links last as long as they do."""
+        self._say(RELEASE)
+
+    def set_clock(self, word: TrainingGoesOn) -> None:
+        """Begin the links' time, or set it, to that of the training clock."""
+        self._say(word)
+
+    def _say(self, word: object) -> None:
         with suppress(BrokenPipeError):  # its death is heard
-            self.channel.send(Released(at_s))
+            self.channel.send(word)
 
     def end(self) -> None:
         """Take it down: the hub is gone when this returns, and the kernel ends its keepers."""
@@ -182,6 +198,7 @@ def _run_hub(condition: NetworkCondition, num_workers: int, launcher: ParentChan
         return _keep(condition, rank, num_workers, ParentChannel(channels[rank][1]))
 
     try:
+        limit_s = _probe_limit_s(condition, num_workers)
         hub = Hub(condition, num_workers)
         ranks = hub.fork_workers(keep)
     except (NamespaceError, ValueError) as error:
@@ -192,27 +209,34 @@ def _run_hub(condition: NetworkCondition, num_workers: int, launcher: ParentChan
         theirs.close()
     launcher.send([keepers[rank] for rank in range(num_workers)])
     try:
-        launcher.send(_proven(condition, hub.backend, [ours for ours, _ in channels], keepers))
-        released = launcher.recv()
-        assert isinstance(released, Released), "there is one word"
-        for ours, _ in channels:
-            ours.close()  # which ends the keepers
-        hub.start_clock(released.at_s)
+        ours = [ours for ours, _ in channels]
+        launcher.send(_proven(condition, hub.backend, ours, keepers, limit_s))
+        assert launcher.recv() == RELEASE, "there is one word"
+        for channel in ours:
+            channel.close()  # which ends the keepers
         for pid in ranks:
             os.waitpid(pid, 0)
-        launcher.recv()  # without a limit: the launcher's end is this process's
+        while True:
+            word = launcher.recv()  # without a limit: the launcher's end is this process's
+            assert isinstance(word, TrainingGoesOn), "there is no other word"
+            hub.start_clock(word.at_s)
     except NamespaceError as error:  # a switch in user space has died
         launcher.send(Failed(str(error), is_consequence=False))
     return 1
 
 
 def _proven(
-    condition: NetworkCondition, backend: str, channels: list[Connection], keepers: dict[int, int]
+    condition: NetworkCondition,
+    backend: str,
+    channels: list[Connection],
+    keepers: dict[int, int],
+    limit_s: float,
 ) -> ShapedNetwork | RunFailedError:
     """Have the keepers probe their links until these are what was asked for.
 
     A busy host can disturb a probe, or have a connection of it break off, and nothing makes a
-    link look better than it is: so a network is refused only after `NUM_PROBES`.
+    link look better than it is: so a network is refused only after `NUM_PROBES`. Each may be
+    silent for `limit_s`.
     """
     probed: dict[int, Probed] = {}
 
@@ -232,7 +256,7 @@ def _proven(
         probed.clear()
         supervisor.say(PROBE)
         try:
-            supervisor.await_all(probed, START_LIMIT_S, "probed its link")
+            supervisor.await_all(probed, limit_s, "probed its link")
             refusal = next((p.broken for p in probed.values() if p.broken), "")
             if refusal:
                 continue
@@ -244,6 +268,11 @@ def _proven(
         except RunFailedError as error:
             return error
     return RunFailedError(refusal)
+
+
+def _probe_limit_s(condition: NetworkCondition, num_workers: int) -> float:
+    """How long a probe may be silent. Raises as `proof.round_trip_s`."""
+    return START_LIMIT_S + PROBE_ROUND_TRIPS * proof.round_trip_s(condition, num_workers)
 
 
 def _keep(condition: NetworkCondition, rank: int, num_workers: int, hub: ParentChannel) -> int:

@@ -42,7 +42,6 @@ _OF_NAMESPACES = (
 def check_assigned(plan: Plan, assignment: Assignment) -> None:
     """Raise `UserError` for what cannot be run by processes that torchrun or srun has started."""
     starter, num_local = assignment.starter, assignment.local_world_size
-    nodes = plan.net.nodes
     if plan.backend.is_simulated:
         raise UserError(
             f"backend=sim simulates all workers in one process: start it without {starter}"
@@ -59,17 +58,33 @@ def check_assigned(plan: Plan, assignment: Assignment) -> None:
                 f"net.{name} is set by nothing between workers that {starter} has started, whose "
                 "machines have settings of their own: leave it out"
             )
-    if nodes is not None and nodes["size"] != num_local:
-        raise UserError(
-            f"net.nodes.size={nodes['size']}, but {starter} has started "
-            f"{num_local} on this machine: give that number"
-        )
+    _check_nodes(plan, assignment)
     if plan.trace:
         raise UserError(f"trace=true has no clock for all machines: start without {starter}")
     if plan.backend.has_gpu_workers and placement(num_local).is_shared:
         raise UserError(
             f"{starter} has started {num_local} workers here, and there are "
             "fewer GPUs: start one for each GPU"
+        )
+
+
+def _check_nodes(plan: Plan, assignment: Assignment) -> None:
+    """Raise `UserError` where a node of the plan is not one machine. Starters number the workers of
+    a machine in the order of their ranks, so wherever one is not, some worker sees it.
+    """
+    if plan.net.nodes is None:
+        return
+    starter, size = assignment.starter, plan.net.nodes["size"]
+    if size != assignment.local_world_size:
+        raise UserError(
+            f"net.nodes.size={size}, but {starter} has started "
+            f"{assignment.local_world_size} on this machine: give that number"
+        )
+    if assignment.num_hosts > 1 and assignment.rank % size != assignment.local_rank:
+        first = assignment.rank // size * size
+        raise UserError(
+            f"net.nodes takes workers {first} to {first + size - 1} for those of one machine, and "
+            f"{starter} has put them on several: start with --distribution=block"
         )
 
 

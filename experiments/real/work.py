@@ -46,6 +46,7 @@ class Surroundings:
         share_sockets: is told how many streams carry each message, once that is known, and when it
             changes.
         on_progress: is called after every step, and every batch of an evaluation.
+        on_clock: is told the training clock, in seconds, where steps begin or go on.
     """
 
     rank: int
@@ -59,6 +60,7 @@ class Surroundings:
     profiler: AbstractContextManager[Any] = field(default_factory=nullcontext)
     share_sockets: Callable[[int], None] = lambda streams: None
     on_progress: Callable[[], None] = lambda: None
+    on_clock: Callable[[float], None] = lambda time_s: None
 
 
 def work(
@@ -111,6 +113,7 @@ def work(
             surroundings.averager,
             lambda model, optimizer: make_pace(plan, surroundings.meeting),
             on_progress=surroundings.on_progress,
+            on_clock=surroundings.on_clock,
         )
         return finish(replace(result, **transport), communicator)
 

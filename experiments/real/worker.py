@@ -18,6 +18,7 @@ from experiments.real.messages import (
     Finished,
     Joined,
     Stopped,
+    TrainingGoesOn,
     failed_by,
 )
 from experiments.real.nccl import nccl_environment, plugin_environment
@@ -127,6 +128,8 @@ def _train(
     report = voice.say if rank == 0 else lambda row: None
     if rank == 0:
         surroundings = replace(surroundings, on_progress=voice.say_alive)
+    if rank == 0 and plan.net.varies:
+        surroundings = replace(surroundings, on_clock=lambda at_s: voice.say(TrainingGoesOn(at_s)))
     (result,) = work(plan, data, surroundings, report)
     if recorder is not None:
         TraceFile(plan.folder).write_part(recorder.events, rank)

@@ -23,14 +23,14 @@ class HeldError(UserError):
 
 
 @contextmanager
-def hold(folder: Path) -> Iterator[None]:
+def hold(folder: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
     """Hold `folder`, which need not exist, until the context or this process ends.
 
-    Raises `HeldError` where another process holds it.
+    Raises `HeldError` where another process holds it for longer than `patience_s`.
     """
     lock = _lock_of(folder)
     lock.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = _take(lock)
+    descriptor = _take(lock, patience_s)
     if descriptor is None:
         raise HeldError(f"{folder} is being run by another process: let it end, or stop it")
     try:
@@ -45,7 +45,7 @@ def is_held(folder: Path) -> bool:
     lock = _lock_of(folder)
     if not lock.exists():
         return False
-    descriptor = _take(lock)
+    descriptor = _take(lock, PATIENCE_S)
     if descriptor is None:
         return True
     lock.unlink(missing_ok=True)  # its holder was killed
@@ -57,9 +57,9 @@ def _lock_of(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.lock")
 
 
-def _take(lock: Path) -> int | None:
+def _take(lock: Path, patience_s: float) -> int | None:
     """A descriptor of the file that locks it; None if another process does."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + patience_s
     while True:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
         try:

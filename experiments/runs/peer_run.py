@@ -7,7 +7,8 @@ with as many workers as there are then.
 
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from experiments.real.failures import RunFailedError
 from experiments.real.network import ShapedNetwork
 from experiments.real.peers import Peers
 from experiments.real.torchrun import check_assigned, work_as_peer
+from experiments.runs.folder_lock import PATIENCE_S, HeldError, hold
 from experiments.runs.resume import FREE, check_same
 from experiments.runs.run import Recorder, known_summary, load_data
 from experiments.runs.study import Standing, read_record
@@ -35,6 +37,12 @@ from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from host.errors import UserError
 from host.output import ANOTHER_RUN_DIR
+
+AGAIN_PATIENCE_S = 45.0
+"""How long worker 0 of a restart waits for the folder: the processes before it are dead, but a file
+server frees the lock of a lost machine after its lease, mostly 90 s, which two restarts outlast.
+Less than the time for which the others wait for its word.
+"""
 
 
 def shared_arguments(peers: Peers, given: Sequence[str]) -> list[str]:
@@ -73,12 +81,25 @@ def run_as_peer(config: DictConfig, folder: Path, overrides: Sequence[str], peer
         plan = _on_machines(make_plan(config, folder), peers.assignment)
         data = load_data(plan)
         if is_first:
-            return _lead(plan, plain(config), overrides, data, peers)
+            with _held(plan.folder, peers.assignment):
+                return _lead(plan, plain(config), overrides, data, peers)
     except UserError as error:
         if is_first:
             peers.say({"refused": str(error)})
         raise
     return _follow(plan, data, peers)
+
+
+@contextmanager
+def _held(folder: Path, assignment: Assignment) -> Iterator[None]:
+    """Hold `folder` for the whole run. Raises `UserError` where another command runs there."""
+    patience_s = AGAIN_PATIENCE_S if assignment.num_restarts else PATIENCE_S
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hold(folder, patience_s))
+        except HeldError as error:
+            raise UserError(f"{error}, or choose {ANOTHER_RUN_DIR}") from error
+        yield
 
 
 def _on_machines(plan: Plan, assignment: Assignment) -> Plan:

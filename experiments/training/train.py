@@ -46,6 +46,7 @@ def train(
     *,
     to_target_alone: bool = False,
     on_progress: Callable[[], None] = lambda: None,
+    on_clock: Callable[[float], None] = lambda time_s: None,
 ) -> Result:
     """Train `model` as planned, on the workers that `communicator` holds.
 
@@ -62,6 +63,8 @@ def train(
         to_target_alone: evaluations are only to tell when the target is reached: there is none of
             the test set, nor of what each worker's model comes to by itself.
         on_progress: is called after every step, and every batch of an evaluation.
+        on_clock: is told the training clock, in seconds, where steps begin, and where they go on
+            after an evaluation or a checkpoint.
 
     Raises:
         DivergedError: the loss is not finite.
@@ -72,7 +75,7 @@ def train(
     take_step = make_step(plan, data.train, model, optimizer, communicator, observer)
     batches = plan.batches(data, communicator.ranks)
     state = _State(model, take_step, meter, batches)
-    rows = _Rows(state, report, on_progress, plan.backend.is_simulated)
+    rows = _Rows(state, report, on_progress, on_clock, plan.backend.is_simulated)
     training = _Training(plan, communicator, averager or communicator, rows, not to_target_alone)
     with closing(take_step.reading):
         step, time_s, validation = training.run(pace, data.validation)
@@ -196,6 +199,7 @@ class _Rows:
     state: _State
     send: Callable[[MetricsRow], None]
     on_progress: Callable[[], None]
+    on_clock: Callable[[float], None]
     is_simulated: bool
 
     @property
@@ -289,6 +293,7 @@ class _Training:
         validation, time_s = NOT_EVALUATED, state.meter.time_s
         while done < plan.max_steps:
             done, limit = _next_stop(plan, done), _limit(plan, done)
+            rows.on_clock(state.meter.time_s)
             steps = pace(state.batches, state.take_step, step, done, limit)
             step = rows.report_losses(_metered(state.meter, steps), step, plan.log_every)
             pace.wait(done)

@@ -114,11 +114,10 @@ class Hub:
         return self._shaper if isinstance(self._shaper, SwitchShaper) else None
 
     def start_clock(self, at_s: float = 0.0) -> None:
-        """Begin the time of a schedule, trace or faults, with `at_s`: training starts, or goes on
-        after so many seconds.
+        """Begin the time of a schedule, trace or faults with `at_s`, or set it to that: training
+        starts, or goes on after so many seconds.
 
-        From the hub or any worker, whose copy of this object speaks to the same network. Only the
-        first call counts.
+        From the hub or any worker, whose copy of this object speaks to the same network.
         """
         self._shaper.start_clock(at_s)
 

@@ -30,8 +30,8 @@ class Shaper(Protocol):
         ...
 
     def start_clock(self, at_s: float = 0.0) -> None:
-        """Begin the condition's time with `at_s`; only the first call counts. From any process of
-        the hub's.
+        """Begin the condition's time with `at_s`, or set it to that. From any process of the
+        hub's.
         """
         ...
 

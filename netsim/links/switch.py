@@ -39,7 +39,7 @@ _BULK_BYTES = 3000
 _RING_BYTES = 1024**3
 _ANSWER_LIMIT_S = 10
 _CLOCK = struct.Struct("=8sd")
-"""The word that begins the condition's time, and the time."""
+"""The word that sets the condition's time, and the time."""
 _PR_SET_TIMERSLACK = 29
 _PR_SET_NAME = 15
 _M_TRIM_THRESHOLD = -1
@@ -136,7 +136,7 @@ class SwitchShaper:
         signal.signal(signal.SIGCHLD, self._on_child)
 
     def start_clock(self, at_s: float = 0.0) -> None:
-        """Begin the condition's time, if it has not begun, with `at_s`."""
+        """Begin the condition's time with `at_s`, or set it to that."""
         self._ours.send(_CLOCK.pack(b"clock", at_s))
 
     def counters(self) -> SwitchCounters:
@@ -227,9 +227,9 @@ class _Switch:
 
     def _obey(self, word: bytes) -> bool:
         """False: nobody is left to serve."""
-        if word.startswith(b"clock") and self._began_s is None:
+        if word.startswith(b"clock"):
             now_s = time.monotonic()
-            self._began_s = now_s - _CLOCK.unpack(word)[1]
+            self._began_s, self._change_s = now_s - _CLOCK.unpack(word)[1], None
             self._change(now_s)
         elif word == b"started":
             self._control.send(b"yes")
@@ -239,7 +239,7 @@ class _Switch:
 
     def _change(self, now_s: float) -> None:
         assert self._began_s is not None
-        at_s = max(now_s - self._began_s, (self._change_s or 0) - self._began_s)
+        at_s = max(now_s, self._change_s or now_s) - self._began_s
         self._forwarder.change(at_s)
         next_s = self._condition.next_change_s(at_s)
         self._change_s = None if next_s is None else self._began_s + next_s

@@ -62,15 +62,26 @@ class TcpSettings:
 def bandwidth_delay_bytes(condition: NetworkCondition, num_workers: int) -> int:
     """The largest product of rate and round trip between any two workers, at any time."""
     largest = 0.0
-    # Workers beyond the named ones are all alike.
-    ranks = range(min(num_workers, max(_SAMPLE, 2 + condition.max_rank_named)))
-    for sender, receiver in permutations(ranks, 2):
+    for sender, receiver in permutations(_sample(condition, num_workers), 2):
         for at_s in condition.times_s:
             there = condition.path(sender, receiver, at_s)
             back = condition.path(receiver, sender, at_s)
             rtt_ms = there.delay_ms + there.jitter_ms + back.delay_ms + back.jitter_ms
             largest = max(largest, bytes_per_s(there.rate_mbit or 0) * rtt_ms / 1000)
     return round(largest)
+
+
+def _sample(condition: NetworkCondition, num_workers: int) -> list[int]:
+    """Ranks between which there is every kind of path: workers beyond the named ones are alike,
+    but for their node.
+    """
+    unnamed = 1 + condition.max_rank_named
+    ranks = set(range(max(_SAMPLE, 1 + unnamed)))
+    if condition.nodes is not None:
+        size = condition.nodes["size"]
+        next_node = (unnamed // size + 1) * size
+        ranks |= {next_node, next_node + 1}
+    return sorted(rank for rank in ranks if rank < num_workers)
 
 
 def apply(condition: NetworkCondition) -> None:

@@ -190,14 +190,17 @@ def _meet(incoming: socket.socket, outgoing: socket.socket, samples: list[ByteSa
 
 
 def _receive(connection: socket.socket, num_bytes: int, samples: list[ByteSample]) -> bytes:
-    """Wait for so many bytes. Looks go on: a lost word delays one worker and not the next."""
-    received, deadline = b"", time.monotonic() + tcp_rate.LIMIT_S
+    """Wait for so many bytes, as long as the connection's timeout says. Looks go on: a lost word
+    delays one worker and not the next.
+    """
+    patience_s = connection.gettimeout() or tcp_rate.LIMIT_S
+    received, deadline = b"", time.monotonic() + patience_s
     while len(received) < num_bytes:
         if select.select([connection], [], [], _SAMPLE_S)[0]:
             if not (part := connection.recv(num_bytes - len(received))):
                 raise ConnectionError("the connection was closed")
             received += part
         elif time.monotonic() > deadline:
-            raise TimeoutError(f"silent for {tcp_rate.LIMIT_S} s")
+            raise TimeoutError(f"silent for {patience_s:g} s")
         samples.append(sample())
     return received

@@ -25,6 +25,7 @@ _CLEAN_S, _LOSSY_S = 2.0, 12.0
 """To measure: losses come at random, and one halves the rate for many round trips."""
 
 _WARM_UP_ROUND_TRIPS = 60
+_PATIENCE_ROUND_TRIPS = 8
 _BLOCK = bytes(64 * 1024)
 
 
@@ -47,8 +48,11 @@ def measure(condition: NetworkCondition, rank: int, addresses: list[str]) -> flo
         OSError: a connection breaks off.
     """
     if rank == SENDER:
-        _send(addresses[RECEIVER], _warm_up_s(condition) + seconds(condition))
-    return _receive(addresses[RECEIVER], _warm_up_s(condition)) if rank == RECEIVER else None
+        duration_s = _warm_up_s(condition) + seconds(condition)
+        _send(addresses[RECEIVER], duration_s, _limit_s(condition))
+    if rank == RECEIVER:
+        return _receive(addresses[RECEIVER], _warm_up_s(condition), _limit_s(condition))
+    return None
 
 
 def seconds(condition: NetworkCondition) -> float:
@@ -71,8 +75,7 @@ def theory_mbit(condition: NetworkCondition, tcp: TcpSettings) -> float | None:
 
     The window is `window_bytes`.
     """
-    there, back = condition.path(SENDER, RECEIVER), condition.path(RECEIVER, SENDER)
-    rtt_s = (there.delay_ms + back.delay_ms) / 1e3
+    there, rtt_s = condition.path(SENDER, RECEIVER), _round_trip_s(condition)
     rate = inf if there.rate_mbit is None else bytes_per_s(there.rate_mbit)
     rate, segment = rate / wire_per_payload(condition.mtu), segment_bytes(condition.mtu)
     loss = there.loss_pct / 100
@@ -93,15 +96,24 @@ def window_bytes(tcp: TcpSettings) -> float:
 
 
 def _warm_up_s(condition: NetworkCondition) -> float:
+    return 0.3 + _WARM_UP_ROUND_TRIPS * _round_trip_s(condition)
+
+
+def _limit_s(condition: NetworkCondition) -> float:
+    """How long one waits for the other, who may have to send again what was lost."""
+    return LIMIT_S + _PATIENCE_ROUND_TRIPS * _round_trip_s(condition)
+
+
+def _round_trip_s(condition: NetworkCondition) -> float:
     there, back = condition.path(SENDER, RECEIVER), condition.path(RECEIVER, SENDER)
-    return 0.3 + _WARM_UP_ROUND_TRIPS * (there.delay_ms + back.delay_ms) / 1e3
+    return (there.delay_ms + back.delay_ms) / 1e3
 
 
-def _send(address: str, duration_s: float) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
+def _send(address: str, duration_s: float, limit_s: float) -> None:
+    deadline_s = time.monotonic() + limit_s
     while True:
         try:
-            connection = socket.create_connection((address, PORT), timeout=LIMIT_S)
+            connection = socket.create_connection((address, PORT), timeout=limit_s)
             break
         except ConnectionRefusedError:  # the receiver does not listen yet
             if time.monotonic() > deadline_s:
@@ -113,13 +125,13 @@ def _send(address: str, duration_s: float) -> None:
             connection.sendall(_BLOCK)
 
 
-def _receive(address: str, warm_up_s: float) -> float:
+def _receive(address: str, warm_up_s: float, limit_s: float) -> float:
     buffer = bytearray(1 << 20)
     with socket.create_server((address, PORT)) as server:
-        server.settimeout(LIMIT_S)
+        server.settimeout(limit_s)
         connection, _ = server.accept()
     with connection:
-        connection.settimeout(LIMIT_S)
+        connection.settimeout(limit_s)
         begin_s, num_bytes, counted_from_s = time.monotonic(), 0, inf
         now_s = begin_s
         while arrived := connection.recv_into(buffer):

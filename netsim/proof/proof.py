@@ -23,6 +23,10 @@ from netsim.proof import datagrams, round_trip, tcp_rate
 MIN_TCP_RATE_MBIT = 50
 TOLERANCE_PCT = 5
 TOLERANCE_MS = 1
+MAX_ROUND_TRIP_S = 5.0
+"""A longer one is not proven: a proof takes some twenty of them, for most of which TCP's slow start
+goes on."""
+
 LOSS_SIGMAS = 4
 """How far from its mean a loss may be: chance exceeds it once in 16,000 links."""
 
@@ -66,10 +70,31 @@ class LinkReport:
         return None if not self.num_sent else 100 * (self.num_lost or 0) / self.num_sent
 
 
+def round_trip_s(condition: NetworkCondition, num_workers: int) -> float:
+    """The longest that was asked for between a worker and the next, as far as jitter may take it.
+
+    Raises:
+        ValueError: if a proof would take minutes.
+    """
+    if num_workers == 1:
+        return 0.0
+    nexts = [(rank, (rank + 1) % num_workers) for rank in range(num_workers)]
+    paths = [(condition.path(*pair), condition.path(*pair[::-1])) for pair in nexts]
+    longest_s = max(sum(path.delay_ms + path.jitter_ms for path in both) for both in paths) / 1e3
+    if longest_s > MAX_ROUND_TRIP_S:
+        raise ValueError(
+            f"delay_ms makes round trips of {longest_s:g} s, with which the proof of the network "
+            f"would take minutes: choose {MAX_ROUND_TRIP_S:g} s or less there and back together, "
+            "or simulate this network."
+        )
+    return longest_s
+
+
 def probe(condition: NetworkCondition, rank: int, addresses: list[str]) -> LinkReport | None:
     """Measure the path that leads to this worker from the one before it.
 
-    Every worker has to call it at about the same time. It takes one to three seconds.
+    Every worker has to call it at about the same time. It takes one to three seconds, and twenty
+    times the longest round trip.
 
     Args:
         condition: what was asked for; its links before training begins count.
@@ -84,6 +109,7 @@ def probe(condition: NetworkCondition, rank: int, addresses: list[str]) -> LinkR
             or a loss was asked. Every worker raises it then, or has measured its link already:
             a worker that fails leaves its connections, and so its neighbours fail.
         ProbeError: if a neighbour does not answer; names it.
+        ValueError: as `round_trip_s`.
     """
     if len(addresses) == 1:
         return None
@@ -92,10 +118,12 @@ def probe(condition: NetworkCondition, rank: int, addresses: list[str]) -> LinkR
     there, back = condition.path(sender, rank), condition.path(rank, sender)
     ring = [condition.path(r, (r + 1) % num_workers) for r in range(num_workers)]
     asked_rtt_ms = there.delay_ms + back.delay_ms
+    longest_s = round_trip_s(condition, num_workers)
     with ExitStack() as stack:
         stack.enter_context(tcp.ample_buffers(condition, num_workers))
         stack.enter_context(round_trip.listen(addresses[rank]))
-        outgoing, incoming = map(stack.enter_context, tcp_rate.join_ring(rank, addresses))
+        joined = tcp_rate.join_ring(rank, addresses, longest_s)
+        outgoing, incoming = map(stack.enter_context, joined)
         try:
             rtt_ms = round_trip.first_quartile_ms(addresses[sender], asked_rtt_ms)
             tcp_rate.meet(incoming, outgoing)

@@ -51,7 +51,8 @@ def round_trips_ms(address: str, asked_ms: float) -> list[float]:
             attempt.connect_ex((address, PORT))
             time.sleep(_INTERVAL_S)
         in_time_s = time.monotonic() + _PATIENCE_S + 2e-3 * asked_ms
-        limit_s = time.monotonic() + tcp_rate.LIMIT_S
+        patience_s = tcp_rate.limit_s(1e-3 * asked_ms)
+        limit_s = time.monotonic() + patience_s
         while len(times_ms := _answered_ms(attempts)) < NUM_PINGS:
             if time.monotonic() > (in_time_s if times_ms else limit_s):
                 break
@@ -60,7 +61,7 @@ def round_trips_ms(address: str, asked_ms: float) -> list[float]:
         for attempt in attempts:
             attempt.close()
     if not times_ms:
-        raise TimeoutError(f"silent for {tcp_rate.LIMIT_S} s")
+        raise TimeoutError(f"silent for {patience_s:g} s")
     return times_ms
 
 

@@ -22,6 +22,7 @@ _HEADERS_BYTES = 66
 """Ethernet, IP, and TCP with timestamps."""
 
 LIMIT_S = 10
+_PATIENCE_ROUND_TRIPS = 8
 _UNSENT_S = 0.05
 _MIN_UNSENT_BYTES = 128 * 1024
 _BLOCK = bytes(256 * 1024)
@@ -62,6 +63,11 @@ def ring_rate_mbit(
     return steady_rate_mbit([sample for sample in samples if sample.at_s >= warm_s], sender)
 
 
+def limit_s(round_trip_s: float) -> float:
+    """How long a worker waits for the next word of another, which may wait for others in turn."""
+    return LIMIT_S + _PATIENCE_ROUND_TRIPS * round_trip_s
+
+
 def deviation_pct(asked_mbit: float, achieved_mbit: float) -> float:
     """How far the achieved rate is from the one asked for, in per cent; below it is negative."""
     return 100 * (achieved_mbit / asked_mbit - 1)
@@ -81,20 +87,26 @@ def check(asked_mbit: float, achieved_mbit: float, *, tolerance_pct: float = 5) 
         )
 
 
-def join_ring(rank: int, addresses: list[str]) -> tuple[socket.socket, socket.socket]:
-    """Connections to the next worker and from the one before.
+def join_ring(
+    rank: int, addresses: list[str], round_trip_s: float = 0.0
+) -> tuple[socket.socket, socket.socket]:
+    """Connections to the next worker and from the one before, whose timeout is `limit_s` of
+    `round_trip_s`, the longest of the ring.
 
     The server closes here, or it would take the connection that is meant for the next probe.
     """
     sender, receiver = _neighbours(rank, len(addresses))
     with socket.create_server((addresses[rank], PORT)) as server:
-        server.settimeout(LIMIT_S)
-        outgoing = _connect(receiver, addresses[receiver])
+        server.settimeout(limit_s(round_trip_s))
+        outgoing = _connect(receiver, addresses[receiver], round_trip_s)
         try:
-            return outgoing, _accept(server, sender)
+            incoming = _accept(server, sender)
         except ProbeError:
             outgoing.close()
             raise
+    for connection in (outgoing, incoming):
+        connection.settimeout(limit_s(round_trip_s))
+    return outgoing, incoming
 
 
 def meet(incoming: socket.socket, outgoing: socket.socket) -> None:
@@ -105,7 +117,6 @@ def meet(incoming: socket.socket, outgoing: socket.socket) -> None:
     """
     for connection in (incoming, outgoing):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(LIMIT_S)
     for _ in range(2):
         for connection in (incoming, outgoing):
             connection.sendall(b"+")
@@ -119,12 +130,12 @@ def _neighbours(rank: int, num_workers: int) -> tuple[int, int]:
     return (rank - 1) % num_workers, (rank + 1) % num_workers
 
 
-def _connect(peer: int, address: str) -> socket.socket:
+def _connect(peer: int, address: str, round_trip_s: float) -> socket.socket:
     """Connect to a neighbour, who may not listen yet."""
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + limit_s(round_trip_s)
     while True:
         try:
-            return socket.create_connection((address, PORT), timeout=1)
+            return socket.create_connection((address, PORT), timeout=1 + 3 * round_trip_s)
         except OSError as error:
             if time.monotonic() > deadline:
                 raise ProbeError(
@@ -144,6 +155,7 @@ def _send_and_receive(
     outgoing: socket.socket, incoming: socket.socket, onward_mbit: float | None, seconds: float
 ) -> list[ByteSample]:
     """Send for a time and receive until the end; a sample at each arrival."""
+    patience_s = outgoing.gettimeout()
     outgoing.setblocking(False)
     incoming.setblocking(False)
     # CUBIC leaves its slow start early when acknowledgements wait behind data, as they do here.
@@ -157,9 +169,9 @@ def _send_and_receive(
     senders, receivers = [outgoing], [incoming]
     end = time.monotonic() + seconds
     while senders or receivers:
-        readable, writable, _ = select.select(receivers, senders, [], LIMIT_S)
+        readable, writable, _ = select.select(receivers, senders, [], patience_s)
         if not readable and not writable:
-            raise TimeoutError(f"silent for {LIMIT_S} s")
+            raise TimeoutError(f"silent for {patience_s:g} s")
         if readable:
             num_bytes = incoming.recv_into(buffer)
             if num_bytes:
@@ -175,6 +187,7 @@ def _send_and_receive(
             outgoing.send(_LAST)
             outgoing.shutdown(socket.SHUT_WR)
             senders = []
+    outgoing.settimeout(patience_s)
     _await_delivery(outgoing, incoming)
     return samples
 
@@ -192,5 +205,4 @@ def _sample(wire_share: float) -> ByteSample:
 def _await_delivery(outgoing: socket.socket, incoming: socket.socket) -> None:
     """Wait until the next worker has received everything, so that the link is empty again."""
     incoming.shutdown(socket.SHUT_WR)
-    outgoing.settimeout(LIMIT_S)
     outgoing.recv(1)

@@ -37,7 +37,9 @@ def probe_network(condition: NetworkCondition, num_workers: int) -> NetworkRepor
 
     Raises:
         NamespaceError, ProbeError: if the network cannot be made or measured.
+        ValueError: if that would take minutes.
     """
+    proof.round_trip_s(condition, num_workers)
 
     def work(hub: Hub, rank: int) -> dict[str, Any]:
         from netsim.links import tcp

@@ -68,16 +68,9 @@ class Checkpoints:
 
         Raises `UserError` for what `save` has not written, from what torch says of it.
         """
-        return self._read(step)
-
-    def time_s(self, step: int) -> float:
-        """When it was written, on the training clock; reads no tensor. Raises as `load`."""
-        return self._read(step, mmap=True)["time_s"]
-
-    def _read(self, step: int, **options: Any) -> dict[str, Any]:
         file = self._file(step)
         try:
-            return torch.load(file, weights_only=True, **options)
+            return torch.load(file, weights_only=True)
         except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
             raise UserError(
                 f"{file} is no checkpoint of relaxlab, or is damaged: take an older one"
@@ -114,16 +107,6 @@ class Checkpoints:
 
     def _file(self, step: int) -> Path:
         return folder(self.run, step) / f"{self.process}_of_{self.num_processes}.pt"
-
-
-def resumed_s(plan: Plan) -> float:
-    """When the checkpoint that real workers of `plan` go on from was written, in seconds on the
-    training clock; 0 if they begin anew. Raises as `Checkpoints.load`.
-    """
-    if plan.resume is None:
-        return 0.0
-    saved, step = Checkpoints(plan.resume, 0, plan.workers).to_resume(plan.resume_step)
-    return saved.time_s(step)
 
 
 class _Output(io.RawIOBase):

@@ -9,6 +9,7 @@ Found without torch, which takes seconds to import.
 """
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from host.errors import UserError
@@ -46,7 +47,11 @@ def folder(run: Path, step: int) -> Path:
 
 
 def complete(run: Path, step: int) -> set[int]:
-    """The numbers of processes of which all have written their files of `step`."""
-    names = {file.name for file in folder(run, step).iterdir()}
+    """The numbers of processes of which all have written their files of `step`; none where the
+    folder is gone: a run that goes on removes old ones.
+    """
+    names: set[str] = set()
+    with suppress(FileNotFoundError):
+        names = {file.name for file in folder(run, step).iterdir()}
     numbers = {int(number) for name in names for number in re.findall(r"_of_(\d+)\.pt$", name)}
     return {n for n in numbers if names >= {f"{process}_of_{n}.pt" for process in range(n)}}

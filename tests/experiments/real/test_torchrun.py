@@ -116,6 +116,44 @@ def test_what_only_this_host_can_do_is_refused(overrides, sentence, tmp_path):
         check_assigned(plan, find_assignment(TORCHRUN))
 
 
+def placed(hosts):
+    """The assignments of ranks that srun has put on these hosts, in the order of `hosts`."""
+    counts = [hosts.count(host) for host in range(max(hosts) + 1)]
+    shared = {"SLURM_STEP_NUM_TASKS": str(len(hosts)), "SLURM_STEP_NUM_NODES": str(len(counts))}
+    shared |= {"SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, counts))}
+    for rank, host in enumerate(hosts):
+        own = {"SLURM_PROCID": str(rank), "SLURM_NODEID": str(host)}
+        own |= {"SLURM_LOCALID": str(hosts[:rank].count(host))}
+        assignment = find_assignment(SRUN | shared | own)
+        assert assignment is not None
+        yield assignment
+
+
+@pytest.mark.parametrize(
+    ("hosts", "size", "refused"),
+    [
+        ([0, 0, 1, 1], 2, []),
+        ([1, 1, 0, 0], 2, []),  # by a host file
+        ([0, 0, 0, 0], 4, []),
+        ([0, 1, 2], 1, []),
+        ([0, 1, 0, 1], 2, [1, 2]),  # --distribution=cyclic
+        ([0, 0, 1, 1, 0, 0, 1, 1], 4, [2, 3, 4, 5]),  # --distribution=plane=2
+        ([0, 1, 1, 0], 2, [1, 2]),
+    ],
+)
+def test_a_node_that_lies_on_several_machines_is_refused(hosts, size, refused, tmp_path):
+    words = ["algo=allreduce", "net=none", f"net.nodes={{size: {size}}}", f"workers={len(hosts)}"]
+    plan = make_plan(compose_config(words), tmp_path)
+    found = []
+    for assignment in placed(hosts):
+        try:
+            check_assigned(plan, assignment)
+        except UserError as error:
+            found.append(assignment.rank)
+            assert "has put them on several: start with --distribution=block" in str(error)
+    assert found == refused
+
+
 SECOND_HOST = SRUN | {"SLURM_PROCID": "1", "SLURM_NODEID": "1", "SLURM_STEP_NUM_TASKS": "3"}
 
 

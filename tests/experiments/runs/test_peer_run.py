@@ -2,14 +2,19 @@
 
 import json
 import random
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
+import torch.distributed as dist
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.identity import plain
-from experiments.runs import peer_run
+from experiments.real.assignment import find_assignment
+from experiments.real.peers import Peers
+from experiments.runs import folder_lock, peer_run
+from experiments.runs.folder_lock import hold, is_held
 from experiments.runs.peer_run import told_examples, told_order
 from experiments.runs.summary import NOT_ENDED
 from experiments.tasks.base import Split, TaskData
@@ -111,6 +116,71 @@ def test_a_folder_of_other_files_is_left_alone(monkeypatch, tmp_path):
     with pytest.raises(UserError, match=r"has files, but no config.yaml of a run: choose another"):
         peer_run._lead(plan, plain(config), [], data_of(np.arange(200) % 10), Leads())
     assert own.read_text() == "of another tool"
+
+
+def lead_alone(monkeypatch, folder, num_restarts):
+    """Worker 0 of one worker; its word, and whether its folder was held while it trained."""
+    place = {name: "0" for name in ("RANK", "LOCAL_RANK", "GROUP_RANK")}
+    place |= {name: "1" for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")}
+    place |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    place |= {"TORCHELASTIC_RESTART_COUNT": str(num_restarts)}
+    own = find_assignment(place)
+    assert own is not None
+    peers = Peers(assignment=own, store=dist.HashStore(), started="now")
+    held = []
+
+    class Recorder:
+        def __init__(self, *arguments, goes_on):
+            pass
+
+        def run(self, data):
+            monkeypatch.setattr(folder_lock, "PATIENCE_S", 0.0)
+            held.append(is_held(folder))
+            return "completed"
+
+    monkeypatch.setattr(peer_run, "Recorder", Recorder)
+    monkeypatch.setattr(peer_run, "load_data", lambda plan: data_of(np.arange(200) % 10))
+    config = compose_config(["algo=allreduce", "model=mlp", "net=none", "workers=1"])
+    status = peer_run.run_as_peer(config, folder, [], peers)
+    return status, held
+
+
+def test_a_run_holds_its_folder_until_it_ends(monkeypatch, tmp_path):
+    folder = tmp_path / "run"
+    assert lead_alone(monkeypatch, folder, 0) == ("completed", [True])
+    assert not is_held(folder)
+
+
+def test_a_second_command_does_not_join_a_run_that_goes_on(monkeypatch, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    summary = {"algo": "allreduce", "status": "failed", "reason": NOT_ENDED}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    monkeypatch.setattr(peer_run, "PATIENCE_S", 0.1)
+    said = []
+    monkeypatch.setattr(Peers, "say", lambda peers, word: said.append(word))
+    sentence = r"^.*run is being run by another process: let it end, or stop it, or choose another "
+    with hold(folder), pytest.raises(UserError, match=sentence) as refusal:
+        lead_alone(monkeypatch, folder, 0)
+    assert not isinstance(refusal.value, folder_lock.HeldError)  # which a sweep leaves, as done
+    assert said == [{"refused": str(refusal.value)}]
+    assert [file.name for file in folder.iterdir()] == ["summary.json"]
+
+
+def test_a_restart_waits_for_the_lock_of_a_lost_machine(monkeypatch, tmp_path):
+    folder, seconds = tmp_path / "run", [0.0]
+    held = ExitStack()
+    held.enter_context(hold(folder))
+
+    def sleep(for_s):
+        seconds[0] += for_s
+        if seconds[0] > 30:  # that of the file server's lease
+            held.close()
+
+    monkeypatch.setattr(folder_lock.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(folder_lock.time, "sleep", sleep)
+    assert lead_alone(monkeypatch, folder, 1)[0] == "completed"
+    assert seconds[0] > 30
 
 
 def test_of_a_stream_only_its_beginning_is_read():

@@ -16,8 +16,8 @@ from experiments.runs.resume import FREE, check_resumable, check_same, going_on
 from experiments.runs.run import known_summary
 from experiments.runs.summary import Summary, read_summary
 from experiments.tasks.target import Target
-from experiments.training.checkpoints.checkpoint import Checkpoints, check_portable, resumed_s
-from experiments.training.checkpoints.places import complete_steps, newest
+from experiments.training.checkpoints.checkpoint import Checkpoints, check_portable
+from experiments.training.checkpoints.places import complete, complete_steps, newest
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 from tests import app
@@ -98,22 +98,6 @@ def test_the_network_of_a_resumed_run_is_at_the_time_of_the_checkpoint(tmp_path)
     assert at_s[4] < 200
     assert at_s[5] - 1000.5 > 0.2
     assert at_s[6] - at_s[5] > 0.2
-
-
-def test_when_a_checkpoint_was_written_is_read_of_whoever_wrote_it(tmp_path):
-    plan = make_plan(compose_config(["algo=allreduce", "workers=4"]), tmp_path)
-    assert resumed_s(plan) == 0
-    for step in (10, 20):
-        for worker in range(2):
-            Checkpoints(tmp_path, worker, 2).save(step, {"time_s": 1.5 * step, "x": torch.ones(9)})
-    again = replace(plan, resume=tmp_path)
-    with pytest.raises(UserError, match="no complete checkpoint of 4 processes"):
-        resumed_s(again)
-    assert resumed_s(replace(again, resume_step=10)) == 15
-    assert resumed_s(replace(again, workers=2)) == 30
-    (tmp_path / "checkpoints" / "step_00000010" / "0_of_2.pt").write_bytes(b"no checkpoint")
-    with pytest.raises(UserError, match="no checkpoint of relaxlab, or is damaged"):
-        resumed_s(replace(again, resume_step=10))
 
 
 def test_a_checkpoint_is_complete_with_the_last_file(tmp_path):
@@ -318,3 +302,7 @@ def test_a_run_whose_configuration_is_torn_is_not_gone_on_with(text, tmp_path):
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(UserError, match=r"config\.yaml is no whole configuration of a run"):
         check_same({"seed": 1}, tmp_path)
+
+
+def test_a_checkpoint_that_is_removed_meanwhile_is_not_complete(tmp_path):
+    assert complete(tmp_path, 40) == set()

@@ -110,6 +110,14 @@ def test_a_link_goes_down_and_comes_back_at_its_time(scenario, name):
 
 
 @pytest.mark.root
+def test_the_clock_may_be_set_back_and_on(scenario):
+    answered = scenario("outage_put_off")
+    assert [at_s for at_s in answered if 0.3 < at_s < 0.7]
+    assert not [at_s for at_s in answered if 0.8 < at_s < 1.15]
+    assert [at_s for at_s in answered if 1.25 < at_s < 1.75]
+
+
+@pytest.mark.root
 def test_the_switchs_death_is_told_to_the_hub_by_name(scenario):
     assert scenario("dead_switch") == (
         "The switch that joins the workers has died, and their network with it."

@@ -76,3 +76,21 @@ def test_shaped_workers_achieve_the_rate_and_the_round_trip(scenario):
     for measured in scenario("proofs")[:4]:
         assert min(abs(link["achieved_rate_mbit"] - 100) for link in measured) < 5, measured
         assert 0 < min(link["achieved_rtt_ms"] for link in measured) < 1, measured
+
+
+@pytest.mark.root
+@may_be_slowed
+def test_workers_are_proven_whose_round_trip_is_longer_than_a_second(scenario):
+    (*rtts_ms, nothing), (*others_ms, mbit) = scenario("far_neighbours")[:2]
+    assert [*rtts_ms, *others_ms] == pytest.approx([1100] * 4, rel=0.05)
+    assert nothing is None and mbit > 0
+
+
+def test_round_trips_that_a_proof_of_minutes_would_take_are_refused():
+    slow = NetworkCondition(delay_ms=10, jitter_ms=5, workers={1: {"delay_ms": 4_000}})
+    assert proof.round_trip_s(slow, 3) == pytest.approx(4.02)
+    assert proof.round_trip_s(NetworkCondition(delay_ms=2_500), 2) == 5
+    assert proof.round_trip_s(NetworkCondition(delay_ms=200_000), 1) == 0
+    for too_far in (NetworkCondition(delay_ms=2_501), replace(slow, delay_ms=1_000)):
+        with pytest.raises(ValueError, match=r"^delay_ms makes round trips of 5\.0.* choose 5 s"):
+            proof.round_trip_s(too_far, 3)

@@ -5,9 +5,10 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from netsim.conditions.condition import NetworkCondition
 from netsim.errors import ProbeError
 from netsim.links.namespaces import Hub
-from netsim.proof import proof, tcp_rate
+from netsim.proof import one_connection, proof, tcp_rate
 from tests.netsim.scenarios.networks import SLOW, run
 
 
@@ -73,3 +74,28 @@ def silent_neighbour() -> list:
             return str(error)
 
     return run(SLOW, 3, work)
+
+
+def far_neighbours() -> list:
+    """Round trips that two workers measure who are further apart than any wait is long that does
+    not count with it: once by datagrams and once by TCP, and one connection's rate.
+    """
+    tcp_rate.LIMIT_S = one_connection.LIMIT_S = 0.5
+    one_connection._WARM_UP_ROUND_TRIPS = 1
+
+    def measure(condition: NetworkCondition, rank: int, addresses: list[str]) -> float:
+        report = proof.probe(condition, rank, addresses)
+        assert report is not None
+        return report.achieved_rtt_ms
+
+    def work(hub: Hub, rank: int) -> list:
+        addresses = [hub.address(rank) for rank in range(2)]
+        rtts_ms = [measure(condition, rank, addresses) for condition in (hub.condition, FAST_TOO)]
+        return [*rtts_ms, one_connection.measure(hub.condition, rank, addresses)]
+
+    return run(FAR, 2, work)
+
+
+FAR = NetworkCondition(rate_mbit=10, delay_ms=550)
+FAST_TOO = NetworkCondition(rate_mbit=50, delay_ms=550)
+"""The same links, of which the proof is asked to take them for faster ones, by TCP."""

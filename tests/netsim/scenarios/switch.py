@@ -6,8 +6,10 @@ import signal
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from types import MappingProxyType
 
 from host.processes import fork
 from netsim.conditions.condition import NetworkCondition
@@ -77,10 +79,11 @@ def fuzzed() -> dict:
     return {"reached": results.values, "counters": results.hub}
 
 
-def outage(begins_s: float = 0.0) -> list:
+def outage(begins_s: float = 0.0, sets: Mapping[float, float] = MappingProxyType({})) -> list:
     """Round trips in s of single bytes over a link that goes down 0.3 s after the clock starts,
-    with `begins_s`.
+    with `begins_s`. The clock is set to the values of `sets` after so many seconds.
     """
+    later = sorted(sets.items())
     fault = {"worker": 1, "at_s": begins_s + 0.3, "for_s": 1.0}
 
     def work(hub: Hub, rank: int) -> list:
@@ -95,6 +98,8 @@ def outage(begins_s: float = 0.0) -> list:
             hub.start_clock(begins_s)
             begin, answered = time.monotonic(), []
             while (now := time.monotonic() - begin) < 1.8:
+                if later and now >= later[0][0]:
+                    hub.start_clock(later.pop(0)[1])
                 datagrams.sendto(b"?", (hub.address(1), 5000))
                 with suppress(TimeoutError):
                     datagrams.recv(16)
@@ -110,6 +115,11 @@ def outage(begins_s: float = 0.0) -> list:
 def later_outage() -> list:
     """The same where the time of training is 1,000 s already."""
     return outage(1000.0)
+
+
+def outage_put_off() -> list:
+    """The same where the clock is set back before it, and beyond its end amid it."""
+    return outage(0.0, {0.25: 0.0, 0.5: 0.05, 1.2: 5.0})
 
 
 def dead_switch() -> str:
