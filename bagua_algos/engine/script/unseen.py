@@ -12,8 +12,9 @@ from bagua_algos.engine.consensus import checksum
 class UnseenChanges:
     """Tells whether weights are others than when their average began to travel.
 
-    On the CPU alone: on a GPU the host would wait. It takes 2 ms a step for 10 million float32,
-    of which a forward and a backward pass take 50 at least (2 cores of an AMD EPYC, one thread).
+    On the CPU alone: on a GPU the host would wait. It takes 4 ms a step for 10 million float32;
+    forward and backward of ten layers of as many take 47 with one example, 88 with eight, and one
+    copy of them, of which decentralized SGD makes several, 43 (one thread of an AMD EPYC).
     """
 
     def __init__(self) -> None:
