@@ -10,6 +10,12 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 
+from bagua_algos.arguments import (
+    check_algorithm,
+    check_communicator,
+    check_limits,
+    check_scaler,
+)
 from bagua_algos.autotune.make_engine import make_engine, tuning_of
 from bagua_algos.autotune.tuner import Tuning
 from bagua_algos.communication.communicator import Communicator
@@ -35,6 +41,8 @@ Model = TypeVar("Model", bound=nn.Module)
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
 
 NO_SYNC = "no_sync"
+COMPILED_OF = "_orig_mod"
+"""The attribute of a compiled model that is the plain one."""
 RELEASE_FIRST = "release() that one first, or distribute the whole once"
 
 _ENGINES: "WeakKeyDictionary[nn.Module, ref[Engine | ShardedEngine]]" = WeakKeyDictionary()
@@ -80,6 +88,10 @@ def distribute(
     Raises:
         ValueError: the model, optimizer or options are refused; docs/library.md lists the reasons.
     """
+    check_algorithm(algorithm)
+    check_communicator(communicator)
+    check_limits(timeout_s, bucket_bytes)
+    check_scaler(grad_scaler)
     check_flag("find_unused_parameters", find_unused_parameters)
     check_flag("autotune", autotune)
     check_flag("shared_memory", shared_memory)
@@ -90,7 +102,7 @@ def distribute(
     engine = make(
         *(model, optimizer, algorithm, workers),
         lambda: _connected(model, workers, streams, pieces, pattern, shared_memory),
-        *(timeout_s, bucket_bytes, find_unused_parameters, grad_scaler, autotune),
+        *(float(timeout_s), bucket_bytes, find_unused_parameters, grad_scaler, autotune),
     )
     return _register(engine, model), optimizer
 
@@ -158,8 +170,10 @@ def _connected(
 
 
 def is_distributed(model: nn.Module) -> bool:
-    """Whether `distribute` was called with this very model, and `release` was not since."""
-    return model in _ENGINES
+    """Whether `distribute` was called with this very model, or with what `torch.compile` has made
+    of it or made it of, and `release` was not since.
+    """
+    return _distributed(model) in _ENGINES
 
 
 def no_sync(model: nn.Module) -> AbstractContextManager[None]:
@@ -217,9 +231,9 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
 
 def release(model: nn.Module) -> None:
     """End distributed training: the model and its optimizer are plain again. A collective call."""
-    engine = _engine(model)
-    del _ENGINES[model]
-    vars(model).pop(NO_SYNC, None)
+    engine, own = _engine(model), _distributed(model)
+    del _ENGINES[own]
+    vars(own).pop(NO_SYNC, None)
     if isinstance(engine, Engine) and engine.has_fused:
         unfuse_optimizer(engine.context.optimizer)
     try:
@@ -231,7 +245,7 @@ def release(model: nn.Module) -> None:
 def _check_is_not_distributed(model: nn.Module) -> None:
     parameters = set(model.parameters())
     for other in _ENGINES:
-        if other is model:
+        if other is _distributed(model):
             raise ValueError(f"this model is distributed already: {RELEASE_FIRST}")
         if not parameters.isdisjoint(other.parameters()):
             raise ValueError(
@@ -305,8 +319,16 @@ def _is_sharded(model: nn.Module) -> bool:
     )
 
 
+def _distributed(model: nn.Module) -> nn.Module:
+    """The model that `distribute` was called with: `model`, or that one compiled or plain."""
+    if model in _ENGINES:
+        return model
+    plain = getattr(model, COMPILED_OF, model)
+    return next((m for m in list(_ENGINES) if getattr(m, COMPILED_OF, m) is plain), model)
+
+
 def _engine(model: nn.Module) -> "Engine | ShardedEngine":
-    find = _ENGINES.get(model)
+    find = _ENGINES.get(_distributed(model))
     engine = None if find is None else find()
     if engine is None:
         raise ValueError("this model is not distributed: call bagua_algos.distribute() first")

@@ -26,6 +26,7 @@ from bagua_algos.communication.topology import Ring, Topology
 from bagua_algos.compressors.compressor import Compressor, Draw, relative_error
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.settings import check_parts
 
 
 @kept
@@ -65,6 +66,7 @@ class ChocoSGD(Algorithm):
     gamma: float = 0.8
 
     def __post_init__(self) -> None:
+        check_parts(self)
         if not 0 < self.gamma <= 1:
             raise ValueError(f"gamma must be more than 0 and at most 1, got {self.gamma}")
         if not (self.topology.is_static and self.topology.is_symmetric):

@@ -33,6 +33,7 @@ from bagua_algos.compressors.compressor import Compressor, Draw, warn_of_bias
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
+from bagua_algos.settings import check_parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,7 @@ class CompressedAllReduce(Hierarchical):
     error_feedback: bool = False
 
     def __post_init__(self) -> None:
+        check_parts(self)
         warn_of_bias(self.compressor, self.error_feedback)
 
     @property

@@ -24,7 +24,7 @@ from bagua_algos.communication.primitives import mix
 from bagua_algos.communication.topology import Complete, Mixing, Ring, Topology
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Move
-from bagua_algos.settings import check_whole
+from bagua_algos.settings import check_parts, check_whole
 
 
 @kept
@@ -61,6 +61,7 @@ class Decentralized(Hierarchical):
     interval: int = 1
 
     def __post_init__(self) -> None:
+        check_parts(self)
         check_whole("interval", self.interval, least=1)
         if not self.topology.is_doubly_stochastic:
             raise ValueError(

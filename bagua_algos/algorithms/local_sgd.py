@@ -35,7 +35,7 @@ from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket, Move
 from bagua_algos.engine.parameter_groups import stretches
 from bagua_algos.outer_optimizer import Nesterov, OuterOptimizer
-from bagua_algos.settings import check_whole
+from bagua_algos.settings import check_parts, check_whole
 
 
 @kept
@@ -79,6 +79,7 @@ class LocalSGD(Hierarchical):
     error_feedback: bool = False
 
     def __post_init__(self) -> None:
+        check_parts(self)
         check_whole("interval", self.interval, least=1)
         check_whole("start_step", self.start_step, least=0)
         if self.compressor is not None and self.outer is None:

@@ -29,7 +29,7 @@ from bagua_algos.communication.topology import Mixing, Ring, Topology
 from bagua_algos.compressors.compressor import Compressor, Draw, relative_error
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.algorithm import Context, Hierarchical
-from bagua_algos.settings import check_whole
+from bagua_algos.settings import check_parts, check_whole
 
 MAX_RELATIVE_ERROR = 0.5
 """The theorem's (1 - rho) / (2 mu), of the best connected ring: rho = 0, mu = 1."""
@@ -62,6 +62,7 @@ class LowPrecisionDecentralized(Hierarchical):
     interval: int = 1
 
     def __post_init__(self) -> None:
+        check_parts(self)
         check_whole("interval", self.interval, least=1)
         if not isinstance(self.topology, Ring):
             raise ValueError(

@@ -64,7 +64,7 @@ from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
 from bagua_algos.engine.algorithm import Context, Hierarchical
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.parameter_groups import group_of, stretches
-from bagua_algos.settings import check_whole
+from bagua_algos.settings import check_parts, check_whole
 
 
 @kept
@@ -156,6 +156,7 @@ class QAdam(Hierarchical):
     precondition: bool = False
 
     def __post_init__(self) -> None:
+        check_parts(self)
         what = "warmup_steps, in which Adam learns its second moment,"
         check_whole(what, self.warmup_steps, least=1)
         warn_of_bias(self.compressor, self.error_feedback)

@@ -26,6 +26,7 @@ from bagua_algos.communication.primitives import mix
 from bagua_algos.communication.topology import Exponential, Mixing, Topology
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.bucket import Move
+from bagua_algos.settings import check_parts
 
 
 @kept
@@ -57,6 +58,9 @@ class SGP(Algorithm):
 
     topology: Topology = field(default_factory=Exponential)
     overlap: bool = False
+
+    def __post_init__(self) -> None:
+        check_parts(self)
 
     @property
     def keeps_weights(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

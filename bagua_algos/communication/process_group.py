@@ -378,3 +378,8 @@ def nodes_by_host() -> Nodes:
         tuple(rank for rank, other in enumerate(hosts) if other == host)
         for host in dict.fromkeys(hosts)
     )
+
+
+def is_process_group(group: object) -> bool:
+    """Whether it is one of torch's own, which a `ProcessGroupCommunicator` is around."""
+    return isinstance(group, dist.ProcessGroup)

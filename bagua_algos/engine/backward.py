@@ -1,5 +1,6 @@
 """Tracks which gradients of the current backward pass are final, and launches full buckets."""
 
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -18,6 +19,9 @@ _BROKEN_OFF = (
     "the last backward pass was broken off by an error, with some buckets on their way and others "
     "not: release() the model and distribute() it again, on all workers"
 )
+
+_PASS = threading.local()
+"""`number`: of the last backward pass on this thread in which workers meet."""
 
 
 @runtime_checkable
@@ -53,6 +57,10 @@ class BackwardTracker:
         self.note_pass()
         self._missing: list[set[nn.Parameter]] = []
         self._came: dict[nn.Parameter, None] = {}
+        self.ends_first = True
+        """Whether the pass comes to this model's end before it comes to another model's, and so to
+        its wait for other workers. Their models may have another order.
+        """
 
     def _find_places(self) -> None:
         self._places = {
@@ -99,11 +107,10 @@ class BackwardTracker:
             gradient = parameter.grad
             if gradient is None:
                 continue
-            if gradient is not place.view or gradient.data_ptr() != place.address:
-                return parameter
+            is_elsewhere = gradient is not place.view or gradient.data_ptr() != place.address
             bucket = place.bucket
             is_written = bucket.gradients._version != self._versions[bucket.index]
-            if is_written and gradient.any():
+            if (is_elsewhere or is_written) and (gradient.is_sparse or _is_any(gradient)):
                 return parameter
         return None
 
@@ -188,6 +195,7 @@ class BackwardTracker:
             _refuse_graph()
             self.begin()
             self._number = number
+            self.ends_first, _PASS.number = getattr(_PASS, "number", None) != number, number
             return True
         if number != self._number:
             _refuse_reentrant_checkpoint()
@@ -201,6 +209,7 @@ class BackwardTracker:
         self._missing = [set(bucket.parameters) for bucket in self._buckets]
         self._next = 0
         self._came = {}
+        self.ends_first = True
 
     def gradient_ready(self, parameter: nn.Parameter) -> None:
         """`parameter.grad` is final, or will be when the script's own hooks have seen it: launch

@@ -132,8 +132,17 @@ class Dispatcher:
         """Whether the algorithm has to know all that changes the weights."""
         return any(map(self.acts_at, ("on_forward", "on_step_begin", "on_step_end")))
 
-    def submit_moment(self, moment: str, context: Context, bucket: Bucket | None = None) -> None:
-        """Let the algorithm act at a moment, if it does, on the lane of the bucket."""
+    def submit_moment(
+        self,
+        moment: str,
+        context: Context,
+        bucket: Bucket | None = None,
+        *,
+        may_wait: bool = True,
+    ) -> None:
+        """Let the algorithm act at a moment, if it does, on the lane of the bucket. Unless it
+        `may_wait`, that is begun though the caller may not `wait` next.
+        """
         if not self.acts_at(moment):
             return
         index = None if bucket is None else bucket.index
@@ -160,6 +169,7 @@ class Dispatcher:
             f"{what} of {type(self._algorithm).__name__}",
             job,
             by_caller=is_last
+            and may_wait
             and self._algorithm.only_averages
             and context.communicator.shares_memory,
         )

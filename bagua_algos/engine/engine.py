@@ -43,7 +43,11 @@ from bagua_algos.engine.script.elementwise import check_elementwise
 from bagua_algos.engine.script.grad_scaler import ScaledGradients, check_scaler_is_known
 from bagua_algos.engine.script.same_model import check_same_model
 from bagua_algos.engine.step_observer import Listener, StepObserver, tell_left_out
-from bagua_algos.engine.untrained import average_buffers_, broadcast_untrained_, broadcast_weights_
+from bagua_algos.engine.untrained import (
+    average_untrained_,
+    broadcast_untrained_,
+    broadcast_weights_,
+)
 
 DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 600.0
@@ -161,9 +165,13 @@ class Engine(Attached):
 
     def empty_backward(self) -> None:
         """In place of forward and backward where this worker has no examples left: takes part in
-        the others' step with gradients of zero, or what `no_sync` has accumulated.
+        the others' step with gradients of zero, or what `no_sync` has accumulated. Within it
+        nothing is added, and nobody hears of it.
         """
         self._begin_observed()
+        if not self._synchronizing:
+            self._take_local_gradient(None)
+            return
         if not self._has_begun:
             self._begin()
         self._begin_backward()
@@ -203,14 +211,16 @@ class Engine(Attached):
 
         Yields the spread of the workers' weights about that mean: the root of their mean squared
         distance, over the mean's norm. Where the algorithm keeps weights equal, checksums are
-        compared, and a warning tells if they differ. A collective call. Buffers stay averaged;
+        compared, and a warning tells if they differ. A collective call. Buffers stay averaged, and
+        so do frozen parameters that differ where the algorithm does not keep weights equal;
         weights that differ between workers return afterwards. What is averaged travels by
         `averager`; None: by the communicator. `pause` or `stand_still` first.
         """
         averager = averager or self.context.communicator
         run = self.dispatcher.run
-        run("averaging of buffers", lambda: average_buffers_(self.model, averager))
-        keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
+        agree = self.algorithm.workers_agree
+        run("averaging of buffers", lambda: average_untrained_(self.model, averager, agree))
+        keeper = type(self.algorithm).__name__ if agree else None
         within = averaged(self.context.buckets, averager, run, kept_equal_by=keeper)
         with within as spread, self._looking_on(spread):
             yield spread
@@ -326,14 +336,18 @@ class Engine(Attached):
 
     def _on_bucket_complete(self, bucket: Bucket) -> None:
         if self._scaled is None:
-            self.dispatcher.submit_moment("on_bucket_ready", self.context, bucket)
+            first = self.backward.ends_first
+            self.dispatcher.submit_moment("on_bucket_ready", self.context, bucket, may_wait=first)
 
     def _after_backward(self) -> None:
         unused = self._end_backward()
         self._changes.take_back_weights()
         self._changes.check_are_the_models(unused)
         if self._scaled is not None:
-            self._overflowed = self._unscale(self._scaled)
+            # Where steps do not wait for each other, every worker is left to its own scaler.
+            meets = not self.algorithm.uses_background
+            average_ = partial(self._average, "the overflow check") if meets else None
+            self._overflowed = self._scaled.unscale_(average_)
             if self._overflowed:
                 self._accumulation.take_step()  # which the scaler leaves out
                 tell_left_out(self._observer)
@@ -353,20 +367,6 @@ class Engine(Attached):
             keeps = self.algorithm.keeps_unsent
             drop_unused_(self.context.buckets, unused, average_, keeps_unsent=keeps)
         self._note_met()
-
-    def _unscale(self, scaled: ScaledGradients) -> bool:
-        """Whether a gradient has overflowed on any worker; if so, all are infinite now.
-
-        Where steps do not wait for each other, every worker is left to its own scaler.
-        """
-        flags_w = scaled.unscale_()
-        if self.algorithm.uses_background:
-            return False
-        self._average("the overflow check", flags_w)
-        if not flags_w.any():
-            return False
-        scaled.overflow_()
-        return True
 
     def _begin_step(self) -> None:
         """The gradients are there: those of a closure, if the step has one."""

@@ -86,9 +86,16 @@ def _find(bucket: Bucket, optimizer: Optimizer) -> list[Stretch]:
 def check_parameters(model: nn.Module, optimizer: Optimizer, algorithm: Algorithm) -> None:
     """Raise `ValueError` where a parameter of `model` has no shape, no values or no memory of its
     own, `algorithm` cannot train it, or one of `optimizer` is not the model's; or where a buffer or
-    frozen parameter cannot take other workers' values, or a flag of `algorithm` is none.
+    frozen parameter cannot take other workers' values, a flag of `algorithm` is none, or
+    `optimizer` runs no hooks.
     """
     check_flags(algorithm)
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise ValueError(
+            f"{type(optimizer).__name__} has not called torch.optim.Optimizer.__init__, so that "
+            "its steps run no hooks: distribute the optimizer that it is around, and wrap that "
+            "afterwards"
+        )
     known = set(model.parameters())
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):

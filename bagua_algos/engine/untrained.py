@@ -18,8 +18,12 @@ _DIGEST_BYTES = 16
 
 def broadcast_untrained_(model: nn.Module, communicator: Communicator) -> None:
     """Replace every buffer and frozen parameter by worker 0's. A collective call."""
-    frozen = [p.detach() for p in model.parameters() if not p.requires_grad]
-    broadcast_where_different_([*frozen, *model.buffers()], communicator)
+    broadcast_where_different_([*frozen(model), *model.buffers()], communicator)
+
+
+def frozen(model: nn.Module) -> list[Tensor]:
+    """Its parameters that need no gradient."""
+    return [p.detach() for p in model.parameters() if not p.requires_grad]
 
 
 def broadcast_where_different_(tensors: list[Tensor], communicator: Communicator) -> None:
@@ -61,6 +65,13 @@ def digest(x: Tensor) -> Tensor:
     return torch.frombuffer(bytearray(digest), dtype=torch.uint8)
 
 
+def average_untrained_(model: nn.Module, averager: Averager, workers_agree: bool) -> None:
+    """Average buffers and, unless `workers_agree`, frozen parameters. A collective call."""
+    average_buffers_(model, averager)
+    if not workers_agree:
+        average_frozen_(frozen(model), averager)
+
+
 def average_buffers_(model: nn.Module, averager: Averager) -> None:
     """Replace every floating-point or complex buffer (BatchNorm's moving averages) by its mean over
     all workers, any other (counts, masks) by worker 0's. A collective call.
@@ -68,6 +79,35 @@ def average_buffers_(model: nn.Module, averager: Averager) -> None:
     buffers = [torch.view_as_real(b) if b.is_complex() else b for b in model.buffers()]
     _average_([b for b in buffers if b.is_floating_point()], averager)
     broadcast_tensors_([b for b in buffers if not b.is_floating_point()], averager)
+
+
+def average_frozen_(tensors: Sequence[Tensor], averager: Averager) -> None:
+    """Replace those floating-point or complex ones of `tensors` by their mean over all workers that
+    are not alike on all: what a script has made of each worker's own weights, such as a teacher
+    that follows its student. A collective call; 8 bytes a tensor travel.
+    """
+    real = [torch.view_as_real(x) if x.is_complex() else x for x in tensors]
+    numbers = [x for x in real if x.is_floating_point() and x.numel()]
+    if not numbers:
+        return
+    own_wt = torch.stack([_sums_of_bits(x, len(averager.ranks)) for x in numbers], 1)
+    first_wt = own_wt.clone()
+    averager.broadcast_(first_wt)
+    differs_wt = (own_wt != first_wt).float()
+    averager.all_reduce_mean_(differs_wt)
+    shares = differs_wt[0].tolist()
+    _average_([x for x, share in zip(numbers, shares, strict=True) if share], averager)
+
+
+def _sums_of_bits(x: Tensor, num_rows: int) -> Tensor:
+    """Of each row, as integers of 64, int64 `[w]`."""
+    bytes_wb = x.detach().reshape(num_rows, -1).contiguous().view(torch.uint8)
+    num_missing = -bytes_wb.shape[1] % 8
+    if num_missing:
+        bytes_wb = nn.functional.pad(bytes_wb, (0, num_missing))
+    elif bytes_wb.storage_offset() % 8:
+        bytes_wb = bytes_wb.clone()
+    return bytes_wb.view(torch.int64).sum(1)
 
 
 def _average_(tensors: list[Tensor], averager: Averager) -> None:

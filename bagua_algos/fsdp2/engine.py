@@ -38,6 +38,7 @@ from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
 from bagua_algos.engine.untrained import (
     average_buffers_,
+    average_frozen_,
     broadcast_weights_,
     broadcast_where_different_,
 )
@@ -94,6 +95,7 @@ class ShardedEngine(Attached):
     """
 
     _sees_all_gradients = False
+    _holds_weights = False
 
     def __init__(
         self,
@@ -168,13 +170,21 @@ class ShardedEngine(Attached):
 
         Yields the spread of the replicas' weights about that mean: the root of their mean squared
         distance, over the mean's norm. A collective call of all processes. Buffers become the mean
-        of all processes' and stay it; weights that differ between replicas return afterwards.
+        of all processes' and stay it, and so do frozen parameters that a script has changed;
+        weights that differ between replicas return afterwards.
         """
         averager = averager or self.context.communicator
         run = self.dispatcher.run
         run("averaging of buffers", lambda: average_buffers_(self.model, averager))
         average_buffers_(self.model, self._shard_workers)
         keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
+        if keeper is None:
+            reshard(self.model)
+            frozen = [p for p in self.model.parameters() if not p.requires_grad]
+            held = [local(p) for p in frozen]
+            run("averaging of frozen parameters", lambda: average_frozen_(held, averager))
+            everywhere = [local(p) for p in frozen if not is_distributed(p)]
+            average_frozen_(everywhere, self._shard_workers)
         with (
             averaged(
                 self._buckets,
@@ -240,7 +250,8 @@ class ShardedEngine(Attached):
 
     def _launch_bucket(self, bucket: Bucket) -> None:
         own = self._buckets[bucket.index]
-        self.dispatcher.submit_moment("on_bucket_ready", self.context, own)
+        first = self.backward.ends_first
+        self.dispatcher.submit_moment("on_bucket_ready", self.context, own, may_wait=first)
 
     def _after_backward(self) -> None:
         unused = self._end_backward()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Optimizer, lr_scheduler
 
 from bagua_algos.engine.bucket import Bucket, flat_storage
 from bagua_algos.engine.script.elementwise import why_not_elementwise
@@ -50,8 +50,9 @@ def fuse_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
         `optimizer` itself.
 
     Raises:
-        ValueError: the optimizer looks at whole tensors, such as LAMB, LARS, Muon or LBFGS; or it
-            has fused=True, whose kernels round the last elements of a tensor otherwise.
+        ValueError: the optimizer looks at whole tensors, such as LAMB, LARS, Muon or LBFGS; it has
+            fused=True, whose kernels round the last elements of a tensor otherwise; or a script
+            has put another `step` on it.
     """
     if is_fused(optimizer):
         return optimizer
@@ -116,6 +117,8 @@ def unfuse_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
 
 
 def _why_not(optimizer: Optimizer) -> str | None:
+    if _has_other_step(optimizer):
+        return "its step was replaced by another, which would be left out: replace it afterwards"
     for group in optimizer.param_groups:
         for option in ("fused", "differentiable"):
             if group.get(option):
@@ -124,6 +127,19 @@ def _why_not(optimizer: Optimizer) -> str | None:
     if reason is None:
         return None
     return f"{reason}; leave it as it is, or choose an elementwise one such as SGD or AdamW"
+
+
+def _has_other_step(optimizer: Optimizer) -> bool:
+    """Whether somebody has put a `step` on this very object. What a learning rate scheduler puts
+    there calls the one before, and notes that it was called.
+    """
+    step: Any = vars(optimizer).get("step")
+    while getattr(step, "__globals__", None) is vars(lr_scheduler):
+        step = step.__wrapped__
+    if step is None:
+        return False
+    is_of_other = getattr(step, "__self__", optimizer) is not optimizer
+    return is_of_other or getattr(step, "__func__", step) is not type(optimizer).step
 
 
 def _is_torchs(optimizer: Optimizer) -> bool:

@@ -176,6 +176,31 @@ def test_training_pauses_before_its_state_is_looked_at_and_before_its_end():
     assert algorithm.moments == ["pause"] * 3
 
 
+@pytest.mark.parametrize("is_compiled_first", [False, True])
+def test_a_model_may_be_asked_for_by_what_it_was_compiled_to_or_from(is_compiled_first):
+    plain = layers(3, 4)
+    compiled = torch.compile(plain, backend="eager")
+    own, other = (compiled, plain) if is_compiled_first else (plain, compiled)
+    assert not bagua_algos.is_distributed(other)
+    _, optimizer = distribute(own, LocalSGD(interval=2), StackedCommunicator(1))
+    assert bagua_algos.is_distributed(own) and bagua_algos.is_distributed(other)
+    with pytest.raises(ValueError, match="this model is distributed already"):
+        distribute(other, None, StackedCommunicator(1))
+    with bagua_algos.no_sync(other):
+        pass
+    take_step(other, optimizer)
+    with bagua_algos.consensus(other):
+        pass
+    assert bagua_algos.tuning(other) is None
+    state = bagua_algos.state_dict(other)
+    assert state["step"] == 1
+    bagua_algos.load_state_dict(other, state)
+    bagua_algos.release(other)
+    assert not bagua_algos.is_distributed(own) and not hasattr(plain, "no_sync")
+    distribute(layers(3, 4), None, StackedCommunicator(1))
+    assert not bagua_algos.is_distributed(other)
+
+
 def test_a_model_has_no_sync_as_long_as_it_is_distributed():
     model, _ = distribute(layers(3, 4), None, StackedCommunicator(1))
     with model.no_sync():
@@ -250,6 +275,48 @@ def test_what_a_sharded_model_has_no_use_for_is_refused(sharded, options, senten
     model, workers = sharded
     with pytest.raises(ValueError, match=sentence):
         distribute(model, communicator=workers, **options)
+
+
+def test_a_checkpoint_of_torchs_own_is_no_step_of_a_sharded_model(sharded):
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    model, workers = sharded
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    bagua_algos.distribute(model, optimizer, AllReduce(), workers)
+    get_state_dict(model, optimizer)
+    assert bagua_algos.state_dict(model)["step"] == 0
+    take_step(model, optimizer)
+    assert bagua_algos.state_dict(model)["step"] == 1
+    bagua_algos.release(model)
+
+
+class Around(torch.optim.Optimizer):
+    """Lookahead and its like call no `Optimizer.__init__`."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner, self.param_groups, self.state = inner, inner.param_groups, inner.state
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+@pytest.mark.usefixtures("one_worker")
+def test_an_optimizer_that_runs_no_hooks_is_refused_before_anything_is_measured():
+    model = layers(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"^Around has not .* distribute the optimizer that"):
+        bagua_algos.distribute(model, Around(optimizer), AllReduce(), streams=17)
+    bagua_algos.distribute(model, optimizer, AllReduce())
+    take_step(model, Around(optimizer))
+    assert bagua_algos.state_dict(model)["step"] == 1
+    bagua_algos.release(model)
+
+
+def test_an_optimizer_that_runs_no_hooks_is_refused_for_a_sharded_model(sharded):
+    model, workers = sharded
+    optimizer = Around(torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match=r"^Around has not called"):
+        bagua_algos.distribute(model, optimizer, AllReduce(), workers)
 
 
 def test_a_sharded_model_is_released_like_any_other(sharded):

@@ -3,15 +3,22 @@ a text is neither true nor false.
 """
 
 import math
+from datetime import timedelta
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import bagua_algos
 from bagua_algos import (
+    SGP,
+    AllReduce,
     AsyncModelAverage,
+    ChocoSGD,
+    CompressedAllReduce,
     Decentralized,
     LocalSGD,
     LowPrecisionDecentralized,
@@ -20,10 +27,11 @@ from bagua_algos import (
     TopK,
 )
 from bagua_algos.communication.loopback import LoopbackCommunicator
-from bagua_algos.communication.topology import RandomMatching
+from bagua_algos.communication.topology import RandomMatching, Ring
 from bagua_algos.compressors import QSGD
 from bagua_algos.data import CachedDataset, LoadBalancingDistributedSampler
 from bagua_algos.data.balance import Balance
+from bagua_algos.outer_optimizer import Nesterov
 from bagua_algos.settings import check_flag, check_whole
 
 NAMES = [
@@ -96,3 +104,117 @@ def test_a_text_in_place_of_true_or_false_is_refused_with_data(make, name):
 @pytest.mark.parametrize("value", [True, False, 0, 1, None, np.True_])
 def test_what_equals_true_or_false_is_a_flag(value):
     check_flag("autotune", value)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value", "shown"),
+    [
+        (LocalSGD, "outer", Nesterov, "the class Nesterov: call it"),
+        (LocalSGD, "outer", "nesterov", "'nesterov'"),
+        (LocalSGD, "outer", torch.optim.SGD, "the class SGD: call it"),
+        (partial(LocalSGD, outer=Nesterov()), "compressor", "qsgd", "'qsgd'"),
+        (CompressedAllReduce, "compressor", QSGD, "the class QSGD: call it"),
+        (CompressedAllReduce, "compressor", None, "None"),
+        (QAdam, "compressor", "int8", "'int8'"),
+        (ChocoSGD, "compressor", QSGD, "the class QSGD: call it"),
+        (ChocoSGD, "topology", Ring, "the class Ring: call it"),
+        (LowPrecisionDecentralized, "compressor", "int8", "'int8'"),
+        (LowPrecisionDecentralized, "topology", "ring", "'ring'"),
+        (Decentralized, "topology", "ring", "'ring'"),
+        (Decentralized, "topology", Ring, "the class Ring: call it"),
+        (SGP, "topology", None, "None"),
+        (SGP, "topology", Ring, "the class Ring: call it"),
+    ],
+)
+def test_a_part_of_an_algorithm_is_an_object(make, name, value, shown):
+    with pytest.raises(
+        ValueError, match=rf"^{name} must be an object such as \w+\(\), got {shown}$"
+    ):
+        make(**{name: value})
+
+
+class Halfway:
+    """An outer optimizer of a script's own."""
+
+    def step_(self, anchor, outer_gradient, momentum, inner_lr):
+        anchor.sub_(outer_gradient, alpha=0.5)
+
+
+def test_parts_of_a_scripts_own_are_taken():
+    assert isinstance(LocalSGD(outer=Halfway()).outer, Halfway)
+    assert LocalSGD(outer=None, compressor=None).outer is None
+
+
+def distribute(**options):
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    options = {"algorithm": LocalSGD(), "communicator": LoopbackCommunicator(1)} | options
+    bagua_algos.distribute(model, optimizer, **options)
+    bagua_algos.release(model)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "shown"),
+    [
+        (AllReduce, "the class AllReduce: call it"),
+        (bagua_algos.ByteGrad, "the function ByteGrad: call it"),
+        ("allreduce", "'allreduce'"),
+        (None, "None"),
+    ],
+)
+def test_what_is_no_algorithm_is_refused(algorithm, shown):
+    sentence = rf"^algorithm must be an object such as AllReduce\(\), got {shown}$"
+    with pytest.raises(ValueError, match=sentence):
+        distribute(algorithm=algorithm)
+
+
+@pytest.mark.parametrize(
+    "value", [None, "60", math.nan, math.inf, 0, -1, timedelta(seconds=60)], ids=str
+)
+def test_a_time_limit_is_a_number_of_seconds(value):
+    with pytest.raises(ValueError, match=r"^timeout_s must be a number of seconds, more than 0"):
+        distribute(timeout_s=value)
+
+
+@pytest.mark.parametrize("value", [None, "4", math.nan, 0, -1])
+def test_a_bucket_has_a_byte_at_least(value):
+    with pytest.raises(ValueError, match=r"^bucket_bytes must be a number of at least 1, got"):
+        distribute(bucket_bytes=value)
+
+
+@pytest.mark.parametrize("value", [True, "fp16", torch.amp.GradScaler])
+def test_a_scaler_is_an_object(value):
+    with pytest.raises(ValueError, match=r"^grad_scaler must be an object such as torch\.amp"):
+        distribute(grad_scaler=value)
+
+
+@pytest.mark.parametrize("value", ["gloo", LoopbackCommunicator, -100])
+def test_a_communicator_is_an_object(value):
+    with pytest.raises(ValueError, match=r"^communicator must be an object such as ProcessGroupC"):
+        distribute(communicator=value)
+
+
+def test_a_process_group_is_no_communicator():
+    group = dist.ProcessGroup(0, 1)
+    with pytest.raises(ValueError, match=r"give ProcessGroupCommunicator\(group\)$"):
+        distribute(communicator=group)
+
+
+class Scaler(torch.amp.GradScaler):
+    """Of a script's own."""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout_s": 1},
+        {"timeout_s": np.float32(0.5)},
+        {"bucket_bytes": 2.5e6},
+        {"bucket_bytes": math.inf},
+        {"grad_scaler": Scaler("cpu")},
+        {"grad_scaler": torch.amp.GradScaler("cpu", enabled=False)},
+    ],
+    ids=str,
+)
+def test_what_has_always_been_taken_is(options):
+    distribute(**options)

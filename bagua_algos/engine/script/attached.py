@@ -16,12 +16,14 @@ from torch.utils.hooks import RemovableHandle
 from bagua_algos.checkpoint import check_belongs, checked
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.backward import BackwardTracker
+from bagua_algos.engine.call_stack import saving_by_torch
 from bagua_algos.engine.dispatcher import Dispatcher
 from bagua_algos.engine.script.accumulation import Accumulation
 from bagua_algos.engine.script.changes import ScriptChanges
 from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.loads import LoadedWeights
 from bagua_algos.engine.script.saves import saving_copies
+from bagua_algos.engine.script.unseen import UnseenChanges
 
 _HOOKED_STEP = Optimizer.profile_hook_step(lambda _: None).__code__
 """Of what torch puts around every optimizer's `step`, to run the hooks."""
@@ -36,6 +38,7 @@ class Attached(ABC):
     dispatcher: Dispatcher
     backward: BackwardTracker
     _changes: ScriptChanges
+    _unseen: UnseenChanges
     _accumulation: Accumulation
     _closure: StepClosure
     _loaded: LoadedWeights | None = None
@@ -48,6 +51,9 @@ class Attached(ABC):
     _is_consensus: bool = False
     _sees_all_gradients: bool = True
     """Whether all processes find the same values of averaged gradients, and so decide the same."""
+
+    _holds_weights: bool = True
+    """Whether the parameters' memory is that of the buckets' weights, which are no copy."""
 
     @property
     def exposed_communication_s(self) -> float:
@@ -108,6 +114,8 @@ class Attached(ABC):
         self._before_begin()
         if not self._has_begun and self.dispatcher.acts_at("on_forward"):
             self._changes.note_begin()
+            if self._holds_weights and self.algorithm.replaces_weights(self.context):
+                self._unseen.note(self.context.buckets)
         self._has_begun = True
         self.dispatcher.submit_moment("on_forward", self.context)
 
@@ -163,6 +171,7 @@ class Attached(ABC):
             self._change_context(backwards=backwards)
         if self._has_begun and self.algorithm.replaces_weights(self.context):
             self._changes.check_begin()
+            self._unseen.check(self.context.buckets)
         self._changes.note_backward()
 
     def _is_first(self, parameter: nn.Parameter | None) -> bool:
@@ -214,6 +223,7 @@ class Attached(ABC):
             getattr(self.algorithm, moment)(self.context)
             self._after_own_moment()
 
+        self._unseen = UnseenChanges()
         self._changes.attach(self._note_other_step)
         if self.algorithm.keeps_weights:
             self._loaded = LoadedWeights(self.model, self._held_weights)
@@ -229,7 +239,7 @@ class Attached(ABC):
     def _before_step(
         self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]
     ) -> tuple[tuple, dict[str, Any]] | None:
-        if _is_inner(optimizer):
+        if _is_inner(optimizer) or saving_by_torch():
             return None
         self._changes.check_optimizer()
         if self._loaded is not None:
@@ -239,7 +249,7 @@ class Attached(ABC):
         return self._closure.before_step(args, kwargs)
 
     def _end_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        if not _is_inner(optimizer):
+        if not _is_inner(optimizer) and not saving_by_torch():
             self._closure.after_step()
             self._after_step()
             self.backward.note_gradients()

@@ -12,7 +12,7 @@ scaler). Workers that average asynchronously are spared it: each skips its own s
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -40,25 +40,31 @@ class ScaledGradients:
         """None where nothing scales them."""
         return cls(scaler, buckets) if scaler is not None and scaler.is_enabled() else None
 
-    def unscale_(self) -> Tensor:
-        """Divide by the scale; returns where that overflowed, 1 or 0, float32 `[w, 1]`."""
+    def unscale_(self, average_: Callable[[Tensor], None] | None) -> bool:
+        """Divide by the scale. Returns whether that overflowed on any worker, where all gradients
+        become infinite, for the scaler to find it, whatever it looks at.
+
+        `average_` takes `[w, 1]` of all workers. None: no overflow is looked for.
+        """
         self._scale = self.scaler.get_scale()
-        flags_bw = []
         for bucket in self._buckets:
             bucket.gradients.mul_(1 / self._scale)
-            flags_bw.append(bucket.gradients.isfinite().all(1).logical_not())
-        return torch.stack(flags_bw).any(0).float().unsqueeze(1)
+        if average_ is None:
+            return False
+        flags_bw = [bucket.gradients.isfinite().all(1).logical_not() for bucket in self._buckets]
+        flags_w = torch.stack(flags_bw).any(0).float().unsqueeze(1)
+        average_(flags_w)
+        if not flags_w.any():
+            return False
+        for bucket in self._buckets:
+            for view in bucket.gradient_views():
+                view.fill_(math.inf)
+        return True
 
     def rescale_(self) -> None:
         """Multiply by the same scale again, for the scaler to find what it expects."""
         for bucket in self._buckets:
             bucket.gradients.mul_(self._scale)
-
-    def overflow_(self) -> None:
-        """Have the scaler find an overflow, whatever it looks at."""
-        for bucket in self._buckets:
-            for view in bucket.gradient_views():
-                view.fill_(math.inf)
 
     def move_to(self, buckets: Sequence[Bucket]) -> None:
         """Gradients are in other buckets from here on."""

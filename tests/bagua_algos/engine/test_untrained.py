@@ -4,10 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from bagua_algos import AllReduce
+from bagua_algos import AllReduce, Decentralized, LocalSGD
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
-from bagua_algos.engine.untrained import average_buffers_, broadcast_untrained_, that_differ
+from bagua_algos.engine.untrained import (
+    average_buffers_,
+    average_frozen_,
+    broadcast_untrained_,
+    that_differ,
+)
 from bagua_algos.worker_axis.models import StackedModel
 from tests.bagua_algos.gloo import run_program_once
 from tests.bagua_algos.recorder import Recorder
@@ -73,6 +78,67 @@ def test_without_any_nothing_is_sent():
     average_buffers_(plain, workers)
     broadcast_untrained_(plain, workers)
     assert recorder.messages == []
+
+
+def test_frozen_numbers_that_differ_are_averaged_and_the_rest_is_left():
+    recorder, ranks_w = Recorder(), torch.arange(float(NUM_WORKERS))
+    storage = torch.zeros(NUM_WORKERS * 2 + 1)
+    frozen = {
+        "alike": torch.ones(NUM_WORKERS, 5),
+        "differing": ranks_w[:, None] + torch.tensor([0.0, 0.5, 7.0]),
+        "half": ranks_w[:, None].half() * torch.ones(3).half(),
+        "turned": (ranks_w * 1j).to(torch.complex64),
+        "counts": torch.arange(NUM_WORKERS),
+        "none": torch.ones(NUM_WORKERS, 0),
+        "at an odd place": storage[1:].view(NUM_WORKERS, 2),
+    }
+    frozen["at an odd place"][1] = 3.0
+    average_frozen_(list(frozen.values()), StackedCommunicator(NUM_WORKERS, recorder))
+    assert frozen["alike"].eq(1).all() and frozen["counts"].tolist() == [0, 1, 2]
+    for row in frozen["differing"]:
+        assert row.tolist() == [1.0, 1.5, 8.0]
+    assert frozen["half"].eq(1).all() and frozen["turned"].eq(1j).all()
+    assert frozen["at an odd place"].eq(1).all()
+    # 5 checksums of 8 bytes, as many shares, and 3 + 3 + 2 + 2 numbers.
+    assert recorder.messages == [
+        ("broadcast", 5 * 8),
+        ("all_reduce_mean", 5 * 4),
+        ("all_reduce_mean", 10 * 4),
+    ]
+
+
+def test_frozen_numbers_that_are_alike_are_not_sent():
+    recorder = Recorder()
+    frozen = [torch.ones(NUM_WORKERS, 5)]
+    average_frozen_(frozen, StackedCommunicator(NUM_WORKERS, recorder))
+    assert [num_bytes for _, num_bytes in recorder.messages] == [8, 4]
+
+
+class WithTeacher(nn.Module):
+    """As BYOL and DINO: a frozen part that the script moves towards the trained one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher = nn.Linear(2, 1), nn.Linear(2, 1).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.student(x) - self.teacher(x)
+
+
+@pytest.mark.parametrize("algorithm", [LocalSGD(interval=9), Decentralized(), AllReduce()])
+def test_the_consensus_is_of_teachers_too_where_workers_need_not_agree(algorithm):
+    model = StackedModel(WithTeacher(), NUM_WORKERS)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(NUM_WORKERS))
+    teacher = model.module.teacher.weight
+    teacher.data.add_(torch.arange(float(NUM_WORKERS))[:, None, None])
+    own = teacher.clone()
+    with engine.consensus():
+        within = teacher.clone()
+    expected = own if algorithm.workers_agree else own.mean(0, keepdim=True).expand_as(own)
+    torch.testing.assert_close(within, expected)
+    assert torch.equal(teacher, within)
+    engine.close()
 
 
 def test_a_buffer_of_another_memory_format_keeps_its_place(model):

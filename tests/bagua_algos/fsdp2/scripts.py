@@ -155,15 +155,20 @@ class Normed(nn.Module):
 
 
 def untrained(place: Place) -> Results:
-    """Buffers and frozen weights at first, and buffers before and in the consensus."""
+    """Buffers and frozen weights at first, and before and in the consensus, which a script has
+    changed.
+    """
     model = Normed(2 * place.replica + place.shard)
     shard(model, place.mesh["shard"], ("frozen", "out"))
     bagua_algos.distribute(model, sgd(model), LocalSGD(), place.replicas)
     results = {"frozen": whole(model.frozen.weight), "first": model.norm.running_mean.clone()}
     model(batch(0, place.replica, place.shard)[0]).sum().backward()
     results["before"] = model.norm.running_mean.clone()
+    with torch.no_grad():
+        model.frozen.weight.add_(place.replica)
     with bagua_algos.consensus(model):
         results["within"] = model.norm.running_mean.clone()
+        results["frozen within"] = whole(model.frozen.weight)
     bagua_algos.release(model)
     return results
 

@@ -45,7 +45,7 @@ def test_the_consensus_is_the_mean_and_leaves_no_trace(scripts):
             assert torch.equal(found["went on"][name], found["never stopped"][name])
 
 
-def test_buffers_and_frozen_weights_begin_equal_and_buffers_are_averaged(scripts):
+def test_buffers_and_frozen_weights_begin_equal_and_are_averaged(scripts):
     found = [process["untrained"] for process in scripts]
     before = torch.stack([process["before"] for process in found])
     assert len(before.unique(dim=0)) == len(found)
@@ -53,6 +53,8 @@ def test_buffers_and_frozen_weights_begin_equal_and_buffers_are_averaged(scripts
         assert torch.equal(process["first"], torch.zeros(5))
         assert torch.equal(process["frozen"], found[0]["frozen"])
         torch.testing.assert_close(process["within"], before.mean(0))
+        teacher = process["frozen"] + (NUM_REPLICAS - 1) / 2
+        torch.testing.assert_close(process["frozen within"], teacher)
 
 
 @pytest.mark.parametrize("name", RESUMED)

@@ -1,6 +1,7 @@
 """`distribute` fuses an optimizer in its buckets, without a word and without another bit."""
 
 import sys
+from types import MethodType
 
 import pytest
 import torch
@@ -90,6 +91,66 @@ def test_what_a_script_has_fused_stays_fused():
     optimizer.step()
     bagua_algos.release(model)
     assert is_fused(optimizer)
+
+
+def take_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    x_b, y_b = batch(0, 0)
+    optimizer.zero_grad()
+    losses(model(x_b)[None], y_b[None]).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("is_scheduled", [False, True])
+def test_a_step_that_a_script_has_put_on_the_optimizer_is_taken(is_scheduled):
+    model = make_model()
+    optimizer, calls = make_optimizer(model), []
+    before = optimizer.step
+
+    def counted(self: torch.optim.Optimizer, closure=None):
+        calls.append(self)
+        return before(closure)
+
+    optimizer.step = MethodType(counted, optimizer)
+    if is_scheduled:
+        torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    for number in (1, 2):
+        bagua_algos.distribute(model, optimizer, AllReduce(), LoopbackCommunicator(4))
+        assert not is_fused(optimizer)
+        take_step(model, optimizer)
+        assert calls == [optimizer] * number
+        bagua_algos.release(model)
+    with pytest.raises(ValueError, match="its step was replaced by another"):
+        bagua_algos.fuse_optimizer(optimizer)
+
+
+def test_a_step_that_is_put_around_the_fused_one_stays():
+    model = make_model()
+    optimizer, calls = make_optimizer(model), []
+    bagua_algos.distribute(model, optimizer, AllReduce(), LoopbackCommunicator(4))
+    fused = optimizer.step
+    optimizer.step = lambda closure=None: (calls.append(closure), fused(closure))
+    take_step(model, optimizer)
+    bagua_algos.release(model)
+    bagua_algos.distribute(model, optimizer, AllReduce(), LoopbackCommunicator(4))
+    assert not is_fused(optimizer)
+    take_step(model, optimizer)
+    assert len(calls) == 2
+    bagua_algos.release(model)
+
+
+@pytest.mark.parametrize("num_schedules", [0, 1, 2])
+def test_what_schedules_have_put_on_the_optimizer_is_fused(num_schedules):
+    model = make_model()
+    optimizer = make_optimizer(model)
+    optimizer.step = optimizer.step  # the class's own, as some wrappers put it back
+    for _ in range(num_schedules):
+        torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    for _ in range(2):
+        bagua_algos.distribute(model, optimizer, AllReduce(), LoopbackCommunicator(4))
+        assert is_fused(optimizer)
+        take_step(model, optimizer)
+        bagua_algos.release(model)
+        assert not is_fused(optimizer)
 
 
 @pytest.mark.parametrize("cls", [torch.optim.Adafactor, torch.optim.LBFGS, Own])

@@ -1,6 +1,7 @@
 """What a script does within a step: forward, backward and step in its own ways."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -57,6 +58,29 @@ def two_models() -> Results:
         "ours": run(lambda model: all_reduced(model)),
         "expected": run(lambda model: (DistributedDataParallel(model), sgd(model))),
     }
+
+
+def other_order() -> Results:
+    """Two models in one backward pass, of which worker 1 calls the second first."""
+
+    def run(*, by_rank: bool) -> Tensor:
+        models = [make_model() for _ in range(2)]
+        optimizers = [sgd(model) for model in models]
+        for model, optimizer in zip(models, optimizers, strict=True):
+            bagua_algos.distribute(model, optimizer, AllReduce(), timeout_s=20)
+        for step in range(NUM_STEPS):
+            order = (1, 0) if by_rank and dist.get_rank() == 1 else (0, 1)
+            losses = {i: loss_of(models[i], step, i) for i in order}
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            sum(losses.values()).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        for model in models:
+            bagua_algos.release(model)
+        return torch.cat([flat(model) for model in models], 1)
+
+    return {"ours": run(by_rank=True), "expected": run(by_rank=False)}
 
 
 class SumInBackward(torch.autograd.Function):
@@ -244,6 +268,33 @@ def accumulation() -> Results:
         for name in ALGORITHMS
         for no_sync in (True, False)
     } | {"never": refusal(never)}
+
+
+def out_of_examples() -> Results:
+    """Two micro-batches a step, of which worker 1 has none from the third step on: `empty`, or a
+    loss times 0 in their place.
+    """
+
+    def run(algorithm: Algorithm, make_optimizer: MakeOptimizer, *, empty: bool) -> Tensor:
+        model, optimizer = distributed(algorithm, make_optimizer, make_model())
+        for step in range(NUM_STEPS):
+            is_out = dist.get_rank() == 1 and step >= 2
+            optimizer.zero_grad()
+            for micro_batch in range(2):
+                with model.no_sync() if micro_batch == 0 else nullcontext():
+                    if is_out and empty:
+                        bagua_algos.empty_backward(model)
+                    else:
+                        (loss_of(model, step, micro_batch) * (not is_out)).backward()
+            optimizer.step()
+        bagua_algos.release(model)
+        return flat(model)
+
+    return {
+        f"{name} {empty}": run(*ALGORITHMS[name], empty=empty)
+        for name in ALGORITHMS
+        for empty in (True, False)
+    }
 
 
 def give_own_gradients(model: nn.Module, step: int, *, in_place: bool = False) -> None:

@@ -79,6 +79,15 @@ def test_accumulation_needs_no_sync_for_speed_alone(workers, name):
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
 
 
+def test_two_models_in_one_backward_pass_may_have_another_order_on_another_worker(workers):
+    assert equal(workers, "other_order", "ours", "expected")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_worker_without_examples_adds_nothing_within_no_sync_either(workers, name):
+    assert equal(workers, "out_of_examples", f"{name} True", f"{name} False")
+
+
 @pytest.mark.parametrize(
     "case",
     [

@@ -84,6 +84,16 @@ def test_a_step_on_gradients_of_ones_own_is_refused_where_workers_meet_in_backwa
     engine.close()
 
 
+def test_gradients_of_zero_are_nobodys():
+    model = layers(3, 4)
+    engine, optimizer = engine_of(model, AllReduce())
+    before = model[0].weight.detach().clone()
+    model[0].weight.grad = torch.zeros_like(model[0].weight)
+    optimizer.step()
+    assert torch.equal(model[0].weight, before)
+    engine.close()
+
+
 @pytest.mark.parametrize("algorithm", [SGP(overlap=True), LocalSGD(interval=2)])
 def test_it_is_taken_where_they_do_not(algorithm):
     model = layers(3, 4)

@@ -1,0 +1,76 @@
+"""Changes of weights of which torch keeps no count."""
+
+import pytest
+import torch
+
+from bagua_algos import SGP, AllReduce, Decentralized, LocalSGD
+from tests.bagua_algos.engine.test_engine import engine_of, layers
+
+X = torch.ones(2, 3)
+
+
+def clamp(model: torch.nn.Module) -> None:
+    """As the original WGAN does."""
+    for parameter in model.parameters():
+        parameter.data.clamp_(-0.01, 0.01)
+
+
+def test_a_change_of_data_while_the_average_travels_is_refused():
+    model = layers(3, 4, 5)
+    engine, optimizer = engine_of(model, Decentralized())
+    model(X).sum().backward()
+    optimizer.step()
+    loss = model(X).sum()
+    model[1].weight.data[0, 0] += 1
+    with pytest.raises(ValueError, match=r"^weights were changed through parameter\.data after a"):
+        loss.backward()
+    engine.close()
+
+
+def test_one_that_is_taken_back_is_none():
+    model = layers(3, 4, 5)
+    engine, optimizer = engine_of(model, Decentralized())
+    for _ in range(2):
+        loss = model(X).sum()
+        before = model[0].weight.data.clone()
+        clamp(model[0])
+        model[0].weight.data.copy_(before)
+        loss.backward()
+        optimizer.step()
+    engine.close()
+
+
+def test_before_the_forward_pass_and_after_the_step_weights_may_change():
+    model = layers(3, 4, 5)
+    engine, optimizer = engine_of(model, Decentralized())
+    for _ in range(2):
+        clamp(model)
+        model(X).sum().backward()
+        clamp(model)
+        optimizer.step()
+        clamp(model)
+    engine.close()
+
+
+@pytest.mark.parametrize("algorithm", [AllReduce(), LocalSGD(interval=1), SGP(overlap=True)])
+def test_it_is_taken_where_no_average_replaces_weights(algorithm):
+    model = layers(3, 4, 5)
+    engine, optimizer = engine_of(model, algorithm)
+    for _ in range(2):
+        loss = model(X).sum()
+        clamp(model)
+        loss.backward()
+        optimizer.step()
+    engine.close()
+
+
+def test_it_is_taken_in_steps_between_averages():
+    model = layers(3, 4, 5)
+    engine, optimizer = engine_of(model, Decentralized(interval=2))
+    for step in range(4):
+        loss = model(X).sum()
+        if step % 2:
+            clamp(model)
+        loss.backward()
+        optimizer.step()
+    engine.close()
