@@ -27,7 +27,19 @@ def test_gradients_of_one_worker_alone_are_refused_where_the_algorithm_needs_all
         needed, free = Accumulation(is_needed=True), Accumulation(is_needed=False)
         for note in passes:
             note(needed), note(free)
-        assert not needed.is_step_next
+        assert needed.is_step_next == (MET in passes)
         with pytest.raises(ValueError, match="all accumulated within no_sync"):
             needed.take_step()
         assert free.take_step()
+        assert not free.is_step_next
+
+
+def test_the_first_gradient_of_one_worker_after_a_meeting_is_told():
+    accumulation = Accumulation(is_needed=True)
+    assert [accumulation.note_local() for _ in range(2)] == [False, False]
+    accumulation.note_synchronized()
+    assert [accumulation.note_local() for _ in range(2)] == [True, False]
+    accumulation.note_synchronized()
+    assert accumulation.is_step_next
+    accumulation.take_step()
+    assert not accumulation.note_local()
