@@ -88,7 +88,7 @@ def _over_targets(rows: pd.DataFrame, data: ReportData) -> PageTable:
         ),
         cells=heads
         | {
-            f"{at:g} {_side(rows).split()[-1]}": [row[k] for row in shown]
+            f"{at:g} {_side(rows).split()[1]}": [row[k] for row in shown]
             for k, at in enumerate(POINTS)
         }
         | {"at all of them": [listed(sorted(_steady(group))) or "-" for group in situations]},
@@ -110,9 +110,9 @@ def _name(row: Mapping[Any, Any]) -> str:
 def _side(rows: pd.DataFrame) -> str:
     """How far targets are from the baseline's score, and to which side."""
     is_lower = {bool(LOWER_IS_BETTER.get(metric)) for metric in rows["metric"]}
-    return {(True,): "percent above", (False,): "points below"}.get(
-        tuple(is_lower), "points below (percent above, where lower is better)"
-    )
+    if len(is_lower) > 1:
+        return "points below (percent above, where lower is better)"
+    return "percent above" if is_lower == {True} else "points below"
 
 
 def _below(data: ReportData) -> str:
@@ -248,7 +248,7 @@ def _finding(mark: str, rows: pd.DataFrame, data: ReportData) -> str:
         return sentence([f"{why}, so that no other one can be told"], mark)
     if len(groups) == 1:
         at = "; ".join(
-            f"{row['points']:g} {side.split()[-1]}, {row['first'] or 'nobody' + row['so_far']}"
+            f"{row['points']:g} {side.split()[1]}, {row['first'] or 'nobody' + row['so_far']}"
             for row in groups[0].to_dict("records")
         )
         baseline = groups[0].baseline.iloc[0]
