@@ -196,6 +196,11 @@ class Algorithm:
         """
         return context.state
 
+    def skip_to(self, context: Context) -> None:
+        """The next step is `context.step`, as if the earlier ones had been taken: what the state
+        counts by itself follows.
+        """
+
     def on_forward(self, context: Context) -> None:
         """Forward begins. Weights may travel while forward and backward compute."""
 

@@ -120,7 +120,7 @@ class BackwardTracker:
         no algorithm keeps it.
         """
         others = [p for p in self._unused if p is not parameter]
-        is_gone = any(p.grad is not self._places[p].view for p in others)
+        is_gone = not all(map(self._is_there, others))
         if others or len(self._unused) == len(self._given) == 1:  # else what it had is not known
             is_gone = is_gone or self._are_gone(self._unused, parameter)
         return is_gone and bool(self._is_finite)
@@ -139,9 +139,7 @@ class BackwardTracker:
         looks_at_values: bool = True,
     ) -> bool:
         known = [p for p in given if p is not parameter] or given
-        if all(
-            p.grad is not self._places[p].view and id(p) not in self._added_apart for p in known
-        ):
+        if not any(map(self._is_there, known)):
             return True
         if not looks_at_values:
             return False
@@ -151,6 +149,11 @@ class BackwardTracker:
             for bucket, version in zip(self._buckets, self._passed, strict=True)
         )
         return is_written and not any(_is_any(p.grad) for p in known if p is not parameter)
+
+    def _is_there(self, parameter: nn.Parameter) -> bool:
+        """Whether the gradient is still that of the pass before, or has been added to it."""
+        is_added = id(parameter) in self._added_apart and parameter.grad is not None
+        return is_added or parameter.grad is self._places[parameter].view
 
     def note_pass(self) -> None:
         """A pass has ended and workers have met: a step is next, or another pass that goes on from

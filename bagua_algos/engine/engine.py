@@ -219,7 +219,8 @@ class Engine(Attached):
         averager = averager or self.context.communicator
         run = self.dispatcher.run
         agree = self.algorithm.workers_agree
-        run("averaging of buffers", lambda: average_untrained_(self.model, averager, agree))
+        trained = None if agree else self._trained
+        run("averaging of buffers", lambda: average_untrained_(self.model, averager, trained))
         keeper = type(self.algorithm).__name__ if agree else None
         within = averaged(self.context.buckets, averager, run, kept_equal_by=keeper)
         with within as spread, self._looking_on(spread):
@@ -263,10 +264,6 @@ class Engine(Attached):
         """In the model's order."""
         own = {p for bucket in self.context.buckets for p in bucket.parameters}
         return [p for p in self.model.parameters() if p in own]
-
-    def skip_to(self, step: int) -> None:
-        """Count the next step as number `step`, as if the earlier ones had been taken."""
-        self._change_context(step=step)
 
     def _identity(self) -> dict[str, Any]:
         """What a state belongs to, in words for errors."""

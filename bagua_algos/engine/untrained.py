@@ -65,11 +65,17 @@ def digest(x: Tensor) -> Tensor:
     return torch.frombuffer(bytearray(digest), dtype=torch.uint8)
 
 
-def average_untrained_(model: nn.Module, averager: Averager, workers_agree: bool) -> None:
-    """Average buffers and, unless `workers_agree`, frozen parameters. A collective call."""
+def average_untrained_(
+    model: nn.Module, averager: Averager, trained: Sequence[nn.Parameter] | None
+) -> None:
+    """Average buffers and, unless it is None that is `trained`, the other parameters, which are
+    frozen; for a while others may need no gradient either. A collective call.
+    """
     average_buffers_(model, averager)
-    if not workers_agree:
-        average_frozen_(frozen(model), averager)
+    if trained is not None:
+        own = set(trained)
+        others = [p.detach() for p in model.parameters() if p not in own]
+        average_frozen_(others, averager)
 
 
 def average_buffers_(model: nn.Module, averager: Averager) -> None:

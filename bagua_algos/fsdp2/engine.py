@@ -180,10 +180,9 @@ class ShardedEngine(Attached):
         keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
         if keeper is None:
             reshard(self.model)
-            frozen = [p for p in self.model.parameters() if not p.requires_grad]
-            held = [local(p) for p in frozen]
+            held = [local(p) for p in self._frozen]
             run("averaging of frozen parameters", lambda: average_frozen_(held, averager))
-            everywhere = [local(p) for p in frozen if not is_distributed(p)]
+            everywhere = [local(p) for p in self._frozen if not is_distributed(p)]
             average_frozen_(everywhere, self._shard_workers)
         with (
             averaged(
@@ -219,8 +218,8 @@ class ShardedEngine(Attached):
 
     def _start_equal(self, parts: list[Unit]) -> None:
         replicas, run = self.context.communicator, self.dispatcher.run
-        frozen = [p for p in self.model.parameters() if not p.requires_grad]
-        untrained = [*frozen, *self.model.buffers()]
+        self._frozen = [p for p in self.model.parameters() if not p.requires_grad]
+        untrained = [*self._frozen, *self.model.buffers()]
         everywhere = [local(x) for x in untrained if not is_distributed(x)]
         try:
             device = self._buckets[0].gradients.device

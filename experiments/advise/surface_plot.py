@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from experiments.advise.grid import Array, Grid
 from experiments.report.figures import column
-from experiments.report.figures.names import SMALL
+from experiments.report.figures.names import SMALL, set_log_axis
 from experiments.report.figures.styles import area_styles
 
 if TYPE_CHECKING:  # imported where it draws: it takes more than a second
@@ -47,7 +47,7 @@ def _draw(axes: Axes, *, grid: Grid) -> None:
     _draw_times(axes, grid)
     axes.set(xlabel="rate of every link (Mbit/s)", ylabel="delay from worker to worker (ms)")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:g}")
+        set_log_axis(axis, *axis.get_view_interval())
 
 
 def swatch(algo: str, x: float, y: float, width: float, height: float) -> Patch:

@@ -5,6 +5,7 @@ that dies ends the others; started again, the run goes on in its folder from its
 with as many workers as there are then.
 """
 
+import errno
 import hashlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -92,13 +93,18 @@ def run_as_peer(config: DictConfig, folder: Path, overrides: Sequence[str], peer
 
 @contextmanager
 def _held(folder: Path, assignment: Assignment) -> Iterator[None]:
-    """Hold `folder` for the whole run. Raises `UserError` where another command runs there."""
+    """Hold `folder` for the whole run. Raises `UserError` where another command runs there. Where
+    no lock can lie beside the folder, nobody can hold it.
+    """
     patience_s = AGAIN_PATIENCE_S if assignment.num_restarts else PATIENCE_S
     with ExitStack() as stack:
         try:
             stack.enter_context(hold(folder, patience_s))
         except HeldError as error:
             raise UserError(f"{error}, or choose {ANOTHER_RUN_DIR}") from error
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
         yield
 
 

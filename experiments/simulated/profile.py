@@ -113,15 +113,18 @@ class Profile:
         for key, value in setting.items():
             of_profile = known.get(key)
             if of_profile != value and (key, value) != (_DEVICE, "cpu"):
+                option = f" {key}={value}" if key == _SHARING else ""
                 raise UserError(
                     f"the profile is of {key}={of_profile}, and this run has "
-                    f"{key}={value}: leave profile=null, or make one by python -m "
-                    "experiments.calibrate"
+                    f"{key}={value}: give profile=null, or make one by python -m "
+                    f"experiments.calibrate{option}"
                 )
 
-    def device_of(self, plan: Plan) -> str:
-        """The kind of device that it is of; `plan`'s own where an older profile does not say it."""
-        return self.setting.get(_DEVICE, plan.backend.device)
+    @property
+    def kind_of_device(self) -> str:
+        """ "cuda" for a GPU, else "cpu"; older profiles tell it by the device's name."""
+        is_gpu = self.device.startswith(_GPUS)
+        return self.setting.get(_DEVICE, "cuda" if is_gpu else "cpu")
 
     @property
     def work_s(self) -> float:
@@ -163,6 +166,8 @@ def setting_of(plan: Plan) -> dict[str, Any]:
     return names | size | {name: getattr(plan, name) for name in numbers} | crop | newer
 
 
+_GPUS = ("NVIDIA", "Tesla", "Quadro", "GeForce")
+"""How their names begin."""
 _SHARING = "cluster.sharing"
 _DEVICE = "device"
 

@@ -243,14 +243,9 @@ def make_timeline(plan: Plan, profile: Profile, net_backend: str | None = None) 
         by_length(plan, profile, variation),
         threads_per_worker=plan.cluster.threads_per_worker,
         num_cores=os.cpu_count() or 1,
-        num_lanes=_num_lanes(plan, profile),
+        num_lanes=2 if profile.kind_of_device == "cpu" else 1,  # as real workers have there
         records_events=plan.trace,
     )
-
-
-def _num_lanes(plan: Plan, profile: Profile) -> int:
-    """As many as real workers have where the profile is of."""
-    return 2 if profile.device_of(plan) == "cpu" else 1
 
 
 def timeline_of(

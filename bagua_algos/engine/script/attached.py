@@ -103,6 +103,11 @@ class Attached(ABC):
         self.dispatcher.close()
         self.algorithm.on_close(self.context)
 
+    def skip_to(self, step: int) -> None:
+        """Count the next step as number `step`, as if the earlier ones had been taken."""
+        self._change_context(step=step)
+        self.algorithm.skip_to(self.context)
+
     def _begin_forward(self) -> None:
         """A forward begins the step; not one between a backward pass and its step, which will
         change what would travel: the first gradient after it begins instead.

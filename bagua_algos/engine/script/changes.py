@@ -130,8 +130,8 @@ class ScriptChanges:
         self._is_forward = False
 
     def check_begin(self) -> None:
-        """A backward pass begins: raise `ValueError` where a weight was changed in place since
-        `note_begin`, whose average is about to replace it.
+        """A backward pass begins: raise `ValueError` where a weight that an average is about to
+        replace was changed in place since `note_begin`, or got other memory.
         """
         if self._by_forward is not None:
             raise ValueError(
@@ -140,7 +140,8 @@ class ScriptChanges:
                 "that replaces it: make the change after the optimizer's step, or take "
                 "SGP(overlap=True), which keeps it"
             )
-        if (parameter := self._changed_since(self._begun)) is not None:
+        parameter = self._changed_since(self._begun)
+        if (parameter := self._moved() if parameter is None else parameter) is not None:
             raise ValueError(
                 f"{self._name(parameter)} was changed after a forward pass in training mode, "
                 "at which its average with other workers' began to travel, and would be lost: "
@@ -148,6 +149,11 @@ class ScriptChanges:
                 "the optimizer's step; call bagua_algos.load_state_dict after loads; and run a "
                 "forward pass that trains nothing under torch.no_grad()"
             )
+
+    def _moved(self) -> nn.Parameter | None:
+        """A weight that is somewhere else by now."""
+        pairs = zip(self._living, self._addresses, strict=True)
+        return next((p for p, address in pairs if p.data_ptr() != address), None)
 
     def note_backward(self) -> None:
         """A backward pass in which workers meet has begun."""

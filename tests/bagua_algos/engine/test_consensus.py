@@ -61,6 +61,21 @@ def test_workers_that_should_be_equal_and_are_not_are_told_of_and_averaged(weigh
     assert first[:, 0, 0].tolist() == [5.0, 2.0, 2.0]
 
 
+def test_weights_that_need_no_gradient_for_a_while_are_no_frozen_ones():
+    model = StackedModel(nn.Linear(2, 1, bias=False), 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, LocalSGD(interval=9), StackedCommunicator(3))
+    means = torch.tensor([1.0, 4.0, 7.0])
+    with torch.no_grad():
+        model.module.weight.copy_(means[:, None, None].expand_as(model.module.weight))
+    model.requires_grad_(False)  # as around an evaluation
+    with engine.consensus() as spread:
+        assert spread > 0.5 and model.module.weight.eq(4.0).all()
+    model.requires_grad_(True)
+    assert torch.equal(model.module.weight[:, 0, 0], means)
+    engine.close()
+
+
 @pytest.mark.parametrize("algorithm", [AllReduce(), LocalSGD(interval=2)])
 def test_an_evaluation_in_inference_mode_is_one(algorithm):
     """Lanes, which are in no such mode, average what is made there; and training goes on."""

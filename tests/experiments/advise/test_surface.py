@@ -191,6 +191,17 @@ def test_regions_have_their_colours_and_names():
     assert styles["allreduce"]["hatches"] != styles["bytegrad"]["hatches"]  # grey, too
 
 
+def test_axes_of_less_than_a_decade_have_plain_numbers():
+    rates, delays = np.array([100.0, 200.0, 400.0]), np.array([1.0, 2.0, 4.0])
+    times_s = {"allreduce": np.ones((3, 3, 3)), "bytegrad": np.full((3, 3, 3), 2.0)}
+    figure = surface_plot(Grid(rates_mbit=rates, delays_ms=delays, times_s=times_s), "title")
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    for axis in (axes.xaxis, axes.yaxis):
+        labels = [t.get_text() for t in [*axis.get_ticklabels(), *axis.get_ticklabels(minor=True)]]
+        assert any(labels) and all(float(label) > 0 for label in labels if label)
+
+
 def test_of_equal_ones_the_first_by_name_has_the_region():
     figure = surface_plot(
         grid(allreduce=lambda r, d: 1.0, qadam=lambda r, d: 1.0, sgp=lambda r, d: 9.0), "title"

@@ -1,5 +1,6 @@
 """Workers that torchrun has started, and what each of them has read. Whole runs: test_torchrun."""
 
+import errno
 import json
 import random
 from contextlib import ExitStack
@@ -165,6 +166,14 @@ def test_a_second_command_does_not_join_a_run_that_goes_on(monkeypatch, tmp_path
     assert not isinstance(refusal.value, folder_lock.HeldError)  # which a sweep leaves, as done
     assert said == [{"refused": str(refusal.value)}]
     assert [file.name for file in folder.iterdir()] == ["summary.json"]
+
+
+def test_a_run_goes_on_where_no_lock_can_lie_beside_its_folder(monkeypatch, tmp_path):
+    def refuse(path, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(peer_run, "hold", refuse)
+    assert lead_alone(monkeypatch, tmp_path / "run", 0) == ("completed", [False])
 
 
 def test_a_restart_waits_for_the_lock_of_a_lost_machine(monkeypatch, tmp_path):

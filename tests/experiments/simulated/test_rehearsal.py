@@ -69,6 +69,7 @@ def test_what_an_algorithm_does_late_is_rehearsed_as_what_it_does_soon(algo, soo
         ("algo=diloco_int8",),
         ("algo=slowmo",),
         ("algo=low_precision_decentralized",),
+        ("algo=decentralized",),
         ("algo=post_local_sgd", "algo.start_step=50"),
     ],
     ids=" ".join,

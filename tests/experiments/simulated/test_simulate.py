@@ -223,7 +223,7 @@ FITTING = ("cluster.sharing=2", "net=two_sites", "workers=4")
         ),
         (
             ("cluster.sharing=4",),
-            r"is of cluster\.sharing=2, and this run has .*=4: leave profile=",
+            r"is of cluster\.sharing=2, and this run has .*=4: give profile=",
         ),
         (
             ("cluster.threads_per_worker=2",),
@@ -269,9 +269,10 @@ def test_the_profiles_of_the_reference_study_fit_its_runs_and_those_of_the_map(n
 
 
 def test_workers_on_gpus_are_timed_by_one_lane(rehearsed, tmp_path):
-    """By the kind of the device that their profile is of; an older one is of the run's own."""
+    """By the kind of the device that their profile is of, which an older one's name tells."""
     _, profile = rehearsed
     of_gpu, older = (replace(profile, setting=s) for s in ({"device": "cuda"}, {}))
+    older_gpu = replace(older, device="NVIDIA H200")
     on_cpu, on_gpu = plan_of(tmp_path), plan_of(tmp_path, "device=cuda")
 
     def num_lanes(plan, profile):
@@ -283,8 +284,8 @@ def test_workers_on_gpus_are_timed_by_one_lane(rehearsed, tmp_path):
         starts_s = {e.start_s for e in timeline.events if e.name == "exchange" and e.worker == 0}
         return 3 - len(starts_s)
 
-    assert num_lanes(on_cpu, profile) == num_lanes(on_cpu, older) == 2
-    assert num_lanes(on_gpu, older) == num_lanes(on_cpu, of_gpu) == 1
+    assert num_lanes(on_cpu, profile) == num_lanes(on_cpu, older) == num_lanes(on_gpu, older) == 2
+    assert num_lanes(on_gpu, older_gpu) == num_lanes(on_cpu, of_gpu) == 1
 
 
 @pytest.mark.parametrize(

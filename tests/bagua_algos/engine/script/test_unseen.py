@@ -27,6 +27,16 @@ def test_a_change_of_data_while_the_average_travels_is_refused():
     engine.close()
 
 
+def test_other_memory_while_the_average_travels_is_refused():
+    model = layers(3, 4, 5)
+    engine, _ = engine_of(model, Decentralized())
+    loss = model(X).sum()
+    model[1].weight.data = model[1].weight.data.clamp(-0.01, 0.01)
+    with pytest.raises(ValueError, match=r"^'1\.weight' .* was changed after a forward pass"):
+        loss.backward()
+    engine.close()
+
+
 def test_one_that_is_taken_back_is_none():
     model = layers(3, 4, 5)
     engine, optimizer = engine_of(model, Decentralized())
