@@ -214,7 +214,7 @@ class Scaler(torch.amp.GradScaler):
         {"grad_scaler": Scaler("cpu")},
         {"grad_scaler": torch.amp.GradScaler("cpu", enabled=False)},
     ],
-    ids=str,
+    ids=lambda options: "-".join(map(str, options)),  # no addresses
 )
 def test_what_has_always_been_taken_is(options):
     distribute(**options)
