@@ -51,6 +51,8 @@ def check_config(config: DictConfig, net: NetworkCondition) -> None:
             check_limits(config[group], group)
     check_values(config, _RUN)
     check_numbers(config)
+    if not is_part(config.target):
+        raise ValueError(f"target has metrics: give one, as target.loss=2, got {config.target}")
     target_of(config.target_accuracy, dict(config.target))  # raises
     _check_partition(config.data)
     parts = _parts(config, net)

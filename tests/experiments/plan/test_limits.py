@@ -276,6 +276,10 @@ REFUSED = [
     ),
     (["algo=allreduce", "+algo.rank=2"], "algo.rank is none of AllReduce's, which are wire, hier"),
     (["algo=allreduce", "+task.root=x"], "task.root is none of MNIST5k's, which are target_acc"),
+    (
+        ["algo=allreduce", "target=${workers}"],
+        "target has metrics: give one, as target.loss=2, got",
+    ),
     (["algo=allreduce", "tracker=diary"], "tracker must be one of tensorboard, mlflow, wandb"),
 ]
 
