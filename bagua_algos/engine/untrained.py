@@ -18,12 +18,8 @@ _DIGEST_BYTES = 16
 
 def broadcast_untrained_(model: nn.Module, communicator: Communicator) -> None:
     """Replace every buffer and frozen parameter by worker 0's. A collective call."""
-    broadcast_where_different_([*frozen(model), *model.buffers()], communicator)
-
-
-def frozen(model: nn.Module) -> list[Tensor]:
-    """Its parameters that need no gradient."""
-    return [p.detach() for p in model.parameters() if not p.requires_grad]
+    frozen = [p.detach() for p in model.parameters() if not p.requires_grad]
+    broadcast_where_different_([*frozen, *model.buffers()], communicator)
 
 
 def broadcast_where_different_(tensors: list[Tensor], communicator: Communicator) -> None:

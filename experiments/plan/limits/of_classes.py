@@ -6,6 +6,7 @@ they refuse what is refused here, and take what is taken.
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -245,6 +246,16 @@ def is_here(package: str) -> bool:
 def is_part(value: object) -> bool:
     """Whether it is a part of a configuration, with keys of its own."""
     return isinstance(value, DictConfig)
+
+
+def get(node: Any, key: str, default: Any = None) -> Any:
+    """A value of a part; `default` where the part, which may be a user's own, has none."""
+    return node[key] if is_part(node) and key in node else default
+
+
+def target_of_part(node: Any) -> str:
+    """The class of a part, by its full name; "" where it names none."""
+    return str(get(node, "_target_", ""))
 
 
 def check_limits(node: DictConfig, key: str) -> None:

@@ -1,11 +1,16 @@
 """What of a configuration no run can have, by its texts and numbers alone."""
 
-from typing import Any
-
 from omegaconf import DictConfig
 
 from experiments.plan.limits.limit import Limit, is_of, one_of
-from experiments.plan.limits.of_classes import LIMITS, check_limits, check_values, is_part
+from experiments.plan.limits.of_classes import (
+    LIMITS,
+    check_limits,
+    check_values,
+    get,
+    is_part,
+    target_of_part,
+)
 from experiments.plan.limits.of_pairs import (
     AUTO,
     UNKNOWN,
@@ -65,16 +70,16 @@ def check_config(config: DictConfig, net: NetworkCondition) -> None:
 
 def _parts(config: DictConfig, net: NetworkCondition) -> Parts:
     """What the parts of `config` are known to be; as if all were well where nothing is known."""
-    algo, target = config.algo, _target(config.algo)
+    algo, target = config.algo, target_of_part(config.algo)
     is_of_torch = target == "experiments.training.torch_ddp.TorchDDP"
     return Parts(
-        process_group=_get(config.backend, "process_group", UNKNOWN),
+        process_group=get(config.backend, "process_group", UNKNOWN),
         has_nodes=net.nodes is not None,
-        has_weights=_get(config.data, "sizes", "equal") != "equal",
-        needs_nodes="hierarchical" in LIMITS.get(target, {}) and bool(_get(algo, "hierarchical")),
+        has_weights=get(config.data, "sizes", "equal") != "equal",
+        needs_nodes="hierarchical" in LIMITS.get(target, {}) and bool(get(algo, "hierarchical")),
         is_simulatable=not is_of_torch,
-        is_resumable=not (is_of_torch and _get(algo, "comm_hook_state") is not None),
-        may_have_streams=not (is_of_torch and _get(algo, "comm_hook") is not None),
+        is_resumable=not (is_of_torch and get(algo, "comm_hook_state") is not None),
+        may_have_streams=not (is_of_torch and get(algo, "comm_hook") is not None),
         uses_background=target == f"{_ALGORITHMS}.async_model_average.AsyncModelAverage",
         workers_agree=target not in AVERAGES_MODELS,
     )
@@ -82,16 +87,16 @@ def _parts(config: DictConfig, net: NetworkCondition) -> Parts:
 
 def _check_partition(data: DictConfig) -> None:
     """Raise as the class that shares examples out, which needs NumPy."""
-    if _target(data) != "experiments.tasks.samplers.Loading":
+    if target_of_part(data) != "experiments.tasks.samplers.Loading":
         return
-    alpha = _get(data, "alpha")
-    kind, sizes = _get(data, "partition", "iid"), _get(data, "sizes", "equal")
+    alpha = get(data, "alpha")
+    kind, sizes = get(data, "partition", "iid"), get(data, "sizes", "equal")
     if (kind, alpha, sizes) == ("iid", None, "equal"):
         return
     from experiments.tasks.partitions import Partition
 
     partition = Partition(kind=kind, alpha=alpha, sizes=sizes)
-    sampler = _target(_get(data, "sampler"))
+    sampler = target_of_part(get(data, "sampler"))
     partition.check_sampler(goes_by_length=sampler == "experiments.tasks.samplers.Balanced")
 
 
@@ -99,30 +104,32 @@ def _check_settings_of_algorithm(config: DictConfig) -> None:
     """Raise `ValueError` for settings of a packaged algorithm that do not go together, or that do
     not fit the optimizer or the number of workers.
     """
-    algo, optim, target = config.algo, config.optim, _target(config.algo)
+    algo, optim, target = config.algo, config.optim, target_of_part(config.algo)
     name, optimizer = config.names.algo, config.names.optim
-    is_torchs = _target(optim).startswith("torch.optim.")
-    is_adam = _target(optim).rpartition(".")[2] in ("Adam", "AdamW")
+    is_torchs = target_of_part(optim).startswith("torch.optim.")
+    is_adam = target_of_part(optim).rpartition(".")[2] in ("Adam", "AdamW")
     if target == f"{_ALGORITHMS}.qadam.QAdam" and is_torchs and not is_adam:
         raise ValueError(
             f"algo={name} continues torch.optim.Adam or AdamW, got optim={optimizer}: take "
             "optim=adam or optim=adamw"
         )
-    if target == f"{_ALGORITHMS}.top_k.TopK" and _get(algo, "momentum"):
-        if not _get(algo, "error_feedback", True):
+    if target == f"{_ALGORITHMS}.top_k.TopK" and get(algo, "momentum"):
+        if not get(algo, "error_feedback", True):
             raise ValueError(
                 f"algo.momentum={algo.momentum} accumulates what was not sent (arXiv 1712.01887, "
                 "section 3.2): leave algo.error_feedback=true, or algo.momentum=0"
             )
-        if is_torchs and _get(optim, "momentum"):
+        if is_torchs and get(optim, "momentum"):
             raise ValueError(
                 f"algo.momentum={algo.momentum} is kept by algo={name} itself, and a gradient "
                 f"would gain the optimizer's {optim.momentum}, too: give optim.momentum=0"
             )
     if target == f"{_ALGORITHMS}.local_sgd.LocalSGD":
         _check_outer(algo)
-    is_shift_one = _target(_get(algo, "topology")) == "bagua_algos.communication.topology.ShiftOne"
-    if is_shift_one and config.workers % 2 and not _get(algo, "hierarchical"):
+    is_shift_one = (
+        target_of_part(get(algo, "topology")) == "bagua_algos.communication.topology.ShiftOne"
+    )
+    if is_shift_one and config.workers % 2 and not get(algo, "hierarchical"):
         raise ValueError(
             f"algo.topology=shift_one pairs all workers: give workers an even number, not "
             f"{config.workers}"
@@ -130,13 +137,13 @@ def _check_settings_of_algorithm(config: DictConfig) -> None:
 
 
 def _check_outer(algo: DictConfig) -> None:
-    has_compressor = _get(algo, "compressor") is not None
-    if has_compressor and _get(algo, "outer") is None:
+    has_compressor = get(algo, "compressor") is not None
+    if has_compressor and get(algo, "outer") is None:
         raise ValueError(
             "algo.compressor is of the outer optimizer's gradient, and there is none: take "
             "algo=diloco_int8, or algo.compressor=null"
         )
-    if _get(algo, "error_feedback") and not has_compressor:
+    if get(algo, "error_feedback") and not has_compressor:
         raise ValueError(
             "algo.error_feedback=true is of a compressor, and there is none: leave it false, or "
             "take algo=diloco_int8"
@@ -145,12 +152,3 @@ def _check_outer(algo: DictConfig) -> None:
 
 def _is_stream_count(value: object) -> bool:
     return is_of({int}, value) and value in range(1, 17)
-
-
-def _target(node: Any) -> str:
-    return str(_get(node, "_target_", ""))
-
-
-def _get(node: Any, name: str, default: Any = None) -> Any:
-    """A value of a part; `default` where the part, which may be a user's own, has none."""
-    return node.get(name, default) if is_part(node) and name in node else default

@@ -1,11 +1,10 @@
 """What a run needs that this host may not have: files, libraries, a GPU."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from omegaconf import DictConfig
 
-from experiments.plan.limits.of_classes import is_here, is_part
+from experiments.plan.limits.of_classes import get, is_here, target_of_part
 from experiments.plan.limits.of_models import CLASSES
 from experiments.tasks.own import files
 from experiments.tasks.word_pieces import (
@@ -22,12 +21,12 @@ _OWN = "experiments.tasks.own"
 _FILES: Mapping[str, tuple[str, Callable[[DictConfig], object]]] = {
     f"{_OWN}.cifar.Cifar": (
         "root",
-        lambda task: files.cifar_folder(task.root, _get(task, "num_classes") or 10),
+        lambda task: files.cifar_folder(task.root, get(task, "num_classes") or 10),
     ),
     f"{_OWN}.glue.Glue": (
         "root",
         lambda task: (
-            _get(task, "name") in files.GLUE_TASKS and files.glue_files(task.root, task.name)
+            get(task, "name") in files.GLUE_TASKS and files.glue_files(task.root, task.name)
         ),
     ),
     f"{_OWN}.image_folder.ImageFolder": (
@@ -64,14 +63,16 @@ def check_host(config: DictConfig) -> None:
 
 def check_gpu(config: DictConfig) -> None:
     """Raise `UserError` where `config` computes on a GPU, and there cannot be one."""
-    device = _get(config.backend, "device") if config.device is None else config.device
+    device = get(config.backend, "device") if config.device is None else config.device
     if device == "cuda":
         check_driver()
 
 
 def _check_files(task: DictConfig) -> None:
-    key, check = _FILES.get(_target(task), (None, None))
-    if check is None or not isinstance(_get(task, key), str):
+    if (target := target_of_part(task)) not in _FILES:
+        return
+    key, check = _FILES[target]
+    if not isinstance(get(task, key), str):
         return
     try:
         check(task)
@@ -80,21 +81,13 @@ def _check_files(task: DictConfig) -> None:
 
 
 def _check_libraries(config: DictConfig) -> None:
-    model, task = _target(config.model), _target(config.task)
+    model, task = target_of_part(config.model), target_of_part(config.task)
     packages, sentence = _LIBRARIES.get(model, ("", ""))
     if not all(map(is_here, packages.split())):
         raise UserError(sentence)
-    tokenizer = _get(config.task, "tokenizer")
+    tokenizer = get(config.task, "tokenizer")
     has_tokens = task in _OF_TOKENS or (task == f"{_OWN}.text.Text" and tokenizer is not None)
     if has_tokens and not is_here("tokenizers"):
         raise UserError(NO_TOKENIZERS)
     if model == CLASSES["minilm"] or (task in _OF_TOKENS and tokenizer is None):
         package_folder()  # raises
-
-
-def _target(node: Any) -> str:
-    return str(_get(node, "_target_"))
-
-
-def _get(node: Any, key: Any) -> Any:
-    return node[key] if is_part(node) and key in node else None

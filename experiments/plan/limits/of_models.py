@@ -5,11 +5,10 @@
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from omegaconf import DictConfig
 
-from experiments.plan.limits.of_classes import is_part
+from experiments.plan.limits.of_classes import target_of_part
 from host.errors import UserError
 
 _TASKS, _OWN, _MODELS = "experiments.tasks", "experiments.tasks.own", "experiments.models"
@@ -79,7 +78,7 @@ def check_model_of_task(config: DictConfig) -> None:
     """Raise `UserError` for a packaged model that does not take what a packaged task gives, or has
     another number of outputs.
     """
-    task, model = _target(config.task), _target(config.model)
+    task, model = target_of_part(config.task), target_of_part(config.model)
     if task not in FITTING or model not in CLASSES.values() or not _PLAIN.issuperset(config.task):
         return
     names = config.names
@@ -113,7 +112,3 @@ def _num_classes(node: DictConfig, target: str) -> int | None:
     if target == f"{_OWN}.text.Text":
         return 256 if node.get("tokenizer") is None else None
     return NUM_CLASSES.get(target)
-
-
-def _target(node: Any) -> str:
-    return str(node.get("_target_", "")) if is_part(node) else ""
