@@ -139,7 +139,8 @@ def test_a_library_that_is_not_there_is_named(missing, words, sentence, monkeypa
         check_start(compose_config(["algo=allreduce", *words]))
 
 
-def test_what_a_class_tells_of_missing_keys_is_left_to_it():
+def test_what_a_class_tells_of_missing_keys_is_left_to_it(monkeypatch):
+    monkeypatch.setattr(of_host, "is_here", lambda package: True)
     words = ["task=glue", "task.name=rte", "task.root=x", "task.tokenizer=x", "model=bert_base"]
     check_start(compose_config(["algo=allreduce", *words, "~task.name"]))
     check_start(compose_config(["algo=allreduce", *words, "~task.root"]))
@@ -187,6 +188,7 @@ def test_a_folder_that_may_not_be_read_is_one_sentence(monkeypatch, tmp_path):
         raise PermissionError(13, "Permission denied", root)
 
     monkeypatch.setattr(of_host.files, "glue_files", refuses)
+    monkeypatch.setattr(of_host, "is_here", lambda package: True)
     words = ["task=glue", "task.name=rte", f"task.root={tmp_path}", "model=bert_base"]
     with pytest.raises(UserError, match=r"cannot be read \(Permission denied\)"):
         check_start(compose_config(["algo=allreduce", *words, f"task.tokenizer={tmp_path}"]))
