@@ -100,7 +100,8 @@ def _be(folder: Path, arguments: Sequence[str], plugin: Plugin, told: str) -> No
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
-        sys.stdout = sys.stderr = os.fdopen(null, "w")
+        os.close(null)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # as its forks need them
         _move(folder)
         _serve_forks()
         code = int(pytest.main([*OPTIONS, *arguments], plugins=[plugin]))
