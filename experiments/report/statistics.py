@@ -99,12 +99,10 @@ def ratio_interval(
     if paired:
         return _exp(_interval(_logs(_ratios(values, others))))
     infinite = np.isinf(values), np.isinf(others)
-    if any(which.all() for which in infinite):
+    if any(which.any() for which in infinite):
         alike = all(which.all() or not which.any() for which in infinite)
         ratio = float(_ratios(values[:1], others[:1])[0])
         return (ratio, ratio) if alike else UNKNOWN
-    if any(which.any() for which in infinite):
-        return UNKNOWN
     return _welch(np.log(values), np.log(others))
 
 

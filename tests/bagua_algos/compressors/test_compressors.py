@@ -3,6 +3,7 @@ needs a row in `rows_compressors.py`, and a YAML.
 """
 
 import importlib
+import math
 import pkgutil
 import struct
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from bagua_algos.compressors.compressor import (
     Draw,
     ErrorFeedback,
     bits_per_element,
+    relative_error,
     warn_of_bias,
 )
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
@@ -131,8 +133,8 @@ def test_no_magnitude_is_too_small_or_too_large(compressor, scale):
 
 
 @every_compressor
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_taken_too(compressor, dtype):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_half_and_double_precision_are_taken_too(compressor, dtype):
     x = numbers(50).to(dtype)
     assert torch.equal(compressor.compress(x, DRAW), compressor.compress(x.float(), DRAW))
 
@@ -143,6 +145,16 @@ def test_what_was_sent_and_the_residual_add_up_to_what_there_was(compressor):
     expected = x + residual
     payload = ErrorFeedback(compressor).compress(x, residual, DRAW)
     torch.testing.assert_close(compressor.decompress(payload, 50) + residual, expected)
+
+
+@every_compressor
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_a_residual_has_zeros_for_what_overflowed(compressor, bad):
+    x, residual = numbers(50), numbers(50, seed=1)
+    x[1, 2, 7] = bad
+    ErrorFeedback(compressor).compress(x, residual, DRAW)
+    assert residual.isfinite().all()
+    assert residual[1, 2].eq(0).all()  # all of that chunk is decoded to NaN
 
 
 @pytest.mark.parametrize("compressor", EVERY, ids=str)
@@ -275,6 +287,12 @@ def test_fp8_keeps_the_greatest_and_rounds_to_its_mantissa(wire, relative):
 def test_sixteen_bits_are_torchs_own_cast(wire, dtype):
     x = numbers(50)
     assert torch.equal(round_trip(Cast(wire=wire), x), x.to(dtype).float())
+
+
+def test_the_error_of_a_sign_is_that_of_a_normal_distribution():
+    """E|x| is sqrt(2/pi), so a sign with the mean magnitude leaves out 1 - 2/pi of the square."""
+    assert relative_error(SignScale()) == pytest.approx(math.sqrt(1 - 2 / math.pi), rel=0.02)
+    assert 0 < relative_error(Cast(wire="bf16")) < 2**-9
 
 
 def test_largest_keeps_the_largest():

@@ -236,6 +236,7 @@ def test_pairs_tell_apart_what_varies_alike():
 def test_few_seeds_have_no_interval_so_the_medians_decide():
     assert not is_tie([1.0, 3.0], [2.0, 2.5], paired=False, model_error=0.0)
     assert is_tie([1.0, 3.0], [2.0, 2.5], paired=False, model_error=0.13)
+    assert not is_tie([1.0, 3.0], [2.0, 2.5, 2.6], paired=False, model_error=0.0)
 
 
 def test_the_two_rules_for_the_best_rate_differ_by_their_question():
@@ -289,7 +290,7 @@ def test_the_error_is_the_largest_of_the_networks_in_the_class():
         for rate in ("100", "1000", "")
     )
     assert [prediction_error(rate) for rate in RATE_CLASSES_MBIT] == [slow, fast, unlimited]
-    assert [prediction_error(rate) for rate in (10, 200.1, 2500)] == [slow, fast, unlimited]
+    assert [prediction_error(rate) for rate in (10, 200.1, 1000.1)] == [slow, fast, unlimited]
     assert prediction_error(None) == unlimited
 
 
