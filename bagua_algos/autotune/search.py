@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass, field, replace
 
 WORTH_IT = 0.97
-"""Of the best time so far: more must not be left for a change, or chance would be taken for it."""
+"""Of the best time so far: a change must take less, or chance would be taken for it."""
 CLEAR = 1.5
 """Times as fast as the other: no second turn is needed."""
 NUM_LAST_TURNS = 2
@@ -64,8 +64,7 @@ _Part = Generator[Settings, float, None]
 
 def search(start: Settings, space: Space, num_windows: int) -> Proposals:
     """At most `num_windows` proposals, the first of which is `start`."""
-    hill = _Hill(start, space, num_windows - NUM_LAST_WINDOWS)
-    hill.best_s = yield start
+    hill = _Hill(start, (yield start), space, num_windows - NUM_LAST_WINDOWS)
     for streams in space.streams:
         if streams > hill.best.streams and not (
             yield from hill.attempt(replace(hill.best, streams=streams))
@@ -93,9 +92,9 @@ def search(start: Settings, space: Space, num_windows: int) -> Proposals:
 @dataclass
 class _Hill:
     best: Settings
+    best_s: float
     space: Space
     num_left: int
-    best_s: float = 0.0
     tried: set[Hashable] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -116,18 +115,14 @@ class _Hill:
         return is_better
 
     def sizes(self) -> _Part:
-        """Buckets of other sizes."""
+        """Buckets of other sizes; the way back is nothing new."""
         if not self.space.tunes_buckets:
             return
         for factor in (0.25, 4.0):
-            has_moved = False
             while (yield from self._scaled(factor)):
-                has_moved = True
-            if has_moved:
-                break
+                pass
         for factor in (0.5, 2.0):
-            if (yield from self._scaled(factor)):
-                break
+            yield from self._scaled(factor)
 
     def _scaled(self, factor: float) -> _Attempt:
         size = max(1, round(self.best.bucket_bytes * factor))

@@ -214,10 +214,27 @@ def test_a_run_that_goes_on_takes_up_the_settings_and_the_order_of_sums():
         assert resumed.state_dict() == kept
 
 
+def test_a_run_that_goes_on_fills_buckets_in_worker_0s_order_and_asks_for_it_once():
+    first = in_one_bucket(Workers())
+    done = tuner_of(first)
+    train(done, first, 203)
+    kept = done.state_dict()
+    kept["settings"] |= {"bucket_bytes": 16, "by_arrival": True}
+    engine = in_one_bucket(Workers(first_says=(2, 0, 3, 1)))
+    resumed = tuner_of(engine)
+    resumed.load_state_dict(kept)
+    assert engine.layout == [[0, 1, 2, 3]], "its own gradients have not come yet"
+    train(resumed, engine, 1)
+    assert engine.layout == [[2], [0], [3], [1]]
+    engine.dispatcher.done.clear()
+    train(resumed, engine, 20)
+    assert not engine.dispatcher.done and len(rows(resumed)) == len(rows(done))
+
+
 GPU = {"device": torch.device("cuda")}
 OTHERS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
     "lanes": ({}, 1, {"lanes": 2}),
-    "streams": (GPU, 2, {"streams": 8}),
+    "streams": (GPU, 2, {"streams": 2}),
     "pattern": (GPU, 2, {"halving_doubling_bytes": 9}),
     "pieces": (GPU, 2, {"pieces": True}),
 }
@@ -239,6 +256,18 @@ def test_settings_that_cannot_be_here_are_searched_anew(workers, num_lanes, save
     assert not engine.dispatcher.uses and engine.dispatcher.num_used == num_lanes
     train(resumed, engine, 1)
     assert len(rows(resumed)) == 1 and not resumed.tuning.is_done
+
+
+def test_settings_of_gpus_are_taken_up_on_gpus():
+    first = in_one_bucket(Workers(world_size=2, **GPU))
+    done = tuner_of(first)
+    train(done, first, 203, lambda step: 1.0 / len(first.context.buckets))
+    assert len(first.layout) == 4
+    engine = in_one_bucket(Workers(world_size=2, **GPU))
+    resumed = tuner_of(engine)
+    resumed.load_state_dict(done.state_dict())
+    train(resumed, engine, 1)
+    assert resumed.tuning == done.tuning and engine.layout == first.layout
 
 
 def test_a_run_that_goes_on_before_the_search_is_done_searches():
@@ -286,6 +315,19 @@ def test_pieces_by_one_stream_are_equal_parts():
 def test_the_size_to_begin_with_is_no_more_than_there_is(bucket_bytes):
     tuner = tuner_of(in_one_bucket(Workers()), bucket_bytes=bucket_bytes)
     assert tuner.tuning.settings.bucket_bytes == min(bucket_bytes, 128)
+
+
+@pytest.mark.parametrize(("steps_per_round", "num_windows"), [(1, 20), (3, 25), (5, 28), (20, 9)])
+def test_windows_take_no_more_than_200_steps(steps_per_round, num_windows):
+    """Even if more and more streams are faster and faster."""
+    engine = in_one_bucket(Workers(world_size=2))
+    engine.algorithm.steps_per_round = steps_per_round
+    tuner = tuner_of(engine)
+    tuner.streams = tuple(range(2, 100))
+    first = tuner.first
+    train(tuner, engine, first + 200, lambda step: 0.99**step)
+    assert tuner.tuning.is_done and len(rows(tuner)) == num_windows
+    assert rows(tuner)[-1]["step"] <= first + 200
 
 
 def test_a_window_may_have_one_step_alone():
