@@ -49,6 +49,12 @@ def test_the_interval_of_six_and_more_goes_by_their_order():
     assert median_interval(np.exp(np.arange(6))) == pytest.approx(
         (math.exp(share), math.exp(5 - share))
     )
+    # 10 values: the inner eight cover 501 in 512, the inner six 456 in 512.
+    excess = (501 / 512 - 0.95) / (501 / 512 - 456 / 512)
+    share = 8 * excess / (2 + 6 * excess)
+    assert median_interval(np.exp(np.arange(10))) == pytest.approx(
+        (math.exp(1 + share), math.exp(8 - share))
+    )
     low, high = median_interval([1.0, 2.0, 3.0, 4.0, 5.0, math.inf])
     assert 1 < low < 2 and high == math.inf
     assert median_interval([1.0, 2.0, 3.0, *[math.inf] * 4])[1] == math.inf
@@ -258,6 +264,7 @@ def test_the_two_rules_for_the_best_rate_differ_by_their_question():
         }
     )
     assert list(best_by_steps(settings).lr_scale) == [1.0]
+    assert list(best_by_steps(settings.assign(reached=[0.8, 1.0])).lr_scale) == [3.0]
     missed = settings.assign(steps_to_accuracy=float("inf"))
     assert list(best_by_steps(missed).lr_scale) == [3.0]
     assert list(best_by_steps(missed.assign(metric="loss")).lr_scale) == [1.0]
