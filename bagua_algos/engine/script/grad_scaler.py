@@ -30,10 +30,12 @@ class ScaledGradients:
         buckets: all of a model's buckets.
     """
 
+    _scale: float
+    """By which `unscale_` has divided."""
+
     def __init__(self, scaler: GradScaler, buckets: Sequence[Bucket]) -> None:
         self.scaler = scaler
         self._buckets = buckets
-        self._scale = 1.0
 
     @classmethod
     def of(cls, scaler: GradScaler | None, buckets: Sequence[Bucket]) -> "ScaledGradients | None":

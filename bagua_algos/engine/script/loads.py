@@ -20,7 +20,6 @@ class LoadHook(OwnHook):
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._find = weakref.WeakMethod(act)
-        self.__name__ = self.__qualname__ = type(self).__name__  # torch wraps it as a function
 
     def __call__(self, *_: object) -> None:
         """Leaves the state as it is."""

@@ -57,6 +57,29 @@ def test_the_one_that_begins_before_others_and_ends_after_them_is_found():
     assert find_overlap([first], [between, whole[2:6]]) is None
 
 
+def test_a_byte_within_an_element_is_found():
+    """Also in a tensor with gaps, of which no element begins there."""
+    whole = torch.zeros(3, 4)
+    columns, byte = whole[:, ::2], whole.view(torch.uint8)[0, 1]
+    for one, other in ((columns, byte), (byte, columns)):
+        found = find_overlap([one], [other])
+        assert found is not None and found[0] is one and found[1] is other
+
+
+class OnGpu(torch.Tensor):
+    @property
+    def device(self):
+        return torch.device("cuda", 0)
+
+
+def test_tensors_on_two_devices_may_have_the_same_addresses():
+    whole = torch.zeros(8)
+    there = whole[2:6].as_subclass(OnGpu)
+    assert find_overlap([whole], [there]) is None and find_overlap([there], [whole]) is None
+    found = find_overlap([there], [whole[3:4].as_subclass(OnGpu)])
+    assert found is not None and found[0] is there
+
+
 def test_a_tensor_without_addresses_has_no_memory_and_meets_none():
     whole = torch.zeros(4)
     without: list[Tensor] = [whole[:0], torch.zeros(4, device="meta"), torch.zeros(4).to_sparse()]

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from torch import nn
 
-from bagua_algos.engine.script.own_storage import move_into, with_aligned_storage
+from bagua_algos.engine.script.own_storage import move_into, with_aligned_storage, with_own_storage
 from tests.bagua_algos.engine.test_bucket import SHAPES
 
 
@@ -31,6 +31,26 @@ def test_what_an_offset_says_of_alignment_is_true_in_storages_for_gpus(dtype, sh
             assert storage.data_ptr() % 16 == 0
             assert storage.nbytes() < (own.numel() * own.element_size() or 1) + 16
         start += view.numel()
+
+
+class ViewOnGpu(torch.Tensor):
+    @property
+    def is_cuda(self):
+        return True
+
+
+@pytest.mark.parametrize("start", [0, 1, 4, 7])
+@pytest.mark.parametrize("is_on_gpu", [False, True])
+def test_a_storage_holds_a_neighbour_only_where_a_gpu_has_it_aligned(start, is_on_gpu):
+    """So that a file with one parameter has no other."""
+    flat = torch.arange(20.0)
+    assert flat.data_ptr() % 16 == 0
+    view = flat[start : start + 5]
+    own = with_own_storage(view.as_subclass(ViewOnGpu) if is_on_gpu else view)
+    assert torch.equal(own, view) and own.data_ptr() == view.data_ptr()
+    num_neighbours = start % 4 if is_on_gpu else 0
+    assert own.storage_offset() == num_neighbours
+    assert own.untyped_storage().nbytes() == 4 * (num_neighbours + 5)
 
 
 INDUCTOR = "torch._inductor.compile_fx"

@@ -140,8 +140,25 @@ def test_of_three_workers_each_is_told_of_the_first_that_differs():
     ]
 
 
+def test_of_many_workers_each_is_told_of_the_first_that_differs():
+    """Some of so many digests have bytes in common."""
+    sentences = said(*(layers(size) for size in range(1, 41)))
+    for own, sentence in enumerate(sentences):
+        place = f"from the trainable '0.weight' of shape (3, {own + 1}) in float32 on: "
+        assert sentence.startswith(f"worker {own}'s model differs from worker {int(own == 0)}'s, ")
+        assert place in sentence
+
+
+def test_the_place_is_found_in_models_of_many_layers():
+    sizes = [1] * 300
+    sentences = said(layers(*sizes), layers(*sizes[:-1], 2))
+    for size, sentence in enumerate(sentences, 1):
+        assert f", from the trainable '299.weight' of shape (3, {size}) in float32 on: " in sentence
+
+
 def test_one_process_that_holds_all_workers_compares_nothing():
     worker: Any = Worker(0, [None], Barrier(2))
     check_same_model(layers(3), worker, lambda name, job: pytest.fail("a job"))
-    worker.ranks, worker.world_size = (0, 1, 2), 3
-    check_same_model(layers(3), worker, lambda name, job: pytest.fail("a job"))
+    for num_workers in (2, 3):
+        worker.ranks, worker.world_size = tuple(range(num_workers)), num_workers
+        check_same_model(layers(3), worker, lambda name, job: pytest.fail("a job"))

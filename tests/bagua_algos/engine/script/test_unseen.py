@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from bagua_algos import SGP, AllReduce, Decentralized, LocalSGD
+from bagua_algos.engine.bucket import build_buckets
+from bagua_algos.engine.script.unseen import UnseenChanges
 from tests.bagua_algos.engine.test_engine import engine_of, layers
 
 X = torch.ones(2, 3)
@@ -15,9 +17,11 @@ def clamp(model: torch.nn.Module) -> None:
         parameter.data.clamp_(-0.01, 0.01)
 
 
-def test_a_change_of_data_while_the_average_travels_is_refused():
+@pytest.mark.parametrize("bucket_bytes", [1, 1 << 20])
+def test_a_change_of_data_while_the_average_travels_is_refused(bucket_bytes):
+    """Also where it is in one bucket of several."""
     model = layers(3, 4, 5)
-    engine, optimizer = engine_of(model, Decentralized())
+    engine, optimizer = engine_of(model, Decentralized(), bucket_bytes=bucket_bytes)
     model(X).sum().backward()
     optimizer.step()
     loss = model(X).sum()
@@ -84,3 +88,15 @@ def test_it_is_taken_in_steps_between_averages():
         loss.backward()
         optimizer.step()
     engine.close()
+
+
+def test_weights_that_are_not_all_on_the_cpu_are_not_looked_at():
+    """On a GPU the host would wait. None is here: weights without values, which nobody can look at,
+    stand for those on one.
+    """
+    parameters = [torch.nn.Parameter(torch.zeros(3, device=device)) for device in ("cpu", "meta")]
+    buckets = build_buckets(parameters, num_held=1, world_size=1, bucket_bytes=1)
+    assert {bucket.weights.device.type for bucket in buckets} == {"cpu", "meta"}
+    unseen = UnseenChanges()
+    unseen.note(buckets)
+    unseen.check(buckets)
