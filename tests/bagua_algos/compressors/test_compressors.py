@@ -168,12 +168,12 @@ def test_means_are_of_what_is_decoded(compressor):
 
 
 @pytest.mark.parametrize("compressor", EVERY, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_decodes_into_what_stands(compressor, dtype):
     x = numbers(50)
     payload = compressor.compress(x, DRAW)
     expected = compressor.decompress(payload, 50)
-    if isinstance(compressor, MinMaxUInt8) and dtype != torch.float32:
+    if isinstance(compressor, MinMaxUInt8) and dtype.itemsize < 4:
         expected.clamp_(x.amin(-1, keepdim=True), x.amax(-1, keepdim=True))
     expected = expected.to(dtype)
     whole, strided = torch.empty(3, 4, 50, dtype=dtype), torch.empty(3, 4, 100, dtype=dtype)
@@ -318,6 +318,7 @@ def test_a_sparse_payload_holds_values_then_indices():
         (lambda: QSGD(bits=3), "bits must be 2, 4 or 8, got 3"),
         (lambda: QSGD(group_size=0), "group_size must be a whole number of at least 1, got 0"),
         (lambda: QSGD(seed=-1), "seed must be .* got -1"),
+        (lambda: QSGD(seed=2**32), "seed must be .* got 4294967296"),
         (lambda: Cast(wire="fp4"), "wire must be one of bf16.*got 'fp4'"),
         (lambda: Largest(ratio=0.0), r"ratio must be in \(0, 1\], got 0"),
         (lambda: Largest(ratio=NAN), "ratio must be .* got nan"),
@@ -327,6 +328,11 @@ def test_a_sparse_payload_holds_values_then_indices():
 def test_what_cannot_be_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_seed_has_32_bits():
+    greatest = QSGD(seed=2**32 - 1)
+    assert not torch.equal(greatest.compress(numbers(50), DRAW), QSGD().compress(numbers(50), DRAW))
 
 
 def test_every_compressor_has_a_row_and_a_yaml():
