@@ -182,6 +182,24 @@ def test_steps_that_were_skipped_count_for_the_algorithm_too(skipped):
     engine.close()
 
 
+def test_nothing_is_summed_up_where_no_average_replaces_weights(monkeypatch):
+    """It would take milliseconds of each step."""
+    summed = []
+
+    def checksum(bucket):
+        summed.append(bucket)
+        return torch.zeros(1)
+
+    monkeypatch.setattr("bagua_algos.engine.script.unseen.checksum", checksum)
+    for algorithm, num_sums in ((Decentralized(), 2), (SGP(overlap=True), 0)):
+        model = layers(3, 4)
+        engine, _ = engine_of(model, algorithm)
+        backward(model)
+        assert len(summed) == num_sums
+        summed.clear()
+        engine.close()
+
+
 def test_after_a_consensus_a_forward_begins_a_step_again():
     model, algorithm = layers(3, 4), Recording()
     engine, _ = engine_of(model, algorithm)

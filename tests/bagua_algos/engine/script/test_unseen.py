@@ -74,24 +74,6 @@ def test_it_is_taken_where_no_average_replaces_weights(algorithm):
     engine.close()
 
 
-def test_nothing_is_summed_up_where_no_average_replaces_weights(monkeypatch):
-    """It would take milliseconds of each step."""
-    summed = []
-
-    def checksum(bucket):
-        summed.append(bucket)
-        return torch.zeros(1)
-
-    monkeypatch.setattr("bagua_algos.engine.script.unseen.checksum", checksum)
-    for algorithm, num_sums in ((Decentralized(), 2), (SGP(overlap=True), 0)):
-        model = layers(3, 4)
-        engine, _ = engine_of(model, algorithm)
-        model(X).sum().backward()
-        assert len(summed) == num_sums
-        summed.clear()
-        engine.close()
-
-
 def test_it_is_taken_in_steps_between_averages():
     model = layers(3, 4, 5)
     engine, optimizer = engine_of(model, Decentralized(interval=2))
