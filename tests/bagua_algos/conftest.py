@@ -1,8 +1,16 @@
+from collections.abc import Iterator
+
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 
+from bagua_algos import ProcessGroupCommunicator
+from bagua_algos.communication.communicator import Communicator
+from bagua_algos.communication.connections.groups import forget_left
 from bagua_algos.communication.stacked import StackedCommunicator
 from tests.bagua_algos.cases import CASES, NODES, WORLD_SIZE, Tensors
+from tests.bagua_algos.engine.test_engine import layers
 from tests.bagua_algos.gloo import run_program_once
 
 # As the real workers: sums in one order.
@@ -32,3 +40,23 @@ class Simulated(dict[str, Tensors]):
 @pytest.fixture(scope="session")
 def simulated() -> Simulated:
     return Simulated()
+
+
+@pytest.fixture(scope="module")
+def one_worker() -> Iterator[None]:
+    """torch's default group, of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    forget_left()
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def sharded(one_worker) -> tuple[nn.Module, Communicator]:
+    """A model in one shard, and the workers that hold it."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
+    model = fully_shard(layers(3, 4), mesh=mesh["shard"])
+    return model, ProcessGroupCommunicator(mesh["replicate"].get_group())

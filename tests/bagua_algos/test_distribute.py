@@ -3,35 +3,23 @@ torch's own, of this process alone.
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 import bagua_algos
 from bagua_algos import Algorithm, AllReduce, LocalSGD, PowerSGD, ProcessGroupCommunicator
 from bagua_algos.autotune.tuner import Tuning
 from bagua_algos.communication.communicator import Communicator
-from bagua_algos.communication.connections.groups import forget_left
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.distribute import _engine, _is_sharded
 from tests.bagua_algos.engine.test_engine import layers
 
 FSDP, TENSOR = "torch.distributed.fsdp", "torch.distributed.tensor"
-
-
-@pytest.fixture(scope="module")
-def one_worker() -> Iterator[None]:
-    """torch's default group."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    forget_left()
-    dist.destroy_process_group()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,17 +236,6 @@ def test_a_model_is_not_sharded_where_nobody_has_imported_what_shards(monkeypatc
     monkeypatch.delitem(sys.modules, FSDP, raising=False)
     monkeypatch.delitem(sys.modules, TENSOR, raising=False)
     assert not _is_sharded(layers(3, 4))
-
-
-@pytest.fixture
-def sharded(one_worker) -> tuple[nn.Module, Communicator]:
-    """A model in one shard, and the workers that hold it."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
-    model = fully_shard(layers(3, 4), mesh=mesh["shard"])
-    return model, ProcessGroupCommunicator(mesh["replicate"].get_group())
 
 
 @pytest.mark.parametrize(

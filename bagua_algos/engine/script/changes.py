@@ -329,7 +329,6 @@ class ScriptChanges:
 
     def _note_addresses(self) -> None:
         self._living = [p for bucket in self._buckets for p in bucket.parameters if p.numel()]
-        self.note_backward()
         self._addresses = [parameter.data_ptr() for parameter in self._living]
         held = [parameter for parameter in self._living if has_memory(parameter)]
         self._places = {p: StorageWeakRef(p.untyped_storage()) for p in held}

@@ -1,15 +1,20 @@
 """When an engine's moments come, and on which gradients a step may be taken: in one process."""
 
 import copy
+import threading
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
-from bagua_algos import SGP, AllReduce, ChocoSGD, Decentralized, LocalSGD
+import bagua_algos
+from bagua_algos import SGP, Algorithm, AllReduce, ChocoSGD, Decentralized, LocalSGD, TopK
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
+from bagua_algos.outer_optimizer import Nesterov
 from tests.bagua_algos.engine.test_engine import Recording, engine_of, layers
+from tests.bagua_algos.engine.test_script_order import stacked
 
 
 def backward(model: nn.Module) -> None:
@@ -136,6 +141,121 @@ def test_the_end_leaves_hooks_neither_on_the_model_nor_on_the_optimizer():
     assert sum(num_hooks()) == sum(before)
 
 
+def test_the_end_of_an_engine_is_that_of_its_threads():
+    threads = []
+
+    class Watched(Recording):
+        def on_step_end(self, context):
+            threads.append(threading.current_thread())
+
+    model = layers(3, 4)
+    engine, optimizer = engine_of(model, Watched())
+    backward(model)
+    optimizer.step()
+    (thread,) = threads
+    assert thread is not threading.current_thread() and thread.is_alive()
+    engine.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_what_was_waited_for_beside_training_may_be_left_out():
+    """As the app does after an evaluation."""
+    model = layers(3, 4)
+    engine, optimizer = engine_of(model, Recording())
+    engine.exposed_communication_s = 1000.0
+    assert engine.exposed_communication_s == 1000.0
+    backward(model)
+    optimizer.step()
+    assert 1000.0 < engine.exposed_communication_s < 1100.0
+    engine.close()
+
+
+@pytest.mark.parametrize("skipped", [1, 2])
+def test_steps_that_were_skipped_count_for_the_algorithm_too(skipped):
+    """Of four workers, whose weights are averaged at every second step."""
+    model, weight, engine = stacked(Decentralized(interval=2))
+    engine.skip_to(skipped)
+    before = weight.detach().clone()
+    model(torch.zeros(4, 2, 3)).sum().backward()
+    assert torch.equal(weight, before) == (skipped == 1)
+    engine.close()
+
+
+def test_nothing_is_summed_up_where_no_average_replaces_weights(monkeypatch):
+    """It would take milliseconds of each step."""
+    summed = []
+
+    def checksum(bucket):
+        summed.append(bucket)
+        return torch.zeros(1)
+
+    monkeypatch.setattr("bagua_algos.engine.script.unseen.checksum", checksum)
+    for algorithm, num_sums in ((Decentralized(), 2), (SGP(overlap=True), 0)):
+        model = layers(3, 4)
+        engine, _ = engine_of(model, algorithm)
+        backward(model)
+        assert len(summed) == num_sums
+        summed.clear()
+        engine.close()
+
+
+def test_after_a_consensus_a_forward_begins_a_step_again():
+    model, algorithm = layers(3, 4), Recording()
+    engine, _ = engine_of(model, algorithm)
+    with engine.consensus():
+        model(torch.ones(2, 3))
+    assert algorithm.moments == []
+    model(torch.ones(2, 3))
+    engine.dispatcher.wait_exposed()
+    assert algorithm.moments == ["forward"]
+    engine.close()
+
+
+def test_what_is_loaded_within_the_consensus_is_not_what_a_step_begins_with():
+    """The weights of each worker, which are others than their mean, return."""
+    model, weight, engine = stacked(LocalSGD(interval=3, outer=Nesterov()))
+    before = weight.detach().clone()
+    with engine.consensus():
+        mean = copy.deepcopy(model.state_dict())
+        model.load_state_dict(mean)
+    assert torch.equal(weight, before)
+    model(torch.zeros(4, 2, 3)).sum().backward()
+    engine.context.optimizer.step()
+    engine.close()
+
+
+def test_weights_that_were_moved_before_a_load_are_those_to_return_to():
+    """`vector_to_parameters` moves them. Other weights are then loaded for a while."""
+    model = layers(3, 4)
+    engine, optimizer = engine_of(model, ChocoSGD())
+    model[0].weight.data = model[0].weight.data + 1
+    own = copy.deepcopy(model.state_dict())
+    model.load_state_dict({name: 0 * x for name, x in own.items()})
+    model.load_state_dict(own)
+    backward(model)
+    optimizer.step()
+    engine.close()
+
+
+class Careless(torch.optim.SGD):
+    """Takes a closure, and does not call it."""
+
+    def step(self, closure=None):
+        return super().step()
+
+
+def test_a_closure_that_its_optimizer_does_not_call_is_told():
+    model = layers(3, 4)
+    optimizer = Careless(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(1))
+    with pytest.raises(ValueError, match="has not called its closure"):
+        optimizer.step(lambda: backward(model))
+    backward(model)
+    optimizer.step()
+    engine.close()
+
+
 class Around(torch.optim.SGD):
     """Steps another optimizer in its own step, as Lookahead does."""
 
@@ -157,3 +277,37 @@ def test_a_step_within_another_optimizers_is_a_step():
         assert algorithm.moments == ["forward", *PASS, f"step {step} end"]
         algorithm.moments.clear()
     engine.close()
+
+
+def test_a_process_that_sees_a_shard_alone_is_warned_of_gradients_thrown_away(sharded):
+    """The others may have thrown nothing away, and would wait for it."""
+    model, workers = sharded
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    bagua_algos.distribute(model, optimizer, TopK(ratio=0.1), workers)
+    backward(model)
+    optimizer.zero_grad()
+    with pytest.warns(UserWarning, match=r"^the gradients of the last backward pass were thrown"):
+        backward(model)
+    optimizer.step()
+    with warnings.catch_warnings(action="error"):
+        backward(model)
+    bagua_algos.release(model)
+
+
+class Halving(Algorithm):
+    """Halves the weights when the optimizer has loaded a state."""
+
+    def on_optimizer_loaded(self, context):
+        for bucket in context.buckets:
+            bucket.weights.mul_(0.5)
+
+
+def test_shards_take_what_an_algorithm_makes_of_them_when_a_state_is_loaded(sharded):
+    model, workers = sharded
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    bagua_algos.distribute(model, optimizer, Halving(), workers)
+    before = [p.full_tensor().clone() for p in model.parameters()]
+    optimizer.load_state_dict(optimizer.state_dict())
+    for parameter, weights in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter.full_tensor(), weights / 2)
+    bagua_algos.release(model)

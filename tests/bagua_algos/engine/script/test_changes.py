@@ -1,7 +1,9 @@
 """What a script does to a model and its optimizer after `distribute`: taken, or refused by name."""
 
 import copy
+import sys
 import warnings
+from collections import OrderedDict
 from contextlib import nullcontext
 
 import pytest
@@ -9,11 +11,14 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from bagua_algos import AllReduce, Decentralized, LocalSGD
+from bagua_algos import AllReduce, Decentralized, LocalSGD, TopK
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
+from bagua_algos.engine.script import changes
 from bagua_algos.engine.script.changes import check_is_not_wrapped
 from tests.bagua_algos.engine.test_engine import engine_of, layers
+from tests.bagua_algos.engine.test_moved_weights import in_bucket
+from tests.bagua_algos.engine.test_observers import Observer
 
 
 def sgd(*parameters: nn.Parameter) -> torch.optim.SGD:
@@ -39,7 +44,7 @@ def test_another_optimizer_may_not_change_weights_that_an_algorithm_acts_on(algo
     other.step()
     model[1].requires_grad_(True)
     engine.close()
-    other.step()
+    sgd(*model.parameters()).step()
 
 
 def test_another_optimizer_may_use_what_is_averaged_and_nothing_else_of_the_model():
@@ -52,6 +57,29 @@ def test_another_optimizer_may_use_what_is_averaged_and_nothing_else_of_the_mode
     assert not torch.equal(model[1].weight, before)
     with pytest.raises(ValueError, match=r"'2.bias' .* another optimizer is about to change"):
         sgd(model[2].bias).step()
+    engine.close()
+
+
+def test_the_model_is_searched_for_another_optimizers_parameters_once():
+    """It may step often, and have few of them beside a large model."""
+
+    class Watched(nn.Sequential):
+        num_searches = 0
+
+        def named_parameters(self, *args, **kwargs):
+            self.num_searches += 1
+            return super().named_parameters(*args, **kwargs)
+
+    model, beside = Watched(*layers(3, 4)), nn.Parameter(torch.ones(1))
+    engine, _ = engine_of(model, LocalSGD())
+    other = sgd(beside)
+    beside.grad = torch.ones(1)
+    found = []
+    for _ in range(3):
+        before = model.num_searches
+        other.step()
+        found.append(model.num_searches - before)
+    assert found == [1, 0, 0]
     engine.close()
 
 
@@ -110,6 +138,21 @@ def test_parameters_that_come_to_the_optimizer_are_those_in_buckets():
     own.add_param_group({"params": [model[2].bias], "lr": 0.1})
     with pytest.raises(ValueError, match=r"^'2.bias' of shape \(5,\) was added to the optimizer"):
         own.step()
+    engine.close()
+
+
+def test_a_group_that_came_later_may_go_no_more_than_others():
+    """Its parameters were in buckets before: another optimizer might have trained them."""
+    model = layers(3, 4, 5)
+    optimizer = sgd(model[0].weight)
+    engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(1))
+    optimizer.add_param_group({"params": [model[1].weight], "lr": 0.1})
+    backward(model)
+    optimizer.step()
+    optimizer.param_groups.pop()
+    backward(model)
+    with pytest.raises(ValueError, match=r"^the optimizer's parameters were replaced or put into"):
+        optimizer.step()
     engine.close()
 
 
@@ -220,18 +263,18 @@ def test_a_change_by_a_forward_is_told_from_one_after_it():
         engine.close()
 
 
-@pytest.mark.parametrize("changes", [True, False])
-def test_what_a_step_without_a_backward_pass_has_changed_is_not_lost_without_a_word(changes):
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_what_a_step_without_a_backward_pass_has_changed_is_not_lost_without_a_word(is_changed):
     """Momentum goes on, though the average that is to replace the weights travels already."""
     model = layers(3, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     engine = Engine(model, optimizer, Decentralized(), StackedCommunicator(1))
     backward(model)
     optimizer.step()
-    optimizer.zero_grad(set_to_none=not changes)
+    optimizer.zero_grad(set_to_none=not is_changed)
     model(torch.ones(2, 3))
     optimizer.step()
-    with pytest.raises(ValueError, match="was changed after") if changes else nullcontext():
+    with pytest.raises(ValueError, match="was changed after") if is_changed else nullcontext():
         backward(model)
     engine.close()
 
@@ -252,6 +295,16 @@ def test_a_state_that_is_loaded_ends_a_step_that_has_begun():
     engine.close()
 
 
+def test_an_observers_forward_may_be_one_at_which_no_average_begins():
+    observer, model = Observer(), layers(3, 4)
+    engine, _ = engine_of(model, AllReduce(), step_observer=observer)
+    observer.heard.clear()
+    for _ in range(2):
+        model(torch.ones(2, 3))
+    assert observer.heard == ["on_forward", "on_forward_end"] * 2
+    engine.close()
+
+
 def test_weights_that_were_laid_out_anew_are_at_home():
     """They are not moved once more: whoever has them keeps them."""
     model = layers(3, 4, 5)
@@ -260,4 +313,50 @@ def test_weights_that_were_laid_out_anew_are_at_home():
     storages = [StorageWeakRef(p.untyped_storage()) for p in model.parameters()]
     engine.pause()
     assert not any(storage.expired() for storage in storages)
+    engine.close()
+
+
+def test_weights_that_leave_after_that_come_home_to_their_new_buckets():
+    model = layers(3, 4, 5)
+    engine, _ = engine_of(model, AllReduce())
+    engine.relayout([(p,) for p in model.parameters()])
+    for parameter in model.parameters():
+        parameter.data = parameter.data + 1
+    expected = [p.detach().clone() for p in model.parameters()]
+    engine.pause()
+    assert all(map(torch.equal, model.parameters(), expected))
+    assert in_bucket(model, engine)
+    engine.close()
+
+
+def test_a_place_that_is_kept_is_seen_also_where_weights_have_come_home_before():
+    model = layers(3, 4)
+    engine, _ = engine_of(model, AllReduce())
+    (weight,) = model.parameters()
+    for value in (1.0, 2.0):
+        weight.data = torch.full_like(weight, value)
+        engine.pause()
+    old, weight.data = weight.data, weight.data + 1
+    with pytest.raises(ValueError, match=r"'0.weight' .* its old one, which lies in a bucket, is"):
+        engine.pause()
+    assert old.eq(2).all()
+    engine.close()
+
+
+def test_every_optimizer_is_heard_of_before_its_step_and_after_it(monkeypatch):
+    """As by the first model that a process distributes."""
+    changes._hook_all_optimizers()  # those of this process stay as they are
+    for hooks in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+        monkeypatch.setattr(sys.modules["torch.optim.optimizer"], hooks, OrderedDict())
+    changes._hook_all_optimizers.cache_clear()
+    model = layers(3, 4)
+    engine, _ = engine_of(model, TopK(ratio=0.1))
+    for _ in range(2):  # what another optimizer has used is not thrown away
+        backward(model)
+        sgd(*model.parameters()).step()
+        model.zero_grad()
+    engine.close()
+    engine, _ = engine_of(model, LocalSGD())
+    with pytest.raises(ValueError, match=r"another optimizer is about to change"):
+        sgd(*model.parameters()).step()
     engine.close()

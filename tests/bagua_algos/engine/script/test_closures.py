@@ -59,3 +59,8 @@ def test_a_closure_is_called_once_a_step():
     step.before_step((OPTIMIZER, named["closure"]), {})
     with pytest.raises(ValueError, match="has not called its closure"):
         step.after_step()
+
+
+def test_a_step_whose_beginning_was_not_seen_has_called_no_closure():
+    with pytest.raises(ValueError, match="has not called its closure"):
+        StepClosure(lambda: None).after_step()
