@@ -22,6 +22,7 @@ from bagua_algos.compressors.compressor import (
     Draw,
     ErrorFeedback,
     bits_per_element,
+    forget_overflow_,
     relative_error,
     warn_of_bias,
 )
@@ -155,6 +156,12 @@ def test_a_residual_has_zeros_for_what_overflowed(compressor, bad):
     ErrorFeedback(compressor).compress(x, residual, DRAW)
     assert residual.isfinite().all()
     assert residual[1, 2].eq(0).all()  # all of that chunk is decoded to NaN
+
+
+def test_all_that_is_not_finite_is_forgotten():
+    left_out = torch.tensor([1.0, NAN, INF, -INF, -2.0])
+    forget_overflow_(left_out)
+    assert left_out.tolist() == [1.0, 0.0, 0.0, 0.0, -2.0]
 
 
 @pytest.mark.parametrize("compressor", EVERY, ids=str)
