@@ -4,6 +4,7 @@ while training does, and by simulated clocks.
 
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -169,7 +170,7 @@ def test_a_round_that_was_ended_in_an_evaluation_holds_up_no_later_one(around):
 
 
 def test_a_round_begins_once_all_workers_held_here_have_begun_it():
-    around = Surroundings(ranks=(0, 1), world_size=2)
+    around: Any = Surroundings(ranks=(0, 1), world_size=2)
     background = Background(around)
     first, second = torch.tensor([True, False]), torch.tensor([False, True])
     background.begin(first, "a round", lambda: None)
@@ -182,7 +183,7 @@ def test_a_round_begins_once_all_workers_held_here_have_begun_it():
 
 @pytest.mark.parametrize("ranks", [(0,), (0, 1)])
 def test_without_others_elsewhere_a_round_is_done_when_anybody_asks(ranks, monkeypatch):
-    around = Surroundings(ranks=ranks, world_size=len(ranks))
+    around: Any = Surroundings(ranks=ranks, world_size=len(ranks))
     monkeypatch.setattr(module.time, "sleep", around.sleep)
     around.begun_by_others = []
     background = Background(around)
@@ -231,8 +232,8 @@ class Clocks:
 
 @pytest.fixture
 def simulated():
-    around = Surroundings(ranks=(0, 1), world_size=2)
-    return Background(around, Clocks(around.log)), around.log  # pyright: ignore
+    around: Any = Surroundings(ranks=(0, 1), world_size=2)
+    return Background(around, Clocks(around.log)), around.log
 
 
 def test_simulated_clocks_hear_of_all_that_a_job_does(simulated):
