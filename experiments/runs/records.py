@@ -127,8 +127,9 @@ class RunFolder:
         assert summary.status is not None, "a finished run has a status"
         with writing(self.path, ANOTHER_RUN_DIR):
             self._file(RESERVE).unlink(missing_ok=True)
+            restarts = read_summary(self.path).restarts  # where it is gone, no part comes back
             self._tabulate()
-            self._write_summary(replace(summary, restarts=read_summary(self.path).restarts))
+            self._write_summary(replace(summary, restarts=restarts))
 
     def _tabulate(self) -> None:
         """The journal as one table, which takes its place where it fits."""

@@ -53,6 +53,7 @@ def test_a_full_disk_keeps_what_was_logged_and_the_record_says_why(tmp_path):
                 run.log(row(step))
             except DiskError as error:
                 said = str(error)
+        assert (run.path / "metrics.jsonl").read_text().endswith("}\n")  # no part of a row
         run.finish(END)
         record = read_record(run.path, is_held=False)
         return said, step, load_rows(run.path), read_summary(run.path), record

@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 import subprocess
@@ -16,7 +17,7 @@ from experiments.runs.summary import NOT_ENDED, Summary, read_summary
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow, time_to_target
 from host.environment import environment
-from host.errors import UserError
+from host.errors import DiskError, UserError
 
 CONFIG = {"seed": 3, "algo": {"_target_": "ByteGrad", "bits": 8}, "optim": {"lr": 1e-5}}
 START = Summary(algo="bytegrad", net="wan", task="digits", workers=4, seed=3)
@@ -170,6 +171,7 @@ def test_a_run_without_rows_has_an_empty_table(tmp_path):
     assert rows_of(tmp_path) == ([], [])
     run.finish(replace(START, status="failed", reason="no network"))
     assert rows_of(tmp_path) == ([], [])
+    assert (run.path / "metrics.parquet").exists()
 
 
 def test_logging_after_the_end_would_lose_rows(run):
@@ -191,16 +193,42 @@ def test_summary_has_null_for_what_json_cannot_say(run):
     assert summary["tcp"] == {"nested": [1.0, None]}
 
 
-KILLS = ["_write_parquet", "unlink", "_write_json"]
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_record_that_goes_on_has_the_rows_up_to_there_and_those_that_follow(run, has_ended):
+    if has_ended:
+        run.finish(replace(END, status="failed", reason="worker 2 died"))
+    again = RunFolder.reopen(run.path, CONFIG, START, [], ROWS[:1])
+    again.log(ROWS[2])
+    assert rows_of(run.path) == ([WITHOUT_NAN[0], WITHOUT_NAN[2]], [])
 
 
-@pytest.mark.parametrize("step", KILLS)
-def test_finish_killed_before_any_step_loses_nothing(run, monkeypatch, step):
-    def kill(*_, **__):
-        raise KeyboardInterrupt
+def test_a_record_whose_files_are_deleted_does_not_come_back_in_part(run):
+    for file in run.path.iterdir():
+        file.unlink()
+    for write in (lambda: run.log(ROWS[0]), lambda: run.finish(END)):
+        with pytest.raises(DiskError, match="No such file"):
+            write()
+        assert list(run.path.iterdir()) == []
 
+
+def killed_after(num_calls, call):
+    """`call`, but the process ends before it is called once more than `num_calls` times."""
+    calls = itertools.count()
+
+    def counted(*arguments, **options):
+        if next(calls) == num_calls:
+            raise KeyboardInterrupt
+        return call(*arguments, **options)
+
+    return counted
+
+
+@pytest.mark.parametrize("num_calls", [0, 1])  # the reserve, the journal; the table, the summary
+@pytest.mark.parametrize("step", ["unlink", "replace"])
+def test_finish_killed_before_any_step_loses_nothing(run, monkeypatch, step, num_calls):
     with monkeypatch.context() as patch:
-        patch.setattr(type(run.path) if step == "unlink" else RunFolder, step, kill)
+        files = type(run.path)
+        patch.setattr(files, step, killed_after(num_calls, getattr(files, step)))
         with pytest.raises(KeyboardInterrupt):
             run.finish(END)
     assert rows_of(run.path) == (WITHOUT_NAN, [])

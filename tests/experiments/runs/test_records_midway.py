@@ -31,12 +31,25 @@ def test_a_record_that_cannot_be_begun_leaves_nothing_but_what_is_anothers(tmp_p
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_table_that_finds_no_room_leaves_the_journal(tmp_path, monkeypatch):
+def test_a_first_file_that_is_written_in_part_is_not_left(tmp_path, monkeypatch):
+    def write_a_part(file, text):
+        file.write_bytes(text.encode()[:5])
+        full()
+
+    monkeypatch.setattr(Path, "write_text", write_a_part)
+    with pytest.raises(DiskError):
+        RunFolder.create(tmp_path, CONFIG, START)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("part", [b"PAR1", None])
+def test_a_table_that_finds_no_room_leaves_the_journal(part, tmp_path, monkeypatch):
     run = RunFolder.create(tmp_path, CONFIG, START)
     run.log(ROW)
 
     def write_a_part(table, path):
-        Path(path).write_bytes(b"PAR1")
+        if part is not None:
+            Path(path).write_bytes(part)
         full()
 
     monkeypatch.setattr(parquet, "write_table", write_a_part)

@@ -1,0 +1,97 @@
+"""Many runs read back, and how far that is."""
+
+import json
+from dataclasses import asdict
+
+import pandas as pd
+import pytest
+
+from experiments.runs.journal import line
+from experiments.runs.load import (
+    READING,
+    find_twins,
+    load_config,
+    load_rows,
+    load_runs,
+    load_runs_and_metrics,
+    num_folders,
+)
+from experiments.runs.summary import Summary
+from experiments.training.metrics import MetricsRow
+from host.errors import UserError
+from host.remaining import Work
+from tests.experiments.recorded import write_run
+
+
+class Counted(Work):
+    """Knows how often something was done."""
+
+    num_done = 0
+
+    def done(self, size=1.0, line=""):
+        super().done(size, line)
+        self.num_done += 1
+
+
+@pytest.mark.parametrize(("num_runs", "num_done"), [(3, 3), (200, 100)])
+def test_reading_goes_on_by_the_run_or_by_the_hundredth(num_runs, num_done, tmp_path):
+    for seed in range(num_runs):
+        folder = tmp_path / f"{seed:03}"
+        folder.mkdir()
+        summary = Summary(algo="bytegrad", status="failed", seed=seed)
+        (folder / "summary.json").write_text(json.dumps(asdict(summary)))
+        row = MetricsRow(kind="step", step=seed, time_s=1.0)
+        (folder / "metrics.jsonl").write_text(line(row))
+    work = Counted({READING: 1.0})
+    runs, metrics = load_runs_and_metrics(tmp_path, work)
+    assert runs["seed"].tolist() == metrics["step"].tolist() == list(range(num_runs))
+    assert (work.num_done, work.share, work.left_s) == (num_done, 1.0, 0.0)
+
+
+def test_folders_of_runs_are_counted_however_deep_they_are(tmp_path):
+    for name in ("a", "b/c", "b/d/e"):
+        write_run(tmp_path / name)
+    (tmp_path / "b" / "checkpoints").mkdir()
+    assert num_folders(tmp_path) == 3
+
+
+def test_twins_are_the_first_two_that_are_alike_in_all_keys():
+    runs = pd.DataFrame(
+        {
+            "folder": ["d", "c", "b", "a", "e"],
+            "algo": ["sgd", "sgd", "sgd", "adam", "sgd"],
+            "seed": [1, 1, 0, 1, 1],
+        }
+    )
+    one, other = find_twins(runs, ["algo", "seed"])
+    assert (one.folder, other.folder) == ("c", "d")
+    assert find_twins(runs, ["algo", "seed", "folder"]) is None
+
+
+def test_the_configuration_of_a_run_is_what_it_was_run_with(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 3\nnames:\n  backend: gloo\n")
+    assert load_config(tmp_path) == {"seed": 3, "names": {"backend": "gloo"}}
+    (tmp_path / "config.yaml").write_text("seed: 3\n")  # the end is missing
+    with pytest.raises(UserError, match="is no whole configuration of a run"):
+        load_config(tmp_path)
+
+
+def test_a_run_whose_number_of_workers_changed_has_a_sentence_and_no_row(tmp_path):
+    changes = [{"after_step": 0, "workers": 4}, {"after_step": 60, "workers": 1}]
+    write_run(tmp_path / "alike")
+    reached = write_run(tmp_path / "elastic", workers_over_time=changes)
+    write_run(tmp_path / "poor", limit=0.5, workers_over_time=changes)
+    runs = load_runs(tmp_path)
+    assert runs["folder"].tolist() == [str(tmp_path / "alike")]
+    told = "its number of workers changed (4 workers, 1 after step 60)"
+    assert [text.split(", since ")[1] for text in runs.attrs["apart"]] == [
+        f"{told}: its target took {reached['time_to_accuracy_s']:.1f} s.",
+        f"{told}: it missed its target.",
+    ]
+
+
+@pytest.mark.parametrize(("last", "beyond"), [(2**63 - 1, 2**63), (-(2**63), -(2**63) - 1)])
+def test_a_whole_number_has_64_bits_at_most(last, beyond, tmp_path):
+    rows = [{"kind": "step", "time_s": 1.0, "step": step} for step in (last, beyond)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [row.step for row in load_rows(tmp_path)] == [last]
