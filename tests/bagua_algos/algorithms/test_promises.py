@@ -7,7 +7,7 @@ import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
-from bagua_algos import Algorithm
+from bagua_algos import Algorithm, QAdam
 from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
@@ -73,16 +73,21 @@ def test_it_all_reduces_later_or_says_that_it_does_not(name):
 
 @every_flat_row
 def test_workers_agree_after_each_step_or_it_does_not_say_so(name):
+    """In their weights, and in the gradients of which they are made."""
     communicator = StackedCommunicator(4)
     model = on_worker_axis(make_model(), communicator)
     optimizer = OPTIMIZERS.get(name, make_optimizer)(model)
     engine = Engine(model, optimizer, ROWS[name](), communicator)
-    agreed = []
+    agreed, gradients_agreed = [], []
     for step in range(NUM_STEPS):
         take_step(model, optimizer, step, communicator.ranks)
         agreed.append(all(torch.equal(row, p[0]) for p in model.parameters() for row in p))
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        gradients_agreed.append(all(torch.equal(row, g[0]) for g in gradients for row in g))
     engine.close()
     assert engine.algorithm.workers_agree == all(agreed)
+    says_so = engine.algorithm.gradients_agree or isinstance(engine.algorithm, QAdam)
+    assert says_so == all(gradients_agreed)  # QAdam keeps each worker's moments apart
 
 
 def written(name: str) -> DictConfig:
