@@ -125,21 +125,32 @@ def test_two_messages_a_bucket_as_long_as_the_factors():
     ]
 
 
+def shapes_of_q(model, **options):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    algorithm = PowerSGD(rank=1, **options)
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(1))
+    engine.close()
+    return [q.shape for factors in engine.context.state for q in factors.q]
+
+
 @pytest.mark.parametrize("of_one", [nn.Identity(), nn.Conv2d(3, 1, 9)])
 def test_a_stacked_model_of_one_worker_is_compressed_as_a_real_one(of_one):
     """Its parameters have a dimension in front that is no row."""
-
-    def shapes_of_q(model):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        engine = Engine(model, optimizer, PowerSGD(rank=1), StackedCommunicator(1))
-        engine.close()
-        return [q.shape for factors in engine.context.state for q in factors.q]
 
     def model():
         return nn.Sequential(nn.Linear(20, 30), of_one)
 
     assert shapes_of_q(StackedModel(model(), 1)) == shapes_of_q(SingleModel(model()))
     assert len(shapes_of_q(SingleModel(model()))) == 1 + isinstance(of_one, nn.Conv2d)
+    whatever_it_costs = {"min_compression_rate": 0.1}
+    of_stacked = shapes_of_q(StackedModel(model(), 1), **whatever_it_costs)
+    assert of_stacked == shapes_of_q(SingleModel(model()), **whatever_it_costs)
+
+
+def test_what_just_reaches_the_rate_is_not_compressed():
+    """Of 4 x 4 elements, two factors of 4 are half."""
+    assert shapes_of_q(nn.Linear(4, 4), min_compression_rate=2.0) == []
+    assert shapes_of_q(nn.Linear(4, 4), min_compression_rate=1.99) == [(1, 4, 1)]
 
 
 def test_a_gradient_of_zeros_is_no_division_by_zero_and_does_not_stay():
@@ -159,6 +170,20 @@ def test_a_gradient_that_overflows_is_forgotten_after_its_step(value):
     means = averages(PowerSGD(), gradients)
     assert not means[0].isfinite().any()
     assert torch.equal(means[1:], averages(PowerSGD(), gradients[1:]))
+
+
+def test_a_product_that_overflows_in_one_column_leaves_the_factor_as_it_was():
+    """The gradient itself is finite, and so is its first product."""
+    model = nn.Linear(8, 8, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    algorithm = PowerSGD(rank=1, min_compression_rate=0.1)
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(1))
+    [q] = engine.context.state[0].q
+    q.fill_(0.1)
+    model(torch.tensor([[3e38] + [1.0] * 7])).sum().backward()
+    assert model.weight.grad.isnan().any() or model.weight.grad.isinf().any()
+    assert q.eq(0.1).all()
+    engine.close()
 
 
 def test_nothing_is_left_out_of_what_travels_uncompressed():

@@ -90,6 +90,15 @@ def test_workers_agree_after_each_step_or_it_does_not_say_so(name):
     assert says_so == all(gradients_agreed)  # QAdam keeps each worker's moments apart
 
 
+@pytest.mark.parametrize("name", [name for name, make in ROWS.items() if make().needs_nodes])
+def test_without_nodes_what_needs_them_is_refused_before_any_step(name):
+    communicator = StackedCommunicator(4)
+    model = on_worker_axis(make_model(), communicator)
+    optimizer = OPTIMIZERS.get(name, make_optimizer)(model)
+    with pytest.raises(ValueError, match="^hierarchical=True needs to know which workers share a"):
+        Engine(model, optimizer, ROWS[name](), communicator)
+
+
 def written(name: str) -> DictConfig:
     """The algorithm's part of its YAML."""
     config = OmegaConf.load(PACKAGED / "algo" / f"{name}.yaml")

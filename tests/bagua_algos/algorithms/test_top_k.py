@@ -1,4 +1,6 @@
 import math
+import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -69,6 +71,13 @@ def test_top_k_and_dgc_equal_their_oracle(world_size, options):
 def test_the_clipped_case_is_clipped():
     gradients = given_gradients(4)
     assert gradients.norm(dim=-1).min() > 20 / math.sqrt(4)
+
+
+def test_what_is_short_already_is_left_as_it_is():
+    gradients = given_gradients(4)
+    limit = 1.5 * gradients.norm(dim=-1).max() * math.sqrt(4)
+    clipped = averages(TopK(ratio=1.0, clip_norm=float(limit)), gradients)
+    assert torch.equal(clipped, averages(TopK(ratio=1.0), gradients))
 
 
 def test_what_was_sent_and_what_was_not_is_all_there_was():
@@ -192,6 +201,21 @@ def test_adams_first_moment_is_momentum_too():
 def test_without_error_feedback_it_warns():
     with pytest.warns(UserWarning, match="drops 99% .* error_feedback=true"):
         TopK(error_feedback=False)
+    with warnings.catch_warnings(action="error"):
+        TopK(error_feedback=False, ratio=1.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"clip_norm": 1.0}])
+def test_a_second_backward_pass_is_refused_where_the_first_would_count_twice(options):
+    """As a step of its momentum, or as a gradient that is clipped already."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, TopK(**options), StackedCommunicator(1))
+    model(torch.ones(2, 3)).sum().backward()
+    loss = model(torch.ones(2, 3)).sum()
+    with pytest.raises(ValueError, match="every backward pass") if options else nullcontext():
+        loss.backward()
+    engine.close()
 
 
 @pytest.mark.parametrize(
