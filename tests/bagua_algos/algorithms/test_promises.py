@@ -95,7 +95,7 @@ def test_without_nodes_what_needs_them_is_refused_before_any_step(name):
     communicator = StackedCommunicator(4)
     model = on_worker_axis(make_model(), communicator)
     optimizer = OPTIMIZERS.get(name, make_optimizer)(model)
-    with pytest.raises(ValueError, match="^hierarchical=True needs to know which workers share a"):
+    with pytest.raises(ValueError, match=r"^hierarchical=True needs to know which workers share a"):
         Engine(model, optimizer, ROWS[name](), communicator)
 
 
