@@ -267,7 +267,8 @@ class Scaled(Quadratic):
         return super().forward(c_bd) * torch.where(torch.arange(SIZE) == 5, self.scale, 1.0)
 
 
-def furthest_from_start(model, algorithm):
+def trained(model, algorithm):
+    """The model on two workers, and its optimizer."""
     communicator = StackedCommunicator(2)
     model = on_worker_axis(model, communicator)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
@@ -277,6 +278,12 @@ def furthest_from_start(model, algorithm):
         optimizer.zero_grad()
         model(c_wbd).square().sum().backward()
         optimizer.step()
+    return model, optimizer
+
+
+def furthest_from_start(model, algorithm):
+    """Of the sixth element."""
+    model, _ = trained(model, algorithm)
     return (next(model.parameters()) - start()).detach().abs()[:, 5].max().item()
 
 
@@ -290,6 +297,15 @@ def test_an_element_without_a_gradient_in_warm_up_rests(precondition):
         precondition=precondition,
     )
     assert furthest_from_start(Scaled(), algorithm) == 0
+
+
+def test_what_rests_is_saved_without_a_second_moment():
+    """So that it rests where that is loaded, too; and each moment has memory of its own."""
+    _, optimizer = trained(Scaled(), QAdam(warmup_steps=WARMUP))
+    [own] = optimizer.state_dict()["state"].values()
+    assert own["exp_avg_sq"][:, 5].eq(0).all() and own["exp_avg_sq"].count_nonzero() > 0
+    for moment in (own["exp_avg"], own["exp_avg_sq"]):
+        assert moment.untyped_storage().nbytes() == moment.nbytes
 
 
 def test_preconditioning_holds_an_element_of_tiny_gradients():
@@ -371,7 +387,6 @@ def test_when_training_ends_adam_has_its_moments_back(precondition):
     training = Training(3, algorithm, adamw, 20, SIZE - 20)
     x = training.steps(0, NUM_STEPS)
     training.engine.close()
-    algorithm.on_close(training.context)
     gradient = sum(x[0] - target(NUM_STEPS, rank) for rank in range(3)) / 3
     parts = gradient.split([20, SIZE - 20])
     for parameter, part in zip(training.model.parameters(), parts, strict=True):
@@ -381,5 +396,6 @@ def test_when_training_ends_adam_has_its_moments_back(precondition):
         moments["exp_avg_sq"] = part_squared * (1 - BETAS[1] ** (NUM_STEPS + 1)) / BETAS[1]
         moments["exp_avg_sq"] -= (1 - BETAS[1]) / BETAS[1] * part.square()
         parameter.grad = part.expand(3, -1).clone()
+    algorithm.on_close(training.context)  # a second end leaves what is the optimizer's by now
     training.optimizer.step()
     torch.testing.assert_close(training.x, expected, rtol=0, atol=1e-5)

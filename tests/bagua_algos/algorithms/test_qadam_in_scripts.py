@@ -213,20 +213,21 @@ def train(model, optimizer, num_steps):
         optimizer.step()
 
 
-def test_a_thawed_layer_is_warmed_up_before_the_switch():
+@pytest.mark.parametrize("num_frozen", [2, 4])
+def test_a_thawed_layer_is_warmed_up_before_the_switch(num_frozen):
     model = two_layers()
     body = model[0]
     body.requires_grad_(False)
     optimizer, algorithm = adam(model.parameters()), QAdam(warmup_steps=2)
     engine = Engine(model, optimizer, algorithm, StackedCommunicator(1))
-    train(model, optimizer, 4)
+    train(model, optimizer, num_frozen)
     engine.close()
     body.requires_grad_(True)
     engine = Engine(model, optimizer, algorithm, StackedCommunicator(1))
     train(model, optimizer, 1)
     assert not engine.context.state.moments
     train(model, optimizer, 1)
-    assert engine.context.state.num_steps == 6
+    assert engine.context.state.num_steps == num_frozen + 2
     before = [p.detach().clone() for p in model.parameters()]
     train(model, optimizer, 1)
     for parameter, old in zip(model.parameters(), before, strict=True):
