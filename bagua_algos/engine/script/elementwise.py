@@ -140,11 +140,13 @@ def _try_alone(optimizer: Optimizer, group: dict[str, Any], example: Tensor) -> 
     return "it looks at other tensors, too: it changes a tensor otherwise where there are none"
 
 
-def _agree(ours: Tensor, own: Tensor) -> bool:
-    """Whether they differ by rounding, of the largest numbers, or both are no numbers any more."""
+def _agree(ours: Tensor, own: Tensor, beside: float = 0.0) -> bool:
+    """Whether they differ by rounding, of the largest and of what is `beside` it, or both are no
+    numbers any more.
+    """
     rounding = _NUM_STEPS * torch.finfo(own.dtype).eps
-    largest = torch.where(own.isfinite(), own, torch.zeros_like(own)).abs().max()
-    return torch.allclose(ours, own, rtol=0, atol=rounding * float(largest), equal_nan=True)
+    largest = float(torch.where(own.isfinite(), own, torch.zeros_like(own)).abs().max())
+    return torch.allclose(ours, own, rtol=0, atol=rounding * (beside + largest), equal_nan=True)
 
 
 @contextmanager
@@ -161,11 +163,14 @@ def _failed(error: Exception) -> str:
 
 
 def _difference(parts: Trial, whole: Trial, before: Tensor, exactly: bool) -> str | None:
-    apart, together = _flat([p.detach() for p in parts.parameters]), whole.parameters[0].detach()
+    own = [parameter.detach().reshape(-1) for parameter in parts.parameters]
+    apart, together = _flat(own), whole.parameters[0].detach()
     if apart.equal(before):
         return "it changes nothing in a trial of it"
-    rounding = _NUM_STEPS * torch.finfo(apart.dtype).eps
-    if not torch.allclose(apart, together, rtol=rounding, atol=rounding):
+    if not apart.isfinite().any():
+        return "it comes to no numbers in a trial of it"
+    pairs = zip(together.split([part.numel() for part in own]), own, strict=True)
+    if not all(_agree(ours, part, beside=1.0) for ours, part in pairs):
         return "it changes elements otherwise where they are parts of a larger tensor"
     if exactly and not torch.equal(apart, together):
         return f"it rounds some elements of {apart.dtype} by their place in a tensor"
