@@ -263,6 +263,22 @@ def test_a_small_difference_that_is_no_rounding_is_found_and_rounding_is_none():
     assert why_not_elementwise(optimizer, alone=True) is None
 
 
+class OfSmall(torch.optim.SGD):
+    """Decays elements near 0 by the number of tensors."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step()
+        own = self.param_groups[0]["params"]
+        for p in own:
+            p.mul_(torch.where(p.abs() < 0.003, 1 - 3e-6 * len(own), 1.0))
+
+
+def test_a_difference_in_tensors_of_small_elements_alone_is_found():
+    reason = why_not_elementwise(OfSmall(PARAMETERS, lr=0.1), alone=True)
+    assert "it looks at other tensors, too" in str(reason)
+
+
 class Halves(torch.optim.SGD):
     """Rounds otherwise where there are other tensors: it adds halves of a gradient."""
 
