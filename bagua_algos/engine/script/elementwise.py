@@ -18,7 +18,7 @@ from bagua_algos.optimizer_trial import Trial
 
 NOT_ELEMENTWISE = ("LAMB", "LARS", "LBFGS", "Adafactor", "Muon", "Shampoo", "SOAP")
 
-_SHAPES = ((3, 5), (37,), (1,), (2, 3, 4), (3, 2, 3, 3), (2, 1, 2, 2, 2), (50, 60), (5001,))
+_SHAPES = ((3, 5), (37,), (1,), (2, 3, 4), (3, 2, 3, 3), (2, 1, 2, 2, 2), (60, 50), (5001,))
 _SCALES = (1.0, 1e-3, 30.0, 0.1, 5.0, 0.01, 1.0, 0.3)
 """Of the tensors: whatever looks at norms, sizes or dimensions sees different ones. All together
 are more than the 4,096 elements from which 8-bit optimizers act otherwise, and so is one.
@@ -103,9 +103,7 @@ def _sees_gaps(optimizer: Optimizer, group: dict[str, Any], example: Tensor) -> 
         for gradient in gradients:
             dense.step([gradient])
             with_gaps.step([gradient])
-    rounding = _NUM_STEPS * torch.finfo(example.dtype).eps
-    is_alike = torch.allclose(rows, dense.parameters[0].detach(), rtol=rounding, atol=rounding)
-    return is_alike and not gaps.any()
+    return _agree(rows, dense.parameters[0].detach()) and not gaps.any()
 
 
 def _try(optimizer: Optimizer, group: dict[str, Any], example: Tensor, exactly: bool) -> str | None:
@@ -142,10 +140,13 @@ def _try_alone(optimizer: Optimizer, group: dict[str, Any], example: Tensor) -> 
     return "it looks at other tensors, too: it changes a tensor otherwise where there are none"
 
 
-def _agree(ours: Tensor, own: Tensor) -> bool:
-    """Whether they differ by rounding, or both are no numbers any more."""
+def _agree(ours: Tensor, own: Tensor, beside: float = 0.0) -> bool:
+    """Whether they differ by rounding, of the largest and of what is `beside` it, or both are no
+    numbers any more.
+    """
     rounding = _NUM_STEPS * torch.finfo(own.dtype).eps
-    return torch.allclose(ours, own, rtol=0, atol=rounding * float(own.abs().max()), equal_nan=True)
+    largest = float(torch.where(own.isfinite(), own, torch.zeros_like(own)).abs().max())
+    return torch.allclose(ours, own, rtol=0, atol=rounding * (beside + largest), equal_nan=True)
 
 
 @contextmanager
@@ -162,11 +163,14 @@ def _failed(error: Exception) -> str:
 
 
 def _difference(parts: Trial, whole: Trial, before: Tensor, exactly: bool) -> str | None:
-    apart, together = _flat([p.detach() for p in parts.parameters]), whole.parameters[0].detach()
+    own = [parameter.detach().reshape(-1) for parameter in parts.parameters]
+    apart, together = _flat(own), whole.parameters[0].detach()
     if apart.equal(before):
         return "it changes nothing in a trial of it"
-    rounding = _NUM_STEPS * torch.finfo(apart.dtype).eps
-    if not torch.allclose(apart, together, rtol=rounding, atol=rounding):
+    if not apart.isfinite().any():
+        return "it comes to no numbers in a trial of it"
+    pairs = zip(together.split([part.numel() for part in own]), own, strict=True)
+    if not all(_agree(ours, part, beside=1.0) for ours, part in pairs):
         return "it changes elements otherwise where they are parts of a larger tensor"
     if exactly and not torch.equal(apart, together):
         return f"it rounds some elements of {apart.dtype} by their place in a tensor"
