@@ -27,12 +27,18 @@ every_flat_row = pytest.mark.parametrize("name", FLAT)
 @cache
 def steps_of(name: str) -> tuple[Algorithm, list[list[tuple[str, int]]]]:
     """The names and bytes of each step's operations."""
+    return steps_between(name, 0, NUM_STEPS)
+
+
+def steps_between(name: str, begin: int, end: int) -> tuple[Algorithm, list[list[tuple[str, int]]]]:
+    """The same of some steps, before which none is taken."""
     communicator = LoopbackCommunicator(4, Recorder())
     model = on_worker_axis(make_model(), communicator)
     optimizer = OPTIMIZERS.get(name, make_optimizer)(model)
     engine = Engine(model, optimizer, ROWS[name](), communicator)
+    engine.skip_to(begin)
     steps = []
-    for step in range(NUM_STEPS):
+    for step in range(begin, end):
         communicator.observer = recorder = Recorder()
         take_step(model, optimizer, step, communicator.ranks)
         steps.append(sorted(recorder.messages))
@@ -60,6 +66,15 @@ def test_early_steps_are_those_that_do_other_work(name):
     if name == "post_local_sgd":
         last -= 1  # its last gradients come a round before the first weights, which are as long
     assert last < 0 or not repeats(steps[last:], algorithm.steps_per_round)
+
+
+@every_flat_row
+@pytest.mark.parametrize("num_skipped", [3, 4])
+def test_steps_that_are_skipped_count(name, num_skipped):
+    """As predictions skip them: what follows is sent as if they had been taken."""
+    _, steps = steps_of(name)
+    _, later = steps_between(name, num_skipped, num_skipped + 3)
+    assert later == steps[num_skipped : num_skipped + 3]
 
 
 @every_flat_row
