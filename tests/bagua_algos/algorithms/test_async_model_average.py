@@ -54,6 +54,30 @@ def test_a_correction_lands_one_step_after_its_snapshot_and_keeps_what_came_betw
         snapshot_w = x_w
         torch.testing.assert_close(training.weights_w, x_w)
     assert training.engine.context.state.num_rounds.tolist() == [5] * NUM_WORKERS
+    assert len(training.weights_w.unique()) == NUM_WORKERS
+    assert not training.engine.algorithm.workers_agree
+
+
+def test_an_average_is_taken_up_by_those_alone_at_whose_time_it_is_done(monkeypatch):
+    training = Alone(AsyncModelAverage(interval_ms=0))
+    training.step(at_s=0)
+    snapshot_w, background = training.weights_w, training.engine.context.background
+    background.wait()
+    monkeypatch.setattr(background, "done_w", lambda: torch.tensor([True, False, False]))
+    training.step(at_s=1)
+    expected_w = local_step(snapshot_w, training.targets_w)
+    expected_w[0] += snapshot_w.mean() - snapshot_w[0]
+    torch.testing.assert_close(training.weights_w, expected_w)
+
+
+def test_workers_meet_in_backward_during_warm_up_alone():
+    algorithm = AsyncModelAverage(warmup_steps=2)
+    assert [algorithm.meets_in_backward(step) for step in range(4)] == [True, True, False, False]
+
+
+def test_without_nodes_hierarchical_rounds_are_refused_before_any_step():
+    with pytest.raises(ValueError, match=r"^hierarchical=True needs to know which workers share a"):
+        Alone(AsyncModelAverage(hierarchical=True))
 
 
 def test_rounds_begin_an_interval_apart_counted_from_the_first_step():
