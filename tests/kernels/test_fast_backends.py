@@ -140,7 +140,7 @@ class ReferenceSigns:
         return REFERENCE.decompress(SIGNS, payload, num_elements)
 
 
-@fast_backends
+@every_backend
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("n", [1, 100, 20_001])
 def test_feedback_is_error_feedback_around_the_plain_code(

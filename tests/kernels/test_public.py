@@ -127,6 +127,8 @@ def test_average_is_the_code_of_the_mean():
     assert minmax_uint8.average(payload, 20, out=out) is out
     assert torch.equal(out, ours)
     assert minmax_uint8.average(payload[:, :, :8], 0).eq(0).all()
+    with pytest.raises(ValueError, match=r"20 elements has a payload of \[..., N, 32\] bytes"):
+        minmax_uint8.average(payload[..., :24], 20)
 
 
 THREADS_AND_FORK = """

@@ -84,6 +84,7 @@ def test_codes_are_really_packed():
     assert SignScale().wire_bytes(n) == n // 8 + 4
     for bits in (2, 4, 8):
         assert QSGD(bits=bits, group_size=512).wire_bytes(n) == n * bits // 8 + 4 * n // 512
+    assert QSGD(bits=2).wire_bytes(17) == 4 + 8  # of 34 bits, and padded to a multiple of 4 bytes
     assert [Cast(wire=w).wire_bytes(n) for w in ("bf16", "fp8_e4m3")] == [2 * n, n + 4]
     assert Largest(ratio=1 / 64).wire_bytes(n) == 8 * n // 64
 
