@@ -105,18 +105,22 @@ def test_what_does_not_fit_is_refused(codec, compress, settings):
 
 def test_settings_that_cannot_be_are_refused():
     x = numbers(3, 8)
-    with pytest.raises(ValueError, match="bits must be 2, 4 or 8, got 3"):
-        qsgd.compress(x, STREAMS, (0, 0), bits=3, group_size=4)
+    for bits in (3, 9):
+        with pytest.raises(ValueError, match=f"bits must be 2, 4 or 8, got {bits}"):
+            qsgd.compress(x, STREAMS, (0, 0), bits=bits, group_size=4)
     with pytest.raises(ValueError, match="group_size must be at least 1, got 0"):
         qsgd.compress(x, STREAMS, (0, 0), bits=2, group_size=0)
     with pytest.raises(ValueError, match=r"streams int64 \[w, 3\], got \[2, 8\]"):
         qsgd.compress(x[:2], STREAMS, (0, 0), **CODE)
     with pytest.raises(ValueError, match=r"key must be two .* got \(0, 4294967296\)"):
         qsgd.compress(x, STREAMS, (0, 2**32), **CODE)
+    assert qsgd.compress(x, STREAMS, (0, 2**32 - 1), **CODE).shape[0] == 3
     with pytest.raises(ValueError, match="wire must be one of fp8_e4m3, fp8_e5m2, got 'fp4'"):
         fp8.compress(x, "fp4")
     with pytest.raises(ValueError, match=r"residual must be a contiguous torch.float32 .*\[3, 8\]"):
         sign_scale.compress_with_feedback(x, torch.zeros(3, 7))
+    with pytest.raises(ValueError, match=r"not torch\.float64; convert it"):
+        sign_scale.compress_with_feedback(x.double(), torch.zeros(3, 8))
 
 
 def test_average_is_the_code_of_the_mean():
