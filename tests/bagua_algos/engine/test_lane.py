@@ -1,4 +1,6 @@
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -6,6 +8,7 @@ import torch
 
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.communication.threads import job_thread
 from bagua_algos.engine.lane import CommunicationLane
 from tests.bagua_algos.fake_cuda import DEVICE, FakeCuda
 
@@ -124,6 +127,24 @@ def test_a_job_that_is_left_to_the_caller_runs_where_it_waits(on_cpu):
     assert on_cpu.lane.is_idle
 
 
+class Label(str):
+    """Of a job, which one can see go away."""
+
+
+def test_jobs_that_nobody_waits_for_do_not_pile_up(on_cpu):
+    """As those of the background, where training is long."""
+    labels = []
+    for _ in range(4):
+        label, is_under_way = Label("a job"), threading.Event()
+        on_cpu.lane.submit(label, is_under_way.set)
+        labels.append(weakref.ref(label))
+        assert is_under_way.wait(20)  # so those before are done
+    del label
+    gc.collect()
+    assert [alive() for alive in labels[:2]] == [None, None]
+    on_cpu.lane.wait()
+
+
 def test_jobs_keep_their_order_whoever_does_them(on_cpu):
     """The lane does what was left to the caller where another job is under way, or follows."""
     under_way = threading.Event()
@@ -160,3 +181,13 @@ def test_a_job_that_was_left_to_the_caller_is_dropped_where_the_lane_is_closed()
     assert lane.is_idle
     lane.wait()
     assert ran == ["a job"]
+
+
+def test_the_end_of_the_process_calls_what_a_lane_was_given_for_it(monkeypatch):
+    monkeypatch.setattr(job_thread, "_LIVING", weakref.WeakSet())
+    monkeypatch.setattr(job_thread, "_LAST_WORDS", {})
+    monkeypatch.setattr(job_thread, "let_threads_rest", lambda: None)
+    lane, said = CommunicationLane(StackedCommunicator(1), torch.device("cpu"), timeout_s=60), []
+    lane.at_end(lambda: said.append("before"), lambda until_s: said.append("after"))
+    job_thread._leave_all()
+    assert said == ["before", "after"]

@@ -203,6 +203,25 @@ def test_an_empty_backward_keeps_what_has_accumulated():
     assert model[0].weight.grad.eq(1).all()
 
 
+@pytest.mark.parametrize("has_examples", [True, False])
+def test_passes_within_no_sync_alone_are_no_step_of_workers_that_average(has_examples):
+    """Also those of a worker without examples."""
+    model = layers(3, 4)
+    engine, optimizer = engine_of(model, AllReduce())
+    for is_last in (True, False):
+        model(torch.ones(1, 3)).sum().backward()
+        with engine.no_sync():
+            if has_examples:
+                model(torch.ones(1, 3)).sum().backward()
+            else:
+                engine.empty_backward()
+        if is_last:
+            engine.empty_backward()
+            optimizer.step()
+    with pytest.raises(ValueError, match=r"all accumulated within no_sync\(\)"):
+        optimizer.step()
+
+
 def test_in_a_consensus_moving_averages_are_means_and_counts_are_worker_0s():
     model = StackedModel(nn.BatchNorm1d(3, dtype=torch.float64), 4)
     norm = model.module
