@@ -15,6 +15,7 @@ from bagua_algos.engine.bucket import build_buckets
 from bagua_algos.engine.consensus import differing
 from bagua_algos.engine.engine import Engine
 from bagua_algos.worker_axis.models import StackedModel
+from tests.bagua_algos.recorder import Recorder
 
 ONE_BYTE = 1  # every parameter becomes a bucket of its own
 
@@ -74,6 +75,23 @@ def test_workers_that_should_be_equal_and_are_not_are_told_of_and_averaged(weigh
         assert spread == pytest.approx(expected)
         assert first.eq(3.0).all()
     assert first[:, 0, 0].tolist() == [5.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("algorithm", [AllReduce(), LocalSGD(interval=2)])
+def test_what_is_averaged_travels_by_the_averager_that_is_given(algorithm):
+    heard, others = Recorder(), Recorder()
+    model = StackedModel(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)), 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(3, heard))
+    heard.operations.clear()
+    with engine.consensus(StackedCommunicator(3, others)):
+        pass
+    assert others.messages and not heard.messages
+    others.operations.clear()
+    with engine.consensus():
+        pass
+    assert heard.messages and not others.messages
+    engine.close()
 
 
 @pytest.mark.parametrize(

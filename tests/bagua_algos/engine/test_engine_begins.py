@@ -88,7 +88,9 @@ def test_the_optimizer_is_fused_where_that_is_asked_for_and_can_be():
     for can_be in (True, False):
         engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(1), fuse=fuse)
         assert engine.has_fused is can_be and asked[-1] == (engine.context.buckets, optimizer)
+        engine.relayout([(parameter,) for parameter in model.parameters()])
+        assert asked[-1] == (engine.context.buckets, optimizer)  # which are others now
         engine.close()
     engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(1))
-    assert not engine.has_fused and len(asked) == 2
+    assert not engine.has_fused and len(asked) == 4
     engine.close()
