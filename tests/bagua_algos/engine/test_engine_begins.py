@@ -1,10 +1,13 @@
 """What an engine asks for before it begins, what it then makes, and its defaults."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from bagua_algos import Algorithm, AllReduce, QAdam
 from bagua_algos.communication.stacked import StackedCommunicator
@@ -51,6 +54,17 @@ def test_what_cannot_train_is_refused_before_workers_communicate(
         check_can_train(model, make_optimizer(model), algorithm, workers)
     with pytest.raises(ValueError, match=reason):
         Engine(model, make_optimizer(model), algorithm, workers)
+
+
+def test_a_forward_within_torchs_wrapper_is_refused_and_one_of_the_model_itself_is_not():
+    """The wrapper is none, for torch takes seconds to make one, but the forward is torch's."""
+    model = layers(3, 4)
+    engine = Engine(model, sgd(model), AllReduce(), StackedCommunicator(1))
+    wrapped = cast(DistributedDataParallel, SimpleNamespace(_pre_forward=model))
+    with pytest.raises(ValueError, match="was wrapped in DistributedDataParallel, which would"):
+        DistributedDataParallel.forward(wrapped, torch.ones(2, 3))
+    model(torch.ones(2, 3))
+    engine.close()
 
 
 def test_silent_workers_are_named_after_ten_minutes_where_nobody_says_otherwise():
