@@ -10,6 +10,7 @@ from bagua_algos.engine.engine import Engine
 from bagua_algos.engine.untrained import (
     average_buffers_,
     average_frozen_,
+    broadcast_tensors_,
     broadcast_untrained_,
     that_differ,
 )
@@ -151,6 +152,21 @@ def test_a_buffer_of_another_memory_format_keeps_its_place(model):
     assert turned.means.stride() == x_w.stride()
 
 
+def test_any_strides_of_one_element_are_good_for_worker_0s_values():
+    """A frozen convolution of one pixel has others where its channels are last."""
+    convolution = nn.Conv2d(4, 8, 1, bias=False).to(memory_format=torch.channels_last)
+    weight = convolution.requires_grad_(False).weight
+    x_w = torch.stack([weight, weight + 1, weight + 2]).as_strided(
+        (3, 8, 4, 1, 1), (32, 4, 1, 4, 4)
+    )
+    column_w = torch.arange(6).as_strided((3, 2, 1), (2, 1, 5))
+    broadcast_tensors_([x_w, column_w], StackedCommunicator(NUM_WORKERS))
+    assert all(torch.equal(x, weight) for x in x_w) and column_w.eq(torch.tensor([[0], [1]])).all()
+    model = nn.Sequential(convolution, nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    Engine(model, optimizer, AllReduce(), StackedCommunicator(1)).close()
+
+
 def test_workers_send_at_the_start_what_they_do_not_hold_alike(tmp_path_factory):
     program = "tests.bagua_algos.communication.three_workers"
     starts = [w["start"] for w in run_program_once(tmp_path_factory, program, NUM_WORKERS)]
@@ -228,4 +244,5 @@ def test_what_cannot_be_written_to_is_refused(name):
         distribute_with(**{name: x.clone()})
     with pytest.raises(ValueError, match=rf"'{name}' is sparse_coo.* attribute that is no buffer"):
         distribute_with(**{name: torch.eye(3).to_sparse()})
-    distribute_with(ids=torch.arange(3).expand(1, -1), none=torch.ones(0, 1).expand(0, 3))
+    alone = torch.arange(3).as_strided((1, 3), (0, 1))
+    distribute_with(ids=alone, none=torch.ones(0, 1).expand(0, 3))
