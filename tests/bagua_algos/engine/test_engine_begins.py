@@ -1,5 +1,6 @@
 """What an engine asks for before it begins, what it then makes, and its defaults."""
 
+import threading
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import cast
@@ -107,4 +108,23 @@ def test_the_optimizer_is_fused_where_that_is_asked_for_and_can_be():
         engine.close()
     engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(1))
     assert not engine.has_fused and len(asked) == 4
+    engine.close()
+
+
+def test_backward_ends_once_the_buckets_of_every_lane_are_done():
+    """The first lane has no more buckets when the second one still has its own."""
+    has_ended = threading.Event()
+
+    @dataclass(frozen=True, kw_only=True)
+    class Slow(Algorithm):
+        def on_bucket_ready(self, context, bucket):
+            assert bucket.index == 0 or not has_ended.wait(0.1)
+
+        def on_backward_end(self, context):
+            has_ended.set()
+
+    model = layers(3, 4, 5)
+    engine = Engine(model, sgd(model), Slow(), Between(), bucket_bytes=ONE_BYTE)
+    model(torch.ones(2, 3)).sum().backward()
+    assert has_ended.is_set()
     engine.close()
