@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from bagua_algos import Algorithm, AllReduce
+from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from tests.bagua_algos.engine.test_engine import engine_of, layers
 
@@ -87,14 +88,24 @@ def test_weights_that_are_taken_back_in_inference_mode_train_on():
     engine.close()
 
 
-def test_weights_that_are_moved_within_a_step_are_taken_back_after_it():
-    """By a hook of the script's on its optimizer."""
+@pytest.mark.parametrize("comes_first", [False, True])
+def test_weights_that_are_moved_within_a_step_are_taken_back_after_it(comes_first):
+    """By a hook of the script's on its optimizer: before or after the engine's."""
     model, algorithm = layers(3, 4), Looking()
-    engine, optimizer = engine_of(model, algorithm)
-    hook = optimizer.register_step_post_hook(lambda *_: move(model, 7.0))
+    optimizer, hooks = torch.optim.SGD(model.parameters(), lr=0.1), []
+
+    def add_hook():
+        hooks.append(optimizer.register_step_post_hook(lambda *_: move(model, 7.0)))
+
+    if comes_first:
+        add_hook()
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(1))
+    if not comes_first:
+        add_hook()
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
-    hook.remove()
+    assert (algorithm.seen["step end"] == 7.0) == comes_first
+    hooks[0].remove()
     engine.pause()
     assert algorithm.seen["pause"] == 7.0 and in_bucket(model, engine)
     engine.close()

@@ -8,11 +8,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import bagua_algos
-from bagua_algos import AllReduce, LocalSGD, QAdam
+from bagua_algos import Algorithm, AllReduce, LocalSGD, QAdam
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.outer_optimizer import SlowMo
 from bagua_algos.worker_axis.models import StackedModel
+from tests.bagua_algos.engine.script.test_grad_scaler import WithAnother
 from tests.bagua_algos.engine.test_engine import Recording, engine_of, layers
 
 
@@ -123,6 +124,14 @@ def test_weight_decay_spares_an_unused_parameter_if_it_is_to_be_found(find):
         optimizer.step()
     assert (model["idle"].weight.grad is None) == find
     assert torch.equal(model["idle"].weight, before) == find
+
+
+def test_a_parameter_that_another_worker_has_used_is_used():
+    model = nn.ModuleDict({"used": nn.Linear(3, 2), "idle": nn.Linear(3, 2)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    Engine(model, optimizer, Algorithm(), WithAnother(), find_unused_parameters=True)
+    model["used"](torch.ones(1, 3)).sum().backward()
+    assert model["idle"].weight.grad.eq(0).all()
 
 
 def test_a_parameter_used_in_one_micro_batch_is_used():
