@@ -37,6 +37,7 @@ class Choosing(Algorithm):
     [
         (nn.Sequential(layers(1, 1), FullyShardedDataParallel()), sgd, AllReduce(), "is wrapped"),
         (layers(1, 1), sgd, QAdam(), "QAdam continues torch.optim.Adam or AdamW, got SGD"),
+        (layers(1, 1), sgd, AllReduce(hierarchical="no"), "hierarchical must be True or False"),  # pyright: ignore
         (
             StackedModel(layers(1, 1), 3),
             lambda model: torch.optim.LBFGS(model.parameters()),
@@ -45,7 +46,7 @@ class Choosing(Algorithm):
         ),
         (layers(1, 1).double(), sgd, Choosing(), "'0.weight': double precision is refused"),
     ],
-    ids=["a wrapper", "an algorithm's optimizer", "stacked workers", "a parameter"],
+    ids=["a wrapper", "an algorithm's optimizer", "no flag", "stacked workers", "a parameter"],
 )
 def test_what_cannot_train_is_refused_before_workers_communicate(
     model, make_optimizer, algorithm, reason
