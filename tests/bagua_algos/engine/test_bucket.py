@@ -59,10 +59,44 @@ def test_parameters_are_views_of_their_bucket():
     assert bucket.gradients[:, bucket.numel :].eq(0).all()
 
 
-def test_a_bucket_closes_once_it_is_full_and_the_last_parameter_comes_first():
-    a, b, c = parameters_of([[10], [10], [10]])
-    buckets = build_buckets([a, b, c], num_held=1, world_size=1, bucket_bytes=60)
-    assert [list(map(id, bucket.parameters)) for bucket in buckets] == [[id(c), id(b)], [id(a)]]
+@pytest.mark.parametrize(
+    ("bucket_bytes", "expected"),
+    [
+        (1, ["c", "b", "a"]),
+        (40, ["c", "b", "a"]),
+        (41, ["cb", "a"]),
+        (80, ["cb", "a"]),
+        (81, ["cba"]),
+    ],
+)
+def test_a_bucket_closes_once_it_is_full_and_the_last_parameter_comes_first(bucket_bytes, expected):
+    """Each has 40 bytes."""
+    parameters = parameters_of([[10], [10], [10]])
+    names = {id(parameter): name for parameter, name in zip(parameters, "abc", strict=True)}
+    buckets = build_buckets(parameters, num_held=1, world_size=1, bucket_bytes=bucket_bytes)
+    found = ["".join(names[id(p)] for p in bucket.parameters) for bucket in buckets]
+    assert found == expected
+
+
+def test_weights_and_gradients_whose_channels_are_last_stay_so_in_a_bucket():
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    plain = [torch.randn(shape) for shape in ((2, 3), (2, 3, 4, 5), (6, 5, 1, 1), (2, 3, 4, 5, 6))]
+    last = [x.contiguous(memory_format=formats[x.dim()]) for x in plain if x.dim() in formats]
+    parameters = [nn.Parameter(x) for x in (*plain, *last)]
+    before = [(p.detach().clone(), p.stride()) for p in parameters]
+    (bucket,) = build_buckets(parameters, num_held=1, world_size=1, bucket_bytes=1 << 20)
+    for parameter, (values, stride) in zip(parameters, before, strict=True):
+        assert torch.equal(parameter, values) and parameter.stride() == stride
+    for parameter, view in zip(bucket.parameters, bucket.gradient_views(), strict=True):
+        assert view.shape == parameter.shape and view.stride() == parameter.stride()
+
+
+def test_channels_are_last_of_no_worker_of_several():
+    """Their weights are one tensor of a dimension more."""
+    x_w = torch.randn(3, 2, 4, 5)
+    parameter = nn.Parameter(x_w.contiguous(memory_format=torch.channels_last))
+    build_buckets([parameter], num_held=3, world_size=3, bucket_bytes=1 << 20)
+    assert torch.equal(parameter, x_w) and parameter[0].is_contiguous()
 
 
 def test_dtypes_do_not_share_a_bucket():

@@ -165,8 +165,11 @@ def test_any_strides_of_one_element_are_good_for_worker_0s_values():
         (3, 8, 4, 1, 1), (32, 4, 1, 4, 4)
     )
     column_w = torch.arange(6).as_strided((3, 2, 1), (2, 1, 5))
-    broadcast_tensors_([x_w, column_w], StackedCommunicator(NUM_WORKERS))
+    turned_w = torch.arange(24).view(NUM_WORKERS, 2, 4).mT
+    first = turned_w[0].clone()
+    broadcast_tensors_([x_w, column_w, turned_w], StackedCommunicator(NUM_WORKERS))
     assert all(torch.equal(x, weight) for x in x_w) and column_w.eq(torch.tensor([[0], [1]])).all()
+    assert all(torch.equal(x, first) for x in turned_w)
     model = nn.Sequential(convolution, nn.Linear(1, 1))
     optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
     Engine(model, optimizer, AllReduce(), StackedCommunicator(1)).close()
