@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bagua_algos.communication.primitives import CHUNK_ALIGNMENT
-from bagua_algos.engine.bucket import build_buckets
+from bagua_algos.engine.bucket import build_buckets, flat_storage
 
 SHAPES = st.lists(st.lists(st.integers(1, 7), max_size=3), min_size=1, max_size=8)
 
@@ -97,6 +97,29 @@ def test_channels_are_last_of_no_worker_of_several():
     parameter = nn.Parameter(x_w.contiguous(memory_format=torch.channels_last))
     build_buckets([parameter], num_held=3, world_size=3, bucket_bytes=1 << 20)
     assert torch.equal(parameter, x_w) and parameter[0].is_contiguous()
+
+
+def test_a_bucket_has_no_more_columns_than_an_aligned_chunk_a_worker_takes():
+    unit = 3 * CHUNK_ALIGNMENT
+    sizes = {0: unit, 1: unit, unit: unit, unit + 1: 2 * unit, 2 * unit: 2 * unit}
+    for size, expected in sizes.items():
+        parameters = [nn.Parameter(torch.zeros(size))]
+        (bucket,) = build_buckets(parameters, num_held=1, world_size=3, bucket_bytes=1)
+        assert bucket.weights.shape == bucket.gradients.shape == (1, expected)
+
+
+@pytest.mark.parametrize("num_held", [1, 2, 3])
+def test_the_memory_of_one_workers_parameters_is_flat_and_that_of_several_is_not(num_held):
+    parameters = parameters_of([[2], [3]], num_held)
+    buckets = build_buckets(parameters, num_held=num_held, world_size=num_held, bucket_bytes=1)
+    flats = flat_storage(buckets)
+    assert len(flats) == (4 if num_held == 1 else 0)
+    for number, flat in enumerate(flats):
+        flat.fill_(number)
+    if flats:
+        assert [parameter.tolist() for parameter in parameters] == [[2, 2], [0, 0, 0]]
+        views = [view.tolist() for bucket in buckets for view in bucket.gradient_views()]
+        assert views == [[1, 1, 1], [3, 3]]
 
 
 def test_dtypes_do_not_share_a_bucket():
