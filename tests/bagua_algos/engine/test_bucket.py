@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bagua_algos.communication.primitives import CHUNK_ALIGNMENT
-from bagua_algos.engine.bucket import build_buckets, flat_storage
+from bagua_algos.engine.bucket import build_buckets, flat_storage, lay_out
 
 SHAPES = st.lists(st.lists(st.integers(1, 7), max_size=3), min_size=1, max_size=8)
 
@@ -82,8 +82,10 @@ def test_weights_and_gradients_whose_channels_are_last_stay_so_in_a_bucket():
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     plain = [torch.randn(shape) for shape in ((2, 3), (2, 3, 4, 5), (6, 5, 1, 1), (2, 3, 4, 5, 6))]
     last = [x.contiguous(memory_format=formats[x.dim()]) for x in plain if x.dim() in formats]
-    parameters = [nn.Parameter(x) for x in (*plain, *last)]
-    before = [(p.detach().clone(), p.stride()) for p in parameters]
+    turned = torch.randn(4, 3, 2, 5).transpose(0, 2)  # neither, and so it becomes plain
+    parameters = [nn.Parameter(x) for x in (*plain, *last, turned)]
+    strides = [p.stride() for p in parameters[:-1]] + [turned.contiguous().stride()]
+    before = [(p.detach().clone(), s) for p, s in zip(parameters, strides, strict=True)]
     (bucket,) = build_buckets(parameters, num_held=1, world_size=1, bucket_bytes=1 << 20)
     for parameter, (values, stride) in zip(parameters, before, strict=True):
         assert torch.equal(parameter, values) and parameter.stride() == stride
@@ -106,6 +108,16 @@ def test_a_bucket_has_no_more_columns_than_an_aligned_chunk_a_worker_takes():
         parameters = [nn.Parameter(torch.zeros(size))]
         (bucket,) = build_buckets(parameters, num_held=1, world_size=3, bucket_bytes=1)
         assert bucket.weights.shape == bucket.gradients.shape == (1, expected)
+        assert bucket.weights.untyped_storage().nbytes() == 2 * expected * 4
+
+
+def test_buckets_are_laid_out_where_their_parameters_are_or_on_another_device():
+    parameters = [nn.Parameter(torch.zeros(2, device=device)) for device in ("cpu", "meta")]
+    groups, phases = [(p,) for p in parameters], dict.fromkeys(parameters, 0)
+    here, there = lay_out(groups, phases, world_size=1)
+    assert (here.weights.device.type, there.weights.device.type) == ("cpu", "meta")
+    for bucket in lay_out(groups, phases, world_size=1, device=torch.device("meta")):
+        assert bucket.weights.is_meta and bucket.gradients.is_meta
 
 
 @pytest.mark.parametrize("num_held", [1, 2, 3])
