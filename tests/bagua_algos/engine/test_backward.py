@@ -67,8 +67,9 @@ def test_a_gradient_that_a_script_has_written_since_the_last_step_is_foreign(nam
     """Into its place in the bucket, or elsewhere; also where parameters were laid out anew."""
     model = EitherWay()
     engine = engine_of(model, bucket_bytes=1)
-    model(torch.ones(1, 2)).sum().backward()
-    engine.context.optimizer.step()
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+        engine.context.optimizer.step()
     if move:
         engine.relayout([tuple(model.parameters())])
     assert engine.backward.foreign_gradient() is None
@@ -79,6 +80,69 @@ def test_a_gradient_that_a_script_has_written_since_the_last_step_is_foreign(nam
     assert engine.backward.foreign_gradient() is parameter
     parameter.grad.zero_()
     assert engine.backward.foreign_gradient() is None
+    engine.close()
+
+
+def after_a_pass(model, pass_through=None):
+    """An engine of an algorithm that keeps a part of the gradients of the pass."""
+    engine = engine_of(model, TopK(ratio=0.5), bucket_bytes=1)
+    (pass_through or model)(torch.ones(1, 2)).sum().backward()
+    return engine
+
+
+def are_first(engine, parameter=None):
+    """Whether a pass goes on from nothing: where values are looked at, and where not."""
+    tracker = engine.backward
+    return [tracker.is_first(parameter, looks_at_values=looks) for looks in (True, False)]
+
+
+def test_a_pass_goes_on_from_gradients_unless_all_are_gone_or_zeros():
+    model = EitherWay()
+    engine = after_a_pass(model)
+    one, other = model.one.weight, model.other.weight
+    assert are_first(engine) == [False, False]
+    one.grad.zero_()
+    assert are_first(engine) == [False, False]
+    other.grad.zero_()
+    assert are_first(engine) == [True, False] and engine.backward.is_thrown_away(None)
+    one.grad = None
+    assert are_first(engine) == [True, False]
+    other.grad = None
+    assert are_first(engine) == [True, True] and engine.backward.is_thrown_away(None)
+    engine.close()
+
+
+def test_a_pass_goes_on_from_one_gradient_of_two():
+    model = EitherWay()
+    engine = after_a_pass(model)
+    model.one.weight.grad = torch.ones(2, 2)  # a new one, which this pass has made
+    assert are_first(engine, model.one.weight) == [False, False]
+    model.one.weight.grad = None
+    assert are_first(engine) == [False, False]
+    engine.close()
+
+
+def test_what_a_pass_adds_is_told_from_what_a_script_has_written():
+    """Where the other gradient is zero, since the pass before has not used its parameter."""
+    model = EitherWay()
+    engine = after_a_pass(model, model.one)
+    one = model.one.weight
+    one.grad.add_(1.0)
+    assert are_first(engine, one) == [False, False]
+    one.grad.zero_()
+    assert are_first(engine) == [True, False]
+    engine.close()
+
+
+def test_the_only_gradient_of_a_model_is_thrown_away_before_another_is_added():
+    model = nn.Linear(2, 2, bias=False)
+    engine = after_a_pass(model)
+    model.weight.grad.add_(1.0)
+    assert are_first(engine, model.weight) == [False, False]
+    assert not engine.backward.is_thrown_away(model.weight)
+    model.weight.grad.zero_().add_(1.0)
+    assert are_first(engine, model.weight) == [True, False]
+    assert engine.backward.is_thrown_away(model.weight)
     engine.close()
 
 
