@@ -48,6 +48,11 @@ class BackwardTracker:
         launch: called once a backward pass and bucket, in the order of `buckets`.
     """
 
+    ends_first: bool
+    """Whether the pass comes to this model's end before it comes to another model's, and so to its
+    wait for other workers. Their models may have another order.
+    """
+
     def __init__(self, buckets: Sequence[Bucket], launch: Callable[[Bucket], None]) -> None:
         self._buckets = buckets
         self._launch = launch
@@ -57,10 +62,6 @@ class BackwardTracker:
         self.note_pass()
         self._missing: list[set[nn.Parameter]] = []
         self._came: dict[nn.Parameter, None] = {}
-        self.ends_first = True
-        """Whether the pass comes to this model's end before it comes to another model's, and so to
-        its wait for other workers. Their models may have another order.
-        """
 
     def _find_places(self) -> None:
         self._places = {

@@ -36,9 +36,11 @@ def running(stopwatch: Stopwatch) -> Iterator[None]:
 class ThreadStopwatch:
     """A stopwatch by the host's clock."""
 
+    _since_s: float
+    """When the lap began."""
+
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._since_s = 0.0
 
     def start(self) -> None:
         """Start a lap at this moment of the host's clock."""

@@ -139,7 +139,8 @@ def broadcast_tensors_(tensors: list[Tensor], averager: Averager) -> None:
         tensors, rows, bytes_wb, message_wb.split(sizes, dim=1), strict=True
     ):
         old_wb.copy_(new_wb)
-        x.copy_(row.reshape(x.shape))
+        if row.data_ptr() != x.data_ptr():  # else it is a view of x, which has what was written
+            x.copy_(row.reshape(x.shape))
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

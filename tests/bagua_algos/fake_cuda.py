@@ -15,6 +15,7 @@ class FakeEvent:
     def __init__(self, cuda: "FakeCuda", enable_timing: bool = False) -> None:
         self.cuda = cuda
         self.name = f"event {cuda.number()}"
+        self.is_timed = enable_timing
         self.at_s: float | None = None
 
     def record(self, stream: "FakeStream") -> None:
@@ -25,6 +26,7 @@ class FakeEvent:
         return self.cuda.is_done
 
     def elapsed_time(self, until: "FakeEvent") -> float:
+        assert self.is_timed and until.is_timed
         assert self.at_s is not None and until.at_s is not None
         return 1e3 * (until.at_s - self.at_s)
 

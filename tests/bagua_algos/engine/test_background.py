@@ -13,6 +13,8 @@ from bagua_algos import AsyncModelAverage
 from bagua_algos.engine import background as module
 from bagua_algos.engine.algorithm import Context
 from bagua_algos.engine.background import Background
+from bagua_algos.engine.engine import Engine
+from tests.bagua_algos.algorithms.test_async_model_average import Alone
 
 CPU = torch.device("cpu")
 
@@ -255,3 +257,35 @@ def test_simulated_workers_wait_by_their_clocks(simulated):
     background, log = simulated
     background.wait()
     assert log == ["waited", "all clocks are there"]
+
+
+@pytest.mark.parametrize("stop", [Engine.pause, Engine.stand_still])
+def test_the_clock_of_training_stands_still_from_a_stop_to_the_next_forward(stop):
+    training = Alone(AsyncModelAverage(interval_ms=1000))
+    background = training.engine.context.background
+    assert background is not None
+    training.step(at_s=10)
+    training.now_s = 12
+    stop(training.engine)
+    training.now_s = 100
+    assert background.now_w().tolist() == [12] * 3
+    training.step(at_s=103, began_s=100)
+    assert background.now_w().tolist() == [15] * 3
+    training.engine.close()
+
+
+def test_a_stop_raises_what_has_ended_the_background():
+    training = Alone(AsyncModelAverage(interval_ms=0))
+    training.step(at_s=1)
+    background = training.engine.context.background
+    assert background is not None
+
+    def fail():
+        raise RuntimeError("worker 2 is gone")
+
+    background.begin(torch.tensor([True] * 3), "a round", fail)
+    with pytest.raises(RuntimeError, match="worker 2 is gone"):
+        background.wait()
+    with pytest.raises(RuntimeError, match="worker 2 is gone"):
+        training.engine.stand_still()
+    training.engine.close()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bagua_algos import AllReduce
+from bagua_algos import AllReduce, TopK
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 
@@ -21,9 +21,9 @@ class EitherWay(nn.Module):
         return self.one(self.other(x)) if self.is_turned else self.other(self.one(x))
 
 
-def engine_of(model, **options):
+def engine_of(model, algorithm=None, **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return Engine(model, optimizer, AllReduce(), StackedCommunicator(1), **options)
+    return Engine(model, optimizer, algorithm or AllReduce(), StackedCommunicator(1), **options)
 
 
 def test_the_order_is_that_of_the_last_pass():
@@ -34,6 +34,143 @@ def test_the_order_is_that_of_the_last_pass():
         last, first = model.other.weight, model.one.weight
         expected = [first, last] if model.is_turned else [last, first]
         assert all(a is b for a, b in zip(engine.backward.order, expected, strict=True))
+
+
+def test_before_the_first_pass_a_gradient_of_the_scripts_own_is_refused_and_zeros_are_not():
+    model = EitherWay()
+    engine = engine_of(model)
+    optimizer = engine.context.optimizer
+    model.one.weight.grad = torch.zeros(2, 2)
+    optimizer.step()
+    model.one.weight.grad = torch.ones(2, 2)
+    with pytest.raises(ValueError, match=r"^'one.weight' .* that no backward pass of"):
+        optimizer.step()
+    engine.close()
+
+
+def add(parameter):
+    parameter.grad.add_(1.0)
+
+
+def put_memory(parameter):
+    parameter.grad.data = torch.ones(2, 2)
+
+
+def put_another(parameter):
+    parameter.grad = torch.ones(2, 2)
+
+
+@pytest.mark.parametrize("move", [False, True])
+@pytest.mark.parametrize("write", [add, put_memory, put_another])
+@pytest.mark.parametrize("name", ["one", "other"])
+def test_a_gradient_that_a_script_has_written_since_the_last_step_is_foreign(name, write, move):
+    """Into its place in the bucket, or elsewhere; also where parameters were laid out anew."""
+    model = EitherWay()
+    engine = engine_of(model, bucket_bytes=1)
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+        engine.context.optimizer.step()
+    if move:
+        engine.relayout([tuple(model.parameters())])
+    assert engine.backward.foreign_gradient() is None
+    for other in {"one", "other"} - {name}:
+        getattr(model, other).weight.grad = None
+    parameter = getattr(model, name).weight
+    write(parameter)
+    assert engine.backward.foreign_gradient() is parameter
+    parameter.grad.zero_()
+    assert engine.backward.foreign_gradient() is None
+    engine.close()
+
+
+def after_a_pass(model, pass_through=None):
+    """An engine of an algorithm that keeps a part of the gradients of the pass."""
+    engine = engine_of(model, TopK(ratio=0.5), bucket_bytes=1)
+    (pass_through or model)(torch.ones(1, 2)).sum().backward()
+    return engine
+
+
+def are_first(engine, parameter=None):
+    """Whether a pass goes on from nothing: where values are looked at, and where not."""
+    tracker = engine.backward
+    return [tracker.is_first(parameter, looks_at_values=looks) for looks in (True, False)]
+
+
+def test_a_pass_goes_on_from_gradients_unless_all_are_gone_or_zeros():
+    model = EitherWay()
+    engine = after_a_pass(model)
+    one, other = model.one.weight, model.other.weight
+    assert are_first(engine) == [False, False]
+    one.grad.zero_()
+    assert are_first(engine) == [False, False]
+    other.grad.zero_()
+    assert are_first(engine) == [True, False] and engine.backward.is_thrown_away(None)
+    one.grad = None
+    assert are_first(engine) == [True, False]
+    other.grad = None
+    assert are_first(engine) == [True, True] and engine.backward.is_thrown_away(None)
+    engine.close()
+
+
+def test_a_pass_goes_on_from_one_gradient_of_two():
+    model = EitherWay()
+    engine = after_a_pass(model)
+    model.one.weight.grad = torch.ones(2, 2)  # a new one, which this pass has made
+    assert are_first(engine, model.one.weight) == [False, False]
+    model.one.weight.grad = None
+    assert are_first(engine) == [False, False]
+    engine.close()
+
+
+def test_what_a_pass_adds_is_told_from_what_a_script_has_written():
+    """Where the other gradient is zero, since the pass before has not used its parameter."""
+    model = EitherWay()
+    engine = after_a_pass(model, model.one)
+    one = model.one.weight
+    one.grad.add_(1.0)
+    assert are_first(engine, one) == [False, False]
+    one.grad.zero_()
+    assert are_first(engine) == [True, False]
+    engine.close()
+
+
+def test_the_only_gradient_of_a_model_is_thrown_away_before_another_is_added():
+    model = nn.Linear(2, 2, bias=False)
+    engine = after_a_pass(model)
+    model.weight.grad.add_(1.0)
+    assert are_first(engine, model.weight) == [False, False]
+    assert not engine.backward.is_thrown_away(model.weight)
+    model.weight.grad.zero_().add_(1.0)
+    assert are_first(engine, model.weight) == [True, False]
+    assert engine.backward.is_thrown_away(model.weight)
+    engine.close()
+
+
+def test_before_the_first_pass_another_models_optimizer_may_step():
+    """Of gradients that are kept it has used none."""
+    model, other = EitherWay(), nn.Linear(2, 2)
+    engine = engine_of(model, TopK(ratio=0.5))
+    other(torch.ones(1, 2)).sum().backward()
+    torch.optim.SGD(other.parameters(), lr=0.1).step()
+    model(torch.ones(1, 2)).sum().backward()
+    engine.context.optimizer.step()
+    assert engine.context.step == 1
+    engine.close()
+
+
+def test_of_two_models_of_one_pass_the_first_to_end_is_known():
+    """Others may have another order, so only the first one's buckets may be left to who waits."""
+    models = [EitherWay(), EitherWay()]
+    engines = [engine_of(model) for model in models]
+    for last, first in (engines, engines[::-1]):
+        sums = [engine.model(torch.ones(1, 2)).sum() for engine in (last, first)]
+        sum(sums).backward()  # from the last forward to the first
+        assert (first.backward.ends_first, last.backward.ends_first) == (True, False)
+    engines[0].empty_backward()
+    engines[1].empty_backward()
+    assert all(engine.backward.ends_first for engine in engines)
+    for engine in engines:
+        engine.close()
 
 
 def test_every_parameter_has_a_storage_of_its_own_in_the_buckets_memory():

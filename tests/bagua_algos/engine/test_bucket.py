@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bagua_algos.communication.primitives import CHUNK_ALIGNMENT
-from bagua_algos.engine.bucket import build_buckets
+from bagua_algos.engine.bucket import build_buckets, flat_storage, lay_out
 
 SHAPES = st.lists(st.lists(st.integers(1, 7), max_size=3), min_size=1, max_size=8)
 
@@ -59,10 +59,79 @@ def test_parameters_are_views_of_their_bucket():
     assert bucket.gradients[:, bucket.numel :].eq(0).all()
 
 
-def test_a_bucket_closes_once_it_is_full_and_the_last_parameter_comes_first():
-    a, b, c = parameters_of([[10], [10], [10]])
-    buckets = build_buckets([a, b, c], num_held=1, world_size=1, bucket_bytes=60)
-    assert [list(map(id, bucket.parameters)) for bucket in buckets] == [[id(c), id(b)], [id(a)]]
+@pytest.mark.parametrize(
+    ("bucket_bytes", "expected"),
+    [
+        (1, ["c", "b", "a"]),
+        (40, ["c", "b", "a"]),
+        (41, ["cb", "a"]),
+        (80, ["cb", "a"]),
+        (81, ["cba"]),
+    ],
+)
+def test_a_bucket_closes_once_it_is_full_and_the_last_parameter_comes_first(bucket_bytes, expected):
+    """Each has 40 bytes."""
+    parameters = parameters_of([[10], [10], [10]])
+    names = {id(parameter): name for parameter, name in zip(parameters, "abc", strict=True)}
+    buckets = build_buckets(parameters, num_held=1, world_size=1, bucket_bytes=bucket_bytes)
+    found = ["".join(names[id(p)] for p in bucket.parameters) for bucket in buckets]
+    assert found == expected
+
+
+def test_weights_and_gradients_whose_channels_are_last_stay_so_in_a_bucket():
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    plain = [torch.randn(shape) for shape in ((2, 3), (2, 3, 4, 5), (6, 5, 1, 1), (2, 3, 4, 5, 6))]
+    last = [x.contiguous(memory_format=formats[x.dim()]) for x in plain if x.dim() in formats]
+    turned = torch.randn(4, 3, 2, 5).transpose(0, 2)  # neither, and so it becomes plain
+    parameters = [nn.Parameter(x) for x in (*plain, *last, turned)]
+    strides = [p.stride() for p in parameters[:-1]] + [turned.contiguous().stride()]
+    before = [(p.detach().clone(), s) for p, s in zip(parameters, strides, strict=True)]
+    (bucket,) = build_buckets(parameters, num_held=1, world_size=1, bucket_bytes=1 << 20)
+    for parameter, (values, stride) in zip(parameters, before, strict=True):
+        assert torch.equal(parameter, values) and parameter.stride() == stride
+    for parameter, view in zip(bucket.parameters, bucket.gradient_views(), strict=True):
+        assert view.shape == parameter.shape and view.stride() == parameter.stride()
+
+
+def test_channels_are_last_of_no_worker_of_several():
+    """Their weights are one tensor of a dimension more."""
+    x_w = torch.randn(3, 2, 4, 5)
+    parameter = nn.Parameter(x_w.contiguous(memory_format=torch.channels_last))
+    build_buckets([parameter], num_held=3, world_size=3, bucket_bytes=1 << 20)
+    assert torch.equal(parameter, x_w) and parameter[0].is_contiguous()
+
+
+def test_a_bucket_has_no_more_columns_than_an_aligned_chunk_a_worker_takes():
+    unit = 3 * CHUNK_ALIGNMENT
+    sizes = {0: unit, 1: unit, unit: unit, unit + 1: 2 * unit, 2 * unit: 2 * unit}
+    for size, expected in sizes.items():
+        parameters = [nn.Parameter(torch.zeros(size))]
+        (bucket,) = build_buckets(parameters, num_held=1, world_size=3, bucket_bytes=1)
+        assert bucket.weights.shape == bucket.gradients.shape == (1, expected)
+        assert bucket.weights.untyped_storage().nbytes() == 2 * expected * 4
+
+
+def test_buckets_are_laid_out_where_their_parameters_are_or_on_another_device():
+    parameters = [nn.Parameter(torch.zeros(2, device=device)) for device in ("cpu", "meta")]
+    groups, phases = [(p,) for p in parameters], dict.fromkeys(parameters, 0)
+    here, there = lay_out(groups, phases, world_size=1)
+    assert (here.weights.device.type, there.weights.device.type) == ("cpu", "meta")
+    for bucket in lay_out(groups, phases, world_size=1, device=torch.device("meta")):
+        assert bucket.weights.is_meta and bucket.gradients.is_meta
+
+
+@pytest.mark.parametrize("num_held", [1, 2, 3])
+def test_the_memory_of_one_workers_parameters_is_flat_and_that_of_several_is_not(num_held):
+    parameters = parameters_of([[2], [3]], num_held)
+    buckets = build_buckets(parameters, num_held=num_held, world_size=num_held, bucket_bytes=1)
+    flats = flat_storage(buckets)
+    assert len(flats) == (4 if num_held == 1 else 0)
+    for number, flat in enumerate(flats):
+        flat.fill_(number)
+    if flats:
+        assert [parameter.tolist() for parameter in parameters] == [[2, 2], [0, 0, 0]]
+        views = [view.tolist() for bucket in buckets for view in bucket.gradient_views()]
+        assert views == [[1, 1, 1], [3, 3]]
 
 
 def test_dtypes_do_not_share_a_bucket():

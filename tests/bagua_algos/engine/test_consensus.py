@@ -9,10 +9,13 @@ import torch
 from torch import nn
 
 from bagua_algos import AllReduce, LocalSGD
+from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.engine.bucket import build_buckets
 from bagua_algos.engine.consensus import differing
 from bagua_algos.engine.engine import Engine
 from bagua_algos.worker_axis.models import StackedModel
+from tests.bagua_algos.recorder import Recorder
 
 ONE_BYTE = 1  # every parameter becomes a bucket of its own
 
@@ -31,10 +34,13 @@ def weights():
     engine.close()
 
 
+def shares(buckets, workers):
+    found_w = differing(buckets, workers, lambda what, job: job())
+    return found_w[:, 0].tolist()
+
+
 def share(engine):
-    context = engine.context
-    shares = differing(context.buckets, context.communicator, lambda what, job: job())
-    return shares[:, 0].tolist()
+    return shares(engine.context.buckets, engine.context.communicator)
 
 
 def test_a_worker_whose_one_bucket_differs_is_seen_by_all(weights):
@@ -43,6 +49,16 @@ def test_a_worker_whose_one_bucket_differs_is_seen_by_all(weights):
     with torch.no_grad():
         second[1, 0, 0] += 1e-6
     assert share(engine) == [pytest.approx(1 / 3)] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_a_complex_number_that_differs_is_seen_beside_real_ones(dtype):
+    real, turned = (nn.Parameter(torch.ones(3, 2, dtype=d)) for d in (torch.float32, dtype))
+    buckets = build_buckets([real, turned], num_held=3, world_size=3, bucket_bytes=ONE_BYTE)
+    assert shares(buckets, StackedCommunicator(3)) == [0, 0, 0]
+    with torch.no_grad():
+        turned[2, 1] += 1e-3j
+    assert shares(buckets, StackedCommunicator(3)) == [pytest.approx(1 / 3)] * 3
 
 
 def test_workers_that_should_be_equal_and_are_not_are_told_of_and_averaged(weights):
@@ -59,6 +75,37 @@ def test_workers_that_should_be_equal_and_are_not_are_told_of_and_averaged(weigh
         assert spread == pytest.approx(expected)
         assert first.eq(3.0).all()
     assert first[:, 0, 0].tolist() == [5.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("algorithm", [AllReduce(), LocalSGD(interval=2)])
+def test_what_is_averaged_travels_by_the_averager_that_is_given(algorithm):
+    heard, others = Recorder(), Recorder()
+    model = StackedModel(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)), 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(3, heard))
+    heard.operations.clear()
+    with engine.consensus(StackedCommunicator(3, others)):
+        pass
+    assert others.messages and not heard.messages
+    others.operations.clear()
+    with engine.consensus():
+        pass
+    assert heard.messages and not others.messages
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("workers", "value"), [(LoopbackCommunicator(1), 2.0), (StackedCommunicator(1), 0.0)]
+)
+def test_weights_of_one_worker_and_weights_of_zero_have_no_spread(workers, value):
+    """Where an algorithm need not keep them equal, so that it is looked for."""
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.constant_(model.weight, value)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, LocalSGD(interval=9), workers)
+    with engine.consensus() as spread:
+        assert spread == 0.0 and model.weight.eq(value).all()
+    engine.close()
 
 
 def test_weights_that_need_no_gradient_for_a_while_are_no_frozen_ones():

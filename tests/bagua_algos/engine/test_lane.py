@@ -1,11 +1,15 @@
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
 
 import pytest
 import torch
 
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.communication.threads import job_thread
 from bagua_algos.engine.lane import CommunicationLane
 from tests.bagua_algos.fake_cuda import DEVICE, FakeCuda
 
@@ -82,14 +86,83 @@ def test_a_failed_job_is_told_and_no_later_one_is_tried(cuda, lane):
     assert ("lane", "run", "another") not in cuda.log
 
 
-def test_a_job_without_an_end_is_named():
-    lane = CommunicationLane(StackedCommunicator(1), torch.device("cpu"), timeout_s=0.05)
+class Workers(StackedCommunicator):
+    """One worker, which waits for others; and whether its connections may serve another lane."""
+
+    def __init__(self, awaited: tuple[int, ...] = ()) -> None:
+        super().__init__(1)
+        self._awaited, self.is_closed = awaited, False
+
+    @property
+    def awaited(self) -> tuple[int, ...]:
+        return self._awaited
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize(
+    ("awaited", "said"),
+    [((), r"within 0\.05 s$"), ((1, 2), r"within 0\.05 s: it waits for workers 1, 2$")],
+)
+def test_a_job_without_an_end_is_named_and_so_are_those_that_it_waits_for(awaited, said):
+    lane = CommunicationLane(Workers(awaited), torch.device("cpu"), timeout_s=0.05)
     release = threading.Event()
     lane.submit("the slow one", release.wait)
-    with pytest.raises(CommunicationError, match=r"the slow one has not finished within 0.05 s"):
+    with pytest.raises(CommunicationError, match=r"^the slow one has not finished " + said):
         lane.wait()
     release.set()
     lane.close()
+
+
+def test_an_interrupted_wait_ends_the_lane(monkeypatch):
+    """The job goes on, and who called would find it anywhere."""
+
+    def interrupted(future, timeout_s):
+        raise KeyboardInterrupt
+
+    lane = CommunicationLane(Workers(), torch.device("cpu"), timeout_s=60)
+    release, ran = threading.Event(), []
+    lane.submit("the slow one", release.wait)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Future, "result", interrupted)
+        lane.wait()
+    release.set()
+    lane.submit("another", lambda: ran.append("another"))
+    with pytest.raises(CommunicationError, match="the wait for the slow one was interrupted"):
+        lane.wait()
+    assert ran == []
+    lane.close()
+
+
+def test_what_has_not_begun_is_dropped_where_the_lane_is_closed():
+    lane = CommunicationLane(Workers(), torch.device("cpu"), timeout_s=60)
+    release, ran = threading.Event(), []
+    lane.submit("under way", release.wait)
+    lane.submit("another", lambda: ran.append("another"))
+    lane.close()
+    release.set()
+    with pytest.raises(CancelledError):
+        lane.wait()
+    assert ran == []
+
+
+def test_connections_serve_another_lane_where_all_is_done_and_well():
+    def fail() -> None:
+        raise CommunicationError("worker 1 is gone")
+
+    well, failed, busy = [Workers() for _ in range(3)]
+    lanes = [CommunicationLane(own, torch.device("cpu"), 60) for own in (well, failed, busy)]
+    release = threading.Event()
+    for lane, job in zip(lanes, (lambda: None, fail, release.wait), strict=True):
+        lane.submit("a job", job)
+    lanes[0].wait()
+    with pytest.raises(CommunicationError, match="worker 1 is gone"):
+        lanes[1].wait()
+    for lane in lanes:
+        lane.close()
+    release.set()
+    assert [own.is_closed for own in (well, failed, busy)] == [True, False, False]
 
 
 class OnCpu:
@@ -122,6 +195,24 @@ def test_a_job_that_is_left_to_the_caller_runs_where_it_waits(on_cpu):
     on_cpu.lane.wait()
     assert on_cpu.ran == [("first", False), ("left", True)]
     assert on_cpu.lane.is_idle
+
+
+class Label(str):
+    """Of a job, which one can see go away."""
+
+
+def test_jobs_that_nobody_waits_for_do_not_pile_up(on_cpu):
+    """As those of the background, where training is long."""
+    labels = []
+    for _ in range(4):
+        label, is_under_way = Label("a job"), threading.Event()
+        on_cpu.lane.submit(label, is_under_way.set)
+        labels.append(weakref.ref(label))
+        assert is_under_way.wait(20)  # so those before are done
+    del label
+    gc.collect()
+    assert [alive() for alive in labels[:2]] == [None, None]
+    on_cpu.lane.wait()
 
 
 def test_jobs_keep_their_order_whoever_does_them(on_cpu):
@@ -160,3 +251,13 @@ def test_a_job_that_was_left_to_the_caller_is_dropped_where_the_lane_is_closed()
     assert lane.is_idle
     lane.wait()
     assert ran == ["a job"]
+
+
+def test_the_end_of_the_process_calls_what_a_lane_was_given_for_it(monkeypatch):
+    monkeypatch.setattr(job_thread, "_LIVING", weakref.WeakSet())
+    monkeypatch.setattr(job_thread, "_LAST_WORDS", {})
+    monkeypatch.setattr(job_thread, "let_threads_rest", lambda: None)
+    lane, said = CommunicationLane(StackedCommunicator(1), torch.device("cpu"), timeout_s=60), []
+    lane.at_end(lambda: said.append("before"), lambda until_s: said.append("after"))
+    job_thread._leave_all()
+    assert said == ["before", "after"]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bagua_algos import Algorithm, AllReduce
-from bagua_algos.communication.loopback import LoopbackCommunicator
+from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from tests.bagua_algos.engine.test_engine import engine_of, layers
 
@@ -88,14 +88,24 @@ def test_weights_that_are_taken_back_in_inference_mode_train_on():
     engine.close()
 
 
-def test_weights_that_are_moved_within_a_step_are_taken_back_after_it():
-    """By a hook of the script's on its optimizer."""
+@pytest.mark.parametrize("comes_first", [False, True])
+def test_weights_that_are_moved_within_a_step_are_taken_back_after_it(comes_first):
+    """By a hook of the script's on its optimizer: before or after the engine's."""
     model, algorithm = layers(3, 4), Looking()
-    engine, optimizer = engine_of(model, algorithm)
-    hook = optimizer.register_step_post_hook(lambda *_: move(model, 7.0))
+    optimizer, hooks = torch.optim.SGD(model.parameters(), lr=0.1), []
+
+    def add_hook():
+        hooks.append(optimizer.register_step_post_hook(lambda *_: move(model, 7.0)))
+
+    if comes_first:
+        add_hook()
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(1))
+    if not comes_first:
+        add_hook()
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
-    hook.remove()
+    assert (algorithm.seen["step end"] == 7.0) == comes_first
+    hooks[0].remove()
     engine.pause()
     assert algorithm.seen["pause"] == 7.0 and in_bucket(model, engine)
     engine.close()
@@ -126,7 +136,12 @@ def test_weights_that_were_swapped_are_taken_back_as_they_are(bucket_bytes):
     engine.close()
 
 
-def test_weights_that_were_tied_or_shared_after_the_start_are_refused():
+def lay_out_anew(engine):
+    engine.relayout([bucket.parameters for bucket in engine.context.buckets])
+
+
+@pytest.mark.parametrize("act", [Engine.pause, lay_out_anew])
+def test_weights_that_were_tied_or_shared_after_the_start_are_refused(act):
     model = layers(3, 3, 3)
     model.register_buffer("average", torch.zeros(3, 3))
     engine, _ = engine_of(model, AllReduce())
@@ -134,12 +149,12 @@ def test_weights_that_were_tied_or_shared_after_the_start_are_refused():
     for memory in (model[0].weight.data, model.average):
         model[1].weight.data = memory
         with pytest.raises(ValueError, match=r"'1.weight' .* given the memory of another param"):
-            engine.pause()
+            act(engine)
     model[1].weight.data = own.clone().share_memory_()
     with pytest.raises(ValueError, match=r"'1.weight' .* memory that other processes share after"):
-        engine.pause()
+        act(engine)
     model[1].weight.data = own
-    engine.pause()
+    act(engine)
     engine.close()
 
 
@@ -191,13 +206,4 @@ def test_a_bucket_is_closed_once_it_holds_four_mebibytes(num_first, num_buckets)
     model = nn.ParameterList([torch.zeros(3), torch.zeros(num_first)])
     engine, _ = engine_of(model, AllReduce())
     assert len(engine.context.buckets) == num_buckets
-    engine.close()
-
-
-@pytest.mark.parametrize("may_move", [False, True])
-def test_lanes_are_as_many_as_buckets_can_be(may_move):
-    model = layers(3, 4, 5)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = Engine(model, optimizer, AllReduce(), LoopbackCommunicator(2), may_move=may_move)
-    assert engine.dispatcher.num_lanes == (2 if may_move else 1)
     engine.close()

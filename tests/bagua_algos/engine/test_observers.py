@@ -88,7 +88,7 @@ def test_a_forward_without_examples_is_one_too():
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_step_that_overflows_ends_with_its_backward_pass(fused):
+def test_a_step_that_overflows_ends_with_its_backward_pass_and_the_next_is_one(fused):
     """An optimizer with fused=True steps, and does nothing."""
     observer, model, scaler = Observer(), layers(3, 4), torch.amp.GradScaler("cpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
@@ -97,8 +97,18 @@ def test_a_step_that_overflows_ends_with_its_backward_pass(fused):
     observer.heard.clear()
     scaler.scale(model(torch.full((2, 3), torch.inf)).sum()).backward()
     scaler.step(optimizer)
+    scaler.update()
     assert [words for words in observer.heard if "on_forward None" not in words] == [
         *("on_forward", "on_forward_end", "on_backward_end", "on_synchronized", "on_step_end")
+    ]
+    optimizer.zero_grad()
+    observer.heard.clear()
+    scaler.scale(model(torch.ones(2, 3)).sum()).backward()
+    scaler.step(optimizer)
+    assert [words for words in observer.heard if not words.startswith("done")] == [
+        *("on_forward", "submit on_forward None", "on_forward_end"),
+        *("submit on_bucket_ready 0", "on_backward_end", "submit on_backward_end None"),
+        *("on_synchronized", "submit on_step_end None", "on_step_end"),
     ]
 
 

@@ -20,6 +20,7 @@ def test_neighbours_of_one_group_are_one_stretch_and_all_columns_are_covered(num
     found = stretches(bucket, optimizer)
     assert found == [Stretch(0, 0, 2), Stretch(1, 2, 13), Stretch(0, 13, 25)]
     assert found[-1].stop == bucket.numel
+    assert stretches(bucket, optimizer) is found, "they are found once, not at each step"
     bucket.weights[found[1].columns] = 4.0
     assert c.eq(4).all()
     assert a.eq(0).all() and b.eq(0).all() and d.eq(0).all()

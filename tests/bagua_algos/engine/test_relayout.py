@@ -1,6 +1,8 @@
 """Parameters laid out anew between steps, with all that lies beside them."""
 
 import random
+from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 import torch
@@ -9,13 +11,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 import bagua_algos
+from bagua_algos import Algorithm
 from bagua_algos.autotune.make_engine import make_engine
 from bagua_algos.checkpoint import tensors_in
 from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.communication.primitives import CHUNK_ALIGNMENT
+from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.bucket import Move, build_buckets, lay_out, phases_of
 from bagua_algos.engine.engine import Engine
 from bagua_algos.fused.fuse import is_fused
+from bagua_algos.worker_axis.models import StackedModel
 from tests.bagua_algos.cases import NODES, batch, losses, make_model
 from tests.bagua_algos.engine.test_bucket import SHAPES, parameters_of
 from tests.bagua_algos.fused.settings import assert_same
@@ -135,3 +140,80 @@ def test_a_state_goes_on_in_other_buckets(name):
         assert torch.equal(own, expected)
     for own in (engine, other):
         own.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping(Algorithm):
+    """Keeps a number for each weight."""
+
+    workers_agree = False
+    depends_on_buckets = False
+
+    def init(self, context):
+        return [torch.zeros_like(bucket.weights) for bucket in context.buckets]
+
+    def move_state(self, context, move):
+        return move.carry(context.state)
+
+
+class ByBucket(Keeping):
+    """The numbers of a bucket belong together."""
+
+    depends_on_buckets = True
+
+
+def keeping(bucket_bytes=1, *, sizes=(3, 4, 5), num_workers=1, algorithm=Keeping):
+    """An engine whose numbers are 0, 1, 2 ... in the order of the model's weights."""
+    layers = nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in pairwise(sizes)))
+    model = layers if num_workers == 1 else StackedModel(layers, num_workers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    workers = StackedCommunicator(num_workers)
+    engine = Engine(model, optimizer, algorithm(), workers, bucket_bytes=bucket_bytes)
+    start = 0
+    for places in reversed(list(numbers_of(engine))):
+        places.copy_(torch.arange(start, start + places.numel()).view(places.shape))
+        start += places.numel()
+    return engine
+
+
+def numbers_of(engine):
+    """Those that the algorithm keeps, of the last weight first."""
+    for bucket, flat_wn in zip(engine.context.buckets, engine.context.state, strict=True):
+        yield from bucket.views(flat_wn)
+
+
+ALL_IN_ONE = 1 << 20
+
+
+def test_a_state_of_other_buckets_is_laid_out_as_the_buckets_are_here():
+    state = keeping().state_dict()
+    other = keeping(ALL_IN_ONE)
+    for numbers in other.context.state:
+        numbers.zero_()
+    other.load_state_dict(state)
+    first, last = reversed(list(numbers_of(other)))
+    assert first.flatten().tolist() == [*range(12)] and last.flatten().tolist() == [*range(12, 32)]
+
+
+def test_a_state_that_says_nothing_of_its_layout_is_one_of_the_same():
+    """Those of earlier versions."""
+    state = keeping().state_dict()
+    del state["layout"]
+    keeping().load_state_dict(state)
+    with pytest.raises(ValueError, match="this state is of another layout of buckets: "):
+        keeping(ALL_IN_ONE).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("saved", "here"),
+    [
+        ({"sizes": (3, 4, 6)}, {}),  # another model with as many weights
+        ({"sizes": (3, 4, 5, 6)}, {}),
+        ({"num_workers": 2}, {"num_workers": 2}),  # weights of several workers lie apart
+        ({"algorithm": ByBucket}, {"algorithm": ByBucket}),
+    ],
+)
+def test_a_state_of_other_buckets_that_cannot_be_moved_is_refused(saved, here):
+    state = keeping(**saved).state_dict()
+    with pytest.raises(ValueError, match="this state is of another layout of buckets: "):
+        keeping(ALL_IN_ONE, **here).load_state_dict(state)

@@ -8,11 +8,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import bagua_algos
-from bagua_algos import AllReduce, LocalSGD, QAdam
+from bagua_algos import Algorithm, AllReduce, LocalSGD, QAdam
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.outer_optimizer import SlowMo
 from bagua_algos.worker_axis.models import StackedModel
+from tests.bagua_algos.engine.script.test_grad_scaler import WithAnother
 from tests.bagua_algos.engine.test_engine import Recording, engine_of, layers
 
 
@@ -125,6 +126,14 @@ def test_weight_decay_spares_an_unused_parameter_if_it_is_to_be_found(find):
     assert torch.equal(model["idle"].weight, before) == find
 
 
+def test_a_parameter_that_another_worker_has_used_is_used():
+    model = nn.ModuleDict({"used": nn.Linear(3, 2), "idle": nn.Linear(3, 2)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    Engine(model, optimizer, Algorithm(), WithAnother(), find_unused_parameters=True)
+    model["used"](torch.ones(1, 3)).sum().backward()
+    assert model["idle"].weight.grad.eq(0).all()
+
+
 def test_a_parameter_used_in_one_micro_batch_is_used():
     model = nn.ModuleDict({"a": nn.Linear(3, 2, bias=False), "b": nn.Linear(3, 2, bias=False)})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -201,6 +210,25 @@ def test_an_empty_backward_keeps_what_has_accumulated():
         model(torch.ones(1, 3)).sum().backward()
     engine.empty_backward()
     assert model[0].weight.grad.eq(1).all()
+
+
+@pytest.mark.parametrize("has_examples", [True, False])
+def test_passes_within_no_sync_alone_are_no_step_of_workers_that_average(has_examples):
+    """Also those of a worker without examples."""
+    model = layers(3, 4)
+    engine, optimizer = engine_of(model, AllReduce())
+    for is_last in (True, False):
+        model(torch.ones(1, 3)).sum().backward()
+        with engine.no_sync():
+            if has_examples:
+                model(torch.ones(1, 3)).sum().backward()
+            else:
+                engine.empty_backward()
+        if is_last:
+            engine.empty_backward()
+            optimizer.step()
+    with pytest.raises(ValueError, match=r"all accumulated within no_sync\(\)"):
+        optimizer.step()
 
 
 def test_in_a_consensus_moving_averages_are_means_and_counts_are_worker_0s():

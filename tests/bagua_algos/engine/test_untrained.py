@@ -1,5 +1,7 @@
 """Buffers and frozen parameters of workers that differ in them."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from bagua_algos.engine.engine import Engine
 from bagua_algos.engine.untrained import (
     average_buffers_,
     average_frozen_,
+    broadcast_tensors_,
     broadcast_untrained_,
     that_differ,
 )
@@ -82,7 +85,7 @@ def test_without_any_nothing_is_sent():
 
 def test_frozen_numbers_that_differ_are_averaged_and_the_rest_is_left():
     recorder, ranks_w = Recorder(), torch.arange(float(NUM_WORKERS))
-    storage = torch.zeros(NUM_WORKERS * 2 + 1)
+    storage, other = torch.zeros(NUM_WORKERS * 2 + 1), torch.zeros(NUM_WORKERS * 2 + 9)
     frozen = {
         "alike": torch.ones(NUM_WORKERS, 5),
         "differing": ranks_w[:, None] + torch.tensor([0.0, 0.5, 7.0]),
@@ -91,26 +94,29 @@ def test_frozen_numbers_that_differ_are_averaged_and_the_rest_is_left():
         "counts": torch.arange(NUM_WORKERS),
         "none": torch.ones(NUM_WORKERS, 0),
         "at an odd place": storage[1:].view(NUM_WORKERS, 2),
+        "at another": other[9:].view(NUM_WORKERS, 2),
     }
     frozen["at an odd place"][1] = 3.0
+    frozen["at another"][2] = 6.0
     average_frozen_(list(frozen.values()), StackedCommunicator(NUM_WORKERS, recorder))
     assert frozen["alike"].eq(1).all() and frozen["counts"].tolist() == [0, 1, 2]
     for row in frozen["differing"]:
         assert row.tolist() == [1.0, 1.5, 8.0]
     assert frozen["half"].eq(1).all() and frozen["turned"].eq(1j).all()
-    assert frozen["at an odd place"].eq(1).all()
-    # 5 checksums of 8 bytes, as many shares, and 3 + 3 + 2 + 2 numbers.
+    assert frozen["at an odd place"].eq(1).all() and frozen["at another"].eq(2).all()
+    # 6 checksums of 8 bytes, as many shares, and 3 + 3 + 2 + 2 + 2 numbers.
     assert recorder.messages == [
-        ("broadcast", 5 * 8),
-        ("all_reduce_mean", 5 * 4),
-        ("all_reduce_mean", 10 * 4),
+        ("broadcast", 6 * 8),
+        ("all_reduce_mean", 6 * 4),
+        ("all_reduce_mean", 12 * 4),
     ]
 
 
-def test_frozen_numbers_that_are_alike_are_not_sent():
+@pytest.mark.parametrize("num_workers", [1, NUM_WORKERS])
+def test_frozen_numbers_that_are_alike_are_not_sent(num_workers):
     recorder = Recorder()
-    frozen = [torch.ones(NUM_WORKERS, 5)]
-    average_frozen_(frozen, StackedCommunicator(NUM_WORKERS, recorder))
+    frozen = [torch.ones(num_workers, 5)]
+    average_frozen_(frozen, StackedCommunicator(num_workers, recorder))
     assert [num_bytes for _, num_bytes in recorder.messages] == [8, 4]
 
 
@@ -149,6 +155,24 @@ def test_a_buffer_of_another_memory_format_keeps_its_place(model):
     for x_n in turned.means:
         torch.testing.assert_close(x_n, expected)
     assert turned.means.stride() == x_w.stride()
+
+
+def test_any_strides_of_one_element_are_good_for_worker_0s_values():
+    """A frozen convolution of one pixel has others where its channels are last."""
+    convolution = nn.Conv2d(4, 8, 1, bias=False).to(memory_format=torch.channels_last)
+    weight = convolution.requires_grad_(False).weight
+    x_w = torch.stack([weight, weight + 1, weight + 2]).as_strided(
+        (3, 8, 4, 1, 1), (32, 4, 1, 4, 4)
+    )
+    column_w = torch.arange(6).as_strided((3, 2, 1), (2, 1, 5))
+    turned_w = torch.arange(24).view(NUM_WORKERS, 2, 4).mT
+    first = turned_w[0].clone()
+    broadcast_tensors_([x_w, column_w, turned_w], StackedCommunicator(NUM_WORKERS))
+    assert all(torch.equal(x, weight) for x in x_w) and column_w.eq(torch.tensor([[0], [1]])).all()
+    assert all(torch.equal(x, first) for x in turned_w)
+    model = nn.Sequential(convolution, nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    Engine(model, optimizer, AllReduce(), StackedCommunicator(1)).close()
 
 
 def test_workers_send_at_the_start_what_they_do_not_hold_alike(tmp_path_factory):
@@ -190,9 +214,23 @@ def test_tensors_that_differ_between_workers_are_found_by_their_bits():
     assert [id(x) for x in found] == [id(ours[1]), id(ours[3])]
 
 
-def test_workers_of_one_process_send_everything():
-    x_w = torch.ones(NUM_WORKERS, 2)
-    assert that_differ([x_w], StackedCommunicator(NUM_WORKERS)) == [x_w]
+def test_one_byte_of_a_digest_is_enough_to_differ():
+    """Of so many pairs, some have other bytes alike."""
+    ours, theirs = [[torch.tensor([n + k]) for n in range(100)] for k in (0, 100)]
+    assert len(that_differ(ours, OfTwo(theirs))) == 100  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("num_workers", [2, NUM_WORKERS])
+def test_workers_of_one_process_send_everything(num_workers):
+    x_w = torch.ones(num_workers, 2)
+    assert that_differ([x_w], StackedCommunicator(num_workers)) == [x_w]
+
+
+def test_workers_with_a_tensor_on_a_gpu_send_everything():
+    """A copy takes less time there than a digest."""
+    tensors, workers = [torch.ones(2), SimpleNamespace(is_cuda=True)], OfTwo([])
+    assert that_differ(tensors, workers) == tensors  # pyright: ignore[reportArgumentType]
+    assert workers.gathered == []
 
 
 def test_an_engine_begins_with_the_buffers_of_worker_0():
@@ -228,4 +266,5 @@ def test_what_cannot_be_written_to_is_refused(name):
         distribute_with(**{name: x.clone()})
     with pytest.raises(ValueError, match=rf"'{name}' is sparse_coo.* attribute that is no buffer"):
         distribute_with(**{name: torch.eye(3).to_sparse()})
-    distribute_with(ids=torch.arange(3).expand(1, -1), none=torch.ones(0, 1).expand(0, 3))
+    alone = torch.arange(3).as_strided((1, 3), (0, 1))
+    distribute_with(ids=alone, none=torch.ones(0, 1).expand(0, 3))

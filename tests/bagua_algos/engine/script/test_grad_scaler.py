@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bagua_algos import AllReduce, AsyncModelAverage
+from bagua_algos import Algorithm, AllReduce, AsyncModelAverage
+from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.bucket import build_buckets
 from bagua_algos.engine.engine import Engine
@@ -32,12 +33,22 @@ class Pair(nn.Module):
         return [parameter.grad.item() for parameter in self.parameters()]
 
 
-def train(algorithm) -> tuple[Pair, Engine, Callable[[float, float], None]]:
+class WithAnother(LoopbackCommunicator):
+    """One of two workers; of the other, all that is averaged is 1."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def all_reduce_mean_(self, x_w: Tensor) -> None:
+        x_w.add_(1).div_(2)
+
+
+def train(algorithm, workers=None) -> tuple[Pair, Engine, Callable[[float, float], None]]:
     """A model on one worker, each weight in a bucket of its own; and its backward pass."""
     model = Pair()
     scaler = torch.amp.GradScaler("cpu", init_scale=SCALE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    workers = StackedCommunicator(1)
+    workers = workers or StackedCommunicator(1)
     engine = Engine(model, optimizer, algorithm, workers, bucket_bytes=1, grad_scaler=scaler)
 
     def backward(x: float, y: float) -> None:
@@ -52,6 +63,13 @@ def test_an_overflow_in_one_bucket_is_one_in_all(gradients):
     model, engine, backward = train(AllReduce())
     assert len(engine.context.buckets) == 2
     backward(*gradients)
+    assert model.gradients() == [math.inf, math.inf]
+    engine.close()
+
+
+def test_an_overflow_of_another_worker_is_one_here():
+    model, engine, backward = train(Algorithm(), WithAnother())
+    backward(1.0, 1.0)
     assert model.gradients() == [math.inf, math.inf]
     engine.close()
 
