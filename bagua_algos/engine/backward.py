@@ -232,12 +232,17 @@ class BackwardTracker:
             self._launch(bucket)
             self._next += 1
 
+    @property
+    def left_out(self) -> list[nn.Parameter]:
+        """Those to which the pass has given nothing so far; none before and after one."""
+        return [parameter for missing in self._missing for parameter in missing]
+
     def end(self) -> list[nn.Parameter]:
         """The pass is over: parameters that it left out have what had accumulated before, or else a
         gradient of zero. Returns the latter.
         """
         unused = []
-        for parameter in [p for missing in self._missing for p in missing]:
+        for parameter in self.left_out:
             if parameter.grad is None:
                 parameter.grad = self._places[parameter].view.zero_()
                 unused.append(parameter)

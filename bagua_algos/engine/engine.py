@@ -337,9 +337,9 @@ class Engine(Attached):
             self.dispatcher.submit_moment("on_bucket_ready", self.context, bucket, may_wait=first)
 
     def _after_backward(self) -> None:
-        unused = self._end_backward()
+        left_out, unused = self.backward.left_out, self._end_backward()
         self._changes.take_back_weights()
-        self._changes.check_are_the_models(unused)
+        self._changes.check_are_the_models(left_out)
         if self._scaled is not None:
             # Where steps do not wait for each other, every worker is left to its own scaler.
             meets = not self.algorithm.uses_background

@@ -253,9 +253,10 @@ class ShardedEngine(Attached):
         self.dispatcher.submit_moment("on_bucket_ready", self.context, own, may_wait=first)
 
     def _after_backward(self) -> None:
-        unused = self._end_backward()
-        if unused:
-            self._check_are_the_models(unused)
+        left_out = self.backward.left_out
+        self._end_backward()
+        if left_out:
+            self._check_are_the_models(left_out)
         self.dispatcher.wait_exposed()
         self._act("on_backward_end")
         self._note_met()

@@ -200,14 +200,14 @@ class ScriptChanges:
                     "distribute() it again"
                 )
 
-    def check_are_the_models(self, unused: Iterable[nn.Parameter]) -> None:
+    def check_are_the_models(self, left_out: Iterable[nn.Parameter]) -> None:
         """Raise `ValueError` where one of these, which have got no gradient, is no longer the
         model's: it was replaced by another, which no optimizer knows.
         """
-        if not unused:
+        if not left_out:
             return
         own = set(self._model.parameters())
-        for parameter in unused:
+        for parameter in left_out:
             if parameter not in own:
                 raise ValueError(
                     f"a parameter of shape {tuple(parameter.shape)} was replaced after the model "

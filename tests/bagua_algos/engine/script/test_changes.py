@@ -171,14 +171,17 @@ def test_an_optimizer_that_has_lost_parameters_or_their_order_is_refused(change)
     engine.close()
 
 
+@pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("which", [slice(None), slice(1), slice(1, None)])
-def test_parameters_that_were_replaced_are_refused(which):
-    """All of them, so that no backward pass is the engine's, or one of two."""
+def test_parameters_that_were_replaced_are_refused(which, set_to_none):
+    """All of them, so that no backward pass is the engine's, or one of two. Their last gradients
+    may be there still.
+    """
     model = layers(3, 4, 5)
     engine, optimizer = engine_of(model, AllReduce())
     backward(model)
     optimizer.step()
-    optimizer.zero_grad()
+    optimizer.zero_grad(set_to_none=set_to_none)
     model[which].load_state_dict(layers(3, 4, 5)[which].state_dict(), assign=True)
     with pytest.raises(ValueError, match=r"was replaced after the model was distributed"):
         backward(model)
