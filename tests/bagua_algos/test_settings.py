@@ -3,6 +3,7 @@ a text is neither true nor false.
 """
 
 import math
+import threading
 from datetime import timedelta
 from functools import partial
 
@@ -106,6 +107,12 @@ def test_what_equals_true_or_false_is_a_flag(value):
     check_flag("autotune", value)
 
 
+@pytest.mark.parametrize("value", [2, -1, 0.5, math.nan])
+def test_other_numbers_are_no_flags(value):
+    with pytest.raises(ValueError, match=f"^autotune must be True or False, got {value}$"):
+        check_flag("autotune", value)
+
+
 @pytest.mark.parametrize(
     ("make", "name", "value", "shown"),
     [
@@ -138,6 +145,21 @@ class Halfway:
 
     def step_(self, anchor, outer_gradient, momentum, inner_lr):
         anchor.sub_(outer_gradient, alpha=0.5)
+
+
+class OneWay:
+    """A code that nobody can read."""
+
+    def wire_bytes(self, num_elements):
+        return num_elements
+
+    def compress(self, x, draw=None):
+        return x
+
+
+def test_a_part_has_all_methods_of_its_kind():
+    with pytest.raises(ValueError, match=r"^compressor must be an object such as MinMaxUInt8\(\)"):
+        CompressedAllReduce(compressor=OneWay())
 
 
 def test_parts_of_a_scripts_own_are_taken():
@@ -174,6 +196,10 @@ def test_what_is_no_algorithm_is_refused(algorithm, shown):
 def test_a_time_limit_is_a_number_of_seconds(value):
     with pytest.raises(ValueError, match=r"^timeout_s must be a number of seconds, more than 0"):
         distribute(timeout_s=value)
+
+
+def test_a_time_limit_may_be_as_long_as_a_thread_can_wait():
+    distribute(timeout_s=threading.TIMEOUT_MAX)
 
 
 @pytest.mark.parametrize("value", [None, "4", math.nan, 0, -1])
