@@ -5,6 +5,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -20,6 +21,8 @@ class Trial:
         self, optimizer: Optimizer, group: dict[str, Any], weights: Sequence[Tensor]
     ) -> None:
         self.parameters = [nn.Parameter(w.clone()) for w in weights]
+        self.largest = [weight.abs() for weight in weights]
+        """How far from 0 each element has been so far."""
         self.oddity: str | None = None
         """What makes the optimizer unfit, whatever it comes to."""
         trial = object.__new__(type(optimizer))
@@ -44,6 +47,8 @@ class Trial:
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient.clone()
         self._step(self._optimizer)
+        for largest, parameter in zip(self.largest, self.parameters, strict=True):
+            torch.fmax(largest, parameter.detach().abs(), out=largest)
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             if parameter.grad is None or not parameter.grad.equal(gradient):
                 self.oddity = "it changes gradients"

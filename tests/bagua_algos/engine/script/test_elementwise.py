@@ -145,6 +145,36 @@ def test_coarse_rounding_is_no_difference(make):
     check_elementwise(make([torch.nn.Parameter(torch.zeros(2, 3, dtype=torch.float16))]), 2)
 
 
+class ByNorm(torch.optim.SGD):
+    """A rate by the norms of a tensor and its gradient."""
+
+    def __init__(self, dtype, lr, rate):
+        super().__init__([torch.nn.Parameter(torch.zeros(2, 3, dtype=dtype))], lr=lr)
+        self.rate = rate
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                rate = self.rate(p.float().norm(), p.grad.float().norm())
+                p.sub_(p.grad, alpha=float(group["lr"] * rate))
+
+
+BY_NORMS = {
+    "lars": lambda own, gradient: 1e-3 * own / gradient,
+    "clip": lambda own, gradient: min(1.0, 1.0 / float(gradient)),
+    "adaptive_clip": lambda own, gradient: min(1.0, float(0.01 * own / gradient)),
+}
+
+
+@pytest.mark.parametrize("rate", BY_NORMS.values(), ids=BY_NORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("lr", [1e-3, 1e-2, 0.1, 1.0, 10.0])
+def test_a_rate_by_norms_is_found_at_rates_that_are_usual(rate, dtype, lr):
+    """Also where steps are as small as roundings of 16 bits."""
+    assert why_not_elementwise(ByNorm(dtype, lr, rate), alone=True) is not None
+
+
 class ByShape(torch.optim.SGD):
     """Half the rate for tensors of some shapes."""
 
