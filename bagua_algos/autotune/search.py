@@ -115,7 +115,7 @@ class _Hill:
         return is_better
 
     def sizes(self) -> _Part:
-        """Buckets of other sizes; the way back is nothing new."""
+        """Buckets of other sizes; the way back is nothing new, but for rounding."""
         if not self.space.tunes_buckets:
             return
         for factor in (0.25, 4.0):

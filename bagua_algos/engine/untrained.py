@@ -56,7 +56,7 @@ def that_differ(tensors: Sequence[Tensor], communicator: Communicator) -> list[T
 def digest(x: Tensor) -> Tensor:
     """16 bytes of its bits, uint8, on the CPU."""
     real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
-    octets = real.detach().resolve_neg().contiguous().view(-1).view(torch.uint8).cpu().numpy()
+    octets = _dense(real.detach().resolve_neg(), 1).view(torch.uint8).cpu().numpy()
     digest = hashlib.blake2b(octets.data, digest_size=_DIGEST_BYTES).digest()
     return torch.frombuffer(bytearray(digest), dtype=torch.uint8)
 
@@ -103,7 +103,7 @@ def average_frozen_(tensors: Sequence[Tensor], averager: Averager) -> None:
 
 def _sums_of_bits(x: Tensor, num_rows: int) -> Tensor:
     """Of each row, as integers of 64, int64 `[w]`."""
-    bytes_wb = x.detach().reshape(num_rows, -1).contiguous().view(torch.uint8)
+    bytes_wb = _dense(x.detach(), num_rows).view(torch.uint8)
     num_missing = -bytes_wb.shape[1] % 8
     if num_missing:
         bytes_wb = nn.functional.pad(bytes_wb, (0, num_missing))
@@ -130,7 +130,7 @@ def broadcast_tensors_(tensors: list[Tensor], averager: Averager) -> None:
     if not tensors:
         return
     num_held = len(averager.ranks)
-    rows = [x.reshape(num_held, -1).contiguous() for x in tensors]
+    rows = [_dense(x, num_held) for x in tensors]
     bytes_wb = [x.view(torch.uint8) for x in rows]
     message_wb = torch.cat(bytes_wb, dim=1)
     averager.broadcast_(message_wb)
@@ -141,6 +141,14 @@ def broadcast_tensors_(tensors: list[Tensor], averager: Averager) -> None:
         old_wb.copy_(new_wb)
         if row.data_ptr() != x.data_ptr():  # else it is a view of x, which has what was written
             x.copy_(row.reshape(x.shape))
+
+
+def _dense(x: Tensor, num_rows: int) -> Tensor:
+    """`x` in so many rows, without gaps; a view where that can be. A dimension of one element may
+    have any stride, with which torch shows no bytes.
+    """
+    rows = x.reshape(num_rows, x.numel() // num_rows).contiguous()
+    return rows.as_strided(rows.shape, (rows.shape[1], 1))
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

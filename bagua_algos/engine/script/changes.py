@@ -211,7 +211,8 @@ class ScriptChanges:
             if parameter not in own:
                 raise ValueError(
                     f"a parameter of shape {tuple(parameter.shape)} was replaced after the model "
-                    f"was distributed (load_state_dict(assign=True) does, or a new layer): {AGAIN}"
+                    "was distributed (load_state_dict(assign=True) does, or a new layer), or taken "
+                    f"out of it: {AGAIN}"
                 )
 
     def refuse_gradient(self, of: nn.Parameter | None) -> None:

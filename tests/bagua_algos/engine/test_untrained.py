@@ -175,6 +175,25 @@ def test_any_strides_of_one_element_are_good_for_worker_0s_values():
     Engine(model, optimizer, AllReduce(), StackedCommunicator(1)).close()
 
 
+@pytest.mark.parametrize(
+    "one",
+    [
+        torch.linspace(3, 9, 10)[::3][:1],
+        torch.arange(3.0, 15).view(3, 4)[:1, :1].T,
+        torch.arange(3, 15).view(3, 4)[:, 1][:1] - 1,
+    ],
+)
+def test_a_buffer_of_one_element_may_have_any_stride(one):
+    model = nn.Linear(2, 1)
+    model.register_buffer("one", one.clone().as_strided(one.shape, one.stride()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    Engine(model, optimizer, AllReduce(), StackedCommunicator(1)).close()
+    assert model.one.item() == 3
+    alike, other = OfTwo([one.clone()]), OfTwo([one + 1])
+    assert that_differ([one], alike) == []  # pyright: ignore[reportArgumentType]
+    assert that_differ([one], other) == [one]  # pyright: ignore[reportArgumentType]
+
+
 def test_workers_send_at_the_start_what_they_do_not_hold_alike(tmp_path_factory):
     program = "tests.bagua_algos.communication.three_workers"
     starts = [w["start"] for w in run_program_once(tmp_path_factory, program, NUM_WORKERS)]

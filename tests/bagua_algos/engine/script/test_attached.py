@@ -7,9 +7,20 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import bagua_algos
-from bagua_algos import SGP, Algorithm, AllReduce, ChocoSGD, Decentralized, LocalSGD, TopK
+from bagua_algos import (
+    SGP,
+    Algorithm,
+    AllReduce,
+    ChocoSGD,
+    Decentralized,
+    LocalSGD,
+    ProcessGroupCommunicator,
+    TopK,
+)
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.outer_optimizer import Nesterov
@@ -310,4 +321,23 @@ def test_shards_take_what_an_algorithm_makes_of_them_when_a_state_is_loaded(shar
     optimizer.load_state_dict(optimizer.state_dict())
     for parameter, weights in zip(model.parameters(), before, strict=True):
         assert torch.equal(parameter.full_tensor(), weights / 2)
+    bagua_algos.release(model)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_unit_of_shards_that_was_replaced_is_refused(one_worker, set_to_none):
+    """Its last gradients may be there still."""
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    fully_shard(model[1], mesh=mesh["shard"])
+    fully_shard(model, mesh=mesh["shard"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    workers = ProcessGroupCommunicator(mesh["replicate"].get_group())
+    bagua_algos.distribute(model, optimizer, AllReduce(), workers)
+    backward(model)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=set_to_none)
+    model[1] = nn.Linear(3, 3)
+    with pytest.raises(ValueError, match=r"was replaced after the model was distributed"):
+        backward(model)
     bagua_algos.release(model)
