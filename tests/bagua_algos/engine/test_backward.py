@@ -1,12 +1,17 @@
 """In which order gradients come, and how they come into their buckets."""
 
+import gc
+
 import pytest
 import torch
 from torch import nn
 
 from bagua_algos import AllReduce, TopK
 from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.engine.backward import BackwardTracker
+from bagua_algos.engine.bucket import build_buckets
 from bagua_algos.engine.engine import Engine
+from bagua_algos.worker_axis.models import StackedModel
 
 
 class EitherWay(nn.Module):
@@ -205,7 +210,8 @@ def test_gradients_of_gradients_are_refused_and_training_goes_on(num_before):
     engine.close()
 
 
-def test_gradients_in_and_outside_of_a_bucket_both_come_into_it():
+@pytest.mark.parametrize("put", [put_another, put_memory])
+def test_gradients_in_and_outside_of_a_bucket_both_come_into_it(put):
     """A script has given one parameter a gradient of its own, to which the pass adds."""
     model = EitherWay()
     engine = engine_of(model)
@@ -215,7 +221,7 @@ def test_gradients_in_and_outside_of_a_bucket_both_come_into_it():
     for own in (model.one.weight, model.other.weight):
         for parameter in model.parameters():
             parameter.grad.zero_()
-        own.grad = torch.ones(2, 2)
+        put(own)
         model(x).sum().backward()
         plain = EitherWay()
         plain.load_state_dict(model.state_dict())
@@ -227,3 +233,75 @@ def test_gradients_in_and_outside_of_a_bucket_both_come_into_it():
             place = list(map(id, bucket.parameters)).index(id(parameter))
             torch.testing.assert_close(parameter.grad, gradient + more)
             torch.testing.assert_close(bucket.gradient_views()[place], gradient + more)
+
+
+class Listener:
+    def hear(self, parameter):
+        pass
+
+
+@pytest.mark.parametrize("has_hook", [False, True])
+def test_a_bucket_travels_as_soon_as_its_gradients_are_final(has_hook):
+    """A hook of the script's own may come after ours, so it is final when the next one is there."""
+    parameters = [nn.Parameter(torch.zeros(2)) for _ in range(3)]
+    buckets = build_buckets(parameters, num_held=1, world_size=1, bucket_bytes=1)
+    launched, listener = [], Listener()
+    tracker = BackwardTracker(buckets, lambda bucket: launched.append(bucket.index))
+    tracker.attach(listener.hear)
+    for parameter in parameters:
+        parameter.grad = torch.ones(2)
+        if has_hook:
+            parameter.register_post_accumulate_grad_hook(lambda parameter: None)
+    tracker.begin()
+    for index, bucket in enumerate(buckets):
+        tracker.gradient_ready(bucket.parameters[0])
+        assert launched == list(range(index if has_hook else index + 1))
+    assert tracker.end() == [] and launched == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["one", "other"])
+def test_what_overflowed_in_one_bucket_is_not_thrown_away(name):
+    model = EitherWay()
+    getattr(model, name).weight.register_hook(lambda gradient: gradient * torch.inf)
+    engine = after_a_pass(model)
+    for parameter in model.parameters():
+        parameter.grad = None
+    assert not engine.backward.is_thrown_away(None)
+    engine.close()
+
+
+def test_stacked_workers_add_up_what_passes_give_them():
+    """Their rows of a bucket lie apart."""
+    model = StackedModel(EitherWay(), 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(2))
+    x = torch.tensor([[[1.0, 2.0]], [[3.0, -1.0]]])
+    model(x).sum().backward()
+    once = [parameter.grad.clone() for parameter in model.parameters()]
+    assert all(gradient.any() for gradient in once)
+    model(x).sum().backward()
+    for parameter, gradient in zip(model.parameters(), once, strict=True):
+        torch.testing.assert_close(parameter.grad, 2 * gradient)
+    engine.close()
+
+
+def test_what_nobody_used_has_no_gradient_where_nothing_waits_to_be_sent():
+    model = EitherWay()
+    engine = engine_of(model, TopK(ratio=0.5), find_unused_parameters=True)
+    model.one(torch.ones(1, 2)).sum().backward()
+    assert model.one.weight.grad.any() and model.other.weight.grad is None
+    engine.close()
+
+
+def test_a_layer_lives_on_in_another_model_and_keeps_a_scripts_hooks():
+    layer, heard = nn.Linear(2, 2, bias=False), []
+    layer.weight.register_post_accumulate_grad_hook(heard.append)
+    engine = engine_of(nn.Sequential(layer))
+    del engine
+    gc.collect()
+    model = nn.Sequential(layer)
+    engine = engine_of(model)
+    model(torch.ones(1, 2)).sum().backward()
+    engine.context.optimizer.step()
+    assert heard == [layer.weight]
+    engine.close()
