@@ -56,6 +56,22 @@ def test_rows_that_do_not_change_and_gaps_that_do_are_each_enough(make):
         check_elementwise(optimizer, 2)
 
 
+class FlatteningByRate(torch.optim.SGD):
+    """The same with the rate that it is given."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.reshape(-1).sub_(p.grad.reshape(-1), alpha=self.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rows_that_do_not_change_are_found_at_small_rates(dtype):
+    optimizer = FlatteningByRate([torch.nn.Parameter(torch.zeros(2, 3, dtype=dtype))], lr=1e-4)
+    with pytest.raises(ValueError, match="overlooks gaps between the rows"):
+        check_elementwise(optimizer, 2)
+
+
 FOREACH = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1, foreach=True)
 
 
@@ -343,6 +359,22 @@ class Gone(torch.optim.SGD):
     def step(self, closure=None):
         for p in self.param_groups[0]["params"]:
             p.div_(p - p)
+
+
+class GoneTogether(torch.optim.SGD):
+    """Comes to no numbers in tensors that are as large as all others together."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step()
+        for p in self.param_groups[0]["params"]:
+            if p.numel() > 8000:
+                p[:100].div_(0.0).sub_(p[:100])
+
+
+def test_what_comes_to_no_numbers_in_a_larger_tensor_alone_is_a_difference():
+    reason = why_not_elementwise(GoneTogether(PARAMETERS, lr=0.1))
+    assert reason == "it changes elements otherwise where they are parts of a larger tensor"
 
 
 def test_some_elements_may_come_to_no_numbers_but_not_all():
