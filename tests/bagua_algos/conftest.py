@@ -1,4 +1,6 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -51,12 +53,25 @@ def one_worker() -> Iterator[None]:
     dist.destroy_process_group()
 
 
+class Sharding(NamedTuple):
+    """Into one shard, on this process alone."""
+
+    shard: Callable[[nn.Module], nn.Module]
+    workers: Communicator
+    """Those that hold the same shard."""
+
+
 @pytest.fixture
-def sharded(one_worker) -> tuple[nn.Module, Communicator]:
-    """A model in one shard, and the workers that hold it."""
+def sharding(one_worker) -> Sharding:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
-    model = fully_shard(layers(3, 4), mesh=mesh["shard"])
-    return model, ProcessGroupCommunicator(mesh["replicate"].get_group())
+    workers = ProcessGroupCommunicator(mesh["replicate"].get_group())
+    return Sharding(partial(fully_shard, mesh=mesh["shard"]), workers)
+
+
+@pytest.fixture
+def sharded(sharding) -> tuple[nn.Module, Communicator]:
+    """A model in one shard, and the workers that hold it."""
+    return sharding.shard(layers(3, 4)), sharding.workers

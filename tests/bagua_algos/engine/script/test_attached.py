@@ -7,20 +7,9 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 import bagua_algos
-from bagua_algos import (
-    SGP,
-    Algorithm,
-    AllReduce,
-    ChocoSGD,
-    Decentralized,
-    LocalSGD,
-    ProcessGroupCommunicator,
-    TopK,
-)
+from bagua_algos import SGP, Algorithm, AllReduce, ChocoSGD, Decentralized, LocalSGD, TopK
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.outer_optimizer import Nesterov
@@ -325,15 +314,13 @@ def test_shards_take_what_an_algorithm_makes_of_them_when_a_state_is_loaded(shar
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
-def test_a_unit_of_shards_that_was_replaced_is_refused(one_worker, set_to_none):
+def test_a_unit_of_shards_that_was_replaced_is_refused(sharding, set_to_none):
     """Its last gradients may be there still."""
-    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    fully_shard(model[1], mesh=mesh["shard"])
-    fully_shard(model, mesh=mesh["shard"])
+    sharding.shard(model[1])
+    sharding.shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    workers = ProcessGroupCommunicator(mesh["replicate"].get_group())
-    bagua_algos.distribute(model, optimizer, AllReduce(), workers)
+    bagua_algos.distribute(model, optimizer, AllReduce(), sharding.workers)
     backward(model)
     optimizer.step()
     optimizer.zero_grad(set_to_none=set_to_none)

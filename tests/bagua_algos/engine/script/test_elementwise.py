@@ -35,7 +35,7 @@ class Flattening(torch.optim.SGD):
     @torch.no_grad()
     def step(self, closure=None):
         for p in self.param_groups[0]["params"]:
-            p.reshape(-1).sub_(p.grad.reshape(-1), alpha=0.1)
+            p.reshape(-1).sub_(p.grad.reshape(-1), alpha=self.param_groups[0]["lr"])
 
 
 class Spanning(torch.optim.SGD):
@@ -56,18 +56,9 @@ def test_rows_that_do_not_change_and_gaps_that_do_are_each_enough(make):
         check_elementwise(optimizer, 2)
 
 
-class FlatteningByRate(torch.optim.SGD):
-    """The same with the rate that it is given."""
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for p in self.param_groups[0]["params"]:
-            p.reshape(-1).sub_(p.grad.reshape(-1), alpha=self.param_groups[0]["lr"])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_rows_that_do_not_change_are_found_at_small_rates(dtype):
-    optimizer = FlatteningByRate([torch.nn.Parameter(torch.zeros(2, 3, dtype=dtype))], lr=1e-4)
+    optimizer = Flattening([torch.nn.Parameter(torch.zeros(2, 3, dtype=dtype))], lr=1e-4)
     with pytest.raises(ValueError, match="overlooks gaps between the rows"):
         check_elementwise(optimizer, 2)
 
