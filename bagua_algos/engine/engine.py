@@ -337,7 +337,8 @@ class Engine(Attached):
             self.dispatcher.submit_moment("on_bucket_ready", self.context, bucket, may_wait=first)
 
     def _after_backward(self) -> None:
-        left_out, unused = self.backward.left_out, self._end_backward()
+        left_out = self.backward.left_out
+        unused = self._end_backward()
         self._changes.take_back_weights()
         self._changes.check_are_the_models(left_out)
         if self._scaled is not None:

@@ -201,8 +201,8 @@ class ScriptChanges:
                 )
 
     def check_are_the_models(self, left_out: Iterable[nn.Parameter]) -> None:
-        """Raise `ValueError` where one of these, which have got no gradient, is no longer the
-        model's: it was replaced by another, which no optimizer knows.
+        """Raise `ValueError` where one of these, to which no backward pass has given a gradient, is
+        no longer the model's: it was replaced by another, which no optimizer knows, or taken out.
         """
         if not left_out:
             return
