@@ -49,6 +49,14 @@ def test_shapes_and_out(codec, compress, settings, n):
         assert torch.equal(y, decoded)
 
 
+@pytest.mark.parametrize("shape", [(3, 0), (0, 8), (1,), (1, 1), (3, 2, 13)])
+def test_what_sign_scale_loses_stays_in_the_residual(shape):
+    x, residual = numbers(*shape), torch.zeros(shape)
+    payload = sign_scale.compress_with_feedback(x, residual)
+    assert torch.equal(payload, sign_scale.compress(x))
+    assert torch.equal(residual, x - sign_scale.decompress(payload, shape[-1]))
+
+
 @every_codec
 def test_no_chunks(codec, compress, settings):
     payload = compress(numbers(3, 0, 8))
