@@ -45,7 +45,7 @@ def test_in_groups_of_several_parameters_each_worker_goes_on_from_its_last_step(
     model = StackedModel(Scaled(), NUM_WORKERS)
     alone = [Scaled() for _ in range(NUM_WORKERS)]
     for own in alone:
-        own.load_state_dict({n.removeprefix("module."): x[0] for n, x in model.state_dict().items()})
+        own.load_state_dict({name: x[0] for name, x in model.module.state_dict().items()})
     optimizers = [cls(groups_of(own), **options) for own in alone]
     optimizer = cls(groups_of(model), **options)
     rows = StandingRows(model, optimizer)
