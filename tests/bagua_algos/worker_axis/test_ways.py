@@ -171,6 +171,29 @@ def test_a_second_backward_pass_of_parts_is_refused(at_once):
         loss_w.backward()
 
 
+class Counted(nn.Module):
+    """Counts the outputs that are there still, at each worker's backward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        Counted.outputs, Counted.living = [], []
+
+    def forward(self, x_b):
+        y_b = self.layer(x_b)
+        Counted.outputs.append(weakref.ref(y_b))
+        y_b.register_hook(
+            lambda _: Counted.living.append(sum(y() is not None for y in Counted.outputs))
+        )
+        return y_b
+
+
+def test_a_backward_pass_frees_the_outputs_of_each_worker_that_it_is_done_with():
+    model = stacked(Counted(), "loop")
+    model(torch.ones(NUM_WORKERS, 4, 3)).sum().backward()
+    assert Counted.living == [3, 2, 1]
+
+
 class Either(nn.Module):
     """Uses one of two layers, by its data."""
 

@@ -62,6 +62,14 @@ def test_every_worker_gets_the_bits_of_the_mean_in_the_fixed_order(world_size, d
             )
 
 
+def test_without_a_divisor_it_is_the_sum():
+    def work(rank, memory):
+        memory.all_reduce_(x := torch.full((5,), 1.0 + rank))
+        return x.tolist()
+
+    assert run(3, work) == [[1.0 + 2 + 3] * 5] * 3
+
+
 def test_two_at_once_do_not_disturb_each_other():
     def work(rank, memory):
         return [mean_at(memory, numbers(rank, n), 2) for n in (500, 4000) * 10]
