@@ -66,7 +66,7 @@ def test_one_who_does_not_hand_over_its_file_is_not_waited_for_without_an_end(mo
         return 0 if rank == silent else real(peer, *words)
 
     monkeypatch.setattr(socket, "send_fds", is_silent)
-    assert told_to_all() == f"worker {1 - silent}: no connection: timed out"
+    assert told_to_all().endswith(": no connection: timed out")
 
 
 def test_one_user_in_several_groups_is_one_user(monkeypatch):
