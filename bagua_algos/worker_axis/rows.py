@@ -41,8 +41,8 @@ class Part(NamedTuple):
 
 class Rows:
     """Models of parts of the workers, made when first asked for, and anew when the stacked tensors
-    have moved. What a model changes in place changes the stacked tensors, and so does another
-    tensor that it gives a buffer.
+    have moved, or others of them are trained. What a model changes in place changes the stacked
+    tensors, and so does another tensor that it gives a buffer.
 
     Args:
         module: its parameters and buffers are `[w, ...]`.
@@ -51,7 +51,7 @@ class Rows:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._known: dict[tuple[int, int, bool], Part] = {}
-        self._addresses: list[int] = []
+        self._tensors: list[tuple[int, bool]] = []
         self._modes: list[bool] = []
 
     def alone(self, num_workers: int) -> list[Part]:
@@ -77,9 +77,10 @@ class Rows:
         return outputs_b.unflatten(0, any_of(x_wb).shape[:2])
 
     def _parts(self, keys: list[tuple[int, int, bool]]) -> list[Part]:
-        addresses = [x.data_ptr() for x in self._tensors()]
-        if addresses != self._addresses:
-            self._known, self._addresses = {}, addresses
+        stacked = [*self._module.parameters(), *self._module.buffers()]
+        tensors = [(x.data_ptr(), x.requires_grad) for x in stacked]
+        if tensors != self._tensors:
+            self._known, self._tensors = {}, tensors
         modes = modes_of(self._module)
         if modes != self._modes:
             for part in self._known.values():
@@ -91,9 +92,6 @@ class Rows:
                 self._known[key] = self._make(*key)
             found.append(self._known[key])
         return found
-
-    def _tensors(self) -> list[Tensor]:
-        return [*self._module.parameters(), *self._module.buffers()]
 
     def _make(self, start: int, stop: int, is_stacked: bool) -> Part:
         """A copy of the module, in which rows stand for the stacked tensors."""
@@ -110,7 +108,7 @@ class Rows:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes its own models."""
-        return {"_module": self._module, "_known": {}, "_addresses": [], "_modes": []}
+        return {"_module": self._module, "_known": {}, "_tensors": [], "_modes": []}
 
 
 def _alone(model: nn.Module, x_1b: Inputs) -> Tensor:

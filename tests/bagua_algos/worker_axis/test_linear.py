@@ -44,6 +44,15 @@ def test_what_all_workers_share_is_each_workers_too():
     torch.testing.assert_close(by_shared, weight_w @ x_b.T)
 
 
+def test_gradients_need_no_copy_where_all_workers_have_the_same_inputs():
+    x_b, weight_w = torch.randn(4, 6), torch.randn(NUM_WORKERS, 5, 6, requires_grad=True)
+    with LinearByHand():
+        y_wb = torch.func.vmap(functional.linear, in_dims=(None, 0))(x_b, weight_w)
+    (gradient_w,) = torch.autograd.grad(y_wb.sum(), weight_w)
+    torch.testing.assert_close(gradient_w, x_b.sum(0).expand(NUM_WORKERS, 5, 6))
+    assert gradient_w.is_contiguous()
+
+
 def test_a_layer_of_tensors_that_no_worker_owns():
     x_b, weight = torch.randn(4, 6), torch.randn(5, 6)
     with LinearByHand():

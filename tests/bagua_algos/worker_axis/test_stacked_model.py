@@ -10,6 +10,7 @@ from bagua_algos.worker_axis.rows import Rows
 from bagua_algos.worker_axis.stacking import Stacking
 from experiments.predict.memory_traffic import MemoryTraffic
 from host.processes import run_in_child
+from tests.bagua_algos.worker_axis.models import ByData, normed
 
 WAYS = {
     "loop": Stacking(way="loop", threads=1),
@@ -22,17 +23,6 @@ WAYS = {
 def one_thread():
     yield
     torch.set_num_threads(1)
-
-
-class ByData(nn.Module):
-    """Control flow that depends on data, which vmap refuses."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.norm = nn.Linear(3, 2), nn.BatchNorm1d(2)
-
-    def forward(self, x_b):
-        return self.norm(self.layer(x_b)) * (2 if x_b.sum() > 0 else 1)
 
 
 class Tied(nn.Module):
@@ -117,10 +107,6 @@ class Caching(nn.Module):
     def forward(self, x_b):
         self.cache = self.other
         return self.layer(x_b)
-
-
-def normed():
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
 
 
 def square(outputs_wb, rows=slice(None)):

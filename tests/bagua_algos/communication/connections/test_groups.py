@@ -3,7 +3,10 @@ NCCL says of itself is made up here, and `tests/bagua_algos/scripts/test_on_one_
 one.
 """
 
+import gc
+import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ import torch.distributed as dist
 from bagua_algos import ProcessGroupCommunicator
 from bagua_algos.communication.connections import groups
 from bagua_algos.communication.connections.groups import Groups, backends_of, forget_left
+from bagua_algos.communication.rendezvous import file_rendezvous
 
 WEIGHT, BUFFER = torch.zeros(2), torch.zeros(2, device="meta")
 
@@ -68,3 +72,56 @@ def test_a_group_of_two_back_ends_connects_by_that_of_its_tensors(
     for device in ("cpu", "cuda:1"):
         groups.connect(None, torch.device(device))
     assert reduced == [torch.device("cuda:1")]
+
+
+@pytest.mark.usefixtures("one_worker")
+@pytest.mark.parametrize("parts", [[(0, 1, 2)], [(2,), (0, 1)], [(0, 1), (2,)]])
+def test_those_of_a_part_use_again_what_all_of_them_have_left(
+    parts: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an error worker 1 has left none of worker 0's groups, or one of them; what others say
+    is made up here.
+    """
+    workers = Groups(None, None, None)
+    workers.members = (0, 1, 2)
+    [own] = [part for part in parts if 0 in part]
+    left = [dist.new_group(), dist.new_group()]
+    of_part = Groups(None, None, None)
+    of_part.members = own
+    of_part.leave(left)
+    names = sorted(group.group_name for group in left)
+
+    class Others:
+        """Worker 2 has left what worker 0 has; worker 1 only the last of it."""
+
+        def __init__(self, among: object) -> None:
+            pass
+
+        def all_gather(self, own_1: torch.Tensor, all_N: torch.Tensor) -> None:
+            all_N[1] += 1
+
+    def all_gather_object(words: list[object], own_words: object, group: object) -> None:
+        words[:] = [own_words, names[1:], own_words]
+
+    monkeypatch.setattr(groups, "Stripes", Others)
+    monkeypatch.setattr(dist, "all_gather_object", all_gather_object)
+    monkeypatch.setattr(Groups, "_make", lambda self, members: members)
+    monkeypatch.setattr(groups, "_make_up_to", lambda number: None)
+    again, new = workers.take(parts, 2)
+    assert again.group_name == names[1]
+    assert new == own
+
+
+def test_the_end_of_the_default_group_frees_those_that_were_left(tmp_path: Path) -> None:
+    with file_rendezvous(
+        str(tmp_path / "store"), backend="gloo", rank=0, world_size=1, timeout_s=10
+    ) as workers:
+        duplicate = workers.duplicate()
+        left = weakref.ref(duplicate.group)
+        duplicate.close()
+        del duplicate
+        gc.collect()
+        assert left() is not None
+    del workers
+    gc.collect()
+    assert left() is None

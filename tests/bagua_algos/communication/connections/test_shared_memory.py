@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import socket
+import struct
 import threading
 import time
 from multiprocessing import Pipe
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bagua_algos.communication.connections import joining
+from bagua_algos.communication.connections import joining, mesh
 from bagua_algos.communication.connections.joining import NotShared, join
 from bagua_algos.communication.connections.shared_memory import SharedMemory
 from bagua_algos.communication.direct import sum_
@@ -60,6 +61,14 @@ def test_every_worker_gets_the_bits_of_the_mean_in_the_fixed_order(world_size, d
             torch.testing.assert_close(
                 own[index].to(torch.complex128), exact, rtol=precision, atol=precision
             )
+
+
+def test_without_a_divisor_it_is_the_sum():
+    def work(rank, memory):
+        memory.all_reduce_(x := torch.full((5,), 1.0 + rank))
+        return x.tolist()
+
+    assert run(3, work) == [[1.0 + 2 + 3] * 5] * 3
 
 
 def test_two_at_once_do_not_disturb_each_other():
@@ -114,6 +123,15 @@ def test_workers_that_do_not_come_are_named_after_the_limit():
     for told, awaited in (results[0], results[2]):
         assert told == "workers 1, 3: silent for 2 s"
         assert awaited == ()
+
+
+def test_who_waits_looks_for_ends_as_often_as_is_said(monkeypatch):
+    monkeypatch.setattr(mesh, "_LOOKS_EVERY_S", 0.1)
+    ours, others = socket.socketpair()
+    with mesh.Connection.of(ours) as own, others:
+        timeout = own.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.calcsize("@ll"))
+        seconds, microseconds = struct.unpack("@ll", timeout)
+    assert seconds + microseconds / 1e6 == pytest.approx(0.1, abs=0.02)  # as the kernel rounds it
 
 
 def test_workers_that_average_different_things_are_told():
