@@ -66,7 +66,7 @@ def fuse_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
     return optimizer
 
 
-def fuse_in(buckets: Sequence[Bucket], optimizer: Optimizer, *, agree: bool = False) -> bool:
+def fuse_in(buckets: Sequence[Bucket], optimizer: Optimizer, *, agree: bool) -> bool:
     """Let `optimizer` step once for the parameters of each of `buckets`, if that changes no bit;
     whether it is fused by this, and was not before. Its parameters stay where they are.
 

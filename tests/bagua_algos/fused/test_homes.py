@@ -64,7 +64,7 @@ def in_a_bucket(optimizer_of) -> tuple[Bucket, torch.optim.Optimizer]:
     parameters = [nn.Parameter(torch.randn(4, 4)) for _ in range(4)]
     optimizer = fuse_optimizer(optimizer_of(parameters, lr=0.1))
     [bucket] = build_buckets(parameters, num_held=1, world_size=1, bucket_bytes=1 << 20)
-    fuse_in([bucket], optimizer)
+    fuse_in([bucket], optimizer, agree=False)
     for parameter, view in zip(bucket.parameters, bucket.gradient_views(), strict=True):
         parameter.grad = view
     return bucket, optimizer

@@ -143,10 +143,13 @@ def test_an_optimizer_that_is_plain_again_goes_on():
 
 
 @pytest.mark.parametrize(("place", "numel"), [(0, 15), (3, 15), (4, 15), (14, 15), (15, 16)])
-def test_a_difference_that_comes_later_is_found_within_a_round(place, numel, monkeypatch):
+@pytest.mark.parametrize("num_before", [1, 30])
+def test_a_difference_that_comes_later_is_found_within_a_round(
+    place, numel, num_before, monkeypatch
+):
     monkeypatch.setattr(equal_rows, "LOOKED_AT", 4)
     rows, gradients_wn = equal_rows.EqualRows(), torch.full((WORKERS, numel), torch.nan)
-    for _ in range(30):
+    for _ in range(num_before):
         rows.look_at(gradients_wn)
     gradients_wn[2, place] = 1
     with pytest.raises(ValueError, match="differ"):

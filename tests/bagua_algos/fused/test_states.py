@@ -1,5 +1,6 @@
 """What a fused optimizer keeps of each parameter is at any time what it keeps without."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -79,3 +80,26 @@ def test_numbers_in_a_state_stay_the_same_tensors():
     optimizer.step()
     assert [count.item() for count in counts] == [3.0] * len(parameters)
     assert all(optimizer.state[p]["step"] is x for p, x in zip(parameters, counts, strict=True))
+
+
+class Noting(torch.optim.SGD):
+    """Counts its steps in what is its own, beside a lock that cannot be copied."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.counts, self.sum, self.lock = [0], torch.zeros(()), threading.Lock()
+
+    def step(self, closure=None):
+        with self.lock:
+            self.counts[0] += 1
+            self.sum += 1
+        return super().step(closure)
+
+
+def test_a_trial_changes_nothing_that_an_optimizer_keeps_in_itself():
+    parameters = make_parameters()
+    optimizer = fuse_optimizer(Noting(parameters))
+    assert (optimizer.counts, optimizer.sum.item()) == ([0], 0)
+    set_gradients(parameters, 0)
+    optimizer.step()
+    assert (optimizer.counts, optimizer.sum.item()) == ([1], 1)
