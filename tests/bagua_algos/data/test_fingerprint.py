@@ -297,6 +297,19 @@ def test_what_arrays_and_tensors_bring_beside_their_elements_counts(make):
     assert [fingerprint(make(number)) for number in (0, 1)] == found
 
 
+def test_what_a_function_uses_behind_many_other_names_counts(tmp_path):
+    """Python's code takes two words to say which name it is, from the 128th or 256th on."""
+    helpers = types.ModuleType("helpers")
+    helpers.__file__ = str(tmp_path / "helpers.py")
+    program, found = {"helpers": helpers}, []
+    many = "; ".join(f"x.a{number}" for number in range(300))
+    exec(f"def use(x): {many}; return helpers.SCALE", program)
+    for scale, unused in ((1, 1), (2, 1), (1, 2)):
+        vars(helpers).update(SCALE=scale, unused=unused)
+        found.append(fingerprint(program["use"]))
+    assert found[0] == found[2] != found[1]
+
+
 def test_equal_parts_count_the_same_whether_or_not_they_are_one_object():
     part = [1, 2]
     assert fingerprint([part, part]) == fingerprint([[1, 2], [1, 2]])

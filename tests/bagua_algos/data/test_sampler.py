@@ -171,6 +171,7 @@ def test_batches_by_a_budget_are_a_loaders_and_equally_many_on_all_workers():
         (lambda: sampler(rank=4), r"rank must be in 0\.\.3, got 4"),
         (lambda: sampler(batch_size=0), "batch_size"),
         (lambda: sampler().set_epoch(-1), "epoch"),
+        (lambda: sampler(drop_last="no"), r"drop_last must be True or False"),
         (lambda: sampler().state_dict(14), r"num_taken must be in 0\.\.13, got 14"),
         (lambda: LoadBalancingDistributedSampler(DATA, COSTS), "or give num_replicas and rank"),
         (lambda: LoadBalancingDistributedSampler(DATA, COSTS[1:], 2, 0), r"shape \(49,\)"),

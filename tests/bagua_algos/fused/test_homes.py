@@ -1,5 +1,6 @@
 """What is neighbours in memory is one tensor, and is not copied."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -68,6 +69,20 @@ def in_a_bucket(optimizer_of) -> tuple[Bucket, torch.optim.Optimizer]:
     for parameter, view in zip(bucket.parameters, bucket.gradient_views(), strict=True):
         parameter.grad = view
     return bucket, optimizer
+
+
+@pytest.mark.parametrize(("num_shared", "num_moved"), [(0, 2), (1, 0)])
+def test_memory_that_ends_where_other_memory_begins_is_not_shared(num_shared, num_moved):
+    """A script's own arrays, as parameters: what others have too is not moved."""
+    array = np.arange(8, dtype=np.float32)
+    halves = array[:4], array[4 - num_shared :]
+    parameters = [nn.Parameter(torch.from_numpy(half)) for half in halves]
+    optimizer = fuse_optimizer(torch.optim.SGD(parameters, lr=1.0))
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    places = [p.data_ptr() != half.ctypes.data for p, half in zip(parameters, halves, strict=True)]
+    assert sum(places) == num_moved
 
 
 def test_gradients_that_are_neighbours_are_not_copied():

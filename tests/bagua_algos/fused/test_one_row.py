@@ -112,6 +112,21 @@ def test_states_that_differ_stay_apart():
     assert not torch.equal(weights[0], weights[1])
 
 
+def test_padding_stays_zero_whatever_its_gradients_are():
+    """A code may leave anything there."""
+    engine = hung("sgd momentum", agree=True)
+    buckets = engine.context.buckets
+    assert any(bucket.numel < bucket.weights.shape[1] for bucket in buckets)
+
+    def fill(*_: object) -> None:
+        for bucket in buckets:
+            bucket.gradients[:, bucket.numel :] = 1
+
+    engine.context.optimizer.register_step_pre_hook(fill)
+    train(engine, 0, 2)
+    assert not any(bucket.weights[:, bucket.numel :].any() for bucket in buckets)
+
+
 @pytest.mark.parametrize("is_elsewhere", [True, False])
 def test_a_gradient_that_differs_is_refused(is_elsewhere):
     engine = hung("sgd momentum", agree=True)

@@ -82,6 +82,29 @@ def test_numbers_in_a_state_stay_the_same_tensors():
     assert all(optimizer.state[p]["step"] is x for p, x in zip(parameters, counts, strict=True))
 
 
+class CountingAnew(Optimizer):
+    """Counts steps in a tensor that is new at each."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                count = self.state[p].get("count", torch.zeros(())) + 1
+                self.state[p]["count"] = count
+                p.data.add_(p.grad / count, alpha=-group["lr"])
+
+
+def test_a_number_that_is_a_new_tensor_at_each_step_goes_on():
+    ours, theirs = make_parameters(), make_parameters()
+    fused = fuse_optimizer(CountingAnew(ours, {"lr": 0.1}))
+    plain = CountingAnew(theirs, {"lr": 0.1})
+    for step in range(4):
+        for parameters, optimizer in ((ours, fused), (theirs, plain)):
+            set_gradients(parameters, step)
+            optimizer.step()
+    assert_same(fused, plain)
+    assert {state["count"].item() for state in fused.state.values()} == {4.0}
+
+
 class Noting(torch.optim.SGD):
     """Counts its steps in what is its own, beside a lock that cannot be copied."""
 
