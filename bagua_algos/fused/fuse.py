@@ -33,7 +33,6 @@ AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 _ATTRIBUTE = "_bagua_fusion"
 _OWN = ("params", "fused")
 """What a group has otherwise within a step."""
-_SCHEDULED = "_wrapped_by_lr_sched"
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
@@ -66,7 +65,7 @@ def fuse_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
     return optimizer
 
 
-def fuse_in(buckets: Sequence[Bucket], optimizer: Optimizer, *, agree: bool = False) -> bool:
+def fuse_in(buckets: Sequence[Bucket], optimizer: Optimizer, *, agree: bool) -> bool:
     """Let `optimizer` step once for the parameters of each of `buckets`, if that changes no bit;
     whether it is fused by this, and was not before. Its parameters stay where they are.
 
@@ -171,8 +170,8 @@ class _Fusion:
     def attach(self, optimizer: Optimizer) -> None:
         """Take the place of the optimizer's `step`. Its class stays."""
         step = Optimizer.profile_hook_step(_fused_step)
-        # What a learning rate scheduler that is there already looks at.
-        vars(step)[_SCHEDULED] = getattr(self._before, _SCHEDULED, False)
+        # Schedulers look whether it is there: they are told of steps below.
+        vars(step)["_wrapped_by_lr_sched"] = True
         vars(optimizer)["step"] = MethodType(step, optimizer)
         self._hook = optimizer.register_state_dict_post_hook(_with_own_rows)
 

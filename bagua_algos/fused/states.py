@@ -33,7 +33,7 @@ class Shared(Protocol):
 
     def take(self, value: Any, states: Sequence[State]) -> bool:
         """The optimizer has `value` for the strip now: hand it on to the parameters' own states.
-        False where it is of another kind by now.
+        False where it has to be put together anew, as `shared` does.
         """
         ...
 
@@ -46,31 +46,21 @@ class Elements:
     """Parts of one flat tensor [n]."""
 
     def __init__(self, name: str, value: Tensor, layout: Layout) -> None:
-        self._name, self._layout = name, layout
-        self._set(value)
+        self._name, self.value = name, value
+        self._views = layout.parts(value)
 
     def is_current(self, states: Sequence[State]) -> bool:
         """Whether each state has the part that was made for it."""
         return _have(states, self._name, self._views)
 
     def take(self, value: Any, states: Sequence[State]) -> bool:
-        """Parts of `value`, unless it is the same tensor as before."""
-        if value is self.value:
-            return True
-        if not _is_flat(value, self._layout):
-            return False
-        self._set(value)
-        self.give(states)
-        return True
+        """The same tensor as before; of another one, there are other parts."""
+        return value is self.value
 
     def give(self, states: Sequence[State]) -> None:
         """Put the parts into the parameters' own states."""
         for state, view in zip(states, self._views, strict=True):
             state[self._name] = view
-
-    def _set(self, value: Tensor) -> None:
-        self.value = value
-        self._views = self._layout.parts(value)
 
 
 class Numbers:
@@ -89,15 +79,12 @@ class Numbers:
 
     def take(self, value: Any, states: Sequence[State]) -> bool:
         """The number `value` for all."""
-        if not _is_number(value):
+        of = self._vector.dtype, self._vector.device
+        if not _is_number(value) or (value.dtype, value.device) != of:
             return False
-        if value.dtype != self._vector.dtype or value.device != self._vector.device:
-            self.__init__(self._name, value, len(self._views))
-            self.give(states)
-        else:
-            self.value = value
-            self._vector.copy_(value)
-            self._version = self._vector._version
+        self.value = value
+        self._vector.copy_(value)
+        self._version = self._vector._version
         return True
 
     def give(self, states: Sequence[State]) -> None:

@@ -134,6 +134,9 @@ def test_examples_of_equal_cost_and_of_level_one_are_shuffled_as_by_dice():
         order = balance.epoch(given_costs, 0, batch_size=1, num_taken=2_000)[0]
         assert abs(np.corrcoef(places, costs[order])[0, 1]) < 0.06
         assert abs(np.corrcoef(places, order)[0, 1]) < 0.06
+    halves = Balance(num_workers=1, random_level=1.0)
+    one, other = costs[halves.epoch(costs, 0, batch_size=1_000, num_taken=2_000)].reshape(2, -1)
+    assert abs(one.mean() - other.mean()) < 0.1 * costs.std(), "nor is its batch of its cost"
 
 
 def test_a_small_last_batch_is_not_of_the_dearest():

@@ -1,11 +1,13 @@
 """The store on disk: shared by processes, bounded, and whole whatever dies."""
 
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -82,14 +84,28 @@ def test_forked_processes_share_it_with_their_parent(make):
     assert store.read(OWN, [*names, b"beside"]) == [*names, b"2"]
 
 
-def test_one_data_set_never_takes_more_than_the_capacity(make, tmp_path):
+@pytest.mark.parametrize(
+    ("size", "num_kept", "most_pages"),
+    [
+        (1900, 43, 60),
+        (1904, 20, 40),
+        (3000, 20, 40),
+        (4080, 20, 40),
+        (4084, 10, 40),
+        (8172, 10, 40),
+    ],
+)
+def test_one_data_set_never_takes_more_than_the_capacity(
+    make, tmp_path, size, num_kept, most_pages
+):
+    """Small entries share pages; large ones have some of their own, with 16 bytes for LMDB."""
     store = make(capacity_bytes=20 * PAGE)
     with pytest.raises(StoreFullError, match="is full: give a greater capacity_bytes than 81920"):
         for number in range(100):
-            store.write(OWN, numbered([number], 3000))
-    assert present(store, OWN, range(100), 3000) == list(range(20)), "it keeps what it has"
-    store.write(OWN, numbered([3], 3000))  # in place of itself
-    assert (tmp_path / "cache" / "entries.lmdb").stat().st_blocks * 512 < 40 * PAGE
+            store.write(OWN, numbered([number], size))
+    assert present(store, OWN, range(100), size) == list(range(num_kept)), "it keeps what it has"
+    store.write(OWN, numbered([3], size))  # in place of itself
+    assert (tmp_path / "cache" / "entries.lmdb").stat().st_blocks * 512 < most_pages * PAGE
 
 
 def num_kept(store, dataset) -> int:
@@ -118,6 +134,23 @@ def test_data_sets_that_nobody_uses_make_room_the_oldest_first(make, monkeypatch
     store.write(OWN, numbered(range(15, 30), 3000))
     assert [num_kept(store, name) for name in (OLD, THIRD, OWN)] == [0, 0, 30]
     assert present(store, OWN, range(30), 3000) == list(range(30))
+    store.write(OWN, numbered(range(30), 3000))  # what has made room is counted no more
+
+
+@pytest.mark.parametrize(("before_s", "after_s"), [(60, 0), (0, 1000)])
+def test_a_data_set_that_was_just_used_or_since_the_file_was_opened_makes_no_room(
+    make, monkeypatch, before_s, after_s
+):
+    options = {"capacity_bytes": 20 * PAGE}
+    store = make(**options)
+    store.write(OLD, numbered(range(15), 3000))
+    if before_s:
+        age(monkeypatch, before_s)
+        store = make(**options)
+    age(monkeypatch, after_s)
+    with pytest.raises(StoreFullError):
+        store.write(OWN, numbered(range(10), 3000))
+    assert num_kept(store, OLD) == 15
 
 
 def test_a_data_set_that_is_read_makes_no_room(make, monkeypatch):
@@ -190,6 +223,71 @@ def test_a_run_that_has_ended_has_synced(make, tmp_path):
     subprocess.run([sys.executable, "-c", program, str(folder)], check=True, cwd=ROOT)
     assert not (folder / "unsynced").exists()
     assert make().read(OWN, [b"1"]) == [b"x"]
+
+
+def test_who_has_read_alone_has_written_when_that_was(make, tmp_path, monkeypatch):
+    make().write(OLD, {b"1": b"x"})
+    store = make()
+    assert not (tmp_path / "cache" / "unsynced").exists()
+    age(monkeypatch, 200)
+    assert store.read(OLD, [b"1"]) == [b"x"]
+    assert (tmp_path / "cache" / "unsynced").exists()
+
+
+def test_that_it_writes_is_on_the_disk_before_anything_is_written(make, tmp_path, monkeypatch):
+    """Else a power cut could leave half an entry, and no note of it."""
+    sync, note, synced = os.fsync, tmp_path / "cache" / "unsynced", []
+
+    def noted(file: int) -> None:
+        synced.append((Path(os.readlink(f"/proc/self/fd/{file}")), num_kept(store, OWN)))
+        sync(file)
+
+    store = make()
+    store.read(OWN, [b"1"])
+    monkeypatch.setattr(os, "fsync", noted)
+    store.write(OWN, {b"1": b"x"})
+    assert synced[0] == (note, 0)
+
+
+def test_while_another_process_writes_nobody_syncs_or_throws_the_file_away(make, tmp_path):
+    store, note = make(), tmp_path / "cache" / "unsynced"
+    store.write(OWN, {b"1": b"x"})
+    with (tmp_path / "cache" / "writers.lock").open() as other:
+        fcntl.flock(other, fcntl.LOCK_SH)  # as the other process has it
+        store.close()
+        assert note.exists()
+        note.write_text("another boot")
+        assert store.read(OLD, [b"1"]) == [None]
+        store.close()
+        assert note.read_text() == "another boot"
+        assert store.read(OWN, [b"1"]) == [b"x"]
+    store.close()
+    assert not note.exists()
+
+
+def test_what_is_closed_holds_no_file_open(make, tmp_path):
+    store = make()
+    store.write(OWN, {b"1": b"x"})
+    store.close()
+    files = [os.readlink(entry) for entry in os.scandir("/proc/self/fd") if entry.is_symlink()]
+    assert not [path for path in files if path.startswith(str(tmp_path))]
+
+
+def test_without_a_folder_it_is_in_the_users_cache_for_nobody_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    store = DiskStore()
+    assert store.capacity_bytes == 10 * 1024**3, "as docs/cached_dataset.md says"
+    store.write(OWN, {b"1": b"x"})
+    store.close()
+    files = list((tmp_path / "relaxlab" / "examples").iterdir())
+    assert {file.name for file in files} == {"entries.lmdb", "entries.lmdb-lock", "writers.lock"}
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
+
+
+def test_without_its_library_there_is_none(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    with pytest.raises(ImportError, match=r"needs LMDB: pip install 'relaxlab\[data\]'"):
+        DiskStore()
 
 
 def test_a_file_that_is_none_is_an_error_with_advice(make, tmp_path):

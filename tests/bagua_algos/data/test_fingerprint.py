@@ -4,12 +4,12 @@ import functools
 import importlib.machinery
 import importlib.util
 import os
+import pickle
 import subprocess
 import sys
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -226,134 +226,6 @@ def test_different_values_have_different_fingerprints():
     assert found == [fingerprint(value) for value in VALUES]
 
 
-def test_a_file_counts_by_its_time_of_change(tmp_path):
-    for path in (tmp_path / "rows.csv", str(tmp_path / "others.csv")):
-        missing = fingerprint([path])
-        Path(path).write_text("1")
-        first = fingerprint([path])
-        os.utime(path, ns=(1, 2))
-        assert len({missing, first, fingerprint([path])}) == 3
-
-
-class Rows:
-    """What names its files as they are called in the working folder."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.data = 1
-
-
-@dataclass(frozen=True, slots=True)
-class SlottedRows:
-    """The same."""
-
-    path: str
-
-
-@pytest.mark.parametrize(
-    "value",
-    [{"path": "rows.csv"}, ["rows.csv"], Rows("rows.csv"), ["file"]],
-    ids=["value", "word", "attribute", "without a suffix"],
-)
-def test_a_file_without_a_slash_counts_by_its_time_of_change(tmp_path, monkeypatch, value):
-    monkeypatch.chdir(tmp_path)
-    missing = fingerprint(value)
-    for name in ("rows.csv", "file"):
-        Path(name).write_text("1")
-    first = fingerprint(value)
-    assert first == fingerprint(value) != missing
-    for name in ("rows.csv", "file"):
-        os.utime(name, ns=(1, 2))
-    assert fingerprint(value) not in (missing, first)
-
-
-@pytest.mark.parametrize("kind", [Rows, SlottedRows])
-def test_a_folder_that_an_attribute_names_counts_and_one_that_texts_happen_to_name_does_not(
-    tmp_path, monkeypatch, kind
-):
-    monkeypatch.chdir(tmp_path)
-    for folder in ("pictures", "data"):
-        Path(folder).mkdir()
-        Path(folder, "1.png").write_text("1")
-    values = (kind("pictures"), [["data", "words"], kind(""), kind(".")])
-    before = [fingerprint(value) for value in values]
-    assert before == [fingerprint(value) for value in values]
-    for folder in ("pictures", "data"):
-        os.utime(Path(folder, "1.png"), ns=(1, 2))
-    Path("a log of its own").touch()
-    after = [fingerprint(value) for value in values]
-    assert after[0] != before[0] and after[1] == before[1]
-
-
-@pytest.mark.parametrize("change", ["rewritten", "added", "removed", "linked"])
-def test_a_folder_counts_by_all_files_below_it(tmp_path, change):
-    folder, linked = tmp_path / "pictures", tmp_path / "linked"
-    for own in (folder / "dogs", linked):
-        own.mkdir(parents=True)
-        (own / "1.png").write_text("1")
-    (folder / "more").symlink_to(linked)
-    (linked / "back").symlink_to(folder)
-    before = fingerprint({"root": str(folder)}), fingerprint({"root": folder})
-    assert before == (fingerprint({"root": str(folder)}), fingerprint({"root": folder}))
-    match change:
-        case "rewritten":
-            os.utime(folder / "dogs" / "1.png", ns=(1, 2))
-        case "added":
-            (folder / "dogs" / "2.png").write_text("2")
-        case "removed":
-            (folder / "dogs" / "1.png").unlink()
-        case "linked":
-            os.utime(linked / "1.png", ns=(1, 2))
-    after = fingerprint({"root": str(folder)}), fingerprint({"root": folder})
-    assert after[0] != before[0] and after[1] != before[1]
-
-
-def test_a_folder_of_too_many_files_is_refused_and_a_texts_slash_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr("bagua_algos.data.files._MOST_FILES", 1)
-    for name in "ab":
-        (tmp_path / name).write_text(name)
-    with pytest.raises(ValueError, match=r"has more than 1 files.*give fingerprint="):
-        fingerprint([tmp_path])
-    assert fingerprint(["/", "./"]) == fingerprint(["/", "./"])
-
-
-@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError])
-@pytest.mark.parametrize("place", ["private", "."])
-def test_a_folder_that_cannot_be_read_counts_by_its_own_time(tmp_path, monkeypatch, error, place):
-    unreadable = tmp_path / place
-    unreadable.mkdir(exist_ok=True)
-    (tmp_path / "1.png").write_text("1")
-    scandir = os.scandir
-
-    def scanned(path):
-        if Path(path) == unreadable:
-            raise error(2, "no", str(path))
-        return scandir(path)
-
-    readable = fingerprint([tmp_path])
-    monkeypatch.setattr(os, "scandir", scanned)
-    before = fingerprint([tmp_path])
-    assert before == fingerprint([tmp_path]) != readable
-    os.utime(unreadable, ns=(1, 2))
-    assert fingerprint([tmp_path]) != before
-
-
-def test_a_folder_that_vanishes_while_it_is_read_is_not_refused(tmp_path, monkeypatch):
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "1.png").write_text("1")
-    look = os.stat
-
-    def looked(path, **options):
-        if str(path).startswith(str(tmp_path / "a")):
-            raise FileNotFoundError(path)
-        return look(path, **options)
-
-    readable = fingerprint([tmp_path])
-    monkeypatch.setattr(os, "stat", looked)
-    assert fingerprint([tmp_path]) != readable
-
-
 FOLDER_IN_CODE = """
 from pathlib import Path
 
@@ -423,6 +295,48 @@ def test_what_arrays_and_tensors_bring_beside_their_elements_counts(make):
     found = [fingerprint(make(number)) for number in (0, 1)]
     assert found[0] != found[1]
     assert [fingerprint(make(number)) for number in (0, 1)] == found
+
+
+def test_what_a_function_uses_behind_many_other_names_counts(tmp_path):
+    """Python's code takes two words to say which name it is, from the 128th or 256th on."""
+    helpers = types.ModuleType("helpers")
+    helpers.__file__ = str(tmp_path / "helpers.py")
+    program, found = {"helpers": helpers}, []
+    many = "; ".join(f"x.a{number}" for number in range(300))
+    exec(f"def use(x): {many}; return helpers.SCALE", program)
+    for scale, unused in ((1, 1), (2, 1), (1, 2)):
+        vars(helpers).update(SCALE=scale, unused=unused)
+        found.append(fingerprint(program["use"]))
+    assert found[0] == found[2] != found[1]
+
+
+def test_equal_parts_count_the_same_whether_or_not_they_are_one_object():
+    part = [1, 2]
+    assert fingerprint([part, part]) == fingerprint([[1, 2], [1, 2]])
+
+
+def test_minor_versions_of_python_count_and_their_patches_do_not(monkeypatch):
+    major, minor, patch, *rest = sys.version_info
+    found = []
+    for version in ((major, minor, patch), (major, minor, patch + 1), (major, minor + 1, 0)):
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "version_info", (*version, *rest))
+            found.append(fingerprint(1))
+    assert found[0] == found[1] != found[2]
+
+
+class Table:
+    """Keeps its memory apart where pickle has a protocol for that, as pyarrow does."""
+
+    def __init__(self, rows: bytes) -> None:
+        self.rows = rows
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        return Table, (pickle.PickleBuffer(self.rows) if protocol >= 5 else self.rows,)
+
+
+def test_memory_that_pickle_could_keep_apart_counts():
+    assert fingerprint(Table(b"1")) == fingerprint(Table(b"1")) != fingerprint(Table(b"2"))
 
 
 def test_cycles_end():

@@ -2,12 +2,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from bagua_algos.data import (
     LoadBalancingDistributedBatchSampler,
     LoadBalancingDistributedSampler,
 )
+from bagua_algos.data.balance import Balance
+from bagua_algos.data.sampler import deals_to_workers
 from tests.bagua_algos.data.examples import Sequences
 
 DATA = Sequences()
@@ -50,6 +52,10 @@ def test_workers_of_a_loader_get_like_costs_at_each_step():
     assert max(spreads) <= 20 and sum(spreads) / len(spreads) < 12
 
 
+def test_without_a_batch_size_examples_of_the_same_place_alone_cost_the_same():
+    assert list(sampler()) == list(sampler(batch_size=1)) != list(sampler(batch_size=2))
+
+
 def test_set_epoch_gives_another_order():
     own = sampler()
     first = list(own)
@@ -58,6 +64,35 @@ def test_set_epoch_gives_another_order():
     assert list(own) != first
     own.set_epoch(0)
     assert list(own) == first
+
+
+def test_batches_of_an_epoch_are_made_once(monkeypatch):
+    """A progress bar may ask for their number at each step."""
+    make, made = Balance.batches, []
+    monkeypatch.setattr(
+        *(Balance, "batches"),
+        lambda *args, **options: made.append(args[2]) or make(*args, **options),
+    )
+    own = batch_sampler()
+    for epoch in (0, 1):
+        own.set_epoch(epoch)
+        assert len(own) == len(list(own)) == len(own)
+    assert made == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "deals"),
+    [
+        (lambda: {"sampler": sampler(), "batch_size": 2}, True),
+        (lambda: {"batch_sampler": batch_sampler()}, True),
+        (lambda: {"batch_sampler": BatchSampler(sampler(), 2, drop_last=False)}, True),
+        (lambda: {"sampler": DistributedSampler(DATA, 4, 0)}, False),
+        (lambda: {"shuffle": True}, False),
+    ],
+    ids=["examples", "batches", "batches of examples", "torch's", "none"],
+)
+def test_a_trainer_is_told_whether_a_loader_deals_to_workers_already(options, deals):
+    assert deals_to_workers(DataLoader(DATA, **options())) == deals
 
 
 MAKERS = {"examples": lambda: sampler(1, batch_size=2), "batches": lambda: batch_sampler(1)}
@@ -136,6 +171,7 @@ def test_batches_by_a_budget_are_a_loaders_and_equally_many_on_all_workers():
         (lambda: sampler(rank=4), r"rank must be in 0\.\.3, got 4"),
         (lambda: sampler(batch_size=0), "batch_size"),
         (lambda: sampler().set_epoch(-1), "epoch"),
+        (lambda: sampler(drop_last="no"), r"drop_last must be True or False"),
         (lambda: sampler().state_dict(14), r"num_taken must be in 0\.\.13, got 14"),
         (lambda: LoadBalancingDistributedSampler(DATA, COSTS), "or give num_replicas and rank"),
         (lambda: LoadBalancingDistributedSampler(DATA, COSTS[1:], 2, 0), r"shape \(49,\)"),

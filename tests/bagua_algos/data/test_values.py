@@ -1,6 +1,7 @@
 """What is stored comes back with its type and bits, or is refused; what is damaged is none."""
 
 import pickle
+import re
 import struct
 import zlib
 from collections import OrderedDict, namedtuple
@@ -142,6 +143,22 @@ class Text(str):
 def test_what_would_come_back_as_something_else_is_refused(value):
     with pytest.raises(ValueError, match=r"it\['image'\]\[0\] is a .* allow_pickle=True"):
         encode(KEY, {"image": [value]})
+
+
+@pytest.mark.parametrize(
+    ("value", "described"),
+    [
+        (torch.ones(2, requires_grad=True), "a Tensor on cpu, torch.strided that requires a grad"),
+        (torch.empty(2, device="meta"), "a Tensor on meta, torch.strided, which is"),
+        (np.array([object()]), "a ndarray of object, which is"),
+        (np.bytes_(b"a\0"), "a bytes_ of |S2, which is"),
+        (slice(3), "a slice, which is"),
+    ],
+    ids=["gradient", "meta", "array", "scalar", "object"],
+)
+def test_who_is_refused_is_told_what_it_is(value, described):
+    with pytest.raises(ValueError, match=f"^it is {re.escape(described)}"):
+        encode(KEY, value)
 
 
 def test_pickle_by_an_explicit_switch():

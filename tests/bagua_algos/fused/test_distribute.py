@@ -13,6 +13,7 @@ from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.fused.fuse import is_fused
 from bagua_algos.worker_axis.models import StackedModel
+from tests.bagua_algos import cases
 from tests.bagua_algos.cases import NODES, batch, losses, make_model
 from tests.bagua_algos.fused.settings import assert_same
 from tests.bagua_algos.fused.test_fuse import num_strips
@@ -79,6 +80,7 @@ def test_fused_after_distribute_it_takes_the_same_steps_in_the_buckets():
             optimizer.step()
         assert [p.data_ptr() for p in model.parameters()] == addresses
         bagua_algos.release(model)
+        assert is_fused(optimizer) == fuses, "as the script has asked for"
         results.append(optimizer)
     assert_same(*results)
 
@@ -167,5 +169,7 @@ def test_stacked_workers_are_fused_and_released_no_longer():
     optimizer = make_optimizer(model)
     bagua_algos.distribute(model, optimizer, AllReduce(), StackedCommunicator(2))
     assert is_fused(optimizer)
+    cases.take_step(model, optimizer, 0, range(2))
+    assert num_strips(optimizer) == 1, "of the rows of both"
     bagua_algos.release(model)
     assert not is_fused(optimizer)

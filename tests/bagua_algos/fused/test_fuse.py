@@ -230,7 +230,8 @@ def test_unfused_it_is_as_before_and_owns_its_memory():
             set_gradients(parameters, step)
             optimizer.step()
         if step == 1:
-            assert unfuse_optimizer(fused) is fused and "step" not in vars(fused)
+            assert unfuse_optimizer(fused) is fused
+            assert "step" not in vars(fused) and not fused._optimizer_state_dict_post_hooks
     assert_same(fused, plain)
     states = fused.state.values()
     addresses = {state["exp_avg"].untyped_storage().data_ptr() for state in states}
@@ -359,6 +360,24 @@ def test_parameters_and_gradients_that_change_their_kind():
     assert_same(*results)
 
 
+def test_another_parameter_takes_the_place_of_one_in_the_same_memory():
+    results = []
+    for fuses in (True, False):
+        ours = make_parameters()
+        optimizer = torch.optim.SGD(ours, lr=0.1)
+        if fuses:
+            fuse_optimizer(optimizer)
+        for step in range(3):
+            if step == 1:
+                ours[1] = nn.Parameter(ours[1].data)
+                optimizer.param_groups[0]["params"][1] = ours[1]
+            set_gradients(ours, step)
+            optimizer.step()
+        results.append(optimizer)
+    assert_same(*results)
+    assert num_strips(results[0]) == 1
+
+
 def test_parameters_with_attributes_or_the_same_memory_are_left_alone():
     ours = make_parameters()
     ours[1].rate = 3.0
@@ -416,7 +435,7 @@ def test_an_elementwise_optimizer_of_ones_own():
 
 
 class Rebinding(Optimizer):
-    """Gives parameters other memory at each step, and keeps what they were before."""
+    """Gives parameters other memory at each step, and keeps what they were before, with a count."""
 
     doubles = False
 
@@ -431,6 +450,7 @@ class Rebinding(Optimizer):
                     continue
                 before = self.state[p].get("before", p.data)
                 self.state[p]["before"] = p.data
+                self.state[p]["steps"] = self.state[p].get("steps", 0) + 1
                 p.data = p.data + 0.9 * (p.data - before) - group["lr"] * p.grad
                 if self.doubles:
                     p.data = p.data.double()

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from bagua_algos import AllReduce
@@ -19,13 +20,24 @@ from tests.bagua_algos.fused.settings import SETTINGS
 from tests.bagua_algos.fused.test_stacked import WORKERS, assert_close, train
 
 
-def hung(setting: str, *, agree: bool) -> Engine:
+class Scale(nn.Module):
+    """By a parameter without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+def hung(setting: str, *, agree: bool, bucket_bytes: int = 4096) -> Engine:
     cls, options = SETTINGS[setting]
-    model = StackedModel(make_model().double(), WORKERS)
+    model = StackedModel(nn.Sequential(make_model(), Scale()).double(), WORKERS)
     optimizer = cls(model.parameters(), **options)
     how = partial(make_engine, agree=True) if agree else Engine
     workers = StackedCommunicator(WORKERS)
-    return how(model, optimizer, AllReduce(), workers, bucket_bytes=4096)
+    return how(model, optimizer, AllReduce(), workers, bucket_bytes=bucket_bytes)
 
 
 def elements_of(optimizer: Optimizer) -> list[torch.Tensor]:
@@ -71,11 +83,13 @@ def test_a_parameter_without_a_gradient_stands_still(setting):
 
 @pytest.mark.parametrize("setting", ["sgd momentum", "adam"])
 @pytest.mark.parametrize("agree", [True, False])
-def test_a_state_can_be_loaded_by_workers_that_agree_and_by_others(setting, agree):
-    one, same = hung(setting, agree=True), hung(setting, agree=True)
+@pytest.mark.parametrize("bucket_bytes", [1, 4096])
+def test_a_state_can_be_loaded_by_workers_that_agree_and_by_others(setting, agree, bucket_bytes):
+    """Also where each parameter has a bucket of its own."""
+    one, same = (hung(setting, agree=True, bucket_bytes=bucket_bytes) for _ in range(2))
     train(one, 0, 5)
     train(same, 0, 5)
-    other = hung(setting, agree=agree)
+    other = hung(setting, agree=agree, bucket_bytes=bucket_bytes)
     other.model.load_state_dict(one.model.state_dict())
     other.context.optimizer.load_state_dict(copy.deepcopy(one.context.optimizer.state_dict()))
     for engine in (same, other):
@@ -96,6 +110,21 @@ def test_states_that_differ_stay_apart():
     assert_close(one.context.optimizer, other.context.optimizer)
     weights = next(one.model.parameters())
     assert not torch.equal(weights[0], weights[1])
+
+
+def test_padding_stays_zero_whatever_its_gradients_are():
+    """A code may leave anything there."""
+    engine = hung("sgd momentum", agree=True)
+    buckets = engine.context.buckets
+    assert any(bucket.numel < bucket.weights.shape[1] for bucket in buckets)
+
+    def fill(*_: object) -> None:
+        for bucket in buckets:
+            bucket.gradients[:, bucket.numel :] = 1
+
+    engine.context.optimizer.register_step_pre_hook(fill)
+    train(engine, 0, 2)
+    assert not any(bucket.weights[:, bucket.numel :].any() for bucket in buckets)
 
 
 @pytest.mark.parametrize("is_elsewhere", [True, False])
@@ -128,11 +157,14 @@ def test_an_optimizer_that_is_plain_again_goes_on():
     assert_close(one.context.optimizer, other.context.optimizer)
 
 
-@pytest.mark.parametrize("place", [0, 3, 4, 14])
-def test_a_difference_that_comes_later_is_found_within_a_round(place, monkeypatch):
+@pytest.mark.parametrize(("place", "numel"), [(0, 15), (3, 15), (4, 15), (14, 15), (15, 16)])
+@pytest.mark.parametrize("num_before", [1, 30])
+def test_a_difference_that_comes_later_is_found_within_a_round(
+    place, numel, num_before, monkeypatch
+):
     monkeypatch.setattr(equal_rows, "LOOKED_AT", 4)
-    rows, gradients_wn = equal_rows.EqualRows(), torch.full((WORKERS, 15), torch.nan)
-    for _ in range(30):
+    rows, gradients_wn = equal_rows.EqualRows(), torch.full((WORKERS, numel), torch.nan)
+    for _ in range(num_before):
         rows.look_at(gradients_wn)
     gradients_wn[2, place] = 1
     with pytest.raises(ValueError, match="differ"):

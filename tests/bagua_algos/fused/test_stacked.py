@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bagua_algos import AllReduce
@@ -22,11 +22,16 @@ WORKERS = 3
 
 
 def hung(
-    setting: str, *, fuses: bool, algorithm: Algorithm | None = None, dtype=torch.float64
+    setting: str,
+    *,
+    fuses: bool,
+    algorithm: Algorithm | None = None,
+    dtype: torch.dtype = torch.float64,
+    model: nn.Module | None = None,
 ) -> Engine:
     """On workers that differ, unless `algorithm` averages."""
     cls, options = SETTINGS[setting]
-    model = StackedModel(make_model().to(dtype), WORKERS)
+    model = StackedModel((model or make_model()).to(dtype), WORKERS)
     optimizer = cls(model.parameters(), **options)
     how = make_engine if fuses else Engine
     engine = how(
@@ -117,14 +122,34 @@ def test_a_parameter_without_a_gradient_stands_still(setting):
     assert_close(one.context.optimizer, other.context.optimizer)
 
 
-def test_gradients_that_are_somewhere_else_are_taken_from_there():
-    one, other = (hung("sgd momentum", fuses=fuses) for fuses in (True, False))
+def doubled(gradient: Tensor) -> Tensor:
+    return 2 * gradient
+
+
+def doubled_as_it_lies(gradient: Tensor) -> Tensor:
+    """With the same gaps between its rows."""
+    found = torch.empty_strided(gradient.shape, gradient.stride(), dtype=gradient.dtype)
+    return found.copy_(2 * gradient)
+
+
+def turned_in_its_place(gradient: Tensor) -> Tensor:
+    """From the same address on, the rows the other way round, if it is a square matrix."""
+    return (
+        gradient.mT if gradient.dim() == 3 and gradient.shape[1] == gradient.shape[2] else gradient
+    )
+
+
+@pytest.mark.parametrize("moved", [doubled, doubled_as_it_lies, turned_in_its_place])
+def test_gradients_that_are_somewhere_else_are_taken_from_there(moved):
+    torch.manual_seed(0)
+    square = nn.Sequential(nn.Linear(13, 13), nn.ReLU(), nn.Linear(13, 7))
+    one, other = (hung("sgd momentum", fuses=fuses, model=square) for fuses in (True, False))
     for engine in (one, other):
 
         def move(optimizer: Optimizer, *_: object) -> None:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    parameter.grad = 2 * parameter.grad
+                    parameter.grad = moved(parameter.grad)
 
         engine.context.optimizer.register_step_pre_hook(move)
         train(engine, 0, 4)
@@ -151,3 +176,12 @@ def test_half_the_parameters_in_a_group_of_their_own():
     engine = make_engine(model, optimizer, Algorithm(), StackedCommunicator(WORKERS))
     train(engine, 0, 2)
     assert num_strips(optimizer) == 0, "groups share a bucket"
+
+
+def test_a_parameter_with_attributes_is_stepped_by_itself():
+    """An optimizer may ask for them."""
+    model = make_model()
+    engine = hung("adam", fuses=True, model=model)
+    next(engine.model.parameters()).rate = 3.0
+    train(engine, 0, 2)
+    assert num_strips(engine.context.optimizer) == 0
