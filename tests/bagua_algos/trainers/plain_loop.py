@@ -46,6 +46,14 @@ class Regression(nn.Module):
         return {"loss": F.mse_loss(y_b, labels), "logits": y_b}
 
 
+class Spare(Regression):
+    """Has a layer that no worker ever uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(3, 3)
+
+
 class ScheduleFreeSGD(SGD):
     """Has the methods by which a schedule-free optimizer swaps its weights."""
 

@@ -1,4 +1,9 @@
-"""A worker's part of a checkpoint fits the model that takes it up, or changes nothing of it."""
+"""A worker's part of a checkpoint: its file, and the model that takes it up, which it fits, or
+changes nothing of.
+"""
+
+import os
+import pickle
 
 import pytest
 import torch
@@ -7,7 +12,12 @@ from torch import nn
 import bagua_algos
 from bagua_algos import LocalSGD
 from bagua_algos.communication.stacked import StackedCommunicator
-from bagua_algos.trainers.worker_state import load_worker_state, worker_state
+from bagua_algos.trainers.worker_state import (
+    load_own_file,
+    load_worker_state,
+    save_own_file,
+    worker_state,
+)
 
 
 def distributed(sizes: tuple[int, int], *, frozen: bool = False):
@@ -35,3 +45,33 @@ def test_a_part_of_another_model_is_refused_before_anything_is_changed(saved, lo
     with pytest.raises(ValueError, match=f"the checkpoint {sentence}: resume with the same"):
         load_worker_state(model, optimizer, own_state)
     assert all(x.equal(before[name]) for name, x in model.state_dict().items())
+
+
+class Hostile:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.system, (f"touch '{self.mark}'",)
+
+
+def load(folder):
+    return load_own_file(folder, 0, torch.device("cpu"), otherwise="begin anew")
+
+
+def test_a_part_goes_into_a_folder_that_is_made_for_it(tmp_path):
+    folder = tmp_path / "checkpoints" / "checkpoint-3"
+    for step in 3, 4:  # also into one that is there
+        save_own_file(folder, 0, {"step": step, "weights": torch.ones(2)})
+        part = load(folder)
+        assert part["step"] == step and part["weights"].equal(torch.ones(2))
+
+
+def test_a_hostile_part_is_refused_and_runs_nothing(tmp_path):
+    """A checkpoint may be a stranger's, such as one of a public hub."""
+    save_own_file(tmp_path, 0, {"step": Hostile(tmp_path / "mark")})
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        load(tmp_path)
+    assert not (tmp_path / "mark").exists()

@@ -25,6 +25,7 @@ from tests.bagua_algos.trainers.plain_loop import (
     ALGORITHMS,
     Batch,
     Regression,
+    Spare,
     error_of,
     make_sgd,
     weights,
@@ -32,14 +33,6 @@ from tests.bagua_algos.trainers.plain_loop import (
 
 NO_LABEL = -100
 """What transformers leaves out of a loss."""
-
-
-class Spare(Regression):
-    """Has a layer that no worker ever uses."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.spare = nn.Linear(3, 3)
 
 
 class Counting(Regression):
