@@ -23,10 +23,13 @@ from bagua_algos.engine.script.saves import snapshot
 from bagua_algos.trainers.worker_state import (
     check_optimizer,
     load_worker_state,
+    reading,
     settle,
     to_device,
     worker_state,
 )
+
+_OTHERWISE = "to begin anew with its weights, call load_from_checkpoint and give fit no ckpt_path"
 
 
 class RelaxedStrategy(DDPStrategy):
@@ -157,18 +160,19 @@ class RelaxedStrategy(DDPStrategy):
     def load_optimizer_state_dict(self, checkpoint: Any) -> None:
         """Take up this worker's own weights, optimizer and algorithm's state.
 
-        Raises `ValueError` where there is no file of this worker's, or it is of another step.
+        Raises `ValueError` where there is no file of this worker's, or it is another file or of
+        another step.
         """
         path = self._own_file(self._checkpoint_path)
         try:
-            own = self._own_io.load_checkpoint(
-                path, map_location=to_device(self.root_device), weights_only=True
-            )
+            with reading(path, _OTHERWISE):
+                own = self._own_io.load_checkpoint(
+                    path, map_location=to_device(self.root_device), weights_only=True
+                )
         except FileNotFoundError as error:
             raise ValueError(
                 f"there is no {path}: the checkpoint was saved by another strategy, after fit, or "
-                "by fewer workers; to begin anew with its weights, call load_from_checkpoint and "
-                "give fit no ckpt_path"
+                f"by fewer workers; {_OTHERWISE}"
             ) from error
         if own["global_step"] != checkpoint["global_step"]:
             raise ValueError(

@@ -6,7 +6,9 @@ in their optimizers and in what their algorithms remember.
 """
 
 import os
-from collections.abc import Callable, Mapping
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ def load_own_file(
 ) -> dict[str, Any]:
     """What `save_own_file` has put there, on `device`.
 
-    Raises `ValueError` where there is none; `otherwise` says what to do then.
+    Raises `ValueError` where there is none, or another file; `otherwise` says what to do then.
     """
     path = _own_file(folder, rank)
     if not path.exists():
@@ -57,7 +59,22 @@ def load_own_file(
             f"there is no {path}: the checkpoint was saved without the algorithm's state, or by "
             f"fewer workers; {otherwise}"
         )
-    return torch.load(path, map_location=to_device(device), weights_only=True)
+    with reading(path, otherwise):
+        return torch.load(path, map_location=to_device(device), weights_only=True)
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str], otherwise: str) -> Iterator[None]:
+    """Within it `path` is read. It may be a stranger's: what torch refuses, or finds torn, raises
+    `ValueError`; `otherwise` says what to do then.
+    """
+    try:
+        yield
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"{path} is no worker's part of a checkpoint, or is damaged: take another checkpoint; "
+            f"{otherwise}"
+        ) from error
 
 
 def to_device(device: torch.device) -> Callable[[Any, str], Any]:
