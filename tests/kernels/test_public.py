@@ -125,6 +125,10 @@ def test_settings_that_cannot_be_are_refused():
     assert qsgd.compress(x, STREAMS, (0, 2**32 - 1), **CODE).shape[0] == 3
     with pytest.raises(ValueError, match="wire must be one of fp8_e4m3, fp8_e5m2, got 'fp4'"):
         fp8.compress(x, "fp4")
+    payload = fp8.compress(x, "fp8_e5m2")
+    for decode, payloads in ((fp8.decompress, payload), (fp8.decompress_mean, payload[:, None])):
+        with pytest.raises(ValueError, match="wire must be one of .*, got 'fp4'"):
+            decode(payloads, 8, "fp4")
     with pytest.raises(ValueError, match=r"residual must be a contiguous torch.float32 .*\[3, 8\]"):
         sign_scale.compress_with_feedback(x, torch.zeros(3, 7))
     with pytest.raises(ValueError, match=r"not torch\.float64; convert it"):
@@ -141,6 +145,24 @@ def test_average_is_the_code_of_the_mean():
     assert minmax_uint8.average(payload[:, :, :8], 0).eq(0).all()
     with pytest.raises(ValueError, match=r"20 elements has a payload of \[..., N, 32\] bytes"):
         minmax_uint8.average(payload[..., :24], 20)
+
+
+@pytest.fixture
+def threads():
+    """Sets their number, for a while."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@every_codec
+def test_the_number_of_threads_changes_nothing(threads, codec, compress, settings):
+    x, found = numbers(3, 1 << 18), []
+    for number in (1, 2, 3):
+        threads(number)
+        found.append(compress(x))
+        found.append(codec.decompress_mean(found[-1][:, None], 1 << 18, **settings))
+    assert all(map(torch.equal, found[:2] * 2, found[2:]))
 
 
 THREADS_AND_FORK = """

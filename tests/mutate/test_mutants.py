@@ -124,10 +124,21 @@ def test_every_group_has_modules_and_tests():
     assert len(modules) == len(set(modules)), "a module has one group"
 
 
-def test_every_equivalent_mutant_has_a_module_and_a_reason():
+def test_every_equivalent_mutant_can_be_made_and_has_a_reason():
     known = plan.equivalents()
     assert all(known.values())
-    assert {path for path, _ in known} <= {m for group in plan.groups() for m in group.modules}
+    paths = {path for path, _ in known}
+    assert paths <= {m for group in plan.groups() for m in group.modules}
+    made = {(path, mutant.name) for path in paths for mutant in mutants(path)}
+    assert not known.keys() - made
+
+
+@pytest.mark.parametrize("name", ["map.yaml", "equivalent.yaml"])
+def test_nothing_is_said_twice_of_a_group_or_a_module(name):
+    """YAML would take the last word."""
+    lines = (plan.HERE / name).read_text().splitlines()
+    heads = [line for line in lines if line.endswith(":") and not line.startswith((" ", "#"))]
+    assert len(heads) == len(set(heads)) > 10
 
 
 @pytest.mark.slow
