@@ -127,7 +127,7 @@ def test_settings_that_cannot_be_are_refused():
         fp8.compress(x, "fp4")
     payload = fp8.compress(x, "fp8_e5m2")
     for decode, payloads in ((fp8.decompress, payload), (fp8.decompress_mean, payload[:, None])):
-        with pytest.raises(ValueError, match="wire must be one of .*, got 'fp4'"):
+        with pytest.raises(ValueError, match=r"wire must be one of .*, got 'fp4'"):
             decode(payloads, 8, "fp4")
     with pytest.raises(ValueError, match=r"residual must be a contiguous torch.float32 .*\[3, 8\]"):
         sign_scale.compress_with_feedback(x, torch.zeros(3, 7))
