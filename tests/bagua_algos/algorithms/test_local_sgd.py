@@ -322,3 +322,10 @@ def test_a_weight_outside_the_optimizer_is_refused_with_an_outer_optimizer():
 def test_few_biased_bits_without_error_feedback_warn():
     with pytest.warns(UserWarning, match="SignScale is biased and keeps 1 bits"):
         LocalSGD(outer=Nesterov(), compressor=SignScale())
+
+
+@pytest.mark.parametrize(
+    ("outer", "family"), [(None, "local SGD"), (SlowMo(), "local SGD"), (Nesterov(), "DiLoCo")]
+)
+def test_reports_call_it_diloco_with_its_outer_optimizer_alone(outer, family):
+    assert LocalSGD(outer=outer).family == family

@@ -234,6 +234,17 @@ def test_a_thawed_layer_is_warmed_up_before_the_switch(num_frozen):
         assert not torch.equal(parameter, old)
 
 
+def test_a_state_that_differs_in_one_layer_is_taken_up():
+    model = two_layers()
+    optimizer = adam(model.parameters())
+    Engine(model, optimizer, QAdam(warmup_steps=2), StackedCommunicator(1))
+    train(model, optimizer, 4)
+    edited = saved(optimizer)
+    edited["state"][3]["exp_avg"] += 1
+    optimizer.load_state_dict(edited)
+    assert saved(optimizer)["state"][3]["exp_avg"].equal(edited["state"][3]["exp_avg"])
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, 1 << 20), (1 << 20, 1)])
 def test_a_state_of_warm_up_goes_on_in_other_buckets(before, after):
     def started(bucket_bytes):
