@@ -83,6 +83,20 @@ def test_workers_of_one_process_have_no_connections(make):
     workers.close()
 
 
+@pytest.mark.parametrize("make", [StackedCommunicator, LoopbackCommunicator])
+def test_each_operation_is_told(make):
+    workers = make(3, recorder := Recorder())
+    x_wN = torch.zeros(len(workers.ranks), 3, 2)
+    workers.all_reduce_mean_(x_wN)
+    workers.broadcast_(x_wN)
+    for move in (workers.all_to_all, workers.all_gather, workers.reduce_scatter_mean):
+        move(x_wN)
+    workers.exchange(x_wN, (1, 2, 0))
+    names = ("all_reduce_mean", "broadcast", "all_to_all", "all_gather", "reduce_scatter_mean")
+    assert recorder.messages == [(name, 24) for name in (*names, "exchange")]
+    assert [o.peers for o in recorder.operations] == [None] * 5 + [(1, 2, 0)]
+
+
 @pytest.mark.parametrize("parts", [[[0, 2], [1]], [[0, 1], [2]]])
 def test_a_part_changes_its_own_rows(parts):
     """Neighbours are a view of the rows, others a copy."""

@@ -149,6 +149,14 @@ def test_a_transport_differs_in_what_is_given(alone):
         assert isinstance(duplicate.stripes, Pieces) == (kept | changes)["pieces"]
 
 
+def test_who_is_told_of_streams_is_told_whatever_the_transport(alone):
+    told = []
+    alone.on_streams = told.append
+    workers = alone.with_transport(fixed_order=True).duplicate()
+    workers.use_transport(streams=2, halving_doubling_bytes=0, fixed_order=False, pieces=False)
+    assert told == [2]
+
+
 def test_a_change_to_a_transport_that_cannot_be_is_refused_before_anything_changes(alone):
     kept = {"streams": 1, "halving_doubling_bytes": 0, "fixed_order": False, "pieces": False}
     on_gpu = ProcessGroupCommunicator(device=torch.device("cuda"))

@@ -75,11 +75,8 @@ class ComesLate(HashStore):
 @pytest.fixture
 def clock(monkeypatch):
     """Time passes by sleeping alone."""
-    clock = SimpleNamespace(now_s=100.0, monotonic=lambda: clock.now_s, sleep=lambda s: pass_(s))
-
-    def pass_(seconds: float) -> None:
-        clock.now_s += seconds
-
+    slept_s = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: sum(slept_s), sleep=slept_s.append)
     monkeypatch.setattr(module, "time", clock)
     return clock
 
