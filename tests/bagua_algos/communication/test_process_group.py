@@ -319,7 +319,7 @@ def test_no_memory_is_shared_unless_it_is_asked_for_or_by_one_alone(second):
 def test_memory_of_all_that_cannot_be_shared_is_refused_where_it_is_asked_for(second):
     second.found = NotShared("two hosts", surprises=False)
     workers = ProcessGroupCommunicator(shared_memory=True)
-    with pytest.raises(ValueError, match="^shared_memory=True cannot be: two hosts$"):
+    with pytest.raises(ValueError, match=r"^shared_memory=True cannot be: two hosts$"):
         workers.duplicate()
     [part] = workers.split([[0], [1, 2]])
     assert not part.communicator.shares_memory
