@@ -1,10 +1,13 @@
 """Primitives between node leaders, against a few lines of plain torch."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from bagua_algos import AllReduce, Decentralized, LocalSGD, LowPrecisionDecentralized
-from bagua_algos.communication.hierarchy import levels
+from bagua_algos.communication.hierarchy import OneNode, levels
+from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.communication.primitives import (
     Replicas,
     Residuals,
@@ -31,10 +34,11 @@ from tests.bagua_algos.recorder import Recorder
 NUMEL, PADDED = 50, 64
 UNEQUAL = [
     ((0, 1, 2), (3,)),
-    ((0, 2), (1, 3, 4)),
+    ((0, 4), (1, 2, 3)),
     ((5, 6, 7), (0, 1, 2), (3, 4)),
     NODES[8],
 ]
+ONE_EACH = ((0,), (1,), (2,), (3,))
 every_grouping = pytest.mark.parametrize("nodes", UNEQUAL, ids=str)
 
 
@@ -152,7 +156,7 @@ def test_mixing_between_nodes_keeps_the_workers_mean_and_what_all_agree_on(nodes
         torch.testing.assert_close(mix(agreed, mixing, communicator, hierarchical=True), agreed)
 
 
-@every_grouping
+@pytest.mark.parametrize("nodes", [*UNEQUAL, ONE_EACH], ids=str)
 def test_differences_between_nodes_are_exchanged_by_codes(nodes):
     """Two steps of D_LP_S on nodes' means; then replicas are what they replicate."""
     communicator = stacked(nodes)
@@ -181,6 +185,8 @@ def test_one_node_averages_fully_in_one_operation():
     alone = Ring().mixing(0, 1)
     replicas = Replicas.of(exchanged, alone, communicator, hierarchical=True)
     residuals = Residuals.zeros_like(start, communicator, hierarchical=True)
+    assert torch.equal(replicas.own, start[:1, :NUMEL]), "of worker 0"
+    assert residuals.worker.shape == (1, 1, PADDED)
     compressed_all_reduce_mean_(
         compressed, PADDED, communicator, compressor, residuals, hierarchical=True
     )
@@ -190,6 +196,13 @@ def test_one_node_averages_fully_in_one_operation():
         expected = start[:, : found.shape[1]].mean(0)
         torch.testing.assert_close(found, expected.expand_as(found))
     assert [(o.name, o.ranks) for o in recorder.operations] == [("all_reduce_mean", nodes[0])] * 3
+
+
+def test_of_workers_that_are_held_alone_the_first_of_their_one_node_takes_part():
+    leader, x_w = LoopbackCommunicator(2, nodes=((0, 1),)), torch.ones(1, 3)
+    other = OneNode(SimpleNamespace(ranks=(1,)))  # pyright: ignore[reportArgumentType]
+    assert torch.equal(levels(leader, True).of_parties(x_w), x_w)
+    assert other.of_parties(x_w).shape == (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +232,7 @@ def test_decentralized_training_on_one_node_averages_fully(hierarchical, flat):
 
 
 def test_one_worker_each_is_flat_bit_for_bit():
-    nodes = ((0,), (1,), (2,), (3,))
+    nodes = ONE_EACH
 
     def run(hierarchical, recorder):
         communicator = stacked(nodes, recorder)

@@ -57,7 +57,10 @@ def test_shapes_are_those_of_a_real_worker():
 
 
 def test_a_part_is_the_node_of_worker_0():
-    (part,) = LoopbackCommunicator(5, Operations()).split([[0, 2], [1, 3, 4]])
-    part.communicator.all_reduce_mean_(torch.ones(1, 3))
+    own = LoopbackCommunicator(5, Operations())
+    (part,) = own.split([[0, 2], [1, 3, 4]])
+    part.run_(torch.ones(1, 3), lambda x_p, among: among.all_reduce_mean_(x_p))
     assert part.communicator.world_size == 2
     assert part.communicator.observer.heard == [("all_reduce_mean", 12, (0, 2), None)]
+    with pytest.raises(ValueError, match=r"every worker of 0\.\.4 must be in exactly one part"):
+        own.split([[0, 2], [1, 3]])

@@ -60,7 +60,8 @@ def test_a_reason_is_the_first_sentence(said, reason):
     ],
 )
 def test_bytes_on_the_wire_of_one_of_four_workers(name, num_bytes, sent):
-    assert Operation(name=name, num_bytes=num_bytes, ranks=(0, 1, 2, 3)).bytes_sent == sent
+    operation = Operation(name=name, num_bytes=num_bytes, ranks=(0, 1, 2, 3))
+    assert (operation.bytes_sent, operation.seconds) == (sent, 0), "nobody has measured it"
 
 
 def test_workers_are_named():
@@ -80,6 +81,20 @@ def test_workers_of_one_process_have_no_connections(make):
     with pytest.raises(ValueError, match=f"{make.__name__} has no connections to choose"):
         workers.use_transport(streams=1, halving_doubling_bytes=0, fixed_order=False, pieces=False)
     workers.close()
+
+
+@pytest.mark.parametrize("make", [StackedCommunicator, LoopbackCommunicator])
+def test_each_operation_is_told(make):
+    workers = make(3, recorder := Recorder())
+    x_wN = torch.zeros(len(workers.ranks), 3, 2)
+    workers.all_reduce_mean_(x_wN)
+    workers.broadcast_(x_wN)
+    for move in (workers.all_to_all, workers.all_gather, workers.reduce_scatter_mean):
+        move(x_wN)
+    workers.exchange(x_wN, (1, 2, 0))
+    names = ("all_reduce_mean", "broadcast", "all_to_all", "all_gather", "reduce_scatter_mean")
+    assert recorder.messages == [(name, 24) for name in (*names, "exchange")]
+    assert [o.peers for o in recorder.operations] == [None] * 5 + [(1, 2, 0)]
 
 
 @pytest.mark.parametrize("parts", [[[0, 2], [1]], [[0, 1], [2]]])

@@ -1,12 +1,18 @@
 """Real workers: three of them over gloo, and what one can say by itself."""
 
+import threading
+import warnings
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from bagua_algos.communication import process_group as module
 from bagua_algos.communication.communicator import CommunicationError
+from bagua_algos.communication.connections.groups import Groups
+from bagua_algos.communication.connections.joining import NotShared
 from bagua_algos.communication.pieces import Pieces
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.communication.rendezvous import file_rendezvous
@@ -143,6 +149,14 @@ def test_a_transport_differs_in_what_is_given(alone):
         assert isinstance(duplicate.stripes, Pieces) == (kept | changes)["pieces"]
 
 
+def test_who_is_told_of_streams_is_told_whatever_the_transport(alone):
+    told = []
+    alone.on_streams = told.append
+    workers = alone.with_transport(fixed_order=True).duplicate()
+    workers.use_transport(streams=2, halving_doubling_bytes=0, fixed_order=False, pieces=False)
+    assert told == [2]
+
+
 def test_a_change_to_a_transport_that_cannot_be_is_refused_before_anything_changes(alone):
     kept = {"streams": 1, "halving_doubling_bytes": 0, "fixed_order": False, "pieces": False}
     on_gpu = ProcessGroupCommunicator(device=torch.device("cuda"))
@@ -161,8 +175,10 @@ def test_a_change_to_a_transport_that_cannot_be_is_refused_before_anything_chang
 def test_another_transport_shares_the_nodes_connections_with_the_first(monkeypatch, alone):
     """It is a template, which nobody closes: the nodes' connections are made for duplicates."""
     made_for, hierarchy = [], object()
-    module = "bagua_algos.communication.workers"
-    monkeypatch.setattr(f"{module}.make_hierarchy", lambda workers, nodes: made_for.append(nodes))
+    monkeypatch.setattr(
+        "bagua_algos.communication.workers.make_hierarchy",
+        lambda workers, nodes: made_for.append(nodes),
+    )
     alone.nodes, alone.hierarchy = ((0,),), hierarchy
     other = alone.with_transport(fixed_order=True)
     assert (other.nodes, other.hierarchy, made_for) == (alone.nodes, hierarchy, [None])
@@ -209,9 +225,111 @@ def test_an_operation_reports_how_long_it_took_and_an_exchange_with_oneself_noth
 
 @pytest.mark.parametrize(("ends_with_worker_0", "holder"), [(True, 0), (False, None)])
 def test_worker_0_holds_the_store_that_ends_with_it(monkeypatch, alone, ends_with_worker_0, holder):
-    holders = []
-    module = "bagua_algos.communication.process_group"
-    monkeypatch.setattr(f"{module}.ends_with_worker_0", lambda store: ends_with_worker_0)
-    monkeypatch.setattr(f"{module}.Departures", lambda *words: holders.append(words[-1]))
+    holders, names = [], []
+
+    def departures(store, name, rank, world_size, holder):
+        holders.append(holder)
+        names.append(name)
+
+    monkeypatch.setattr(module, "ends_with_worker_0", lambda store: ends_with_worker_0)
+    monkeypatch.setattr(module, "Departures", departures)
+    duplicate = ProcessGroupCommunicator().duplicate()
+    assert holders == [holder] * 2
+    assert names == [dist.group.WORLD.group_name, duplicate.group.group_name], "not to be confused"
+
+
+def test_the_end_of_a_process_with_workers_waits_for_threads(monkeypatch, alone):
+    made = threading.Event()
+    monkeypatch.setattr(module, "has_process_groups", made)
     ProcessGroupCommunicator()
-    assert holders == [holder]
+    assert made.is_set()
+
+
+def test_the_threads_of_pieces_end_where_they_are_no_longer_used(monkeypatch, alone):
+    closed = []
+    monkeypatch.setattr(Pieces, "close", lambda stripes: closed.append(stripes))
+    workers = alone.with_transport(streams=2, pieces=True).duplicate()
+    first = workers.stripes
+    workers.use_transport(streams=3, halving_doubling_bytes=0, fixed_order=False, pieces=True)
+    assert closed == [first]
+    workers.close()
+    assert closed == [first, workers.stripes] and len(workers.stripes.groups) == 3
+
+
+def test_connections_of_parts_are_left_with_those_of_the_whole(alone):
+    whole = alone.duplicate()
+    [part] = whole.split([[0]])
+    groups = {whole.group, part.communicator.group}
+    whole.close()
+    assert {alone.duplicate().group, alone.duplicate().group} == groups
+
+
+@pytest.fixture
+def second(monkeypatch, alone):
+    """Of three workers the second, who makes duplicates and parts; and what it has heard of memory:
+    where it stands among whom, and what they say.
+    """
+
+    class Three(Groups):
+        rank, members = 1, (4, 7, 9)
+
+        def __init__(self, *_):
+            self.group = self.origin = self.timeout = None
+            self.device = torch.device("cpu")
+
+        def all_say(self, own):
+            return [f"{own} of {member}" for member in self.members]
+
+        def take(self, parts, number):
+            return number * [alone.group]
+
+    heard = []
+
+    def join(rank, members, all_say, limit_s):
+        heard.append((rank, members, all_say("word")))
+        return second.found
+
+    monkeypatch.setattr(module, "Groups", Three)
+    monkeypatch.setattr(module, "join", join)
+    second = SimpleNamespace(heard=heard, found=None)
+    return second
+
+
+@pytest.mark.parametrize("asked", [True, None])
+def test_whoever_is_of_a_duplicate_or_of_a_part_shares_its_memory(second, asked):
+    second.found = SimpleNamespace()
+    workers = ProcessGroupCommunicator(shared_memory=asked)
+    assert workers.duplicate().shares_memory
+    [part] = workers.split([[0], [1, 2]])
+    assert part.communicator.shares_memory
+    assert second.heard == [
+        (1, (4, 7, 9), ["word of 4", "word of 7", "word of 9"]),
+        (0, (7, 9), ["word of 7", "word of 9"]),
+    ]
+
+
+def test_no_memory_is_shared_unless_it_is_asked_for_or_by_one_alone(second):
+    assert not ProcessGroupCommunicator().duplicate().shares_memory
+    alone = ProcessGroupCommunicator(shared_memory=True)
+    alone.world_size = 1
+    assert not alone.duplicate().shares_memory
+    assert second.heard == []
+
+
+def test_memory_of_all_that_cannot_be_shared_is_refused_where_it_is_asked_for(second):
+    second.found = NotShared("two hosts", surprises=False)
+    workers = ProcessGroupCommunicator(shared_memory=True)
+    with pytest.raises(ValueError, match=r"^shared_memory=True cannot be: two hosts$"):
+        workers.duplicate()
+    [part] = workers.split([[0], [1, 2]])
+    assert not part.communicator.shares_memory
+
+
+@pytest.mark.parametrize("surprises", [False, True])
+def test_memory_that_is_not_shared_on_one_host_is_worth_a_warning(second, surprises):
+    second.found = NotShared("a full disk", surprises)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert not ProcessGroupCommunicator(shared_memory=None).duplicate().shares_memory
+    said = ["all-reduces go over gloo, not through shared memory: a full disk"]
+    assert [str(one.message) for one in told] == (said if surprises else [])

@@ -2,10 +2,12 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from torch._C._distributed_c10d import HashStore, Store
 
+from bagua_algos.communication import rendezvous as module
 from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.rendezvous import connect_store, meet
 
@@ -55,6 +57,43 @@ def test_whoever_has_come_is_not_waited_for():
 
     with pytest.raises(CommunicationError, match=r"worker 0: worker 2 has not come within 0\.1 s"):
         meet(OneHasCome(), rank=0, world_size=3, timeout_s=0.1)
+
+
+class ComesLate(HashStore):
+    """Worker 1 has come when worker 0 looks for so many times."""
+
+    num_looks, at = 0, 1_000
+
+    def check(self, keys: list[str]) -> bool:
+        if not keys[0].startswith("1 is in "):
+            return super().check(keys)
+        self.num_looks += 1
+        assert self.num_looks <= 1_000, "it rests between two looks"
+        return self.num_looks >= self.at
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time passes by sleeping alone."""
+    slept_s = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: sum(slept_s), sleep=slept_s.append)
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def test_worker_0_looks_for_the_others_fifty_times_a_second(clock):
+    store = ComesLate()
+    with pytest.raises(CommunicationError, match="worker 0: worker 1 has not come within 10 s"):
+        meet(store, rank=0, world_size=2, timeout_s=10.0)
+    assert store.num_looks == pytest.approx(500, abs=3)
+
+
+def test_who_comes_just_at_the_limit_is_met(clock, monkeypatch):
+    monkeypatch.setattr(clock, "sleep", lambda seconds: None)
+    store = ComesLate()
+    store.at = 3
+    meet(store, rank=0, world_size=2, timeout_s=0.0)
+    assert store.num_looks == 3
 
 
 def test_a_store_serves_whoever_knows_its_port_and_one_that_nobody_serves_is_missed():

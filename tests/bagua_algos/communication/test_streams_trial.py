@@ -22,7 +22,9 @@ from bagua_algos.communication.streams import (
 
 
 class Turns:
-    """A network on which a message takes as long as the test says, by one stream and by eight."""
+    """A network on which a message takes as long as the test says, by one stream and by eight; of
+    two workers, of whom the other always has time for another turn.
+    """
 
     def __init__(self, monkeypatch, one_s: float, several_s: float) -> None:
         self.now_s, self.one_s, self.several_s = 100.0, one_s, several_s
@@ -30,7 +32,9 @@ class Turns:
         self.stripes = SimpleNamespace(several=False)
         self.duplicate_of = {}
         monkeypatch.setattr(module.time, "perf_counter", lambda: self.now_s)
-        monkeypatch.setattr(module, "of_all", lambda workers, mine: [[x] for x in mine])
+        monkeypatch.setattr(
+            module, "of_all", lambda workers, mine: [*([s, s] for s in mine[:2]), [mine[2], -9.0]]
+        )
         monkeypatch.setattr(module, "Hop", self.hop)
 
     def with_transport(self, **options: int) -> "Turns":

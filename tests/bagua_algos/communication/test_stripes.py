@@ -51,3 +51,14 @@ def test_a_worker_that_has_nobody_posts_nothing(batches, num_streams):
     """As in the all-to-all of one worker: torch takes no empty batch."""
     Stripes(_STREAMS[:num_streams]).send_and_receive({}, {})
     assert batches == []
+
+
+@pytest.mark.parametrize(
+    ("num_elements", "num_parts"), [(1, 1), (3, 1), (4, 2), (5, 2), (6, 3), (100, 3)]
+)
+def test_no_part_is_smaller_than_what_pays_unless_the_whole_is(batches, num_elements, num_parts):
+    outgoing = torch.arange(float(num_elements))
+    Stripes(_STREAMS, smallest_part_bytes=8).send_and_receive({1: outgoing}, {})
+    parts = [one.x for [one] in batches]
+    assert len(parts) == num_parts and torch.equal(torch.cat(parts), outgoing)
+    assert all(part.nbytes >= min(8, outgoing.nbytes) for part in parts)
