@@ -23,16 +23,19 @@ def told_to_all(num_workers: int = 2) -> str:
 
 
 def test_where_one_cannot_map_a_file_all_close_their_connections(monkeypatch):
-    """Python warns of a socket that is not closed, and a warning fails a test."""
-    real = joining.mmap.mmap
+    """Python warns of a socket that is not closed, and a warning fails a test. Who still calls the
+    one that has given up may give up before it has called the third, who then waits.
+    """
+    monkeypatch.setattr(joining, "LIMIT_S", 1.0)
+    real, fails = joining.mmap.mmap, iter([True])
 
     def fails_once(*arguments):
-        monkeypatch.undo()
-        raise OSError("no address is left")
+        if next(fails, False):
+            raise OSError("no address is left")
+        return real(*arguments)
 
     monkeypatch.setattr(joining.mmap, "mmap", fails_once)
-    assert told_to_all(3).endswith("no connection: no address is left")
-    assert joining.mmap.mmap is real
+    assert ": no connection: " in told_to_all(3)
 
 
 def test_one_who_calls_and_says_nothing_is_not_waited_for_without_an_end(monkeypatch):
