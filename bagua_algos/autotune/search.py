@@ -1,6 +1,6 @@
 """The search: one setting after the other, by halving and doubling; it knows no workers.
 
-    streams             4, 8, 16, as long as more are faster
+    streams             4, 8, 16, until more are slower
     pattern, lanes      the others
     pieces              of large messages, where there are several streams
     size of buckets     a quarter or four times as large, as long as that is faster; then halves
@@ -18,7 +18,9 @@ from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass, field, replace
 
 WORTH_IT = 0.97
-"""Of the best time so far: a change must take less, or chance would be taken for it."""
+"""Of the best time so far: a change must take less, or chance would be taken for it. One that takes
+more than the best time over this is slower.
+"""
 CLEAR = 1.5
 """Times as fast as the other: no second turn is needed."""
 NUM_LAST_TURNS = 2
@@ -66,10 +68,10 @@ def search(start: Settings, space: Space, num_windows: int) -> Proposals:
     """At most `num_windows` proposals, the first of which is `start`."""
     hill = _Hill(start, (yield start), space, num_windows - NUM_LAST_WINDOWS)
     for streams in space.streams:
-        if streams > hill.best.streams and not (
+        if streams > hill.best.streams:
             yield from hill.attempt(replace(hill.best, streams=streams))
-        ):
-            break
+            if not hill.was_near:
+                break
     for limit in space.halving_doubling_bytes:
         yield from hill.attempt(replace(hill.best, halving_doubling_bytes=limit))
     for lanes in space.lanes:
@@ -96,6 +98,8 @@ class _Hill:
     space: Space
     num_left: int
     tried: set[Hashable] = field(default_factory=set)
+    was_near: bool = False
+    """Whether the last attempt was tried, and was not slower than the best."""
 
     def __post_init__(self) -> None:
         self.tried.add(self.space.kind(self.best))
@@ -103,7 +107,7 @@ class _Hill:
 
     def attempt(self, settings: Settings) -> _Attempt:
         """Whether they are better; untried where there is no window left, or nothing new."""
-        kind = self.space.kind(settings)
+        kind, self.was_near = self.space.kind(settings), False
         if not self.num_left or kind in self.tried:
             return False
         self.tried.add(kind)
@@ -112,6 +116,7 @@ class _Hill:
         is_better = seconds < WORTH_IT * self.best_s
         if is_better:
             self.best, self.best_s = settings, seconds
+        self.was_near = WORTH_IT * seconds <= self.best_s
         return is_better
 
     def sizes(self) -> _Part:

@@ -161,6 +161,23 @@ def test_settings_that_come_to_the_same_are_tried_once():
     assert set(tried[3:]) == {START, replace(START, bucket_bytes=1 << 20)}, "the last turn"
 
 
+@pytest.mark.parametrize(
+    ("by_four", "by_eight", "stays", "tries_sixteen"),
+    [
+        (0.5, 0.49, 16, True),  # nearly as fast: a packet was lost, or more do not help
+        (0.5, 0.5 / WORTH_IT, 16, True),
+        (0.5, 0.52, 4, False),
+        (1.0, 1.0, 16, True),
+        (1.04, 0.1, 1, False),
+    ],
+)
+def test_more_streams_are_tried_until_they_are_slower(by_four, by_eight, stays, tries_sixteen):
+    times = {1: 1.0, 4: by_four, 8: by_eight, 16: 0.4}
+    settings, tried = found(lambda s: times[s.streams])
+    assert settings.streams == stays
+    assert (16 in {s.streams for s in tried}) == tries_sixteen
+
+
 def test_pieces_are_tried_by_several_streams_alone():
     by_two, _ = found(lambda s: 1.0 - 0.1 * (s.streams == 2) - 0.5 * s.pieces, BY_TWO)
     assert by_two.streams == 2 and by_two.pieces

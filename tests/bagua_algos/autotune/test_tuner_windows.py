@@ -125,24 +125,24 @@ def in_one_bucket(workers: Workers) -> Engine:
 
 
 BUCKETS = [{"bucket_bytes": 32}, {"bucket_bytes": 64}]
-STREAMS, ONE_LANE = {"streams": 4}, {"lanes": 1}
+STREAMS, ONE_LANE = [{"streams": number} for number in (4, 8, 16)], {"lanes": 1}
 BY_HALVES, BY_RING = {"halving_doubling_bytes": EVERY_SIZE}, {"halving_doubling_bytes": 0}
 
 
 @pytest.mark.parametrize(
     ("workers", "own", "expected"),
     [
-        (Workers(), ALL, [STREAMS, BY_HALVES, *BUCKETS]),
-        (Workers(halving_doubling_bytes=EVERY_SIZE), ALL, [STREAMS, BY_RING, *BUCKETS]),
-        (Workers(halving_doubling_bytes=9), ALL, [STREAMS, BY_RING, BY_HALVES, *BUCKETS]),
-        (Workers(shares_memory=True), ALL, [STREAMS, *BUCKETS]),
-        (Workers(streams=4), ALL, [{"streams": 8}, BY_HALVES, {"pieces": True}, *BUCKETS]),
+        (Workers(), ALL, [*STREAMS, BY_HALVES, *BUCKETS]),
+        (Workers(halving_doubling_bytes=EVERY_SIZE), ALL, [*STREAMS, BY_RING, *BUCKETS]),
+        (Workers(halving_doubling_bytes=9), ALL, [*STREAMS, BY_RING, BY_HALVES, *BUCKETS]),
+        (Workers(shares_memory=True), ALL, [*STREAMS, *BUCKETS]),
+        (Workers(streams=4), ALL, [*STREAMS[1:], BY_HALVES, {"pieces": True}, *BUCKETS]),
         (Workers(streams=16), ALL, [BY_HALVES, {"pieces": True}, *BUCKETS]),
         (Workers(streams=16, pieces=True), ALL, [BY_HALVES, {"pieces": False}, *BUCKETS]),
-        (Workers(), replace(ALL, tunes_buckets=False), [STREAMS, BY_HALVES]),
+        (Workers(), replace(ALL, tunes_buckets=False), [*STREAMS, BY_HALVES]),
         (Workers(streams=4), replace(ALL, tunes_transport=False), BUCKETS),
         (Workers(device=torch.device("cuda")), ALL, BUCKETS),
-        (Workers(device=torch.device("cpu"), shares_memory=True), ALL, [STREAMS, *BUCKETS]),
+        (Workers(device=torch.device("cpu"), shares_memory=True), ALL, [*STREAMS, *BUCKETS]),
     ],
 )
 def test_what_is_tried_where_nothing_is_faster(workers, own, expected):
