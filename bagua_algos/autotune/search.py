@@ -70,7 +70,7 @@ def search(start: Settings, space: Space, num_windows: int) -> Proposals:
     for streams in space.streams:
         if streams > hill.best.streams:
             yield from hill.attempt(replace(hill.best, streams=streams))
-            if not hill.was_near:
+            if hill.last_s > hill.best_s / WORTH_IT:
                 break
     for limit in space.halving_doubling_bytes:
         yield from hill.attempt(replace(hill.best, halving_doubling_bytes=limit))
@@ -98,25 +98,25 @@ class _Hill:
     space: Space
     num_left: int
     tried: set[Hashable] = field(default_factory=set)
-    was_near: bool = False
-    """Whether the last attempt was tried, and was not slower than the best."""
+    last_s: float = field(init=False)
+    """Of the last one that was tried."""
 
     def __post_init__(self) -> None:
+        self.last_s = self.best_s
         self.tried.add(self.space.kind(self.best))
         self.num_left -= 1
 
     def attempt(self, settings: Settings) -> _Attempt:
         """Whether they are better; untried where there is no window left, or nothing new."""
-        kind, self.was_near = self.space.kind(settings), False
+        kind = self.space.kind(settings)
         if not self.num_left or kind in self.tried:
             return False
         self.tried.add(kind)
         self.num_left -= 1
-        seconds = yield settings
-        is_better = seconds < WORTH_IT * self.best_s
+        self.last_s = yield settings
+        is_better = self.last_s < WORTH_IT * self.best_s
         if is_better:
-            self.best, self.best_s = settings, seconds
-        self.was_near = WORTH_IT * seconds <= self.best_s
+            self.best, self.best_s = settings, self.last_s
         return is_better
 
     def sizes(self) -> _Part:

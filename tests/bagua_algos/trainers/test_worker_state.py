@@ -2,8 +2,6 @@
 changes nothing of.
 """
 
-import os
-
 import pytest
 import torch
 from torch import nn
@@ -17,6 +15,7 @@ from bagua_algos.trainers.worker_state import (
     save_own_file,
     worker_state,
 )
+from tests.hostile import Hostile
 
 
 def distributed(sizes: tuple[int, int], *, frozen: bool = False):
@@ -44,16 +43,6 @@ def test_a_part_of_another_model_is_refused_before_anything_is_changed(saved, lo
     with pytest.raises(ValueError, match=f"the checkpoint {sentence}: resume with the same"):
         load_worker_state(model, optimizer, own_state)
     assert all(x.equal(before[name]) for name, x in model.state_dict().items())
-
-
-class Hostile:
-    """Writes a file when it is unpickled."""
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return os.system, (f"touch '{self.mark}'",)
 
 
 DAMAGED = "no worker's part of a checkpoint, or is damaged: take another .*; begin anew"

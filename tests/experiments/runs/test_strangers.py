@@ -1,7 +1,6 @@
 """Files of strangers: no code in them runs, each is named, and the rest is read."""
 
 import json
-import os
 import pickle
 
 import pytest
@@ -16,18 +15,9 @@ from experiments.simulated.kept_trainings import KeptTrainings
 from experiments.training.checkpoints.checkpoint import Checkpoints
 from host.errors import UserError
 from tests.experiments.recorded import write_run
+from tests.hostile import Hostile
 
 NESTED = 100_000
-
-
-class Hostile:
-    """Writes a file when it is unpickled."""
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return os.system, (f"touch '{self.mark}'",)
 
 
 class Unknown:
