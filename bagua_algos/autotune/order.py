@@ -3,16 +3,18 @@
 Buckets, streams and pattern can be tuned without another bit where sums have an order of their own
 (`direct.py`). Where the network is near, gloo's ring, whose order depends on all three, may be the
 faster one: then they stay as they are. So both are timed: all buckets of the model, on the lanes
-that they will travel on, without the compute beside them. Only in a fixed order can the number of
-streams be tuned, so that order is timed by several streams, too: over a far network both orders are
-as slow as each other by one stream, and several are what counts. All workers hear of all times and
-decide by one rule.
+that they will travel on, without the compute beside them. Only in a fixed order can streams and
+buckets be tuned, so that order is timed by several streams, too, and in smaller buckets. Over a far
+network both orders are as slow as each other by one stream, and several are what counts. Smaller
+buckets hide more of their time behind the compute, so it is enough that the fixed order is as fast
+in them. All workers hear of all times and decide by one rule.
 """
 
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -20,7 +22,7 @@ from bagua_algos.autotune.search import WORTH_IT
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.primitives import all_reduce_mean_
 from bagua_algos.communication.streams import SEVERAL, connected_when_used
-from bagua_algos.engine.bucket import Bucket
+from bagua_algos.engine.bucket import Bucket, grouped
 from bagua_algos.engine.engine import Engine
 
 BUDGET_S = 3.0
@@ -28,31 +30,39 @@ BUDGET_S = 3.0
 FEWEST_TURNS, MOST_TURNS = 2, 9
 CLEAR = 1.5
 """Times as fast: no other turn is needed, and what the search may not find again is worth it."""
+SMALLER = 8
+"""Times as small as given are the smaller buckets: between the first two sizes of the search."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrderTrial:
     """What was measured: the median seconds in which all buckets are averaged, on the slowest
-    worker, by the pattern that was given, in a fixed order, and in that by several streams; None
-    where there were as many from the start.
+    worker, by the pattern that was given, in a fixed order, in that by several streams, and in that
+    in smaller buckets; None where there were as many from the start, or none so small.
     """
 
     given_s: float
     fixed_s: float
     several_s: float | None = None
+    smaller_s: float | None = None
     num_turns: int
+
+    @property
+    def best_fixed_s(self) -> float:
+        """In a fixed order, over the streams given."""
+        return self.fixed_s if self.smaller_s is None else min(self.fixed_s, self.smaller_s)
 
     @property
     def is_fixed(self) -> bool:
         """Whether sums get a fixed order: not where the pattern given saves more than chance,
         unless several streams are much faster.
         """
-        return WORTH_IT * self.fixed_s <= self.given_s or self._several_are_clear
+        return WORTH_IT * self.best_fixed_s <= self.given_s or self._several_are_clear
 
     @property
     def is_clear(self) -> bool:
         """Whether no other turn would change that."""
-        slower_s, faster_s = sorted((self.given_s, self.fixed_s), reverse=True)
+        slower_s, faster_s = sorted((self.given_s, self.best_fixed_s), reverse=True)
         return slower_s >= CLEAR * faster_s or self._several_are_clear
 
     @property
@@ -68,9 +78,10 @@ class Order:
     trial: OrderTrial | None = None
 
 
-def choose_order(engine: Engine) -> Order:
+def choose_order(engine: Engine, bucket_bytes: int | None) -> Order:
     """Measure where there is a choice, and give the engine's all-reduces what is faster; a
-    collective call, before the first step.
+    collective call, before the first step. Buckets hold `bucket_bytes`, None where they cannot
+    change.
     """
     workers, algorithm = engine.context.communicator, engine.algorithm
     largest = max(b.weights.numel() * b.weights.element_size() for b in engine.context.buckets)
@@ -81,7 +92,7 @@ def choose_order(engine: Engine) -> Order:
         and (algorithm.all_reduces or algorithm.needs_nodes)
     )
     given = workers.streams  # this may be a lane's own communicator, whose number changes
-    trial = try_orders(engine) if has_choice else None
+    trial = try_orders(engine, bucket_bytes) if has_choice else None
     order = Order(is_fixed=trial is None or trial.is_fixed, trial=trial)
     sum_in(engine, is_fixed=order.is_fixed, streams=given)
     return order
@@ -103,29 +114,36 @@ def sum_in(engine: Engine, *, is_fixed: bool, streams: int | None = None) -> Non
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """Of averaging `buckets`; what it is called in `OrderTrial`."""
+
+    name: str
+    is_fixed: bool
+    streams: int
+    buckets: Sequence[Bucket]
+
+
 def try_orders(
     engine: Engine,
+    bucket_bytes: int | None = None,
     *,
     budget_s: float = BUDGET_S,
     clock: Callable[[], float] = time.perf_counter,
 ) -> OrderTrial:
     """Time them in turn; a collective call, while all gradients are zero, which they stay."""
-    given = engine.context.communicator.streams
-    ways = [(False, given), (True, given)]
-    if given < SEVERAL:
-        ways.append((True, SEVERAL))
-        sum_in(engine, is_fixed=True, streams=SEVERAL)
-        _average_s(engine, clock)  # which connects them
+    ways = _ways(engine, bucket_bytes)
+    for way in ways:
+        if way.name == "several_s":
+            _average_s(engine, way, clock)  # which connects them
     started_s, turns = clock(), []
     while True:
         times_s = [0.0] * len(ways)
         order = range(len(ways))
-        for way in order if len(turns) % 2 else reversed(order):
-            is_fixed, streams = ways[way]
-            sum_in(engine, is_fixed=is_fixed, streams=streams)
-            times_s[way] = _average_s(engine, clock)
+        for number in order if len(turns) % 2 else reversed(order):
+            times_s[number] = _average_s(engine, ways[number], clock)
         *times_s, spent_s = slowest(engine, [*times_s, clock() - started_s])
-        turns.append(tuple(times_s))
+        turns.append(dict(zip([way.name for way in ways], times_s, strict=True)))
         trial = conclusion(turns)
         if len(turns) == MOST_TURNS or (
             len(turns) >= FEWEST_TURNS and (trial.is_clear or spent_s > budget_s)
@@ -133,17 +151,39 @@ def try_orders(
             return trial
 
 
-def conclusion(turns: Sequence[tuple[float, ...]]) -> OrderTrial:
-    """What the seconds of all turns say, of each by the pattern given, in a fixed order, and in
-    that by several streams, if these were timed.
-    """
-    given_s, fixed_s, *several_s = map(statistics.median, zip(*turns, strict=True))
-    return OrderTrial(
-        given_s=given_s,
-        fixed_s=fixed_s,
-        several_s=several_s[0] if several_s else None,
-        num_turns=len(turns),
-    )
+def conclusion(turns: Sequence[Mapping[str, float]]) -> OrderTrial:
+    """What the seconds of all turns say, each called as in `OrderTrial`."""
+    medians_s = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
+    return OrderTrial(**medians_s, num_turns=len(turns))
+
+
+def _ways(engine: Engine, bucket_bytes: int | None) -> list[_Way]:
+    given, streams = engine.context.buckets, engine.context.communicator.streams
+    ways = [
+        _Way(name="given_s", is_fixed=False, streams=streams, buckets=given),
+        _Way(name="fixed_s", is_fixed=True, streams=streams, buckets=given),
+    ]
+    if streams < SEVERAL:
+        ways.append(_Way(name="several_s", is_fixed=True, streams=SEVERAL, buckets=given))
+    if bucket_bytes is not None:
+        smaller = _divided(given, max(1, bucket_bytes // SMALLER))
+        if len(smaller) > len(given):
+            ways.append(_Way(name="smaller_s", is_fixed=True, streams=streams, buckets=smaller))
+    return ways
+
+
+def _divided(buckets: Sequence[Bucket], bucket_bytes: int) -> list[Bucket]:
+    """Their parts as the search would make them, in the same memory; a parameter stays whole."""
+    parts: list[Bucket] = []
+    for bucket in buckets:
+        groups = grouped(bucket.parameters, num_held=1, bucket_bytes=bucket_bytes)
+        sizes = [len(group) for group in groups]
+        firsts = [bucket.starts[sum(sizes[:number])] for number in range(len(sizes))]
+        columns = [0, *firsts[1:], bucket.gradients.shape[1]]
+        for start, stop in itertools.pairwise(columns):
+            gradients = bucket.gradients[:, start:stop]
+            parts.append(replace(bucket, index=len(parts), gradients=gradients))
+    return parts
 
 
 def slowest(engine: Engine, numbers: list[float]) -> list[float]:
@@ -156,13 +196,14 @@ def slowest(engine: Engine, numbers: list[float]) -> list[float]:
     return every[0][0].amax(0).tolist()
 
 
-def _average_s(engine: Engine, clock: Callable[[], float]) -> float:
+def _average_s(engine: Engine, way: _Way, clock: Callable[[], float]) -> float:
     """How long all buckets take; all workers begin together."""
 
     def average(workers: Communicator, bucket: Bucket) -> None:
         all_reduce_mean_(bucket.gradients, workers, engine.algorithm.needs_nodes)
 
+    sum_in(engine, is_fixed=way.is_fixed, streams=way.streams)
     slowest(engine, [0.0])
     began_s = clock()
-    engine.dispatcher.run_buckets("autotuning", average, engine.context.buckets)
+    engine.dispatcher.run_buckets("autotuning", average, way.buckets)
     return clock() - began_s

@@ -3,11 +3,14 @@ says how long everything takes.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from bagua_algos.engine.bucket import Bucket
 
 SLOWEST = 2.0
 """Times as long as here everything takes on the slowest of the workers."""
@@ -39,7 +42,7 @@ class Dispatcher:
         self.num_lanes = self.num_used = 2
         self.done: list[str] = []
         self.uses: list[dict[str, Any]] = []
-        self.seconds: Callable[[Workers], float] = lambda workers: 1.0
+        self.seconds: Callable[[Workers, int], float] = lambda workers, num_buckets: 1.0
         self.wait_s = 0.0
         """For the others, whenever they come together."""
 
@@ -59,7 +62,7 @@ class Dispatcher:
         for bucket in buckets:
             job(self._engine.context.communicator, bucket)
         self.done.append("buckets")
-        self._engine.now_s += self.seconds(self._engine.context.communicator)
+        self._engine.now_s += self.seconds(self._engine.context.communicator, len(buckets))
 
 
 class Engine:
@@ -81,12 +84,16 @@ class Engine:
 
     def relayout(self, groups: Sequence[Sequence[nn.Parameter]]) -> None:
         self.context.buckets = [
-            SimpleNamespace(
+            Bucket(
+                index=index,
                 parameters=tuple(group),
+                starts=tuple(accumulate((p.numel() for p in group[:-1]), initial=0)),
+                numel=sum(p.numel() for p in group),
                 weights=torch.zeros(1, sum(p.numel() for p in group)),
-                gradients=object(),
+                gradients=torch.zeros(1, sum(p.numel() for p in group)),
+                memory_formats=(torch.contiguous_format,) * len(group),
             )
-            for group in groups
+            for index, group in enumerate(groups)
         ]
 
     @property

@@ -30,7 +30,7 @@ def timed(engine: Any, seconds: dict[tuple[bool, int], float]) -> list[tuple[boo
     """What is averaged by which way, as it comes."""
     ways = []
 
-    def seconds_of(workers: Any) -> float:
+    def seconds_of(workers: Any, num_buckets: int) -> float:
         ways.append((workers.fixed_order, workers.streams))
         return seconds[ways[-1]]
 
@@ -52,7 +52,7 @@ def test_where_there_is_a_choice_the_faster_order_is_taken(monkeypatch, there, f
     engine = engine_of(**there)
     timed(engine, EQUAL | {FIXED: fixed_s})
     monkeypatch.setattr(order, "try_orders", partial(try_orders, clock=engine.clock))
-    chosen = choose_order(engine)
+    chosen = choose_order(engine, None)
     assert chosen.is_fixed == is_fixed and chosen.trial is not None
     assert engine.dispatcher.uses[-1] == {
         "lanes": 2,
@@ -76,7 +76,7 @@ def test_where_there_is_a_choice_the_faster_order_is_taken(monkeypatch, there, f
 def test_where_there_is_none_nothing_is_measured_and_the_order_is_fixed(there):
     engine = engine_of(**there)
     ways = timed(engine, {})
-    chosen = choose_order(engine)
+    chosen = choose_order(engine, None)
     assert chosen.is_fixed and chosen.trial is None and not ways
     others = there.get("world_size", 3) > 2
     assert [use["fixed_order"] for use in engine.dispatcher.uses] == [True] * others
@@ -111,6 +111,39 @@ def test_where_there_are_several_already_two_ways_are_timed():
     trial = try_orders(engine, clock=engine.clock)
     assert trial.several_s is None and trial.num_turns == 2
     assert ways == [BY_SEVERAL, (False, SEVERAL), (False, SEVERAL), BY_SEVERAL]
+
+
+def test_smaller_buckets_are_timed_as_the_search_would_make_them(averaged):
+    engine = engine_of((3, 5, 40, 2, 6), streams=SEVERAL)
+    engine.relayout([engine.parameters[:3], engine.parameters[3:]])
+    engine.dispatcher.seconds = lambda workers, num_buckets: float(num_buckets)
+    trial = try_orders(engine, 8 * 8 * 4, budget_s=0.0, clock=engine.clock)
+    assert (trial.fixed_s, trial.smaller_s) == (2 * SLOWEST, 3 * SLOWEST)
+    first, second = (bucket.gradients for bucket in engine.context.buckets)
+    smaller = [gradients for gradients, *_ in averaged[:3]]
+    assert [x.numel() for x in smaller] == [8, 40, 8]
+    places = [first[:, :8].data_ptr(), first[:, 8:].data_ptr(), second.data_ptr()]
+    assert [x.data_ptr() for x in smaller] == places
+
+
+@pytest.mark.parametrize(("sizes", "bucket_bytes"), [((8, 8), 8 * 4 * 8), ((400,), 800)])
+def test_buckets_that_cannot_be_smaller_are_timed_once(sizes, bucket_bytes):
+    engine = engine_of(sizes)
+    ways = timed(engine, EQUAL)
+    trial = try_orders(engine, bucket_bytes, budget_s=0.0, clock=engine.clock)
+    assert trial.smaller_s is None and len(ways) == 1 + 2 * len(EQUAL)
+
+
+@pytest.mark.parametrize(("smaller_s", "is_fixed"), [(1.0, True), (1.0625, False)])
+def test_a_fixed_order_may_be_as_fast_in_smaller_buckets_alone(monkeypatch, smaller_s, is_fixed):
+    engine = engine_of((8, 8), streams=SEVERAL)
+    engine.relayout([engine.parameters])
+    seconds = {(False, 1): 1.0, (True, 1): 1.25, (True, 2): smaller_s}
+    engine.dispatcher.seconds = lambda workers, num: seconds[workers.fixed_order, num]
+    monkeypatch.setattr(order, "try_orders", partial(try_orders, clock=engine.clock))
+    chosen = choose_order(engine, 4 * 8 * 8)
+    assert chosen.is_fixed == is_fixed and chosen.trial is not None
+    assert chosen.trial.smaller_s == SLOWEST * smaller_s
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_buckets_alone_stay(attributes, said):
 
 
 def test_beside_a_faster_pattern_lanes_alone_are_tuned():
-    trial = OrderTrial(given_s=0.0015, fixed_s=0.00225, num_turns=2)
+    trial = OrderTrial(given_s=0.0015, fixed_s=0.003, smaller_s=0.00225, num_turns=2)
     own = ALL.by(Order(is_fixed=False, trial=trial))
     assert own.tunes_lanes and not own.tunes_transport and not own.tunes_buckets
     [sentence] = own.left_out
@@ -95,8 +95,12 @@ def made(monkeypatch):
         engine.close, engine.listener = Mock(), None
         return engine
 
+    def choose(engine: Any, bucket_bytes: int | None) -> Order:
+        calls[-1]["order of buckets of"] = bucket_bytes
+        return Order(is_fixed=True)
+
     monkeypatch.setattr(module, "Engine", make)
-    monkeypatch.setattr(module, "choose_order", lambda engine: Order(is_fixed=True))
+    monkeypatch.setattr(module, "choose_order", choose)
     return calls
 
 
@@ -120,8 +124,10 @@ def test_an_engine_has_a_tuner_where_it_is_asked_for(made):
 
 
 def test_parameters_move_where_buckets_are_tuned_alone(made):
-    engine_of(3, autotune=True)  # its first layer has 16 bits
-    assert [options["may_move"] for options in made] == [False]
+    engine_of(3, autotune=True, bucket_bytes=64)  # its first layer has 16 bits
+    engine_of(3, autotune=True, bucket_bytes=64, first_trains=False)
+    found = [(options["may_move"], options["order of buckets of"]) for options in made]
+    assert found == [(False, None), (True, 64)]
 
 
 def test_whoever_asks_for_what_cannot_be_tuned_is_warned(made):
@@ -141,7 +147,7 @@ def test_a_worker_alone_and_whoever_is_tuned_hear_no_warning(made):
 def test_an_engine_whose_order_cannot_be_measured_is_closed(made, monkeypatch):
     engines = []
 
-    def fail(engine: Any) -> Order:
+    def fail(engine: Any, bucket_bytes: int | None) -> Order:
         engines.append(engine)
         raise RuntimeError("a worker has gone")
 

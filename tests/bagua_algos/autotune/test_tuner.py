@@ -7,7 +7,7 @@ import torch
 
 import bagua_algos
 from bagua_algos import AllReduce, AsyncModelAverage, ByteGrad, LocalSGD
-from bagua_algos.autotune.order import conclusion
+from bagua_algos.autotune.order import OrderTrial, conclusion
 from bagua_algos.autotune.tuner import MOST_STEPS, scope
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.fsdp2.checks import check_options
@@ -18,6 +18,7 @@ from tests.bagua_algos.gloo import run_program_once
 from tests.bagua_algos.rows import ROWS
 
 FLOAT32 = {torch.float32}
+TRIED = ["given_s", "fixed_s", "several_s", "smaller_s"]
 
 
 @pytest.fixture(scope="module")
@@ -66,23 +67,33 @@ def test_beside_the_ring_lanes_alone_are_tuned(workers):
     assert len({row["num_buckets"] for row in tuning["windows"]}) == 1
     assert {row["streams"] for row in tuning["windows"]} == {1}, "those given, after the trial too"
     assert not tuning["order"]["is_fixed"]
-    assert min(tuning["order"]["trial"][name] for name in ("fixed_s", "several_s")) > 0
+    assert min(tuning["order"]["trial"][name] for name in TRIED) > 0
     [sentence] = tuning["left_out"]
     assert sentence.startswith("the pattern of all-reduces is faster as it is")
 
 
+def concluded(turns: list[tuple[float, ...]]) -> OrderTrial:
+    return conclusion([dict(zip(TRIED, turn, strict=False)) for turn in turns])
+
+
+@pytest.mark.parametrize(("smaller_s", "is_fixed"), [(1.0, True), (1.02, True), (1.05, False)])
+def test_it_is_enough_that_a_fixed_order_is_as_fast_in_smaller_buckets(smaller_s, is_fixed):
+    trial = conclusion([{"given_s": 1.0, "fixed_s": 2.0, "smaller_s": smaller_s}])
+    assert (trial.best_fixed_s, trial.is_fixed, trial.is_clear) == (smaller_s, is_fixed, False)
+
+
 @pytest.mark.parametrize(("fixed_s", "is_fixed"), [(1.0, True), (1.02, True), (1.05, False)])
 def test_the_median_of_turns_decides_and_a_tie_fixes_the_order(fixed_s, is_fixed):
-    trial = conclusion([(1.0, fixed_s), (9.0, fixed_s), (0.9, 9.0)])
+    trial = concluded([(1.0, fixed_s), (9.0, fixed_s), (0.9, 9.0)])
     assert (trial.given_s, trial.fixed_s, trial.num_turns) == (1.0, fixed_s, 3)
     assert trial.is_fixed == is_fixed and not trial.is_clear
-    assert conclusion([(1.0, 0.6)]).is_clear and conclusion([(1.0, 1.6)]).is_clear
+    assert concluded([(1.0, 0.6)]).is_clear and concluded([(1.0, 1.6)]).is_clear
 
 
 @pytest.mark.parametrize(("several_s", "is_fixed"), [(0.6, True), (0.7, False)])
 def test_several_streams_that_are_much_faster_fix_the_order(several_s, is_fixed):
     """By one stream both orders are as slow as each other, over a far network."""
-    trial = conclusion([(1.0, 1.1, several_s), (1.0, 1.1, several_s)])
+    trial = concluded([(1.0, 1.1, several_s), (1.0, 1.1, several_s)])
     assert (trial.several_s, trial.is_fixed, trial.is_clear) == (several_s, is_fixed, is_fixed)
 
 

@@ -291,7 +291,8 @@ def test_whoever_is_never_tuned_takes_up_and_measures_nothing():
 @pytest.mark.parametrize(("device", "num_waits"), [("cuda", 1), ("cpu", 0)])
 def test_a_gpu_is_through_before_the_clock_is_read(monkeypatch, device, num_waits):
     engine = in_one_bucket(Workers())
-    engine.context.buckets[0].weights = SimpleNamespace(device=torch.device(device))
+    weights = SimpleNamespace(device=torch.device(device))
+    engine.context.buckets = [SimpleNamespace(weights=weights, parameters=engine.parameters)]
     waits = []
     monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
     tuner_of(engine).forward_begins()
