@@ -4,9 +4,10 @@ The work is known as parts, one after the other, each of pieces. What parts are 
 counts relative to one another: what is done has taken so many times longer, and so will what is to
 come. In the part that is at work its own pieces say soon how long the rest of it takes:
 
-    seconds a unit of the part = (spent + W host cost) / (done + W cost)        W = 1 / 50
+    seconds of the part = (spent + W host cost) / (share done + W)        W = 1 / 50
 
-where `host` is how many times longer than expected the earlier parts took.
+where `host` is how many times longer than expected the earlier parts took, and W is larger where
+pieces of one size take very unlike times.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class _Part:
 
     cost_s: float
     is_measured: bool = False
+    weight: float = _WEIGHT
     share: float = 0.0
     spent_s: float | None = None
     sizes: list[float] = field(default_factory=list)
@@ -44,14 +46,14 @@ class _Part:
         assert self.spent_s is not None, "it has begun"
         if host is None and not self.share:
             return self.cost_s
-        weight = 0.0 if host is None else _WEIGHT
+        weight = 0.0 if host is None else self.weight
         whole_s = (self.spent_s + weight * (host or 0) * self.cost_s) / (self.share + weight)
         return whole_s * (1 - self.share)
 
 
 class Work:
     """What a command is going to do; what is left of it is said after a tenth, every `EVERY_S`, and
-    with lines.
+    from then on with lines.
 
     Args:
         expected_s: by part, in order, how long each may take; only their relations matter once one
@@ -68,12 +70,15 @@ class Work:
         self._started_s = self._begun_s = self._said_s = clock()
         self._has_said = False
 
-    def expect(self, part: str, seconds: float, *, is_measured: bool = False) -> None:
+    def expect(
+        self, part: str, seconds: float, *, is_measured: bool = False, weight: float = _WEIGHT
+    ) -> None:
         """By now it is known better how long a part may take, or that there is one more. What
-        `is_measured` was measured on this host, and takes no longer for being on a slow one.
+        `is_measured` takes no longer for being on a slow host. It counts as much as that share of
+        the part's own pieces, its `weight`.
         """
         own = self._parts.setdefault(part, _Part(seconds))
-        own.cost_s, own.is_measured = seconds, is_measured
+        own.cost_s, own.is_measured, own.weight = seconds, is_measured, weight
 
     def begin(self, part: str, sizes: Sequence[float] = (1.0,), at_once: int = 1) -> None:
         """Its pieces are next, and what came before is done.
@@ -105,14 +110,19 @@ class Work:
         yet, and a tenth is done.
         """
         if line or self._is_time():
-            self._said_s, self._has_said = self._clock(), True
-            say(f"{line}; {self}" if line else str(self))
+            left = str(self) if self._is_known() else ""
+            self._said_s, self._has_said = self._clock(), self._has_said or bool(left)
+            say("; ".join(filter(None, [line, left])))
 
     def _is_time(self) -> bool:
         if self._clock() - self._said_s >= EVERY_S:
             return True
         spent_s = self._clock() - self._started_s
-        return not self._has_said and spent_s >= FIRST_S and self.share >= FIRST_SHARE
+        return not self._has_said and spent_s >= FIRST_S and self._is_known()
+
+    def _is_known(self) -> bool:
+        spent_s = self._clock() - self._started_s
+        return self.share >= FIRST_SHARE or spent_s >= EVERY_S
 
     @property
     def share(self) -> float:

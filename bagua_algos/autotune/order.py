@@ -166,7 +166,8 @@ def _ways(engine: Engine, bucket_bytes: int | None) -> list[_Way]:
     if streams < SEVERAL:
         ways.append(_Way(name="several_s", is_fixed=True, streams=SEVERAL, buckets=given))
     if bucket_bytes is not None:
-        smaller = _divided(given, max(1, bucket_bytes // SMALLER))
+        total = sum(p.numel() * p.element_size() for bucket in given for p in bucket.parameters)
+        smaller = _divided(given, max(1, min(bucket_bytes, total) // SMALLER))
         if len(smaller) > len(given):
             ways.append(_Way(name="smaller_s", is_fixed=True, streams=streams, buckets=smaller))
     return ways

@@ -142,6 +142,20 @@ def test_a_line_is_said_with_what_is_left(capsys):
     assert capsys.readouterr().err == "drawn one; 50 % done, about 50 s left\n"
 
 
+def test_a_first_short_piece_of_long_work_says_nothing_of_the_rest(capsys):
+    clock = Clock()
+    work = Work({"all": 1.0}, clock)
+    work.begin("all", [1.0] * 100)
+    for seconds in (0.01, 9.98, 0.01):
+        clock.now_s += seconds
+        work.done(1.0, "copied")
+    assert capsys.readouterr().err.splitlines() == [
+        "copied",
+        "copied",
+        "copied; 3 % done, about 5 min left",
+    ]
+
+
 def test_without_lines_it_is_said_now_and_then(capsys):
     clock = Clock()
     work = Work({"all": 1.0}, clock)

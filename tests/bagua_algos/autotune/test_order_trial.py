@@ -1,5 +1,6 @@
 """When the order of sums is measured, in which turns, and what comes of it."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -124,6 +125,16 @@ def test_smaller_buckets_are_timed_as_the_search_would_make_them(averaged):
     assert [x.numel() for x in smaller] == [8, 40, 8]
     places = [first[:, :8].data_ptr(), first[:, 8:].data_ptr(), second.data_ptr()]
     assert [x.data_ptr() for x in smaller] == places
+
+
+@pytest.mark.parametrize("bucket_bytes", [4 * 64, 10**9, math.inf])
+def test_an_eighth_is_of_all_that_there_is_where_buckets_may_hold_more(bucket_bytes):
+    engine = engine_of((8,) * 8, streams=SEVERAL)
+    engine.relayout([engine.parameters])
+    nums = []
+    engine.dispatcher.seconds = lambda workers, num: float(nums.append(num) or 1.0)
+    assert try_orders(engine, bucket_bytes, budget_s=0.0, clock=engine.clock).smaller_s is not None
+    assert set(nums) == {1, 8}
 
 
 @pytest.mark.parametrize(("sizes", "bucket_bytes"), [((8, 8), 8 * 4 * 8), ((400,), 800)])

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from experiments.commands import study
-from experiments.runs.actions import Command
+from experiments.runs.actions import Command, Copy
 from experiments.runs.parts import choose_parts
 from host.errors import Failure
 from host.remaining import Work
@@ -66,6 +66,22 @@ def test_each_action_says_what_is_left_of_all_parts(tmp_path, capsys, monkeypatc
     said = [line for line in capsys.readouterr().err.splitlines() if ";" in line]
     assert said[0] == "part a; 25 % done, about 5 min left"
     assert said[-1] == "part b; 100 % done, about 0 s left"
+
+
+def test_how_long_a_part_took_counts_until_its_own_pieces_tell(tmp_path, capsys, monkeypatch):
+    """It took twice as long, where that was noted."""
+    copies = ", ".join(["{copy: from, to: a}"] * 50)
+    (tmp_path / "conf" / "study" / "t.yaml").write_text(
+        f"parts: {{a: {{what: One., took: 10 min, actions: [{copies}]}}}}\n"
+    )
+    now_s = [0.0]
+    monkeypatch.setattr(Copy, "run", lambda self: now_s.append(now_s[-1] + 6))
+    monkeypatch.setattr(Copy, "size", 1.0)
+    monkeypatch.setattr(study, "Work", partial(Work, clock=lambda: now_s[-1]))
+    study.run_parts(choose_parts("t", []), "t")
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("part a;")]
+    assert said[0] == "part a; 2 % done, about 9 min left"
+    assert said[23] == "part a; 43 % done, about 3 min left"
 
 
 def test_a_part_whose_first_action_writes_what_the_second_goes_by(tmp_path, capsys, monkeypatch):
