@@ -7,11 +7,11 @@
 A case is a number of streams; "static" cuts each message in equal parts, one a stream, as NCCL's
 own sockets do; "8-512k" has chunks of 512 KiB, whatever a stream's rate; "slowed" paces one stream
 at a tenth of its share; "auto" is what the environment leaves to be measured; "iperf3-8" is iperf3
-with so many streams. Every round makes a new connection for every case and sends `mbytes` MiB: one
-message, or messages of `message` MiB, of which `in_flight` are under way. NCCL's own are
-`message=1 in_flight=4`. Goodput is that of the messages alone, and of the link what is left for
-payload in full frames. "x the first" is the median over the rounds. Processor time is of both
-workers together.
+with so many streams, where it is installed. Every round makes a new connection for every case and
+sends `mbytes` MiB: one message, or messages of `message` MiB, of which `in_flight` are under way.
+NCCL's own are `message=1 in_flight=4`. Goodput is that of the messages alone, and of the link what
+is left for payload in full frames. "x the first" is the median over the rounds. Processor time is
+of both workers together.
 """
 
 import math

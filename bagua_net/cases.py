@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import time
@@ -16,6 +17,7 @@ from typing import Any
 
 from bagua_net.library import build
 from bagua_net.table import HANDLE_BYTES, Plugin
+from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import LinkCondition
 from netsim.errors import ProbeError
@@ -120,7 +122,9 @@ def measure(
 
     Raises:
         NamespaceError, ProbeError: if the network cannot be made, or a transfer fails.
+        UserError: for a case of iperf3 where that is not installed.
     """
+    _check_iperf3(cases)
     library = build()
     ends = socket.socketpair()
 
@@ -153,6 +157,15 @@ def measure(
         )
         samples[cases[index % len(cases)].name].append(sample)
     return samples
+
+
+def _check_iperf3(cases: Sequence[Case]) -> None:
+    name = next((case.name for case in cases if case.is_iperf3), None)
+    if name is not None and shutil.which("iperf3") is None:
+        raise UserError(
+            f"The case {name!r} needs iperf3, which is not in PATH: install it, such as by "
+            "apt-get install iperf3, or leave such cases out of cases=."
+        )
 
 
 def path(condition: NetworkCondition) -> LinkCondition:

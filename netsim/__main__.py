@@ -92,7 +92,7 @@ def parse(words: list[str], command: str = "netsim") -> tuple[NetworkCondition, 
         ValueError: for any other word, or a value that is wrong.
     """
     condition, values = read_words(words, {"workers": "4"}, command=command)
-    if not values["workers"].isdecimal():
+    if not values["workers"].isdecimal() or int(values["workers"]) < 1:
         raise ValueError(f"workers has to be a number from 1 up, not {values['workers']!r}.")
     return condition, int(values["workers"]), values["net"]
 

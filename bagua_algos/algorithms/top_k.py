@@ -200,7 +200,13 @@ def _mean(gathered_N: Sparse, numel: int) -> Tensor:
 
 def _clip_(context: Context, max_norm: float) -> None:
     """Scale every worker's gradients down to a norm of `max_norm` at most."""
-    norms_bw = torch.stack([b.gradients[:, : b.numel].norm(dim=1) for b in context.buckets])
+    norms_bw = torch.stack([_norms(b.gradients[:, : b.numel]) for b in context.buckets])
     scale_w = (max_norm / norms_bw.norm(dim=0)).clamp(max=1.0)
     for bucket in context.buckets:
         bucket.gradients.mul_(scale_w.unsqueeze(1))
+
+
+def _norms(x_wn: Tensor) -> Tensor:
+    """`[w]`, in float32 at least: those of many float16 are beyond its range."""
+    dtype = torch.promote_types(x_wn.dtype, torch.float32)
+    return torch.linalg.vector_norm(x_wn, dim=1, dtype=dtype)

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection, wait
 
 import numpy as np
 import torch
+from torch.optim.lr_scheduler import ConstantLR
 
 from bagua_algos.communication.communicator import Operation
 from bagua_algos.communication.loopback import LoopbackCommunicator
@@ -121,6 +122,7 @@ def _run(
     model = SingleModel(plan.model.to(plan.backend.device))
     optimizer = plan.make_optimizer(model.parameters())
     take_step = make_step(plan, data.train, model, optimizer, communicator, stopwatch)
+    _hold_rates(take_step)
     engine = take_step.distributed
     assert isinstance(engine, Engine), "PyTorch's own are not simulated"
     batches = plan.batches(data, (0,))
@@ -148,6 +150,16 @@ def _run(
     while time.monotonic() < deadline_s:  # until it is killed: the others still rehearse
         take_step(batches.indices(0))
     return 0
+
+
+def _hold_rates(take_step: Step) -> None:
+    """Keep the learning rates that the run begins with, which are no part of a time. A rehearsal
+    may be longer than the run: there a schedule may be over, or have come to 0, by which SlowMo
+    divides. In place of 0 at the beginning it is a hundredth of the optimizer's rate.
+    """
+    take_step.schedule = ConstantLR(take_step.optimizer, factor=1.0, total_iters=0)
+    for group in take_step.optimizer.param_groups:
+        group["lr"] = group["lr"] or 0.01 * group["initial_lr"]
 
 
 def _share(of_steps: float, until_s: float, seconds: float) -> float:

@@ -114,6 +114,7 @@ class SwitchShaper:
         TCP keeps few bytes in a queue of its own host, as with a real network card, but would
         fill one that it does not see: acknowledgements then wait behind data, and flows starve.
         So the kernel's token bucket, if there is one, lets no more through than the uplink takes.
+        Its queue ends at the kernel's 4 GiB, even if the link's does not.
         """
         if self._single_frames:
             netlink.send_single_frames(INTERFACE)  # else loss hits 64 KB at once

@@ -21,7 +21,10 @@ def queue_bytes(link: LinkCondition) -> int:
 
 
 def qdisc(link: LinkCondition) -> dict:
-    """Arguments of `IPRoute.tc("add", ...)` for the link; empty for an ideal one."""
+    """Arguments of `IPRoute.tc("add", ...)` for the link; empty for an ideal one.
+
+    A queue that `check` refuses is cut to what the kernel's 32 bits hold.
+    """
     assert not link.needs_more_than_rate, link
     if link.rate_mbit is None:
         return {}
@@ -30,7 +33,8 @@ def qdisc(link: LinkCondition) -> dict:
         "kind": KIND,
         "rate": rate_bytes_per_s(link),
         "burst": burst,
-        "limit": burst + queue_bytes(link),  # the kernel counts the burst as part of the queue
+        # The kernel counts the burst as part of the queue.
+        "limit": min(burst + queue_bytes(link), _U32_MAX),
     }
 
 

@@ -30,12 +30,7 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import wire_per_payload
 from netsim.timeline import broadcasts, patterns
 from netsim.timeline.cost import Cost, Situation
-from netsim.timeline.link_table import (
-    Array,
-    LinkSchedule,
-    LinkTable,
-    Ranks,
-)
+from netsim.timeline.link_table import LinkSchedule, LinkTable, Ranks
 from netsim.timeline.tcp.windows import Window, Windows
 from netsim.timeline.transport import GLOO, Transport
 
@@ -196,7 +191,7 @@ class CostModel:
             nap_s=self._nap_s,
         )
         if len(situation.ranks) < 2:
-            return _nothing(situation)
+            return _nothing(situation, is_exchange=operation.name == "exchange")
         if operation.name == "exchange":
             return patterns.exchange(situation, operation.num_bytes, self.route(operation).senders)
         if operation.name not in _COLLECTIVES:
@@ -259,8 +254,13 @@ def _has_nan(cost: Cost) -> bool:
     return any(bool(np.isnan(each).any()) for each in numbers)
 
 
-def _nothing(situation: Situation) -> Cost:
-    nobody: Array = np.zeros(situation.table.world_size)
+def _nothing(situation: Situation, *, is_exchange: bool) -> Cost:
+    at_once = np.zeros(len(situation.ranks)) if is_exchange else 0.0
     return Cost(
-        seconds=0.0, drain_s=0.0, busy_s=np.zeros(situation.table.num_links), sent_bytes=nobody
+        seconds=at_once,
+        drain_s=at_once,
+        busy_s=np.zeros(situation.table.num_links),
+        sent_bytes=np.zeros(situation.table.world_size),
+        notice_s=at_once,
+        handover_s=at_once,
     )

@@ -5,6 +5,7 @@ least counts: a busy host disturbs, and makes nothing faster. The slowest tells 
 """
 
 import csv
+import math
 import os
 import statistics
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
 
+from host.errors import UserError
+from host.output import reason
 from netsim.conditions.condition import NetworkCondition
 from netsim.validation import gloo
 
@@ -19,6 +22,8 @@ SIZES = (40_000, 400_000, 1_600_000, 10_000_000)
 MESSAGE_OPERATIONS = ("all_to_all", "all_reduce_mean")
 _LIMIT_S = 400
 _SECONDS = ("seconds", "most_seconds")
+_LEAST = {"num_processors": 1, "num_workers": 2, "num_bytes": 1} | dict.fromkeys(_SECONDS, 1e-6)
+"""That can have been measured."""
 _LONG_QUEUE_MS = NetworkCondition.queue_ms
 
 
@@ -273,13 +278,24 @@ def write(path: Path, measurements: Sequence[Measurement]) -> None:
 
 
 def read(path: Path) -> list[Measurement]:
-    """What `write` has written."""
-    with path.open(newline="") as file:
-        return [_from_words(words) for words in csv.DictReader(file)]
+    """What `write` has written. Raises `UserError` where that is not what a file holds."""
+    try:
+        with path.open(newline="") as file:
+            measurements = [_from_words(words) for words in csv.DictReader(file, restval="")]
+        if not measurements:
+            raise ValueError("it has no rows")
+    except (OSError, KeyError, ValueError, csv.Error) as error:
+        missing = f"it has no column {error}" if isinstance(error, KeyError) else None
+        why = missing or (reason(error) if isinstance(error, OSError) else str(error))
+        raise UserError(
+            f"{path} cannot be read as measurements ({why}): give a CSV file that `python -m "
+            "netsim calibrate` has written"
+        ) from error
+    return measurements
 
 
 def _from_words(words: dict[str, str]) -> Measurement:
-    return Measurement(
+    measurement = Measurement(
         rate_mbit=float(words["rate_mbit"]) if words["rate_mbit"] else None,
         delay_ms=float(words["delay_ms"]),
         is_fitted=words["is_fitted"] == "True",
@@ -291,3 +307,7 @@ def _from_words(words: dict[str, str]) -> Measurement:
         queue_ms=float(words.get("queue_ms", _LONG_QUEUE_MS)),
         **{name: float(words[name]) for name in _SECONDS},
     )
+    for name, least in _LEAST.items():
+        if not least <= getattr(measurement, name) < math.inf:
+            raise ValueError(f"{name} is {words[name]}")
+    return measurement

@@ -49,6 +49,14 @@ def test_a_choice_is_that_of_its_own_round():
     assert choices == ["2 of 8 streams, congestion control unchanged", ""]
 
 
+def test_a_case_of_iperf3_is_refused_at_once_where_that_is_not_installed(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(cases, "build", lambda: pytest.fail("it goes on to the network"))
+    load = Load(num_bytes=1, message_bytes=1)
+    with pytest.raises(UserError, match=r"The case 'iperf3-8' needs iperf3, .*: install it"):
+        measure(NetworkCondition(), [parse_case("1"), parse_case("iperf3-8")], 1, load)
+
+
 @pytest.mark.root
 def test_both_ways_to_hand_over_bytes_are_measured():
     num_bytes = 3_000_000  # no multiple of what is handed over at once

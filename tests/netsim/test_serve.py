@@ -43,6 +43,7 @@ def test_a_command_line_overrides_a_preset():
         (["probe", "net=wan", "net.speed=1"], "net has no key 'speed'"),
         (["probe", "net=wan", "net.delay_ms=-1"], "delay_ms has to be a finite number"),
         (["probe", "net=wan", "workers=none"], "workers has to be a number"),
+        (["probe", "net=wan", "workers=0"], "workers has to be a number from 1 up, not '0'"),
         (["probe", "net=wan", "--fast"], "'--fast' is not understood"),
         (["probe", "net=wan", "net.delay_ms="], "'net.delay_ms=' has no value"),
         (["serve", "net=wan"], "serve takes a command after --"),

@@ -9,6 +9,7 @@ from bagua_algos import AllReduce
 from bagua_algos.algorithms.top_k import TopK
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
+from bagua_algos.worker_axis.models import SingleModel
 from tests.bagua_algos.cases import make_model, on_worker_axis, take_step
 from tests.bagua_algos.gradient_oracle import (
     NUM_PARAMETERS,
@@ -78,6 +79,19 @@ def test_what_is_short_already_is_left_as_it_is():
     limit = 1.5 * gradients.norm(dim=-1).max() * math.sqrt(4)
     clipped = averages(TopK(ratio=1.0, clip_norm=float(limit)), gradients)
     assert torch.equal(clipped, averages(TopK(ratio=1.0), gradients))
+
+
+@pytest.mark.parametrize("sizes", [(160_000,), (40_000, 40_000)], ids=str)
+def test_float16_gradients_whose_norm_is_beyond_its_range_are_clipped(sizes):
+    """Of one bucket, and of two whose own norms are within it; the range ends at 65,504."""
+    parameters = [torch.nn.Parameter(torch.zeros(size, dtype=torch.float16)) for size in sizes]
+    model = SingleModel(torch.nn.ParameterList(parameters))
+    algorithm, optimizer = TopK(ratio=1.0, clip_norm=1.0), torch.optim.SGD(model.parameters(), lr=1)
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(1), bucket_bytes=1)
+    sum((300 * p).sum() for p in parameters).backward()
+    norm = torch.cat([p.grad for p in parameters]).double().norm()
+    assert norm.item() == pytest.approx(1, rel=1e-2)
+    engine.close()
 
 
 def test_what_was_sent_and_what_was_not_is_all_there_was():

@@ -8,6 +8,7 @@ from time import monotonic
 import pytest
 import torch
 from torch.amp import GradScaler
+from torch.optim.lr_scheduler import LambdaLR
 
 from bagua_algos import Algorithm
 from experiments.plan.compose import compose_config
@@ -86,6 +87,53 @@ def test_a_round_after_many_steps_is_rehearsed_as_one_after_few(words, tmp_path)
         return {job.key for job in profile.jobs}
 
     assert jobs_of(1000) == jobs_of(21) == jobs_of(5)
+
+
+ONE_CYCLE = (
+    *("schedule._target_=torch.optim.lr_scheduler.OneCycleLR", "~schedule.factor"),
+    *("~schedule.total_iters", "+schedule.max_lr=0.1", "+schedule.total_steps=24"),
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("algo=slowmo", "schedule=rise_and_fall", "max_steps=24"),
+        ("algo=slowmo", "schedule=cosine", "max_steps=23"),
+        ("algo=allreduce", *ONE_CYCLE, "max_steps=24"),
+    ],
+    ids=["rise_and_fall", "cosine", "one_cycle"],
+)
+def test_a_rehearsal_may_be_longer_than_the_run_and_its_schedule(words, tmp_path):
+    torch.set_num_threads(1)
+    plan = make_plan(compose_config([*words, "backend=sim", "model=mlp", "workers=2"]), tmp_path)
+    assert rehearse(plan, plan.task.load(), sharing=1, seconds=0).optimizer_s > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtRate(Algorithm):
+    """Fails where a step has another learning rate."""
+
+    rate: float
+
+    def on_step_end(self, context):
+        assert context.optimizer.param_groups[0]["lr"] == pytest.approx(self.rate)
+
+
+@pytest.mark.parametrize(
+    ("factor", "share"),
+    [(lambda step: 0.5 - step / 24, 0.5), (lambda step: step / 24, 0.01)],
+    ids=["falls", "begins_with_0"],
+)
+def test_a_rehearsal_keeps_the_learning_rate_that_the_run_begins_with(factor, share, tmp_path):
+    torch.set_num_threads(1)
+    words = ["algo=allreduce", "backend=sim", "model=mlp", "optim.lr=0.1"]
+    plan = replace(
+        make_plan(compose_config(words), tmp_path),
+        algorithm=AtRate(rate=0.1 * share),
+        make_schedule=lambda optimizer: LambdaLR(optimizer, factor),
+    )
+    rehearse(plan, plan.task.load(), sharing=1, seconds=0)
 
 
 def rehearsed_from_scale(scale, folder, monkeypatch, **options):

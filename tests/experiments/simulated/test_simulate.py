@@ -143,6 +143,13 @@ def test_a_run_that_takes_no_time_has_no_speed(tmp_path):
     assert app.summary(tmp_path / "run")["steps_per_s"] is None
 
 
+def test_one_worker_that_is_its_own_peer_waits_for_nobody(rehearsed, tmp_path):
+    data, _ = rehearsed
+    plan = plan_of(tmp_path, "algo=sgp", "algo.topology=random_matching", "workers=1")
+    ends_s, _, _ = times_of(data, profile_of_a_second(), plan)
+    assert ends_s == pytest.approx([1.0 + step for step in range(12)])
+
+
 def test_a_slower_network_takes_longer_and_changes_no_value(rehearsed, tmp_path):
     data, profile = rehearsed
     fast, _, result = times_of(data, profile, plan_of(tmp_path, "net.rate_mbit=1000"))

@@ -86,6 +86,14 @@ def test_jumbo_frames_reach_everybody_at_the_rate_asked_for(scenario):
 
 
 @pytest.mark.root
+def test_a_queue_may_be_longer_than_what_the_kernel_holds(scenario):
+    """5 GB before the switch, of which the workers' token buckets hold what 32 bits can say."""
+    outcome = scenario("long_queue")
+    assert outcome["reached"] == [True] * 3
+    assert outcome["limits"] == [2**32 - 1] * 3
+
+
+@pytest.mark.root
 def test_bridges_of_nodes_reach_each_other(scenario):
     assert scenario("two_nodes") == [True] * 3
 

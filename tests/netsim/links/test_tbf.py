@@ -35,6 +35,10 @@ def test_refuses_what_the_kernel_cannot_hold(values, reason):
         tbf.check(LinkCondition(**values))
 
 
+def test_a_queue_that_the_kernel_cannot_hold_is_as_long_as_it_can():
+    assert tbf.qdisc(LinkCondition(rate_mbit=34_000, queue_ms=2000))["limit"] == 2**32 - 1
+
+
 @pytest.mark.root
 def test_the_kernel_has_the_tbf_that_was_asked_for_on_both_ends(scenario):
     asked = {"kind": "tbf", "rate": 12_500_000, "limit": 2_570_000, "burst": pytest.approx(70_000)}

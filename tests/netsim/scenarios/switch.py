@@ -18,6 +18,7 @@ from netsim.links import tcp
 from netsim.links.namespaces import Hub
 from netsim.proof import proof
 from netsim.proof.temporary_network import run_workers
+from tests.netsim.scenarios.backends import read_qdisc
 
 
 def switched() -> dict:
@@ -59,6 +60,19 @@ def jumbo() -> dict:
         return [[asdict(report) for report in reports if report], asdict(tcp.read())]
 
     return {name: run_workers(condition, 3, work).values for name, condition in asked.items()}
+
+
+def long_queue() -> dict:
+    """Whether workers reach each other over links whose queue holds 5 GB, and what the discipline
+    of each one's own interface holds.
+    """
+    asked = NetworkCondition(rate_mbit=10_000, queue_ms=4000, backend="switch")
+
+    def work(hub: Hub, rank: int) -> list:
+        return [reach(hub, rank, 3), read_qdisc("eth0")["limit"]]
+
+    reached, limits = zip(*run_workers(asked, 3, work).values, strict=True)
+    return {"reached": reached, "limits": limits}
 
 
 def two_nodes() -> list:

@@ -446,8 +446,13 @@ def test_every_operation_is_started_and_ended_once(name, options):
     assert later - at_once == pytest.approx(0.5)
 
 
-def test_one_worker_alone_has_nothing_to_wait_for():
-    cost = cost_of(of_all("all_reduce_mean", 1000, 1), NetworkCondition(rate_mbit=1), 1, GLOO)
+@pytest.mark.parametrize(
+    ("name", "shift", "shape"), [("all_reduce_mean", None, ()), ("exchange", 0, (1,))]
+)
+def test_one_worker_alone_has_nothing_to_wait_for(name, shift, shape):
+    operation = of_all(name, 1000, 1, shift)
+    cost = cost_of(operation, NetworkCondition(rate_mbit=1), 1, GLOO)
+    assert np.shape(cost.seconds) == np.shape(cost.drain_s) == shape
     for name in ("seconds", "drain_s", "notice_s", "handover_s", "num_messages", "host_s", "rtt_s"):
         assert getattr(cost, name) == 0, name
     assert (cost.busy_s.sum(), cost.sent_bytes.sum(), cost.windows) == (0, 0, ())

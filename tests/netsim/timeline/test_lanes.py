@@ -94,6 +94,16 @@ def test_while_links_change_each_message_goes_on_by_itself():
     assert lanes.times_s(0) == pytest.approx([2.0 + 2 * 0.5, 1.5])
 
 
+@pytest.mark.parametrize("schedule", [[], [{"at_s": 2, "rate_mbit": 50}]], ids=["even", "slower"])
+def test_one_worker_that_is_its_own_peer_waits_for_nobody(schedule):
+    lanes = lanes_of(1, NetworkCondition(rate_mbit=100, schedule=schedule))
+    lanes.put(0, Ready(np.array([1.5])))
+    lanes.put(0, of_all("exchange", SECOND, 1, 0))
+    lanes.run()
+    assert lanes.times_s(0) == pytest.approx([1.5])
+    assert lanes.bytes_sent == pytest.approx([0])
+
+
 def test_one_message_that_never_arrives_is_told():
     cut = NetworkCondition(rate_mbit=100, workers={2: {"down": {"loss_pct": 100}}})
     lanes = lanes_of(3, cut)

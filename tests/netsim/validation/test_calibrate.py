@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from host.errors import UserError
 from netsim.timeline.transport import GLOO, Transport
 from netsim.validation import gloo, gloo_measurements
 from netsim.validation.calibrate import (
@@ -165,6 +166,35 @@ def test_measurements_survive_as_csv(tmp_path):
     measurements = [replace(m, seconds=round(m.seconds, 6)) for m in measured(TRUTH)]
     gloo_measurements.write(path, measurements)
     assert gloo_measurements.read(path) == measurements
+
+
+HEADER = (
+    "rate_mbit,delay_ms,is_fitted,backend,num_processors,num_workers,name,num_bytes,seconds,"
+    "most_seconds"
+)
+ROW = ",0,True,tbf,2,4,broadcast,4,0.001,0.002"
+
+
+@pytest.mark.parametrize("words", [(), ("--queues",)])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "No such file or directory"),
+        ("a,b\n1,2\n", "it has no column 'rate_mbit'"),
+        (HEADER + "\n", "it has no rows"),
+        (f"{HEADER}\n{ROW}\n,0,True,tbf,2", "invalid literal for int.*''"),
+        (f"{HEADER}\n{ROW.replace(',4,', ',four,')}\n", "invalid literal for int.*'four'"),
+        (f"{HEADER}\n{ROW.replace('0.001', '0')}\n", "seconds is 0"),
+        (f"{HEADER}\n{ROW.replace('2,4', '2,1')}\n", "num_workers is 1"),
+        ("\N{LATIN SMALL LETTER E WITH ACUTE}".encode("latin-1"), "can't decode byte"),
+    ],
+)
+def test_measurements_that_are_none_are_refused_in_a_sentence(words, text, reason, tmp_path):
+    path = tmp_path / "gloo.csv"
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError, match=rf"gloo\.csv cannot be read as .* \(.*{reason}.*\): give"):
+        main([*words, "--fit", str(path)])
 
 
 def test_the_command_finds_the_constants_that_made_the_measurements(tmp_path, capsys):
