@@ -66,8 +66,7 @@ class Advice:
         """Who is first, by how much before the baseline, and who ties with it."""
         first = self.predictions[0]
         if math.isinf(first.time_s):
-            nearest = first.median(lambda o: o.score)
-            if math.isnan(nearest):
+            if math.isnan(first.score):
                 return (
                     f"Simulated: no algorithm reaches {self.target.value:g} in the median run, nor "
                     "does the median run of any have a score, since trainings diverged: lower "
@@ -75,7 +74,7 @@ class Advice:
                 )
             return (
                 f"Simulated: no algorithm reaches {self.target.value:g} in the median run; the "
-                f"nearest is {first.algo} with {nearest:.3f}: raise max_steps or "
+                f"nearest is {first.algo} with {first.score:.3f}: raise max_steps or "
                 f"{self.target.easier}."
             )
         equals = ties(self.predictions, 0, self.model_error)
@@ -146,7 +145,9 @@ class Advice:
         return columns | {
             "steps": [f"{p.median(lambda o: o.num_steps):g}" for p in shown],
             "ms a step": [_number(p.median(lambda o: 1e3 * o.step_s), ".3g") for p in shown],
-            "MB sent a worker": [f"{p.median(lambda o: o.bytes_sent / 1e6):,.1f}" for p in shown],
+            "MB sent a worker": [
+                _number(p.median(lambda o: o.bytes_sent / 1e6), ",.1f") for p in shown
+            ],
             "exposed communication": [
                 _number(p.median(lambda o: o.exposed_share), ".0%") for p in shown
             ],
@@ -158,10 +159,9 @@ def _missed(prediction: Prediction) -> str:
     """Such as ", best 0.941" where no seed reached the target, and how many of them diverged."""
     diverged = f", diverged ({prediction.num_diverged}/{len(prediction.outcomes)})"
     said = diverged if prediction.num_diverged else ""
-    score = prediction.median(lambda o: o.score)
-    if prediction.num_missed < len(prediction.outcomes) or math.isnan(score):
+    if prediction.num_missed < len(prediction.outcomes) or math.isnan(prediction.score):
         return said
-    return f"{said}, best {score:.3f}"
+    return f"{said}, best {prediction.score:.3f}"
 
 
 def _times(times_s: Sequence[float], if_missed: str = "") -> str:

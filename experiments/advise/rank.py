@@ -38,9 +38,15 @@ class Prediction:
         """Seeds whose training diverged, which are among those that missed."""
         return sum(outcome.has_diverged for outcome in self.outcomes)
 
+    @property
+    def score(self) -> float:
+        """The median of their best scores; NaN where some have none."""
+        return float(np.median([outcome.score for outcome in self.outcomes]))
+
     def median(self, pick: Callable[[SimulatedOutcome], float]) -> float:
-        """Of what `pick` takes from each outcome."""
-        return float(np.median([pick(outcome) for outcome in self.outcomes]))
+        """Of what `pick` takes from each outcome, where it is not NaN; NaN where it is in all."""
+        known = [value for value in map(pick, self.outcomes) if not math.isnan(value)]
+        return float(np.median(known)) if known else math.nan
 
 
 def ranked(predictions: Iterable[Prediction], target: Target) -> list[Prediction]:

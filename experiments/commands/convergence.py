@@ -6,6 +6,7 @@ the learning rate with the best mean validation accuracy; its accuracy is that o
 
 # What reads runs takes seconds to import. It is imported once the command line was looked at.
 
+import shlex
 from pathlib import Path
 
 from experiments.runs.load import check_runs, load_runs
@@ -33,7 +34,9 @@ def main() -> int:
         from experiments.report.cells import remarks
         from experiments.report.convergence import best_rows, page
     runs = load_runs(arguments.dir)
-    text = page(runs, best_rows(runs))
+    words = [arguments.dir, *(["--out", str(arguments.out)] if arguments.out else [])]
+    command = f"{commands.program('experiments.convergence')} {shlex.join(words)}"
+    text = page(runs, best_rows(runs), command)
     print(text, end="")
     print("\n".join(remarks(runs)))
     if arguments.out:

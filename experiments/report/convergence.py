@@ -3,16 +3,19 @@
 import math
 import statistics
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from experiments.report.cells import describe
+from experiments.report.phrases import MOST_NAMED, machines
+from experiments.report.results_table import CONFIGURATION, read_config
 from experiments.report.statistics import best_by_accuracy, mean_half_width
-from experiments.runs.load import find_twins
+from experiments.runs.load import find_twins, load_environment
 from experiments.runs.summary import NOT_ENDED
 from host import markdown
-from host.environment import environment
 from host.errors import UserError
 from host.words import counted
 
@@ -22,6 +25,10 @@ _HEADERS = (
     *("MB sent a worker", "of all-reduce", "spread of weights"),
 )
 SITUATION = ("task", "model", "workers", "steps", "backend")
+_GROUPS = ("task.", "data.", "model.")
+_OPTIONS = {"batch_size", "precision"}
+_CHANGE_NOTHING = {"task.target_accuracy", "data.loaders"}
+"""Of what runs must have alike, what changes no accuracy after equally many steps."""
 
 
 class ConvergenceRow(NamedTuple):
@@ -48,11 +55,8 @@ def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
     or no run of the baseline completed.
     """
     runs = _ended(runs)
-    completed = runs[runs.status == "completed"]
-    for column in SITUATION:
-        values = sorted(set(map(str, completed[column])))
-        if len(values) > 1:
-            raise UserError(f"the runs differ in {column} ({', '.join(values)}): compare like runs")
+    completed = runs.loc[runs.status == "completed"]
+    check_alike(completed, SITUATION)
     if "metric" in runs and any(map(pd.notna, runs["metric"])):
         raise UserError("accuracies are compared, and some runs have a target of another metric")
     unknown = runs.folder[runs.lr_scale.isna()]
@@ -70,6 +74,33 @@ def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
         raise UserError(f"there is no run of {BASELINE} that completed to compare with: add some")
     rows = [_best(group) for _, group in runs.groupby("algo")]
     return sorted(rows, key=lambda row: -row.accuracy if row.num_seeds else 0.0)
+
+
+def check_alike(runs: pd.DataFrame, columns: Iterable[str], called: str = "the runs") -> None:
+    """Raise `UserError`, which speaks of the runs as `called`, where they differ in one of the
+    columns, or by their configurations, where these can be read, in task, data, model, batch size
+    or precision.
+    """
+    configs = [
+        config for config in map(read_config, map(Path, runs.folder)) if CONFIGURATION not in config
+    ]
+    keys = {
+        key for config in configs for key in config if key.startswith(_GROUPS) or key in _OPTIONS
+    }
+    found: dict[str, list[Any]] = {column: list(runs[column]) for column in columns}
+    for key in sorted(keys - _CHANGE_NOTHING):
+        found[key] = [config.get(key) for config in configs]
+    for name, values in found.items():
+        texts = sorted({_text(name, value) for value in values})
+        if len(texts) > 1:
+            raise UserError(f"{called} differ in {name} ({', '.join(texts)}): compare like runs")
+
+
+def _text(name: str, value: Any) -> str:
+    """Of a class its name: records keep the module in which it was when they were made."""
+    if name.endswith("_target_"):
+        return str(value).rpartition(".")[2]
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _ended(runs: pd.DataFrame) -> pd.DataFrame:
@@ -115,10 +146,12 @@ def _cells(row: ConvergenceRow, baseline: ConvergenceRow) -> list[str]:
     ]
 
 
-def page(runs: pd.DataFrame, rows: list[ConvergenceRow]) -> str:
-    """The table with what it is of, and the machine; `rows` are the `best_rows` of these runs."""
+def page(runs: pd.DataFrame, rows: list[ConvergenceRow], command: str) -> str:
+    """The table with what it is of, the commands, and the machine of the runs; `rows` are the
+    `best_rows` of these runs, `command` makes the page.
+    """
     runs = _ended(runs)
-    host = environment()
+    known = machines(runs)[:MOST_NAMED] or ["The machine was not recorded"]
     situation = describe(runs, ("task", "model", "workers", "backend"))
     steps = int(runs.steps.max())
     rates = ", ".join(f"{scale:g}" for scale in sorted(runs.lr_scale.unique()))
@@ -127,10 +160,13 @@ def page(runs: pd.DataFrame, rows: list[ConvergenceRow]) -> str:
         f"{situation}; {counted(steps, 'step')} each; the learning rate of each algorithm's "
         f"optimizer times one of {rates}, whichever had the best mean validation accuracy. Test "
         "accuracy, mean over seeds and its 95 % interval (Student's t).\n\n"
-        "    python -m experiments -m experiment=convergence "
-        "hydra.sweep.dir=results/runs/convergence\n"
-        "    python -m experiments.convergence results/runs/convergence "
-        "--out results/convergence\n\n"
-        f"{host['cpu']}, {counted(host['cores'], 'core')}, torch {host['packages']['torch']}.\n\n"
-        + f"{table(rows)}\n"
+        + "".join(f"    {line}\n" for line in [*_commands(runs), command])
+        + f"\n{'; '.join(known)}.\n\n{table(rows)}\n"
     )
+
+
+def _commands(runs: pd.DataFrame) -> list[str]:
+    """Which have made the runs, that of most runs first."""
+    told = (load_environment(folder).get("command") for folder in runs.folder)
+    found = Counter(" ".join(command.split()) for command in told if isinstance(command, str))
+    return [command for command, _ in found.most_common(MOST_NAMED)]

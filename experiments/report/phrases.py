@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 
 from experiments.report.cells import describe
 from experiments.report.results_table import SITUATION, varies
 from experiments.report.statistics import MIN_SEEDS
-from host.words import significant
+from experiments.runs.load import load_environment
+from host.words import counted, significant
+
+MOST_NAMED = 20
+"""The most machines, or commands, of runs that a page names."""
 
 
 def wrapped(label: str, width: int) -> str:
@@ -41,6 +47,23 @@ def situation(group: pd.DataFrame, everything: pd.DataFrame) -> str:
     if varies(everything, "backend"):
         own.append("backend")
     return describe(group, own)
+
+
+def machines(runs: pd.DataFrame) -> list[str]:
+    """Such as "AMD EPYC, 2 cores, torch 2.13.0": what the runs were made on, that of most runs
+    first; none where no record says it.
+    """
+    found = Counter(_machine(load_environment(folder)) for folder in runs.folder)
+    return [machine for machine, _ in found.most_common() if machine]
+
+
+def _machine(facts: Mapping[str, Any]) -> str:
+    try:
+        return (
+            f"{facts['cpu']}, {counted(facts['cores'], 'core')}, torch {facts['packages']['torch']}"
+        )
+    except (ValueError, TypeError, KeyError):
+        return ""
 
 
 def caution(table: pd.DataFrame) -> str:

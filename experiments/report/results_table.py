@@ -60,7 +60,7 @@ _OF_SEED = {"topology.seed", "cluster.jitter.seed"}
 """What follows the seed by its own file in `conf/`: no other setting either."""
 _MAY_FOLLOW = {"algo.seed", "compressor.seed"}
 """What makes no setting where it is the seed in all runs, as by `algo.seed=${seed}`."""
-_CONFIGURATION = "configuration"
+CONFIGURATION = "configuration"
 """The one option of a run whose configuration cannot be read: it is no seed of any setting."""
 _TOLD_ELSEWHERE = (*_TCP, "net.rate_mbit", "net.backend", "task.target_accuracy")
 """Options that have a column of their own, or that change how a link is shaped, not what it is."""
@@ -100,7 +100,7 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     if "label" in runs:
         return runs
     runs = runs.assign(status=runs.status.mask(runs.reason == NOT_ENDED, AT_WORK))
-    configs = [_read_config(Path(folder)) for folder in runs.folder]
+    configs = [read_config(Path(folder)) for folder in runs.folder]
     shared = runs["shared_gpu"] if "shared_gpu" in runs else [None] * len(runs)
     runs = runs.assign(
         cluster=pd.Series(_clusters(configs), runs.index, dtype="str"),
@@ -176,7 +176,7 @@ def _is_baseline(config: dict[str, Any]) -> bool:
     return str(config.get("_target_")).rpartition(".")[2] == _BASELINE
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
     """The configuration as {"bits": 8, "optim.lr": 0.1}, its seed a text; where it cannot be read,
     only that. A field of the algorithm by whose name the run has an option, or could have one, is
     {"algo.clip_norm": 1.0}.
@@ -185,7 +185,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         text = (folder / "config.yaml").read_text()
         return ADDED | _parsed(_SEED.sub("", text)) | {"seed": "".join(_SEED.findall(text))}
     except (OSError, ValueError):
-        return {_CONFIGURATION: "unreadable"}
+        return {CONFIGURATION: "unreadable"}
 
 
 @lru_cache(maxsize=4096)
@@ -282,7 +282,7 @@ def _common(configs: Sequence[Mapping[str, Any]]) -> set[str]:
 def _named(config: Mapping[str, Any]) -> set[str]:
     """What is named even where no two runs of an algorithm differ in it: other algorithms do."""
     unusual = {key for key in _unusual(config) if not key.startswith((*_TCP, *_PARTITION))}
-    return unusual | (config.keys() & {_CONFIGURATION})
+    return unusual | (config.keys() & {CONFIGURATION})
 
 
 def _unusual(config: Mapping[str, Any]) -> set[str]:
@@ -291,7 +291,7 @@ def _unusual(config: Mapping[str, Any]) -> set[str]:
 
 def _differing(configs: Sequence[dict[str, Any]], group: str = "") -> set[str]:
     """The options of a `group`, such as "net.", that are not the same in all of these."""
-    by_id = {id(config): config for config in configs if _CONFIGURATION not in config}
+    by_id = {id(config): config for config in configs if CONFIGURATION not in config}
     distinct = list(by_id.values())
     keys = (
         {key for config in distinct for key in config if key.startswith(group)}

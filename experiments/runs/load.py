@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,6 +130,15 @@ def load_config(folder: str | Path) -> dict[str, Any]:
             f"{file} is no whole configuration of a run ({error}): delete that run and run it again"
         ) from error
     return found
+
+
+def load_environment(folder: str | Path) -> dict[str, Any]:
+    """What the run in `folder` was made on and from; empty where that cannot be read."""
+    try:
+        found = json.loads((Path(folder) / "environment.json").read_text())
+    except UNREADABLE:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _runs_frame(summaries: list[dict[str, Any]]) -> pd.DataFrame:

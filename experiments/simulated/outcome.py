@@ -19,7 +19,7 @@ class SimulatedOutcome:
     """A simulated run on one network, until it reached the target, or to its end if it missed it.
 
     Times in seconds, bytes sent by the average worker; `score` is the best until then. One that
-    diverged has missed the target.
+    diverged has missed the target; its times and bytes are NaN where its clocks did not run.
     """
 
     has_reached: bool
@@ -46,9 +46,7 @@ class SimulatedOutcome:
         return self.exposed_communication_s / self.time_s if self.time_s else math.nan
 
 
-_BEFORE = MetricsRow(
-    kind="evaluation", step=0, time_s=0.0, bytes_sent=0, exposed_communication_s=0.0
-)
+_BEFORE = MetricsRow(kind="evaluation", step=0, time_s=math.nan, exposed_communication_s=math.nan)
 """The row of a run that diverged before its first evaluation."""
 
 
@@ -65,13 +63,12 @@ def record_training(plan: Plan, data: TaskData, profile: Profile) -> RecordedTra
 
 
 def outcome_on(plan: Plan, profile: Profile, training: RecordedTraining) -> SimulatedOutcome:
-    """What the run of `training` comes to on `plan`'s network, to `plan`'s target."""
+    """What the run of `training` comes to on `plan`'s network, to `plan`'s target. Of one that
+    diverged nobody knows the clocks there.
+    """
     if training.result is None:
-        untimed = [
-            replace(_BEFORE, step=r.step, accuracy=r.accuracy, score=r.score)
-            for r in training.evaluations
-        ]
-        return replace(_outcome(untimed, replace(plan.target, value=None)), has_diverged=True)
+        unknown = dict.fromkeys(("time_s", "bytes_sent", "exposed_communication_s"), math.nan)
+        return replace(outcome_there(plan, training), **unknown)
     rows = replay(training, make_timeline(plan, profile))
     return _outcome((row for row in rows if row.is_evaluation), plan.target)
 
@@ -101,6 +98,6 @@ def _outcome(evaluations: Iterable[MetricsRow], target: Target) -> SimulatedOutc
         score=best,
         num_steps=last.step,
         time_s=last.time_s,
-        bytes_sent=last.bytes_sent or 0,
+        bytes_sent=math.nan if last.bytes_sent is None else last.bytes_sent,
         exposed_communication_s=last.exposed_communication_s or 0.0,
     )

@@ -12,6 +12,12 @@ from host import commands
 from host.command_line.parser import Parser
 from host.output import check_folder, writing
 
+STUDY = (
+    Path("results/runs/real_and_simulated"),
+    Path("results/real_and_simulated/README.md"),
+)
+"""The runs of the study of that name, and the page that git keeps of them."""
+
 
 def main() -> int:
     """The command line; returns the exit code."""
@@ -45,7 +51,9 @@ def main() -> int:
                 f"python -m experiments.agreement steps {arguments.runs} --targets "
                 f"{arguments.targets} --out {arguments.out}"
             )
-            arguments.out.write_text(page(pairs.compare(arguments.runs, targets), command))
+            is_study = (arguments.runs, arguments.out) == STUDY
+            compared = pairs.compare(arguments.runs, targets)
+            arguments.out.write_text(page(compared, command, is_study))
     print(arguments.out)
     return 0
 

@@ -18,7 +18,8 @@ from experiments.report.data import ReportData
 from experiments.report.page.packing import column, columns, plain
 from experiments.report.results_table import SITUATION
 from experiments.runs.fields import field_types
-from experiments.runs.summary import UNREADABLE, Summary
+from experiments.runs.load import load_environment
+from experiments.runs.summary import Summary
 from host.bounded_yaml import read_mapping
 
 MAX_LINKS = 32
@@ -126,13 +127,8 @@ def _option(config: Mapping[str, Any], name: str) -> float | None:
 
 
 def _environment(folder: Path) -> dict[str, Any]:
-    """What a run was made on and from; what cannot be read is empty."""
-    try:
-        found = json.loads((folder / "environment.json").read_text())
-    except UNREADABLE:
-        return {}
-    if not isinstance(found, dict):
-        return {}
+    """What a run was made on and from, a value for each package."""
+    found = load_environment(folder)
     packages = found.pop("packages", None)
     named = packages if isinstance(packages, dict) else {}
     return found | {f"package {name}": version for name, version in named.items()}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from pathlib import Path
-
 import pandas as pd
 
 from experiments.report.cells import TITLE_COLUMNS, describe, repeated
 from experiments.report.data import ReportData
-from experiments.report.phrases import sentence
+from experiments.report.phrases import MOST_NAMED, machines, sentence
 from experiments.report.places import STAND_IN
 from experiments.report.results_table import SITUATION
 from experiments.report.section import Section
@@ -19,9 +15,6 @@ from host.words import counted
 
 TITLE = ""
 """The page begins with it, without a heading."""
-
-_LISTED = 20
-"""The most machines that the section names."""
 
 
 def section(data: ReportData) -> Section:
@@ -75,21 +68,9 @@ def _weaknesses(data: ReportData) -> list[str]:
 
 def _machines(runs: pd.DataFrame) -> list[str]:
     """One line on the machines, and a warning where times are of several."""
-    machines = Counter(map(_machine, runs.folder))
-    known = [machine for machine, _ in machines.most_common() if machine]
+    known = machines(runs)
     if not known:
         return ["The machine was not recorded."]
     if len(known) == 1:
         return [f"Machine: {known[0]}."]
-    return [f"Machines: {'; '.join(known[:_LISTED])}. Times of several are compared as of one."]
-
-
-def _machine(folder: str) -> str:
-    """Such as "AMD EPYC, 2 cores, torch 2.13.0"; empty where it cannot be read."""
-    try:
-        facts = json.loads((Path(folder) / "environment.json").read_text())
-        return (
-            f"{facts['cpu']}, {counted(facts['cores'], 'core')}, torch {facts['packages']['torch']}"
-        )
-    except (OSError, ValueError, TypeError, KeyError):
-        return ""
+    return [f"Machines: {'; '.join(known[:MOST_NAMED])}. Times of several are compared as of one."]

@@ -14,6 +14,17 @@ from host.words import counted, listed
 
 _LEVEL = 0.05
 
+_STUDY = (
+    "([what was run](../../conf/experiment/real_and_simulated.yaml), [the "
+    "study](../../conf/study/real_and_simulated.yaml))"
+)
+"""Links of the page of that study, from where git keeps it."""
+
+_NUMERALS = (
+    *("no", "one", "two", "three", "four", "five", "six"),
+    *("seven", "eight", "nine", "ten", "eleven", "twelve"),
+)
+
 _HEADERS = (
     *("algorithm", "target", "steps, real", "steps, simulated", "missed"),
     *("one trajectory", "losses apart", "equal steps", "real / simulated"),
@@ -43,19 +54,22 @@ left. A test that leaves the seeds aside (Mann-Whitney) would hide it.
 """
 
 
-def page(compared: Sequence[Compared], command: str) -> str:
-    """What git keeps of it, as Markdown."""
+def page(compared: Sequence[Compared], command: str, is_study: bool = False) -> str:
+    """What git keeps of it, as Markdown; `is_study`: it is the page of the study
+    `real_and_simulated`.
+    """
     numbers = [len(own.real) for own in compared]
     alike = [own.algo for own in compared if own.is_same]
     others = [own.algo for own in compared if not own.is_same]
     told = holm([own.p_value for own in compared], len(compared))
     differ = [own.algo for own, is_told in zip(compared, told, strict=True) if is_told]
+    workers = _numerals([own.workers for own in compared])
+    learned = "; ".join(dict.fromkeys(f"{own.task}, {own.model}" for own in compared))
     parts = [
         "# Do real and simulated workers need equally many steps?",
-        f"{_seeds(numbers)} of each of {counted(len(compared), 'algorithm')}, with four "
-        "real workers (gloo, processes of one host) and with four simulated ones "
-        "([what was run](../../conf/experiment/real_and_simulated.yaml), [the "
-        "study](../../conf/study/real_and_simulated.yaml)). Each algorithm has a target of its "
+        f"{_seeds(numbers)} of each of {counted(len(compared), 'algorithm')}, with {workers} "
+        f"real workers (gloo, processes of one host) and with {workers} simulated ones "
+        f"{_STUDY if is_study else f'({learned})'}. Each algorithm has a target of its "
         f"own, fixed before these runs: {POINTS:g} points below the median best accuracy of "
         f"simulated runs with other seeds. `{command}` made this page from the records.",
         _findings(len(compared), alike, others, differ),
@@ -70,6 +84,12 @@ def _seeds(numbers: Sequence[int]) -> str:
     """Such as "10 seeds" or "4 to 10 seeds"."""
     low, high = min(numbers), max(numbers)
     return counted(high, "seed") if low == high else f"{low} to {high} seeds"
+
+
+def _numerals(numbers: Sequence[int]) -> str:
+    """Such as "four" or "two to four"; more than twelve in digits."""
+    ends = dict.fromkeys((min(numbers), max(numbers)))
+    return " to ".join(_NUMERALS[n] if n < len(_NUMERALS) else f"{n:,}" for n in ends)
 
 
 def _findings(num: int, alike: list[str], others: list[str], differ: list[str]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from experiments.report.convergence import check_alike
 from experiments.report.statistics import MAX_PAIRS, flip_p_value
 from experiments.runs.load import find_twins, load_rows, load_runs
 from experiments.runs.summary import INTERRUPTIONS
@@ -31,6 +32,7 @@ training makes greater from step to step.
 """
 
 _REAL, _SIMULATED = "gloo", "sim"
+_ALIKE = ("task", "model", "workers", "optim", "lr_scale")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,9 @@ class Compared:
     """
 
     algo: str
+    task: str
+    model: str
+    workers: int
     target: float
     real: Sequence[int]
     simulated: Sequence[int]
@@ -142,7 +147,7 @@ def compare(runs: Path, targets: Mapping[str, float]) -> list[Compared]:
 
     Raises `UserError` where one has not the same seeds, real and simulated, and two at least, or
     more than `MAX_PAIRS`, or several runs of a seed, or one without, or one that has not ended, or
-    fewer than two evaluations.
+    runs that differ in more than that, or fewer than two evaluations.
     """
     table = load_runs(runs)
     table = table.loc[table.algo.isin([*targets])]
@@ -150,6 +155,9 @@ def compare(runs: Path, targets: Mapping[str, float]) -> list[Compared]:
     unknown = table.folder[table.seed.isna()]
     if len(unknown):
         raise UserError(f"{unknown.iloc[0]} has no seed, so that it makes no pair: leave it out")
+    unsized = table.folder[table.workers.isna()]
+    if len(unsized):
+        raise UserError(f"{unsized.iloc[0]} does not say its number of workers: leave it out")
     if (twins := find_twins(table, ["algo", "backend", "seed"])) is not None:
         one, other = twins
         raise UserError(
@@ -162,7 +170,14 @@ def compare(runs: Path, targets: Mapping[str, float]) -> list[Compared]:
             table.algo, table.backend, table.seed, table.folder, strict=True
         )
     }
-    return [_compared(algo, target, _pairs(algo, found, runs)) for algo, target in targets.items()]
+    compared = []
+    for algo, target in targets.items():
+        made = _pairs(algo, found, runs)
+        own = table.loc[table.algo == algo]
+        check_alike(own, _ALIKE, f"the runs of {algo}")
+        first = own.iloc[0]
+        compared.append(_compared(first, target, made))
+    return compared
 
 
 def _check_ended(table: pd.DataFrame) -> None:
@@ -205,15 +220,21 @@ def _listed(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds)) or "none"
 
 
-def _compared(algo: str, target: float, pairs: Sequence[Pair]) -> Compared:
+def _compared(run: pd.Series, target: float, pairs: Sequence[Pair]) -> Compared:
+    """Of the pairs of one algorithm, whose runs are like `run`."""
     steps = sorted({row.step for pair in pairs for row in (*pair.real, *pair.simulated)})
     if len(steps) < 2:
-        raise UserError(f"the runs of {algo} have fewer than two evaluations: none can be compared")
+        raise UserError(
+            f"the runs of {run.algo} have fewer than two evaluations: none can be compared"
+        )
     missed = 2 * steps[-1] - steps[-2]  # the evaluation after the last
     reached = [[_steps(own, target) for own in (pair.real, pair.simulated)] for pair in pairs]
     apart = [pair.apart for pair in pairs]
     return Compared(
-        algo=algo,
+        algo=run.algo,
+        task=run.task,
+        model=run.model,
+        workers=int(run.workers),
         target=target,
         real=[missed if real is None else real for real, _ in reached],
         simulated=[missed if simulated is None else simulated for _, simulated in reached],

@@ -19,12 +19,15 @@ from experiments.report.statistics import RATE_CLASSES_MBIT, prediction_error
 from experiments.simulated.outcome import (
     SimulatedOutcome,
     outcome_on,
+    outcome_there,
     record_training,
     simulate_outcome,
 )
 from experiments.simulated.rehearsal import rehearse
+from experiments.simulated.replay import RecordedTraining
 from experiments.simulated.simulate import train_simulated
 from experiments.tasks.target import Target
+from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from tests import app
@@ -156,6 +159,44 @@ def test_trainings_that_diverged_are_called_so():
     assert said.finding().endswith("since trainings diverged: lower lr_scale.")
     assert "| missed (3/3), diverged (3/3) |" in said.markdown()
     assert "| missed (2/3), diverged (1/3) |" in advice(mixed, all_lost).markdown()
+
+
+def recorded_as_diverged(*steps):
+    """A training that diverged after evaluations at these steps, of 1 s and 1 MB each."""
+    rows = [
+        MetricsRow(kind="evaluation", step=step, time_s=step, bytes_sent=10**6 * step, accuracy=0.1)
+        for step in steps
+    ]
+    return RecordedTraining(rows=rows, script=[], result=None)
+
+
+def test_nobody_knows_the_clocks_of_a_training_that_diverged_on_another_network():
+    plan = SimpleNamespace(target=TARGET)
+    lost = outcome_on(plan, None, recorded_as_diverged(5, 20))
+    assert (lost.num_steps, lost.score, lost.has_diverged) == (20, 0.1, True)
+    unknown = (lost.time_s, lost.bytes_sent, lost.step_s, lost.exposed_share)
+    assert all(map(math.isnan, unknown)) and math.isinf(lost.time_to_accuracy_s)
+    there = outcome_there(plan, recorded_as_diverged(5, 20))
+    assert (there.step_s, there.bytes_sent, there.has_diverged) == (1.0, 2e7, True)
+    at_once = outcome_there(plan, recorded_as_diverged())
+    assert math.isnan(at_once.bytes_sent) and math.isnan(at_once.step_s)
+
+
+def test_medians_are_of_the_trainings_whose_clocks_are_known():
+    lost = outcome_on(SimpleNamespace(target=TARGET), None, recorded_as_diverged(5, 20))
+    slow = replace(outcome(1.2, num_steps=40), bytes_sent=4e7, exposed_communication_s=0.12)
+    slower = replace(outcome(2.4, num_steps=40), bytes_sent=8e7, exposed_communication_s=0.48)
+    page = advice(
+        Prediction(algo="x", outcomes=[slow, slower, lost]),
+        Prediction(algo="y", outcomes=[lost] * 3),
+    ).markdown()
+    x, y = (
+        [cell.strip() for cell in line.split("|")[4:8]]
+        for line in page.splitlines()
+        if line.startswith(("| 1 |", "| - |"))
+    )
+    assert x == ["40", "45", "60.0", "15%"]
+    assert y == ["20", "-", "-", "-"]
 
 
 def test_real_workers_are_refused_before_their_gpus_are_missed():

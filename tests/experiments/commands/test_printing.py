@@ -45,6 +45,10 @@ def test_convergence(printed_by, tmp_path):
     assert "| bytegrad | sgd, 1 |" in text
     table = (tmp_path / "out" / "table.md").read_text()
     assert table and text.startswith(table)
+    called = f"python -m experiments.convergence {tmp_path}/runs --out {tmp_path}/out"
+    assert f"\n    {called}\n" in table
+    text = printed_by(convergence, tmp_path / "runs")
+    assert f"\n    python -m experiments.convergence {tmp_path}/runs\n" in text
 
 
 def test_published(printed_by, monkeypatch, tmp_path):

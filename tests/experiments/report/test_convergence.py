@@ -1,9 +1,13 @@
+import json
+
 import pandas as pd
 import pytest
 
 from experiments.report.convergence import best_rows, page, table
+from experiments.runs.load import load_runs
 from experiments.runs.summary import NOT_ENDED
 from host.errors import UserError
+from tests.experiments.recorded import write_run
 
 
 def runs(*rows):
@@ -78,7 +82,7 @@ def test_what_failed_did_not_diverge_and_what_is_at_work_did_neither():
     [_, qsgd] = sorted(best_rows(unended), key=lambda row: row.algo)
     assert (qsgd.lr_scale, qsgd.num_seeds, qsgd.failed) == (3.0, 1, {})
     unended.loc[unended.algo == "qsgd", "reason"] = NOT_ENDED
-    assert "times one of 1, whichever" in page(unended, best_rows(unended))
+    assert "times one of 1, whichever" in page(unended, best_rows(unended), "a command")
 
 
 def test_other_settings_are_no_seeds():
@@ -93,3 +97,87 @@ def test_other_settings_are_no_seeds():
 def test_a_run_that_does_not_say_its_rate_is_refused():
     with pytest.raises(UserError, match="runs/2 does not say its lr_scale: leave that run out"):
         best_rows(runs(*BASE, ("qsgd", None, 0.8, 0.8, "completed")))
+
+
+def write_two(root, own="", others="", **fields):
+    """A run of all-reduce and one of bytegrad, each with YAML of its own; `fields` are of the
+    second.
+    """
+    write_run(root / "a", "allreduce", of_model={"hidden": 16})
+    write_run(root / "b", "bytegrad", **{"of_model": {"hidden": 16}, **fields})
+    for folder, text in (("a", own), ("b", others)):
+        with (root / folder / "config.yaml").open("a") as file:
+            file.write(text + "\n")
+    return load_runs(root)
+
+
+def add_to_environment(folder, **facts):
+    file = folder / "environment.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | facts))
+
+
+def test_the_page_names_the_commands_and_the_machines_of_the_runs(tmp_path):
+    found = write_two(tmp_path)
+    made = page(found, best_rows(found), "convergence mine")
+    assert ".\n\n    convergence mine\n\nA CPU, 2 cores, torch 2.13.0.\n\n| algorithm" in made
+    add_to_environment(tmp_path / "a", command="run +algo=allreduce")
+    add_to_environment(tmp_path / "b", command="run +algo=bytegrad", cpu="Another")
+    made = page(found, best_rows(found), "convergence mine")
+    commands = "    run +algo=allreduce\n    run +algo=bytegrad\n    convergence mine\n"
+    machines = "A CPU, 2 cores, torch 2.13.0; Another, 2 cores, torch 2.13.0.\n"
+    assert f".\n\n{commands}\n{machines}\n| algorithm" in made
+
+
+def test_a_page_of_records_that_name_neither_makes_nothing_up(tmp_path):
+    found = write_two(tmp_path)
+    add_to_environment(tmp_path / "a", command=["no", "text"])
+    for text in ("[]", "{", '{"cpu": "A CPU", "cores": "two", "packages": null}'):
+        (tmp_path / "b" / "environment.json").write_text(text)
+        add_to_environment(tmp_path / "a", cores=None)
+        made = page(found, best_rows(found), "convergence mine")
+        assert ".\n\n    convergence mine\n\nThe machine was not recorded.\n\n" in made
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "said"),
+    [
+        ("data: {alpha: null}", "data: {partition: by_class}", r"data.partition \(by_class, iid\)"),
+        ("data: {alpha: 1}", "data: {alpha: 0.1}", r"data.alpha \(0.1, 1\)"),
+        ("data: {sizes: unequal}", "", r"data.sizes \(equal, unequal\)"),
+        ("", "data: {for_tuning: true}", r"data.for_tuning \(False, True\)"),
+        ("batch_size: 8", "batch_size: 2", r"batch_size \(2, 8\)"),
+        ("precision: float32", "precision: bfloat16", r"precision \(bfloat16, float32\)"),
+        ("task: {root: one}", "task: {root: other}", r"task.root \(one, other\)"),
+        ("task: {_target_: a.One}", "task: {_target_: a.Other}", r"task._target_ \(One, Other\)"),
+    ],
+)
+def test_runs_with_unlike_options_are_refused(tmp_path, own, others, said):
+    with pytest.raises(UserError, match=f"^the runs differ in {said}: compare like runs$"):
+        best_rows(write_two(tmp_path, own, others))
+
+
+def test_models_of_one_name_and_other_sizes_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"differ in model.hidden \(16, 8\): compare like runs"):
+        best_rows(write_two(tmp_path, of_model={"hidden": 8}))
+
+
+@pytest.mark.parametrize(
+    ("own", "others"),
+    [
+        ("data: {loaders: 1}", "data: {loaders: 2}"),
+        ("data: {alpha: 10}", "data: {alpha: 10.0}"),
+        ("task: {target_accuracy: 0.9}", "task: {target_accuracy: 0.8}"),
+        ("task: {_target_: earlier.One}", "task: {_target_: now.One}"),
+        ("accumulate: 1", "accumulate: 2"),
+        ("batch_size: 8", "no YAML: ["),
+    ],
+)
+def test_what_changes_no_accuracy_and_what_is_unknown_are_compared(tmp_path, own, others):
+    rows = best_rows(write_two(tmp_path, own, others, lr=0.3, cluster={"threads": 2}))
+    assert {row.algo for row in rows} == {"allreduce", "bytegrad"}
+
+
+def test_an_unlike_run_without_an_accuracy_is_no_matter(tmp_path):
+    fields = {"status": "diverged", "final_accuracy": None, "validation_accuracy": None}
+    rows = best_rows(write_two(tmp_path, "batch_size: 8", "batch_size: 2", **fields))
+    assert [row.num_seeds for row in rows] == [1, 0]

@@ -208,3 +208,66 @@ def test_the_study_has_every_algorithm_and_its_targets_are_of_seeds_that_do_not_
         assert words["algo"] == algorithms
     assert counted[0]["seed"] == counted[1]["seed"] == set(map(str, range(10)))
     assert len(of_targets["seed"]) >= 3 and of_targets["seed"].isdisjoint(counted[0]["seed"])
+
+
+def write_pairs(root, algo="allreduce", real=None, simulated=None):
+    """Two seeds, real and simulated, with further arguments of `write_run`."""
+    for seed in range(2):
+        for backend, fields in (("gloo", real), ("sim", simulated)):
+            folder = root / f"{algo}_{backend}_{seed}"
+            write_run(folder, algo, seed=seed, backend=backend, **fields or {})
+
+
+@pytest.mark.parametrize(
+    ("real", "simulated", "said"),
+    [
+        ({"workers": 4}, {"workers": 2}, r"workers \(2, 4\)"),
+        ({"task": "mnist5k"}, {"task": "jane_austen"}, r"task \(jane_austen, mnist5k\)"),
+        ({"model": "cnn"}, {"model": "mlp"}, r"model \(cnn, mlp\)"),
+        ({"optim": "sgd"}, {"optim": "adam"}, r"optim \(adam, sgd\)"),
+        ({"lr_scale": 1.0}, {"lr_scale": 0.3}, r"lr_scale \(0.3, 1\)"),
+        ({"of_model": {"hidden": 8}}, {"of_model": {"hidden": 9}}, r"model.hidden \(8, 9\)"),
+    ],
+)
+def test_real_and_simulated_workers_of_unlike_runs_are_not_compared(
+    tmp_path, real, simulated, said
+):
+    write_pairs(tmp_path, real=real, simulated=simulated)
+    whole = f"^the runs of allreduce differ in {said}: compare like runs$"
+    with pytest.raises(UserError, match=whole):
+        pairs.compare(tmp_path, {"allreduce": 0.8})
+
+
+def test_runs_that_do_not_say_how_many_workers_they_had_are_refused(tmp_path):
+    write_pairs(tmp_path)
+    file = tmp_path / "allreduce_gloo_0/summary.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"workers": None}))
+    with pytest.raises(UserError, match="gloo_0 does not say its number of workers: leave it out"):
+        pairs.compare(tmp_path, {"allreduce": 0.8})
+
+
+def test_the_page_says_what_was_run_as_it_was_recorded(tmp_path):
+    write_pairs(tmp_path, real={"workers": 2}, simulated={"workers": 2})
+    text = page(pairs.compare(tmp_path, {"allreduce": 0.8}), "agreement")
+    said = "with two real workers (gloo, processes of one host) and with two simulated ones"
+    assert f"{said} (mnist5k, cnn). Each algorithm" in " ".join(text.split())
+    assert "../../conf" not in text
+    many = {"workers": 16, "model": "mlp"}
+    write_pairs(tmp_path, "local_sgd", real=many, simulated=many)
+    text = " ".join(page(pairs.compare(tmp_path, TARGETS), "agreement").split())
+    assert "with two to 16 real workers" in text and "with two to 16 simulated ones" in text
+    assert "(mnist5k, cnn; mnist5k, mlp). Each" in text
+
+
+def test_the_page_of_the_study_links_to_the_study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs, kept = agreement.STUDY
+    write_pairs(runs)
+    pairs.save_targets({"allreduce": 0.8}, runs / "targets.yaml")
+    for made in (kept, kept.with_name("other.md")):
+        words = ["steps", str(runs), "--targets", str(runs / "targets.yaml"), "--out", str(made)]
+        monkeypatch.setattr("sys.argv", ["", *words])
+        assert agreement.main() == 0
+    links = "[what was run](../../conf/experiment/real_and_simulated.yaml)"
+    assert f"with four simulated ones ({links}" in " ".join(kept.read_text().split())
+    assert "../../conf" not in kept.with_name("other.md").read_text()
