@@ -115,6 +115,48 @@ def test_runs_whose_seeds_are_unknown_are_compared_in_no_pairs(tmp_path):
         assert module.section(study).finding.endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [("batch_size", (8, 64)), ("precision", ("float32", "bfloat16")), ("accumulate", (1, 4))],
+)
+def test_unlike_steps_of_a_situation_are_told(tmp_path, capsys, option, values):
+    for algo, value in zip(("allreduce", "bytegrad"), values, strict=True):
+        for seed in range(2):
+            write_run(tmp_path / f"{algo}{seed}", algo, seed=seed, of_run={option: value})
+    said = (
+        f"Runs of one situation differ in {option}, such as {values[0]} and {values[1]}, which not "
+        "every name tells: a worker's step is not the same work in all."
+    )
+    assert said in overview.section(ReportData.load(tmp_path)).notes
+    compare(tmp_path, tmp_path / "plots")
+    assert said in capsys.readouterr().out
+
+
+def test_unlike_steps_with_several_numbers_of_workers_are_told(tmp_path):
+    for workers, batch_size in ((2, 64), (8, 4)):
+        write_run(tmp_path / str(workers), workers=workers, of_run={"batch_size": batch_size})
+    said = (
+        "Runs of one algorithm with several numbers of workers differ in batch_size, such as 4 and "
+        "64, which not every name tells: a worker's step is not the same work in all."
+    )
+    assert said in overview.section(ReportData.load(tmp_path)).notes
+
+
+def test_steps_that_are_alike_that_names_tell_apart_or_of_other_situations_have_no_note(tmp_path):
+    alike = {"accumulate": 1}
+    for algo in ("allreduce", "bytegrad"):
+        for workers in (2, 8):
+            write_run(tmp_path / f"a/{algo}{workers}", algo, workers=workers, of_run=alike)
+        for batch_size in (8, 64):
+            write_run(tmp_path / f"b/{algo}{batch_size}", algo, of_run={"batch_size": batch_size})
+    write_run(tmp_path / "c/1", of_run={"batch_size": 8})
+    write_run(tmp_path / "c/2", "bytegrad", "lan_1g", of_run={"batch_size": 64})
+    write_run(tmp_path / "c/3", "bytegrad")  # that does not say its own
+    for part in "abc":
+        notes = overview.section(ReportData.load(tmp_path / part)).notes
+        assert not any("the same work" in note for note in notes)
+
+
 def test_a_seed_that_was_run_twice_is_told(tmp_path, capsys):
     for seed in range(3):
         write_run(tmp_path / f"a{seed}", seed=seed, backend="sim")
