@@ -22,7 +22,7 @@ from experiments.plan.identity import ADDED
 from experiments.report.places import compared_on_page
 from experiments.report.scores import signs, with_scores
 from experiments.report.statistics import Array, median_interval, proportion_interval
-from experiments.runs.summary import NOT_ENDED
+from experiments.runs.summary import ENDED_EARLY, NOT_ENDED
 from host.bounded_yaml import read_mapping
 from host.words import counted
 
@@ -75,7 +75,11 @@ _MEDIANS = (
 _SEED = re.compile(r"^seed: (.*)\n?", re.MULTILINE)
 
 AT_WORK = "not ended"
-"""The status of a run that is still at work, or that was killed without a word."""
+"""The status of a run that is at work, that was killed without a word, or that a search ended
+before its target.
+"""
+HAVE_TIMES = ("completed", ENDED_EARLY)
+"""The status of the others that may have reached it."""
 
 
 def named(runs: pd.DataFrame) -> pd.DataFrame:
@@ -97,7 +101,8 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     """
     if "label" in runs:
         return runs
-    runs = runs.assign(status=runs.status.mask(runs.reason == NOT_ENDED, AT_WORK))
+    is_cut = (runs.status == ENDED_EARLY) & runs.time_to_accuracy_s.isna()
+    runs = runs.assign(status=runs.status.mask((runs.reason == NOT_ENDED) | is_cut, AT_WORK))
     configs = [_read_config(Path(folder)) for folder in runs.folder]
     shared = runs["shared_gpu"] if "shared_gpu" in runs else [None] * len(runs)
     texts = {

@@ -12,6 +12,7 @@ from host.words import counted
 NOT_ENDED = "the run has not ended: it is still running, or its launcher was killed"
 CTRL_C, SIGTERM = "stopped by Ctrl-C (SIGINT)", "stopped by SIGTERM"
 DISK = "stopped by the disk: "
+ENDED_EARLY = "ended early"
 INTERRUPTIONS = (NOT_ENDED, CTRL_C, SIGTERM, DISK)
 """How reasons of a failed run begin of which no cause lies in the run."""
 
@@ -42,7 +43,9 @@ class Summary:
     steps: int | None = None
     steps_per_s: float | None = None
     time_to_accuracy_s: float | None = None
-    """To the target, whatever its metric is; None where it was missed."""
+    """To the target, whatever its metric is; None where it was missed, or not reached before the
+    run was ended.
+    """
     target_accuracy: float | None = None
     """None: there is no target, or one by another metric, which is in the last fields."""
     lr_scale: float | None = None

@@ -4,6 +4,7 @@ import json
 import math
 from itertools import product
 
+import numpy as np
 import pytest
 from matplotlib.text import Text
 from pyarrow import parquet
@@ -11,6 +12,7 @@ from pyarrow import parquet
 from experiments.report.compare import compare
 from experiments.report.data import ReportData
 from experiments.report.figures.dots import dots
+from experiments.report.figures.plots import accuracy_plot
 from experiments.report.page.run_table import run_table
 from experiments.report.page.situations import situations
 from experiments.report.sections import (
@@ -26,8 +28,8 @@ from experiments.report.sections import (
 )
 from experiments.report.statistics import ratio_interval
 from experiments.report.targets.curves import Curves
-from experiments.report.targets.times import settings_of_runs
-from experiments.runs.summary import NOT_ENDED
+from experiments.report.targets.times import Situation, settings_of_runs, times_of_all
+from experiments.runs.summary import ENDED_EARLY, NOT_ENDED
 from experiments.tasks.target import Target
 from tests.experiments.legible import check
 from tests.experiments.recorded import write_run
@@ -271,6 +273,65 @@ def test_rates_that_are_at_work_are_not_yet_tried(tmp_path):
 def write_at_work(folder, **fields):
     at_work = {"status": "failed", "reason": NOT_ENDED, "steps_per_s": None}
     write_run(folder, **at_work, **fields)
+
+
+def write_ended_early(folder, **fields):
+    """As a search leaves a trial that has all that counts, or is behind."""
+    own = write_run(folder, **fields)
+    own |= {"status": ENDED_EARLY, "reason": "its clock is at 5.1 s"}
+    own |= dict.fromkeys(("steps", "steps_per_s", "final_accuracy", "validation_accuracy"))
+    (folder / "summary.json").write_text(json.dumps(own))
+    return own
+
+
+def test_what_a_search_ended_after_the_target_has_reached_it(tmp_path):
+    for seed in range(3):
+        own = write_ended_early(tmp_path / str(seed), seed=seed)
+        assert own["time_to_accuracy_s"]
+    study = ReportData.load(tmp_path)
+    [row] = study.table.to_dict("records")
+    assert (row["missed"], row["reached"]) == (0, 1) and row["time_to_accuracy_s"] < math.inf
+    assert 0 < row["steps_to_accuracy"] < math.inf and row["status"] == "3 of 3 ended early"
+    assert "missed" not in str(time_to_accuracy.section(study).tables["time_to_accuracy"].cells)
+    figure = accuracy_plot(study)
+    assert figure is not None and "Crosses" not in str(figure.findobj(Text))
+    [axes] = figure.axes
+    assert "ended early" not in [line.get_label() for line in axes.get_lines()]
+
+
+def test_what_a_search_ended_before_the_target_has_missed_none(tmp_path):
+    write_ended_early(tmp_path / "a", limit=0.5)
+    study = ReportData.load(tmp_path)
+    [row] = study.table.to_dict("records")
+    assert row["missed"] == 0 and math.isnan(row["time_to_accuracy_s"])
+    assert math.isnan(row["steps_to_accuracy"])
+    said = "No algorithm reaches the target of 0.9 in its median run so far."
+    assert time_to_accuracy.section(study).finding == said
+    assert time_to_accuracy.section(study).tables["time_to_accuracy"].cells[
+        "time to accuracy (s)"
+    ] == ["not ended"]
+    figure = accuracy_plot(study)
+    assert figure is not None and "Crosses" not in str(figure.findobj(Text))
+
+
+def test_of_what_a_search_ended_lost_evaluations_leave_other_targets_unknown(tmp_path):
+    own = write_ended_early(tmp_path / "a")
+    (tmp_path / "a" / "metrics.parquet").write_bytes(b"torn")
+    study = ReportData.load(tmp_path)
+    situation = Situation(study.table.assign(target_score=0.9).to_dict("records"), [study.runs])
+    [times] = times_of_all(situation, Curves.of(study), np.array([0.5, 0.9, 0.95])).values()
+    np.testing.assert_array_equal(times, [[math.nan, own["time_to_accuracy_s"], math.nan]])
+
+
+def test_at_a_harder_target_nobody_knows_of_what_a_search_ended(tmp_path):
+    write_run(tmp_path / "a")
+    write_ended_early(tmp_path / "b", algo="bytegrad", limit=0.92)
+    study = ReportData.load(tmp_path)
+    assert study.table.place.notna().all()
+    (tmp_path / "targets.yaml").write_text("{2.0: 0.8, 1.0: 0.9, 0.5: 0.95, 0.2: 0.96}")
+    cells = time_against_target.section(ReportData.load(tmp_path)).tables["time_against_target"]
+    first = cells.cells["first"]
+    assert first[2:] == ["not known"] * 2 and "not known" not in first[:2]
 
 
 def test_what_is_at_work_has_neither_reached_nor_missed(tmp_path):
