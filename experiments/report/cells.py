@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -15,6 +16,7 @@ from experiments.report.results_table import (
     COMPARABLE,
     DETAIL,
     KEYS,
+    OF_A_STEP,
     SITUATION,
     shown,
     varies,
@@ -22,7 +24,7 @@ from experiments.report.results_table import (
 from experiments.report.statistics import MIN_SEEDS
 from experiments.runs.load import find_twins
 from experiments.tasks.target import ACCURACY
-from host.words import counted, significant
+from host.words import counted, listed, significant
 
 TITLE_COLUMNS = (
     *("task", "data", "model", "model_options", "partition", "net", "net_options", "tcp_options"),
@@ -100,6 +102,34 @@ def repeated(runs: pd.DataFrame) -> list[str]:
         f"{twins[0].folder} and {twins[1].folder}: each counts as one more seed, which makes "
         "intervals too narrow and ties too few. Leave one of each two out."
     ]
+
+
+def unlike(runs: pd.DataFrame) -> list[str]:
+    """A sentence for each option of `OF_A_STEP` in which runs differ that are compared, and `named`
+    without it: those of a situation, or those of an algorithm with several numbers of workers.
+    """
+    over_workers = ["label", *(column for column in COMPARABLE if column != "workers")]
+    compared = {
+        "Runs of one situation": [*COMPARABLE],
+        "Runs of one algorithm with several numbers of workers": over_workers,
+    }
+    found = []
+    for option, (who, keys) in product(OF_A_STEP, compared.items()):
+        groups = (own for _, own in runs.groupby(keys, dropna=False))
+        hidden = next((own[option] for own in groups if _is_hidden(own, option)), None)
+        if hidden is not None:
+            values = sorted(set(hidden.dropna()), key=lambda text: (len(text), text))
+            found.append(
+                f"{who} differ in {option}, such as {listed(values)}, which not every name tells: "
+                "a worker's step is not the same work in all."
+            )
+    return found
+
+
+def _is_hidden(runs: pd.DataFrame, option: str) -> bool:
+    """Whether they differ in it, and some name does not tell it."""
+    is_told = runs["name"].str.contains(f" {option}=", regex=False)
+    return runs[option].nunique() > 1 and not bool(is_told.all())
 
 
 def leading(table: pd.DataFrame) -> Columns:

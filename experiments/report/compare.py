@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from experiments.report.cells import remarks, render, repeated
+from experiments.report.cells import remarks, render, repeated, unlike
 from experiments.report.data import ReportData
 from experiments.report.figures.files import save_plot
 from experiments.report.figures.plots import accuracy_plot
@@ -39,5 +39,6 @@ def compare(path: str | Path, out: str | Path | None = None) -> None:
     ending = [*filter(None, [data.drawn().left_out]), *(f"Plot: {file}" for file in plots)] or [
         "No plot: no run was evaluated."
     ]
-    for line in [*remarks(data.runs), *repeated(data.runs), *problems, *ending]:
+    weaknesses = [*repeated(data.runs), *unlike(data.runs)]
+    for line in [*remarks(data.runs), *weaknesses, *problems, *ending]:
         console.print(Text(line), soft_wrap=True)

@@ -14,6 +14,7 @@ from experiments.report.figures.styles import Styles, area_styles, line_styles
 from experiments.report.results_table import (
     AT_WORK,
     COMPARABLE,
+    HAVE_TIMES,
     KEYS,
     named,
     results_table,
@@ -41,8 +42,8 @@ class ReportData:
 
     Args:
         runs: of `load_runs`, `named`, with the steps and MB until the target; inf for a miss, NaN
-            where rows that say them are lost. "is_unread": it completed, and all of its
-            evaluations are lost, or the one after its last step.
+            where rows that say them are lost. "is_unread": it may have reached its target, and
+            all of its evaluations are lost, or the one after its last step.
         evaluations: the rows of `load_metrics` with a "score", by the metric of the run's target.
         table: of `results_table`, with the medians of these steps and MB.
         problems: sentences on files that could not be read.
@@ -156,8 +157,8 @@ def foremost(group: pd.DataFrame, most: int, by: str = "place") -> pd.DataFrame:
 
 def _with_way(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:
     """`runs` with the steps and MB of the first evaluation that reached the target."""
-    completed = runs.loc[runs.status == "completed", ["folder", "metric", "target_score"]]
-    rows = evaluations[["folder", "step", "bytes_sent", "score"]].merge(completed, on="folder")
+    timed = runs.loc[runs.status.isin(HAVE_TIMES), ["folder", "metric", "target_score"]]
+    rows = evaluations[["folder", "step", "bytes_sent", "score"]].merge(timed, on="folder")
     sign = signs(rows)
     first = rows.loc[sign * rows.score >= sign * rows.target_score].drop_duplicates("folder")
     way = pd.DataFrame(
@@ -167,7 +168,7 @@ def _with_way(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:
             "mb_to_accuracy": first.bytes_sent.astype(float) / 1e6,
         }
     )
-    is_reached = (runs.status == "completed") & runs.time_to_accuracy_s.notna()
+    is_reached = runs.status.isin(HAVE_TIMES) & runs.time_to_accuracy_s.notna()
     may_miss = (runs.target.notna() & (runs.status != AT_WORK) & ~is_reached).to_numpy()
     runs = runs.merge(way, on="folder", how="left")
     is_miss = may_miss & runs.steps_to_accuracy.isna().to_numpy()
@@ -182,7 +183,7 @@ def _with_unread(
     last = metrics.loc[metrics["kind"] == "evaluation"].groupby("folder").step.max()
     is_cut = (runs.folder.map(last) < runs.steps).fillna(False)
     is_lost = ~runs.folder.isin(evaluations.folder) | is_cut
-    return runs.assign(is_unread=(runs.status == "completed") & is_lost.astype(bool))
+    return runs.assign(is_unread=runs.status.isin(HAVE_TIMES) & is_lost.astype(bool))
 
 
 def _with_medians(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

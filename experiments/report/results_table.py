@@ -21,12 +21,8 @@ import pandas as pd
 from experiments.plan.identity import ADDED
 from experiments.report.places import compared_on_page
 from experiments.report.scores import signs, with_scores
-from experiments.report.statistics import (
-    Array,
-    median_interval,
-    proportion_interval,
-)
-from experiments.runs.summary import NOT_ENDED
+from experiments.report.statistics import Array, median_interval, proportion_interval
+from experiments.runs.summary import ENDED_EARLY, NOT_ENDED
 from host.bounded_yaml import read_mapping
 from host.words import counted
 
@@ -49,6 +45,8 @@ SITUATION: dict[str, Callable[[str], str]] = {
 # What else tells runs apart, beside the algorithm and the seed.
 DETAIL: dict[str, Callable[[str], str]] = {"backend": str, "optim": "optimizer {}".format}
 COMPARABLE = (*SITUATION, "backend")
+OF_A_STEP = ("batch_size", "precision", "accumulate")
+"""Options that make one step another piece of work."""
 _BASELINE = "TorchDDP"
 _ALGO, _CLUSTER = "algo.", "cluster."
 _TCP = ("net.tcp_", "net.mtu")
@@ -77,7 +75,11 @@ _MEDIANS = (
 _SEED = re.compile(r"^seed: (.*)\n?", re.MULTILINE)
 
 AT_WORK = "not ended"
-"""The status of a run that is still at work, or that was killed without a word."""
+"""The status of a run that is at work, that was killed without a word, or that a search ended
+before its target.
+"""
+HAVE_TIMES = ("completed", ENDED_EARLY)
+"""The status of the others that may have reached it."""
 
 
 def named(runs: pd.DataFrame) -> pd.DataFrame:
@@ -94,23 +96,26 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     optimizer's, scaled; NaN where that is not recorded. "shared_gpu": its workers shared a GPU;
     false where that is not recorded. "metric": of the target; "target": with its value, such as
     "accuracy 0.9", None where there is none. "target_score", "final_score" and "validation_score":
-    values of that metric. "stops_at_target": it was to end there. "status" is `AT_WORK` for a run
-    that has not ended, of which nobody knows what it will reach.
+    values of that metric. "stops_at_target": it was to end there. Those of `OF_A_STEP`, as texts.
+    "status" is `AT_WORK` for a run that has not ended, of which nobody knows what it will reach.
     """
     if "label" in runs:
         return runs
-    runs = runs.assign(status=runs.status.mask(runs.reason == NOT_ENDED, AT_WORK))
+    is_cut = (runs.status == ENDED_EARLY) & runs.time_to_accuracy_s.isna()
+    runs = runs.assign(status=runs.status.mask((runs.reason == NOT_ENDED) | is_cut, AT_WORK))
     configs = [read_config(Path(folder)) for folder in runs.folder]
     shared = runs["shared_gpu"] if "shared_gpu" in runs else [None] * len(runs)
-    runs = runs.assign(
-        cluster=pd.Series(_clusters(configs), runs.index, dtype="str"),
-        tcp_options=pd.Series(map(_tcp_options, configs), runs.index, dtype="str"),
-        data=pd.Series(_varying(runs.task, "task.", configs), runs.index, dtype="str"),
-        model_options=pd.Series(_varying(runs.model, "model.", configs), runs.index, dtype="str"),
-        net_options=pd.Series(_varying(runs.net, "net.", configs), runs.index, dtype="str"),
-        partition=pd.Series(map(_partition, configs), runs.index, dtype="str"),
-    )
-    runs = with_scores(runs)
+    texts = {
+        "cluster": _clusters(configs),
+        "tcp_options": map(_tcp_options, configs),
+        "data": _varying(runs.task, "task.", configs),
+        "model_options": _varying(runs.model, "model.", configs),
+        "net_options": _varying(runs.net, "net.", configs),
+        "partition": map(_partition, configs),
+        **{name: [config.get(name) for config in configs] for name in OF_A_STEP},
+    }
+    own = {name: pd.Series(values, runs.index, dtype="str") for name, values in texts.items()}
+    runs = with_scores(runs.assign(**own))
     runs = runs.assign(
         name=_names(runs, configs),
         is_baseline=[_is_baseline(config) for config in configs],
@@ -297,13 +302,9 @@ def _differing(configs: Sequence[dict[str, Any]], group: str = "") -> set[str]:
         {key for config in distinct for key in config if key.startswith(group)}
         - _OF_NO_SETTING
         - _OF_SEED
-        - {key for key in _MAY_FOLLOW if all(_is_of_seed(c, key) for c in distinct)}
+        - {k for k in _MAY_FOLLOW if all(str(c.get(k, c["seed"])) == c["seed"] for c in distinct)}
     )
     return {key for key in keys if len({repr(config.get(key)) for config in distinct}) > 1}
-
-
-def _is_of_seed(config: Mapping[str, Any], key: str) -> bool:
-    return str(config.get(key, config["seed"])) == config["seed"]
 
 
 def _learning_rate(config: dict[str, Any]) -> float:

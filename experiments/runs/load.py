@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.runs.fields import field_types
 from experiments.runs.journal import read_journal, read_table, table
-from experiments.runs.summary import UNREADABLE, Summary, read_fields, told_workers
+from experiments.runs.summary import (
+    UNREADABLE,
+    Summary,
+    read_fields,
+    told_conditions,
+    told_workers,
+)
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 from host.remaining import Work
@@ -35,14 +41,14 @@ def load_runs(path: str | Path) -> pd.DataFrame:
     that a stranger's has beside them, but for those that only reports may add.
 
     `attrs["problems"]` is a list of sentences on the files that could not be read, `attrs["apart"]`
-    one on the runs whose number of workers changed: they have no row, since no other run is like
-    them.
+    one on the runs whose number of workers, network or cluster changed: they have no row, since no
+    other run is like them.
 
     Raises:
         UserError: `path` is no folder.
     """
     problems: list[str] = []
-    alike, apart = _without_elastic(_read_summaries(Path(path), problems))
+    alike, apart = _without_changed(_read_summaries(Path(path), problems))
     frame = _runs_frame(alike)
     frame.attrs |= {"problems": problems, "apart": apart}
     return frame
@@ -71,7 +77,7 @@ def load_runs_and_metrics(
     import pyarrow as pa
 
     problems: list[str] = []
-    summaries, apart = _without_elastic(_read_summaries(Path(path), problems))
+    summaries, apart = _without_changed(_read_summaries(Path(path), problems))
     runs = _runs_frame(summaries)
     of_summaries = list(problems)
     tables = _read_all_metrics(summaries, problems, work or Work())
@@ -219,22 +225,31 @@ def _earlier(folder: Path, summary: dict[str, Any], known: dict[Path, dict[str, 
     return beside if is_same else named
 
 
-def _without_elastic(summaries: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Those of runs whose number of workers stayed, and a sentence on each of the others."""
-    told = [told_workers(summary.get("workers_over_time")) for summary in summaries]
+def _without_changed(summaries: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Those of runs whose workers, network and cluster stayed, and a sentence on each other one."""
+    told = [_told_changes(summary) for summary in summaries]
     pairs = list(zip(summaries, told, strict=True))
-    alike = [summary for summary, changes in pairs if changes is None]
-    apart = [_apart(summary, changes) for summary, changes in pairs if changes is not None]
+    alike = [summary for summary, changes in pairs if not changes]
+    apart = [_apart(summary, changes) for summary, changes in pairs if changes]
     return alike, apart
 
 
+def _told_changes(summary: dict[str, Any]) -> str:
+    """Such as "its number of workers changed (2 workers, 1 after step 60)"; empty for none."""
+    told = {
+        "its number of workers": told_workers(summary.get("workers_over_time")),
+        "its network or cluster": told_conditions(summary.get("conditions_over_time")),
+    }
+    return " and ".join(f"{what} changed ({how})" for what, how in told.items() if how is not None)
+
+
 def _apart(summary: dict[str, Any], changes: str) -> str:
-    """Such as "x: allreduce on wan is compared with no run, ...: it had 2 workers, 1 after ..."."""
+    """Such as "x: allreduce on wan is compared with no run, ...: its target took 3.1 s."."""
     reached_s = summary.get("time_to_accuracy_s")
     took = "it missed its target" if reached_s is None else f"its target took {reached_s:.1f} s"
     return (
         f"{summary['folder']}: {summary['algo']} on {summary.get('net')}, {summary['status']}, is "
-        f"compared with no other run, since its number of workers changed ({changes}): {took}."
+        f"compared with no other run, since {changes}: {took}."
     )
 
 

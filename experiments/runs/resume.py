@@ -8,6 +8,7 @@ both are one run's.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.plan.identity import completed
 from experiments.runs.load import load_config, load_rows
-from experiments.runs.summary import UNREADABLE, Summary, read_summary, with_workers_since
+from experiments.runs.summary import (
+    UNREADABLE,
+    Summary,
+    read_summary,
+    with_conditions_since,
+    with_workers_since,
+)
 from experiments.tasks.target import ACCURACY
 from experiments.training.checkpoints.places import complete_steps
 from experiments.training.metrics import MetricsRow
@@ -31,13 +38,18 @@ FREE = (
 )
 """What may differ: it shapes the times of a run, not its values, or only its end."""
 
+_TIMELESS = {"net.backend", "cluster.timeout_s", "cluster.stacking"}
+"""What does not shape times either: how links are made as asked for, a limit, and how equal values
+are computed.
+"""
+
 
 def going_on(
     plan: Plan, config: Mapping[str, Any], summary: Summary
 ) -> tuple[Plan, list[MetricsRow], Summary]:
     """`plan` with the step from which it goes on, the rows up to there of the run that it goes on
-    with, and `summary` with how many workers that had; in its own folder, also with what that had
-    gone on with.
+    with, and `summary` with how many workers that had, over which network; in its own folder, also
+    with what that had gone on with.
 
     Raises `UserError` if it would be another run, one that is done, or by another metric.
     """
@@ -50,9 +62,25 @@ def going_on(
         earlier = read_summary(run)
         _check_metric(run, earlier.metric or ACCURACY, plan.target.metric)
         summary = with_workers_since(summary, earlier, step)
+        options = tuple(_timing_options(own) for own in (load_config(run), config))
+        summary = with_conditions_since(summary, earlier, step, options)
         if run == plan.folder:
             summary = replace(summary, resumed_from=earlier.resumed_from)
     return replace(plan, resume_step=step), rows_until(run, step), summary
+
+
+def _timing_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the network and of the cluster that shape times, as JSON keeps them."""
+    values = completed(config)
+    groups = {group: values.get(group) for group in ("net", "cluster")}
+    own = {
+        f"{group}.{key}": value
+        for group, options in groups.items()
+        if isinstance(options, Mapping)
+        for key, value in options.items()
+        if not str(key).startswith("_") and f"{group}.{key}" not in _TIMELESS
+    }
+    return json.loads(json.dumps(own, default=str))
 
 
 def _check_metric(run: Path, earlier: str, metric: str) -> None:

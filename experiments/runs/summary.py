@@ -1,6 +1,8 @@
 """What a run came to: the fields of its summary.json."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from host.words import counted
 NOT_ENDED = "the run has not ended: it is still running, or its launcher was killed"
 CTRL_C, SIGTERM = "stopped by Ctrl-C (SIGINT)", "stopped by SIGTERM"
 DISK = "stopped by the disk: "
+ENDED_EARLY = "ended early"
 INTERRUPTIONS = (NOT_ENDED, CTRL_C, SIGTERM, DISK)
 """How reasons of a failed run begin of which no cause lies in the run."""
 
@@ -40,7 +43,9 @@ class Summary:
     steps: int | None = None
     steps_per_s: float | None = None
     time_to_accuracy_s: float | None = None
-    """To the target, whatever its metric is; None where it was missed."""
+    """To the target, whatever its metric is; None where it was missed, or not reached before the
+    run was ended.
+    """
     target_accuracy: float | None = None
     """None: there is no target, or one by another metric, which is in the last fields."""
     lr_scale: float | None = None
@@ -130,6 +135,10 @@ class Summary:
     """Which examples workers have for themselves: `of` says whether its `counts` `[N, g]`, a row a
     worker, are of classes or of sources; None: all share all.
     """
+    conditions_over_time: list[dict[str, Any]] | None = None
+    """Over which network the run went on `after_step`, in the order of steps, where that or the
+    cluster changed: the `net` and the `options` of both. None: they never did.
+    """
 
 
 def with_workers_since(summary: Summary, earlier: Summary, step: int) -> Summary:
@@ -143,6 +152,56 @@ def with_workers_since(summary: Summary, earlier: Summary, step: int) -> Summary
     if kept[-1]["workers"] != summary.workers:
         kept.append({"after_step": step, "workers": summary.workers})
     return replace(summary, workers_over_time=kept if len(kept) > 1 else None)
+
+
+def with_conditions_since(
+    summary: Summary, earlier: Summary, step: int, options: tuple[Mapping[str, Any], ...]
+) -> Summary:
+    """`summary` of a run that goes on after `step` of that of `earlier`, with the network and the
+    cluster over time; `options` are those of the earlier run, and of this one.
+    """
+    before, now = _condition(0, earlier, options[0]), _condition(step, summary, options[1])
+    changes = earlier.conditions_over_time or [before]
+    kept = [change for change in changes if change["after_step"] < step]
+    if kept[-1]["options"] != now["options"]:
+        kept.append(now)
+    return replace(summary, conditions_over_time=kept if len(kept) > 1 else None)
+
+
+def _condition(step: int, summary: Summary, options: Mapping[str, Any]) -> dict[str, Any]:
+    """From `step` on; the machines' own network is another one with another number of them."""
+    own = {} if summary.hosts is None else {"hosts": summary.hosts}
+    return {"after_step": step, "net": summary.net, "options": {**options, **own}}
+
+
+def told_conditions(changes: list[dict[str, Any]] | None) -> str | None:
+    """Such as "lan_1g, then wan after step 40"; of one network what else differs, such as
+    "net.delay_ms=5, then net.delay_ms=50 after step 40". None: nothing changed.
+
+    Raises `ValueError` for what is no network over time.
+    """
+    if changes is None:
+        return None
+    try:
+        told = [(int(c["after_step"]), str(c["net"]), dict(c["options"])) for c in changes]
+        if told[0][0] != 0:
+            raise ValueError("it does not begin with the first step")
+    except (TypeError, KeyError, ValueError, IndexError) as error:
+        raise ValueError(
+            "conditions_over_time is no list of after_step, net and options"
+        ) from error
+    names = [net for _, net, _ in told]
+    if any(one == other for one, other in pairwise(names)):
+        names = _told_options([options for _, _, options in told])
+    later = zip(told[1:], names[1:], strict=True)
+    return ", then ".join([names[0], *(f"{name} after step {own[0]}" for own, name in later)])
+
+
+def _told_options(options: list[dict[str, Any]]) -> list[str]:
+    """Those that are not the same in all."""
+    keys = sorted({key for own in options for key in own})
+    varying = [key for key in keys if any(own.get(key) != options[0].get(key) for own in options)]
+    return [", ".join(f"{key}={own.get(key)}" for key in varying) for own in options]
 
 
 def told_workers(changes: list[dict[str, int]] | None) -> str | None:
@@ -169,6 +228,7 @@ def read_fields(folder: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or None in (found.get("algo"), found.get("status")):
         raise ValueError("not the summary of a run")
     told_workers(found.get("workers_over_time"))
+    told_conditions(found.get("conditions_over_time"))
     known = {name: found[name] for name in field_types(Summary) if name in found}
     return found | typed(known, Summary)
 

@@ -35,12 +35,12 @@ def write_run(
     Its accuracy approaches `limit`, sooner for an algorithm that learns faster, and its steps take
     as long as its bytes need. `fields` are of the summary; `options`, of the algorithm; `cluster`,
     of the workers; `of_net`, of the network; `of_model`, of the model; `lr`, of its optimizer;
-    `stop_at_target`, of the run;
+    `stop_at_target` and `of_run`, of the run;
     `shared_training`: it learns on every network the same.
     """
     options, cluster = fields.pop("options", {}), fields.pop("cluster", {})
     of_net, stops = fields.pop("of_net", {}), fields.pop("stop_at_target", False)
-    of_model = fields.pop("of_model", {})
+    of_model, of_run = fields.pop("of_model", {}), fields.pop("of_run", {})
     lr = fields.pop("lr", 0.1)
     mb_a_step, rate = ALGOS[algo]
     of_chance = 0 if fields.pop("shared_training", False) else len(net)
@@ -81,6 +81,7 @@ def write_run(
     config = {"seed": seed, "workers": workers, "cluster": cluster, "net": of_net}
     config |= {"model": of_model, "clip_norm": None}
     config |= {"optim": {"lr": lr}, "lr_scale": summary["lr_scale"], "stop_at_target": stops}
+    config |= of_run
     config["algo"] = {"_target_": _target(algo)} | options
     environment = {"cpu": "A CPU", "cores": 2, "packages": {"torch": "2.13.0"}, "host": "a-host"}
     environment |= {"git_commit": "c0ffee", "overrides": [f"+algo={algo}", f"net={net}"]}

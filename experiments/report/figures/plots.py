@@ -18,7 +18,7 @@ from experiments.report.figures.names import End, height_in, name_ends, set_log_
 from experiments.report.figures.networks import fast_first, network_name
 from experiments.report.figures.styles import Styles
 from experiments.report.phrases import situation
-from experiments.report.results_table import AT_WORK, KEYS, varies
+from experiments.report.results_table import AT_WORK, HAVE_TIMES, KEYS, varies
 from experiments.report.scores import signs
 
 if TYPE_CHECKING:  # imported where it draws: more than a second, which a table need not wait for
@@ -206,8 +206,10 @@ def _draw(
 
 
 def _ended_early(evaluations: pd.DataFrame) -> pd.Series:
-    """Which are of a run that failed or diverged: one that is at work goes on."""
-    return ~evaluations.status.isin(["completed", AT_WORK])
+    """Which are of a run that failed or diverged: one that is at work goes on, and one that a
+    search ended was sound.
+    """
+    return ~evaluations.status.isin([*HAVE_TIMES, AT_WORK])
 
 
 def _few_ticks() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from experiments.report.cells import TITLE_COLUMNS, describe, repeated
+from experiments.report.cells import TITLE_COLUMNS, describe, repeated, unlike
 from experiments.report.data import ReportData
 from experiments.report.phrases import MOST_NAMED, machines, sentence
 from experiments.report.places import STAND_IN
@@ -43,7 +43,7 @@ def _kinds(runs: pd.DataFrame) -> str:
 
 
 def _weaknesses(data: ReportData) -> list[str]:
-    table, notes = data.table, repeated(data.runs)
+    table, notes = data.table, [*repeated(data.runs), *unlike(data.runs)]
     few = int((table.runs < MIN_SEEDS).sum())
     if few:
         notes.append(

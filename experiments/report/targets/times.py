@@ -1,9 +1,9 @@
 """How long settings take to any target, from the curves of their runs.
 
 A run that did not reach a target has missed it. But where the target is harder than its own, and it
-ended at its own, or before others of its situation did, nobody knows whether it would have. Nor
-does anybody of a run that has not ended, or, at another target than its own, of one whose
-evaluations cannot be read, all or the last.
+ended at its own, was ended early, or ended before others of its situation did, nobody knows whether
+it would have. Nor does anybody of a run that has not ended, or, at another target than its own, of
+one whose evaluations cannot be read, all or the last.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import numpy as np
 import pandas as pd
 
 from experiments.report.data import ReportData
-from experiments.report.results_table import AT_WORK, KEYS
+from experiments.report.results_table import AT_WORK, HAVE_TIMES, KEYS
 from experiments.report.statistics import Array
 from experiments.report.targets.curves import Curves
+from experiments.runs.summary import ENDED_EARLY
 from experiments.tasks.target import LOWER_IS_BETTER
 
 _OF_RUN = ("status", "steps", "stops_at_target", "is_unread", "time_to_accuracy_s")
@@ -55,7 +56,9 @@ def ended(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def any_unread(situation: Situation) -> bool:
-    """Whether there is a run that completed, and whose evaluations cannot be read."""
+    """Whether there is a run that may have reached its target, and whose evaluations cannot be
+    read.
+    """
     return any(runs.is_unread.any() for runs in situation.runs)
 
 
@@ -80,7 +83,7 @@ def _times(
     times = np.full((len(runs), len(targets)), math.inf)
     own_runs = zip(runs.index, *(runs[name] for name in _OF_RUN), strict=True)
     for at, (index, status, steps, stops, is_unread, recorded_s) in enumerate(own_runs):
-        if status != "completed":
+        if status not in HAVE_TIMES:
             continue
         scores = sign * curves.get("score", index)
         best = np.maximum.accumulate(np.where(np.isnan(scores), -math.inf, scores))
@@ -88,7 +91,7 @@ def _times(
         seconds = np.append(curves.get("time_s", index), math.inf)
         times[at] = seconds[first]
         is_missed = np.isinf(times[at])
-        stopped = stops and bool((best >= sign * own).any())
+        stopped = status == ENDED_EARLY or (stops and bool((best >= sign * own).any()))
         if is_unread:
             told = math.inf if pd.isna(recorded_s) else recorded_s
             times[at, is_missed] = np.where(targets == own, told, math.nan)[is_missed]

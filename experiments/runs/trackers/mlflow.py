@@ -9,12 +9,12 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
-from experiments.runs.summary import Summary
+from experiments.runs.summary import ENDED_EARLY, Summary
 from experiments.runs.trackers.tracker import PROJECT, TrackedRun, Tracker, numbers, results
 from experiments.training.metrics import MetricsRow
 
 ERRORS = (MlflowException, OSError)
-_STATUS = {"completed": "FINISHED", "ended early": "KILLED"}
+_STATUS = {"completed": "FINISHED", ENDED_EARLY: "KILLED"}
 _MAX_PARAMS = 100  # that a request of MLflow's may have
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 """Else a server that is gone would hold a run up for minutes."""

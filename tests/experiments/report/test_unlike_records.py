@@ -4,6 +4,7 @@ import json
 import math
 from itertools import product
 
+import numpy as np
 import pytest
 from matplotlib.text import Text
 from pyarrow import parquet
@@ -11,6 +12,7 @@ from pyarrow import parquet
 from experiments.report.compare import compare
 from experiments.report.data import ReportData
 from experiments.report.figures.dots import dots
+from experiments.report.figures.plots import accuracy_plot
 from experiments.report.page.run_table import run_table
 from experiments.report.page.situations import situations
 from experiments.report.sections import (
@@ -26,8 +28,8 @@ from experiments.report.sections import (
 )
 from experiments.report.statistics import ratio_interval
 from experiments.report.targets.curves import Curves
-from experiments.report.targets.times import settings_of_runs
-from experiments.runs.summary import NOT_ENDED
+from experiments.report.targets.times import Situation, settings_of_runs, times_of_all
+from experiments.runs.summary import ENDED_EARLY, NOT_ENDED
 from experiments.tasks.target import Target
 from tests.experiments.legible import check
 from tests.experiments.recorded import write_run
@@ -113,6 +115,48 @@ def test_runs_whose_seeds_are_unknown_are_compared_in_no_pairs(tmp_path):
     assert (own["speedup_low"], own["speedup_high"]) == expected
     for module in SECTIONS:
         assert module.section(study).finding.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [("batch_size", (8, 64)), ("precision", ("float32", "bfloat16")), ("accumulate", (1, 4))],
+)
+def test_unlike_steps_of_a_situation_are_told(tmp_path, capsys, option, values):
+    for algo, value in zip(("allreduce", "bytegrad"), values, strict=True):
+        for seed in range(2):
+            write_run(tmp_path / f"{algo}{seed}", algo, seed=seed, of_run={option: value})
+    said = (
+        f"Runs of one situation differ in {option}, such as {values[0]} and {values[1]}, which not "
+        "every name tells: a worker's step is not the same work in all."
+    )
+    assert said in overview.section(ReportData.load(tmp_path)).notes
+    compare(tmp_path, tmp_path / "plots")
+    assert said in capsys.readouterr().out
+
+
+def test_unlike_steps_with_several_numbers_of_workers_are_told(tmp_path):
+    for workers, batch_size in ((2, 64), (8, 4)):
+        write_run(tmp_path / str(workers), workers=workers, of_run={"batch_size": batch_size})
+    said = (
+        "Runs of one algorithm with several numbers of workers differ in batch_size, such as 4 and "
+        "64, which not every name tells: a worker's step is not the same work in all."
+    )
+    assert said in overview.section(ReportData.load(tmp_path)).notes
+
+
+def test_steps_that_are_alike_that_names_tell_apart_or_of_other_situations_have_no_note(tmp_path):
+    alike = {"accumulate": 1}
+    for algo in ("allreduce", "bytegrad"):
+        for workers in (2, 8):
+            write_run(tmp_path / f"a/{algo}{workers}", algo, workers=workers, of_run=alike)
+        for batch_size in (8, 64):
+            write_run(tmp_path / f"b/{algo}{batch_size}", algo, of_run={"batch_size": batch_size})
+    write_run(tmp_path / "c/1", of_run={"batch_size": 8})
+    write_run(tmp_path / "c/2", "bytegrad", "lan_1g", of_run={"batch_size": 64})
+    write_run(tmp_path / "c/3", "bytegrad")  # that does not say its own
+    for part in "abc":
+        notes = overview.section(ReportData.load(tmp_path / part)).notes
+        assert not any("the same work" in note for note in notes)
 
 
 def test_a_seed_that_was_run_twice_is_told(tmp_path, capsys):
@@ -229,6 +273,65 @@ def test_rates_that_are_at_work_are_not_yet_tried(tmp_path):
 def write_at_work(folder, **fields):
     at_work = {"status": "failed", "reason": NOT_ENDED, "steps_per_s": None}
     write_run(folder, **at_work, **fields)
+
+
+def write_ended_early(folder, **fields):
+    """As a search leaves a trial that has all that counts, or is behind."""
+    own = write_run(folder, **fields)
+    own |= {"status": ENDED_EARLY, "reason": "its clock is at 5.1 s"}
+    own |= dict.fromkeys(("steps", "steps_per_s", "final_accuracy", "validation_accuracy"))
+    (folder / "summary.json").write_text(json.dumps(own))
+    return own
+
+
+def test_what_a_search_ended_after_the_target_has_reached_it(tmp_path):
+    for seed in range(3):
+        own = write_ended_early(tmp_path / str(seed), seed=seed)
+        assert own["time_to_accuracy_s"]
+    study = ReportData.load(tmp_path)
+    [row] = study.table.to_dict("records")
+    assert (row["missed"], row["reached"]) == (0, 1) and row["time_to_accuracy_s"] < math.inf
+    assert 0 < row["steps_to_accuracy"] < math.inf and row["status"] == "3 of 3 ended early"
+    assert "missed" not in str(time_to_accuracy.section(study).tables["time_to_accuracy"].cells)
+    figure = accuracy_plot(study)
+    assert figure is not None and "Crosses" not in str(figure.findobj(Text))
+    [axes] = figure.axes
+    assert "ended early" not in [line.get_label() for line in axes.get_lines()]
+
+
+def test_what_a_search_ended_before_the_target_has_missed_none(tmp_path):
+    write_ended_early(tmp_path / "a", limit=0.5)
+    study = ReportData.load(tmp_path)
+    [row] = study.table.to_dict("records")
+    assert row["missed"] == 0 and math.isnan(row["time_to_accuracy_s"])
+    assert math.isnan(row["steps_to_accuracy"])
+    said = "No algorithm reaches the target of 0.9 in its median run so far."
+    assert time_to_accuracy.section(study).finding == said
+    assert time_to_accuracy.section(study).tables["time_to_accuracy"].cells[
+        "time to accuracy (s)"
+    ] == ["not ended"]
+    figure = accuracy_plot(study)
+    assert figure is not None and "Crosses" not in str(figure.findobj(Text))
+
+
+def test_of_what_a_search_ended_lost_evaluations_leave_other_targets_unknown(tmp_path):
+    own = write_ended_early(tmp_path / "a")
+    (tmp_path / "a" / "metrics.parquet").write_bytes(b"torn")
+    study = ReportData.load(tmp_path)
+    situation = Situation(study.table.assign(target_score=0.9).to_dict("records"), [study.runs])
+    [times] = times_of_all(situation, Curves.of(study), np.array([0.5, 0.9, 0.95])).values()
+    np.testing.assert_array_equal(times, [[math.nan, own["time_to_accuracy_s"], math.nan]])
+
+
+def test_at_a_harder_target_nobody_knows_of_what_a_search_ended(tmp_path):
+    write_run(tmp_path / "a")
+    write_ended_early(tmp_path / "b", algo="bytegrad", limit=0.92)
+    study = ReportData.load(tmp_path)
+    assert study.table.place.notna().all()
+    (tmp_path / "targets.yaml").write_text("{2.0: 0.8, 1.0: 0.9, 0.5: 0.95, 0.2: 0.96}")
+    cells = time_against_target.section(ReportData.load(tmp_path)).tables["time_against_target"]
+    first = cells.cells["first"]
+    assert first[2:] == ["not known"] * 2 and "not known" not in first[:2]
 
 
 def test_what_is_at_work_has_neither_reached_nor_missed(tmp_path):

@@ -90,6 +90,24 @@ def test_a_run_whose_number_of_workers_changed_has_a_sentence_and_no_row(tmp_pat
     ]
 
 
+def test_a_run_that_went_on_over_another_network_has_a_sentence_and_no_row(tmp_path):
+    options = ({"net.rate_mbit": 1000}, {"net.rate_mbit": 50})
+    changes = [
+        {"after_step": step, "net": net, "options": own}
+        for step, net, own in zip((0, 60), ("lan_1g", "wan"), options, strict=True)
+    ]
+    workers = [{"after_step": 0, "workers": 4}, {"after_step": 60, "workers": 1}]
+    write_run(tmp_path / "alike")
+    write_run(tmp_path / "both", conditions_over_time=changes, workers_over_time=workers)
+    write_run(tmp_path / "moved", conditions_over_time=changes)
+    runs = load_runs(tmp_path)
+    assert runs["folder"].tolist() == [str(tmp_path / "alike")]
+    told = "its network or cluster changed (lan_1g, then wan after step 60)"
+    both = f"its number of workers changed (4 workers, 1 after step 60) and {told}"
+    sentences = [text.split(", since ")[1].split(": ")[0] for text in runs.attrs["apart"]]
+    assert sentences == [both, told]
+
+
 @pytest.mark.parametrize(("last", "beyond"), [(2**63 - 1, 2**63), (-(2**63), -(2**63) - 1)])
 def test_a_whole_number_has_64_bits_at_most(last, beyond, tmp_path):
     rows = [{"kind": "step", "time_s": 1.0, "step": step} for step in (last, beyond)]

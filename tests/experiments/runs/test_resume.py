@@ -2,6 +2,7 @@ import os
 import shutil
 import signal
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,11 @@ import torch
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.identity import completed, plain
-from experiments.runs.load import load_rows
+from experiments.runs.load import load_rows, load_runs
 from experiments.runs.records import RunFolder
 from experiments.runs.resume import FREE, check_resumable, check_same, going_on
 from experiments.runs.run import known_summary
-from experiments.runs.summary import Summary, read_summary
+from experiments.runs.summary import Summary, read_summary, told_conditions
 from experiments.tasks.target import Target
 from experiments.training.checkpoints.checkpoint import Checkpoints, check_portable
 from experiments.training.checkpoints.places import complete, complete_steps, newest
@@ -199,12 +200,13 @@ def test_nodes_that_hold_all_workers_are_the_same(tmp_path):
 def test_a_run_that_goes_on_in_its_own_folder_keeps_what_it_had_gone_on_with(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["algo=allreduce", "workers=2", "task=mnist5k", "model=mlp", "backend=sim"]
-    plan = replace(make_plan(compose_config(words), tmp_path / "run"), resume=Path("first"))
+    config = compose_config(words)
+    plan = replace(make_plan(config, tmp_path / "run"), resume=Path("first"))
     summary = known_summary(plan, plan.load_data())
     assert summary.resumed_from == str(tmp_path / "first")
-    record = RunFolder.create(plan.folder, {}, summary)
+    record = RunFolder.create(plan.folder, plain(config), summary)
     again = replace(plan, resume=plan.folder, resume_step=8)
-    _, _, gone_on = going_on(again, {}, known_summary(again, again.load_data()))
+    _, _, gone_on = going_on(again, plain(config), known_summary(again, again.load_data()))
     assert gone_on.resumed_from == summary.resumed_from
     record = RunFolder.reopen(plan.folder, {}, gone_on, [], [])
     record.finish(replace(gone_on, status="completed"))
@@ -220,16 +222,54 @@ def test_a_run_that_goes_on_in_its_own_folder_keeps_what_it_had_gone_on_with(tmp
 )
 def test_a_run_goes_on_with_the_metric_that_its_rows_were_scored_by(first, then, tmp_path):
     words = ["algo=allreduce", "workers=2", "task=mnist5k", "model=mlp", "backend=sim"]
+    config = plain(compose_config(words))
     plan = replace(make_plan(compose_config(words), tmp_path / "run"), target=first)
     data = plan.load_data()
-    RunFolder.create(plan.folder, {}, known_summary(plan, data))
+    RunFolder.create(plan.folder, config, known_summary(plan, data))
     again = replace(plan, resume=plan.folder, resume_step=8)
     for target in (first, replace(first, value=0.9)):
         own = replace(again, target=target)
-        going_on(own, {}, known_summary(own, data))
+        going_on(own, config, known_summary(own, data))
     other = replace(again, target=then)
     with pytest.raises(UserError, match=f"was scored by {first.metric}, not {then.metric}: keep"):
-        going_on(other, {}, known_summary(other, data))
+        going_on(other, config, known_summary(other, data))
+
+
+WORDS = ("algo=allreduce", "workers=2", "task=mnist5k", "model=mlp", "backend=sim")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("net=wan",), "lan_1g, then wan after step 8"),
+        (
+            ("net=lan_1g", "net.delay_ms=7"),
+            "net.delay_ms=0, then net.delay_ms=7 after step 8",
+        ),
+        (
+            ("net=lan_1g", "cluster.straggler=2"),
+            "cluster.straggler=0.0, then cluster.straggler=2 after step 8",
+        ),
+        (("net=lan_1g", "cluster.timeout_s=60", "cluster.stacking=loop", "net.backend=tbf"), None),
+    ],
+)
+def test_what_goes_on_over_another_network_says_so(words, told, tmp_path):
+    folders = [tmp_path / name for name in ("first", "moved", "further")]
+    first = compose_config([*WORDS, "net=lan_1g"])
+    plan = make_plan(first, folders[0])
+    data = plan.load_data()
+    record = RunFolder.create(plan.folder, plain(first), known_summary(plan, data))
+    record.finish(replace(known_summary(plan, data), status="completed"))
+    for step, (earlier, folder) in zip((8, 16), pairwise(folders), strict=True):
+        config = compose_config([*WORDS, *words])
+        plan = replace(make_plan(config, folder), resume=earlier, resume_step=step)
+        _, _, summary = going_on(plan, plain(config), known_summary(plan, data))
+        assert told_conditions(summary.conditions_over_time) == told
+        record = RunFolder.create(folder, plain(config), summary)
+        record.finish(replace(summary, status="completed", time_to_accuracy_s=3.0))
+    runs = load_runs(tmp_path)
+    assert len(runs) == (3 if told is None else 1)
+    assert [f"changed ({told})" in text for text in runs.attrs["apart"]] == [True] * (3 - len(runs))
 
 
 def test_old_checkpoints_go(tmp_path):

@@ -29,9 +29,10 @@ class Model {
     }
 
     // Seconds of the first evaluation that reached the target, Infinity for a miss. Where evaluations cannot be read,
-    // all or the last, it is what the run recorded, NaN at other targets.
+    // all or the last, it is what the run recorded, NaN at other targets. A run that a search ended, and that is not at
+    // work, had reached its own.
     timeTo(target, run, { recorded, is_lower: isLower }) {
-        if (this.get("status", run) !== "completed") return Infinity;
+        if (!["completed", "ended early"].includes(this.get("status", run))) return Infinity;
         const scores = this.curve("score", run);
         const at = scores.findIndex((score) => (isLower ? score <= target : score >= target));
         if (at >= 0) return this.curve("time_s", run)[at];

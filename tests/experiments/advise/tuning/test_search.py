@@ -140,6 +140,22 @@ def test_accuracy_at_a_time_ends_runs_there(words, tmp_path):
         assert trial.values == [max(row.accuracy or 0 for row in rows[:2])]
 
 
+def test_a_trial_that_was_ended_after_its_target_has_reached_it(words, tmp_path):
+    speed = read_summary(Path(words[-1].partition("=")[2]).parent).steps_per_s
+    assert speed is not None
+    easy = [word for word in words if not word.startswith("target_accuracy")]
+    own = ["objective=accuracy_at", f"at_s={4.5 / speed}", "ranges=optim", "trials=1"]
+    for target, is_reached in ((0.01, True), (0.99, False)):
+        folder = tmp_path / str(target)
+        searched(easy, folder, *own, f"target_accuracy={target}")
+        summary = read_summary(folder / "trials/0000")
+        assert summary.status == "ended early"
+        first = next(row.time_s for row in load_rows(folder / "trials/0000") if row.is_evaluation)
+        assert summary.time_to_accuracy_s == (first if is_reached else None)
+        [run] = ReportData.load(folder).table.to_dict("records")
+        assert (run["missed"], run["status"] == "ended early") == (0, is_reached)
+
+
 def test_settings_that_do_not_fit_do_not_count(words, tmp_path):
     ranges = tmp_path / "mine.yaml"
     ranges.write_text("algo.wire: {choices: [null, nonsense]}\n")

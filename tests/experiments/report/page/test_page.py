@@ -246,6 +246,19 @@ def test_a_run_that_is_at_work_or_shared_a_gpu_is_no_miss_and_hides_no_other(tmp
     assert "nobody is there so far" in texts(chromium, "#target-note")[0]
 
 
+def test_a_run_that_a_search_ended_has_the_time_of_its_target(tmp_path, chromium):
+    for algo in ("allreduce", "bytegrad"):
+        own = write_run(tmp_path / "runs" / algo, algo)
+    summary = own | {"status": "ended early", "steps": None}
+    (tmp_path / "runs" / "bytegrad" / "summary.json").write_text(json.dumps(summary))
+    show_runs(chromium, tmp_path)
+    shown = {row["algorithm"]: row for row in rows(chromium, "ranks")}
+    assert shown["bytegrad"]["seconds"] == significant(own["time_to_accuracy_s"])
+    assert shown["bytegrad"]["missed"] == "0 of 1" and shown["bytegrad"]["place"] == "1"
+    slide(chromium, int(chromium.ask("document.getElementById('target').max")))
+    assert "some runs ended before others" in texts(chromium, "#target-note")[0]
+
+
 @pytest.fixture
 def uneven(tmp_path, chromium) -> Browser:
     """A page on which the baseline missed over wan, and another over lan_1g."""
