@@ -232,10 +232,13 @@ class Attached(ABC):
         self._changes.attach(self._note_other_step)
         if self.algorithm.keeps_weights:
             self._loaded = LoadedWeights(self.model, self._held_weights)
+        step_end = optimizer.register_step_post_hook(self._end_step)
+        post_hooks: Any = optimizer._optimizer_step_post_hooks
+        post_hooks.move_to_end(step_end.id, last=False)  # a script's come after the algorithm
         return [
             *(self._loaded.attach(self._on_load) if self._loaded is not None else []),
             optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._end_step),
+            step_end,
             optimizer.register_state_dict_pre_hook(lambda _: act("on_optimizer_save")),
             optimizer.register_state_dict_post_hook(lambda *_: act("on_optimizer_saved")),
             optimizer.register_load_state_dict_post_hook(lambda _: act("on_optimizer_loaded")),
