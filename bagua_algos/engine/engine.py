@@ -139,7 +139,7 @@ class Engine(Attached):
         )
         self._overflowed = False
         self._find_unused = find_unused_parameters
-        self._scaled = ScaledGradients.of(grad_scaler, buckets)
+        self._scaled = ScaledGradients.of(grad_scaler, buckets, optimizer)
         self._changes = ScriptChanges(
             model,
             optimizer,

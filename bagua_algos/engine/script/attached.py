@@ -21,6 +21,7 @@ from bagua_algos.engine.dispatcher import Dispatcher
 from bagua_algos.engine.script.accumulation import Accumulation
 from bagua_algos.engine.script.changes import ScriptChanges
 from bagua_algos.engine.script.closures import StepClosure
+from bagua_algos.engine.script.grad_scaler import ScaledGradients
 from bagua_algos.engine.script.loads import LoadedWeights
 from bagua_algos.engine.script.saves import saving_copies
 from bagua_algos.engine.script.unseen import UnseenChanges
@@ -42,6 +43,7 @@ class Attached(ABC):
     _accumulation: Accumulation
     _closure: StepClosure
     _loaded: LoadedWeights | None = None
+    _scaled: ScaledGradients | None = None
     _hooks: list[RemovableHandle]
     _synchronizing: bool = True
     _has_begun: bool = False
@@ -149,6 +151,8 @@ class Attached(ABC):
 
     def _take_local_gradient(self, parameter: nn.Parameter | None) -> None:
         """A gradient has accumulated within `no_sync`; None: some will."""
+        if parameter is not None:
+            self._look_at_others()
         if self._accumulation.note_local():
             self._check_kept(parameter)
 
@@ -163,6 +167,7 @@ class Attached(ABC):
 
     def _begin_backward(self, parameter: nn.Parameter | None = None) -> None:
         """`parameter` has the first gradient of the pass; None: there will be none."""
+        self._look_at_others()
         algorithm, is_step_next = self.algorithm, self._accumulation.is_step_next
         if is_step_next:
             self._check_kept(parameter)
@@ -178,6 +183,11 @@ class Attached(ABC):
             self._changes.check_begin()
             self._unseen.check(self.context.buckets)
         self._changes.note_backward()
+
+    def _look_at_others(self) -> None:
+        """What nobody has cleared since the last step."""
+        if self._scaled is not None:
+            self._scaled.clear_overflow_()
 
     def _is_first(self, parameter: nn.Parameter | None) -> bool:
         return self.backward.is_first(parameter, looks_at_values=self._sees_all_gradients)
