@@ -10,6 +10,7 @@ from torch.serialization import add_safe_globals, get_safe_globals
 
 State = TypeVar("State")
 ALGORITHM = "algorithm"
+NUM_WORKERS = "number of workers"
 
 _PLAIN = (Tensor, torch.dtype, torch.device, torch.Size, OrderedDict, Counter)
 """What `torch.load` knows, beside built-in types."""

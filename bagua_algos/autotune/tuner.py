@@ -237,14 +237,14 @@ class Tuner:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take up another's order of sums, and at the end of the next step its settings, unless
         these are impossible here, as two lanes or gloo's transport are on GPUs: then the search
-        begins anew.
+        begins anew. A run in which nothing was tuned has nothing to take up.
         """
         if not self._own.tunes_lanes:
             return
-        trial = state_dict["order"]["trial"]
-        self.order = Order(
-            is_fixed=state_dict["order"]["is_fixed"], trial=trial and OrderTrial(**trial)
-        )
+        is_fixed, trial = state_dict["order"]["is_fixed"], state_dict["order"]["trial"]
+        if not is_fixed and trial is None:
+            return
+        self.order = Order(is_fixed=is_fixed, trial=trial and OrderTrial(**trial))
         sum_in(self._engine, is_fixed=self.order.is_fixed)
         if state_dict["settings"] is None:
             return

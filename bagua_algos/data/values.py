@@ -184,19 +184,21 @@ class _Reader:
 
 
 def _is_plain(value: Tensor) -> bool:
-    """Dense, on the CPU, and outside autograd: all that bytes bring back."""
+    """Dense, on the CPU, outside autograd, and without attributes: all that bytes bring back."""
     return (
         value.layout is torch.strided
         and value.device.type == "cpu"
         and not value.requires_grad
         and not value.is_quantized
+        and not vars(value)
     )
 
 
 def _described(value: Any) -> str:
     if isinstance(value, Tensor):
         grad = " that requires a gradient" if value.requires_grad else ""
-        return f"a {type(value).__name__} on {value.device}, {value.layout}{grad}"
+        more = " with attributes" if vars(value) else ""
+        return f"a {type(value).__name__} on {value.device}, {value.layout}{grad}{more}"
     if isinstance(value, np.ndarray | np.generic):
         return f"a {type(value).__name__} of {value.dtype}"
     return f"a {type(value).__name__}"

@@ -156,6 +156,10 @@ class BackwardTracker:
         is_added = id(parameter) in self._added_apart and parameter.grad is not None
         return is_added or parameter.grad is self._places[parameter].view
 
+    def is_left(self, parameter: nn.Parameter) -> bool:
+        """Whether it has a gradient of the passes before, other than zero."""
+        return self._is_there(parameter) and _is_any(parameter.grad)
+
     def note_pass(self) -> None:
         """A pass has ended and workers have met: a step is next, or another pass that goes on from
         what the buckets hold.

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.utils.hooks import RemovableHandle
 
-from bagua_algos.checkpoint import ALGORITHM
+from bagua_algos.checkpoint import ALGORITHM, NUM_WORKERS
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.backward import BackwardTracker, drop_unused_
@@ -139,7 +139,7 @@ class Engine(Attached):
         )
         self._overflowed = False
         self._find_unused = find_unused_parameters
-        self._scaled = ScaledGradients.of(grad_scaler, buckets)
+        self._scaled = ScaledGradients.of(grad_scaler, buckets, optimizer)
         self._changes = ScriptChanges(
             model,
             optimizer,
@@ -253,10 +253,13 @@ class Engine(Attached):
         return state | ({LISTENER: self.listener.state_dict()} if self.listener else {})
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As `Attached.load_state_dict`, also of other buckets where an algorithm allows it."""
+        """As `Attached.load_state_dict`, also of other buckets where an algorithm allows it. What
+        the listener has found is left where it is of another number of workers.
+        """
         here = state_here(state_dict, self.algorithm, self.context, self._trained)
         super().load_state_dict(here)
-        if self.listener is not None and LISTENER in state_dict:
+        are_as_many = state_dict["of"].get(NUM_WORKERS) == self.context.communicator.world_size
+        if are_as_many and self.listener is not None and LISTENER in state_dict:
             self.listener.load_state_dict(state_dict[LISTENER])
 
     @property
@@ -271,7 +274,7 @@ class Engine(Attached):
         return {
             ALGORITHM: type(self.algorithm).__name__,
             BUCKETS: described(self.context.buckets),
-            "number of workers": workers.world_size,
+            NUM_WORKERS: workers.world_size,
             "rank": list(workers.ranks),
         }
 

@@ -206,6 +206,7 @@ class RelaxedAccelerator(Accelerator):
             folder,
             self.process_index,
             self.device,
+            self.algorithm,
             otherwise="to begin anew with its weights, load model.safetensors before prepare()",
         )
         own_step = torch.tensor([self._loaded["algorithm"]["step"]], device=self.device)

@@ -23,6 +23,7 @@ from bagua_algos.engine.script.saves import snapshot
 from bagua_algos.trainers.worker_state import (
     check_optimizer,
     load_worker_state,
+    part_of,
     reading,
     settle,
     to_device,
@@ -149,7 +150,7 @@ class RelaxedStrategy(DDPStrategy):
             with self._own_weights():
                 own = worker_state(self._module, self.optimizers[0])
                 own["global_step"] = checkpoint["global_step"]
-                self._own_io.save_checkpoint(own, self._own_file(filepath))
+                self._own_io.save_checkpoint(own, _own_file(filepath, self.global_rank))
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> Any:
@@ -163,17 +164,13 @@ class RelaxedStrategy(DDPStrategy):
         Raises `ValueError` where there is no file of this worker's, or it is another file or of
         another step.
         """
-        path = self._own_file(self._checkpoint_path)
-        try:
-            with reading(path, _OTHERWISE):
-                own = self._own_io.load_checkpoint(
-                    path, map_location=to_device(self.root_device), weights_only=True
-                )
-        except FileNotFoundError as error:
+        path = _own_file(self._checkpoint_path, self.global_rank)
+        own = part_of(self.global_rank, self._load_part, self.algorithm)
+        if own is None:
             raise ValueError(
                 f"there is no {path}: the checkpoint was saved by another strategy, after fit, or "
                 f"by fewer workers; {_OTHERWISE}"
-            ) from error
+            )
         if own["global_step"] != checkpoint["global_step"]:
             raise ValueError(
                 f"{path} is of step {own['global_step']}, and {self._checkpoint_path} of step "
@@ -231,8 +228,18 @@ class RelaxedStrategy(DDPStrategy):
         if was_evaluating:
             self.on_validation_start()
 
-    def _own_file(self, checkpoint_path: Any) -> str:
-        return os.path.join(_folder(checkpoint_path), f"{self.global_rank}.pt")
+    def _load_part(self, rank: int) -> dict[str, Any] | None:
+        """That of worker `rank`, if it has one."""
+        path, to = _own_file(self._checkpoint_path, rank), to_device(self.root_device)
+        try:
+            with reading(path, _OTHERWISE):
+                return self._own_io.load_checkpoint(path, map_location=to, weights_only=True)
+        except FileNotFoundError:
+            return None
+
+
+def _own_file(checkpoint_path: Any, rank: int) -> str:
+    return os.path.join(_folder(checkpoint_path), f"{rank}.pt")
 
 
 def _folder(checkpoint_path: Any) -> str:

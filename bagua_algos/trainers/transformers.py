@@ -163,6 +163,7 @@ class RelaxedTrainer(Trainer):
             folder,
             self.args.process_index,
             self.args.device,
+            self.algorithm,
             otherwise="to begin anew with its weights, call from_pretrained and give train no "
             "resume_from_checkpoint",
         )

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.serialization import default_restore_location
 
 import bagua_algos
+from bagua_algos.checkpoint import NUM_WORKERS, is_portable
 from bagua_algos.engine.algorithm import Algorithm
 
 
@@ -47,20 +48,45 @@ def save_own_file(folder: str | os.PathLike[str], rank: int, state: Mapping[str,
 
 
 def load_own_file(
-    folder: str | os.PathLike[str], rank: int, device: torch.device, *, otherwise: str
+    folder: str | os.PathLike[str],
+    rank: int,
+    device: torch.device,
+    algorithm: Algorithm,
+    *,
+    otherwise: str,
 ) -> dict[str, Any]:
-    """What `save_own_file` has put there, on `device`.
+    """What `save_own_file` has put there, on `device`; or `part_of` has in its place.
 
     Raises `ValueError` where there is none, or another file; `otherwise` says what to do then.
     """
-    path = _own_file(folder, rank)
-    if not path.exists():
+
+    def load(own: int) -> dict[str, Any] | None:
+        path = _own_file(folder, own)
+        if not path.exists():
+            return None
+        with reading(path, otherwise):
+            return torch.load(path, map_location=to_device(device), weights_only=True)
+
+    state = part_of(rank, load, algorithm)
+    if state is None:
         raise ValueError(
-            f"there is no {path}: the checkpoint was saved without the algorithm's state, or by "
-            f"fewer workers; {otherwise}"
+            f"there is no {_own_file(folder, rank)}: the checkpoint was saved without the "
+            f"algorithm's state, or by fewer workers; {otherwise}"
         )
-    with reading(path, otherwise):
-        return torch.load(path, map_location=to_device(device), weights_only=True)
+    return state
+
+
+def part_of(
+    rank: int, load: Callable[[int], dict[str, Any] | None], algorithm: Algorithm
+) -> dict[str, Any] | None:
+    """The `worker_state` that worker `rank` has saved, by `load`, which returns None where there is
+    none. A worker that was not there then takes worker 0's, if any number of workers can go on.
+    """
+    own = load(rank)
+    if own is not None:
+        return own
+    first = load(0)
+    return first if first and _is_for_more(first["algorithm"], rank, algorithm) else None
 
 
 @contextmanager
@@ -104,6 +130,13 @@ def check_optimizer(optimizer: Optimizer, algorithm: Algorithm) -> None:
             f"{type(algorithm).__name__}: choose another optimizer, or an algorithm whose workers "
             "agree after every step"
         )
+
+
+def _is_for_more(state: Mapping[str, Any], rank: int, algorithm: Algorithm) -> bool:
+    """Whether worker `rank` was not among those of this state, and can go on with it."""
+    num_workers = state["of"].get(NUM_WORKERS)
+    is_new = num_workers is not None and num_workers <= rank
+    return is_new and is_portable(state["state"], workers_agree=algorithm.workers_agree)
 
 
 def _own(model: nn.Module) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ before the algorithm sees the end of the step.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ class LateStateError(ValueError):
 
 
 class StandingRows:
-    """Construct it before the engine: hooks of the optimizer run in their order.
+    """Puts their rows back after each step, before the engine hears of its end.
 
     What is one number for all workers, as Adam's count of steps, counts every step of any: it is
     the caller's to put back.
@@ -42,11 +43,13 @@ class StandingRows:
         self._weights: list[tuple[Tensor, Tensor]] = []
         self._states: dict[tuple[Tensor, str], Tensor] = {}
         self._standing = torch.zeros(self._num_held, dtype=torch.bool)
-        optimizer.register_step_post_hook(lambda *_: self._restore())
+        self._hook = optimizer.register_step_post_hook(lambda *_: self._restore())
 
     def keep(self, standing_w: Tensor) -> None:
         """The workers of bool `[w]` stand still in the step that begins."""
         self._standing = standing_w
+        hooks: Any = self._optimizer._optimizer_step_post_hooks
+        hooks.move_to_end(self._hook.id, last=False)  # before the engine's, which comes first else
         if standing_w.any():
             weights = [*self._model.parameters(), *self._model.buffers()]
             self._weights = [(x, x.detach()[standing_w].clone()) for x in weights]

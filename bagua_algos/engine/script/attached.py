@@ -21,8 +21,10 @@ from bagua_algos.engine.dispatcher import Dispatcher
 from bagua_algos.engine.script.accumulation import Accumulation
 from bagua_algos.engine.script.changes import ScriptChanges
 from bagua_algos.engine.script.closures import StepClosure
+from bagua_algos.engine.script.grad_scaler import ScaledGradients
 from bagua_algos.engine.script.loads import LoadedWeights
 from bagua_algos.engine.script.saves import saving_copies
+from bagua_algos.engine.script.uncleared import UnclearedGradients
 from bagua_algos.engine.script.unseen import UnseenChanges
 
 _HOOKED_STEP = Optimizer.profile_hook_step(lambda _: None).__code__
@@ -42,6 +44,8 @@ class Attached(ABC):
     _accumulation: Accumulation
     _closure: StepClosure
     _loaded: LoadedWeights | None = None
+    _scaled: ScaledGradients | None = None
+    _uncleared: UnclearedGradients | None = None
     _hooks: list[RemovableHandle]
     _synchronizing: bool = True
     _has_begun: bool = False
@@ -149,6 +153,8 @@ class Attached(ABC):
 
     def _take_local_gradient(self, parameter: nn.Parameter | None) -> None:
         """A gradient has accumulated within `no_sync`; None: some will."""
+        if parameter is not None:
+            self._look_at_others(parameter)
         if self._accumulation.note_local():
             self._check_kept(parameter)
 
@@ -163,6 +169,7 @@ class Attached(ABC):
 
     def _begin_backward(self, parameter: nn.Parameter | None = None) -> None:
         """`parameter` has the first gradient of the pass; None: there will be none."""
+        self._look_at_others(parameter)
         algorithm, is_step_next = self.algorithm, self._accumulation.is_step_next
         if is_step_next:
             self._check_kept(parameter)
@@ -178,6 +185,13 @@ class Attached(ABC):
             self._changes.check_begin()
             self._unseen.check(self.context.buckets)
         self._changes.note_backward()
+
+    def _look_at_others(self, parameter: nn.Parameter | None) -> None:
+        """What nobody has cleared since the last step, now that `parameter` has a gradient."""
+        if self._scaled is not None:
+            self._scaled.clear_overflow_()
+        if self._uncleared is not None:
+            self._uncleared.look(parameter, type(self.algorithm).__name__)
 
     def _is_first(self, parameter: nn.Parameter | None) -> bool:
         return self.backward.is_first(parameter, looks_at_values=self._sees_all_gradients)
@@ -229,13 +243,22 @@ class Attached(ABC):
             self._after_own_moment()
 
         self._unseen = UnseenChanges()
+        encodes_buckets = self.algorithm.depends_on_buckets and self.dispatcher.acts_on_gradients
+        # FSDP2 gives a unit its gradients at once: nobody knows which have been there before.
+        if encodes_buckets and self._sees_all_gradients:
+            self._uncleared = UnclearedGradients(
+                self.model, self.context.buckets, optimizer, self.backward.is_left
+            )
         self._changes.attach(self._note_other_step)
         if self.algorithm.keeps_weights:
             self._loaded = LoadedWeights(self.model, self._held_weights)
+        step_end = optimizer.register_step_post_hook(self._end_step)
+        post_hooks: Any = optimizer._optimizer_step_post_hooks
+        post_hooks.move_to_end(step_end.id, last=False)  # a script's come after the algorithm
         return [
             *(self._loaded.attach(self._on_load) if self._loaded is not None else []),
             optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._end_step),
+            step_end,
             optimizer.register_state_dict_pre_hook(lambda _: act("on_optimizer_save")),
             optimizer.register_state_dict_post_hook(lambda *_: act("on_optimizer_saved")),
             optimizer.register_load_state_dict_post_hook(lambda _: act("on_optimizer_loaded")),
@@ -258,11 +281,15 @@ class Attached(ABC):
             self._closure.after_step()
             self._after_step()
             self.backward.note_gradients()
+            if self._uncleared is not None:
+                self._uncleared.note_step()
 
     def _note_other_step(self, parameters: list[nn.Parameter]) -> None:
         """Another optimizer, of these, has taken its step."""
         if self.algorithm.keeps_unsent:
             self.backward.note_used(parameters)
+        if self._uncleared is not None:
+            self._uncleared.note_used(parameters)
 
     def _on_load(self) -> None:
         """A part of the model is about to load weights; those of the consensus go away anyway."""

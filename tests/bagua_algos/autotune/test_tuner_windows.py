@@ -279,6 +279,14 @@ def test_a_run_that_goes_on_before_the_search_is_done_searches():
     assert len(rows(tuner)) == 1 and not tuner.tuning.is_done
 
 
+def test_of_a_run_that_was_never_tuned_nothing_is_taken_up():
+    """It has no order of sums by which buckets and streams could be tuned."""
+    engine = in_one_bucket(Workers())
+    tuner = tuner_of(engine)
+    tuner.load_state_dict(tuner_of(engine, NOTHING, Order(is_fixed=False)).state_dict())
+    assert tuner.order == FIXED and not engine.dispatcher.uses
+
+
 def test_whoever_is_never_tuned_takes_up_and_measures_nothing():
     engine = in_one_bucket(Workers())
     tuner = tuner_of(engine, NOTHING)

@@ -121,6 +121,12 @@ class Text(str):
     pass
 
 
+def with_attribute() -> torch.Tensor:
+    x = torch.ones(2)
+    vars(x)["scale"] = 0.5
+    return x
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -132,6 +138,7 @@ class Text(str):
         torch.ones(2, requires_grad=True),
         torch.eye(2).to_sparse(),
         torch.empty(2, device="meta"),
+        with_attribute(),
         np.array([object()]),
         np.ma.masked_array([1, 2], [True, False]),
         np.zeros(2, [("a", "i4"), ("b", "f4")]),
@@ -150,11 +157,12 @@ def test_what_would_come_back_as_something_else_is_refused(value):
     [
         (torch.ones(2, requires_grad=True), "a Tensor on cpu, torch.strided that requires a grad"),
         (torch.empty(2, device="meta"), "a Tensor on meta, torch.strided, which is"),
+        (with_attribute(), "a Tensor on cpu, torch.strided with attributes, which is"),
         (np.array([object()]), "a ndarray of object, which is"),
         (np.bytes_(b"a\0"), "a bytes_ of |S2, which is"),
         (slice(3), "a slice, which is"),
     ],
-    ids=["gradient", "meta", "array", "scalar", "object"],
+    ids=["gradient", "meta", "attribute", "array", "scalar", "object"],
 )
 def test_who_is_refused_is_told_what_it_is(value, described):
     with pytest.raises(ValueError, match=f"^it is {re.escape(described)}"):
@@ -219,3 +227,8 @@ def test_a_strangers_header_does_no_harm(header):
     body = header + b"\0" * 16
     checksum = zlib.crc32(body, zlib.crc32(len(header).to_bytes(4, "little"), zlib.crc32(KEY)))
     assert decode(KEY, struct.pack("<4sII", MAGIC, checksum, len(header)) + body) is MISSING
+
+
+def test_a_tensors_attributes_come_back_by_pickle():
+    x = again(with_attribute(), allow_pickle=True)
+    assert x.equal(torch.ones(2)) and vars(x) == {"scale": 0.5}

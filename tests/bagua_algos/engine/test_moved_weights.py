@@ -90,7 +90,7 @@ def test_weights_that_are_taken_back_in_inference_mode_train_on():
 
 @pytest.mark.parametrize("comes_first", [False, True])
 def test_weights_that_are_moved_within_a_step_are_taken_back_after_it(comes_first):
-    """By a hook of the script's on its optimizer: before or after the engine's."""
+    """By a hook of the script's on its optimizer, which comes after the engine's."""
     model, algorithm = layers(3, 4), Looking()
     optimizer, hooks = torch.optim.SGD(model.parameters(), lr=0.1), []
 
@@ -104,7 +104,7 @@ def test_weights_that_are_moved_within_a_step_are_taken_back_after_it(comes_firs
         add_hook()
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
-    assert (algorithm.seen["step end"] == 7.0) == comes_first
+    assert algorithm.seen["step end"] != 7.0
     hooks[0].remove()
     engine.pause()
     assert algorithm.seen["pause"] == 7.0 and in_bucket(model, engine)

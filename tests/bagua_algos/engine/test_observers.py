@@ -6,6 +6,7 @@ import torch
 from bagua_algos import Algorithm, AllReduce
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
+from bagua_algos.worker_axis.models import StackedModel
 from tests.bagua_algos.engine.test_engine import ONE_BYTE, Recording, engine_of, layers
 
 
@@ -143,6 +144,18 @@ def test_a_listeners_state_is_part_of_the_engines():
     engines[1].load_state_dict(engines[0].state_dict())
     assert engines[1].listener.state == 9, "a state without one changes nothing"
     for engine in engines:
+        engine.close()
+
+
+def test_a_listeners_state_of_other_workers_is_left():
+    """What it has found is of theirs: how they communicate, and in which order they add up."""
+    one, _ = engine_of(layers(3, 4), AllReduce())
+    two, _ = engine_of(StackedModel(layers(3, 4), 2), AllReduce(), 2)
+    one.listener, two.listener = Listener(), Listener()
+    one.listener.state = 9
+    two.load_state_dict(one.state_dict())
+    assert two.listener.state == 5
+    for engine in (one, two):
         engine.close()
 
 

@@ -1,6 +1,7 @@
 """fp16 with a GradScaler and bf16 by autocast."""
 
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import pytest
@@ -197,3 +198,78 @@ def test_autocast_on_one_worker_is_autocast_without_us():
     for expected, parameter in zip(plain.parameters(), model.parameters(), strict=True):
         assert parameter.grad.dtype == torch.float32
         assert torch.equal(parameter, expected)
+
+
+def two_layers(trained: int) -> tuple[nn.Sequential, torch.optim.SGD, torch.amp.GradScaler]:
+    """With an optimizer of one of them alone, and a scaler."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model[trained].parameters(), lr=LEARNING_RATE)
+    return model, optimizer, torch.amp.GradScaler("cpu", init_scale=SCALE)
+
+
+def weights_by_a_layer(
+    trained: int, *, has_two: bool, num_micro: int, is_distributed: bool
+) -> list[torch.Tensor]:
+    """After six steps, of which the second and third overflow; and the scale."""
+    model, optimizer, scaler = two_layers(trained)
+    workers, no_sync = StackedCommunicator(1), nullcontext
+    if is_distributed:
+        no_sync = Engine(model, optimizer, AllReduce(), workers, grad_scaler=scaler).no_sync
+    other = torch.optim.SGD(model[1 - trained].parameters(), lr=0.01)
+    optimizers = [optimizer, other] if has_two else [optimizer]
+    for step in range(6):
+        for own in optimizers:
+            own.zero_grad()
+        for number in range(num_micro):
+            loss = model(torch.randn(5, 3)).square().mean()
+            with no_sync() if number + 1 < num_micro else nullcontext():
+                scaler.scale(loss * torch.inf if step in (1, 2) else loss).backward()
+        for own in optimizers:
+            scaler.step(own)
+        scaler.update()
+    return [*model.parameters(), torch.tensor(scaler.get_scale())]
+
+
+@pytest.mark.parametrize("num_micro", [1, 2])
+@pytest.mark.parametrize("has_two", [False, True])
+@pytest.mark.parametrize("trained", [0, 1])
+def test_an_overflow_ends_with_its_step_also_in_a_layer_that_nobody_clears(
+    trained, has_two, num_micro
+):
+    """The last layer has the first gradient of each pass."""
+    expected, weights = (
+        weights_by_a_layer(trained, has_two=has_two, num_micro=num_micro, is_distributed=own)
+        for own in (False, True)
+    )
+    assert expected[-1] == SCALE / 4
+    assert all(map(torch.equal, weights, expected))
+
+
+def test_an_overflow_stays_until_the_scaler_has_seen_it():
+    """Of a step with two passes, for another optimizer, which clears its own."""
+    model, optimizer, scaler = two_layers(trained=0)
+    Engine(model, optimizer, AllReduce(), StackedCommunicator(1), grad_scaler=scaler)
+    for factor in (torch.inf, 1.0):
+        optimizer.zero_grad()
+        scaler.scale(factor * model(torch.ones(5, 3)).square().mean()).backward()
+    assert not any(parameter.grad.isfinite().any() for parameter in model[1].parameters())
+
+
+def test_an_overflow_ends_on_a_worker_without_examples_too():
+    model, optimizer, scaler = two_layers(trained=1)
+    engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(1), grad_scaler=scaler)
+    scaler.scale(model(torch.full((5, 3), torch.inf)).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    engine.empty_backward()
+    assert not any(parameter.grad.any() for parameter in model.parameters())
+
+
+def test_a_scale_that_has_fallen_to_zero_is_told():
+    training = Scaled()
+    training.step(float("inf"))
+    training.scaler.update(0.0)
+    with pytest.raises(ValueError, match=r"^the GradScaler's scale has fallen to 0, because "):
+        training.backward(1.0)

@@ -188,6 +188,21 @@ def like_loop(name: str, folder: Path) -> dict[str, Any]:
     }
 
 
+def grown(folder: Path) -> dict[str, Any]:
+    """Two workers go on from a checkpoint that calls itself one of a single worker."""
+    saving = ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1)
+    whole = relaxed(AllReduce(), callbacks=[saving])
+    whole.trainer.strategy.barrier()
+    parts = folder / "epoch=0.ckpt.workers"
+    if RANK == 0:
+        (parts / "1.pt").unlink()
+        first = torch.load(parts / "0.pt")
+        first["algorithm"]["of"]["number of workers"] = 1
+        torch.save(first, parts / "0.pt")
+    whole.trainer.strategy.barrier()
+    return {"own": whole.own, "resumed": relaxed(AllReduce(), resume=folder / "epoch=0.ckpt").own}
+
+
 def other_ways() -> dict[str, Any]:
     """A compiled module, one that takes its steps by itself, and one that never calls its own
     forward.
@@ -253,6 +268,7 @@ def main(communicator: ProcessGroupCommunicator) -> dict[str, Any]:
         "like ddp": like_ddp(),
         **{name: like_loop(name, CHECKPOINTS / name) for name in ALGORITHMS},
         "half with memory": half_with_memory(),
+        "grown": grown(CHECKPOINTS / "grown"),
         "other ways": other_ways(),
         "dealt": dealt(),
         "removed": removed(CHECKPOINTS / "removed"),

@@ -63,6 +63,10 @@ def test_a_checkpoint_resumes_bit_for_bit(workers, name):
     checks.check_resumes(of(workers, name))
 
 
+def test_a_worker_that_is_new_resumes_by_worker_0s_part(workers):
+    checks.check_resumes(of(workers, "grown"))
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_validation_and_checkpoints_are_of_the_consensus_which_remains(workers, name):
     names = ["evaluated", "saved", "at the end"]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import bagua_algos
-from bagua_algos import LocalSGD
+from bagua_algos import Algorithm, AllReduce, ByteGrad, LocalSGD
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.trainers.worker_state import (
     load_own_file,
@@ -49,7 +49,7 @@ DAMAGED = "no worker's part of a checkpoint, or is damaged: take another .*; beg
 
 
 def load(folder):
-    return load_own_file(folder, 0, torch.device("cpu"), otherwise="begin anew")
+    return load_as(0, folder, LocalSGD())
 
 
 def test_a_part_goes_into_a_folder_that_is_made_for_it(tmp_path):
@@ -76,3 +76,35 @@ def test_a_part_that_is_torn_is_refused(tmp_path, left):
     file.write_bytes(content[: left if left >= 1 else int(left * len(content))])
     with pytest.raises(ValueError, match=DAMAGED):
         load(tmp_path)
+
+
+def part(*, num_workers: int, state: object = None) -> dict[str, object]:
+    """Of one of `num_workers`, with what the algorithm keeps."""
+    return {"algorithm": {"state": state, "of": {"number of workers": num_workers}}}
+
+
+def load_as(rank: int, folder, algorithm: Algorithm):
+    return load_own_file(folder, rank, torch.device("cpu"), algorithm, otherwise="begin anew")
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_worker_more_goes_on_with_worker_0s_part(tmp_path, rank):
+    for saved in (0, 1):
+        save_own_file(tmp_path, saved, {**part(num_workers=2), "weights": torch.tensor(saved)})
+    assert load_as(rank, tmp_path, AllReduce())["weights"] == 0
+    assert load_as(1, tmp_path, AllReduce())["weights"] == 1
+
+
+@pytest.mark.parametrize(
+    ("rank", "state", "algorithm"),
+    [
+        (1, None, AllReduce()),
+        (2, None, LocalSGD()),
+        (2, [torch.ones(2)], ByteGrad(error_feedback=True)),
+    ],
+    ids=["its own is lost", "workers differ", "tensors are kept"],
+)
+def test_nobody_else_does(tmp_path, rank, state, algorithm):
+    save_own_file(tmp_path, 0, part(num_workers=2, state=state))
+    with pytest.raises(ValueError, match=rf"^there is no .*worker_{rank}.pt: .*; begin anew$"):
+        load_as(rank, tmp_path, algorithm)

@@ -4,6 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from bagua_algos import Algorithm
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.engine.engine import Engine
 from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.standing_rows import StandingRows
 
@@ -67,3 +70,25 @@ def test_an_optimizer_steps_as_ever_before_anybody_is_told_to_stand():
     before = model.module.layer.weight.detach().clone()
     step(model, optimizer, torch.ones(NUM_WORKERS, 5, 2))
     assert not (model.module.layer.weight == before).any()
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_an_algorithm_sees_rows_that_stand_as_they_were(is_before):
+    seen = []
+
+    class Looking(Algorithm):
+        def on_step_end(self, context):
+            seen.append(model.module.layer.weight.detach().clone())
+
+    model = StackedModel(Scaled(), NUM_WORKERS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows = StandingRows(model, optimizer) if is_before else None
+    engine = Engine(model, optimizer, Looking(), StackedCommunicator(NUM_WORKERS))
+    rows = rows or StandingRows(model, optimizer)
+    before = model.module.layer.weight.detach().clone()
+    rows.keep(torch.tensor([True, False, True]))
+    step(model, optimizer, torch.ones(NUM_WORKERS, 5, 2))
+    engine.close()
+    assert [(own == old).all().item() for own, old in zip(*seen, before, strict=True)] == [
+        *(True, False, True)
+    ]

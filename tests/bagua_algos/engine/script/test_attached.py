@@ -256,6 +256,41 @@ def test_a_closure_that_its_optimizer_does_not_call_is_told():
     engine.close()
 
 
+class Enlarging(Algorithm):
+    """Has a part of the optimizer's step of its own."""
+
+    def on_step_end(self, context):
+        for bucket in context.buckets:
+            bucket.weights.add_(10)
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_scripts_post_hooks_come_after_the_algorithms_part_of_a_step(is_before):
+    """In their order: these clamp weights, and keep them."""
+    kept = []
+
+    def clamp(optimizer, args, kwargs):
+        with torch.no_grad():
+            model[0].weight.clamp_(-0.5, 0.5)
+
+    def keep(optimizer, args, kwargs):
+        kept.append(model[0].weight.detach().clone())
+
+    model = layers(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for is_script in (is_before, not is_before):
+        if is_script:
+            optimizer.register_step_post_hook(clamp)
+            optimizer.register_step_post_hook(keep)
+        else:
+            engine = Engine(model, optimizer, Enlarging(), StackedCommunicator(1))
+    backward(model)
+    optimizer.step()
+    engine.close()
+    (weight,) = kept
+    assert weight.eq(0.5).all() and model[0].weight.equal(weight)
+
+
 class Around(torch.optim.SGD):
     """Steps another optimizer in its own step, as Lookahead does."""
 

@@ -102,7 +102,7 @@ def test_workers_tell_each_other_of_overflows(own, others):
     (gradient,) = buckets[0].gradient_views()
     gradient.copy_(torch.tensor([2 * SCALE, math.inf if own else 0.0]))
     scaler = torch.amp.GradScaler("cpu", init_scale=SCALE)
-    scaled = ScaledGradients.of(scaler, buckets)
+    scaled = ScaledGradients.of(scaler, buckets, torch.optim.SGD([parameter], lr=0.1))
     assert scaled is not None
     told = []
 
