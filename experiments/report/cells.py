@@ -129,7 +129,8 @@ def unlike(runs: pd.DataFrame) -> list[str]:
 def _is_hidden(runs: pd.DataFrame, option: str) -> bool:
     """Whether they differ in it, and some name does not tell it."""
     is_told = runs["name"].str.contains(f" {option}=", regex=False)
-    return runs[option].nunique() > 1 and not bool(is_told.all())
+    num_values = len(set(runs[option].dropna()))
+    return num_values > 1 and not all(is_told)
 
 
 def leading(table: pd.DataFrame) -> Columns:
